@@ -111,7 +111,8 @@ def trainer_pages() -> Iterator[tuple[str, str]]:
     from trl import ModelConfig
 
     trainers = {
-        point.name: registry.load("trainers", point.name) for point in offered_here("trainers")
+        point.name: registry.load_component("trainers", point.name)
+        for point in offered_here("trainers")
     }
     common = {item.name: item for cls in (ModelConfig, TrainingArguments) for item in fields(cls)}
     refused = {name: set(refusals(trainer)) for name, trainer in trainers.items()}

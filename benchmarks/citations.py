@@ -52,7 +52,7 @@ def realistic(total: int) -> list[str]:
     while written < total:
         parts = []
         for _ in range(rng.randint(1, 12)):
-            ids = ",".join(f"S_{one:x}" for one in rng.sample(range(1, 41), rng.randint(1, 3)))
+            ids = ",".join(f"S_{n:x}" for n in rng.sample(range(1, 41), rng.randint(1, 3)))
             parts.append(f"<snippet id={ids}>{_sentence(rng)}</snippet>")
             if rng.random() < 0.2:
                 parts.append(_sentence(rng))
@@ -69,8 +69,8 @@ def _sentence(rng: random.Random) -> str:
 
 def ours(text: str) -> Claims:
     """Return the claims by our parser."""
-    known = [f"S_{number:x}" for number in range(1, 41)]
-    return [(claim.ids, claim.text) for claim in parse_answer(text, known).claims]
+    ids = [f"S_{number:x}" for number in range(1, 41)]
+    return [(claim.ids, claim.text) for claim in parse_answer(text, ids).claims]
 
 
 def by_regex(text: str) -> Claims:
@@ -111,16 +111,16 @@ def by_lxml(text: str) -> Claims:
     """Return the claims by lxml."""
     from lxml import html
 
-    found = html.fromstring(f"<div>{text}</div>").iter("snippet")
-    return [(tuple(one.get("id", "").split(",")), one.text_content()) for one in found]
+    tags = html.fromstring(f"<div>{text}</div>").iter("snippet")
+    return [(tuple(tag.get("id", "").split(",")), tag.text_content()) for tag in tags]
 
 
 def by_soup(text: str) -> Claims:
     """Return the claims by BeautifulSoup."""
     from bs4 import BeautifulSoup
 
-    found = BeautifulSoup(text, "lxml").find_all("snippet")
-    return [(tuple(str(one.get("id", "")).split(",")), one.get_text()) for one in found]
+    tags = BeautifulSoup(text, "lxml").find_all("snippet")
+    return [(tuple(str(tag.get("id", "")).split(",")), tag.get_text()) for tag in tags]
 
 
 def seconds(read: Callable[[str], Claims], texts: Sequence[str]) -> float:
@@ -133,15 +133,15 @@ def seconds(read: Callable[[str], Claims], texts: Sequence[str]) -> float:
 
 def readers() -> dict[str, Callable[[str], Claims]]:
     """Return the alternatives that are installed."""
-    found: dict[str, Callable[[str], Claims]] = {
+    readers: dict[str, Callable[[str], Claims]] = {
         "regular expressions": by_regex,
         "html.parser": by_html_parser,
     }
     if find_spec("lxml"):
-        found["lxml"] = by_lxml
+        readers["lxml"] = by_lxml
         if find_spec("bs4"):
-            found["BeautifulSoup"] = by_soup
-    return found
+            readers["BeautifulSoup"] = by_soup
+    return readers
 
 
 def on_real_text(total: int, rounds: int) -> list[Comparison]:
@@ -154,8 +154,9 @@ def on_real_text(total: int, rounds: int) -> list[Comparison]:
             raise SystemExit(f"{name} reads {wrong} of 200 answers otherwise")
     size = sum(len(text.encode()) for text in texts) / 1e6
     calls = {"ours": ours, **others}
-    found = in_turn(rounds, {name: partial(seconds, read, texts) for name, read in calls.items()})
-    rates = {name: [size / value for value in values] for name, values in found.items()}
+    timed = {name: partial(seconds, read, texts) for name, read in calls.items()}
+    measured = in_turn(rounds, timed)
+    rates = {name: [size / value for value in values] for name, values in measured.items()}
     return [
         Comparison("answers", rates["ours"], rates[name], "MB/s", name, None, higher_is_better=True)
         for name in others
@@ -170,13 +171,13 @@ def on_hostile_text(size: int, rounds: int) -> list[Comparison]:
             factor: partial(seconds, ours, [make(factor * size)] * (4 // factor))
             for factor in (1, 2, 4)
         }
-        found = in_turn(rounds, {str(factor): call for factor, call in calls.items()})
+        measured = in_turn(rounds, {str(factor): call for factor, call in calls.items()})
         # Each call read the same number of bytes: 4 texts of 1x, 2 of 2x, 1 of 4x.
         comparisons += [
             Comparison(
                 f"{name}, {factor} x {size // 1000} kB",
-                [1000 * value for value in found[str(factor)]],
-                [1000 * value for value in found["1"]],
+                [1000 * value for value in measured[str(factor)]],
+                [1000 * value for value in measured["1"]],
                 "ms",
                 "as much text in pieces of 1x",
             )
@@ -189,8 +190,8 @@ def regex_on_hostile_text(size: int) -> list[str]:
     """Say how the alternative's time grows on the first kind of hostile text."""
     make = HOSTILE["openings, never closed"]
     times = [seconds(by_regex, [make(factor * size)]) for factor in (1, 2, 4)]
-    shown = ", ".join(f"{1000 * value:.0f} ms" for value in times)
-    return [f"Regular expressions, openings never closed, {size} bytes x 1, 2, 4: {shown}."]
+    listed = ", ".join(f"{1000 * value:.0f} ms" for value in times)
+    return [f"Regular expressions, openings never closed, {size} bytes x 1, 2, 4: {listed}."]
 
 
 def main() -> None:

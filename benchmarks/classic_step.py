@@ -53,9 +53,9 @@ def _clock(out: Path) -> None:
 def ours(stage: str, folder: Path, sizes: dict[str, Any], out: Path) -> Generator[None, None, None]:
     """Train by hf_rlhf, as its command does; only evaluation and publishing are left out."""
     from hf_rlhf import train
-    from hf_rlhf.config.registry import load
+    from hf_rlhf.config.registry import load_component
 
-    load("trainers", stage)  # so that both have imported the same
+    load_component("trainers", stage)  # so that both have imported the same
     _clock(out)
     yield
     train(stage, evaluation=None, output_dir=str(folder / "run"), **sizes)
@@ -68,7 +68,7 @@ def theirs(
     import trl
     from transformers import AutoTokenizer
 
-    from hf_rlhf.config.registry import load
+    from hf_rlhf.config.registry import load_component
     from hf_rlhf.config.run_files import choose_run_file
     from hf_rlhf.models.locate import resolve_model_path
 
@@ -77,29 +77,29 @@ def theirs(
     trainer = getattr(trl, f"{names[stage]}Trainer")
     _clock(out)
     yield
-    said = choose_run_file(stage, None, None).values
-    known = {field.name for field in fields(config)}
-    settings = {key: value for key, value in {**said, **sizes}.items() if key in known}
-    model = resolve_model_path(said["model_name_or_path"])
-    rows = dict(said["dataset"])
-    rewards = {"reward_funcs": [_correct(load("rewards", "arithmetic_correct")())]}
+    shipped = choose_run_file(stage, None, None).values
+    names = {field.name for field in fields(config)}
+    settings = {key: value for key, value in {**shipped, **sizes}.items() if key in names}
+    model = resolve_model_path(shipped["model_name_or_path"])
+    rows = dict(shipped["dataset"])
+    rewards = {"reward_funcs": [_correct(load_component("rewards", "arithmetic_correct")())]}
     trainer(
         model=model,
         args=config(**{**settings, "output_dir": str(folder / "plain")}, report_to="none"),
-        train_dataset=load("datasets", rows.pop("name"))(**rows).dataset["train"],
+        train_dataset=load_component("datasets", rows.pop("name"))(**rows).dataset["train"],
         processing_class=AutoTokenizer.from_pretrained(model),
-        **({"peft_config": _lora(said)} if said.get("use_peft") else {}),
+        **({"peft_config": _lora(shipped)} if shipped.get("use_peft") else {}),
         **(rewards if stage == "grpo" else {}),
     ).train()
 
 
-def _lora(said: Mapping[str, Any]) -> Any:
+def _lora(shipped: Mapping[str, Any]) -> Any:
     from peft import LoraConfig
 
     return LoraConfig(
-        r=said["lora_r"],
-        lora_alpha=said["lora_alpha"],
-        lora_dropout=said["lora_dropout"],
+        r=shipped["lora_r"],
+        lora_alpha=shipped["lora_alpha"],
+        lora_dropout=shipped["lora_dropout"],
         target_modules="all-linear",
         task_type="CAUSAL_LM",
     )
@@ -108,8 +108,8 @@ def _lora(said: Mapping[str, Any]) -> Any:
 def _correct(reward: Any) -> Any:
     """Return a reward as TRL wants it: a function with a name."""
 
-    def correct(**given: Any) -> Any:
-        return reward(**given)
+    def correct(**columns: Any) -> Any:
+        return reward(**columns)
 
     return correct
 
@@ -119,8 +119,8 @@ def measure(work: Any, stage: str, sizes: dict[str, Any]) -> dict[str, list[floa
     with scratch() as name:
         out = Path(name) / "steps.json"
         in_child(work, stage, Path(name), sizes, out)
-        said = json.loads(out.read_text())
-    return {key: values[WARM_UP:] for key, values in said.items()}
+        timings = json.loads(out.read_text())
+    return {key: values[WARM_UP:] for key, values in timings.items()}
 
 
 def compare(stage: str, rounds: int, steps: int, *, quick: bool) -> tuple[list[Comparison], str]:
@@ -128,25 +128,25 @@ def compare(stage: str, rounds: int, steps: int, *, quick: bool) -> tuple[list[C
     # No save among the steps: both would write the same files.
     sizes: dict[str, Any] = {"max_steps": steps, "save_steps": 1000, "logging_steps": 1}
     ways = {"ours": ours, "theirs": theirs}
-    found = in_turn(
+    timings = in_turn(
         rounds, {name: partial(measure, work, stage, sizes) for name, work in ways.items()}
     )
 
-    def all_steps(way: str, what: str) -> list[float]:
-        return [value for process in found[way] for value in process[what]]
+    def all_steps(way: str, measure: str) -> list[float]:
+        return [value for process in timings[way] for value in process[measure]]
 
     pairs = zip(all_steps("ours", "losses"), all_steps("theirs", "losses"), strict=True)
     apart = max(abs(mine - other) for mine, other in pairs)
     comparisons = [
         Comparison(
             f"{stage} {text}",
-            all_steps("ours", what),
-            all_steps("theirs", what),
+            all_steps("ours", measure),
+            all_steps("theirs", measure),
             "s",
             "TRL alone",
             None if quick else 1.03,
         )
-        for what, text in (("time", "step"), ("cpu", "step, processor time"))
+        for measure, text in (("time", "step"), ("cpu", "step, processor time"))
     ]
     return comparisons, f"{stage}: the losses of the same steps differ by at most {apart:.2g}."
 

@@ -77,10 +77,10 @@ def theirs(folder: Path, sizes: dict[str, Any], out: Path) -> Generator[None, No
 
     _clock(out)
     yield
-    said = choose_run_file(PLUGIN, None, None).values
-    model = resolve_model_path(said["model_name_or_path"])
-    known = {field.name for field in fields(GRPOConfig)}
-    settings = {key: value for key, value in {**said, **sizes}.items() if key in known}
+    shipped = choose_run_file(PLUGIN, None, None).values
+    model = resolve_model_path(shipped["model_name_or_path"])
+    names = {field.name for field in fields(GRPOConfig)}
+    settings = {key: value for key, value in {**shipped, **sizes}.items() if key in names}
     settings["output_dir"] = str(folder / "plain")
     judge = LexicalJudge()
     functions: dict[str, Any] = {
@@ -92,7 +92,7 @@ def theirs(folder: Path, sizes: dict[str, Any], out: Path) -> Generator[None, No
         "hallucinated_ids": monitors.HallucinatedIds(),
         "uncited": monitors.UncitedShare(),
     }
-    rows = {key: value for key, value in said["dataset"].items() if key != "name"}
+    rows = {key: value for key, value in shipped["dataset"].items() if key != "name"}
     trainer = GRPOTrainer(
         model=model,
         reward_funcs=[_function(name, reward) for name, reward in functions.items()],
@@ -104,9 +104,9 @@ def theirs(folder: Path, sizes: dict[str, Any], out: Path) -> Generator[None, No
         train_dataset=tiny_world(**rows).dataset["train"],
         processing_class=AutoTokenizer.from_pretrained(model),
         peft_config=LoraConfig(
-            r=said["lora_r"],
-            lora_alpha=said["lora_alpha"],
-            lora_dropout=said["lora_dropout"],
+            r=shipped["lora_r"],
+            lora_alpha=shipped["lora_alpha"],
+            lora_dropout=shipped["lora_dropout"],
             target_modules="all-linear",
             task_type="CAUSAL_LM",
         ),
@@ -118,14 +118,14 @@ def _function(name: str, reward: Callable[..., Any]) -> Callable[..., Any]:
     """Return a reward as TRL wants it: a function with a name, async if the reward is."""
     from inspect import iscoroutinefunction
 
-    async def asked(**given: Any) -> Any:
-        return await reward(**given)
+    async def awaited(**columns: Any) -> Any:
+        return await reward(**columns)
 
-    def computed(**given: Any) -> Any:
-        return reward(**given)
+    def computed(**columns: Any) -> Any:
+        return reward(**columns)
 
     waits = iscoroutinefunction(type(reward).__call__)
-    function: Callable[..., Any] = asked if waits else computed
+    function: Callable[..., Any] = awaited if waits else computed
     function.__name__ = name
     return function
 
@@ -137,8 +137,8 @@ def measure(
     with scratch() as name:
         out = Path(name) / "steps.json"
         in_child(work, Path(name), sizes, out)
-        said = json.loads(out.read_text())
-    return {key: values[WARM_UP:] for key, values in said.items()}
+        timings = json.loads(out.read_text())
+    return {key: values[WARM_UP:] for key, values in timings.items()}
 
 
 def main() -> None:
@@ -152,13 +152,13 @@ def main() -> None:
     if chosen.quick:
         import_once("trl.trainer.grpo_trainer", "hf_rlhf.training.session")
         sizes |= {"prompts_per_step": 1, "per_device_train_batch_size": 8}
-    found = in_turn(
+    timings = in_turn(
         rounds,
         {"ours": partial(measure, ours, sizes), "theirs": partial(measure, theirs, sizes)},
     )
 
-    def all_steps(way: str, what: str) -> list[float]:
-        return [value for process in found[way] for value in process[what]]
+    def all_steps(way: str, measure: str) -> list[float]:
+        return [value for process in timings[way] for value in process[measure]]
 
     pairs = zip(all_steps("ours", "rewards"), all_steps("theirs", "rewards"), strict=True)
     apart = max(abs(mine - other) for mine, other in pairs)
@@ -167,9 +167,14 @@ def main() -> None:
         f"GRPO step, {steps - WARM_UP} steps of {rounds} processes each",
         [
             Comparison(
-                text, all_steps("ours", what), all_steps("theirs", what), "s", "TRL alone", limit
+                text,
+                all_steps("ours", measure),
+                all_steps("theirs", measure),
+                "s",
+                "TRL alone",
+                limit,
             )
-            for what, text in (("time", "step"), ("cpu", "step, processor time"))
+            for measure, text in (("time", "step"), ("cpu", "step, processor time"))
         ],
         [f"The mean rewards of the same steps differ by at most {apart:.2g}: the same work."],
     )

@@ -2,11 +2,11 @@
 
 A scripted server on the loopback, in a process of its own, answers each question after a latency
 that depends on the question alone. With `c` calls under way at once, no client can be done before
-the sum of all latencies / c has passed: the bound. The judge is used as a run uses it: caps held
-for the machine, replies checked, verdicts written to a new cache.
+the sum of all latencies / c has passed: the bound. The judge is used as a run uses it: limits held
+for the run, replies checked, verdicts written to a new cache.
 
 The alternatives: the openai client in a loop, and as many as `c` of its calls at once behind a
-semaphore, with nothing checked, kept, capped for the machine or tried again.
+semaphore, with nothing checked, cached, limited or tried again.
 
 A call takes processor time too, and those of equal latency come in bursts, so that one process
 cannot make as many calls a second as the bound may ask for. That time is given beside.
@@ -31,7 +31,7 @@ from side_by_side import Comparison, Report, in_turn, parser, scratch
 from hf_rlhf.contracts import Question
 from hf_rlhf.rewards.judges.openai import OpenAIJudge
 from hf_rlhf.rewards.judges.prompts import messages_for
-from hf_rlhf.testing.scripted_server import Asked, Reply, ScriptedServer
+from hf_rlhf.testing.scripted_server import ChatRequest, Reply, ScriptedServer
 
 SEQUENTIAL = 8
 """So many calls are made for the sequential rate."""
@@ -82,8 +82,8 @@ class Load:
 
 
 def _serve(pipe: Connection, load: Load) -> None:
-    def verdict(asked: Asked) -> Reply:
-        return Reply('{"reason": "scripted", "score": 2}', hang=load.delay(asked.candidate))
+    def verdict(request: ChatRequest) -> Reply:
+        return Reply('{"reason": "scripted", "score": 2}', hang=load.delay(request.candidate))
 
     with ScriptedServer(verdict) as server:
         pipe.send(server.base_url)
@@ -152,16 +152,16 @@ def gathered(load: Load, url: str) -> tuple[float, float]:
 
 def sequential(load: Load, url: str) -> tuple[float, float]:
     """Return the same for one call after another, from a part of them."""
-    some = load.questions[:: load.calls // SEQUENTIAL]
+    sampled = load.questions[:: load.calls // SEQUENTIAL]
     with OpenAI(base_url=url, api_key="none") as client:
         begun, used = _now()
-        for question in some:
+        for question in sampled:
             client.chat.completions.create(
                 model="scripted",
                 messages=messages_for(question),  # type: ignore[arg-type]
                 max_tokens=512,
             )
-    scale = load.calls / len(some)
+    scale = load.calls / len(sampled)
     return (time.perf_counter() - begun) * scale, (time.process_time() - used) * scale
 
 

@@ -25,13 +25,13 @@ WORDS = [f"{head}{tail}" for head in "bdfgklmnprst" for tail in ("a", "en", "ol"
 
 def rows(size: float) -> Iterator[str]:
     """Yield rows as JSON until they add up to `size` bytes; one in a hundred repeats another."""
-    draw, made, number = random.Random(0), 0, 0
-    while made < size:
+    draw, written, number = random.Random(0), 0, 0
+    while written < size:
         number += 1
         draw.seed(number - 50 if number % 100 == 0 else number)
         text = [" ".join(draw.choices(WORDS, k=count)) for count in (60, 200, 200)]
         line = json.dumps(dict(zip(("prompt", "chosen", "rejected"), text, strict=True)))
-        made += len(line) + 1
+        written += len(line) + 1
         yield line
 
 

@@ -73,11 +73,11 @@ def theirs(folder: Path, out: Path, flush: bool) -> Generator[None, None, None]:
         os.close(descriptor)
 
 
-def difference(one: Path, other: Path) -> tuple[float, float]:
+def difference(ours: Path, other: Path) -> tuple[float, float]:
     """Return the largest difference between two merged models, and the largest weight."""
     from hf_rlhf.models.safetensors import open_checkpoint
 
-    left, right = open_checkpoint(one), open_checkpoint(other)
+    left, right = open_checkpoint(ours), open_checkpoint(other)
     if set(left) != set(right):
         raise SystemExit(f"the merges differ in their tensors: {set(left) ^ set(right)}")
     far = high = 0.0
@@ -115,18 +115,20 @@ def measure(folder: Path, rounds: int) -> tuple[dict[str, list[Child]], tuple[fl
 def compare(costs: dict[str, list[Child]], *, limits: bool) -> list[Comparison]:
     """Return memory and time of ours beside peft's; with targets, or without."""
 
-    def one(what: str, field: str, unit: str, against: str, target: float | None) -> Comparison:
+    def compare(
+        label: str, field: str, unit: str, against: str, target: float | None
+    ) -> Comparison:
         mine = [getattr(child, field) for child in costs["ours"]]
         other = costs["flushed" if "flushed" in against else "theirs"]
         values = [getattr(child, field) for child in other]
-        return Comparison(what, mine, values, unit, against, target if limits else None)
+        return Comparison(label, mine, values, unit, against, target if limits else None)
 
     return [
-        one("peak memory beyond imports", "rss_grown", "MB", "peft", 0.2),
-        one("the same without mapped files", "anonymous_grown", "MB", "peft", None),
-        one("peak memory in all", "rss_peak", "MB", "peft", None),
-        one("time", "seconds", "s", "peft", None),
-        one("time", "seconds", "s", "peft, flushed to disk", 1.2),
+        compare("peak memory beyond imports", "rss_grown", "MB", "peft", 0.2),
+        compare("the same without mapped files", "anonymous_grown", "MB", "peft", None),
+        compare("peak memory in all", "rss_peak", "MB", "peft", None),
+        compare("time", "seconds", "s", "peft", None),
+        compare("time", "seconds", "s", "peft, flushed to disk", 1.2),
     ]
 
 

@@ -105,8 +105,8 @@ def measure(side: str, python: Path, folder: Path, job: Mapping[str, Any]) -> di
     )
     if done.returncode:
         raise SystemExit(f"{side} failed:\n{done.stderr[-3000:]}")
-    found: dict[str, Any] = json.loads(out.read_text())
-    return found
+    measured: dict[str, Any] = json.loads(out.read_text())
+    return measured
 
 
 def main() -> None:
@@ -138,19 +138,19 @@ def main() -> None:
             **{"steps": chosen.steps, "batch": 16, "micro": 8, "mini_batches": 1, "epochs": 4},
             **{"tokens": 32, "learning_rate": 1e-4, "seed": 0},
         }
-        found = in_turn(
+        measured = in_turn(
             chosen.rounds,
             {side: _call(side, pythons[side], folder, speed) for side in ("ours", "theirs")},
         )
         rate = {
-            side: [16 / _median(one["steps"][WARM_UP:]) for one in rounds]
-            for side, rounds in found.items()
+            side: [16 / _median(run["steps"][WARM_UP:]) for run in rounds]
+            for side, rounds in measured.items()
         }
         cpu = {
-            side: [_median(one["cpu"][WARM_UP:]) / 16 for one in rounds]
-            for side, rounds in found.items()
+            side: [_median(run["cpu"][WARM_UP:]) / 16 for run in rounds]
+            for side, rounds in measured.items()
         }
-        grown = {side: [one["grown"] for one in rounds] for side, rounds in found.items()}
+        grown = {side: [run["grown"] for run in rounds] for side, rounds in measured.items()}
         report.comparisons += [
             Comparison(
                 "completions per second",
@@ -196,8 +196,8 @@ def _learning(
                 scores = measure(side, python, folder, job)["scores"]
                 last = scores[-max(len(scores) // 4, 1) :]
                 by_rate.setdefault(learning_rate, []).append(max(sum(last) / len(last), 1e-6))
-            said = ", ".join(f"{one:.3f}" for one in by_rate[learning_rate])
-            report.notes.append(f"{side}, learning rate {learning_rate:g}: reward {said}")
+            rewards = ", ".join(f"{reward:.3f}" for reward in by_rate[learning_rate])
+            report.notes.append(f"{side}, learning rate {learning_rate:g}: reward {rewards}")
         best[side] = max(by_rate.values(), key=sum)
     report.comparisons.append(
         Comparison(
@@ -217,10 +217,10 @@ def _call(side: str, python: Path, folder: Path, job: Mapping[str, Any]) -> Any:
 
 def _prompts(folder: Path, rows: int) -> str:
     """Write the prompts and answers that the adapter `arithmetic` makes, for TRL."""
-    from hf_rlhf.config.registry import load
+    from hf_rlhf.config.registry import load_component
 
-    made = load("datasets", "arithmetic")(form="prompts", train_rows=rows)
-    table = (made.dataset if hasattr(made, "dataset") else made)["train"]
+    loaded = load_component("datasets", "arithmetic")(form="prompts", train_rows=rows)
+    table = (loaded.dataset if hasattr(loaded, "dataset") else loaded)["train"]
     content = [{"prompt": row["prompt"], "answer": row["answer"]} for row in table]
     path = folder / "prompts.json"
     path.write_text(json.dumps(content))

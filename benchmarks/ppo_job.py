@@ -195,8 +195,8 @@ def work(side: str, path: str) -> None:
     trainer.train()
     times, cpu = zip(begun, *clock.ends, strict=True)
     content = {
-        "steps": [after - one for one, after in pairwise(times)],
-        "cpu": [after - one for one, after in pairwise(cpu)],
+        "steps": [after - before for before, after in pairwise(times)],
+        "cpu": [after - before for before, after in pairwise(cpu)],
         "scores": clock.scores,
         "grown": _status()["VmHWM"] - before,
         "trainable": sum(p.numel() for p in trainer.model.parameters() if p.requires_grad),

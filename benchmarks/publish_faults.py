@@ -126,7 +126,7 @@ class Outcome:
     """What came of it. `commits` does not count the Hub's own first one."""
 
     case: Case
-    said: str
+    verdict: str
     """published | failed, finished by the printed command | and what ought not to be."""
     seconds: float
     commits: int
@@ -138,11 +138,11 @@ class Outcome:
     def good(self) -> bool:
         """Whether all is there once, or the push said what is not, and how to finish it."""
         bitten = self.hit > 0 or self.case.fault == "none"
-        return self.said in (PUBLISHED, FINISHED) and self.commits == 1 and bitten
+        return self.verdict in (PUBLISHED, FINISHED) and self.commits == 1 and bitten
 
 
 PUBLISHED = "published"
-FINISHED = "failed, said so; its command finished it"
+FINISHED = "failed and named it; its command finished it"
 
 
 class Bench:
@@ -185,16 +185,16 @@ class Bench:
         if settings:
             self.hub.faults.add(Fault(match, **settings))
         started = time.monotonic()
-        result = subprocess.run(
+        completed = subprocess.run(
             self.command(case, run, repo_id), env=environment, capture_output=True, text=True
         )
         seconds = time.monotonic() - started
         most = settings.get("times", 1) if settings else 0
-        hit = min(most, len(self.hub.faults.seen(match)))
+        hit = min(most, len(self.hub.faults.requests(match)))
         self.hub.faults.clear()
-        said = self.judge(case, run, repo_id, environment, result)
-        made = commits(self.hub, repo_id)
-        return Outcome(case, said, seconds, made, result.returncode, hit)
+        verdict = self.judge(case, run, repo_id, environment, completed)
+        commit_count = commits(self.hub, repo_id)
+        return Outcome(case, verdict, seconds, commit_count, completed.returncode, hit)
 
     def judge(
         self,
@@ -202,20 +202,20 @@ class Bench:
         run: Path,
         repo_id: str,
         environment: Mapping[str, str],
-        result: "subprocess.CompletedProcess[str]",
+        completed: "subprocess.CompletedProcess[str]",
     ) -> str:
         """Return what came of a push, and do what it says is to be done."""
         local = published_files(run) if case.way == HF_RLHF else plain_files(run / "merged")
         wrong = differing(self.hub, repo_id, local)
-        if result.returncode == 0:
-            return PUBLISHED if not wrong else f"said it was published, lacks {len(wrong)} files"
+        if completed.returncode == 0:
+            return PUBLISHED if not wrong else f"reported as published, lacks {len(wrong)} files"
         if case.way != HF_RLHF:
             return "failed, but it is all there" if not wrong else "failed"
-        told = [path for path in wrong if f"{repo_id}/{path}" not in result.stderr]
+        unreported = [path for path in wrong if f"{repo_id}/{path}" not in completed.stderr]
         # A Hub that lists wrongly what it has leaves nobody able to say that it is there.
-        if told or not (wrong or case.request == "listing"):
-            return f"failed without saying what is missing: {result.stderr[-300:]}"
-        finish = result.stderr.strip().splitlines()[-1].strip()
+        if unreported or not (wrong or case.request == "listing"):
+            return f"failed without naming what is missing: {completed.stderr[-300:]}"
+        finish = completed.stderr.strip().splitlines()[-1].strip()
         again = subprocess.run(
             finish, shell=True, env=dict(environment), capture_output=True, text=True
         )
@@ -258,17 +258,17 @@ def kill_midway(transport: str, files: int = 300) -> Killed:
         process = subprocess.Popen(
             command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
-        while len(hub.faults.seen(upload)) < half and process.poll() is None:
+        while len(hub.faults.requests(upload)) < half and process.poll() is None:
             time.sleep(0.005)
         process.send_signal(signal.SIGKILL)
         process.wait()
         time.sleep(0.5)
         arrived = stored(hub, transport)
-        before = hub.faults.seen(upload)
+        before = hub.faults.requests(upload)
         visible = len(json.loads(get(hub, f"/api/models/{repo_id}/tree/main?recursive=true"))) - 1
         hub.faults.clear()
         again = subprocess.run(command, env=environment, capture_output=True, text=True)
-        after = [line.split("?")[0].rsplit("/", 1)[1] for line in hub.faults.seen(upload)]
+        after = [line.split("?")[0].rsplit("/", 1)[1] for line in hub.faults.requests(upload)]
         local = published_files(run)
         size = sum(path.stat().st_size for path in (run / "merged").glob("*.safetensors"))
         return Killed(
@@ -315,13 +315,13 @@ def play_all(chosen: Sequence[Case], jobs: int, patience: float) -> list[Outcome
             results = []
             for case in mine:
                 results.append(bench.play(case))
-                print(f"{case}: {results[-1].said}", file=sys.stderr, flush=True)
+                print(f"{case}: {results[-1].verdict}", file=sys.stderr, flush=True)
             return results
 
     with ThreadPoolExecutor(jobs) as pool:
         shares = [chosen[number::jobs] for number in range(jobs)]
-        found = {one.case: one for results in pool.map(work, shares) for one in results}
-    return [found[case] for case in chosen]
+        by_case = {each.case: each for results in pool.map(work, shares) for each in results}
+    return [by_case[case] for case in chosen]
 
 
 def show(outcomes: Sequence[Outcome], killed: Sequence[Killed]) -> None:
@@ -332,11 +332,11 @@ def show(outcomes: Sequence[Outcome], killed: Sequence[Killed]) -> None:
         "fault", "on", "transport", "way", "outcome", "status", "hit", "seconds", "commits"
     ):  # fmt: skip
         table.add_column(column)
-    for one in outcomes:
-        case = one.case
+    for outcome in outcomes:
+        case = outcome.case
         table.add_row(
-            case.fault, case.request, case.transport, case.way, one.said,
-            str(one.status), str(one.hit), f"{one.seconds:.1f}", str(one.commits),
+            case.fault, case.request, case.transport, case.way, outcome.verdict,
+            str(outcome.status), str(outcome.hit), f"{outcome.seconds:.1f}", str(outcome.commits),
         )  # fmt: skip
     console.print(table)
     if killed:
@@ -367,14 +367,14 @@ def main() -> int:
     arguments.transport = arguments.transport or list(TRANSPORTS)
     arguments.way = arguments.way or list(WAYS)
     outcomes = play_all(cases(arguments), arguments.jobs, arguments.patience)
-    killed = [] if arguments.no_kill else [kill_midway(one) for one in arguments.transport]
+    killed = [] if arguments.no_kill else [kill_midway(name) for name in arguments.transport]
     show(outcomes, killed)
     if arguments.json:
-        content = {"cases": [asdict(one) for one in outcomes], "killed": [*map(asdict, killed)]}
+        content = {"cases": [*map(asdict, outcomes)], "killed": [*map(asdict, killed)]}
         arguments.json.write_text(json.dumps(content, indent=1), encoding="utf-8")
-    ours = [one for one in outcomes if one.case.way == HF_RLHF]
-    well = all(one.good for one in ours)
-    well &= all(not one.wrong and one.commits == 1 and not one.status for one in killed)
+    ours = [outcome for outcome in outcomes if outcome.case.way == HF_RLHF]
+    well = all(outcome.good for outcome in ours)
+    well &= all(not kill.wrong and kill.commits == 1 and not kill.status for kill in killed)
     return 0 if well else 1
 
 

@@ -43,8 +43,8 @@ def make_run(folder: Path, shards: int = 4, size: int = 250_000) -> Path:
     key = "base_model.model.model.layers.0.self_attn.q_proj.lora_{}.weight"
     pair = {"A": (2, 8), "B": (8, 2)}
     tensors = {
-        key.format(part): random.standard_normal(shape, dtype=np.float32)
-        for part, shape in pair.items()
+        key.format(matrix): random.standard_normal(shape, dtype=np.float32)
+        for matrix, shape in pair.items()
     }
     save_file(tensors, folder / "adapter" / "adapter_model.safetensors")
     config = {"peft_type": "LORA", "r": 2, "lora_alpha": 4, "target_modules": ["q_proj"]}
@@ -54,12 +54,13 @@ def make_run(folder: Path, shards: int = 4, size: int = 250_000) -> Path:
 
 def published_files(run: Path) -> dict[str, str | None]:
     """Return path on the Hub -> SHA-256 of the local file; None for what is made when pushing."""
-    found: dict[str, str | None] = dict(plain_files(run / "merged"))
+    files: dict[str, str | None] = dict(plain_files(run / "merged"))
     weights = "adapter_model.safetensors"
-    found[f"adapter/{weights}"] = sha256(run / "adapter" / weights)
-    found["config.yaml"] = sha256(run / "config.yaml")
-    made = ("adapter/adapter_config.json", "adapter/base_identity.json", "README.md", "run.json")
-    return found | dict.fromkeys(made)
+    files[f"adapter/{weights}"] = sha256(run / "adapter" / weights)
+    files["config.yaml"] = sha256(run / "config.yaml")
+    adapter = ("adapter/adapter_config.json", "adapter/base_identity.json")
+    generated = (*adapter, "README.md", "run.json")
+    return files | dict.fromkeys(generated)
 
 
 def plain_files(folder: Path) -> dict[str, str | None]:
@@ -92,20 +93,20 @@ def differing(hub: RunningHub, repo_id: str, local: Mapping[str, str | None]) ->
     What a run lists in the run.json that is there is compared with what is there, too.
     """
     expected = dict(local)
-    found: dict[str, str] = {}
+    files: dict[str, str] = {}
     for path in local:
         try:
             content = get(hub, f"/{repo_id}/resolve/main/{path}")
         except urllib.error.HTTPError:
             continue
-        found[path] = hashlib.sha256(content).hexdigest()
+        files[path] = hashlib.sha256(content).hexdigest()
         if path == "run.json":
             stated = json.loads(content)["publish"]["files"]
-            expected |= {name: one["sha256"] for name, one in stated.items()}
+            expected |= {name: entry["sha256"] for name, entry in stated.items()}
     return [
         path
         for path, digest in expected.items()
-        if path not in found or (digest is not None and found[path] != digest)
+        if path not in files or (digest is not None and files[path] != digest)
     ]
 
 

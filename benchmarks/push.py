@@ -83,17 +83,17 @@ def push(way: str, transport: str, run: Path) -> Mapping[str, float]:
     with scratch() as name, hub(Path(name)) as url:
         os.sync()  # what the one before left to be written would slow this one
         begun = time.perf_counter()
-        said = subprocess.run(
+        completed = subprocess.run(
             command,
             env=environment(url, Path(name) / "home", transport),
             capture_output=True,
             text=True,
         )
         seconds = time.perf_counter() - begun
-        if said.returncode:
-            raise SystemExit(f"{' '.join(command)} failed:\n{said.stderr[-2000:]}")
-        made = HfApi(endpoint=url, token=TOKEN).list_repo_commits(REPO)
-    return {"seconds": seconds, "commits": len(made) - 1}
+        if completed.returncode:
+            raise SystemExit(f"{' '.join(command)} failed:\n{completed.stderr[-2000:]}")
+        history = HfApi(endpoint=url, token=TOKEN).list_repo_commits(REPO)
+    return {"seconds": seconds, "commits": len(history) - 1}
 
 
 def hashing(run: Path) -> float:
@@ -117,15 +117,15 @@ def main() -> None:
     with scratch() as name:
         run = make_run(Path(name) / "run", chosen.shards, int(size / chosen.shards))
         for transport in chosen.transport:
-            found: dict[str, list[Any]] = in_turn(
+            timings: dict[str, list[Any]] = in_turn(
                 1 if chosen.quick else chosen.rounds,
                 {way: partial(push, way, transport, run) for way in ("ours", "theirs")},
             )
-            for what, unit in (("seconds", "s"), ("commits", "")):
-                values = {way: [one[what] for one in found[way]] for way in found}
+            for measure, unit in (("seconds", "s"), ("commits", "")):
+                values = {way: [run[measure] for run in timings[way]] for way in timings}
                 report.comparisons.append(
                     Comparison(
-                        f"{transport}: {what}",
+                        f"{transport}: {measure}",
                         values["ours"],
                         values["theirs"],
                         unit,

@@ -54,20 +54,20 @@ class Chat:
 
 def line(folder: Path, name: str, adapter: str, arguments: Mapping[str, Any]) -> str:
     """Return one row of the table."""
-    given = "".join(f", {key}: {value}" for key, value in arguments.items())
+    options = "".join(f", {key}: {value}" for key, value in arguments.items())
     try:
         with contextlib.redirect_stderr(io.StringIO()):
             loaded = ADAPTERS[adapter](str(folder / name), tokenizer=Chat(), **arguments)
     except DataError as error:
         first = str(error).splitlines()[0].removeprefix(f"{folder / name}: ")
         sentence = re.split(r"(?<=\.) (?=[A-Z])", first)[0]
-        return f"| {name} | {adapter}{given} | stops: {sentence} | | | | |"
+        return f"| {name} | {adapter}{options} | stops: {sentence} | | | | |"
     report = loaded.report
     dropped = ", ".join(f"{n} {reason}" for reason, n in report["dropped"].items()) or "none"
     splits = " + ".join(str(n) for n in report["splits"].values())
     cells = (report["schema"], report["rows_read"], splits, dropped)
     repeats = report["duplicates"]["normalised"]
-    return f"| {name} | {adapter}{given} | " + " | ".join(map(str, cells)) + f" | {repeats} |"
+    return f"| {name} | {adapter}{options} | " + " | ".join(map(str, cells)) + f" | {repeats} |"
 
 
 def main() -> None:

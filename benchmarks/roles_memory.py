@@ -38,13 +38,13 @@ def main() -> None:
         for count in chosen.counts:
             shared, apart = (run_case(folder, kind, count) for kind in ("adapters", "models"))
             print(
-                f"| {count} | {told(shared)} | {told(apart)} | "
+                f"| {count} | {memory_cell(shared)} | {memory_cell(apart)} | "
                 f"{shared['parameters'] / apart['parameters']:.2f} of the parameters, "
                 f"{shared['bytes'] / apart['bytes']:.2f} of the memory |"
             )
 
 
-def told(case: dict[str, int]) -> str:
+def memory_cell(case: dict[str, int]) -> str:
     """Return parameters and memory as text."""
     return f"{case['parameters'] / 1e6:.1f} M, {case['bytes'] / 2**20:.0f} MiB"
 
@@ -53,8 +53,8 @@ def run_case(folder: str, kind: str, count: int) -> dict[str, int]:
     """Measure one case in a process of its own."""
     argv = [sys.executable, __file__, "--case", folder, kind, str(count)]
     done = subprocess.run(argv, check=True, capture_output=True, text=True)
-    result: dict[str, int] = json.loads(done.stdout.splitlines()[-1])
-    return result
+    peaks: dict[str, int] = json.loads(done.stdout.splitlines()[-1])
+    return peaks
 
 
 def make(folder: Path, hidden: int, layers: int, rank: int, count: int) -> None:

@@ -114,7 +114,7 @@ class Report:
                 "title": self.title,
                 "command": sys.argv,
                 "machine": machine(),
-                "comparisons": [one.as_json() for one in self.comparisons],
+                "comparisons": [comparison.as_json() for comparison in self.comparisons],
                 "notes": self.notes,
             }
             print(json.dumps(content, indent=2))
@@ -122,15 +122,15 @@ class Report:
         table = Table(title=self.title)
         for heading in ("", "ours", "alternative", "", "ours / alternative (95%)", "target"):
             table.add_column(heading, justify="left" if heading == "" else "right")
-        for one in self.comparisons:
-            low, high = one.interval
+        for comparison in self.comparisons:
+            low, high = comparison.interval
             table.add_row(
-                one.what,
-                _spread(one.ours, one.unit),
-                _spread(one.theirs, one.unit),
-                one.against,
-                f"{one.ratio:.3f} [{low:.3f}, {high:.3f}]",
-                _target(one),
+                comparison.what,
+                _spread(comparison.ours, comparison.unit),
+                _spread(comparison.theirs, comparison.unit),
+                comparison.against,
+                f"{comparison.ratio:.3f} [{low:.3f}, {high:.3f}]",
+                _target(comparison),
             )
         console = Console(width=None if sys.stdout.isatty() else 170)
         console.print(table)
@@ -144,16 +144,16 @@ def _spread(values: Sequence[float], unit: str) -> str:
     return f"{middle:.3g} {unit} ({low:.3g} to {high:.3g})"
 
 
-def _target(one: Comparison) -> str:
-    if one.target is None:
+def _target(comparison: Comparison) -> str:
+    if comparison.target is None:
         return "-"
-    sign = "≥" if one.higher_is_better else "≤"
-    return f"{sign} {one.target:g}: {'met' if one.met else 'MISSED'}"
+    sign = "≥" if comparison.higher_is_better else "≤"
+    return f"{sign} {comparison.target:g}: {'met' if comparison.met else 'MISSED'}"
 
 
 def machine() -> dict[str, str]:
     """Return what the numbers depend on: processor, memory, versions."""
-    found = {
+    versions = {
         "cpu": _processor(),
         "cores": str(psutil.cpu_count()),
         "memory": f"{psutil.virtual_memory().total / 1e9:.0f} GB",
@@ -161,29 +161,29 @@ def machine() -> dict[str, str]:
     }
     for name in _PACKAGES:
         try:
-            found[name] = version(name)
+            versions[name] = version(name)
         except PackageNotFoundError:
-            found[name] = "none"
-    return found
+            versions[name] = "none"
+    return versions
 
 
 def _processor() -> str:
     info = Path("/proc/cpuinfo")
-    found = re.search(r"model name\s*:\s*(.+)", info.read_text()) if info.exists() else None
-    return found[1] if found else platform.processor()
+    match = re.search(r"model name\s*:\s*(.+)", info.read_text()) if info.exists() else None
+    return match[1] if match else platform.processor()
 
 
 def parser(description: str | None, *, rounds: int) -> argparse.ArgumentParser:
     """Return a parser with the options that every benchmark has."""
-    result = argparse.ArgumentParser(
+    parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    result.add_argument("--rounds", type=int, default=rounds, help="default: %(default)s")
-    result.add_argument(
+    parser.add_argument("--rounds", type=int, default=rounds, help="default: %(default)s")
+    parser.add_argument(
         "--quick", action="store_true", help="tiny sizes: shows that it runs, measures nothing"
     )
-    result.add_argument("--json", action="store_true", help="print JSON with every value")
-    return result
+    parser.add_argument("--json", action="store_true", help="print JSON with every value")
+    return parser
 
 
 def scratch() -> "tempfile.TemporaryDirectory[str]":
@@ -270,8 +270,8 @@ def _next(pipe: Connection) -> dict[str, float]:
         raise RuntimeError("the process that was measured has failed; see above") from None
 
 
-def _memory(said: dict[str, float]) -> dict[str, float]:
-    return {**said, **_status(int(said["pid"]))}
+def _memory(usage: dict[str, float]) -> dict[str, float]:
+    return {**usage, **_status(int(usage["pid"]))}
 
 
 def _status(pid: int) -> dict[str, float]:

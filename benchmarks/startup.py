@@ -22,10 +22,10 @@ PAIRS = (
 def command(words: list[str]) -> list[str]:
     """Return the command with the path of the program that stands beside this Python."""
     beside = Path(sys.executable).with_name(words[0])
-    found = str(beside) if beside.exists() else shutil.which(words[0])
-    if found is None:
+    program = str(beside) if beside.exists() else shutil.which(words[0])
+    if program is None:
         raise SystemExit(f"{words[0]} is not installed")
-    return [found, *words[1:]]
+    return [program, *words[1:]]
 
 
 def main() -> None:

@@ -30,28 +30,29 @@ SHAPES = (
 def measure(recipe: Recipe, count: int) -> tuple[str, ...]:
     """Return a row of the table."""
     form, world = Format(), World(recipe.seed)
-    rows = [row for one in synthetic_traces(recipe, count) for row in step_rows(one, form)[0]]
+    rows = [row for trace in synthetic_traces(recipe, count) for row in step_rows(trace, form)[0]]
     summariser = Extractive(form)
     began = process_time()
-    made = [summariser.summarise(row) for row in rows]
-    found = [
-        are_verbatim(one.quotes, row["prompt"], form) for one, row in zip(made, rows, strict=True)
+    summaries = [summariser.summarise(row) for row in rows]
+    verbatim = [
+        are_verbatim(summary.quotes, row["prompt"], form)
+        for summary, row in zip(summaries, rows, strict=True)
     ]
     seconds = process_time() - began
-    assert all(map(all, found))
-    kept = 0
-    for summary, row in zip(made, rows, strict=True):
+    assert all(map(all, verbatim))
+    facts_kept = 0
+    for summary, row in zip(summaries, rows, strict=True):
         needed = re.findall(r"<search>(\w+) of (\w+)</search>", row["prompt"])[-1]
         fact = world.hop(*needed).sentence
         assert fact in row["answer"]
-        kept += any(fact in quote.text for quote in summary.quotes)
+        facts_kept += any(fact in quote.text for quote in summary.quotes)
     context = sum(len(row["prompt"]) for row in rows)
-    length = sum(len(render(one, form)) for one in made)
+    length = sum(len(render(summary, form)) for summary in summaries)
     return (
         f"{len(rows):,}",
         f"{context / len(rows) / 1000:,.1f} kB",
         f"{max(len(row['prompt']) for row in rows) / 1000:,.0f} kB",
-        f"{kept / len(rows):.1%}",
+        f"{facts_kept / len(rows):.1%}",
         f"{length / context:.1%}",
         f"{60 * len(rows) / seconds:,.0f}",
     )

@@ -1,12 +1,11 @@
-"""Traces to steps as Parquet: `hf-rlhf traces pipeline` against a plain script.
+"""Traces to steps as Parquet: `hf-rlhf traces build` against a plain script.
 
 The file is generated: three to six searches a trace, each of three to five documents of 300 to
 1500 characters, in words whose frequencies are Zipf's, so that text compresses as English
 does. The plain script (traces_plain.py) reads line by line, with json and f-strings, and writes by
 pyarrow with its defaults, in one pass. Ours also checks each row, finds repeated ones, splits the
-questions and compresses with zstd; it runs as `pipeline` and as two commands, `read` and `steps`,
-which write the traces, too. Rows of all are the same, which is checked. Time is what a user waits;
-processor time is that of all processes, whatever else the machine does.
+questions and compresses with zstd. Rows of both are the same, which is checked. Time is what a user
+waits; processor time is that of all processes, whatever else the machine does.
 
 The bound is what no script by these libraries can do without: orjson parses every line, and Arrow
 encodes and compresses the same columns (zstd), each once, on as many cores as there are. How many
@@ -42,9 +41,9 @@ class Words:
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
         lengths = (max(1, min(12, round(self.rng.gauss(5, 2.2)))) for _ in range(WORDS))
-        known = ["".join(self.rng.choices(LETTERS, range(26, 0, -1), k=k)) for k in lengths]
+        vocabulary = ["".join(self.rng.choices(LETTERS, range(26, 0, -1), k=k)) for k in lengths]
         shares = list(itertools.accumulate(1 / (rank + 2.7) for rank in range(WORDS)))
-        self.drawn = self.rng.choices(known, cum_weights=shares, k=1_000_000)
+        self.drawn = self.rng.choices(vocabulary, cum_weights=shares, k=1_000_000)
 
     def text(self, fewest: int, most: int) -> str:
         """Return text of about so many characters; some has what is not ASCII, or a `<`."""
@@ -59,46 +58,43 @@ class Words:
 
 def lines(size: float) -> Iterator[str]:
     """Yield traces until they add up to `size` bytes."""
-    words, made, number = Words(0), 0, 0
-    while made < size:
+    words, written, number = Words(0), 0, 0
+    while written < size:
         trace = []
         for _ in range(words.rng.randint(3, 6)):
             trace.append({"type": "reasoning", "content": words.text(100, 400)})
             trace.append({"type": "search", "query": words.text(30, 60)})
-            found = [
+            documents = [
                 {"title": words.text(15, 40), "content": words.text(300, 1500)}
                 for _ in range(words.rng.randint(3, 5))
             ]
-            trace.append({"type": "search_result", "documents": found})
+            trace.append({"type": "search_result", "documents": documents})
         trace.append({"type": "reasoning", "content": words.text(100, 400)})
         trace.append({"type": "CorrectAnswer", "content": words.text(5, 30)})
         row = {"id": f"t{number}", "question": f"{words.text(50, 120)} {number}?", "trace": trace}
         line = json.dumps(row, ensure_ascii=False) + "\n"
-        made += len(line.encode())
+        written += len(line.encode())
         number += 1
         yield line
 
 
 class Run:
-    """A command, or several in turn: seconds, processor seconds, and peak memory of all processes.
+    """A command: seconds, processor seconds, and peak memory of all its processes.
 
     Processor seconds are those of the command and of the processes that it has waited for.
     """
 
-    def __init__(self, *commands: list[str]) -> None:
+    def __init__(self, command: list[str]) -> None:
         os.sync()  # what was written before would slow this down
-        self.seconds: list[float] = []
         self.peak = 0.0
-        before = _processor_seconds()
-        for command in commands:
-            begun = time.perf_counter()
-            with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
-                while process.poll() is None:
-                    self.peak = max(self.peak, _memory(process.pid))
-                    time.sleep(0.02)
-            if process.returncode:
-                raise SystemExit(f"{command} has failed; see above")
-            self.seconds.append(time.perf_counter() - begun)
+        before, start = _processor_seconds(), time.perf_counter()
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
+            while process.poll() is None:
+                self.peak = max(self.peak, _memory(process.pid))
+                time.sleep(0.02)
+        if process.returncode:
+            raise SystemExit(f"{command} has failed; see above")
+        self.seconds = time.perf_counter() - start
         self.processor = _processor_seconds() - before
 
 
@@ -112,24 +108,15 @@ def _memory(pid: int) -> float:
     try:
         process = psutil.Process(pid)
         tree = [process, *process.children(recursive=True)]
-        return sum(one.memory_info().rss for one in tree) / 1e6
+        return sum(process.memory_info().rss for process in tree) / 1e6
     except psutil.NoSuchProcess:
         return 0.0
 
 
-def at_once(source: Path, out: Path) -> Run:
-    """Read and build in one pass."""
+def build(source: Path, out: Path) -> Run:
+    """Build the steps."""
     shutil.rmtree(out, ignore_errors=True)
-    return Run([*CLI, "pipeline", str(source), "--out", str(out)])
-
-
-def verbs(source: Path, out: Path) -> Run:
-    """Read and build, as two commands."""
-    shutil.rmtree(out, ignore_errors=True)
-    return Run(
-        [*CLI, "read", str(source), "--out", str(out)],
-        [*CLI, "steps", str(out)],
-    )
+    return Run([*CLI, "build", str(source), "--out", str(out), "--dataset", "steps"])
 
 
 def plain(source: Path, out: Path) -> Run:
@@ -160,8 +147,7 @@ def measure(folder: Path, size: float, rounds: int) -> tuple[dict[str, list[Run]
         file.writelines(lines(size))
     megabytes = source.stat().st_size / 1e6
     ways: dict[str, Callable[[Path], Run]] = {
-        "pipeline": lambda out: at_once(source, out),
-        "read, then steps": lambda out: verbs(source, out),
+        "build": lambda out: build(source, out),
         "plain script": lambda out: plain(source, out),
     }
     wrote: dict[str, tuple[int, int, float]] = {}
@@ -177,22 +163,17 @@ def measure(folder: Path, size: float, rounds: int) -> tuple[dict[str, list[Run]
         return cost
 
     costs = in_turn(rounds, {name: partial(run, name) for name in ways})
-    if len({one[:2] for one in wrote.values()}) > 1:
+    if len({counts[:2] for counts in wrote.values()}) > 1:
         raise SystemExit(f"the rows differ: {wrote}")
     notes = [f"{megabytes:.0f} MB, {wrote['plain script'][0]} rows, the same of all."]
-    other = min(sum(one.seconds) for one in costs["plain script"])
+    other = min(run.seconds for run in costs["plain script"])
     for name, runs in costs.items():
-        best = min(sum(one.seconds) for one in runs)
+        best = min(run.seconds for run in runs)
         notes.append(
             f"{name}: {megabytes / best:.0f} MB of input a second, {other / best:.2f} times the "
             f"plain script; {wrote[name][2]:.0f} MB of Parquet."
         )
-    parts = [min(run.seconds[at] for run in costs["read, then steps"]) for at in (0, 1)]
-    return costs, [
-        *notes,
-        f"read: {megabytes / parts[0]:.0f} MB/s; steps: {megabytes / parts[1]:.0f} MB/s, "
-        f"{other / parts[1]:.2f} times the plain script.",
-    ]
+    return costs, notes
 
 
 def main() -> None:
@@ -207,15 +188,15 @@ def main() -> None:
     for size in sizes:
         with scratch() as name:
             costs, notes = measure(Path(name), size, rounds)
-        what = f"of {size / 1e6:.0f} MB"
+        size_label = f"of {size / 1e6:.0f} MB"
         other = costs.pop("plain script")
         for name, runs in costs.items():
             for title, of, unit, limit in (
-                (f"{name}: time {what}", lambda run: sum(run.seconds), "s", target),
-                (f"{name}: processor time {what}", lambda run: run.processor, "s", None),
-                (f"{name}: peak memory {what}", lambda run: run.peak, "MB", None),
+                (f"{name}: time {size_label}", lambda run: run.seconds, "s", target),
+                (f"{name}: processor time {size_label}", lambda run: run.processor, "s", None),
+                (f"{name}: peak memory {size_label}", lambda run: run.peak, "MB", None),
             ):
-                sides = (list(map(of, one)) for one in (runs, other))
+                sides = (list(map(of, side)) for side in (runs, other))
                 report.comparisons.append(Comparison(title, *sides, unit, "plain script", limit))
         report.notes += notes
     report.notes.append(f"Load while it ran (1, 5, 15 min): {os.getloadavg()}")

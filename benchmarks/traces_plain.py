@@ -3,7 +3,7 @@
     python benchmarks/traces_plain.py TRACES.jsonl OUT_FOLDER
 
 json.loads, f-strings, pyarrow in batches of 1000 rows with its own defaults. Rows are those of
-`hf-rlhf traces steps` for a file in which nothing is wrong: nothing is checked, rejected or
+`hf-rlhf traces build` for a file in which nothing is wrong: nothing is checked, rejected or
 counted, and validation is a tenth of all questions by expectation, not of these.
 """
 
@@ -28,6 +28,7 @@ SCHEMA = pa.schema(
         *((name, pa.int64()) for name in ("step", "steps")),
         *((name, pa.string()) for name in ("question", "prompt", "answer")),
         ("final", pa.bool_()),
+        ("expected_answers", pa.list_(pa.string())),
     ]
 )
 
@@ -52,34 +53,35 @@ def in_validation(key: str) -> bool:
 def rows_of(trace: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield a sample for each result that has a reply."""
     results = sum(step["type"] == "search_result" for step in trace["trace"])
-    prompt, said, seen = f"<question>{escape(trace['question'])}</question>", [], 0
+    prompt, reply_lines, results_read = f"<question>{escape(trace['question'])}</question>", [], 0
     origin = {"trace": trace["id"], "steps": results, "question": trace["question"]}
     origin["question_key"] = key_of(trace["question"])
     for step in [*trace["trace"], {"type": "end"}]:
         if step["type"] == "reasoning":
-            said.append(f"<think>{escape(step['content'])}</think>")
+            reply_lines.append(f"<think>{escape(step['content'])}</think>")
         elif step["type"] == "search":
-            said.append(f"<search>{escape(step['query'])}</search>")
+            reply_lines.append(f"<search>{escape(step['query'])}</search>")
         elif step["type"] == "CorrectAnswer":
-            said.append(f"<answer>{escape(step['content'])}</answer>")
-        elif said:
-            reply = "\n".join(said)
-            if seen:
+            reply_lines.append(f"<answer>{escape(step['content'])}</answer>")
+        elif reply_lines:
+            reply = "\n".join(reply_lines)
+            if results_read:
                 yield {
                     **origin,
-                    "id": f"{trace['id']}#{seen}",
-                    "step": seen,
+                    "id": f"{trace['id']}#{results_read}",
+                    "step": results_read,
                     "prompt": prompt,
                     "answer": reply,
-                    "final": seen == results,
+                    "final": results_read == results,
+                    "expected_answers": [],
                 }
-            prompt, said, seen = f"{prompt}\n{reply}", [], seen + 1
+            prompt, reply_lines, results_read = f"{prompt}\n{reply}", [], results_read + 1
         if step["type"] == "search_result":
-            found = "\n".join(
-                f"Doc {number} (Title: {one['title']})\n{one['content']}"
-                for number, one in enumerate(step["documents"], start=1)
+            information = "\n".join(
+                f"Doc {number} (Title: {document['title']})\n{document['content']}"
+                for number, document in enumerate(step["documents"], start=1)
             )
-            prompt += f"\n<information>{escape(found)}</information>"
+            prompt += f"\n<information>{escape(information)}</information>"
 
 
 def main(source: Path, out: Path) -> None:

@@ -113,7 +113,7 @@ def say(text: str) -> None:
 def evaluate_pulled(out: Path) -> None:
     """Evaluate the base, the pulled merged model and the pulled adapter on the same rows."""
     from hf_rlhf.config import RunFile
-    from hf_rlhf.evaluation import evaluate, paired_difference
+    from hf_rlhf.evaluation import evaluate
     from hf_rlhf.runs import resolve_run
 
     run = resolve_run(RunFile.read(out / "run" / "config.yaml"))
@@ -133,10 +133,10 @@ def evaluate_pulled(out: Path) -> None:
         )
         means = scored[name].means()
         print(f"  {name:8} " + "  ".join(f"{key} {value.mean:.3f}" for key, value in means.items()))
-    same = paired_difference(scored["merged"], scored["adapter"])["total"]
+    same = scored["adapter"].minus(scored["merged"]).means()["total"]
     print(f"  the adapter on its base differs from the merged model by {same.mean:+.4f} in reward")
     before, after = (scored[name].means()["total"].mean for name in ("base", "merged"))
-    gain = paired_difference(scored["base"], scored["merged"])["total"]
+    gain = scored["merged"].minus(scored["base"]).means()["total"]
     line = (
         f"held-out reward {before:.3f} -> {after:.3f}, paired difference {gain.mean:.3f} "
         f"(95% interval {gain.low:.3f} to {gain.high:.3f})"

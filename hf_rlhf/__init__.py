@@ -1,8 +1,7 @@
 """Post-training with rewards you can trust: plugins, composition by name, honest model cards.
 
-What is exported here is the public interface, imported when it is first used. The rooms under it
-(`hf_rlhf.data`, `hf_rlhf.rewards`, ...) export what plugins build on; modules inside a room are
-private to the package.
+These exports are the public interface; each is imported when it is first used. The subpackages
+(`hf_rlhf.data`, `hf_rlhf.rewards`, ...) export what plugins build on; their modules are private.
 """
 
 import lazy_loader

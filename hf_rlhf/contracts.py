@@ -1,7 +1,6 @@
-"""What each kind of plugin is, for plugin authors; `hf_rlhf.testing` checks that one is.
+"""The contract of each kind of plugin, for plugin authors; `hf_rlhf.testing` has the checks.
 
-A trainer derives from the base class `Trainer`. Every other kind is a signature: a component fits
-when it has that shape.
+A trainer derives from the base class `Trainer`. Every other kind is a signature.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,15 +19,15 @@ if TYPE_CHECKING:
     from hf_rlhf.runs.run import Run
 
 Score = float | None
-"""A reward for one completion. None abstains: no claim is made, which is not the same as 0."""
+"""The score of one completion. None means that the reward abstains, which is not the same as 0."""
 
 
 class Reward(Protocol):
     """A picklable dataclass instance with TRL's reward signature. It may also be `async`.
 
-    The parameters that it names, beside TRL's own, are the dataset columns that it needs
-    (one without a default is required). A field called `judge` is given the run's judge. It may
-    have `advice() -> Iterable[str]`: what may spoil training by it; shown, and on the card.
+    Its parameters besides TRL's own are the dataset columns that it needs (one without a
+    default is required). A field `judge` receives the run's judge. It may have
+    `advice() -> Iterable[str]`: warnings about training with it, printed and on the card.
     """
 
     def __call__(
@@ -40,10 +39,10 @@ class Reward(Protocol):
 
 @dataclass(frozen=True)
 class Loaded:
-    """What a dataset adapter returns when it has something to report about its rows.
+    """A dataset with a report on its rows; an adapter may also return a bare `DatasetDict`.
 
-    An adapter may return a bare `DatasetDict` instead. `report` is JSON and goes to the record
-    and the card as it is: rows read, rows dropped by reason, texts cut, the realised mix.
+    `report` is JSON, copied to the record and the card: rows read, rows dropped by reason, texts
+    cut, the actual mixture.
     """
 
     dataset: "DatasetDict"
@@ -56,46 +55,41 @@ class RowCounts:
 
     rows: int
     dropped: Mapping[str, int] = field(default_factory=dict)
-    """Reason -> rows of which nothing is used."""
+    """Reason -> number of rows that are not used."""
     cut: Mapping[str, int] = field(default_factory=dict)
-    """Reason -> rows of which only a part is used."""
+    """Reason -> number of rows of which only a part is used."""
     fix: str = ""
     """The suggested fix, with the numbers that help to decide."""
 
     @property
-    def kept(self) -> int:
-        """How many rows are used, cut ones included."""
+    def used(self) -> int:
+        """Number of rows that are used, including cut ones."""
         return self.rows - sum(self.dropped.values())
 
     def __str__(self) -> str:
-        """Return the counts in words: `13 of 915 rows kept (dropped: over max_length 128: 902)`."""
-        parts = [
-            f"{what} {_listed(reasons)}"
-            for what, reasons in (("dropped:", self.dropped), ("cut:", self.cut))
-            if any(reasons.values())
-        ]
-        lost = f" ({'; '.join(parts)})" if parts else ""
-        return f"{self.kept:,} of {self.rows:,} rows kept{lost}"
-
-
-def _listed(reasons: Mapping[str, int]) -> str:
-    return ", ".join(f"{reason}: {count:,}" for reason, count in reasons.items() if count)
+        """Return the counts as text: `13 of 915 rows kept (dropped: over max_length 128: 902)`."""
+        losses = []
+        for label, counts in (("dropped", self.dropped), ("cut", self.cut)):
+            if reasons := [f"{reason}: {count:,}" for reason, count in counts.items() if count]:
+                losses.append(f"{label}: {', '.join(reasons)}")
+        lost = f" ({'; '.join(losses)})" if losses else ""
+        return f"{self.used:,} of {self.rows:,} rows kept{lost}"
 
 
 DatasetAdapter = Callable[..., "DatasetDict | Loaded"]
 """Typed keyword arguments -> splits in a TRL format (a `prompt` column, and the columns that the
-rewards need). Splits: `train`, and `test` for held-out evaluation. Two parameters are given by
-the run: `tokenizer`, and `rejected_rows: Path | None = None`, a file in the run folder to which the
-adapter writes the rows that it leaves out, as JSON lines of `where`, `row`, `reason` and `values`.
-It is None where nothing may be written: in a dry run, on all processes but the first, and in a
-folder whose run has begun."""
+rewards need). Splits: `train`, and `test` for held-out evaluation. The run passes two parameters,
+where the adapter has them: `tokenizer`, and `rejected_rows: Path | None = None`, a file in the run
+folder to which it writes the rows that it rejects, as JSON lines of `where`, `row`, `reason` and
+`values`. It is None where nothing may be written: in a dry run, on all processes but the first, and
+in a folder whose run has begun."""
 
 
 @dataclass(frozen=True)
 class Question:
-    """One thing to ask a judge about one text. Every field but `kind` and `label` is untrusted.
+    """A question for a judge about one text. All fields except `kind` and `label` are untrusted.
 
-    `kind` says what a score of 1.0 means:
+    `kind` decides the meaning of a score of 1.0:
 
     * `quality`: `candidate`, written for `context`, fully meets `criterion`.
     * `presence`: what `criterion` describes is present in `candidate` (so 1.0 may be bad news).
@@ -107,7 +101,7 @@ class Question:
     criterion: str = ""
     context: str = ""
     label: str = "judge"
-    """Under which failure rates are counted; the reward that asks names itself here."""
+    """Failures are counted by label; a reward sets its own."""
 
 
 @dataclass(frozen=True)
@@ -121,14 +115,14 @@ class Verdict:
 
 
 class Judge(Protocol):
-    """Who answers rubric questions. A picklable dataclass instance."""
+    """Answers rubric questions. A picklable dataclass instance."""
 
     async def judge(self, questions: Sequence[Question]) -> list[Verdict]:
         """Answer every question, in order; a question that cannot be answered gets score None."""
         ...
 
     def describe(self) -> Mapping[str, Any]:
-        """Return what the card says of this judge, as JSON: model, revision, prompt hash."""
+        """Return what the card shows of this judge, as JSON: model, revision, prompt hash."""
         ...
 
     def usage(self) -> Mapping[str, float]:
@@ -136,16 +130,16 @@ class Judge(Protocol):
         ...
 
     async def ping(self) -> str:
-        """Ask for as little as possible; say in a line what answered, or raise JudgeError."""
+        """Send a minimal request; return a line that describes the server, or raise JudgeError."""
         ...
 
 
 @dataclass(frozen=True)
 class Method:
-    """What a trainer does, as the model card presents it. `summary` is Markdown on one line."""
+    """A training method, for the model card. `summary` is Markdown on one line."""
 
     name: str
-    """As in a sentence: `GRPO`, `reward modelling`."""
+    """As written in a sentence: `GRPO`, `reward modelling`."""
     tags: tuple[str, ...] = ()
     """Tags of the card on the Hub, such as `("trl", "grpo")`."""
     citations: tuple[str, ...] = ()
@@ -153,15 +147,15 @@ class Method:
     summary: str = ""
     """One to three sentences on what distinguishes it, such as the KL estimator in the loss."""
     step: str = "optimizer step"
-    """What one step of `state.global_step` is, in the singular."""
+    """What `state.global_step` counts, in the singular."""
 
 
 class Trainer:
-    """Base class of what `--plugin` names; every hook below has a default.
+    """Base class of trainers, which `--plugin` selects; every hook below has a default.
 
     Derive from it first and from a TRL trainer second: `class MyTrainer(Trainer, GRPOTrainer)`.
-    Then `Config` and `from_run` are all that is left to write. A trainer with a loop of its own
-    also writes `train` and `save_model`, and its instances have, as `transformers.Trainer` has,
+    Then only `Config` and `from_run` are required. A trainer with its own loop also
+    defines `train` and `save_model`, and its instances have, as `transformers.Trainer` has,
     `model`, `accelerator`, and `state` (a `TrainerState`: `global_step`, `max_steps`, `epoch`,
     `log_history`), and call `run.callbacks`; the record is made from them.
 
@@ -172,11 +166,11 @@ class Trainer:
     Config: ClassVar[Any]
     """The settings: a dataclass, of `transformers.TrainingArguments` for trainers built on it."""
     default_run: ClassVar[str | None] = None
-    """The run file in the package's `runs/` that `--plugin NAME` alone means."""
+    """The run file in the package's `runs/` that `--plugin NAME` alone selects."""
     method: ClassVar[Method | None] = None
     """Algorithm, citations and tags for the model card."""
     task: ClassVar[str] = "text-generation"
-    """What the saved model is for, in the Hub's words (`pipeline_tag`). A `text-classification`
+    """The task of the saved model, in the Hub's words (`pipeline_tag`). A `text-classification`
     model has one class, as a reward model has, and its score head is trained."""
     auto_class: ClassVar[str | None] = None
     """The class of transformers that loads the model. Required for a task other than
@@ -184,7 +178,7 @@ class Trainer:
     columns: ClassVar[frozenset[str]] = frozenset()
     """The dataset columns without which it cannot train."""
     refused_settings: ClassVar[Mapping[str, tuple[str, str] | None]] = {}
-    """Settings of `Config` that have no effect or spoil training: (problem, cure). They are refused
+    """Settings of `Config` that have no effect or break training: (problem, fix). They are refused
     at any value but the default, as those in `hf_rlhf.config.settings` are. None accepts one of
     these, such as `eval_strategy` by a trainer that takes an evaluation dataset."""
     held_out_metrics: ClassVar[Mapping[str, str]] = {}
@@ -193,9 +187,9 @@ class Trainer:
     """Prefixes of the names of parameters that are trained but are not part of the saved model,
     such as a value head's; they are not counted."""
     variant_of: ClassVar[str | None] = None
-    """The trainer, by name, that this one trains by; record and card name both packages."""
+    """The name of the trainer that this one builds on; record and card name both packages."""
     phase_trainer: ClassVar[str | None] = None
-    """The trainer, by name, that runs each entry of the run file's `phases`, each beginning with
+    """The name of the trainer that runs each entry of the run file's `phases`; each starts from
     the weights of the one before. The class's own `from_run` is then never called."""
 
     if TYPE_CHECKING:
@@ -210,8 +204,8 @@ class Trainer:
         def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
             """Write the weights (for LoRA, the adapter) as safetensors into `output_dir`.
 
-            Of several adapters the trained one goes into `output_dir` itself. Others may go into
-            folders of their name, which stay on disk and are not published; `ref` is deleted.
+            Of several adapters, the trained one goes into `output_dir` itself. Others may go into
+            folders with their names, which stay on disk and are not published; `ref` is deleted.
             """
 
     @classmethod
@@ -221,7 +215,7 @@ class Trainer:
 
     @classmethod
     def preflight(cls, run: "Run") -> "Iterable[Problem]":
-        """Return what stops or spoils this run, found before any weights load.
+        """Return the problems of this run that can be found before any weights load.
 
         `Problem.where` is a top-level key of the run file.
         """
@@ -251,15 +245,15 @@ class Trainer:
 
     @classmethod
     def extra_disk_bytes(cls, run: "Run") -> int:
-        """Return an upper bound on what it writes beside checkpoints and the saved model."""
+        """Return an upper bound on what it writes besides checkpoints and the saved model."""
         return 0
 
     @classmethod
     def card_facts(cls, run: "Run") -> Mapping[str, str]:
         """Return lines of the card's training setup, by title, as Markdown on one line.
 
-        `hf_rlhf.cards.settings_line` writes settings as the other lines have them. A line
-        with a title that the card has already (`KL`, `Loss`, `Rollouts`, ...) replaces that one.
+        `hf_rlhf.formatting.settings_line` formats settings like the other lines. A line with a
+        title that the card already has (`KL`, `Loss`, `Rollouts`, ...) replaces that one.
         """
         return {}
 
@@ -279,7 +273,7 @@ class Trainer:
             model_kwargs: arguments for `from_pretrained`.
 
         Returns:
-            None when there is nothing to measure of this model.
+            None if there is nothing to measure.
         """
         return None
 
@@ -294,7 +288,7 @@ class Trainer:
         return ()
 
     def report(self) -> Mapping[str, Any]:
-        """Return what only the trainer knows, as JSON, for the record and the card.
+        """Return further facts about the training, as JSON, for the record and the card.
 
         Under each title a list of rows or one mapping. Called after each save and at the end, on
         every process, also when training fails; so it makes no collective calls.
@@ -302,11 +296,11 @@ class Trainer:
         return {}
 
     def create_model_card(self, *args: Any, **kwargs: Any) -> None:
-        """Write none: TRL's draft is unaware of the run, whose card is made from its record."""
+        """Do nothing: the card of a run is rendered from its record, not from TRL's draft."""
 
 
 def as_trainer(component: Any, name: str) -> type[Trainer]:
-    """Return the component that is offered as the trainer `name`, once it is known to be one.
+    """Return the component as a trainer class.
 
     Raises BrokenPlugin for anything that is not a class with a `Config`, derived from `Trainer`
     before any trainer of TRL or transformers.

@@ -1,8 +1,8 @@
-"""Which processes run, distributed how: what the launcher was asked for, and what it made of it.
+"""Which processes run, and how they are distributed: requested, and actual.
 
-accelerate falls back without a word: `--cpu --num_processes 2` starts one process, FSDP on the CPU
-is plain DDP, and ranks that find neither a GPU nor `use_cpu` each train alone, into one folder.
-What a launcher was asked is in the environment that it gave its processes.
+accelerate falls back silently: `--cpu --num_processes 2` starts one process, FSDP on the CPU is
+plain DDP, and ranks that find neither a GPU nor `use_cpu` each train alone, into one folder. The
+request is in the environment that the launcher gave its processes.
 """
 
 import os
@@ -16,20 +16,19 @@ from typing import Any
 from hf_rlhf.errors import HfRlhfError
 
 _EFFICIENT = "FSDP_CPU_RAM_EFFICIENT_LOADING"
-
 _planned: ContextVar[int | None] = ContextVar("planned", default=None)
 
 
 def rank() -> int:
-    """Return this process's rank as its launcher gave it: known before any process group is."""
+    """Return this process's rank from its launcher: known before there is a process group."""
     return int(os.environ.get("RANK") or 0)
 
 
 def few_threads() -> None:
-    """Let the CPU's work have one thread, as `accelerate launch` does, if the user says no number.
+    """Use one CPU thread, as `accelerate launch` does, unless the user sets a number.
 
     Threads that wait for each other spin, and on a busy machine that takes longer than the work.
-    Where torch is loaded already, its number of threads is the caller's.
+    If torch is loaded already, its number of threads is the caller's.
     """
     if "torch" not in sys.modules:
         os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -38,14 +37,14 @@ def few_threads() -> None:
 def processes() -> int:
     """Return how many processes train together: launched, or planned in a dry run.
 
-    Known before the trainer's arguments are, which batch sizes may have to follow from.
+    It is known before the trainer's arguments, whose batch sizes may follow from it.
     """
     return _planned.get() or int(os.environ.get("WORLD_SIZE") or 1)
 
 
 @contextmanager
 def planned(count: int) -> Iterator[None]:
-    """Take runs that are prepared within as launched on `count` processes: for a dry run."""
+    """Within, resolve runs as if they were launched on `count` processes: for a dry run."""
     token = _planned.set(count)
     try:
         yield
@@ -56,8 +55,8 @@ def planned(count: int) -> Iterator[None]:
 def distributed_type(training: Any) -> str:
     """Return the `accelerate.DistributedType` that training will have, as its value.
 
-    accelerate itself says DEEPSPEED or FSDP only when the trainer's Accelerator has been built,
-    and until then what they run over (`accelerate.state.AcceleratorState`).
+    accelerate reports DEEPSPEED or FSDP only once the trainer's Accelerator is built, and until
+    then what they run over (`accelerate.state.AcceleratorState`).
     """
     plain = str(training.distributed_state.distributed_type.value)
     if not plain.startswith("MULTI_"):
@@ -74,10 +73,10 @@ def is_planned() -> bool:
 
 @contextmanager
 def whole_weights() -> Iterator[None]:
-    """Make models whole on every process within, which a launch may have turned off for all.
+    """Within, load models whole on every process, whatever the launch says.
 
-    ZeRO-3 shards what is loaded; FSDP's RAM-efficient loading leaves all but the first process
-    without weights, for the trainer to hand out.
+    ZeRO-3 shards what is loaded; FSDP's RAM-efficient loading gives weights to the first process
+    only.
     """
     from transformers.integrations import deepspeed
 
@@ -105,9 +104,9 @@ def config_file() -> str | None:
         return None  # another user's, or gone
     for words in commands:
         for index, word in enumerate(words):
-            name, provided, value = word.partition("=")
+            name, equals, value = word.partition("=")
             if name == "--config_file" and any("accelerate" in word for word in words[:index]):
-                return value if provided else next(iter(words[index + 1 :]), None)
+                return value if equals else next(iter(words[index + 1 :]), None)
     return None
 
 
@@ -126,7 +125,7 @@ def _flag(name: str) -> bool:
 
 
 def run_on_main_process(work: Callable[[], object]) -> None:
-    """Let the main process do `work` while the others wait. If it fails, all of them do."""
+    """Do `work` on the main process while the others wait; if it fails, all of them raise."""
     from accelerate import PartialState
     from accelerate.utils import broadcast_object_list
 
@@ -134,7 +133,7 @@ def run_on_main_process(work: Callable[[], object]) -> None:
     if PartialState().is_main_process:
         try:
             work()
-        except Exception as error:  # noqa: BLE001 - the others would wait for ever
+        except Exception as error:  # noqa: BLE001 - the others would wait forever
             failure = error
     if broadcast_object_list([failure is not None])[0]:
         raise failure or HfRlhfError("stopped, because the main process did; it says why.")
@@ -142,12 +141,11 @@ def run_on_main_process(work: Callable[[], object]) -> None:
 
 @dataclass
 class PromptsPerStep:
-    """A base for the `Config` of trainers that sample, beside TRL's configuration or another's.
+    """A base for the `Config` of trainers that sample: `class Mine(PromptsPerStep, GRPOConfig)`.
 
-    `class MyConfig(PromptsPerStep, GRPOConfig)`, a dataclass, has the setting `prompts_per_step`.
-    With it, gradient accumulation follows from the number of processes, so the batch is the same
-    on one GPU and on eight: `prompts_per_step * num_generations` completions make one generation
-    and one optimizer step. What does not divide is a ValueError.
+    With `prompts_per_step`, gradient accumulation follows from the number of processes, so the
+    batch is the same on one GPU and on eight: `prompts_per_step * num_generations` completions
+    make one generation and one optimizer step. Raises ValueError if they do not divide.
     """
 
     prompts_per_step: int | None = field(

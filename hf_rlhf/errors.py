@@ -1,4 +1,4 @@
-"""Everything hf_rlhf raises on purpose. A message says what was wrong, where, and the cure.
+"""The errors that hf_rlhf raises. A message says what is wrong, where, and how to fix it.
 
 * HfRlhfError
   + PluginError
@@ -9,11 +9,11 @@
   + ConfigError           a run file or its overrides are wrong; carries every `Problem`
   + DataError             a row or a file of data is wrong; names file, row and field
   + RewardError           a reward raised, or returned something that is not a list of numbers
-  + JudgeError            a judge cannot be used, or failed too often to go on
-  + ModelError            a model, adapter or tokenizer cannot be used as asked
+  + JudgeError            a judge cannot be used, or failed too often
+  + ModelError            a model, adapter or tokenizer cannot be used
   + RunFolderError        an output folder is locked, read-only, or belongs to another run
-    - DiskError           a disk is full, or does not take what a run writes
-  + PublishError          something is not on the Hub; carries what is missing and how to finish
+    - DiskError           a disk is full, over quota or read-only
+  + PublishError          a push or pull failed; says what is missing and how to finish
 
 `PluginError` and `ConfigError` are raised before any weights are loaded.
 """
@@ -23,7 +23,7 @@ from dataclasses import dataclass
 
 
 class HfRlhfError(Exception):
-    """Base of every error that hf_rlhf raises on purpose; the command line prints it plainly."""
+    """Base class of all errors of hf_rlhf; the command line prints them without a traceback."""
 
 
 class PluginError(HfRlhfError):
@@ -48,7 +48,7 @@ class IncompatiblePlugin(PluginError):
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that is wrong with a run: where it was written, what it is, how to mend it."""
+    """One thing that is wrong with a run: where it was written, what it is, how to fix it."""
 
     where: str
     what: str
@@ -58,21 +58,27 @@ class Problem:
         return f"{self.where}: {self.what}" + (f" {self.fix}" if self.fix else "")
 
 
-def suggest(name: str, known: Iterable[str]) -> str | None:
-    """Return the one of `known` that `name` was probably meant to be, or None."""
-    import difflib  # imports `re`, which listing what is installed does without
+def suggest(name: str, names: Iterable[str]) -> str | None:
+    """Return the most similar of `names`, or None if none is similar."""
+    import difflib  # it imports `re`, which `hf-rlhf list` does not need
 
-    candidates = sorted(set(known))
+    candidates = sorted(set(names))
     spelled = name.replace("-", "_").lower()
     for text in dict.fromkeys((spelled, name)):
         if close := difflib.get_close_matches(text, candidates, n=1, cutoff=0.65):
             return close[0]
-    # In a short name two letters that changed places are much of it: `stf` for `sft`.
+    # In a short name, two swapped letters are a large part of it: `stf` for `sft`.
     return next((each for each in candidates if sorted(each) == sorted(spelled)), None)
 
 
+def did_you_mean(name: str, names: Iterable[str]) -> str:
+    """Return ` (did you mean 'x'?)` for the most similar of `names`, or an empty string."""
+    close = suggest(name, names)
+    return f" (did you mean {close!r}?)" if close else ""
+
+
 class ConfigError(HfRlhfError):
-    """A run file or its overrides are wrong. `problems` holds all that was found, not the first.
+    """A run file or its overrides are wrong. `problems` has all of them, not only the first.
 
     `hint` is a line about the file itself.
     """
@@ -94,11 +100,11 @@ class RewardError(HfRlhfError):
 
 
 class JudgeError(HfRlhfError):
-    """A judge cannot be used, or failed too often to go on."""
+    """A judge cannot be used, or failed too often."""
 
 
 class ModelError(HfRlhfError):
-    """A model, adapter or tokenizer cannot be used as asked."""
+    """A model, adapter or tokenizer cannot be used."""
 
 
 class RunFolderError(HfRlhfError):
@@ -106,8 +112,8 @@ class RunFolderError(HfRlhfError):
 
 
 class DiskError(RunFolderError):
-    """A disk is full, over quota or read-only; the message says what is safe and how to go on."""
+    """A disk is full, over quota or read-only; the message says how to continue, and from where."""
 
 
 class PublishError(HfRlhfError):
-    """Something is not on the Hub as asked; the message lists it and how to finish."""
+    """A push or pull failed; the message lists what is missing and how to finish."""

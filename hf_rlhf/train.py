@@ -1,13 +1,13 @@
 """``accelerate launch -m hf_rlhf.train --plugin NAME``: train, measure, publish.
 
-The same command on the same folder goes on where it stopped: it resumes from the newest valid
-checkpoint, skips what is finished, and publishes what is not published.
+The same command on the same folder resumes: it continues from the newest valid checkpoint, skips
+finished parts, and publishes what is not yet published.
 """
 
 import argparse
 import os
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from textwrap import shorten
@@ -38,31 +38,34 @@ def train(
     """Run a whole training run and return its record.
 
     Args:
-        plugin: a trainer's name; alone it means that trainer's default run file.
-        run: another of the run files that the trainer's package ships.
-        config: a run file of one's own, or its content as a mapping.
+        plugin: a trainer's name; without `run` and `config`, its default run file is used.
+        run: another run file that the trainer's package ships.
+        config: your own run file, or its content as a mapping.
         overrides: dotted command-line overrides, such as ``["--rewards.0.weight", "0.3"]``.
         settings: top-level keys of the run file. A section is merged into the file's own, key by
             key; a list, and a section that names another component, replaces it.
 
     Raises:
-        HfRlhfError: as listed in `hf_rlhf.errors`; what was done by then is kept in the folder.
+        HfRlhfError: as listed in `hf_rlhf.errors`; all completed work is kept in the folder.
     """
     few_threads()
     from hf_rlhf.config.run_files import annotate_shipped_errors
     from hf_rlhf.storage.disk import explain_disk_errors
 
-    file, shipped = _asked(plugin, run, config, overrides, settings)
+    file = _run_file(plugin, run, config, overrides, settings)
     if settings or isinstance(config, Mapping):
-        # No command line says this; the run folder, and so a published repository, does.
+        # No command line has these settings; the file in the run folder does.
         argv = ["--config", "config.yaml"]
     else:
         argv = _argv(plugin, run, os.fspath(config) if config else None, overrides)
     with explain_disk_errors(Path.cwd()):
-        with annotate_shipped_errors(file, shipped):
-            session = _session(file, plugin, settings)
-        record: RunRecord = session.go(argv)
-        return record
+        with annotate_shipped_errors(file):
+            from hf_rlhf.runs.resolve import resolve_run
+
+            resolved = resolve_run(file, plugin=plugin, python_keys=settings)
+        from hf_rlhf.training.session import Session
+
+        return Session(resolved).go(argv)
 
 
 def dry_run(
@@ -75,9 +78,9 @@ def dry_run(
 ) -> list[dict[str, Any]]:
     """Print what `train` would do with these arguments, phase by phase, and return it.
 
-    Everything is checked, rows are counted in tokens, the rewards score a few completions, the
-    judges and the Hub are tried, and nothing is written: what `hf-rlhf check` prints. On several
-    processes the first one prints, and `[]` is returned on the others.
+    This is `hf-rlhf check`: everything is checked, tokens are counted, the rewards score a few
+    completions, the judges and the Hub are tried, and nothing is written. On several processes the
+    first one prints, and the others return `[]`.
 
     Raises:
         HfRlhfError: as `train` would, before weights load.
@@ -85,10 +88,10 @@ def dry_run(
     few_threads()
     from hf_rlhf.config.run_files import annotate_shipped_errors
 
-    file, shipped = _asked(plugin, run, config, overrides, settings)
+    file = _run_file(plugin, run, config, overrides, settings)
     expected = file.values.get("expect_world_size")
     count = processes() if processes() > 1 or not isinstance(expected, int) else expected
-    with planned(max(count, 1)), annotate_shipped_errors(file, shipped):
+    with planned(max(count, 1)), annotate_shipped_errors(file):
         from hf_rlhf.training.dry_run import report_of
 
         report = report_of(file, plugin, list(settings))
@@ -98,16 +101,15 @@ def dry_run(
     return report.as_json()
 
 
-def _asked(
+def _run_file(
     plugin: str | None,
     run: str | None,
     config: str | os.PathLike[str] | Mapping[str, Any] | None,
     overrides: Sequence[str],
     settings: Mapping[str, Any],
-) -> tuple[Any, bool]:
-    """Return the run file that is asked for, with all that is put over it, and if it is shipped."""
-    from hf_rlhf.config.overrides import merged
-    from hf_rlhf.config.run_file import RunFile
+) -> Any:
+    """Return the chosen run file with settings and overrides applied; print notes on it."""
+    from hf_rlhf.config.run_file import RunFile, merged
     from hf_rlhf.config.run_files import (
         choose_run_file,
         inherited_settings,
@@ -116,38 +118,19 @@ def _asked(
     )
     from hf_rlhf.training.library_warnings import ignore_old_names
 
-    shipped = None
     if isinstance(config, Mapping):
         file = RunFile.from_mapping(config)
     else:
         file = choose_run_file(plugin, run, os.fspath(config) if config else None)
-        shipped = file.values if config is None else None
     if settings:
         changed = RunFile.from_mapping(merged(file.values, settings), name=file.name)
         file = replace(changed, shipped=without_settings(file, settings))
     file = file.override(overrides)
-    if shipped is not None:
-        file, left_out = without_shipped_card(file, shipped, settings.get("card") or ())
-        for note in filter(None, (left_out, inherited_settings(file))) if rank() == 0 else ():
-            print(f"note: {note}", flush=True)
+    file, left_out = without_shipped_card(file, own=settings.get("card") or ())
+    for note in filter(None, (left_out, inherited_settings(file))) if rank() == 0 else ():
+        print(f"note: {note}", flush=True)
     ignore_old_names(file.values)
-    return file, shipped is not None
-
-
-def _session(file: Any, plugin: str | None, given: Collection[str]) -> Any:
-    """Return the session of a run file, which may be one of several runs."""
-    from hf_rlhf.runs.phases import chain_of
-    from hf_rlhf.runs.resolve import resolve_run
-
-    if (chain := chain_of(file, plugin, given)) is None:
-        run = resolve_run(file, plugin=plugin)
-        from hf_rlhf.training.session import Session
-
-        return Session(run)
-    from hf_rlhf.runs.resolve_phases import resolve_chain
-    from hf_rlhf.training.phases import ChainSession
-
-    return ChainSession(chain, *resolve_chain(chain))
+    return file
 
 
 def _argv(
@@ -159,23 +142,23 @@ def _argv(
 
 def parser() -> argparse.ArgumentParser:
     """Return the command line of ``python -m hf_rlhf.train``, without the run file's keys."""
-    result = argparse.ArgumentParser(
+    options = argparse.ArgumentParser(
         prog="hf_rlhf.train",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
-        epilog="Any key of the run file is an option too: --learning_rate 1e-5 "
-        "--rewards.0.weight 0.3. `hf-rlhf describe NAME` lists what a component takes.",
+        epilog="Any key of the run file is also an option: --learning_rate 1e-5 "
+        "--rewards.0.weight 0.3. `hf-rlhf describe NAME` lists a component's arguments.",
     )
-    result.add_argument("--plugin", help="the trainer; alone it means its default run file")
-    result.add_argument("--run", help="another run file that the trainer's package ships")
-    result.add_argument("--config", help="a run file of your own")
-    result.add_argument(
+    options.add_argument("--plugin", help="the trainer; without --config, its default run file")
+    options.add_argument("--run", help="another run file that the trainer's package ships")
+    options.add_argument("--config", help="a run file of your own")
+    options.add_argument(
         "--dry_run",
         action="store_true",
         help="check everything, print rows, tokens, steps and time, and train nothing",
     )
-    return result
+    return options
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -207,11 +190,11 @@ def dry_run_status(
 
 
 def _ended(error: BaseException, message: str, status: int) -> int:
-    """Tell it in full once: the others say in a line that they stopped, for they may differ."""
+    """Print the error, in full on the main process and in a line on the others; return `status`."""
     lines = [message, *getattr(error, "__notes__", ())]
     if number := rank():
         lines = [f"rank {number}: {shorten(' '.join(lines), 160, placeholder=' ...')}"]
-    # A plugin's error may quote anything, and what is printed is kept in a cluster's logs.
+    # A plugin's error may quote anything, and a cluster keeps its logs.
     print(redact_secrets("\n".join(lines)), file=sys.stderr)
     return status
 

@@ -321,6 +321,11 @@ class JudgeShowsItsKey(GoodJudge):
 
 
 @dataclass
+class JudgePicklesItsKey(GoodJudge):
+    key: str = field(default="sk-" + "planted" * 4, repr=False)
+
+
+@dataclass
 class JudgeHoldsAFile(GoodJudge):
     def __post_init__(self):
         self.counter = (number for number in itertools.count())

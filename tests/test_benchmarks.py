@@ -24,14 +24,14 @@ def test_runs_and_compares(name: str, tmp_path: Path) -> None:
     for plugin, scripts in NEEDED.items():
         if name in scripts:
             pytest.importorskip(plugin)
-    said = subprocess.run(
+    run = subprocess.run(
         [sys.executable, str(BENCHMARKS / f"{name}.py"), "--quick", "--json"],
         env={**os.environ, "TMPDIR": str(tmp_path), "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
     )
-    assert said.returncode == 0, said.stderr[-2000:]
-    found = json.loads(said.stdout)
-    assert found["comparisons"]
-    assert all(one["ratio"] > 0 and one["met"] is None for one in found["comparisons"])
+    assert run.returncode == 0, run.stderr[-2000:]
+    comparisons = json.loads(run.stdout)["comparisons"]
+    assert comparisons
+    assert all(each["ratio"] > 0 and each["met"] is None for each in comparisons)
     assert not list(tmp_path.glob("hf-rlhf-benchmark-*")), "its files are gone"

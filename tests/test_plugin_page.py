@@ -69,7 +69,7 @@ def test_every_command_of_the_page_works(reader):
     assert "brevity                  brevity 0.1.0" in said["hf-rlhf list rewards"]
     described = said["hf-rlhf describe brevity"]
     assert "words: int = 50" in described
-    assert "How long an answer may be at full marks." in described
+    assert "Words up to which an answer scores 1.0." in described
     (checked,) = (text for command, text in said.items() if "hf-rlhf check" in command)
     assert re.search(r"reward brevity +│ ok +│ 0 to 1 on 12 made-up", checked), checked
     (trained,) = (text for command, text in said.items() if command.startswith("accelerate"))

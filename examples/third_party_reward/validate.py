@@ -80,13 +80,17 @@ def measured(pairs: list[tuple[str, str]]) -> dict[str, Any]:
 def table(results: dict[str, Any]) -> str:
     """Return the results as the README has them."""
     lines = ["| answers | full marks | below 0.95 |", "|---|---|---|"]
-    for name, found in results.items():
-        full = f"{found['full_marks']} of {found['answers']}"
-        lines.append(f"| {name} | {full} | {found['below_0.95']} |")
+    for name, counts in results.items():
+        full = f"{counts['full_marks']} of {counts['answers']}"
+        lines.append(f"| {name} | {full} | {counts['below_0.95']} |")
     heads = " | ".join(f"{share:.0%} of words" for share in PLANTED)
-    lines += ["", f"| planted in | {heads} |", "|---" * (len(PLANTED) + 1) + "|"]
-    for name, found in results.items():
-        for language, rows in found["planted"].items():
+    lines += [
+        "",
+        f"| answers, language of the replaced words | {heads} |",
+        "|---" * (len(PLANTED) + 1) + "|",
+    ]
+    for name, counts in results.items():
+        for language, rows in counts["planted"].items():
             cells = " | ".join(f"{row['score']:.2f}" for row in rows)
             lines.append(f"| {name}, {language} | {cells} |")
     return "\n".join(lines)
@@ -98,17 +102,17 @@ def main() -> None:
     parser.add_argument("dialogues", type=Path)
     parser.add_argument("solutions", type=Path)
     parser.add_argument("--write", type=Path, help="keep the numbers in this file")
-    asked = parser.parse_args()
+    options = parser.parse_args()
     results = {
         name: measured(random.Random(0).sample(list(pairs), ANSWERS))
         for name, pairs in (
-            ("hh-rlhf, last answers", dialogues(asked.dialogues)),
-            ("GSM8K, solutions", solutions(asked.solutions)),
+            ("hh-rlhf, last answers", dialogues(options.dialogues)),
+            ("GSM8K, solutions", solutions(options.solutions)),
         )
     }
     print(table(results))
-    if asked.write:
-        asked.write.write_text(json.dumps(results, indent=1) + "\n")
+    if options.write:
+        options.write.write_text(json.dumps(results, indent=1) + "\n")
 
 
 if __name__ == "__main__":

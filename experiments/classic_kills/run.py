@@ -1,16 +1,10 @@
 """Kill runs of the classic stages with SIGKILL at random moments, go on, and compare.
 
-As in `experiments/kill_matrix`, whose machinery this uses: killed and unharmed run must agree in
-every weight, every measured row, and the record, but for times and the list of sessions. Exits with
-1 if any do not.
+As in `experiments/kill_matrix`, whose code this uses. Exits with 1 if any run differs.
 """
 
-import argparse
-import json
-import random
 import runpy
 import sys
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -72,28 +66,15 @@ CELLS: dict[str, dict[str, Any]] = {
 
 def main() -> int:
     """Run what the command line asks for; print a table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--folder", type=Path, required=True, help="where runs are written")
-    parser.add_argument("--kills", type=int, default=10, help="kills of each cell, at least")
-    parser.add_argument("--cells", type=int, nargs="*", help="only these, from 0; 5 needs 1")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--results", type=Path, help="write the table's rows there, as JSON")
-    arguments = parser.parse_args()
+    chosen = MATRIX["options"](__doc__).parse_args()
     preload()
-    moments = random.Random(arguments.seed)
-    rows = []
-    for number, (name, cell) in enumerate(CELLS.items()):
-        if arguments.cells and number not in arguments.cells:
-            continue
-        folder = arguments.folder / f"{number:02}"
-        content = {**COMMON, **cell}
-        if "adapter" in cell:
-            content["adapter"] = str(arguments.folder / "01" / "whole" / "adapter")
-        rows.append({"run": name, **measure(content, folder, arguments.kills, moments)})
-        print(line(rows[-1]), flush=True)
-        if arguments.results:
-            arguments.results.write_text(json.dumps(rows, indent=1) + "\n")
-    return int(any(row["max_difference"] != 0 or row["unequal"] for row in rows))
+    adapter = {"adapter": str(chosen.folder / "01" / "whole" / "adapter")}  # that of cell 1
+    cells = [
+        ({"run": name}, {**COMMON, **cell, **(adapter if "adapter" in cell else {})})
+        for name, cell in CELLS.items()
+    ]
+    status: int = MATRIX["measure_cells"](chosen, cells, line)
+    return status
 
 
 def preload() -> None:
@@ -106,57 +87,11 @@ def preload() -> None:
     import hf_rlhf_classic.sft  # noqa: F401
 
 
-def measure(
-    content: dict[str, Any], folder: Path, kills: int, moments: random.Random
-) -> dict[str, Any]:
-    """Kill runs until `kills` have hit; return how the runs that went on compare."""
-    folder.mkdir(parents=True)
-    config = folder / "run.json"
-    config.write_text(json.dumps(content))
-    session = MATRIX["Session"](config, folder / "whole")
-    seconds = session.end()
-    if session.status:
-        raise RuntimeError(f"the unharmed run failed: {folder / 'whole.log'}")
-    hit: Counter[str] = Counter()
-    differences, unequal = [], set()
-    while sum(hit.values()) < kills:
-        killed = folder / f"killed-{len(differences)}"
-        phase: str | None = ""
-        while phase is not None:
-            session = MATRIX["Session"](config, killed)
-            phase = session.kill(moments.uniform(0, seconds))
-            hit.update([phase] if phase is not None else [])
-            if sum(hit.values()) >= kills and phase is not None:
-                session = MATRIX["Session"](config, killed)
-                session.end()
-                phase = None
-        if session.status:
-            raise RuntimeError(f"it did not go on ({session.status}): {killed}.log")
-        differences.append(MATRIX["largest_difference"](folder / "whole", killed))
-        unequal |= set(unlike(folder / "whole", killed))
-    return {
-        "runs": len(differences),
-        "kills": sum(hit.values()),
-        "phases": dict(hit.most_common()),
-        "max_difference": max(differences),
-        "unequal": sorted(unequal),
-    }
-
-
-def unlike(one: Path, other: Path) -> list[str]:
-    """Name what differs between two runs beside their weights."""
-    found = []
-    for path in sorted((one / "evaluation").glob("*.json")):
-        if path.read_bytes() != (other / "evaluation" / path.name).read_bytes():
-            found.append(path.name)
-    return [*found, *MATRIX["paths"](MATRIX["record"](one), MATRIX["record"](other))]
-
-
 def line(row: dict[str, Any]) -> str:
     """Return a row of the table as Markdown."""
     phases = ", ".join(f"{name} {count}" for name, count in row["phases"].items())
-    shown = [row["run"], f"{row['kills']} / {row['runs']}", f"{row['max_difference']:g}"]
-    return f"| {' | '.join([*shown, '; '.join(row['unequal'][:3]) or '-', phases])} |"
+    numbers = [f"{row['kills']} / {row['runs']}", f"{row['max_difference']:g}"]
+    return f"| {' | '.join([row['run'], *numbers, '; '.join(row['unequal'][:3]) or '-', phases])} |"
 
 
 if __name__ == "__main__":

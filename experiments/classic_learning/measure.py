@@ -47,7 +47,7 @@ def measure(world: str, model: str | Path, reference: str | Path) -> dict[str, A
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    policy, other = (AutoModelForCausalLM.from_pretrained(one).eval() for one in (model, reference))
+    policy, other = (AutoModelForCausalLM.from_pretrained(m).eval() for m in (model, reference))
     tokenizer = AutoTokenizer.from_pretrained(model)
     rows = held_out(world, "prompts")
     repeated = [row for row in rows for _ in range(SAMPLES)]
@@ -65,7 +65,7 @@ def measure(world: str, model: str | Path, reference: str | Path) -> dict[str, A
     greedy_texts = tokenizer.batch_decode(greedy, skip_special_tokens=True)
     table = torch.tensor(reward(world, repeated, texts, proxy=False)).reshape(ROWS, SAMPLES)
     ended = (sampled == tokenizer.eos_token_id).any(1).float()
-    found = {
+    measured = {
         "reward": table.mean(1),
         "greedy_reward": torch.tensor(reward(world, rows, greedy_texts, proxy=False)),
         "zero_variance": (table.max(1).values == table.min(1).values).float(),
@@ -76,8 +76,8 @@ def measure(world: str, model: str | Path, reference: str | Path) -> dict[str, A
         **likelihood["preference"],
     }
     if world == "tastes":
-        found["proxy"] = _by_row(torch.tensor(reward(world, repeated, texts, proxy=True)))
-    by_row = {name: [round(float(v), 6) for v in values] for name, values in found.items()}
+        measured["proxy"] = _by_row(torch.tensor(reward(world, repeated, texts, proxy=True)))
+    by_row = {name: [round(float(v), 6) for v in values] for name, values in measured.items()}
     return {
         "rows": by_row,
         "values": {
@@ -116,9 +116,9 @@ def _kl(policy: Any, other: Any, batch: Any, sampled: Any, tokenizer: Any) -> tu
     attention = torch.cat([batch["attention_mask"], mask.int()], dim=1)
     places = (attention.cumsum(1) - 1).clamp(min=0)
     keep = sampled.shape[1] + 1
-    given = {"input_ids": ids, "attention_mask": attention, "position_ids": places}
+    inputs = {"input_ids": ids, "attention_mask": attention, "position_ids": places}
     log_p, log_q = (
-        model(**given, logits_to_keep=keep).logits[:, :-1].log_softmax(-1)
+        model(**inputs, logits_to_keep=keep).logits[:, :-1].log_softmax(-1)
         for model in (policy, other)
     )
     return (log_p.exp() * (log_p - log_q)).sum(-1) * mask, mask
@@ -163,8 +163,8 @@ def _log_likelihood(
     logs = model(input_ids=ids).logits[:, :-1].log_softmax(-1)
     chosen = logs.gather(-1, ids[:, 1:, None])[..., 0]
     totals = [
-        float(chosen[place, start - 1 : len(row) - 1].sum())
-        for place, (row, start) in enumerate(zip(rows, starts, strict=True))
+        float(chosen[row_number, start - 1 : len(row) - 1].sum())
+        for row_number, (row, start) in enumerate(zip(rows, starts, strict=True))
     ]
     return totals, [len(row) - start for row, start in zip(rows, starts, strict=True)]
 
@@ -198,12 +198,12 @@ def main() -> None:
     parser.add_argument("--out", required=True, type=Path)
     chosen = parser.parse_args()
     torch.set_num_threads(1)
-    found = measure(chosen.world, chosen.run / "merged", chosen.reference)
-    found["values"] |= {
+    measured = measure(chosen.world, chosen.run / "merged", chosen.reference)
+    measured["values"] |= {
         "trained": numbers_trained(chosen.run),
         "zero_variance_in_training": zero_variance(chosen.run),
     }
-    atomic_write_json(chosen.out, found)
+    atomic_write_json(chosen.out, measured)
 
 
 if __name__ == "__main__":

@@ -60,20 +60,12 @@ def main() -> int:
 def make_gpt2(folder: Path, data: Path) -> None:
     """Write a GPT-2 with random weights, and a byte-level tokenizer like its own."""
     import torch
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
+    from hf_rlhf_worlds.tokenizers import trained_on
+
     config = GPT2Config()
-    inner = Tokenizer(models.BPE())
-    inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    inner.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=config.vocab_size,
-        special_tokens=[END],
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    inner.train_from_iterator(texts(data), trainer)
+    inner = trained_on(texts(data), pieces="", special=(END,), size=config.vocab_size)
     ends = dict.fromkeys(("bos_token", "eos_token", "unk_token"), END)
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=inner, **ends)
     end = tokenizer.eos_token_id
@@ -82,8 +74,8 @@ def make_gpt2(folder: Path, data: Path) -> None:
     model = GPT2LMHeadModel(config)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-    said = f"{model.num_parameters():,} parameters, {len(tokenizer):,} tokens in the tokenizer"
-    print(said, file=sys.stderr)
+    parameters, tokens = model.num_parameters(), len(tokenizer)
+    print(f"{parameters:,} parameters, {tokens:,} tokens in the tokenizer", file=sys.stderr)
 
 
 def texts(data: Path) -> Iterator[str]:
@@ -99,11 +91,11 @@ def measure(stage: str, out: Path, data: Path) -> list[str]:
     if stage == "iterative_dpo":
         del settings["max_steps"]
         settings["steps_per_iteration"] = 1
-    given = [word for key, value in settings.items() for word in (f"--{key}", str(value))]
+    words = [word for key, value in settings.items() for word in (f"--{key}", str(value))]
     command = [sys.executable, "-m", "hf_rlhf.train", "--plugin", stage, "--run", "gpt2_hh"]
     log = out / f"{stage}.log"
     process = subprocess.Popen(
-        [*command, *given], cwd=out, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        [*command, *words], cwd=out, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
     assert process.stdout is not None
     marks: dict[str, float] = {}
@@ -116,7 +108,7 @@ def measure(stage: str, out: Path, data: Path) -> list[str]:
     if status:
         raise SystemExit(f"{stage} failed: {log}")
     seconds = (marks["step"] - marks["training"]) / STEPS
-    return [said(stage), f"{seconds:.0f}", f"{gigabytes(used):.1f}"]
+    return [describe_step(stage), f"{seconds:.0f}", f"{gigabytes(used):.1f}"]
 
 
 def cpu_seconds(pid: int) -> float:
@@ -130,8 +122,8 @@ def gigabytes(used: resource.struct_rusage) -> float:
     return used.ru_maxrss * 1024 / 1e9
 
 
-def said(stage: str) -> str:
-    """Say what a step works on."""
+def describe_step(stage: str) -> str:
+    """Return what a step works on."""
     each = {
         "sft": "2 rows of up to 512 tokens",
         "reward": "2 pairs of up to 512 tokens",

@@ -40,8 +40,8 @@ def resize(folder: Path, size: int, *options: str) -> None:
 
 def used(folder: Path) -> int:
     """Return how many bytes of a filesystem are taken."""
-    found = os.statvfs(folder)
-    return (found.f_blocks - found.f_bfree) * found.f_frsize
+    disk = os.statvfs(folder)
+    return (disk.f_blocks - disk.f_bfree) * disk.f_frsize
 
 
 class Opens:

@@ -46,7 +46,7 @@ class Scattered:
 
     def __call__(self, prompts, completions, **_):
         """Score each completion with a number that its text alone decides."""
-        digests = (hashlib.sha256(repr(one).encode()).digest()[0] for one in completions)
+        digests = (hashlib.sha256(repr(text).encode()).digest()[0] for text in completions)
         return [digest / 255 for digest in digests]
 
 
@@ -97,25 +97,25 @@ class Ended:
 
     status: int
     """Its exit status; of a killed one, minus the signal."""
-    said: str
+    output: str
 
     @property
     def step(self) -> int:
         """The last optimizer step that it reported."""
-        steps = re.findall(rf"^step +(\d+)/{STEPS}", self.said, re.MULTILINE)
+        steps = re.findall(rf"^step +(\d+)/{STEPS}", self.output, re.MULTILINE)
         return int(steps[-1]) if steps else 0
 
     @property
     def resumed_at(self) -> int:
         """The step of the checkpoint that it went on from."""
-        found = re.search(r"^resuming from .*checkpoint-(\d+)$", self.said, re.MULTILINE)
-        return int(found[1]) if found else 0
+        match = re.search(r"^resuming from .*checkpoint-(\d+)$", self.output, re.MULTILINE)
+        return int(match[1]) if match else 0
 
     @property
     def message(self) -> str:
-        """What it says as an error, in one line."""
-        found = re.search(r"^error: (.*)", self.said, re.MULTILINE | re.DOTALL)
-        return " ".join(found[1].split()) if found else ""
+        """Its error message, in one line."""
+        match = re.search(r"^error: (.*)", self.output, re.MULTILINE | re.DOTALL)
+        return " ".join(match[1].split()) if match else ""
 
 
 class Laboratory:
@@ -164,8 +164,8 @@ class Laboratory:
 
     def valid(self) -> list[int]:
         """Return the steps of the valid checkpoints."""
-        found = valid_checkpoints(self.folder / "checkpoints")
-        return [int(path.name.split("-")[1]) for path in found]
+        paths = valid_checkpoints(self.folder / "checkpoints")
+        return [int(path.name.split("-")[1]) for path in paths]
 
 
 @dataclass
@@ -174,7 +174,7 @@ class Trial:
 
     name: str
     first: Ended
-    found: list[int]
+    checkpoints: list[int]
     again: Ended | None = None
     same: bool = False
     problem: str = ""
@@ -188,13 +188,13 @@ class Trial:
 
     def row(self) -> str:
         """Return the trial as a line of the table."""
-        found = f"checkpoint-{self.found[-1]}" if self.found else "none"
-        told = self.first.message or ("finished" if self.first.status == 0 else "")
-        told = re.sub(r"/\S*/disk/run\b", "RUN", told)[:110]
-        result = self.problem or ("same weights" if self.same else "OTHER WEIGHTS")
+        newest = f"checkpoint-{self.checkpoints[-1]}" if self.checkpoints else "none"
+        message = self.first.message or ("finished" if self.first.status == 0 else "")
+        message = re.sub(r"/\S*/disk/run\b", "RUN", message)[:110]
+        outcome = self.problem or ("same weights" if self.same else "OTHER WEIGHTS")
         return (
-            f"| {self.name} | {self.first.status} | {told} | {found} | "
-            f"{self.first.step} | {self.lost} | {result} |"
+            f"| {self.name} | {self.first.status} | {message} | {newest} | "
+            f"{self.first.step} | {self.lost} | {outcome} |"
         )
 
 
@@ -212,14 +212,14 @@ class Experiment:
         with tmpfs(self.lab.mount, str(ROOMY)):
             ended = self.lab.end(self.lab.start())
             if ended.status:
-                raise SystemExit(ended.said)
+                raise SystemExit(ended.output)
             self.reference = self.lab.adapter()
             self.size = used(self.lab.mount)
 
     def finish(self, trial: Trial, *, killed: bool = False) -> Trial:
         """Judge what a run left, give it space, and let the same command finish it."""
         first = trial.first
-        if "Traceback" in first.said:
+        if "Traceback" in first.output:
             trial.problem = "TRACEBACK"
         elif not killed and first.status and not first.message:
             trial.problem = "NO MESSAGE"
@@ -228,10 +228,10 @@ class Experiment:
         resize(self.lab.mount, ROOMY, "nr_inodes=0")
         trial.again = self.lab.end(self.lab.start())
         if trial.again.status or load_record(self.lab.folder).status != "finished":
-            trial.problem += f" NOT FINISHED: {trial.again.said[-400:]!r}"
+            trial.problem += f" NOT FINISHED: {trial.again.output[-400:]!r}"
         else:
             trial.same = self.lab.adapter() == self.reference
-        if trial.found and first.status and trial.again.resumed_at != trial.found[-1]:
+        if trial.checkpoints and first.status and trial.again.resumed_at != trial.checkpoints[-1]:
             trial.problem += f" RESUMED AT {trial.again.resumed_at}"
         if list(self.lab.folder.rglob("*.tmp*")):
             trial.problem += " LEFTOVERS"
@@ -349,7 +349,9 @@ def main() -> int:
     os.environ[WAIT] = "0"
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # unmount first
     offer_reward()
-    registry.load("trainers", "refiner_grpo")  # what takes seconds to import is imported once
+    registry.load_component(
+        "trainers", "refiner_grpo"
+    )  # what takes seconds to import is imported once
     changes: dict = {"save_total_limit": chosen.keep} if chosen.keep else {}
     if chosen.full:
         changes |= {"use_peft": False, "lora_r": 16, "lora_target_modules": None}
@@ -358,12 +360,12 @@ def main() -> int:
     try:
         experiment = Experiment(scratch, **changes)
         print(f"undisturbed, the run takes {experiment.size / MIB:.2f} MiB\n")
-        for asked in chosen.trials:
-            name, _, some = asked.partition(":")
+        for argument in chosen.trials:
+            name, _, numbers = argument.partition(":")
             began = time.monotonic()
             print(f"## {name}\n\n{HEAD}", flush=True)
             done = []
-            for trial in getattr(experiment, name)(_numbers(some)):
+            for trial in getattr(experiment, name)(_numbers(numbers)):
                 print(trial.row(), flush=True)
                 done.append(trial)
             bad += sum(not trial.same or bool(trial.problem) for trial in done)
@@ -374,12 +376,12 @@ def main() -> int:
 
 
 def _numbers(text: str) -> list[float]:
-    """Read 1-5,9: the whole numbers from 1 to 5, and 9."""
-    found: list[float] = []
-    for part in text.split(",") if text else ():
-        first, _, last = part.partition("-")
-        found += range(int(first), int(last) + 1) if last else [float(first)]
-    return found
+    """Read 1-5,9: the integers from 1 to 5, and 9."""
+    numbers: list[float] = []
+    for piece in text.split(",") if text else ():
+        first, _, last = piece.partition("-")
+        numbers += range(int(first), int(last) + 1) if last else [float(first)]
+    return numbers
 
 
 def summary(done: list[Trial], seconds: float) -> str:
@@ -387,9 +389,9 @@ def summary(done: list[Trial], seconds: float) -> str:
     reached = sum(trial.first.step for trial in done)
     lost = sum(trial.lost for trial in done)
     good = sum(trial.same and not trial.problem for trial in done)
-    kept = 1 - lost / reached if reached else 1.0
+    recovered = 1 - lost / reached if reached else 1.0
     return (
-        f"\n{good} of {len(done)} ended with the undisturbed run's weights; {kept:.1%} of "
+        f"\n{good} of {len(done)} ended with the undisturbed run's weights; {recovered:.1%} of "
         f"{reached} steps recovered, at most {max((t.lost for t in done), default=0)} done again "
         f"({seconds:.0f} s).\n"
     )

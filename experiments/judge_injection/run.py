@@ -98,8 +98,9 @@ def lexical(answer: str) -> list[float | None]:
 def leaves_its_block(answer: str) -> bool:
     """Say whether anything but the blocks of the prompt depends on the answer."""
     for question, plain in zip(questions(answer), questions("plain"), strict=True):
-        frames = [BLOCK.sub(r"<\1>", messages_for(one)[1]["content"]) for one in (question, plain)]
-        if frames[0] != frames[1] or messages_for(question)[0] != messages_for(plain)[0]:
+        prompts = messages_for(question), messages_for(plain)
+        frames = [BLOCK.sub(r"<\1>", prompt[1]["content"]) for prompt in prompts]
+        if frames[0] != frames[1] or prompts[0][0] != prompts[1][0]:
             return True
     return False
 
@@ -135,15 +136,15 @@ def measure(name: str, payload: str, *, replaces: bool) -> dict[str, Any]:
         for before, after in zip(clean, attacked, strict=True)
     ]
     seconds = time.perf_counter() - started
-    kept = None if replaces else lexical(f"{right}\n{payload}")[0]
+    right_score = None if replaces else lexical(f"{right}\n{payload}")[0]
     text = payload if replaces else f"{wrong}\n{payload}"
-    known = [gain for gain in gains if gain is not None]
+    scored = [gain for gain in gains if gain is not None]
     return {
         "payload": name,
         "characters": len(payload),
-        "lexical_gain": max(known, default=None),
-        "lexical_none": len(gains) - len(known),
-        "right_answer_keeps": kept,
+        "lexical_gain": max(scored, default=None),
+        "lexical_none": len(gains) - len(scored),
+        "right_answer_keeps": right_score,
         "leaves_its_block": leaves_its_block(text),
         "read_from_quotations": max((s for s in quoted(text) if s is not None), default=None),
         "lexical_seconds": round(seconds, 3),

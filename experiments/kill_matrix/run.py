@@ -1,8 +1,8 @@
-"""Kill training runs with SIGKILL at random moments, go on, and compare with an unharmed run.
+"""Kill training runs with SIGKILL at random moments, go on, and compare with an undisturbed run.
 
 A parent imports the libraries once and forks one child for each session of a run: the child does
 what the command does, `hf_rlhf.train.main`, on the same arguments, and is killed for good. Killed
-and unharmed run must agree in every weight, every scored completion, and the record, but for
+and undisturbed run must agree in every weight, every scored completion, and the record, but for
 times, costs, and the list of sessions. Exits with 1 if any do not.
 """
 
@@ -19,7 +19,7 @@ import threading
 import time
 import traceback
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +41,7 @@ PHASES = {
     "_load_optimizer_and_scheduler": "loading a checkpoint",
     "training_step": "optimizer steps",
     "from_run": "loading the model",
-    "prepare": "preparing",
+    "resolve_run": "preparing",
     "open": "preparing",
     "newest_valid": "loading a checkpoint",
     "samples_table": "showing results",
@@ -57,32 +57,53 @@ UNCOMPARED = {
     *("started", "finished", "sessions", "run_id", "command", "publish", "environment"),
     *("seconds", "usage", "output_dir", "logging_dir", "run_name", "config_file", "peak_memory"),
 }
+LABELS = ("gradient_accumulation_steps", "steps_per_generation", "num_iterations", "use_peft")
 TIMES = ("_runtime", "_per_second", "step_time", "profiling/Time")
 
 
 def main() -> int:
     """Run what the command line asks for; print a table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--folder", type=Path, required=True, help="where runs are written")
-    parser.add_argument("--kills", type=int, default=50, help="kills of each run, at least")
+    parser = options(__doc__)
+    parser.set_defaults(kills=50)
     parser.add_argument("--matrix", action="store_true", help="the matrix, not the one run")
-    parser.add_argument("--cells", type=int, nargs="*", help="of the matrix, only these, from 0")
     parser.add_argument("--command", action="store_true", help="kill the real command, not forks")
+    chosen = parser.parse_args()
+    Session.forked = not chosen.command
+    preload()
+    cells = [settings(cell) for cell in (matrix() if chosen.matrix else [{}])]
+    labels = [{**{key: cell[key] for key in LABELS}, **lengths(cell)} for cell in cells]
+    return measure_cells(chosen, list(zip(labels, cells, strict=True)), line)
+
+
+def options(description: str | None) -> argparse.ArgumentParser:
+    """Return the options of an experiment that kills runs."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--folder", type=Path, required=True, help="where runs are written")
+    parser.add_argument("--kills", type=int, default=10, help="kills of each cell, at least")
+    parser.add_argument("--cells", type=int, nargs="*", help="only these, from 0")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--results", type=Path, help="write the table's rows there, as JSON")
-    arguments = parser.parse_args()
-    Session.forked = not arguments.command
-    preload()
-    moments = random.Random(arguments.seed)
-    cells = matrix() if arguments.matrix else [{}]
+    return parser
+
+
+def measure_cells(
+    chosen: argparse.Namespace,
+    cells: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]],
+    line: Callable[[Mapping[str, Any]], str],
+) -> int:
+    """Kill the runs of cells and print a line for each; return 1 if any differs.
+
+    A cell is what its row of the table begins with, and its run file.
+    """
+    moments = random.Random(chosen.seed)
     rows = []
-    for number, cell in enumerate(cells):
-        if arguments.cells and number not in arguments.cells:
-            continue
-        rows.append(measure(cell, arguments.folder / f"{number:02}", arguments.kills, moments))
-        print(line(rows[-1]), flush=True)
-        if arguments.results:
-            arguments.results.write_text(json.dumps(rows, indent=1) + "\n")
+    for number, (labels, content) in enumerate(cells):
+        if not chosen.cells or number in chosen.cells:
+            folder = chosen.folder / f"{number:02}"
+            rows.append({**labels, **measure(content, folder, chosen.kills, moments)})
+            print(line(rows[-1]), flush=True)
+            if chosen.results:
+                chosen.results.write_text(json.dumps(rows, indent=1) + "\n")
     return int(any(row["max_difference"] != 0 or row["unequal"] for row in rows))
 
 
@@ -100,7 +121,7 @@ def preload() -> None:
 
 def settings(cell: Mapping[str, Any]) -> dict[str, Any]:
     """Return a run of 16 optimizer steps over two epochs; `cell` changes it."""
-    return {
+    content = {
         "schema": 1,
         "plugin": "refiner_grpo",
         "model_name_or_path": "package://hf_rlhf_refiner/tiny_policy",
@@ -134,6 +155,12 @@ def settings(cell: Mapping[str, Any]) -> dict[str, Any]:
         "dataloader_pin_memory": False,
         **cell,
     }
+    return {key: value for key, value in content.items() if value is not None}
+
+
+def lengths(content: Mapping[str, Any]) -> dict[str, int]:
+    """Return how long a run is and how often it saves."""
+    return {"steps": content["max_steps"], "save_steps": content["save_steps"]}
 
 
 def matrix() -> list[dict[str, Any]]:
@@ -159,46 +186,38 @@ def matrix() -> list[dict[str, Any]]:
 
 
 def measure(
-    cell: Mapping[str, Any], folder: Path, kills: int, moments: random.Random
+    content: Mapping[str, Any], folder: Path, kills: int, moments: random.Random
 ) -> dict[str, Any]:
-    """Kill runs of one cell until `kills` have hit; return the cell's row of the table."""
+    """Kill runs of one run file until `kills` have hit; return how the resumed runs compare."""
     folder.mkdir(parents=True)
-    content = {key: value for key, value in settings(cell).items() if value is not None}
     config = folder / "run.json"
     config.write_text(json.dumps(content))
-    whole = Session(config, folder / "whole")
-    seconds = whole.end()
-    if whole.status:
-        raise RuntimeError(f"the unharmed run failed: {folder / 'whole.log'}")
-    hit: Counter[str] = Counter()
+    undisturbed = Session(config, folder / "whole")
+    seconds = undisturbed.end()
+    if undisturbed.status:
+        raise RuntimeError(f"the undisturbed run failed: {folder / 'whole.log'}")
+    hits: Counter[str] = Counter()
     differences, unequal, lost = [], set(), []
-    for attempt in itertools.count():
-        if sum(hit.values()) >= kills:
-            break
-        killed = folder / f"killed-{attempt}"
+    while hits.total() < kills:
+        killed = folder / f"killed-{len(differences)}"
         while True:
             session = Session(config, killed)
-            if sum(hit.values()) >= kills:
+            if hits.total() >= kills:
                 session.end()
                 break
             phase = session.kill(moments.uniform(0, seconds))
             if phase is None:
                 break
-            hit[phase] += 1
-            stands = newest_step(killed)
-            lost.append(max(session.step() - stands, 0))
+            hits[phase] += 1
+            lost.append(max(session.step() - newest_step(killed), 0))
         if session.status:
             raise RuntimeError(f"it did not go on ({session.status}): {killed}.log")
         differences.append(largest_difference(folder / "whole", killed))
-        unequal |= set(compared(folder / "whole", killed))
-    shown = ("gradient_accumulation_steps", "steps_per_generation", "num_iterations", "use_peft")
+        unequal |= set(differing(folder / "whole", killed))
     return {
-        **{key: content[key] for key in shown},
-        "steps": content["max_steps"],
-        "save_steps": content["save_steps"],
         "runs": len(differences),
-        "kills": sum(hit.values()),
-        "phases": dict(hit.most_common()),
+        "kills": hits.total(),
+        "phases": dict(hits.most_common()),
         "steps_lost_at_most": max(lost, default=0),
         "steps_lost_mean": round(sum(lost) / max(len(lost), 1), 2),
         "max_difference": max(differences),
@@ -216,9 +235,9 @@ class Session:
         self.status: int | None = None
         self.began = time.monotonic()
         # Shared with the child: the phase that it is in.
-        self.seen = mmap.mmap(-1, 64)
+        self.current = mmap.mmap(-1, 64)
         log = Path(f"{folder}.log")
-        self.said = log.stat().st_size if log.exists() else 0
+        self.log_before = log.stat().st_size if log.exists() else 0
         self.pid = os.fork()
         if self.pid == 0:
             self._train(config)
@@ -249,12 +268,12 @@ class Session:
             while frame is not None and phase is None:
                 phase = PHASES.get(frame.f_code.co_name)
                 frame = frame.f_back
-            self.seen[:] = (phase or "other").encode().ljust(64, b"\0")
+            self.current[:] = (phase or "other").encode().ljust(64, b"\0")
             time.sleep(0.002)
 
     def phase(self) -> str:
         """Return what it was last seen to do."""
-        return bytes(self.seen).rstrip(b"\0").decode() or "starting"
+        return bytes(self.current).rstrip(b"\0").decode() or "starting"
 
     def step(self) -> int:
         """Return the last optimizer step that it has printed."""
@@ -262,7 +281,7 @@ class Session:
         if not path.exists():
             return 0
         with path.open() as log:
-            log.seek(self.said)
+            log.seek(self.log_before)
             steps = re.findall(r"^step +(\d+)/", log.read(), re.MULTILINE)
         return int(steps[-1]) if steps else 0
 
@@ -289,32 +308,33 @@ def newest_step(folder: Path) -> int:
     """Return the step of the newest valid checkpoint, 0 if there is none."""
     from hf_rlhf.storage.checkpoints import step_of, valid_checkpoints
 
-    found = valid_checkpoints(folder / "checkpoints")
-    return step_of(found[-1]) if found else 0
+    valid = valid_checkpoints(folder / "checkpoints")
+    return step_of(valid[-1]) if valid else 0
 
 
-def largest_difference(one: Path, other: Path) -> float:
+def largest_difference(first: Path, second: Path) -> float:
     """Return the largest absolute difference of any weight of two runs, adapter and merged."""
     from safetensors.torch import load_file
 
-    names = sorted(path.relative_to(one) for path in one.glob("*/*.safetensors"))
-    if names != sorted(path.relative_to(other) for path in other.glob("*/*.safetensors")):
+    names = sorted(path.relative_to(first) for path in first.glob("*/*.safetensors"))
+    if names != sorted(path.relative_to(second) for path in second.glob("*/*.safetensors")):
         return float("inf")
     largest = 0.0
     for name in names:
-        here, there = load_file(one / name), load_file(other / name)
+        here, there = load_file(first / name), load_file(second / name)
         if here.keys() != there.keys():
             return float("inf")
         largest = max(largest, *((here[key] - there[key]).abs().max().item() for key in here))
     return largest
 
 
-def compared(one: Path, other: Path) -> Iterator[str]:
-    """Name what differs between two runs beside their weights."""
-    for name in ("samples.jsonl", "evaluation/before.json", "evaluation/after.json"):
-        if (one / name).read_bytes() != (other / name).read_bytes():
-            yield name
-    yield from paths(record(one), record(other))
+def differing(first: Path, second: Path) -> Iterator[str]:
+    """Yield the names of what differs between two runs beside their weights."""
+    for path in sorted([*first.glob("samples.jsonl"), *first.glob("evaluation/*.json")]):
+        name = path.relative_to(first)
+        if path.read_bytes() != (second / name).read_bytes():
+            yield str(name)
+    yield from differing_paths(record(first), record(second))
 
 
 def record(folder: Path) -> Any:
@@ -326,28 +346,28 @@ def stripped(value: Any) -> Any:
     """Return `value` without times and what else is not compared."""
     if isinstance(value, dict):
         return {
-            key: stripped(item)
-            for key, item in value.items()
-            if key not in UNCOMPARED and not any(part in key for part in TIMES)
+            key: stripped(inner)
+            for key, inner in value.items()
+            if key not in UNCOMPARED and not any(ending in key for ending in TIMES)
         }
-    return [stripped(item) for item in value] if isinstance(value, list) else value
+    return [stripped(inner) for inner in value] if isinstance(value, list) else value
 
 
-def paths(one: Any, other: Any, path: str = "record") -> Iterator[str]:
-    """Name the places in which two JSON values differ."""
-    if isinstance(one, dict) and isinstance(other, dict):
-        for key in one.keys() | other.keys():
-            yield from paths(one.get(key), other.get(key), f"{path}.{key}")
-    elif isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
-        for index, (here, there) in enumerate(zip(one, other, strict=True)):
-            yield from paths(here, there, f"{path}[{index}]")
-    elif one != other:
-        yield f"{path}: {str(one)[:60]} / {str(other)[:60]}"
+def differing_paths(first: Any, second: Any, path: str = "record") -> Iterator[str]:
+    """Yield the places in which two JSON values differ, with both values."""
+    if isinstance(first, dict) and isinstance(second, dict):
+        for key in first.keys() | second.keys():
+            yield from differing_paths(first.get(key), second.get(key), f"{path}.{key}")
+    elif isinstance(first, list) and isinstance(second, list) and len(first) == len(second):
+        for index, (here, there) in enumerate(zip(first, second, strict=True)):
+            yield from differing_paths(here, there, f"{path}[{index}]")
+    elif first != second:
+        yield f"{path}: {str(first)[:60]} / {str(second)[:60]}"
 
 
 def line(row: Mapping[str, Any]) -> str:
     """Return a row of the table as Markdown."""
-    shown = [
+    cells = [
         "LoRA" if row["use_peft"] else "full",
         row["gradient_accumulation_steps"],
         row["steps_per_generation"],
@@ -359,7 +379,7 @@ def line(row: Mapping[str, Any]) -> str:
         "; ".join(row["unequal"][:3]) or "-",
         ", ".join(f"{name} {count}" for name, count in row["phases"].items()),
     ]
-    return f"| {' | '.join(str(cell) for cell in shown)} |"
+    return f"| {' | '.join(str(cell) for cell in cells)} |"
 
 
 if __name__ == "__main__":

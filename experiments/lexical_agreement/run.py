@@ -20,16 +20,13 @@ import numpy as np
 import numpy.typing as npt
 
 from hf_rlhf.contracts import Question
-from hf_rlhf.data.rollouts import parse_rollout
-from hf_rlhf.data.sources import read_rows
-from hf_rlhf.evaluation.statistics import mean_interval
+from hf_rlhf.data import parse_rollout, read_rows
+from hf_rlhf.evaluation import Interval
 from hf_rlhf.rewards.judges.lexical import LexicalJudge
 from hf_rlhf.storage.files import atomic_write_text
 from hf_rlhf_refiner.rollouts import expected_rubric, judgements
 
 Values = npt.NDArray[np.float64]
-RESAMPLES = 10_000
-CONFIDENCE = 0.95
 PART = re.compile(
     r"###Response to evaluate:\n(?P<response>.*?)\n\n###Reference Answer \(Score 5\):\n"
     r"(?P<reference>.*?)\n\n###Score Rubrics:",
@@ -64,29 +61,25 @@ def spearman(pairs: Values) -> float:
 
 
 def _mean_ranks(values: Values) -> Values:
-    _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
-    return np.asarray((np.cumsum(counts) - (counts - 1) / 2)[place])
+    _, index, counts = np.unique(values, return_inverse=True, return_counts=True)
+    return np.asarray((np.cumsum(counts) - (counts - 1) / 2)[index])
 
 
 def interval(statistic: Callable[[Values], float], groups: Sequence[Values]) -> dict[str, float]:
-    """Return a statistic and its percentile bootstrap over `groups`, drawn whole."""
-    rng = np.random.default_rng(0)
-    draws = [
-        statistic(np.concatenate([groups[i] for i in rng.integers(0, len(groups), len(groups))]))
-        for _ in range(RESAMPLES)
-    ]
-    tail = (1 - CONFIDENCE) / 2 * 100
-    low, high = np.percentile(draws, [tail, 100 - tail])
-    return {
-        "value": float(statistic(np.concatenate(groups))),
-        "low": float(low),
-        "high": float(high),
-    }
+    """Return a statistic with its interval; the bootstrap draws whole `groups`."""
+
+    def of_resamples(weights: Values) -> Values:
+        drawn = (np.repeat(np.arange(len(groups)), counts.astype(int)) for counts in weights)
+        return np.array([statistic(np.concatenate([groups[i] for i in each])) for each in drawn])
+
+    estimate = Interval.of_statistic(of_resamples, len(groups))
+    assert estimate is not None  # each statistic is a number for any groups
+    return {"value": estimate.mean, "low": estimate.low, "high": estimate.high}
 
 
 def _mean(values: Values) -> dict[str, float | int] | None:
-    interval = mean_interval(values.tolist())
-    return interval.as_json() if interval else None
+    estimate = Interval.of_mean(values.tolist())
+    return estimate.as_json() if estimate else None
 
 
 def rollout_verdicts(folder: Path) -> list[dict[str, Any]]:
@@ -95,11 +88,11 @@ def rollout_verdicts(folder: Path) -> list[dict[str, Any]]:
     questions = []
     for row in read_rows(folder).split("train"):
         rollout = parse_rollout(row)
-        for item in judgements(rollout):
-            questions.append(
-                Question("quality", rollout.answer, item.criterion, rollout.question, "agreement")
-            )
-            records.append({"rollout": row.where, "recorded": item.score, "votes": item.votes})
+        for judgement in judgements(rollout):
+            criterion, score, votes = judgement.criterion, judgement.score, judgement.votes
+            question = Question("quality", rollout.answer, criterion, rollout.question, "agreement")
+            questions.append(question)
+            records.append({"rollout": row.where, "recorded": score, "votes": votes})
     for record, score in zip(records, lexical(questions), strict=True):
         record["lexical"] = score
     return records
@@ -110,12 +103,12 @@ def rollout_agreement(folder: Path) -> dict[str, Any]:
     records = [r for r in rollout_verdicts(folder) if r["recorded"] is not None]
     judged = [r for r in records if r["lexical"] is not None]
 
-    def pairs_of(part: Sequence[dict[str, Any]]) -> Values:
+    def pairs_of(group: Sequence[dict[str, Any]]) -> Values:
         # A criterion that is only partly found, 0.5, does not count as met.
-        return np.array([[r["lexical"] == 1.0, r["recorded"] == 1.0] for r in part], dtype=float)
+        return np.array([[r["lexical"] == 1.0, r["recorded"] == 1.0] for r in group], dtype=float)
 
     pairs = pairs_of(judged)
-    by_rollout = [pairs_of(list(part)) for _, part in groupby(judged, key=lambda r: r["rollout"])]
+    by_rollout = [pairs_of(list(group)) for _, group in groupby(judged, key=lambda r: r["rollout"])]
     agreed = (pairs[:, 0] == pairs[:, 1]).astype(float)
     single = [same for record in records for same in _votes_against_others(record["votes"])]
     return {
@@ -156,7 +149,7 @@ def expected_answers(folder: Path) -> dict[str, Any]:
 
 def _votes_against_others(votes: Sequence[int]) -> list[float]:
     """Return, for each of three votes whose other two agree, whether it agrees with them."""
-    rest = [[*votes[:place], *votes[place + 1 :]] for place in range(len(votes))]
+    rest = [[*votes[:at], *votes[at + 1 :]] for at in range(len(votes))]
     return [
         float(vote == others[0])
         for vote, others in zip(votes, rest, strict=True)
@@ -166,24 +159,24 @@ def _votes_against_others(votes: Sequence[int]) -> list[float]:
 
 def vicuna_correlation(file: Path) -> dict[str, Any]:
     """Rank responses by how many sentences of the reference the lexical judge finds in them."""
-    found, scores, lengths = [], [], []
+    shares, scores, lengths = [], [], []
     for row in read_rows(file).split("train"):
         parts = PART.search(row.values["instruction"])
         if parts is None:
             raise SystemExit(f"{row.where}: has no response and reference where expected.")
         response, reference = parts["response"], parts["reference"]
-        sentences = [part for part in re.split(r"(?<=[.!?])\s+", reference) if part.strip()]
+        sentences = [text for text in re.split(r"(?<=[.!?])\s+", reference) if text.strip()]
         verdicts = lexical(
             [Question("quality", response, f"States that {text}") for text in sentences]
         )
-        known = [verdict for verdict in verdicts if verdict is not None]
-        found.append(float(np.mean(known)) if known else 0.0)
+        scored = [verdict for verdict in verdicts if verdict is not None]
+        shares.append(float(np.mean(scored)) if scored else 0.0)
         lengths.append(len(response.split()))
         scores.append(float(np.mean(row.values["gpt4_score"])))
-    pairs = np.column_stack([found, scores])
+    pairs = np.column_stack([shares, scores])
     return {
-        "responses": len(found),
-        "any_sentence_found": int(np.count_nonzero(found)),
+        "responses": len(shares),
+        "any_sentence_found": int(np.count_nonzero(shares)),
         "spearman_lexical": interval(spearman, list(pairs[:, None, :])),
         "spearman_length": interval(spearman, list(np.column_stack([lengths, scores])[:, None, :])),
     }
@@ -194,15 +187,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, required=True)
     data = parser.parse_args().data
-    result = {
+    report = {
         "judge": dict(LexicalJudge().describe()),
-        "confidence": CONFIDENCE,
-        "resamples": RESAMPLES,
+        "intervals": "95%, bootstrap of 10,000 resamples",
         "agent_rollouts": rollout_agreement(data / "agent_rollouts"),
         "expected_answers": expected_answers(data / "agent_rollouts"),
         "vicuna_eval": vicuna_correlation(data / "rubric_judgements" / "vicuna_eval.json"),
     }
-    text = json.dumps(_rounded(result), indent=2) + "\n"
+    text = json.dumps(_rounded(report), indent=2) + "\n"
     atomic_write_text(Path(__file__).with_name("result.json"), text)
     print(text, end="")
 

@@ -15,17 +15,17 @@ TASKS = ("prefix", "only")
 OPTIONS = ("--num_samples", "130", "--max_new_tokens", "256", "--batch_size", "32", "--use_cpu")
 
 
-def scores(store: Path, model: str, label: str) -> dict[str, list[dict[str, Any]]]:
-    """Return the scored replies of a model by task, as `hf-rlhf traces eval` writes them."""
+def samples(store: Path, model: str, label: str) -> dict[str, list[dict[str, Any]]]:
+    """Return the replies of a model with their metrics by task, as `hf-rlhf traces eval` writes."""
     words = ["traces", "eval", str(store), "--model", f"{label}={model}", *OPTIONS]
     subprocess.run([sys.executable, "-m", "hf_rlhf.cli", *words], check=True)
     results = json.loads((store / "eval" / "results.json").read_text(encoding="utf-8"))
-    found = {}
+    samples = {}
     for task in TASKS:
-        folder = store / "eval" / results["models"][label]["tasks"][task]["folder"]
-        lines = (folder / "scores.jsonl").read_text(encoding="utf-8").splitlines()
-        found[task] = sorted(map(json.loads, lines), key=lambda row: str(row["id"]))
-    return found
+        (folder,) = results["tasks"][task]["results"][label]["folders"]
+        lines = (store / "eval" / folder / "samples.jsonl").read_text(encoding="utf-8").splitlines()
+        samples[task] = sorted(map(json.loads, lines), key=lambda row: str(row["id"]))
+    return samples
 
 
 def next_step_right(metrics: dict[str, Any]) -> float:
@@ -47,7 +47,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         # A copy: the store's own evaluation belongs to whoever works there.
         store = Path(shutil.copytree(chosen.store, Path(folder, "store")))
-        for task, rows in scores(store, chosen.model, chosen.label).items():
+        for task, rows in samples(store, chosen.model, chosen.label).items():
             content["clusters"][task] = [row["question_key"] for row in rows]
             for row in rows:
                 row["metrics"]["next_step_right"] = next_step_right(row["metrics"])

@@ -71,8 +71,8 @@ def shuffle(store: Path, seed: int, out: Path) -> None:
         replies = dict(zip(order, order[1:] + order[:1], strict=True))
         others = [replies[number] for number in range(len(rows))]
         for column in ("completion", "summary", "answer"):
-            place = rows.column_names.index(column)
-            rows = rows.set_column(place, rows.schema.field(column), rows[column].take(others))
+            index, field = rows.column_names.index(column), rows.schema.field(column)
+            rows = rows.set_column(index, field, rows[column].take(others))
         pq.write_table(rows, file)
 
 

@@ -1,6 +1,6 @@
 """Model cards: a record rendered as Markdown, with its plots.
 
-A card states only what the record holds. Nothing here trains, measures or pushes.
+A card states only what is in the record. Nothing here trains, measures or pushes.
 """
 
 import lazy_loader

@@ -1,13 +1,14 @@
-"""What a card says of the data: the adapter's arguments and its report, in words."""
+"""The data section of a card: the arguments of the dataset adapter, and its report."""
 
 from collections.abc import Mapping
 from typing import Any
 
-from hf_rlhf.cards.markdown import as_yaml, cell, code, count, fence, plain, words
+from hf_rlhf.config.yaml import dump_yaml
+from hf_rlhf.formatting import cell, code, count, fence, plain, words
 from hf_rlhf.storage.record_schema import DataSection
 
 SHORT = 160
-"""Characters of arguments that are shown within a sentence; more are shown as YAML below it."""
+"""Up to so many characters of arguments stand within a sentence; more stand as YAML below it."""
 _LABELS = {
     "schema_why": "why this schema",
     "format": "format of the rows",
@@ -20,7 +21,7 @@ _LABELS = {
     "turn_keys_left_out": "keys of turns left out",
     "commit": "commit of the source",
 }
-"""Names that the adapters of this project give, where their words alone would not say it."""
+"""Keys of reports whose words alone are not clear."""
 
 
 def arguments(values: Mapping[str, Any]) -> str:
@@ -34,10 +35,10 @@ def arguments(values: Mapping[str, Any]) -> str:
 
 
 def data_rows(data: DataSection) -> list[tuple[str, str]]:
-    """Return the rows of each split, and what the adapter reported, as (label, Markdown) cells.
+    """Return the rows of each split and the adapter's report, as (label, Markdown) cells.
 
-    Left out is what is empty or has been said: the splits, and rejected rows where no others were
-    dropped.
+    Left out are empty values, and the adapter's splits and rejected rows where they repeat the
+    splits and the dropped rows.
     """
     report = dict(data.report)
     if report.get("splits") == data.splits:
@@ -46,18 +47,21 @@ def data_rows(data: DataSection) -> list[tuple[str, str]]:
         report.pop("rejected", None)
     rows = [(f"rows in {code(split)}", count(size)) for split, size in data.splits.items()]
     for key, value in report.items():
-        if value is None or (not value and isinstance(value, (list, str))):
-            continue
-        if value == {} and key != "dropped":
+        if value in (None, [], "") or (value == {} and key != "dropped"):
             continue
         rows.append((plain(_LABELS.get(key) or words(key)), _as_text(value)))
     return [(cell(label), cell(text)) for label, text in rows]
 
 
+def as_yaml(value: Any) -> str:
+    """Return YAML, text of several lines as a block."""
+    return dump_yaml(value).rstrip()
+
+
 def _as_text(value: Any) -> str:
     if isinstance(value, Mapping):
-        parts = [f"{plain(words(name))}: {_as_text(item)}" for name, item in value.items()]
-        return "; ".join(parts) or "none"
+        entries = [f"{plain(words(name))}: {_as_text(entry)}" for name, entry in value.items()]
+        return "; ".join(entries) or "none"
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, (int, float)):
@@ -65,6 +69,6 @@ def _as_text(value: Any) -> str:
     if isinstance(value, str):
         # A sentence reads as one; a name or a path is shown as it is written.
         return plain(value) if " " in value.strip() else code(value)
-    if isinstance(value, list) and all(isinstance(item, str) for item in value):
-        return ", ".join(code(item) for item in value)
+    if isinstance(value, list) and all(isinstance(text, str) for text in value):
+        return ", ".join(map(code, value))
     return code(value)

@@ -8,19 +8,17 @@ from typing import Any
 
 import yaml
 
-from hf_rlhf.config import yaml as plain_yaml
+from hf_rlhf.config.yaml import load_yaml
 from hf_rlhf.errors import ConfigError
 from hf_rlhf.storage.record import RunRecord
 from hf_rlhf.storage.secrets import redact_secrets
 
 TAG = "hf-rlhf"
-"""Of every card of ours."""
+"""The tag of every card that this package writes."""
 BASE, COLLECTION = "base-model", "collection"
 OF_NO_RUN = frozenset({BASE, COLLECTION})
-"""Each of a card of ours that is no run's, so that no record lies beside it."""
+"""Tags of the cards that describe no run, so that no record lies beside them."""
 HUB = "https://huggingface.co"
-# The Hub's own: huggingface_hub/repocard.py keeps it in step with the server.
-_HEAD = re.compile(r"^(\s*---(?:\r\n|\r|\n))([\S\s]*?)((?:\r\n|\r|\n)---[ \t]*(\r\n|\n|$))")
 _LANGUAGE = re.compile(r"[a-z]{2,3}|code|multilingual")
 _LICENSE_NAME = re.compile(r"[a-z0-9.-]+")
 _LICENSE_LINK = re.compile(r"LICENSE|LICENSE\.md|https?://\S+")
@@ -53,6 +51,7 @@ def metadata(record: RunRecord, *, adapter: bool, hub: str = HUB) -> dict[str, A
         adapter: whether the repository holds an adapter rather than full weights.
         hub: the address of the Hub.
     """
+    hub = hub.rstrip("/")
     model, author = record.model, record.author
     base = hub_base(record)
     by_class = (
@@ -94,21 +93,17 @@ def license_of(record: RunRecord, *, hub: str = HUB) -> dict[str, str]:
     license_id = source.license
     if not license_id:
         return {}
-    known = license_id.lower() in hub_rules("licenses") and license_id.lower() != "other"
-    if known:
+    is_other = license_id.lower() == "other"
+    if license_id.lower() in hub_rules("licenses") and not is_other:
         return {"license": license_id.lower()}
-    unnamed = "same-as-base-model" if license_id.lower() == "other" else license_id
-    name = source.license_name or unnamed
+    name = source.license_name or ("same-as-base-model" if is_other else license_id)
     link = source.license_link
     base = hub_base(record)
     if link is None and source is model and base:
         link = f"{hub}/{base}"
-    custom = {"license": "other", "license_name": _slug(name), "license_link": link}
+    slug = re.sub(r"[^a-z0-9.-]+", "-", name.lower()).strip("-")
+    custom = {"license": "other", "license_name": slug, "license_link": link}
     return {key: value for key, value in custom.items() if value}
-
-
-def _slug(name: str) -> str:
-    return re.sub(r"[^a-z0-9.-]+", "-", name.lower()).strip("-")
 
 
 def _tags(record: RunRecord) -> list[str]:
@@ -123,7 +118,7 @@ def _tags(record: RunRecord) -> list[str]:
 
 
 def is_hub_id(text: Any) -> bool:
-    """Say whether `text` has the form of a repository id (`name` or `namespace/name`)."""
+    """Return whether `text` has the form of a repository id (`name` or `namespace/name`)."""
     from huggingface_hub.errors import HFValidationError
     from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
 
@@ -135,20 +130,19 @@ def is_hub_id(text: Any) -> bool:
 
 
 def validate_card(text: str) -> list[str]:
-    """Return what the Hub would refuse in a card, or ought to, as `key: what is wrong`.
+    """Return the problems of a card, by the Hub's rules and our stricter ones, as `key: problem`.
 
-    The Hub checks a card at `/api/validate-yaml`; this is the same for cards of ours without the
-    network, and stricter: no null, no path of this machine, no secret anywhere in the text.
+    The same checks as the Hub's `/api/validate-yaml`, without the network, and stricter: no null,
+    no path of this machine, no secret anywhere in the text.
     """
-    match = _HEAD.match(text)
-    if match is None:
+    if (head := _front_matter(text)) is None:
         return ["metadata: the card does not begin with a YAML block between lines of ---."]
     try:
-        data = yaml.safe_load(match.group(2))
+        data = yaml.safe_load(head)
     except yaml.YAMLError as error:
         return [f"metadata: not YAML: {error}"]
     if not isinstance(data, dict):
-        return [f"metadata: expected keys and values, found {type(data).__name__}."]
+        return [f"metadata: expected keys and values, not {type(data).__name__}."]
     problems = [*_bad_values(data), *_bad_license(data)]
     for key in ("base_model", "datasets"):
         problems += [
@@ -171,11 +165,18 @@ def validate_card(text: str) -> list[str]:
     return problems
 
 
+def _front_matter(text: str) -> str | None:
+    from huggingface_hub.repocard import REGEX_YAML_BLOCK  # the Hub's own
+
+    match = REGEX_YAML_BLOCK.match(text)
+    return match.group(2) if match else None
+
+
 def card_tags(text: str) -> frozenset[str]:
     """Return the tags in the front matter of a card; none if it cannot be parsed."""
-    head = _HEAD.match(text)
+    head = _front_matter(text)
     try:
-        data = plain_yaml.load(head.group(2), "README.md").value if head else None
+        data = load_yaml(head, "README.md").value if head else None
     except ConfigError:
         data = None
     tags = data.get("tags") if isinstance(data, dict) else None
@@ -191,11 +192,11 @@ def _listed(value: Any) -> list[Any]:
 def _bad_values(data: Mapping[str, Any]) -> list[str]:
     problems = []
     for key, value in data.items():
-        for item in _listed(value) or [None]:
-            if item is None or item == "" or item == "None":
+        for entry in _listed(value) or [None]:
+            if entry in (None, "", "None"):
                 problems.append(f"{key}: it has no value; leave the key out.")
-            elif isinstance(item, str) and _LOCAL_PATH.match(item):
-                problems.append(f"{key}: {item!r} is a path of this machine.")
+            elif isinstance(entry, str) and _LOCAL_PATH.match(entry):
+                problems.append(f"{key}: {entry!r} is a path of this machine.")
     return problems
 
 

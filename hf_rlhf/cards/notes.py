@@ -1,16 +1,17 @@
-"""The known notes of a card that a machine can write: what in the record a reader must know."""
+"""The known notes of a card: the author's, and what the record holds that a reader must know."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from hf_rlhf.cards.facts import during_training, results
-from hf_rlhf.cards.markdown import code, counted, number, plain, share, words
+from hf_rlhf.cards.history import reward_history
 from hf_rlhf.cards.metadata import hub_base
+from hf_rlhf.cards.results import results
+from hf_rlhf.formatting import code, counted, number, plain, share, words
 from hf_rlhf.rewards.composed import TOTAL
 from hf_rlhf.storage.record import RunRecord
 
 LOSSES = ("cut", "dropped", "truncated", "shortened")
-"""Words in the names of what an adapter reports that a reader of the card must not overlook."""
+"""Words in the keys of an adapter's report that stand for lost data."""
 
 FEW = 20
 """Of 20 values a percentile bootstrap is 9% narrower than Student's interval, of 4 half as wide:
@@ -18,7 +19,7 @@ z sqrt((n-1)/n) against t of n-1 degrees of freedom (Hesterberg 2015, arXiv:1411
 """
 
 MAX_RESUMPTIONS = 5
-"""How many resumptions are listed, the last ones."""
+"""So many resumptions are listed, the last ones."""
 _ENDED = {
     "failed": "failed",
     "finished": "finished",
@@ -27,7 +28,7 @@ _ENDED = {
 }
 
 
-def known_notes(record: RunRecord, history: Sequence[Mapping[str, Any]]) -> list[str]:
+def known_notes(record: RunRecord) -> list[str]:
     """Return the author's notes, then those that follow from the record, as Markdown."""
     return [
         *record.author.known_notes,
@@ -37,7 +38,7 @@ def known_notes(record: RunRecord, history: Sequence[Mapping[str, Any]]) -> list
         *_rows(record.data.report),
         *_used(record.data.used),
         *(f"Warning at the start of training: {plain(note)}" for note in record.advice),
-        *_abstentions(record, history),
+        *_abstentions(record),
         *_measurement(record),
         *_origin(record),
         *(f"In the record, {plain(note)}." for note in record.notes),
@@ -50,14 +51,11 @@ def _ending(record: RunRecord) -> Iterator[str]:
     reached = "before its first step" if steps is None else f"at step {steps:,}"
     if steps is not None and planned is not None:
         reached += f" of {planned:,}"
-    status = record.status
-    if status == "interrupted":
-        yield f"The run was interrupted {reached}."
-    elif status == "failed":
-        yield f"The run failed {reached}."
-    elif status == "running":
+    if record.status in ("interrupted", "failed"):
+        yield f"The run {_ENDED[record.status]} {reached}."
+    elif record.status == "running":
         yield "The run had not ended when this card was written."
-    elif status is None:
+    elif record.status is None:
         yield "How the run ended is not recorded."
     elif steps is not None and planned is not None and steps < planned:
         yield f"The run ended {reached} planned steps."
@@ -74,17 +72,17 @@ def _phases(record: RunRecord) -> Iterator[str]:
 
 
 def _sessions(record: RunRecord) -> Iterator[str]:
-    """What lies between the beginning of a run and its end, if that was not one session."""
+    """Tell of the resumptions, and of what changed in the environment."""
     sessions = record.sessions
     ended = [_ENDED.get(str(session.status), "ended without a status") for session in sessions]
-    went_on = [
+    resumptions = [
         f"from step {after.from_step or 0:,} (the session before {how})"
         for how, after in zip(ended, sessions[1:], strict=False)
     ]
-    if went_on:
-        last = "" if len(went_on) <= MAX_RESUMPTIONS else "last "
-        resumptions = last + "; ".join(went_on[-MAX_RESUMPTIONS:])
-        yield f"The run took {len(sessions)} sessions; it resumed {resumptions}."
+    if resumptions:
+        last = "last " if len(resumptions) > MAX_RESUMPTIONS else ""
+        listed = "; ".join(resumptions[-MAX_RESUMPTIONS:])
+        yield f"The run took {len(sessions)} sessions; it resumed {last}{listed}."
     reported = set[str]()
     for session in sessions:
         if new := [change for change in session.changed if change not in reported]:
@@ -96,12 +94,13 @@ def _sessions(record: RunRecord) -> Iterator[str]:
 def _rows(report: Mapping[str, Any]) -> Iterator[str]:
     dropped = report.get("dropped")
     reasons = dropped if isinstance(dropped, Mapping) else {"": dropped}
-    counts = {why: n for why, n in reasons.items() if isinstance(n, (int, float)) and n}
+    counts = [
+        f"{plain(words(why))}: {n:,}" if why else f"{n:,}"
+        for why, n in reasons.items()
+        if isinstance(n, (int, float)) and n
+    ]
     if counts:
-        reasons_text = [
-            f"{plain(words(why))}: {n:,}" if why else f"{n:,}" for why, n in counts.items()
-        ]
-        yield f"The dataset adapter dropped rows ({'; '.join(reasons_text)})."
+        yield f"The dataset adapter dropped rows ({'; '.join(counts)})."
     for name, value in report.items():
         lost = name != "dropped" and any(word in name for word in LOSSES)
         if lost and isinstance(value, (int, float)) and value:
@@ -109,7 +108,7 @@ def _rows(report: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _used(used: Mapping[str, Any]) -> Iterator[str]:
-    """How many of the adapter's rows the trainer used, and why not the others."""
+    """Tell how many of the adapter's rows the trainer used, and why not the others."""
     for split, split_counts in used.items():
         lost = {**(split_counts.get("dropped") or {}), **(split_counts.get("cut") or {})}
         if reasons := [f"{plain(why)}: {count:,}" for why, count in lost.items() if count]:
@@ -119,7 +118,7 @@ def _used(used: Mapping[str, Any]) -> Iterator[str]:
             )
 
 
-def _abstentions(record: RunRecord, history: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def _abstentions(record: RunRecord) -> Iterator[str]:
     for judge in record.reward.judges:
         usage = judge.get("usage") or {}
         if usage.get("failed"):
@@ -130,7 +129,7 @@ def _abstentions(record: RunRecord, history: Sequence[Mapping[str, Any]]) -> Ite
                 f"Judge {label} returned no verdict {usage['failed']:,.0f}{of} times; these count "
                 "as missing, never as a score."
             )
-    for row in during_training(history, record.reward)["rows"]:
+    for row in reward_history(record.training.history, record.reward)["rows"]:
         if row["none"] and row["label"] != TOTAL:
             yield (
                 f"{code(row['label'])} abstained on {number(row['none'])} completions per logged "
@@ -145,7 +144,7 @@ def _abstentions(record: RunRecord, history: Sequence[Mapping[str, Any]]) -> Ite
 
 def _measurement(record: RunRecord) -> Iterator[str]:
     if record.evaluation is None or not record.evaluation.after:
-        return  # which is the headline
+        return  # as the headline says
     count = record.evaluation.rows
     if count is not None and count < FEW:
         yield (

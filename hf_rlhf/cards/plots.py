@@ -1,164 +1,162 @@
-"""Draw the curves of a run from its record, for the card."""
+"""Plots as PNG files in one style, and the curves of a run, drawn from its record for the card."""
 
 import io
 import math
-import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
-from hf_rlhf.cards.facts import optimisation, series
+from hf_rlhf.cards.history import series, trainer_history
 from hf_rlhf.rewards.composed import TOTAL
 from hf_rlhf.storage.files import atomic_write_bytes
 from hf_rlhf.storage.record import RunRecord
 from hf_rlhf.storage.record_schema import Estimate, EvaluationSection
 
-# Okabe and Ito (2008): told apart by colour-blind readers, and in print.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#555555")
-INK = "#222222"
+# Okabe and Ito (2008): distinct to colour-blind readers, and in print.
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#555555")
+_INK = "#222222"
+_STYLE: dict[Any, Any] = {
+    "axes.prop_cycle": f"cycler('color', {_COLOURS})",
+    **{f"axes.spines.{side}": False for side in ("top", "right")},
+    **{"axes.edgecolor": "#888888", "axes.axisbelow": True},
+    **{"axes.grid": True, "axes.grid.axis": "y", "grid.color": "#e6e6e6", "grid.linewidth": 0.8},
+    **{"axes.titlelocation": "left", "axes.titlesize": 11, "axes.titlecolor": _INK},
+    **{f"{axis}tick.color": _INK for axis in "xy"},
+    **{f"{axis}tick.labelsize": 9 for axis in "xy"},
+    **{"legend.frameon": False, "legend.fontsize": 8},
+}
+_GREY = "C6"
 MAX_COMPONENTS = 6
 MAX_CURVES = 6
 
 
-def reward_curve(record: RunRecord, path: str | os.PathLike[str]) -> bool:
+@contextmanager
+def png_panels(
+    path: Path,
+    count: int,
+    size: tuple[float, float],
+    *,
+    across: int = 3,
+    caption: str = "",
+    **options: Any,
+) -> Iterator[Any]:
+    """Yield `count` empty plots in one style; write them to `path` as a PNG at the end.
+
+    Its seven colours, which colour-blind readers can tell apart, are matplotlib's `C0` to `C6`.
+    Without a version or a date in the file, the same numbers give the same bytes.
+
+    Args:
+        path: the file, which is replaced atomically.
+        count: how many plots (matplotlib `Axes`) to yield.
+        size: width and height of one in inches.
+        across: how many stand side by side.
+        caption: of the whole, below.
+        options: of `matplotlib.figure.Figure.subplots`.
+    """
+    # Not pyplot: its global state and its backend belong to the caller.
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    columns = max(1, min(count, across))
+    rows = max(1, math.ceil(count / columns))
+    with rc_context(_STYLE):
+        figsize = (size[0] * columns, size[1] * rows)
+        figure = Figure(figsize=figsize, dpi=160, layout="constrained")
+        panels = figure.subplots(rows, columns, squeeze=False, **options).flatten()
+        for axes in panels[count:]:
+            axes.set_axis_off()
+        figure.supxlabel(caption, fontsize=8)
+        yield panels[:count]
+        picture = io.BytesIO()
+        figure.savefig(picture, format="png", metadata={"Software": None})
+    atomic_write_bytes(path, picture.getvalue())
+
+
+def reward_curve(record: RunRecord, path: Path) -> bool:
     """Draw reward over optimizer steps, and held-out reward before and after, as a PNG.
 
     Left: the mean total with a band of one standard deviation over completions, and the mean of
     each component that has a weight. Right: held-out means with their 95% intervals. Either half
     is left out when it was not measured. Return False, writing nothing, when neither was.
     """
-    history = record.training.history
-    total = series(history, f"rewards/{TOTAL}/mean")
+    total = series(record.training.history, f"rewards/{TOTAL}/mean")
     evaluation = record.evaluation or EvaluationSection()
-    stages = {"before": evaluation.before or {}, "after": evaluation.after or {}}
     held_out = {
-        name: stage[TOTAL]
-        for name, stage in stages.items()
-        if TOTAL in stage and stage[TOTAL].mean is not None
+        stage: estimate
+        for stage in ("before", "after")
+        if (estimate := evaluation.estimate(stage, TOTAL)).mean is not None
     }
-    if len(total) < 2 and not held_out:
+    trained = len(total) >= 2
+    if not (trained or held_out):
         return False
-
-    # Not pyplot: its global state and its backend belong to the caller.
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    both = len(total) >= 2 and bool(held_out)
-    figure = Figure(figsize=(9, 3.8) if both else (7, 3.8), dpi=160, layout="constrained")
-    FigureCanvasAgg(figure)
+    both = trained and bool(held_out)
+    size = (4.5 if both else 7, 3.8)
     # One scale for both: a held-out gain must not look larger than the same gain in training.
-    axes = figure.subplots(
-        *(1, 2 if both else 1),
-        squeeze=False,
-        sharey=True,
-        width_ratios=(2.6, 1) if both else None,
-    )[0]
-    if len(total) >= 2:
-        _draw_training(axes[0], record, history, total)
-    if held_out:
-        _draw_held_out(axes[-1], evaluation, held_out)
-    _write(figure, path)
+    widths = (2.6, 1) if both else None
+    with png_panels(path, 1 + both, size, sharey=True, width_ratios=widths) as panels:
+        panels[0].set_ylabel("reward per completion")
+        if trained:
+            _draw_training(panels[0], record, total)
+        if held_out:
+            _draw_held_out(panels[-1], evaluation.rows, held_out)
     return True
 
 
-def _draw_training(
-    axes: Any, record: RunRecord, history: Any, total: list[tuple[int, float]]
-) -> None:
-    steps = [step for step, _ in total]
-    means = [value for _, value in total]
+def _draw_training(axes: Any, record: RunRecord, total: list[tuple[int, float]]) -> None:
+    history = record.training.history
     spread = dict(series(history, f"rewards/{TOTAL}/std"))
     parts = [part for part in record.reward.rewards if part.weight and part.label != TOTAL]
-    for colour, part in zip(COLOURS[1:], parts[:MAX_COMPONENTS], strict=False):
+    for index, part in enumerate(parts[:MAX_COMPONENTS], start=1):
         points = series(history, f"rewards/{part.label}/mean")
         if points and len(parts) > 1:
             label = f"{part.label} (× {part.weight:g})"
-            axes.plot(*zip(*points, strict=True), color=colour, lw=1.3, label=label)
+            axes.plot(*zip(*points, strict=True), color=f"C{index}", lw=1.3, label=label)
+    steps, means = zip(*total, strict=True)
     low = [mean - spread.get(step, 0.0) for step, mean in total]
     high = [mean + spread.get(step, 0.0) for step, mean in total]
-    axes.fill_between(steps, low, high, color=COLOURS[0], alpha=0.15, lw=0)
-    axes.plot(steps, means, color=COLOURS[0], lw=2.2, label="total (band: ± 1 std)")
+    axes.fill_between(steps, low, high, color="C0", alpha=0.15, lw=0)
+    axes.plot(steps, means, color="C0", lw=2.2, label="total (band: ± 1 std)")
     axes.set_xlabel("training step")
-    axes.set_ylabel("reward per completion")
-    axes.set_title("Training", loc="left", color=INK, fontsize=11)
-    axes.legend(frameon=False, fontsize=8, loc="best")
+    axes.set_title("Training")
+    axes.legend(loc="best")
     axes.set_xlim(steps[0], steps[-1])
-    calm(axes)
 
 
-def _draw_held_out(
-    axes: Any, evaluation: EvaluationSection, held_out: Mapping[str, Estimate]
-) -> None:
-    for x, (name, estimate) in enumerate(held_out.items()):
-        colour = COLOURS[0] if name == "after" else COLOURS[-1]
-        mean = estimate.mean
+def _draw_held_out(axes: Any, rows: int | None, held_out: Mapping[str, Estimate]) -> None:
+    for x, (stage, estimate) in enumerate(held_out.items()):
+        mean, low, high = estimate.mean, estimate.low, estimate.high
         assert mean is not None, "those without are left out"
-        error = None
-        if estimate.low is not None and estimate.high is not None:
-            error = [[mean - estimate.low], [estimate.high - mean]]
-        axes.errorbar([x], [mean], yerr=error, fmt="o", color=colour, capsize=6, lw=2, ms=7)
+        bar = None if low is None or high is None else [[mean - low], [high - mean]]
+        colour = "C0" if stage == "after" else _GREY
+        axes.errorbar([x], [mean], yerr=bar, fmt="o", color=colour, capsize=6, lw=2, ms=7)
         axes.annotate(
-            f"{mean:.3f}",
-            (x, mean),
-            xytext=(11, 0),
-            textcoords="offset points",
-            va="center",
-            color=colour,
-            fontsize=10,
-        )
+            f"{mean:.3f}", (x, mean), xytext=(11, 0), textcoords="offset points", va="center",
+            color=colour, fontsize=10,
+        )  # fmt: skip
     axes.set_xticks(range(len(held_out)), list(held_out))
     axes.set_xlim(-0.5, len(held_out) - 0.25)
     axes.margins(y=0.15)
-    rows = evaluation.rows
-    if axes.get_subplotspec().is_first_col():
-        axes.set_ylabel("reward per completion")
-    of = f", {rows} rows" if rows is not None else ""
-    axes.set_title(f"Held out{of}", loc="left", color=INK, fontsize=11)
+    axes.set_title("Held out" if rows is None else f"Held out, {rows} rows")
     axes.set_xlabel("training (bars: 95%)")
-    calm(axes)
 
 
-def training_curves(record: RunRecord, path: str | os.PathLike[str]) -> bool:
+def training_curves(record: RunRecord, path: Path) -> bool:
     """Draw what the trainer logged of itself (loss, KL, entropy, ...) over the steps, as a PNG.
 
     A panel for each of the first `MAX_CURVES` rows of the card's table that were logged more
     than once and are not always the same. Return False, writing nothing, when there is none.
     """
     history = record.training.history
-    facts = optimisation(history, record.reward)["rows"]
-    curves = [(row["name"], series(history, row["name"])) for row in facts]
-    curves = [(name, points) for name, points in curves if len({y for _, y in points}) > 1]
-    curves = curves[:MAX_CURVES]
-    if not curves:
+    names = [row["name"] for row in trainer_history(history, record.reward)["rows"]]
+    curves = {name: series(history, name) for name in names}
+    varying = [(name, points) for name, points in curves.items() if len({y for _, y in points}) > 1]
+    varying = varying[:MAX_CURVES]
+    if not varying:
         return False
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    across = min(len(curves), 3)
-    down = math.ceil(len(curves) / across)
-    figure = Figure(figsize=(3.4 * across, 2.4 * down), dpi=160, layout="constrained")
-    FigureCanvasAgg(figure)
-    panels = figure.subplots(down, across, squeeze=False).flatten()
-    for axes, (name, points) in zip(panels, curves, strict=False):
-        axes.plot(*zip(*points, strict=True), color=COLOURS[0], lw=1.6)
-        axes.set_title(name, loc="left", color=INK, fontsize=10)
-        axes.set_xlabel("training step", fontsize=9)
-        calm(axes)
-    for axes in panels[len(curves) :]:
-        axes.set_axis_off()
-    _write(figure, path)
+    with png_panels(path, len(varying), (3.4, 2.4)) as panels:
+        for axes, (name, points) in zip(panels, varying, strict=True):
+            axes.plot(*zip(*points, strict=True), color="C0", lw=1.6)
+            axes.set_title(name, fontsize=10)
+            axes.set_xlabel("training step", fontsize=9)
     return True
-
-
-def _write(figure: Any, path: str | os.PathLike[str]) -> None:
-    picture = io.BytesIO()
-    # Without a version or a date, the same record gives the same bytes.
-    figure.savefig(picture, format="png", metadata={"Software": None})
-    atomic_write_bytes(path, picture.getvalue())
-
-
-def calm(axes: Any) -> None:
-    """Take out of a plot what is not data."""
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.spines[["left", "bottom"]].set_color("#888888")
-    axes.grid(axis="y", color="#e6e6e6", lw=0.8)
-    axes.set_axisbelow(True)
-    axes.tick_params(colors=INK, labelsize=9)

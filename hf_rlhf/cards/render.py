@@ -1,30 +1,22 @@
 """Render a model card from a run's record alone, so that it claims only what was recorded.
 
-The templates are in `model_cards/`; docs/reference/cards.md says what each section
-shows and from where.
+The templates are in `model_cards/`; docs/reference/cards.md describes
+each section and its source.
 """
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any, Literal
 
 import jinja2
 import yaml
 
-from hf_rlhf.cards.data import arguments, data_rows
-from hf_rlhf.cards.facts import (
-    during_training,
-    optimisation,
-    results,
-    settings_of,
-    setup,
-)
-from hf_rlhf.cards.markdown import FILTERS
+from hf_rlhf.cards.data import arguments, as_yaml, data_rows
+from hf_rlhf.cards.facts import settings_of, setup
+from hf_rlhf.cards.history import reward_history, trainer_history
 from hf_rlhf.cards.metadata import (
-    BASE,
     HUB,
-    TAG,
     card_folder,
     hub_base,
     hub_datasets,
@@ -34,11 +26,22 @@ from hf_rlhf.cards.metadata import (
     validate_card,
 )
 from hf_rlhf.cards.notes import known_notes
-from hf_rlhf.cards.results import headline, how_measured, measures
+from hf_rlhf.cards.results import headline, how_measured, measures, results
 from hf_rlhf.errors import ConfigError, Problem
+from hf_rlhf.formatting import (
+    cell,
+    code,
+    count,
+    excerpt,
+    fence,
+    interval,
+    number,
+    plain,
+    share,
+)
 from hf_rlhf.storage.pure_json import as_json
 from hf_rlhf.storage.record import RunRecord
-from hf_rlhf.storage.record_schema import ModelSection, Sample
+from hf_rlhf.storage.record_schema import Sample
 from hf_rlhf.storage.secrets import redact_secrets
 
 Kind = Literal["model", "adapter", "checkpoint"]
@@ -46,6 +49,18 @@ MAX_PROMPTS = 3
 MAIN_SETUP = ("Learned reward", "Parameters trained", "Length of the run")
 """Lines of the training setup that a reader sees without opening `Settings`."""
 PACKAGE_SCHEME = "package://"
+_FILTERS: tuple[Callable[..., str], ...] = (
+    as_yaml,
+    cell,
+    code,
+    count,
+    excerpt,
+    fence,
+    interval,
+    number,
+    plain,
+    share,
+)
 
 
 def render_card(
@@ -61,14 +76,14 @@ def render_card(
     """Return the Markdown of a model card.
 
     Args:
-        record: a run's record; whatever is missing in it is said to be so.
+        record: a run's record; the card states which facts are missing in it.
         kind: `model` (full or merged weights in the root), `adapter`, or `checkpoint` (an
             intermediate one, laid out as a model).
-        repo_id: where the card will stand; by default where the record says it was published.
+        repo_id: the card's repository; by default the one in the record.
         adapter_repo: the repository that holds the adapter in its root. Without it, the adapter
             is in the subfolder `adapter` of `repo_id`.
         step: the optimizer step of a `checkpoint`, or of the checkpoint that an `adapter` is of.
-            What was measured later is left out.
+            Later measurements are left out.
         revision: the branch of `repo_id` that it will stand on, if not main.
         endpoint: the address of the Hub that links lead to.
 
@@ -78,110 +93,75 @@ def render_card(
     """
     if kind == "checkpoint" and step is None:
         raise ValueError("a checkpoint's card needs the step of the checkpoint")
-    clean = RunRecord.from_json(redact_secrets(as_json(record.to_json())[0]))
+    record = RunRecord.from_json(redact_secrets(as_json(record.to_json())))
     if step is not None:
-        clean = as_of_step(clean, step)
-    here = weights_here(clean)
+        record = as_of_step(record, step)
+    here = local_weights(record)
     if here is None:
-        repo_id = repo_id or clean.published().get("repo_id")
-    hub = redact_secrets(endpoint.rstrip("/"))
+        repo_id = repo_id or record.published().get("repo_id")
+    logged_rewards = reward_history(record.training.history, record.reward)
+    trained = record.reward.trains is not False or bool(logged_rewards["rows"])
     view = {
-        "r": clean,
+        "r": record,
         "kind": kind,
         "step": step,
         "revision": revision,
         "repo_id": repo_id,
-        "hub": hub,
         "here": here,
-        "metadata": _front_matter(metadata(clean, adapter=kind == "adapter", hub=hub)),
-        "title": _title(clean, kind, repo_id, step),
-        "algorithm": clean.method.name,
-        "base": base(clean),
-        "license": license_of(clean, hub=hub),
+        "title": _title(record, kind, repo_id, step),
+        "algorithm": record.method.name,
+        "base": base(record),
+        "license": license_of(record, hub=endpoint),
         "adapter": {"repo": adapter_repo or repo_id, "root": adapter_repo is not None},
-        "datasets": hub_datasets(clean),
-        "setup": setup(clean),
+        "datasets": hub_datasets(record),
+        "setup": setup(record),
         "main_setup": MAIN_SETUP,
-        "results": results(clean),
-        "headline": headline(clean),
-        "how_measured": how_measured(clean),
-        "measures": measures(clean),
-        "data": data_rows(clean.data),
-        "data_arguments": arguments(clean.data.arguments),
-        "during": during_training(clean.training.history, clean.reward),
-        "optimisation": optimisation(clean.training.history, clean.reward),
-        "tables": report_tables(clean.training.report),
-        "auto_class": _auto_class(clean),
-        "notes": known_notes(clean, clean.training.history),
-        "only_measured": only_measured(clean),
-        "weighted": any(part.weight for part in clean.reward.rewards),
-        "samples": sample_groups(clean.samples),
-        "stands_for": stands_for(clean),
-        "command": shlex.join(str(word) for word in clean.command),
-        "requirements": _requirements(clean),
-        "defaults": {k: v for k, v in clean.defaults.items() if k not in clean.config},
-        "settings": settings_of(clean),
+        "results": results(record),
+        "headline": headline(record),
+        "how_measured": how_measured(record),
+        "measures": measures(record),
+        "data": data_rows(record.data),
+        "data_arguments": arguments(record.data.arguments),
+        "during": logged_rewards,
+        "optimisation": trainer_history(record.training.history, record.reward),
+        "tables": report_tables(record.training.report),
+        "auto_class": auto_class(record),
+        "notes": known_notes(record),
+        "only_measured": not trained,
+        "weighted": any(part.weight for part in record.reward.rewards),
+        "samples": sample_groups(record.samples),
+        "local_base": _local_base(record),
+        "command": shlex.join(str(word) for word in record.command),
+        "requirements": _requirements(record),
+        "defaults": {k: v for k, v in record.defaults.items() if k not in record.config},
     }
-    text = _templates().get_template(f"{kind}.md.jinja").render(view)
-    return _valid(text)
+    head = metadata(record, adapter=kind == "adapter", hub=endpoint)
+    return render_template(kind, head, view, endpoint)
 
 
-def render_base(
-    repo_id: str,
-    *,
-    model: ModelSection,
-    source: str | None,
-    architecture: str | None,
-    parameters: int,
-    endpoint: str = HUB,
-) -> str:
-    """Return the Markdown of the card of a base model that came without one.
+def render_template(name: str, head: Mapping[str, Any], view: Mapping[str, Any], hub: str) -> str:
+    """Return the card of a template, with `head` as its front matter.
 
-    Args:
-        repo_id: where it will stand.
-        model: the section of a record that names it as its base.
-        source: where it came from, if that means something on another machine.
-        architecture: its class.
-        parameters: how many it has.
-        endpoint: the address of the Hub.
+    Raises ConfigError when it breaks the Hub's rules.
     """
-    own = {"class_name": architecture, "adapter": None, "task": None, "base_is_hub_id": False}
-    record = RunRecord(model=model.model_copy(update=own))
-    hub = redact_secrets(endpoint.rstrip("/"))
-    head = {**metadata(record, adapter=False, hub=hub), "tags": [TAG, BASE]}
-    view = {
-        "r": record,
-        "metadata": _front_matter(head),
-        "title": repo_id.rpartition("/")[2],
-        "repo_id": repo_id,
-        "source": source,
-        "architecture": architecture,
-        "parameters": parameters,
-        "license": license_of(record, hub=hub),
-        "auto_class": _auto_class(record),
-    }
-    return _valid(redact_secrets(_templates().get_template("base.md.jinja").render(view)))
-
-
-def _valid(text: str) -> str:
+    front_matter = yaml.safe_dump(dict(head), sort_keys=False, allow_unicode=True).rstrip()
+    template = _templates().get_template(f"{name}.md.jinja")
+    text = redact_secrets(template.render(view, metadata=front_matter, hub=hub.rstrip("/")))
     if problems := validate_card(text):
         raise ConfigError([Problem("card", problem) for problem in problems])
-    return text
+    return str(text)
 
 
-def weights_here(record: RunRecord) -> list[str] | None:
+def local_weights(record: RunRecord) -> list[str] | None:
     """Return which of `adapter` and `merged` the run folder has, for the card that lies there.
 
-    None where that is not recorded, and of a run that is on the Hub: its card tells of what is
-    there.
+    None where that is not recorded, and for a run on the Hub, whose card describes what is there.
     """
-    if record.published().get("commit"):
-        return None
-    return record.model.saved
+    return None if record.published().get("commit") else record.model.saved
 
 
 def as_of_step(record: RunRecord, step: int) -> RunRecord:
-    """Return the record without what was measured after `step`, for that checkpoint's card.
+    """Return the record without measurements after `step`, for that checkpoint's card.
 
     The held-out results after training are of the last weights, not of these; those before
     training stand.
@@ -203,37 +183,21 @@ def as_of_step(record: RunRecord, step: int) -> RunRecord:
 
 def base(record: RunRecord) -> dict[str, Any]:
     """Return how to name and how to load the base model: `on_hub`, `name`, `package`, `folder`."""
-    name = record.model.base
+    name, on_hub = record.model.base, hub_base(record)
     package, folder = None, None
     if name and name.startswith(PACKAGE_SCHEME):
         package, _, folder = name.removeprefix(PACKAGE_SCHEME).partition("/")
+    lineage = [
+        {"name": ancestor, "on_hub": bool(on_hub) if ancestor == name else is_hub_id(ancestor)}
+        for ancestor in record.model.lineage
+    ]
     return {
-        "on_hub": hub_base(record),
+        "on_hub": on_hub,
         "name": name,
         "package": package,
         "folder": folder,
-        "lineage": [
-            {
-                "name": ancestor,
-                "on_hub": (is_hub_id(ancestor) and ancestor != name)
-                or ancestor == hub_base(record),
-            }
-            for ancestor in record.model.lineage
-        ],
+        "lineage": lineage,
     }
-
-
-def stands_for(record: RunRecord) -> str | None:
-    """Return the path by which the command or the settings name a base that has a Hub id now."""
-    path = record.published().get("base_was")
-    texts = [settings_of(record).get("model_name_or_path"), *record.command]
-    return path if path and any(path in str(text) for text in texts) else None
-
-
-def only_measured(record: RunRecord) -> bool:
-    """Return whether the rewards scored held-out completions and had no part in training."""
-    logged = during_training(record.training.history, record.reward)["rows"]
-    return record.reward.trains is False and not logged
 
 
 def sample_groups(samples: Sequence[Sample]) -> list[dict[str, Any]]:
@@ -246,21 +210,21 @@ def sample_groups(samples: Sequence[Sample]) -> list[dict[str, Any]]:
     for sample in samples:
         if sample.stage in ("before", "after"):
             groups.setdefault(sample.prompt or "", []).append(sample)
-    answered = [
-        prompt for prompt, some in groups.items() if any(sample.stage == "after" for sample in some)
-    ]
-    chosen = (answered or list(groups))[:MAX_PROMPTS]
-    if answered or not any(sample.stage == "train" for sample in samples):
-        return [{"prompt": prompt, "completions": groups[prompt]} for prompt in chosen]
-    trained = [sample for sample in samples if sample.stage == "train"]
-    return [
-        {"prompt": sample.prompt or "", "completions": [sample]}
-        for sample in trained[-MAX_PROMPTS:]
-    ]
+    answered = {
+        prompt: group
+        for prompt, group in groups.items()
+        if any(sample.stage == "after" for sample in group)
+    }
+    trained = [(sample.prompt or "", [sample]) for sample in samples if sample.stage == "train"]
+    if trained and not answered:
+        chosen = trained[-MAX_PROMPTS:]
+    else:
+        chosen = list((answered or groups).items())[:MAX_PROMPTS]
+    return [{"prompt": prompt, "completions": completions} for prompt, completions in chosen]
 
 
 def report_tables(report: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return what a trainer reports as tables: `title`, `columns` and `rows` of values.
+    """Return a trainer's report as tables: `title`, `columns` and `rows` of values.
 
     A list of mappings has a column for each of their keys; a mapping, and a single value, one row
     for each of its keys.
@@ -271,23 +235,31 @@ def report_tables(report: Mapping[str, Any]) -> list[dict[str, Any]]:
         if rows is None or not all(isinstance(row, Mapping) for row in rows):
             pairs = content if isinstance(content, Mapping) else {"": content}
             rows = [{"": key, " ": value} for key, value in pairs.items()]
-        columns = list(dict.fromkeys(key for row in rows for key in row))
-        values = {column: _alike([row.get(column) for row in rows]) for column in columns}
-        table = [[values[column][row] for column in columns] for row in range(len(rows))]
+        columns = {
+            column: _without_decimals([row.get(column) for row in rows])
+            for column in dict.fromkeys(key for row in rows for key in row)
+        }
         if columns:
-            tables.append({"title": title, "columns": columns, "rows": table})
+            table = [list(row) for row in zip(*columns.values(), strict=True)]
+            tables.append({"title": title, "columns": list(columns), "rows": table})
     return tables
 
 
-def _alike(column: Sequence[Any]) -> list[Any]:
-    """Return a column's counts without decimals, if all its numbers are counts."""
-    numbers = [value for value in column if isinstance(value, float)]
-    if not all(value.is_integer() for value in numbers):
-        return list(column)
+def _without_decimals(column: Sequence[Any]) -> Sequence[Any]:
+    """Return a column with its floats as integers, if all of them are counts."""
+    if not all(value.is_integer() for value in column if isinstance(value, float)):
+        return column
     return [int(value) if isinstance(value, float) else value for value in column]
 
 
-def _auto_class(record: RunRecord) -> str:
+def _local_base(record: RunRecord) -> str | None:
+    """Return the path by which the command or the settings name a base that has a Hub id now."""
+    path = record.published().get("base_was")
+    texts = [settings_of(record).get("model_name_or_path"), *record.command]
+    return path if path and any(path in str(text) for text in texts) else None
+
+
+def auto_class(record: RunRecord) -> str:
     """Return the class that loads the trained model; older records leave it to the task."""
     classifies = record.model.task == "text-classification"
     by_task = "AutoModelForSequenceClassification" if classifies else "AutoModelForCausalLM"
@@ -317,14 +289,10 @@ def _folder_name(base: str) -> str:
 def _requirements(record: RunRecord) -> list[str]:
     """Return `package==version` of hf-rlhf and of every package that a component came from."""
     versions = {"hf-rlhf": record.environment.packages.get("hf-rlhf")}
-    for item in (record.plugin, *record.components):
-        if item.package:
-            versions[item.package] = item.version
+    for component in (record.plugin, *record.components):
+        if component.package:
+            versions[component.package] = component.version
     return [f"{name}=={version}" for name, version in sorted(versions.items()) if version]
-
-
-def _front_matter(data: Mapping[str, Any]) -> str:
-    return yaml.safe_dump(dict(data), sort_keys=False, allow_unicode=True).rstrip()
 
 
 @cache
@@ -332,17 +300,17 @@ def _templates() -> jinja2.Environment:
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(card_folder()),
         undefined=jinja2.StrictUndefined,
-        # Markdown, not HTML: the filters of card_text escape for it.
+        # Markdown, not HTML: the filters escape for it.
         autoescape=False,
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters.update(FILTERS, hub_link=_hub_link)
+    environment.filters.update({function.__name__: function for function in (*_FILTERS, hub_link)})
     return environment
 
 
 @jinja2.pass_context
-def _hub_link(context: jinja2.runtime.Context, repo_id: str, kind: str = "") -> str:
+def hub_link(context: jinja2.runtime.Context, repo_id: str, kind: str = "") -> str:
     """Return a link to a repository on the Hub; `kind` is "datasets/" for a data set."""
     return f"[`{repo_id}`]({context['hub']}/{kind}{repo_id})"

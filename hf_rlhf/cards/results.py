@@ -1,19 +1,43 @@
-"""How a card says what its held-out numbers are, and what they were measured on."""
+"""The held-out results of a run: the table, the sentence that heads the card, the method."""
 
 from collections.abc import Mapping
 from typing import Any
 
-from hf_rlhf.cards.facts import results
-from hf_rlhf.cards.markdown import code, counted, interval, listed, number, plain
+from hf_rlhf.formatting import code, counted, interval, listed, number, plain, verdict
 from hf_rlhf.rewards.composed import TOTAL
 from hf_rlhf.storage.record import RunRecord
+from hf_rlhf.storage.record_schema import Estimate, EvaluationSection
 
 OF_COMPLETIONS = {
     TOTAL: "the composed reward",
     "completion_tokens": "tokens of a completion",
     "truncated": "share of completions that were cut at the token limit",
 }
-"""What is measured of every completion, beside the rewards."""
+"""Metrics of every completion, beside the rewards."""
+
+
+def results(record: RunRecord) -> list[dict[str, Any]]:
+    """Return a row for each held-out metric, with the verdict of its paired interval."""
+    evaluation = record.evaluation or EvaluationSection()
+    before, after = evaluation.before or {}, evaluation.after or {}
+    differences = evaluation.difference or {}
+    return [
+        {
+            "metric": metric,
+            "before": before.get(metric),
+            "after": after.get(metric),
+            "difference": differences.get(metric),
+            "of": partial_count(evaluation.rows, after.get(metric) or before.get(metric)),
+            "verdict": verdict(differences.get(metric)),
+        }
+        for metric in dict.fromkeys([*after, *before])
+    ]
+
+
+def partial_count(rows: int | None, estimate: Estimate | None) -> int | None:
+    """Return the number of rows that a metric was measured on, if that is not all of them."""
+    count = None if estimate is None else estimate.n
+    return count if rows is not None and count is not None and count < rows else None
 
 
 def headline(record: RunRecord) -> str:
@@ -21,7 +45,7 @@ def headline(record: RunRecord) -> str:
 
     The main result is the composed reward; without one, the trainer's first metric.
     """
-    row = _main_result(record)
+    row = _main_row(record)
     if row is None or row["after"] is None or row["after"].mean is None:
         return (
             "No held-out evaluation of these weights is recorded, so this card claims no "
@@ -36,36 +60,36 @@ def headline(record: RunRecord) -> str:
             f"{where}, {name} {row['verdict']} from {number(before.mean)} to {number(after.mean)}: "
             f"{interval(difference, signed=True)} (paired difference with 95% interval)."
         )
-    known = "" if before is None else f", from {number(before.mean)} before it"
+    start = "" if before is None else f", from {number(before.mean)} before it"
     if row["verdict"] == "no change shown":
         change = f"the paired difference, {interval(difference, signed=True)}, shows no change"
     else:
         change = "without an interval of the difference, this shows no change"
-    return f"{where}, {name} was {number(after.mean)} after training{known}; {change}."
+    return f"{where}, {name} was {number(after.mean)} after training{start}; {change}."
 
 
-def _main_result(record: RunRecord) -> dict[str, Any] | None:
+def _main_row(record: RunRecord) -> dict[str, Any] | None:
     rows = {row["metric"]: row for row in results(record)}
-    own = record.evaluation.metrics if record.evaluation else {}
-    return next((rows[name] for name in (TOTAL, *own, *rows) if name in rows), None)
+    of_trainer = record.evaluation.metrics if record.evaluation else {}
+    return next((rows[name] for name in (TOTAL, *of_trainer, *rows) if name in rows), None)
 
 
 def how_measured(record: RunRecord) -> str:
-    """Return what of the results is of generated completions, and how those were made."""
+    """Return which metrics are of generated completions, and how these were sampled."""
     sampling = record.evaluation.sampling if record.evaluation else {}
     if not sampling:
         return ""
     labels = record.reward.labels()
     names = [row["metric"] for row in results(record)]
     of_text = [name for name in names if name in labels or name in OF_COMPLETIONS]
-    own = [name for name in names if name not in of_text]
+    others = [name for name in names if name not in of_text]
     sentence = f"are of completions that the model wrote: {_sampled(sampling)}."
-    if not own or not of_text:
+    if not others or not of_text:
         return f"The numbers {sentence}" if of_text else ""
-    verb = "is" if len(own) == 1 else "are"
+    verb = "is" if len(others) == 1 else "are"
     return (
         f"{listed([code(name) for name in of_text])} {sentence} "
-        f"{listed([code(name) for name in own])} {verb} what the trainer itself measures on the "
+        f"{listed([code(name) for name in others])} {verb} measured by the trainer itself on the "
         "same rows."
     )
 
@@ -88,7 +112,7 @@ def _sampled(sampling: Mapping[str, Any]) -> str:
 
 
 def measures(record: RunRecord) -> list[tuple[str, str]]:
-    """Return what each metric of the results is, as (name, text), where that is known."""
+    """Return the description of each metric of the results that has one, as (name, text)."""
     descriptions = {**OF_COMPLETIONS, **(record.evaluation.metrics if record.evaluation else {})}
     names = [row["metric"] for row in results(record)]
     return [(name, descriptions[name]) for name in names if descriptions.get(name)]

@@ -11,17 +11,17 @@ def check_main(argv: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="hf-rlhf check",
         usage="hf-rlhf check [FILE] [--plugin NAME] [--run NAME] [--KEY VALUE ...]",
-        description="A dry run: everything but the training is done, and one table says how it "
-        "went. A row is `ok`,\n`note` (worth reading) or `FAIL`; any FAIL gives exit status 1.\n\n"
+        description="A dry run: everything except the training, with one table of results. A "
+        "row is `ok`,\n`note` (worth reading) or `FAIL`; any FAIL gives exit status 1.\n\n"
         "FILE (or --config FILE) is a run file of your own; any key of it is an option too.\n"
         "With --expect_world_size N the run is planned for N processes.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("--plugin", help="a trainer; alone it means its default run file")
+    parser.add_argument("--plugin", help="a trainer; without FILE, its default run file")
     parser.add_argument("--run", help="another run file that the trainer's package ships")
-    parser.add_argument("--config", help="FILE, as hf_rlhf.train takes it")
+    parser.add_argument("--config", help="the same as FILE, as in hf_rlhf.train")
     # Not a positional of argparse, which would take the value of an override for it.
-    own = argv[0] if argv and not argv[0].startswith("-") else None
-    chosen, overrides = parser.parse_known_args(argv[1:] if own else argv)
-    return dry_run_status(chosen.plugin, chosen.run, own or chosen.config, overrides)
+    file = argv[0] if argv and not argv[0].startswith("-") else None
+    arguments, overrides = parser.parse_known_args(argv[1:] if file else argv)
+    return dry_run_status(arguments.plugin, arguments.run, file or arguments.config, overrides)

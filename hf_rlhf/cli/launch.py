@@ -1,7 +1,7 @@
 """``hf-rlhf launch-configs``: accelerate configurations, and scripts for Slurm and HF Jobs.
 
-Each begins with a line that says what it is for, and a line `# $ COMMAND`: how to use it. The
-command says which launch to expect, so that a run that gets another one stops (`processes`).
+Each begins with a comment on its purpose, and a line `# $ COMMAND`. The command states which launch
+to expect, so that a run that gets another one stops (`--expect_world_size`).
 """
 
 import argparse
@@ -28,22 +28,22 @@ def launch_configs() -> dict[str, Path]:
 
 
 def summary(path: Path) -> str:
-    """Return what a launch configuration says that it is for."""
+    """Return the line on the purpose of a launch configuration."""
     return _comments(path)[0]
 
 
 def command(path: Path) -> str:
-    """Return the command line that a launch configuration is used with."""
+    """Return the command line for a launch configuration."""
     return next(line.removeprefix("$ ") for line in _comments(path) if line.startswith("$ "))
 
 
 def _comments(path: Path) -> list[str]:
-    lines = [line for line in path.read_text().splitlines() if line.startswith("# ")]
-    return [line.removeprefix("# ") for line in lines]
+    lines = path.read_text().splitlines()
+    return [line.removeprefix("# ") for line in lines if line.startswith("# ")]
 
 
 def launch_configs_main(argv: Sequence[str]) -> int:
-    """List the launch configurations, or copy one and say how it is used."""
+    """List the launch configurations, or copy one and print its command."""
     parser = argparse.ArgumentParser(
         prog="hf-rlhf launch-configs",
         description="List the launch configurations that ship, or copy one and print its command.",

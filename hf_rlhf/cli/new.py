@@ -1,7 +1,6 @@
-"""``hf-rlhf new NAME``: a package with one component, which builds, tests itself and runs."""
+"""``hf-rlhf new NAME``: create a package with one component, its tests and a run file."""
 
 import argparse
-import difflib
 import keyword
 import re
 import sys
@@ -21,30 +20,35 @@ from hf_rlhf.storage.files import atomic_dir
 _TEMPLATES = Path(__file__).with_name("scaffold_files")
 _NAME = re.compile(r"[A-Za-z](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
 _LONGEST = 64
-_NEAR = 0.85
-_OTHER_FOLDERS = ("dist", "runs", "tests")
-"""Beside the package; two of them are ignored by git, and so would its code be."""
-MADE: Mapping[str, Kind] = {
+_RESERVED_FOLDERS = ("dist", "runs", "tests")
+"""Beside the package; git ignores two of them."""
+KIND_OF: Mapping[str, Kind] = {
     "reward": "rewards",
     "dataset": "datasets",
     "trainer": "trainers",
     "judge": "judges",
     "command": "commands",
 }
-"""The kinds that `hf-rlhf new` makes, and where they are listed."""
+"""Word of `--kind` -> kind in the registry."""
 
 
 def new_main(argv: Sequence[str]) -> int:
-    """Make a package with one component: a reward, unless --kind says otherwise."""
+    """Create a package with one component: a reward, or that of --kind."""
     parser = argparse.ArgumentParser(prog="hf-rlhf new", description=new_main.__doc__)
     parser.add_argument("name", help="of the component and of its package, such as my_reward")
-    parser.add_argument("--kind", choices=MADE, default="reward")
-    parser.add_argument("--out", metavar="DIR", default=".", help="where to make the folder NAME")
+    parser.add_argument("--kind", choices=KIND_OF, default="reward")
+    parser.add_argument("--out", metavar="DIR", default=".", help="where to create the folder NAME")
     args = parser.parse_args(argv)
-    created = new_package(args.name, kind=args.kind, out=args.out)
-    for note in near_names(component_name(args.name, args.kind), MADE[args.kind]):
-        print(f"note: {note}", file=sys.stderr)
-    print(f"{created}: a {args.kind}. Next:\n  cd {created}\n  pip install -e '.[dev]' && pytest")
+    folder = new_package(args.name, kind=args.kind, out=args.out)
+    name = component_name(args.name, args.kind)
+    for point in registry.offered(KIND_OF[args.kind]):
+        if point.name == name:
+            print(
+                f"note: {registry.source(point)} has a {args.kind} {name!r} too: with both "
+                "installed, runs must write PACKAGE/NAME.",
+                file=sys.stderr,
+            )
+    print(f"{folder}: a {args.kind}. Next:\n  cd {folder}\n  pip install -e '.[dev]' && pytest")
     return 0
 
 
@@ -81,30 +85,15 @@ def component_name(name: str, kind: str) -> str:
     return canonical if kind == "command" else canonical.replace("-", "_")
 
 
-def near_names(name: str, kind: Kind) -> Iterator[str]:
-    """Yield a note for each installed component whose name is, or nearly is, the given one."""
-    for point in registry.offered(kind):
-        if point.name == name:
-            yield (
-                f"{registry.source(point)} has a {registry.singular(kind)} {name!r} too: with both "
-                "installed, runs must write PACKAGE/NAME."
-            )
-        elif difflib.SequenceMatcher(None, point.name, name).ratio() >= _NEAR:
-            yield (
-                f"{registry.source(point)} has a {registry.singular(kind)} {point.name!r}, which "
-                "is easily taken for yours."
-            )
-
-
 def core_range(version: str = __version__) -> str:
-    """Return the versions of hf-rlhf that a package made with this one is for."""
+    """Return the range of hf-rlhf for a package that this version makes."""
     major, minor = version.split(".")[:2]
     end = f"0.{int(minor) + 1}" if major == "0" else str(int(major) + 1)
     return f">={major}.{minor},<{end}"
 
 
 def _values(name: str, kind: str) -> dict[str, Any]:
-    """Return what the templates are filled with. Raises HfRlhfError for an unfit name."""
+    """Return the values of the templates. Raises HfRlhfError for an unfit name."""
     text = f"{name[:_LONGEST]!r} cannot be the name of a package"
     if not _NAME.fullmatch(name) or len(name) > _LONGEST:
         raise HfRlhfError(
@@ -113,14 +102,14 @@ def _values(name: str, kind: str) -> dict[str, Any]:
         )
     package = canonicalize_name(name).replace("-", "_")
     if keyword.iskeyword(package) or keyword.issoftkeyword(package):
-        raise HfRlhfError(f"{text}: {package!r} is a word of Python's own. Choose another.")
-    if package in _OTHER_FOLDERS:
+        raise HfRlhfError(f"{text}: {package!r} is a keyword of Python. Choose another.")
+    if package in _RESERVED_FOLDERS:
         raise HfRlhfError(f"{text}: its folder {package!r} holds other things. Choose another.")
     spec = find_spec(package)
-    # Without an origin it is a folder that happens to be in sight, and hides nothing.
+    # Without an origin it is a folder that happens to be on the path, and hides nothing.
     if package in sys.stdlib_module_names or (spec is not None and spec.origin is not None):
         raise HfRlhfError(
-            f"{text}: there is a module {package!r} already, which it would hide. Choose another "
+            f"{text}: there is already a module {package!r}, which it would hide. Choose another "
             f"name, such as my_{package}."
         )
     component = component_name(name, kind)
@@ -128,7 +117,7 @@ def _values(name: str, kind: str) -> dict[str, Any]:
         from hf_rlhf.cli import BUILT_IN
 
         if component in BUILT_IN:
-            raise HfRlhfError(f"`hf-rlhf {component}` is there already. Choose another name.")
+            raise HfRlhfError(f"`hf-rlhf {component}` already exists. Choose another name.")
     camel = "".join(part.capitalize() for part in package.split("_"))
     return {
         "name": component,

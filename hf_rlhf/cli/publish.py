@@ -5,19 +5,23 @@ from collections.abc import Sequence
 
 
 def publish_main(argv: Sequence[str]) -> int:
-    """Publish a run folder, or finish a push; prints what stands where."""
+    """Publish a run folder, or finish a push; prints repositories and commits."""
     parser = argparse.ArgumentParser(
         prog="hf-rlhf publish",
-        description="Push a run from its folder alone: merged weights, adapter, tokenizer, card. "
-        "A second call pushes what is missing, or nothing. The token is HF_TOKEN's or that of "
-        "`hf auth login`; HF_ENDPOINT names another Hub; HF_RLHF_PATIENCE says for how many "
-        "seconds a step that fails is tried again.",
+        description="Push the merged weights, adapter, tokenizer and card in a run folder. "
+        "Repeating it pushes only missing files. The token is HF_TOKEN's or that of "
+        "`hf auth login`; HF_ENDPOINT names another Hub; HF_RLHF_PATIENCE is the "
+        "number of seconds for which a failing step is retried.",
         allow_abbrev=False,
     )
-    parser.add_argument("run_dir", metavar="RUN_DIR", help="the output_dir of a run")
-    parser.add_argument("--repo_id", metavar="NAMESPACE/NAME", help="you or an organisation")
+    parser.add_argument("run_dir", metavar="RUN_DIR", help="the `output_dir` of a run")
+    parser.add_argument(
+        "--repo_id",
+        metavar="NAMESPACE/NAME",
+        help="your name or an organisation's, and the repository's",
+    )
     parser.add_argument("--private", action=argparse.BooleanOptionalAction, default=None)
-    parser.add_argument("--gated", choices=("auto", "manual"), help="ask readers to agree first")
+    parser.add_argument("--gated", choices=("auto", "manual"), help="readers must request access")
     parser.add_argument(
         "--layout",
         choices=("single", "separate"),
@@ -28,7 +32,7 @@ def publish_main(argv: Sequence[str]) -> int:
         "--push_base",
         action="store_true",
         default=None,
-        help="push the base there first, where the run loaded it from a folder",
+        help="push the base there first, if the run loaded it from a folder",
     )
     parser.add_argument(
         "--adapter_only",
@@ -44,9 +48,9 @@ def publish_main(argv: Sequence[str]) -> int:
         help="an intermediate checkpoint, to branch step-STEP; `all`: those not published yet",
     )
     parser.add_argument("--revision", metavar="BRANCH")
-    parser.add_argument("--endpoint", metavar="URL", help="another Hub than HF_ENDPOINT's")
+    parser.add_argument("--endpoint", metavar="URL", help="a Hub other than HF_ENDPOINT's")
     parser.add_argument(
-        "--overwrite", action="store_true", help="replace what this run did not push"
+        "--overwrite", action="store_true", help="replace files that this run did not push"
     )
     arguments = vars(parser.parse_args(argv))
 
@@ -58,12 +62,12 @@ def publish_main(argv: Sequence[str]) -> int:
         del arguments["step"]
         results = publish_steps(run_dir, **arguments)
         if not results:
-            print("every checkpoint is published already")
+            print("every checkpoint is already published")
     else:
         results = [publish(run_dir, **arguments)]
     for published in results:
-        for path in published.left_out:
-            print(f"left out: {path}")
+        for path, reason in published.left_out.items():
+            print(f"left out: {path} ({reason})")
         for note in published.notes:
             print(f"note: {note}")
         for repo_id, commit in published.commits.items():
@@ -86,9 +90,9 @@ def pull_main(argv: Sequence[str]) -> int:
         allow_abbrev=False,
     )
     parser.add_argument("repo_id", metavar="NAMESPACE/NAME")
-    parser.add_argument("--out", metavar="DIR", help="where to (default: NAME)")
+    parser.add_argument("--out", metavar="DIR", help="output folder (default: NAME)")
     parser.add_argument("--revision", help="a branch, tag or commit (default: main)")
-    parser.add_argument("--endpoint", metavar="URL", help="another Hub than HF_ENDPOINT's")
+    parser.add_argument("--endpoint", metavar="URL", help="a Hub other than HF_ENDPOINT's")
     parser.add_argument("--overwrite", action="store_true", help="replace what is in DIR")
     arguments = vars(parser.parse_args(argv))
 

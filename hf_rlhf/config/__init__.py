@@ -1,7 +1,7 @@
-"""A YAML file becomes typed values that know their lines; the registry of plugins.
+"""Run files: YAML read into typed values, with the line of each; the registry of plugins.
 
-All problems of a file are reported at once, with line and near name. Nothing here loads data or
-weights.
+All problems of a file are reported at once, with the line and the closest valid name.
+Nothing here loads data or weights.
 """
 
 import lazy_loader

@@ -1,7 +1,6 @@
-from . import registry as registry
-from . import yaml as yaml
-from .overrides import value_of as value_of
+from .registry import load_component as load_component
 from .run_file import RunFile as RunFile
+from .run_file import value_of as value_of
 from .run_files import choose_run_file as choose_run_file
 from .run_files import without_shipped_card as without_shipped_card
 from .schema import EvaluationSpec as EvaluationSpec
@@ -10,5 +9,8 @@ from .validation import InvalidValue as InvalidValue
 from .validation import bind as bind
 from .validation import unknown_setting as unknown_setting
 from .validation import validate as validate
-from .values import KeyPath as KeyPath
-from .values import dotted as dotted
+from .yaml import KeyPath as KeyPath
+from .yaml import dotted as dotted
+from .yaml import dump_yaml as dump_yaml
+from .yaml import load_yaml as load_yaml
+from .yaml import read_text as read_text

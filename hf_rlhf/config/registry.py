@@ -6,16 +6,20 @@ A package offers a component with one line in its ``pyproject.toml``::
     politeness = "acme_rewards.tone:Politeness"
 
 Names are read from package metadata, so listing them is cheap, and a broken package cannot
-break a run that does not use it. Code is imported by `load`, for the one name asked for.
+break a run that does not use it. Code is imported by `load_component` alone, for one name.
+Trainers are described from their source, unexecuted: importing one takes seconds.
 """
 
+import ast
 import os
 import re
 import sys
 import traceback
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from importlib.metadata import Distribution, EntryPoint, distributions
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, Literal, get_args
 
 from hf_rlhf import __version__
@@ -25,15 +29,14 @@ from hf_rlhf.errors import (
     HfRlhfError,
     IncompatiblePlugin,
     UnknownPlugin,
-    suggest,
+    did_you_mean,
 )
 
 Kind = Literal["datasets", "rewards", "trainers", "judges", "environments", "commands"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 _GROUP = "hf_rlhf."
-_OUR_REQUIREMENT = re.compile(r"hf[-_.]rlhf\s*(?:\[[^]]*\])?\s*\(?([^;()]*)\)?\s*(;.*)?", re.I)
-_PACKAGES = "The README's table of packages says what each of ours brings."
+_PACKAGES = "The README has a table of our packages and their components."
 
 
 def offered(kind: Kind) -> list[EntryPoint]:
@@ -43,16 +46,10 @@ def offered(kind: Kind) -> list[EntryPoint]:
 
 def entry_points(*, group: str) -> list[EntryPoint]:
     """Return the entry points of one group in all installed packages."""
-    folders = tuple((path, _changed_at(path)) for path in sys.path)
+    # A folder's time changes when a package is installed there or removed.
+    existing = [path for path in sys.path if os.path.exists(path or ".")]
+    folders = tuple((path, os.stat(path or ".").st_mtime_ns) for path in existing)
     return list(_installed(folders).get(group, ()))
-
-
-def _changed_at(folder: str) -> int:
-    """Return when something was last installed in a folder, or removed; 0 if there is none."""
-    try:
-        return os.stat(folder or ".").st_mtime_ns
-    except OSError:
-        return 0
 
 
 @cache
@@ -78,13 +75,24 @@ def package(point: EntryPoint) -> tuple[str, str]:
 
 @cache
 def _name_and_version(package: Distribution) -> tuple[str, str]:
-    """Return what the metadata says, which importlib.metadata parses anew for each question."""
+    """Cached, because importlib.metadata parses the metadata at each access."""
     return package.name, package.version
 
 
 def source(point: EntryPoint) -> str:
     """Name the package, with its version, that offers `point`."""
     return " ".join(package(point)).strip()
+
+
+def unique_names(
+    points: Sequence[EntryPoint], *, taken: Iterable[str] = ()
+) -> dict[str, EntryPoint]:
+    """Return components by name; one that two packages offer, or is taken, by package/name."""
+    names = [*taken, *(point.name for point in points)]
+    return {
+        point.name if names.count(point.name) == 1 else f"{package(point)[0]}/{point.name}": point
+        for point in points
+    }
 
 
 def singular(kind: Kind) -> str:
@@ -121,13 +129,13 @@ def _normalized(package: str) -> str:
     return re.sub(r"[-_.]+", "-", package).lower()
 
 
-def load(kind: Kind, name: str) -> Any:
+def load_component(kind: Kind, name: str) -> Any:
     """Import and return the component of `kind` called `name`.
 
     Raises UnknownPlugin, AmbiguousPlugin, IncompatiblePlugin or BrokenPlugin.
     """
     point = find(kind, name)
-    if needs := other_core(point):
+    if needs := required_core(point):
         raise IncompatiblePlugin(
             f"{singular(kind)} {point.name!r} comes from {source(point)}, which needs "
             f"hf-rlhf{needs}, but hf-rlhf {__version__} is installed. "
@@ -147,37 +155,30 @@ def load(kind: Kind, name: str) -> Any:
 
 
 def _why_not(point: EntryPoint, error: BaseException) -> tuple[str, str]:
-    """Return what is wrong with an entry point that does not load, and the cure."""
+    """Return the cause, for an entry point that does not load, and the cure."""
     owner = package(point)[0]
-    again = f"Names are read when a package is installed: after a change, install {owner} anew."
+    again = f"Names are read when a package is installed: after a change, reinstall {owner}."
     if isinstance(error, ModuleNotFoundError) and error.name:
         if error.name == point.module or point.module.startswith(f"{error.name}."):
-            return (
-                f"whose entry point names the module {point.module!r}, which is not there.",
-                again,
-            )
+            what = f"whose entry point names the module {point.module!r}, which is not there."
+            return what, again
         return (
             f"whose {point.module!r} needs the module {error.name!r}, which is not installed.",
-            f"Install what brings it, or {owner} with all that it needs: "
-            f"`pip install --upgrade {owner}`.",
+            f"Install {owner} with its dependencies: `pip install --upgrade {owner}`.",
         )
-    module = sys.modules.get(point.module)
-    if isinstance(error, AttributeError) and module is not None:
-        first = (point.attr or "").split(".")[0]
-        if not hasattr(module, first):
-            hint = did_you_mean(first, vars(module))
-            return (
-                f"whose entry point names {point.value!r}, but there is no {first!r}.{hint}",
-                again,
-            )
+    module, attribute = sys.modules.get(point.module), (point.attr or "").split(".")[0]
+    if isinstance(error, AttributeError) and module and not hasattr(module, attribute):
+        hint = did_you_mean(attribute, vars(module))
+        what = f"whose entry point names {point.value!r}, but there is no {attribute!r}{hint}."
+        return what, again
     frame = traceback.extract_tb(error.__traceback__)[-1]
-    at, line = frame.filename, frame.lineno
-    # Of an OSError, `filename` is the file that it is about.
+    file, line = frame.filename, frame.lineno
     if isinstance(error, SyntaxError):
-        at, line = error.filename or at, error.lineno or line
+        file, line = error.filename or file, error.lineno or line
+    cause = f"{type(error).__name__}: {error}, at {file}:{line}"
     return (
-        f"whose {point.value!r} does not import: {type(error).__name__}: {error}, at {at}:{line}.",
-        f"Mend that package, or uninstall it (`pip uninstall {owner}`).",
+        f"whose {point.value!r} does not import: {cause}.",
+        f"Fix that package, or uninstall it (`pip uninstall {owner}`).",
     )
 
 
@@ -188,50 +189,124 @@ def provenance(kind: Kind, name: str) -> dict[str, str]:
     return {"package": owner, "version": version, "target": point.value}
 
 
-def other_core(point: EntryPoint) -> str:
+def required_core(point: EntryPoint) -> str:
     """Return the range of hf-rlhf that the package of `point` needs, or "" if this one is in it."""
-    for text in (point.dist.requires or []) if point.dist else []:
-        match = _OUR_REQUIREMENT.fullmatch(text.strip())
-        if match is None or (match[2] and not _applies(text)):
-            continue  # of something else, of an extra, or for another Python
-        if not _contains(match[1].strip()):
-            return match[1].strip()
-    return ""
+    requires = (point.dist.requires or []) if point.dist else []
+    ours = (text for text in requires if _normalized(text).startswith("hf-rlhf"))
+    return next(filter(None, map(_unmet, ours)), "")
 
 
 @cache
-def _contains(specifier: str) -> bool:
-    from packaging.specifiers import InvalidSpecifier, SpecifierSet
-
-    try:
-        return SpecifierSet(specifier).contains(__version__, prereleases=True)
-    except InvalidSpecifier:
-        return True  # a malformed line is not ours to judge
-
-
-def _applies(requirement: str) -> bool:
+def _unmet(requirement: str) -> str:
+    """Return the versions in a requirement of this package that this one is not; "" otherwise."""
     from packaging.requirements import InvalidRequirement, Requirement
 
     try:
-        marker = Requirement(requirement).marker
+        needed = Requirement(requirement)
     except InvalidRequirement:
-        return False
-    return marker is None or marker.evaluate({"extra": ""})
+        return ""  # pip would not have installed the package
+    if _normalized(needed.name) != "hf-rlhf":
+        return ""
+    if needed.marker is not None and not needed.marker.evaluate({"extra": ""}):
+        return ""  # for an extra, or another Python
+    met = needed.specifier.contains(__version__, prereleases=True)
+    return "" if met else str(needed.specifier)
 
 
 def _unknown(kind: Kind, name: str) -> str:
     short = name.rpartition("/")[2]
-    message = f"No installed package offers a {singular(kind)} named {name!r}."
     names = [point.name for point in offered(kind)]
+    hint = did_you_mean(short, names)
+    message = f"No installed package offers a {singular(kind)} named {name!r}{hint}."
     for other in KINDS:
         if other != kind and any(point.name == short for point in offered(other)):
             message += f" There is a {singular(other)} of that name: it belongs under `{other}`."
-    hint = did_you_mean(short, names)
     listed = f"Installed: {', '.join(names) or 'none'} (`hf-rlhf list`)."
-    return f"{message}{hint} {listed}{'' if hint else f' {_PACKAGES}'}"
+    return f"{message} {listed}{'' if hint else f' {_PACKAGES}'}"
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return " Did you mean 'x'?" for the nearest of `known`, or ""."""
-    close = suggest(name, known)
-    return f" Did you mean {close!r}?" if close else ""
+def class_in_source(point: EntryPoint) -> ast.ClassDef:
+    """Return the class that an entry point names, parsed and not executed.
+
+    Raises BrokenPlugin when it is not written there: it may still be imported there.
+    """
+    path = source_file(point.module)
+    if path is None:
+        raise BrokenPlugin(f"{source(point)} has no module {point.module!r}.")
+    try:
+        tree = _parsed(path)
+    except (OSError, SyntaxError, ValueError) as error:
+        raise BrokenPlugin(f"{path} of {source(point)} cannot be read: {error}") from error
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef) and node.name == point.attr:
+            return node
+    raise BrokenPlugin(f"{point.module} of {source(point)} has no class {point.attr!r}.")
+
+
+def source_file(module: str) -> Path | None:
+    """Return the file of a module, without importing it or the packages above it."""
+    top, *inner = module.split(".")
+    try:
+        spec = find_spec(top)
+    except ValueError:  # a module without a file, built in memory
+        return None
+    if spec is None:
+        return None
+    if not inner:
+        return Path(spec.origin) if spec.origin and spec.has_location else None
+    for root in spec.submodule_search_locations or ():
+        base = Path(root, *inner)
+        for path in (base.with_name(f"{base.name}.py"), base / "__init__.py"):
+            if path.is_file():
+                return path
+    return None
+
+
+def summary(point: EntryPoint) -> str:
+    """Return a line that describes a component: of its docstring, its module's or its package.
+
+    Nothing is imported; what cannot be read has an empty line.
+    """
+    path = source_file(point.module)
+    text = None
+    try:
+        if path is not None and path.suffix == ".py":
+            source = path.read_text(encoding="utf-8")
+            text = _docstring_of(point.attr, source) or ast.get_docstring(ast.parse(source))
+    except (OSError, SyntaxError, ValueError):
+        pass
+    if not text and point.dist is not None:
+        text = point.dist.metadata["Summary"]
+    return (text or "").strip().partition("\n")[0]
+
+
+def _docstring_of(name: str, source: str) -> str | None:
+    """Return the docstring of a class or function of a module; only that one is parsed."""
+    definition = re.search(rf"^(?:class|(?:async )?def) {re.escape(name)}\b.*\n", source, re.M)
+    if definition is None:
+        return None
+    end = re.compile(r"^[^\s#)\]}]", re.M).search(source, definition.end())
+    block = ast.parse(source[definition.start() : end.start() if end else None]).body[0]
+    if isinstance(block, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+        return ast.get_docstring(block)
+    return None
+
+
+@cache
+def _parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def constant_in_source(point: EntryPoint, name: str) -> Any:
+    """Return the literal that the class of an entry point gives the attribute `name`, or None.
+
+    Raises BrokenPlugin as `class_in_source` does.
+    """
+    for statement in class_in_source(point).body:
+        match statement:
+            case (
+                ast.Assign(targets=[ast.Name(id=attribute)], value=ast.Constant(value=value))
+                | ast.AnnAssign(target=ast.Name(id=attribute), value=ast.Constant(value=value))
+            ) if attribute == name:
+                return value
+    return None

@@ -1,4 +1,4 @@
-"""Which run file a command means, and what a shipped one keeps when data or model are others.
+"""The run files that packages ship, and the changes to one when data or model are others.
 
 The `card` section of a shipped run file (title, intended use, licence, ...) describes the shipped
 run and is left out for another: on the card it would look like the user's own words. Its settings
@@ -9,19 +9,19 @@ are listed.
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from hf_rlhf.config import registry
-from hf_rlhf.config.plugin_source import class_in_source, constant
 from hf_rlhf.config.run_file import RunFile
-from hf_rlhf.config.values import KeyPath, dotted, leaves
+from hf_rlhf.config.yaml import KeyPath, dotted, leaves
 from hf_rlhf.contracts import as_trainer
 from hf_rlhf.errors import BrokenPlugin, ConfigError, Problem, suggest
 
 SUBJECTS = ("dataset", "model_name_or_path", "adapter")
-"""Keys of a run file that decide what its `card` section is about."""
+"""Keys of a run file that decide the subject of its `card` section."""
 _NOT_FITTED = frozenset(
     {
         *("schema", "card", "publish", "judges", "rewards", "gates", "dataloader_pin_memory"),
@@ -48,18 +48,28 @@ def run_files(trainer: str) -> dict[str, Path]:
         for pattern in ("*.yaml", "*/*.yaml")
         for path in sorted(Path(root, "runs").glob(pattern))
     ]
-    return {path.stem: path for path in paths if RunFile.read(path).plugin in (trainer, point.name)}
+    return {path.stem: path for path in paths if read_shipped(path).plugin in (trainer, point.name)}
+
+
+def read_shipped(path: Path) -> RunFile:
+    """Return a shipped run file, parsed once for all the trainers of a package."""
+    return _read(path, path.stat().st_mtime_ns)
+
+
+@cache
+def _read(path: Path, modified: int) -> RunFile:
+    return RunFile.read(path)
 
 
 def default_run(trainer: str) -> str | None:
-    """Return the name of the run file that `--plugin` alone means: the trainer's `default_run`."""
+    """Return the name of the run file for `--plugin` alone: the trainer's `default_run`."""
     shipped = run_files(trainer)
     if len(shipped) == 1:
         return next(iter(shipped))
     name: str | None = None
-    with suppress(BrokenPlugin):  # what is imported there from elsewhere cannot be read there
-        name = constant(class_in_source(registry.find("trainers", trainer)), "default_run")
-    return name or as_trainer(registry.load("trainers", trainer), trainer).default_run
+    with suppress(BrokenPlugin):  # an imported class is not in that source
+        name = registry.constant_in_source(registry.find("trainers", trainer), "default_run")
+    return name or as_trainer(registry.load_component("trainers", trainer), trainer).default_run
 
 
 def default_folder(trainer: str, file: str) -> Path:
@@ -75,7 +85,11 @@ def choose_run_file(trainer: str | None, run: str | None, config: str | None) ->
     if config is not None and run is not None:
         raise _refused("command line", "both --run and --config are given.", "Pick one.")
     if config is not None:
-        return _own_file(trainer, config)
+        file = RunFile.read(config)
+        if trainer and file.plugin and file.plugin != trainer:
+            what = f"is {file.plugin!r}, but --plugin says {trainer!r}."
+            raise _refused(file.where_key("plugin"), what, "Make them agree, or leave one out.")
+        return file
     if trainer is None:
         what = "neither --plugin NAME nor --config FILE is given."
         raise _refused("command line", what, "`hf-rlhf list trainers` lists the names.")
@@ -86,16 +100,8 @@ def choose_run_file(trainer: str | None, run: str | None, config: str | None) ->
         fix = f"Did you mean `{close}`? " if close else ""
         fix += f"It ships: {', '.join(sorted(shipped)) or 'none'}."
         raise _refused(f"--run {name}", f"{trainer} ships no such run file.", fix)
-    file = RunFile.read(shipped[name])
+    file = read_shipped(shipped[name])
     return replace(file, shipped=file.values)
-
-
-def _own_file(trainer: str | None, config: str) -> RunFile:
-    file = RunFile.read(config)
-    if trainer and file.plugin and file.plugin != trainer:
-        what = f"is {file.plugin!r}, but --plugin says {trainer!r}."
-        raise _refused(file.where_key("plugin"), what, "Make them agree, or leave one out.")
-    return file
 
 
 def _refused(where: str, what: str, fix: str) -> ConfigError:
@@ -103,41 +109,37 @@ def _refused(where: str, what: str, fix: str) -> ConfigError:
 
 
 @contextmanager
-def annotate_shipped_errors(file: RunFile, shipped: bool) -> Iterator[None]:
-    """Add to a ConfigError about a run file that the user did not write whose file it is."""
+def annotate_shipped_errors(file: RunFile) -> Iterator[None]:
+    """Add to a ConfigError about a shipped run file that the user did not write it."""
     try:
         yield
     except ConfigError as error:
         in_file = any(problem.where.startswith(f"{file.name}:") for problem in error.problems)
-        if not shipped or not in_file:
+        if file.shipped is None or not in_file:
             raise
         hint = (
-            f"{file.name} is the run file that {file.plugin!r} ships. An option replaces what it "
-            "says: --KEY VALUE."
+            f"{file.name} is the run file that {file.plugin!r} ships. An option replaces a value "
+            "of it: --KEY VALUE."
         )
         raise ConfigError(error.problems, hint) from error
 
 
 def without_shipped_card(
-    file: RunFile,
-    shipped: Mapping[str, Any],
-    own: Collection[str] = (),
-    varied: Collection[str] = (),
+    file: RunFile, own: Collection[str] = (), varied: Collection[str] = ()
 ) -> tuple[RunFile, str]:
-    """Return `file` without its `card` section if the run has other data or another model.
+    """Return a shipped `file` without its `card` section if the run has other data or model.
 
     Args:
-        file: a shipped run file with overrides applied.
-        shipped: its values before that.
+        file: a run file with overrides applied.
         own: the keys of `card` that the user set otherwise than by an override.
         varied: top-level keys that will still be changed.
 
     Returns:
-        The file, whose `card` keeps only what the user set if the data or model differ; and a note
-        on what was left out and why, empty if nothing was. A different number of rows or seed of
-        the data does not count as a difference.
+        The file, whose `card` keeps only the user's keys if the data or model differ; and a note
+        on the keys that were left out and why, empty if none were. A different number of rows or
+        seed of the data does not count as a difference.
     """
-    changed = _changed(file.values, shipped, varied)
+    changed = _changed(file, varied)
     card = file.values.get("card")
     if not changed or not isinstance(card, Mapping) or ("card",) in file.overrides:
         return file, ""
@@ -145,8 +147,7 @@ def without_shipped_card(
     if not (left_out := [key for key in card if key not in {*own, *options}]):
         return file, ""
     rest = {key: value for key, value in card.items() if key not in left_out}
-    values = {**file.values, "card": rest}
-    return replace(file, values=values), (
+    return replace(file, values={**file.values, "card": rest}), (
         f"{_differ(changed)} from {file.name}, so its `card` section is left out "
         f"({', '.join(left_out)}). "
         "For your own: --card '{title: ..., intended_use: ..., license: ...}'"
@@ -158,7 +159,7 @@ def inherited_settings(file: RunFile) -> str:
 
     Empty for a user's own file, for the run that the file describes, and if all were replaced.
     """
-    changed = _changed(file.values, file.shipped, ()) if file.shipped is not None else []
+    changed = _changed(file)
     settings = [
         f"{dotted(path)} {str(value).lower()}"
         for path, value in leaves(file.shipped if changed else {})
@@ -188,18 +189,15 @@ def without_settings(file: RunFile, settings: Mapping[str, Any]) -> Mapping[str,
 
 def is_as_shipped(file: RunFile, path: KeyPath) -> bool:
     """Return whether the value at `path` comes from the shipped file and not from the user."""
-    # In phases an option of the top level replaces what each of them says.
+    # In phases an option of the top level replaces the phases' own values.
     paths = [path, path[2:]] if path[0] == "phases" else [path]
-    options = (option for option in file.overrides for each in paths if _overlap(option, each))
-    if file.shipped is None or any(options):
+    if file.shipped is None or any(
+        all(key == other for key, other in zip(option, each, strict=False))  # one within the other
+        for option in file.overrides
+        for each in paths
+    ):
         return False
     return bool(_at(file.values, path) == _at(file.shipped, path) is not None)
-
-
-def labels_of_rewards(file: RunFile) -> set[str]:
-    """Return the labels of the rewards that a file names, as far as it can be read."""
-    rewards = file.values.get("rewards")
-    return {_label(reward) for reward in rewards} if isinstance(rewards, list) else set()
 
 
 def without_rewards(file: RunFile, labels: Collection[str]) -> RunFile:
@@ -218,11 +216,6 @@ def _label(reward: Any) -> str:
     return str(entry.get("label") or str(entry.get("name")).rpartition("/")[2])
 
 
-def _overlap(path: KeyPath, other: KeyPath) -> bool:
-    """Return whether one path is within the other."""
-    return all(key == its for key, its in zip(path, other, strict=False))
-
-
 def _at(value: Any, path: KeyPath) -> Any:
     for key in path:
         try:
@@ -232,9 +225,11 @@ def _at(value: Any, path: KeyPath) -> Any:
     return value
 
 
-def _changed(
-    values: Mapping[str, Any], shipped: Mapping[str, Any], varied: Collection[str]
-) -> list[str]:
+def _changed(file: RunFile, varied: Collection[str] = ()) -> list[str]:
+    """Return the keys in which a shipped file has other data or another model."""
+    if file.shipped is None:
+        return []
+    values, shipped = file.values, file.shipped
     return [
         key
         for key in SUBJECTS
@@ -247,9 +242,9 @@ def _identity(value: Any) -> Any:
     if not isinstance(value, Mapping):
         return value
     return {
-        key: item
-        for key, item in value.items()
-        if isinstance(item, bool) or not isinstance(item, (int, float))
+        key: each
+        for key, each in value.items()
+        if isinstance(each, bool) or not isinstance(each, (int, float))
     }
 
 

@@ -1,64 +1,67 @@
-"""What a run file asks for, section by section, as frozen values.
+"""The sections of a run file as frozen values, and the check that creates them."""
 
-`path` is where in the file an entry stands and `where` says so to a reader.
-"""
-
-from collections.abc import Mapping
+import hashlib
+import json
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Le
 
-from hf_rlhf.config.values import KeyPath
+from hf_rlhf.config.urls import forbidden_urls
+from hf_rlhf.config.validation import bind, unknown_setting
+from hf_rlhf.config.yaml import KeyPath, leaves
+from hf_rlhf.errors import Problem, suggest
+from hf_rlhf.storage.secrets import SECRET_HINT, misplaced_secrets
+
+SCHEMA = 1
+RESERVED_LABELS = frozenset({"total", "completion_tokens", "truncated"})
+"""Names that a run uses for metrics other than its rewards."""
+_LABEL = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
+_LABEL_RULE = "Use letters, digits, `_` and `-`, and begin with a letter."
 
 
-@dataclass(frozen=True)
-class RewardSpec:
-    """One entry of `rewards:`."""
+@dataclass(frozen=True, kw_only=True)
+class ComponentSpec:
+    """An entry that names a component. Keys that are not fields here are its `arguments`."""
 
     name: str
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    where: str = ""
+    """The place in the file, for messages."""
+    path: KeyPath = ()
+
+
+class DatasetSpec(ComponentSpec):
+    """The `dataset:` section."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class JudgeSpec(ComponentSpec):
+    """One entry of `judges:`, under its label."""
+
+    label: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class RewardSpec(ComponentSpec):
+    """One entry of `rewards:`."""
+
     label: str
     weight: float = 1.0
     on_none: Literal["void", "skip"] = "void"
     clip: tuple[float, float] | None = None
     judge: str | None = None
-    arguments: Mapping[str, Any] = field(default_factory=dict)
-    where: str = ""
-    path: KeyPath = ()
 
 
-@dataclass(frozen=True)
-class GateSpec:
+@dataclass(frozen=True, kw_only=True)
+class GateSpec(ComponentSpec):
     """One entry of `gates:`. A gate passes when its score is at least `threshold`."""
 
-    name: str
     label: str
     threshold: float = 0.5
     judge: str | None = None
-    arguments: Mapping[str, Any] = field(default_factory=dict)
-    where: str = ""
-    path: KeyPath = ()
-
-
-@dataclass(frozen=True)
-class DatasetSpec:
-    """The `dataset:` section."""
-
-    name: str
-    arguments: Mapping[str, Any] = field(default_factory=dict)
-    where: str = ""
-    path: KeyPath = ()
-
-
-@dataclass(frozen=True)
-class JudgeSpec:
-    """One entry of `judges:`, under its label."""
-
-    name: str
-    label: str
-    arguments: Mapping[str, Any] = field(default_factory=dict)
-    where: str = ""
-    path: KeyPath = ()
 
 
 @dataclass(frozen=True)
@@ -75,7 +78,7 @@ class EvaluationSpec:
     max_new_tokens: Annotated[int, Ge(1)] | None = None
     """None: as many as in training."""
     samples: Annotated[int, Ge(0)] = 8
-    """How many completions are kept to be shown."""
+    """Number of completions kept for the card."""
     seed: int = 0
     completions_per_prompt: Annotated[int, Ge(1)] = 1
 
@@ -86,24 +89,24 @@ class PublishSpec:
 
     repo_id: str | None = None
     private: bool | None = None
-    """None: as the Hub or the organisation has it."""
+    """None: the default of the Hub or the organisation."""
     gated: Literal["auto", "manual"] | None = None
     layout: Literal["single", "separate"] = "single"
     """One repository with the adapter in `adapter/`, or the adapter in one of its own."""
     base_model: str | None = None
-    """The base's Hub id, where the run itself loads it from a folder."""
+    """The base's Hub id, if the run loads it from a folder."""
     push_base: bool = False
     """Push that folder to `base_model` first, if nothing is there."""
     merged: bool = True
     revision: str | None = None
     checkpoints: bool = False
-    """Push each checkpoint while training goes on, to the branch `step-STEP`: of a LoRA run the
-    adapter, of full fine-tuning the weights."""
+    """Push each checkpoint during training to the branch `step-STEP`: the adapter of a LoRA run,
+    the weights of full fine-tuning."""
 
 
 @dataclass(frozen=True)
 class CardSpec:
-    """The `card:` section: what only the author can know."""
+    """The `card:` section: facts that only the author knows."""
 
     title: str | None = None
     intended_use: str | None = None
@@ -118,11 +121,11 @@ class CardSpec:
 
 @dataclass(frozen=True)
 class Limits:
-    """Top-level keys for when a run stops or refuses to start. They change no result."""
+    """Top-level keys for when a run stops or refuses to start. They do not change results."""
 
     stop_grace: Annotated[float, Ge(0)] = 25.0
     """Seconds after SIGTERM in which the run may continue to the next save. Slurm and Kubernetes
-    kill after 30; record and card need the rest."""
+    kill after 30; the rest is for record and card."""
     max_dropped_share: Annotated[float, Ge(0), Le(1)] = 0.1
     """The largest share of the training rows that the trainer may drop."""
     max_cut_share: Annotated[float, Ge(0), Le(1)] = 0.5
@@ -136,19 +139,19 @@ class TopLevel:
     """The other top-level keys."""
 
     expect_world_size: int | None = None
-    """The number of processes without which the run refuses to start."""
+    """The run refuses to start with another number of processes."""
     expect_distributed: str | None = None
-    """The type of launch, as accelerate names it, without which the run refuses to start."""
+    """The run refuses to start with another type of launch (names as in accelerate)."""
     adapter: str | None = None
     """The LoRA adapter that training continues: a folder or a Hub id."""
     adapter_revision: str | None = None
     pad_token: str | None = None
-    """The token that pads, for a tokenizer that has none or another: one that it knows."""
+    """The padding token, which must be in the tokenizer's vocabulary."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunSpec(TopLevel):
-    """A run file whose own sections are in order; names in it are not yet turned into code."""
+    """A run file with valid sections; its names are not yet resolved to code."""
 
     plugin: str
     dataset: DatasetSpec
@@ -160,7 +163,7 @@ class RunSpec(TopLevel):
     card: CardSpec
     limits: Limits
     settings: Mapping[str, Any]
-    """Every other key: fields of the trainer's Config and of ModelConfig, not yet checked."""
+    """Every other key: fields of the trainer's Config and of ModelConfig, unchecked."""
     plain: Mapping[str, Any]
     """The whole file with overrides applied, as JSON-able values."""
     name: str
@@ -169,5 +172,209 @@ class RunSpec(TopLevel):
 
 
 def keys_of(cls: type) -> frozenset[str]:
-    """Return the keys that a run file may have for `cls`: of a component, the run's own."""
-    return frozenset(item.name for item in fields(cls)) - {"arguments", "where", "path"}
+    """Return the keys of a section; of a component's entry, those that are not its arguments."""
+    return frozenset(each.name for each in fields(cls)) - {"arguments", "where", "path"}
+
+
+FORMER: Mapping[str, str] = {
+    "warmup_ratio": "Write `warmup_steps`: a number below 1 is a share of all steps.",
+    "max_prompt_length": (
+        "TRL no longer cuts prompts; leave long ones out by the dataset adapter "
+        "(`hf-rlhf describe ADAPTER` lists its limits)."
+    ),
+}
+"""Setting of older versions of the libraries -> the cure."""
+_SECTIONS: dict[str, type] = {
+    "evaluation": EvaluationSpec,
+    "publish": PublishSpec,
+    "card": CardSpec,
+}
+_COMPONENTS = ("dataset", "judges", "rewards", "gates")
+_TOP = ("schema", "plugin", *_COMPONENTS, *_SECTIONS, *keys_of(TopLevel), *keys_of(Limits))
+
+
+class SpecReader:
+    """Reads the values of a run file and collects problems."""
+
+    def __init__(
+        self,
+        values: Mapping[str, Any],
+        where: Callable[[Sequence[str | int]], str],
+        allowed_settings: Collection[str],
+        problems: list[Problem],
+    ) -> None:
+        self.values = values
+        self.where = where
+        self.allowed_settings = allowed_settings
+        self.problems = problems
+
+    def spec(self, name: str, plugin: str | None) -> RunSpec | None:
+        """Return the valid part; None without a plugin or dataset, or with a secret in the file."""
+        self._check_schema()
+        each = leaves(self.values)
+        secrets = misplaced_secrets(each)
+        for path, what in secrets:
+            self._report(path, what, SECRET_HINT)
+        if secrets:
+            return None  # other messages could repeat one
+        for path, what in forbidden_urls(each):
+            self._report(path, what, "Use the server's own name or address.")
+        if plugin is None:
+            self._report(("plugin",), "is missing or not text.", "Name a trainer: `plugin: NAME`.")
+        settings = self._settings()
+        judges, rewards = self._judges(), self._scored("rewards", RewardSpec)
+        gates = self._scored("gates", GateSpec)
+        self._check_labels((*rewards, *gates))
+        dataset = self._component(DatasetSpec, self.values.get("dataset"), ("dataset",))
+        sections = {key: self._section(key, cls) for key, cls in _SECTIONS.items()}
+        top, limits = self._top_level(TopLevel), self._top_level(Limits)
+        publish = sections["publish"] or PublishSpec()
+        if publish.checkpoints and publish.repo_id is None:
+            what = "is set, but `publish.repo_id` is not."
+            self._report(("publish", "checkpoints"), what, "Write `repo_id: ID`.")
+        if plugin is None or dataset is None:
+            return None
+        plain = {**self.values, "plugin": plugin}
+        return RunSpec(
+            plugin=plugin,
+            dataset=dataset,
+            judges=judges,
+            rewards=rewards,
+            gates=gates,
+            evaluation=sections["evaluation"],
+            publish=publish,
+            card=sections["card"] or CardSpec(),
+            limits=Limits(**limits),
+            settings=settings,
+            plain=plain,
+            name=name,
+            sha256=hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest(),
+            **top,
+        )
+
+    def _check_schema(self) -> None:
+        version = self.values.get("schema")
+        if version is None:
+            self._report(("schema",), "is missing.", f"Write `schema: {SCHEMA}`.")
+        elif version != SCHEMA or isinstance(version, bool):
+            fix = f"This hf_rlhf reads schema {SCHEMA}."
+            if isinstance(version, int) and version > SCHEMA:
+                fix += " Upgrade with `pip install --upgrade hf-rlhf`."
+            self._report(("schema",), f"is {version!r}.", fix)
+
+    def _settings(self) -> dict[str, Any]:
+        """Return the settings of trainer and model, without unknown ones."""
+        settings = {key: value for key, value in self.values.items() if key not in _TOP}
+        for key in [
+            key for key in settings if self.allowed_settings and key not in self.allowed_settings
+        ]:
+            del settings[key]
+            self.problems.append(self._unknown_setting(key))
+        return settings
+
+    def _unknown_setting(self, key: str) -> Problem:
+        where, owner = self.where((key,)), "the trainer or model"
+        fix = FORMER.get(key) or self._home(key)
+        if key.startswith("no_") and key[3:] in self.allowed_settings:
+            fix = f"Write `{key[3:]}: false` (`--{key[3:]} false`)."
+        if fix:
+            return Problem(where, f"`{key}` is not a setting of {owner}.", fix)
+        return unknown_setting(where, key, [*_TOP, *self.allowed_settings], owner)
+
+    def _home(self, key: str) -> str | None:
+        """Return a hint on the section in which a misplaced key belongs."""
+        if key in self.allowed_settings or key in _TOP:
+            return "It belongs at the top level."
+        section = next((name for name, cls in _SECTIONS.items() if key in keys_of(cls)), None)
+        return f"It belongs under `{section}:`." if section else None
+
+    def _judges(self) -> tuple[JudgeSpec, ...]:
+        judges = []
+        for label, value in self._container("judges", dict, "LABEL: {name: ...}").items():
+            path = ("judges", label)
+            if not _LABEL.fullmatch(label):
+                self._report(path, f"{label!r} is not a label.", _LABEL_RULE)
+            elif judge := self._component(JudgeSpec, value, path, label=label):
+                judges.append(judge)
+        return tuple(judges)
+
+    def _scored(self, section: str, cls: type) -> tuple[Any, ...]:
+        """Read a list of rewards or gates."""
+        entries = enumerate(self._container(section, list, "- name: ..."))
+        parts = [self._component(cls, value, (section, index)) for index, value in entries]
+        return tuple(part for part in parts if part is not None)
+
+    def _check_labels(self, parts: Sequence[RewardSpec | GateSpec]) -> None:
+        first: dict[str, RewardSpec | GateSpec] = {}
+        for part in parts:
+            path = (*part.path, "label")
+            if not _LABEL.fullmatch(part.label):
+                self._report(path, f"{part.label!r} is not a label.", _LABEL_RULE)
+            elif part.label in RESERVED_LABELS:
+                self._report(path, f"{part.label!r} is measured by every run.", "Pick another.")
+            elif first.setdefault(part.label, part) is not part:
+                what = f"{part.label!r} is already the label of {first[part.label].where}."
+                self._report(path, what, "Give each its own `label:`.")
+
+    def _section(self, key: str, cls: type) -> Any:
+        if self.values.get(key) is None:
+            return None
+        values = self._container(key, dict, "KEY: VALUE")
+        for name in [name for name in values if name not in keys_of(cls)]:
+            if home := self._home(name):
+                del values[name]
+                self._report((key, name), f"`{name}` is not a setting of `{key}`.", home)
+        return cls(**self._bound(cls, values, (key,), key))
+
+    def _top_level(self, cls: type) -> dict[str, Any]:
+        """Check the top-level keys that are fields of `cls`; null stands for the default."""
+        values = {key: self.values.get(key) for key in keys_of(cls)}
+        present = {key: value for key, value in values.items() if value is not None}
+        return self._bound(cls, present, (), "the run")
+
+    def _component(self, cls: Any, value: Any, path: KeyPath, **label: str) -> Any:
+        """Read the entry of a component; None, reported, if it has no name."""
+        if value is None or value == {}:
+            what = "is missing." if value is None else "is empty."
+            self._report(path, what, "Write `name: NAME`.")
+            return None
+        if not isinstance(value, dict):
+            example = value if isinstance(value, str) else "NAME"
+            self._report(path, "should be a mapping.", f"Write `name: {example}` under it.")
+            return None
+        name, where = value.get("name"), self.where(path)
+        rest = {key: each for key, each in value.items() if key != "name"}
+        if not isinstance(name, str) or not name:
+            close = suggest("name", rest)
+            fix = f"Is `{close}` meant?" if close else "Write `name: NAME`."
+            self._report((*path, "name"), "is missing or not text.", fix)
+            return None
+        if cls in (DatasetSpec, JudgeSpec):
+            return cls(name=name, **label, arguments=rest, where=where, path=path)
+        ours = {"name": name, "label": name.rpartition("/")[2]}
+        ours |= {key: each for key, each in rest.items() if key in keys_of(cls)}
+        valid = {"label": "_".join(map(str, path)), **self._bound(cls, ours, path, str(path[0]))}
+        clip = valid.get("clip")
+        if clip is not None and clip[0] >= clip[1]:
+            self._report((*path, "clip"), f"is {list(clip)}.", "Write `[low, high]`.")
+        arguments = {key: each for key, each in rest.items() if key not in keys_of(cls)}
+        return cls(**valid, arguments=arguments, where=where, path=path)
+
+    def _bound(
+        self, cls: type, values: Mapping[str, Any], path: KeyPath, title: str
+    ) -> dict[str, Any]:
+        valid, problems = bind(cls, values, where=lambda key: self.where((*path, key)), title=title)
+        self.problems += problems
+        return valid
+
+    def _container(self, key: str, kind: type, example: str) -> Any:
+        """Return a copy of a list or mapping; an empty one, reported, for another value."""
+        value = self.values.get(key)
+        if value is not None and not isinstance(value, kind):
+            word = "a list" if kind is list else "a mapping"
+            self._report((key,), f"should be {word}.", f"Write `{example}` under it.")
+            value = None
+        return kind(value or ())
+
+    def _report(self, path: KeyPath, what: str, fix: str) -> None:
+        self.problems.append(Problem(self.where(path), what, fix))

@@ -1,9 +1,9 @@
-"""Every setting of transformers' and TRL's classes: used, passed on, or refused with a reason.
+"""The settings of transformers' and TRL's classes that a run refuses, with the reason.
 
-A setting that a run accepts has the effect that its name says. `REFUSED` and `WITHOUT_EFFECT` are
-those that would have none, or another, `BOUNDS` the numbers that end in a traceback or train
-nothing. Nothing here imports the training stack. The tables are facts about the libraries; a
-trainer of a plugin adds its own as `refused_settings` (`hf_rlhf.contracts.Trainer`).
+An accepted setting has the effect that its name promises. `REFUSED` and `WITHOUT_EFFECT` would
+have none, or another; numbers out of `BOUNDS` end in a traceback or train nothing. Nothing here
+imports the training stack. The tables are facts about the libraries; a trainer of a plugin adds
+its own as `refused_settings` (`hf_rlhf.contracts.Trainer`).
 """
 
 import math
@@ -74,6 +74,8 @@ REFUSED: Mapping[str, tuple[str, str]] = {
         (_EVALUATION, _OUT),
     ),
     "per_device_eval_batch_size": (_EVALUATION, "Set `evaluation.batch_size`."),
+    "generate_during_eval": (_EVALUATION, "Set `evaluation`: the record has sample completions."),
+    "is_encoder_decoder": ("is for encoder-decoder models.", _OUT),
     "num_generations_eval": (_EVALUATION, "Set `evaluation.completions_per_prompt`."),
     **dict.fromkeys(
         ("do_train", "do_predict"),
@@ -116,16 +118,7 @@ REFUSED: Mapping[str, tuple[str, str]] = {
     "max_tool_calling_iterations": ("has no effect: completions call no tools.", _OUT),
     "log_multimodal": ("has no effect: rows are text alone.", _OUT),
 }
-"""Setting -> what is wrong with it in every run, and what to do instead."""
-
-FORMER: Mapping[str, str] = {
-    "warmup_ratio": "Write `warmup_steps`: a number below 1 is a share of all steps.",
-    "max_prompt_length": (
-        "TRL no longer cuts prompts; leave long ones out by the dataset adapter "
-        "(`hf-rlhf describe ADAPTER` lists its limits)."
-    ),
-}
-"""Setting of older versions of the libraries -> what to write now."""
+"""Setting -> the problem with it in every run, and the cure."""
 
 _LOSS_TOKENS = "has no effect: this trainer's loss does not count tokens over devices."
 _ORDER = "has no effect on the order of rows, which this trainer draws from `seed`."
@@ -135,82 +128,34 @@ _NOISE = (
     "Leave it out: NEFTune is for supervised fine-tuning.",
 )
 
-WITHOUT_EFFECT: Mapping[str, Mapping[str, tuple[str, str]]] = {
-    "GRPOTrainer": {
-        "label_smoothing_factor": (_SMOOTHING, _OUT),
-        "average_tokens_across_devices": (_LOSS_TOKENS, _OUT),
-        "data_seed": (_ORDER, "Set `seed`, or `shuffle_dataset: false`."),
-        "train_sampling_strategy": (_ORDER, "Set `seed`, or `shuffle_dataset: false`."),
-        "include_num_input_tokens_seen": ("has no effect: TRL counts `num_tokens`.", _OUT),
-        "remove_unused_columns": ("takes away the columns that rewards read.", _OUT),
-        "neftune_noise_alpha": (
-            _NOISE[0].format("the ratio of new and old probabilities"),
-            _NOISE[1],
-        ),
-    },
-    "DPOTrainer": {
-        "label_smoothing_factor": (_SMOOTHING, "Set `label_smoothing`."),
-        "average_tokens_across_devices": (_LOSS_TOKENS, _OUT),
-        "neftune_noise_alpha": (_NOISE[0].format("the ratio of policy and reference"), _NOISE[1]),
-    },
-    "RewardTrainer": {
-        "label_smoothing_factor": (_SMOOTHING, _OUT),
-        "average_tokens_across_devices": (_LOSS_TOKENS, _OUT),
-    },
+_OWN_LOSS = {
+    "label_smoothing_factor": (_SMOOTHING, _OUT),
+    "average_tokens_across_devices": (_LOSS_TOKENS, _OUT),
 }
-"""Class of TRL -> settings that it passes over, or that spoil what it does, as in `REFUSED`."""
+_SAMPLES = {
+    **_OWN_LOSS,
+    "data_seed": (_ORDER, "Set `seed`, or `shuffle_dataset: false`."),
+    "train_sampling_strategy": (_ORDER, "Set `seed`, or `shuffle_dataset: false`."),
+    "include_num_input_tokens_seen": ("has no effect: TRL counts `num_tokens`.", _OUT),
+    "remove_unused_columns": ("takes away the columns that rewards read.", _OUT),
+    "neftune_noise_alpha": (_NOISE[0].format("the ratio of new and old probabilities"), _NOISE[1]),
+}
+_COMPARES_WITH_REFERENCE = {
+    **_OWN_LOSS,
+    "neftune_noise_alpha": (_NOISE[0].format("the ratio of policy and reference"), _NOISE[1]),
+}
 
-USED = frozenset(
-    ("model_name_or_path", "model_revision", "attn_implementation", "output_dir", "pad_token")
-)
-"""Settings that hf_rlhf itself reads, and the libraries do not."""
-
-_PASSED_ON = """
-    per_device_train_batch_size num_train_epochs max_steps learning_rate lr_scheduler_type
-    lr_scheduler_kwargs warmup_steps optim optim_args weight_decay adam_beta1 adam_beta2
-    adam_epsilon optim_target_modules gradient_accumulation_steps
-    average_tokens_across_devices max_grad_norm label_smoothing_factor bf16 fp16 tf32
-    activation_checkpointing activation_checkpointing_kwargs gradient_checkpointing
-    gradient_checkpointing_kwargs torch_compile torch_compile_backend torch_compile_mode
-    use_liger_kernel liger_kernel_config neftune_noise_alpha torch_empty_cache_steps
-    logging_strategy logging_steps logging_first_step log_on_each_node
-    logging_nan_inf_filter include_num_input_tokens_seen log_level log_level_replica
-    report_to run_name project trackio_space_id trackio_bucket_id trackio_static_space_id
-    save_strategy save_steps save_total_limit full_determinism seed data_seed use_cpu
-    accelerator_config dataloader_drop_last dataloader_num_workers dataloader_pin_memory
-    dataloader_persistent_workers dataloader_prefetch_factor
-    dataloader_multiprocessing_context dataloader_in_order remove_unused_columns
-    train_sampling_strategy ddp_find_unused_parameters ddp_bucket_cap_mb
-    ddp_broadcast_buffers ddp_static_graph ddp_backend ddp_timeout fsdp fsdp_config
-    deepspeed debug skip_memory_metrics local_rank model_init_kwargs trust_remote_code
-    router_aux_loss_coef dataset_num_proc max_length truncation_mode shuffle_dataset packing
-    packing_strategy padding_free pad_to_multiple_of completion_only_loss
-    assistant_only_loss loss_type activation_offloading disable_dropout
-    center_rewards_coefficient precompute_ref_log_probs precompute_ref_batch_size
-    loss_weights ld_alpha f_divergence_type f_alpha_divergence_coef label_smoothing beta
-    use_weighting discopop_tau sync_ref_model ref_model_mixup_alpha ref_model_sync_steps
-    cast_lm_head_to_fp32 num_generations max_completion_length ds3_gather_for_generation
-    generation_batch_size steps_per_generation temperature top_p top_k min_p
-    generation_kwargs chat_template_kwargs repetition_penalty cache_implementation use_vllm
-    vllm_mode vllm_model_impl vllm_enable_sleep_mode vllm_structured_outputs_regex
-    vllm_server_base_url vllm_server_host vllm_server_port vllm_server_timeout
-    vllm_group_port vllm_gpu_memory_utilization vllm_max_model_length
-    vllm_tensor_parallel_size num_iterations epsilon delta epsilon_high sapo_temperature_neg
-    sapo_temperature_pos vespo_k_pos vespo_lambda_pos vespo_k_neg vespo_lambda_neg
-    importance_sampling_level scale_rewards mask_truncated_completions top_entropy_quantile
-    entropy_coef use_adaptive_entropy entropy_coef_min entropy_coef_max entropy_coef_delta
-    entropy_target vllm_importance_sampling_correction vllm_importance_sampling_mode
-    vllm_importance_sampling_clip_max vllm_importance_sampling_clip_min
-    off_policy_mask_threshold use_bias_correction_kl log_completions
-    num_completions_to_print log_unique_prompts use_transformers_continuous_batching
-    transformers_continuous_batching_config use_transformers_paged
-    vllm_importance_sampling_cap dtype use_peft lora_r lora_alpha lora_dropout
-    lora_target_modules lora_target_parameters lora_modules_to_save lora_task_type
-    use_rslora use_dora load_in_8bit load_in_4bit bnb_4bit_quant_type use_bnb_nested_quant
-    bnb_4bit_quant_storage
-"""
-PASSED_ON = frozenset(_PASSED_ON.split())
-"""Settings that reach the code of transformers, TRL or peft that reads them."""
+WITHOUT_EFFECT: Mapping[str, Mapping[str, tuple[str, str]]] = {
+    "GRPOTrainer": _SAMPLES,
+    "RLOOTrainer": _SAMPLES,
+    "DPOTrainer": {
+        **_COMPARES_WITH_REFERENCE,
+        "label_smoothing_factor": (_SMOOTHING, "Set `label_smoothing`."),
+    },
+    "KTOTrainer": _COMPARES_WITH_REFERENCE,
+    "RewardTrainer": _OWN_LOSS,
+}
+"""Class of TRL -> settings that it ignores, or that break it, as in `REFUSED`."""
 
 BOUNDS: Mapping[str, Sequence[BaseMetadata]] = {
     name: bounds
@@ -246,7 +191,7 @@ BOUNDS: Mapping[str, Sequence[BaseMetadata]] = {
     )
     for name in names.split()
 }
-"""Setting -> what its number has to be, where a class of transformers or TRL has it."""
+"""Setting -> bounds of its number, where a class of transformers or TRL has it."""
 
 CHOICES: Mapping[str, Sequence[Any]] = {
     "scale_rewards": ("group", "batch", "none", True, False),
@@ -260,58 +205,55 @@ CHOICES: Mapping[str, Sequence[Any]] = {
 
 
 def refusals(trainer: type[Trainer]) -> dict[str, tuple[str, str]]:
-    """Return the settings that a trainer's runs refuse: what is wrong with each, and the cure."""
-    result = dict(REFUSED)
+    """Return the settings that a trainer's runs refuse: the problem with each, and the cure."""
+    refused = dict(REFUSED)
     for base in reversed(trainer.__mro__):
-        result |= WITHOUT_EFFECT.get(base.__name__, {})
+        refused |= WITHOUT_EFFECT.get(base.__name__, {})
     for name, reason in trainer.refused_settings.items():
         if reason is None:
-            result.pop(name, None)
+            refused.pop(name, None)
         else:
-            result[name] = reason
-    return result
+            refused[name] = reason
+    return refused
 
 
 def refused_problems(
     trainer: type[Trainer], classes: Sequence[type], settings: Mapping[str, Any], where: Where
 ) -> list[Problem]:
-    """Return the settings that are refused, and not just at what they are by default."""
-    defaults = {item.name: _default(item) for cls in reversed(classes) for item in fields(cls)}
-    return [
-        Problem(where(name), *reason)
-        for name, reason in sorted(refusals(trainer).items())
-        if name in settings and settings[name] != defaults.get(name)
-    ]
+    """Return the problems of refused settings; one at its default is no problem."""
+    members = {each.name: each for cls in reversed(classes) for each in fields(cls)}
+    problems = []
+    for name, reason in sorted(refusals(trainer).items()):
+        member = members.get(name)
+        make = getattr(member, "default_factory", None)
+        default = make() if callable(make) else getattr(member, "default", None)
+        if name in settings and settings[name] != default:
+            problems.append(Problem(where(name), *reason))
+    return problems
 
 
 def value_problems(cls: type, settings: Mapping[str, Any], where: Where) -> Iterator[Problem]:
-    """Yield the numbers out of bounds and unknown words among settings of a dataclass."""
-    known = {item.name: item for item in fields(cls)}
+    """Yield the numbers out of bounds and the unknown words among settings of a dataclass.
+
+    Settings of a plugin's own are left to its class.
+    """
+    members = {each.name: each for each in fields(cls) if _is_upstream(cls, each.name)}
     for name, value in settings.items():
-        if not _upstream(cls, name):
-            continue  # its own class checks it
+        if name not in members:
+            continue
+        choices = CHOICES.get(name) or members[name].metadata.get("choices")
         if isinstance(value, (int, float)) and not isinstance(value, bool):
             if wrong := _out_of_bounds(name, value):
                 yield Problem(where(name), wrong)
-            continue
-        words = CHOICES.get(name) or known[name].metadata.get("choices")
-        if words and value is not None and value not in words:
+        elif choices and value is not None and value not in choices:
             word = getattr(value, "value", value)
-            choices = ", ".join(str(word) for word in words)
-            yield Problem(where(name), f"{word!r} is unknown.", f"Known: {choices}.")
-
-
-def unclassified(classes: Sequence[type]) -> list[str]:
-    """Return the settings that came with a version of the libraries newer than these tables."""
-    tables = {*REFUSED, *PASSED_ON, *USED}
-    names = {item.name: cls for cls in classes for item in fields(cls)}
-    return sorted(
-        name for name, cls in names.items() if _upstream(cls, name) and name not in tables
-    )
+            yield Problem(
+                where(name), f"{word!r} is unknown.", f"Known: {', '.join(map(str, choices))}."
+            )
 
 
 def _out_of_bounds(name: str, value: float) -> str | None:
-    """Return what the number should be, if it is not that."""
+    """Return the problem with a number, if there is one."""
     if name == "max_steps" and value != -1 and value < 1:
         return f"should be 1 or more, or -1 to train for `num_train_epochs`, not `{value}`."
     if isinstance(value, float) and not math.isfinite(value):
@@ -326,11 +268,7 @@ def _out_of_bounds(name: str, value: float) -> str | None:
     return None
 
 
-def _default(item: Any) -> Any:
-    return item.default_factory() if callable(item.default_factory) else item.default
-
-
-def _upstream(cls: type, name: str) -> bool:
+def _is_upstream(cls: type, name: str) -> bool:
     """Return whether a setting is one of transformers' or TRL's."""
     return any(
         base.__module__.split(".")[0] in ("transformers", "trl")

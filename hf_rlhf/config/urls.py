@@ -1,15 +1,18 @@
-"""Addresses that no run has business with: where clouds hand out credentials to whoever asks.
+"""Addresses at which clouds hand out credentials, so that no run may call them.
 
 Loopback and private networks are allowed, for judges and vLLM servers live there. Link-local
-addresses (169.254.0.0/16, fe80::/10) and the clouds' metadata services are not, by whatever
-spelling.
+addresses (169.254.0.0/16, fe80::/10) and metadata services are not, in any spelling.
 """
 
 import contextlib
 import ipaddress
 import socket
 import unicodedata
+from collections.abc import Iterable
+from typing import Any
 from urllib.parse import unquote, urlsplit
+
+from hf_rlhf.config.yaml import KeyPath
 
 _HOSTS = frozenset(
     {"metadata", "metadata.google.internal", "metadata.goog", "instance-data"}
@@ -60,10 +63,13 @@ def forbidden_host(text: str) -> str | None:
     return host if is_forbidden(host) else None
 
 
-def forbidden_url(_: object, value: object) -> str | None:
-    """Return the problem with a run-file value that is a URL of such a host."""
-    host = forbidden_host(value) if isinstance(value, str) else None
-    return f"points to {host}, a link-local or cloud metadata address." if host else None
+def forbidden_urls(leaves: Iterable[tuple[KeyPath, Any]]) -> list[tuple[KeyPath, str]]:
+    """Return the path of each value that is a URL of such a host, and the problem."""
+    return [
+        (path, f"points to {host}, a link-local or cloud metadata address.")
+        for path, value in leaves
+        if isinstance(value, str) and (host := forbidden_host(value))
+    ]
 
 
 def _forbidden_address(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
@@ -73,7 +79,7 @@ def _forbidden_address(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -
 
 
 def _within(address: ipaddress.IPv6Address) -> list[str]:
-    """Return the IPv4 addresses that an IPv6 address stands for."""
+    """Return the IPv4 addresses embedded in an IPv6 address."""
     embedded = [address.ipv4_mapped, address.sixtofour, *(address.teredo or ())]
     number = int(address)
     if any(address in network for network in _ENDS_IN_IPV4):

@@ -17,12 +17,11 @@ from contextlib import suppress
 from dataclasses import InitVar, fields, is_dataclass
 from typing import Any, Union, get_args, get_origin
 
-from hf_rlhf.config.values import KeyPath, dotted
-from hf_rlhf.config.yaml import scalar
+from hf_rlhf.config.yaml import KeyPath, dotted, scalar
 from hf_rlhf.errors import Problem, suggest
 
 Where = Callable[[str], str]
-"""Names the place of an argument, for messages. A value within it is dotted: `clip.1`."""
+"""Returns the place of an argument, for messages. A value within it is dotted: `clip.1`."""
 _KEYWORD = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 _WORDS = {
     "a valid boolean": "true or false",
@@ -32,9 +31,9 @@ _WORDS = {
     **dict.fromkeys(("a valid array", "a valid list"), "a list"),
     **dict.fromkeys(("an object", "a valid dictionary"), "a mapping"),
 }
-"""What pydantic expects, in the words of YAML."""
+"""pydantic's names of types -> those of YAML."""
 _MISFITS: tuple[Any, ...] = ({}, None, [], "")
-"""Values of each kind that a run file holds, of which a type refuses one."""
+"""A value of each kind, one of which any type refuses."""
 _CONSTANTS = {"None": "null", "True": "true", "False": "false"}
 """Constants of Python in messages of pydantic, as YAML writes them."""
 _BOOLEANS_OF_YAML_1_1 = {"yes": "true", "on": "true", "no": "false", "off": "false"}
@@ -43,7 +42,7 @@ _BOOLEANS_OF_YAML_1_1 = {"yes": "true", "on": "true", "no": "false", "off": "fal
 class InvalidValue(ValueError):
     """A value does not fit an annotation; `errors` holds each message with the path to its place.
 
-    A message reads on from the name of what is wrong: "should be text, not `3`."
+    A message continues the name of the value: "should be text, not `3`."
     """
 
     def __init__(self, errors: Sequence[tuple[KeyPath, str]]) -> None:
@@ -63,7 +62,6 @@ def bind(
     injected: Collection[str] = (),
     beside: Collection[str] = (),
     title: str | None = None,
-    loose_text: bool = True,
 ) -> tuple[dict[str, Any], list[Problem]]:
     """Check `arguments` against the signature of a function or class, and convert them.
 
@@ -71,33 +69,31 @@ def bind(
         target: what will be called with the arguments.
         arguments: as they stand in the run file.
         where: names the place of an argument, for messages.
-        injected: arguments that the run itself will add. They may not be set, nor are they missed.
-        beside: keys that may stand beside the arguments; only named as what may have been meant.
-        title: what the arguments belong to, for messages; by default the target's name.
-        loose_text: whether `Enum | str` takes any text, and not only that of the enum's values.
+        injected: arguments that the run itself adds; they may neither be set nor be missing.
+        beside: keys that may stand beside the arguments, as near names for an unknown one.
+        title: the owner of the arguments, for messages; by default the target's name.
 
     Returns:
-        The arguments that fit, converted, and the problems with the others.
+        The arguments that fit, converted, and the problems with the others. Where an argument is
+        an enum or text, as in `TrainingArguments`, only the enum's values fit.
     """
     title = title or str(getattr(target, "__name__", type(target).__name__))
     try:
         parameters = inspect.signature(target).parameters.values()
     except (TypeError, ValueError) as error:
         return {}, [Problem(where("name"), f"{title} cannot be called: {error}.")]
-    known = {item.name: item for item in parameters if item.kind in _KEYWORD}
-    takes_any = any(item.kind is item.VAR_KEYWORD for item in parameters)
-    settable = [name for name in known if name not in injected]
+    by_name = {each.name: each for each in parameters if each.kind in _KEYWORD}
+    takes_any = any(each.kind is each.VAR_KEYWORD for each in parameters)
+    settable = [name for name in by_name if name not in injected]
     bound: dict[str, Any] = {}
     problems: list[Problem] = []
     for name, value in arguments.items():
         if name in injected:
             problems.append(Problem(where(name), "is set by the run itself.", "Remove it."))
-        elif name in known:
+        elif name in by_name:
+            annotation = _without_loose_text(annotation_of(target, by_name[name]))
             try:
-                annotation = annotation_of(target, known[name])
-                bound[name] = validate(
-                    value, annotation if loose_text else _without_loose_text(annotation)
-                )
+                bound[name] = validate(value, annotation)
             except InvalidValue as error:
                 problems += error.problems(name, where)
         elif takes_any:
@@ -105,9 +101,9 @@ def bind(
         else:
             problems.append(unknown_setting(where(name), name, [*settable, *beside], f"`{title}`"))
     for name in settable:
-        if known[name].default is inspect.Parameter.empty and name not in arguments:
-            wanted = expected(annotation_of(target, known[name]))
-            problems.append(Problem(where(name), "is missing.", f"It {wanted}."))
+        if by_name[name].default is inspect.Parameter.empty and name not in arguments:
+            fix = f"It {expected(annotation_of(target, by_name[name]))}."
+            problems.append(Problem(where(name), "is missing.", fix))
     return bound, problems
 
 
@@ -116,27 +112,25 @@ def check_settings(
 ) -> tuple[list[dict[str, Any]], list[Problem]]:
     """Divide flat settings among dataclasses by field name, and check them as `bind` does.
 
-    A field that several classes have goes to each of them. Where a field is an enum or text, as
-    in `TrainingArguments`, only the enum's values are accepted.
+    A field that several classes have goes to each of them; `RunFile.spec` reports names that no
+    class has.
 
     Returns:
         For each class, in order, the settings that fit it; and the problems with the others.
     """
-    known = setting_names(config_classes)
-    unknown = [name for name in settings if name not in known]
-    problems = [unknown_setting(where(n), n, known, TRAINER_OR_MODEL) for n in unknown]
+    problems: list[Problem] = []
     result: list[dict[str, Any]] = []
     for cls in config_classes:
-        own = {name: settings[name] for name in settings if name in setting_names([cls])}
-        valid, more = bind(cls, own, where=where, loose_text=False)
+        values = {name: settings[name] for name in settings if name in setting_names([cls])}
+        valid, more = bind(cls, values, where=where)
         # The record then shows `save_steps: 10` as it was written, not 10.0.
-        result.append({k: own[k] if type(own[k]) is int else v for k, v in valid.items()})
+        result.append({k: values[k] if type(values[k]) is int else v for k, v in valid.items()})
         problems += more
     return result, list(dict.fromkeys(problems))
 
 
 def validate(value: Any, annotation: Any) -> Any:
-    """Return `value` as `annotation` wants it. Raises InvalidValue, with all that is wrong.
+    """Return `value` converted to `annotation`. Raises InvalidValue with everything wrong in it.
 
     An annotation that cannot be checked, such as a name that does not resolve, fits anything.
     """
@@ -146,13 +140,19 @@ def validate(value: Any, annotation: Any) -> Any:
     if adapter is None:
         return value
     try:
-        return _validated(adapter, value)
+        text = json.dumps([value], ensure_ascii=False).encode()
+    except (TypeError, ValueError):
+        text = None  # an object from Python
+    try:
+        if text is None:
+            return adapter.validate_python((value,), strict=True)[0]
+        return adapter.validate_json(text, strict=True)[0]
     except pydantic.ValidationError as error:
         raise InvalidValue(list(_messages(value, annotation, error))) from error
 
 
 def expected(annotation: Any) -> str:
-    """Say what fits `annotation`: "should be text"."""
+    """Return a description of the values that fit `annotation`: "should be text"."""
     for misfit in _MISFITS:
         try:
             validate(misfit, annotation)
@@ -163,15 +163,12 @@ def expected(annotation: Any) -> str:
     return "may be anything"
 
 
-TRAINER_OR_MODEL = "the trainer or model"
-
-
-def unknown_setting(where: str, name: str, known: Collection[str], owner: str) -> Problem:
-    """Return the problem of a name that `owner` lacks, with the nearest of `known`."""
-    if close := suggest(name, known):
+def unknown_setting(where: str, name: str, choices: Collection[str], owner: str) -> Problem:
+    """Return the problem of a name that `owner` lacks, with the nearest of `choices`."""
+    if close := suggest(name, choices):
         fix = f"Did you mean `{close}`?"
-    elif len(known) <= 20:
-        fix = f"Known: {', '.join(known) or 'none'}."
+    elif len(choices) <= 20:
+        fix = f"Known: {', '.join(choices) or 'none'}."
     else:
         fix = "Names are exact and not abbreviated."
     return Problem(where, f"`{name}` is not a setting of {owner}.", fix)
@@ -185,8 +182,8 @@ def annotation_of(target: Callable[..., Any], parameter: inspect.Parameter) -> A
 
 
 def setting_names(classes: Sequence[type]) -> frozenset[str]:
-    """Return the settings that dataclasses take."""
-    return frozenset(item.name for cls in classes for item in fields(cls) if item.init)
+    """Return the names of the settings that dataclasses take."""
+    return frozenset(each.name for cls in classes for each in fields(cls) if each.init)
 
 
 def accepted_by(target: Callable[..., Any]) -> frozenset[str]:
@@ -195,24 +192,22 @@ def accepted_by(target: Callable[..., Any]) -> frozenset[str]:
 
 
 def _resolved(target: Any, name: str, annotation: Any) -> Any:
-    """Evaluate an annotation where it was written. One that needs TYPE_CHECKING gives Any."""
-    owner = getattr(target, "func", target)
+    """Evaluate an annotation in its own module. One that needs TYPE_CHECKING gives Any."""
+    owner = getattr(target, "func", target)  # of a functools.partial
     if isinstance(owner, type):
         # A field inherited from another module is written in that module's names.
         owners = (cls for cls in owner.__mro__ if name in cls.__dict__.get("__annotations__", {}))
         owner = next(owners, None) or inspect.unwrap(owner.__init__)  # type: ignore[misc]
-    elif not hasattr(owner, "__code__"):
-        owner = inspect.unwrap(getattr(type(owner), "__call__", owner))  # noqa: B004
     else:
-        owner = inspect.unwrap(owner)
+        is_function = hasattr(owner, "__code__")
+        owner = inspect.unwrap(owner if is_function else getattr(type(owner), "__call__", owner))  # noqa: B004
     module = sys.modules.get(getattr(owner, "__module__", ""))
     names = getattr(owner, "__globals__", None) or vars(module or typing)
     holder = types.SimpleNamespace(__annotations__={name: annotation})
     try:
-        hints = typing.get_type_hints(holder, globalns=names, include_extras=True)
+        hint = typing.get_type_hints(holder, globalns=names, include_extras=True)[name]
     except (NameError, AttributeError, TypeError, SyntaxError):
         return Any
-    hint = hints[name]
     return hint.type if isinstance(hint, InitVar) else hint
 
 
@@ -231,22 +226,13 @@ def _adapter(annotation: Any) -> Any:
     return adapter if adapter.pydantic_complete else None
 
 
-def _validated(adapter: Any, value: Any) -> Any:
-    try:
-        text = json.dumps([value], ensure_ascii=False).encode()
-    except (TypeError, ValueError):
-        # An object that JSON cannot hold, from Python.
-        return adapter.validate_python((value,), strict=True)[0]
-    return adapter.validate_json(text, strict=True)[0]
-
-
 def _without_loose_text(annotation: Any) -> Any:
+    """Return `Enum | str` as the enum alone."""
     inner = get_args(annotation)
-    if get_origin(annotation) not in (Union, types.UnionType):
-        return annotation
-    if not any(isinstance(item, type) and issubclass(item, enum.Enum) for item in inner):
-        return annotation
-    return Union[tuple(item for item in inner if item is not str)]  # noqa: UP007 - made at run time
+    is_union = get_origin(annotation) in (Union, types.UnionType)
+    if is_union and any(isinstance(each, type) and issubclass(each, enum.Enum) for each in inner):
+        return Union[tuple(each for each in inner if each is not str)]  # noqa: UP007 - dynamic
+    return annotation
 
 
 def _messages(value: Any, annotation: Any, error: Any) -> Iterator[tuple[KeyPath, str]]:
@@ -255,13 +241,13 @@ def _messages(value: Any, annotation: Any, error: Any) -> Iterator[tuple[KeyPath
         path = _data_path(detail["loc"][1:], value, is_missing=detail["type"] == "missing")
         by_path.setdefault(path, []).append(detail)
     for path, details in by_path.items():
-        # Of a union, the member that the value comes nearest to says what is wrong within it.
-        if not any(other != path and other[: len(path)] == path for other in by_path):
+        # Of a union, the member that the value is nearest to has the deepest errors.
+        if not any(deeper != path and deeper[: len(path)] == path for deeper in by_path):
             yield path, _message(path, details, annotation)
 
 
 def _data_path(location: Sequence[str | int], value: Any, *, is_missing: bool) -> KeyPath:
-    """Return the keys among the parts of pydantic's location: it names members of unions, too."""
+    """Return the keys in pydantic's location, which has names of union members, too."""
     path: KeyPath = ()
     for depth, key in enumerate(location, 1):
         in_mapping = isinstance(value, Mapping) and key in value
@@ -274,27 +260,27 @@ def _data_path(location: Sequence[str | int], value: Any, *, is_missing: bool) -
 
 
 def _message(path: KeyPath, details: Sequence[Any], annotation: Any) -> str:
-    """Return what pydantic says of one value, with what the value is and the likely cure."""
+    """Return pydantic's message on one value, with the value and the likely cure."""
     kind, reason, value = (details[0][key] for key in ("type", "msg", "input"))
     if kind == "missing":
         return "is missing."
     if kind in ("unexpected_keyword_argument", "extra_forbidden"):
-        # A key that stands at the wrong depth is no near name of itself.
+        # A key at the wrong depth is not its own near name.
         close = suggest(str(path[-1]), _field_names(annotation) - {str(path[-1])})
         return "is not a setting here." + (f" Did you mean `{close}`?" if close else "")
     if kind == "needs_python_object":
         return f"takes an object of Python, which a run file cannot hold, not {_quoted(value)}."
     if kind == "value_error":  # a validator of the class itself
         return str(reason).removeprefix("Value error, ")
-    wanted = [each["msg"].removeprefix("Input should be ") for each in details]
-    if reason == wanted[0]:
+    if not reason.startswith("Input should be "):
         return f"is {_quoted(value)}: {reason}."
-    words = " or ".join(_WORDS.get(each, each) for each in dict.fromkeys(wanted))
-    words = re.sub(r"(?<!['\w])(None|True|False)(?!['\w])", lambda m: _CONSTANTS[m[1]], words)
-    choices = re.findall(r"'([^']*)'", words)
-    if isinstance(value, str) and (close := suggest(value, choices)):
+    reasons = dict.fromkeys(each["msg"].removeprefix("Input should be ") for each in details)
+    expected = " or ".join(_WORDS.get(each, each) for each in reasons)
+    constant = re.compile(r"(?<!['\w])(None|True|False)(?!['\w])")
+    expected = constant.sub(lambda match: _CONSTANTS[match[1]], expected)
+    if isinstance(value, str) and (close := suggest(value, re.findall(r"'([^']*)'", expected))):
         return f"is {_quoted(value)}, which is not a choice. Did you mean `{close}`?"
-    return f"should be {words}, not {_quoted(value)}.{_cure(value, words)}"
+    return f"should be {expected}, not {_quoted(value)}.{_cure(value, expected)}"
 
 
 def _field_names(annotation: Any) -> set[str]:
@@ -306,35 +292,35 @@ def _field_names(annotation: Any) -> set[str]:
         inner += get_args(each)
         if not isinstance(each, type) or each in names:
             continue
-        models = getattr(each, "model_fields", {}).items()
-        names[each] = {item.alias or name for name, item in models}
-        inner += [item.annotation for _, item in models]
+        models = getattr(each, "model_fields", {})
+        names[each] = {model.alias or name for name, model in models.items()}
+        inner += [model.annotation for model in models.values()]
         if is_dataclass(each):
-            names[each] |= {item.name for item in fields(each)}
-            inner += [_resolved(each, item.name, item.type) for item in fields(each)]
+            names[each] |= {member.name for member in fields(each)}
+            inner += [_resolved(each, member.name, member.type) for member in fields(each)]
     return set().union(*names.values())
 
 
-def _cure(value: Any, wanted: str) -> str:
-    """Return how a value would be written as what was wanted, where that is likely meant."""
-    if value is True and "true or false" not in wanted:
+def _cure(value: Any, expected: str) -> str:
+    """Return the value as the expected type is written, where that is likely meant."""
+    if value is True and "true or false" not in expected:
         return " An option without a value means true."
     if not isinstance(value, str):
         return ""
-    if "true or false" in wanted and (meant := _BOOLEANS_OF_YAML_1_1.get(value.lower())):
+    if "true or false" in expected and (meant := _BOOLEANS_OF_YAML_1_1.get(value.lower())):
         return f" Write `{meant}`."
-    if "number" in wanted:
+    if "number" in expected:
         text = value.replace("_", "").replace(",", "")
-        numbers = (int, float) if "a number" in wanted else (int,)
+        numbers = (int, float) if "a number" in expected else (int,)
         with suppress(ValueError):
             return f" Write `{text}` without quotes." if type(scalar(text)) in numbers else ""
-    return f" Write `[{value}]`." if "a list" in wanted else ""
+    return f" Write `[{value}]`." if "a list" in expected else ""
 
 
 def _quoted(value: Any) -> str:
     try:
         text = json.dumps(value, ensure_ascii=False)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError):  # an object from Python
         text = repr(value)
     kind = " (text)" if isinstance(value, str) else ""
     return f"`{text if len(text) <= 60 else text[:57] + '...'}`{kind}"

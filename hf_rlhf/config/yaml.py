@@ -1,35 +1,45 @@
-"""YAML files as plain values that know their lines: ruamel.yaml's events, bounded.
+"""YAML files as plain values that know their lines: ruamel.yaml's nodes, bounded.
 
 Scalars follow the core schema of YAML 1.2 (https://yaml.org/spec/1.2.2/#103-core-schema) to the
 letter: only `true` and `false` are truth values, every spelling of a number is that number, and
 everything else (`no`, `12:30`, `1_000`, `2026-01-31`) is text. ruamel.yaml's own resolver reads
 the last two as a number and a date.
 
-Nothing is ever constructed: tags that name objects are refused, and size, depth and the expansion
-of aliases are bounded.
+No object is ever constructed: tags that name objects are refused, and size, depth and the
+expansion of aliases are bounded.
 """
 
+import contextlib
+import enum
 import io
 import math
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ruamel.yaml import YAML, events
+from ruamel.yaml import YAML
+from ruamel.yaml.composer import Composer
 from ruamel.yaml.error import MarkedYAMLError
-from ruamel.yaml.nodes import ScalarNode
+from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 from ruamel.yaml.reader import ReaderError
 from ruamel.yaml.representer import SafeRepresenter
 from ruamel.yaml.resolver import BaseResolver
 from ruamel.yaml.tag import Tag
 
-from hf_rlhf.config.values import MAX_DEPTH, KeyPath, dotted, join_surrogates
 from hf_rlhf.errors import ConfigError, Problem, suggest
 
-MAX_BYTES = 1_000_000
-MAX_VALUES = 20_000
+KeyPath = tuple[str | int, ...]
+"""The keys and indices that lead to a value."""
 
+MAX_BYTES = 1_000_000
+MAX_DEPTH = 20
+MAX_VALUES = 20_000
+MAX_TAG = 1000
+"""Longest tag, in characters: ruamel.yaml takes a time quadratic in it."""
+
+_LONG_TAG = re.compile(rf"(^|[\s,\[{{:])!\S{{{MAX_TAG},}}")
 _PREFIX = "tag:yaml.org,2002:"
 _SCALARS = {
     "null": re.compile(r"~|null|Null|NULL|"),
@@ -45,37 +55,53 @@ _SCALARS = {
 
 @dataclass
 class Document:
-    """A YAML document: its value, the line (from 1) of each key path, what was wrong in it."""
+    """A YAML document: its value, the line (from 1) of each key path, and its problems."""
 
     value: Any
     lines: dict[KeyPath, int] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
 
 
-def read(path: Path) -> str:
+def dotted(path: Sequence[str | int]) -> str:
+    """Return a key path as it is written on a command line."""
+    return ".".join(map(str, path))
+
+
+def leaves(value: Any) -> list[tuple[KeyPath, Any]]:
+    """Return each single value within `value`, with the keys and indices that lead to it."""
+    if isinstance(value, Mapping):
+        inner: Any = value.items()
+    elif isinstance(value, list):
+        inner = enumerate(value)
+    else:
+        return [((), value)]
+    return [((key, *path), leaf) for key, each in inner for path, leaf in leaves(each)]
+
+
+def read_text(path: Path) -> str:
     """Return the text of a file. Raises ConfigError if there is none, or too much."""
     try:
-        # A pipe has no size to ask for, so the bound is on what is read.
+        # A pipe has no size, so the bound is on what is read.
         with path.open("rb") as file:
             content = file.read(MAX_BYTES + 1)
     except FileNotFoundError:
         raise ConfigError([_missing(path)]) from None
     except IsADirectoryError:
-        raise _refused(str(path), "is a folder, not a file.", "Name a YAML file.") from None
+        raise _refusal(str(path), "is a folder, not a file.", "Name a YAML file.") from None
     except (OSError, ValueError) as error:
-        raise _refused(str(path), f"cannot be read: {error}.") from error
+        raise _refusal(str(path), f"cannot be read: {error}.") from error
     if len(content) > MAX_BYTES:
         fix = "Name a YAML file; data belongs elsewhere."
-        raise _refused(str(path), f"is larger than {MAX_BYTES:,} bytes.", fix)
+        raise _refusal(str(path), f"is larger than {MAX_BYTES:,} bytes.", fix)
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         what = f"is not UTF-8 text: byte 0x{content[error.start]:02x}."
-        raise _refused(f"{path}:{line}", what, "Save it as UTF-8.") from error
+        raise _refusal(f"{path}:{line}", what, "Save it as UTF-8.") from error
 
 
-def load(text: str, name: str) -> Document:
+def load_yaml(text: str, name: str) -> Document:
     """Parse `text`; `name` stands for it in messages.
 
     Returns:
@@ -86,17 +112,26 @@ def load(text: str, name: str) -> Document:
         ConfigError: if `text` is not YAML, or exceeds a bound.
     """
     if len(text) > MAX_BYTES:
-        raise _refused(name, f"it has {len(text):,} characters.", f"The limit is {MAX_BYTES:,}.")
+        raise _refusal(name, f"it has {len(text):,} characters.", f"The limit is {MAX_BYTES:,}.")
+    if long := _LONG_TAG.search(text):
+        where = f"{name}:{text.count(chr(10), 0, long.end()) + 1}"
+        raise _refusal(where, f"it has a tag of {MAX_TAG:,} characters or more.", "Quote the text.")
+    yaml: Any = YAML(typ="safe", pure=True)
+    yaml.Resolver, yaml.Composer = _CoreSchema, _Composer
+    reader = _Reader(name)
     try:
-        return _Parser(text, name).document()
+        return reader.document(yaml.compose(text))
+    except _OutOfBounds as error:
+        fix = "Use fewer values, brackets or aliases (`*name`)."
+        raise _refusal(f"{name}:{error.line}", str(error), fix) from None
     except MarkedYAMLError as error:
         raise _syntax_error(name, error) from error
     except ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         what = f"the character U+{ord(text[error.position]):04X} is not allowed in YAML."
-        raise _refused(f"{name}:{line}", what, "Remove it, or write it as an escape.") from error
+        raise _refusal(f"{name}:{line}", what, "Remove it, or write it as an escape.") from error
     except (ValueError, OverflowError) as error:
-        raise _refused(name, f"it is not YAML: {error}.", "Look for a wrong \\U escape.") from error
+        raise _refusal(name, f"it is not YAML: {error}.", "Look for a wrong \\U escape.") from error
 
 
 def scalar(text: str) -> Any:
@@ -104,8 +139,8 @@ def scalar(text: str) -> Any:
     return _value(_tag(text), text)
 
 
-def dump(value: Any) -> str:
-    """Return plain values as YAML that `load` reads back as the same values."""
+def dump_yaml(value: Any) -> str:
+    """Return plain values as YAML that `load_yaml` reads back as the same values."""
     yaml: Any = YAML(typ="safe", pure=True)
     yaml.Resolver, yaml.Representer = _CoreSchema, _Representer
     yaml.default_flow_style = False
@@ -116,143 +151,124 @@ def dump(value: Any) -> str:
     return stream.getvalue()
 
 
-class _Parser:
-    """Builds plain values from the events of one document, and counts as it goes."""
+def from_python(value: Any, name: str) -> tuple[Any, list[Problem]]:
+    """Convert a value from Python; what YAML cannot hold becomes a problem, with its path."""
+    problems: list[Problem] = []
+    return _from_python(value, (), name, problems), problems
 
-    def __init__(self, text: str, name: str) -> None:
+
+class _OutOfBounds(Exception):
+    def __init__(self, mark: Any, what: str) -> None:
+        super().__init__(what)
+        self.line = mark.line + 1
+
+
+def _check_bounds(count: int, depth: int, mark: Any) -> None:
+    if count > MAX_VALUES:
+        raise _OutOfBounds(mark, f"it holds more than {MAX_VALUES:,} values.")
+    if depth > MAX_DEPTH:
+        raise _OutOfBounds(mark, f"values are nested more than {MAX_DEPTH} deep.")
+
+
+class _Composer(Composer):
+    """Counts as it goes, so that a text of too many values is not read to its end."""
+
+    def __init__(self, loader: Any = None) -> None:
+        super().__init__(loader)
+        self.warn_double_anchors = False
+        self.count = 0
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        self.count += 1
+        # Keys are nodes too.
+        _check_bounds(self.count // 2, self.depth + 1, self.parser.peek_event().start_mark)
+        return super().compose_node(parent, index)
+
+
+class _Reader:
+    """Builds plain values from the nodes of one document."""
+
+    def __init__(self, name: str) -> None:
         self.name = name
-        self.events = YAML(typ="safe", pure=True).parse(text)
-        self.anchors: dict[str, Any] = {}
         self.result = Document(None)
         self.count = 0
 
-    def document(self) -> Document:
-        next(self.events)  # the start of the stream
-        if not isinstance(next(self.events), events.StreamEndEvent):
-            self.result.value = self._node(next(self.events), ())
-            next(self.events)  # the end of the document
-            if not isinstance(event := next(self.events), events.StreamEndEvent):
-                what = "it holds more than one document."
-                raise _refused(self._line(event), what, "Keep one document to a file.")
+    def document(self, node: Node | None) -> Document:
+        if node is not None:
+            self.result.value = self._node(node, ())
         return self.result
 
-    def _node(self, event: Any, path: KeyPath) -> Any:
-        self._count(event, path)
-        self.result.lines.setdefault(path, event.start_mark.line + 1)
-        if isinstance(event, events.AliasEvent):
-            return self._alias(event, path)
-        # Until a value is complete its anchor stands for nothing: no value contains itself.
-        self.anchors.pop(event.anchor, None)
-        value: Any = None
-        if isinstance(event, events.MappingStartEvent):
-            value = self._mapping(path)
-        elif isinstance(event, events.SequenceStartEvent):
-            value = self._sequence(path)
+    def _node(self, node: Any, path: KeyPath) -> Any:
+        # Each use of an alias counts: by aliases a small file can stand for a huge one, or itself.
+        self.count += 1
+        _check_bounds(self.count, len(path) + 1, node.start_mark)
+        self.result.lines.setdefault(path, node.start_mark.line + 1)
+        tag = _tag_of(node)
         try:
-            value = _checked(event, value)
+            if isinstance(node, ScalarNode):
+                return _value(tag, node.value)
+            if tag != ("seq" if isinstance(node, SequenceNode) else "map"):
+                raise ValueError(_foreign(tag))
         except ValueError as error:
-            self._report(event, path, str(error), "Write plain text, numbers, lists or mappings.")
-            value = None
-        if event.anchor is not None:
-            self.anchors[event.anchor] = value
-        return value
+            fix = "Write plain text, numbers, lists or mappings."
+            self._report(node, path, str(error), fix)
+            return None
+        if isinstance(node, SequenceNode):
+            return [self._node(each, (*path, index)) for index, each in enumerate(node.value)]
+        return self._mapping(node, path)
 
-    def _sequence(self, path: KeyPath) -> list[Any]:
-        result: list[Any] = []
-        while not isinstance(event := next(self.events), events.SequenceEndEvent):
-            result.append(self._node(event, (*path, len(result))))
-        return result
-
-    def _mapping(self, path: KeyPath) -> dict[str, Any]:
+    def _mapping(self, node: MappingNode, path: KeyPath) -> dict[str, Any]:
         result: dict[str, Any] = {}
-        while not isinstance(event := next(self.events), events.MappingEndEvent):
-            key = self._key(event, path)
-            here = (*path, "?" if key is None else key)
-            repeated = key in result
-            if repeated:
+        for key_node, value_node in node.value:
+            key = self._key(key_node, path)
+            if key is None:
+                self._node(value_node, (*path, "?"))
+                continue
+            here = (*path, key)
+            if key in result:
                 what = f"`{key}` is written twice, first on line {self.result.lines[here]}."
-                self._report(event, here, what, "Keep one of them.")
-            elif key is not None:
-                self.result.lines[here] = event.start_mark.line + 1
-            value = self._node(next(self.events), here)
-            if key is not None and not repeated:
-                result[key] = value
+                self._report(key_node, here, what, "Keep one of them.")
+                self._node(value_node, here)
+                continue
+            self.result.lines[here] = key_node.start_mark.line + 1
+            result[key] = self._node(value_node, here)
         return result
 
-    def _key(self, event: Any, path: KeyPath) -> str | None:
+    def _key(self, node: Any, path: KeyPath) -> str | None:
         """Return a key; None, reported, if it cannot be one."""
-        if isinstance(event, events.AliasEvent) and isinstance(
-            text := self._alias(event, path), str
-        ):
-            return text
-        key = self._own_key(event, path)
-        if event.anchor is not None and not isinstance(event, events.AliasEvent):
-            self.anchors[event.anchor] = key
-        return key
-
-    def _own_key(self, event: Any, path: KeyPath) -> str | None:
-        if isinstance(event, events.AliasEvent):
-            self._report(event, path, f"the key `*{event.anchor}` is not text.", "Write text.")
-        elif not isinstance(event, events.ScalarEvent):
-            self._node(event, (*path, "?"))
-            self._report(event, path, "the key `a list` is not text.", "Quote it.")
-        elif _tag_of(event) != "str":
-            self._report(event, path, f"the key `{event.value}` is not text.", "Quote it.")
-        elif event.value == "<<" and event.implicit[0]:
-            fix = "Write the keys out."
-            self._report(event, path, "merge keys (`<<`) are not read.", fix)
+        tag = _tag_of(node)
+        if tag == "merge":
+            self._report(node, path, "merge keys (`<<`) are not read.", "Write the keys out.")
+        elif not isinstance(node, ScalarNode) or tag != "str":
+            is_scalar = isinstance(node, ScalarNode)
+            what = f"the key `{node.value}`" if is_scalar else f"a key that is a {node.id}"
+            self._report(node, path, f"{what} is not text.", "Quote it.")
         else:
             try:
-                text: str = event.value
-                return text if text.isascii() else join_surrogates(text)
+                return join_surrogates(node.value)
             except ValueError as error:
-                fix = "Write it as one character."
-                self._report(event, path, f"in a key: {error}", fix)
+                self._report(node, path, f"in a key: {error}", "Write it as one character.")
         return None
 
-    def _alias(self, event: Any, path: KeyPath) -> Any:
-        if event.anchor not in self.anchors:
-            fix = f"Write `&{event.anchor}` at an earlier value that does not contain the alias."
-            raise _refused(self._line(event), f"undefined alias {event.anchor!r}.", fix)
-        return self._copy(self.anchors[event.anchor], event, path)
-
-    def _copy(self, value: Any, event: Any, path: KeyPath) -> Any:
-        """Copy the value of an anchor: a small file can stand for a huge one by its aliases."""
-        self._count(event, path)
-        if isinstance(value, dict):
-            return {key: self._copy(item, event, (*path, key)) for key, item in value.items()}
-        if isinstance(value, list):
-            return [self._copy(item, event, (*path, i)) for i, item in enumerate(value)]
-        return value
-
-    def _count(self, event: Any, path: KeyPath) -> None:
-        self.count += 1
-        is_alias = isinstance(event, events.AliasEvent)
-        fix = "Use fewer aliases (`*name`)." if is_alias else "Use fewer brackets or values."
-        if len(path) >= MAX_DEPTH:
-            raise _refused(self._line(event), f"values are nested more than {MAX_DEPTH} deep.", fix)
-        if self.count > MAX_VALUES:
-            raise _refused(self._line(event), f"it holds more than {MAX_VALUES:,} values.", fix)
-
-    def _line(self, event: Any) -> str:
-        return f"{self.name}:{event.start_mark.line + 1}"
-
-    def _report(self, event: Any, path: KeyPath, what: str, fix: str) -> None:
-        where = f"{self._line(event)} {dotted(path)}".rstrip()
+    def _report(self, node: Node, path: KeyPath, what: str, fix: str) -> None:
+        where = f"{self.name}:{node.start_mark.line + 1} {dotted(path)}".rstrip()
         self.result.problems.append(Problem(where, what, fix))
 
 
 class _CoreSchema(BaseResolver):
-    """What `dump` must quote, so that it is read back as text."""
+    """The tag of each plain scalar; also what `dump_yaml` must quote so that it is read as text."""
 
     def __init__(self, version: Any = None, loader: Any = None) -> None:
         super().__init__(loader)
 
+    @property
+    def processing_version(self) -> tuple[int, int]:
+        return (1, 2)
+
     def resolve(self, kind: Any, value: Any, implicit: Any) -> Any:
         if kind is ScalarNode:
-            quoted = not implicit[0]
-            tag = "merge" if value == "<<" else _tag(value)
-            return Tag(suffix=_PREFIX + ("str" if quoted else tag))
+            plain = "merge" if value == "<<" else _tag(value)
+            return Tag(suffix=_PREFIX + (plain if implicit[0] else "str"))
         return super().resolve(kind, value, implicit)
 
 
@@ -282,31 +298,23 @@ def _tag(text: str) -> str:
     return next(tag for tag, pattern in _SCALARS.items() if pattern.fullmatch(text))
 
 
-def _tag_of(event: Any) -> str:
-    if event.tag in (None, "!"):
-        plain = event.tag is None and event.implicit[0]
-        return _tag(event.value) if plain else "str"
-    return str(event.tag).removeprefix(_PREFIX)
+def _tag_of(node: Node) -> str:
+    return str(node.tag).removeprefix(_PREFIX)
 
 
-def _checked(event: Any, container: Any) -> Any:
-    """Return the value of a node. Raises ValueError for a tag that its value does not have."""
-    if container is None:
-        return _value(_tag_of(event), event.value)
-    kind = "map" if isinstance(container, dict) else "seq"
-    if event.tag not in (None, "!", _PREFIX + kind):
-        raise ValueError(f"the tag `{_short(event.tag)}` is not read.")
-    return container
+def _foreign(tag: str) -> str:
+    written = tag if tag.startswith(("!", "tag:")) else f"!!{tag}"
+    return f"the tag `{written}` is not read."
 
 
 def _value(tag: str, text: str) -> Any:
     """Return what a scalar stands for. Raises ValueError."""
     if tag not in _SCALARS:
-        raise ValueError(f"the tag `{_short(tag)}` is not read.")
+        raise ValueError(_foreign(tag))
     if not _SCALARS[tag].fullmatch(text):
-        raise ValueError(f"`{text}` is not what its tag `!!{tag}` says.")
+        raise ValueError(f"`{text}` does not match its tag `!!{tag}`.")
     if tag == "str":
-        return text if text.isascii() else join_surrogates(text)
+        return join_surrogates(text)
     if tag == "null":
         return None
     if tag == "bool":
@@ -322,17 +330,44 @@ def _value(tag: str, text: str) -> Any:
     return number
 
 
-def _short(tag: str) -> str:
-    """Return a tag as it is written in a file."""
-    if tag.startswith(_PREFIX):
-        return tag.replace(_PREFIX, "!!")
-    return tag if tag.startswith(("!", "tag:")) else f"!!{tag}"
+def join_surrogates(text: str) -> str:
+    """Join the halves in which JSON escapes write a character beyond U+FFFF."""
+    try:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16")
+    except UnicodeDecodeError:
+        raise ValueError("it contains a lone surrogate, half of a character.") from None
+
+
+def _from_python(value: Any, path: KeyPath, name: str, problems: list[Problem]) -> Any:
+    where = f"{name} {dotted(path)}".rstrip()
+    if len(path) > MAX_DEPTH:
+        problems.append(Problem(name, f"values are nested more than {MAX_DEPTH} deep."))
+        return None
+    if isinstance(value, Mapping):
+        wrong = [key for key in value if not isinstance(key, str)]
+        problems += [Problem(where, f"the key {key!r} is not text.") for key in wrong]
+        items = {key: each for key, each in value.items() if isinstance(key, str)}
+        return {k: _from_python(each, (*path, k), name, problems) for k, each in items.items()}
+    if isinstance(value, list | tuple):
+        return [_from_python(each, (*path, i), name, problems) for i, each in enumerate(value)]
+    value = value.value if isinstance(value, enum.Enum) else value
+    value = str(value) if isinstance(value, Path) else value
+    finite = isinstance(value, float) and math.isfinite(value)
+    if value is None or isinstance(value, bool | int) or finite:
+        return value
+    with contextlib.suppress(ValueError):
+        if isinstance(value, str):
+            return join_surrogates(value)
+    fix = "Give text, finite numbers, true, false, null, lists or mappings."
+    problems.append(Problem(where, f"{value!r} cannot be written in a run file.", fix))
+    return None
 
 
 _CURES = {
     "\\t": "Indent with spaces, not tabs.",
     "mapping values are not allowed": "Quote text that holds `: `, and check the indentation.",
     "found character": "Quote text that begins with a character that YAML reserves.",
+    "another document": "Keep one document to a file.",
 }
 
 
@@ -342,13 +377,12 @@ def _syntax_error(name: str, error: MarkedYAMLError) -> ConfigError:
     begin = f" begun on line {start.line + 1}" if start and start.line < mark.line else ""
     context = f"{error.context}{begin}: " if error.context and error.problem else ""
     reason = f"{context}{error.problem or error.context}"
-    reason = re.sub(r"\('(<[^']+>)',\)", r"'\1'", reason)  # ruamel.yaml prints a tuple
     cures = (cure for part, cure in _CURES.items() if part in reason)
     fix = next(cures, "Check brackets, quotes and indentation up to here.")
-    return _refused(where, f"it is not YAML: {reason}.", fix)
+    return _refusal(where, f"it is not YAML: {reason}.", fix)
 
 
-def _refused(where: str, what: str, fix: str = "") -> ConfigError:
+def _refusal(where: str, what: str, fix: str = "") -> ConfigError:
     return ConfigError([Problem(where, what, fix)])
 
 
@@ -359,5 +393,5 @@ def _missing(path: Path) -> Problem:
     names = sorted(item.name for item in folder.glob("*.y*ml"))
     if close := suggest(path.name, names):
         return Problem(str(path), "does not exist.", f"Did you mean `{folder / close}`?")
-    displayed = ", ".join(names[:10]) or "none"
-    return Problem(str(path), "does not exist.", f"Run files in {folder}: {displayed}.")
+    listed = ", ".join(names[:10]) or "none"
+    return Problem(str(path), "does not exist.", f"Run files in {folder}: {listed}.")

@@ -1,7 +1,7 @@
-"""Rows from anywhere: files, folders, the Hub; chat, preference and rollout forms; splits.
+"""Rows from files, folders and the Hub; chat, preference and rollout formats; splits.
 
-Each row keeps its file and line for error messages, and a row that cannot be used is counted under
-its reason. Nothing here loads a model or knows a reward.
+Each row keeps its file and line for error messages, and rows that cannot be used are counted by
+reason. Nothing here loads a model or depends on rewards.
 """
 
 import lazy_loader

@@ -26,7 +26,7 @@ BATCH_ROWS = 512
 BATCH_CHARACTERS = 16_000_000
 
 ConvertedRow = tuple[str, Mapping[str, Any], Sequence[int]]
-"""Where the row stands, its columns, and its `HASHES`."""
+"""The row's place, its columns, and its `HASHES`."""
 
 
 @contextmanager
@@ -52,7 +52,7 @@ def arrow_cache() -> Iterator[Path]:
 class ArrowRows:
     """The converted rows of one source, in a file that the system deletes when it is closed.
 
-    `conversation_columns` are those of which a list has the type of turns whatever a batch holds.
+    Lists in `conversation_columns` have the type of turns, even if a batch has only empty ones.
     """
 
     def __init__(self, cache: Path, conversation_columns: frozenset[str]) -> None:

@@ -5,14 +5,15 @@ columns of Arrow's JSON type, and parses them when a row is read. pyarrow does n
 """
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
+
+from hf_rlhf.data.values import decode_json_text
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from datasets import Dataset
 
-Decode = Callable[[Any], Any]
 _BATCH = 1000
 _GATHERED = 10_000
 """Rows of a shuffled dataset that are brought into order at a time."""
@@ -20,40 +21,30 @@ _GATHERED = 10_000
 
 def arrow_rows(table: "pa.Table | pa.RecordBatch") -> Iterator[dict[str, Any]]:
     """Yield each row of a table. A text of a JSON column that is no JSON stays as it is."""
-    held = {field.name: decode for field in table.schema if (decode := _decoder(field.type))}
+    with_json = [field for field in table.schema if "arrow.json" in str(field.type)]
     for values in table.to_pylist():
-        for name, decode in held.items():
-            values[name] = decode(values[name])
+        for field in with_json:
+            values[field.name] = _decoded(values[field.name], field.type)
         yield values
 
 
-def _decoder(kind: "pa.DataType") -> Decode | None:
+def _decoded(value: Any, kind: "pa.DataType") -> Any:
     import pyarrow as pa
 
     if isinstance(kind, pa.JsonType):
-        return _parsed
-    if pa.types.is_struct(kind):
-        inside = {field.name: decode for field in kind if (decode := _decoder(field.type))}
-        return (lambda value: _fields(value, inside)) if inside else None
-    lists = pa.types.is_list(kind) or pa.types.is_large_list(kind)
-    if (lists or pa.types.is_fixed_size_list(kind)) and (inner := _decoder(kind.value_type)):
-        return lambda value: None if value is None else [inner(item) for item in value]
-    return None
+        return decode_json_text(value)
+    if isinstance(value, dict) and pa.types.is_struct(kind):
+        return {field.name: _decoded(value[field.name], field.type) for field in kind}
+    if isinstance(value, list) and _is_list(kind):
+        return [_decoded(element, kind.value_type) for element in value]
+    return value
 
 
-def _parsed(value: Any) -> Any:
-    if not isinstance(value, str):
-        return value
-    try:
-        return json.loads(value)
-    except ValueError:
-        return value
+def _is_list(kind: "pa.DataType") -> bool:
+    from pyarrow import types
 
-
-def _fields(value: Any, inside: dict[str, Decode]) -> Any:
-    if value is None:
-        return None
-    return {**value, **{name: decode(value[name]) for name, decode in inside.items()}}
+    checks = (types.is_list, types.is_large_list, types.is_fixed_size_list)
+    return any(check(kind) for check in checks)
 
 
 def rows_digest(rows: "Dataset") -> str:
@@ -117,10 +108,12 @@ def _add_values(digest: Any, values: "pa.Array") -> None:
     digest.update(np.packbits(values.is_valid().to_numpy(zero_copy_only=False)))
     values, kind = values.drop_null(), values.type  # what lies under a null is undefined
     if types.is_struct(kind):
-        for name, field in sorted(zip((item.name for item in kind), values.flatten(), strict=True)):
+        for name, field in sorted(
+            zip((field.name for field in kind), values.flatten(), strict=True)
+        ):
             digest.update(name.encode())
             _add_values(digest, field)
-    elif types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+    elif _is_list(kind):
         _add_values(digest, pc.list_value_length(values))
         _add_values(digest, values.flatten())
     elif types.is_boolean(kind) or types.is_integer(kind) or types.is_floating(kind):

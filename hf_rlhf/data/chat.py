@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hf_rlhf.data.rejected import BadRow
+from hf_rlhf.data.sources import Row
 from hf_rlhf.data.values import TURNS, decode_json_text, describe_value, value_kind
 
 Turn = dict[str, str]
@@ -35,26 +36,22 @@ _MARK = re.compile(r"\n\n(Human|Assistant):")
 _WINDOWS_MARK = re.compile(r"\r\n\r\n(Human|Assistant):")
 
 
-def parse_turns(value: Any, where: str, column: str) -> list[Turn]:
+def parse_turns(row: Row, column: str) -> list[Turn]:
     """Return the turns in a column: a list of turns, or the same as JSON text. Raises BadRow.
 
     An empty system turn at the beginning is dropped: many tools export one without a prompt.
     """
+    value = row.values[column]
     if isinstance(value, str):
         try:
             value = json.loads(value)
         except (ValueError, RecursionError) as error:
-            raise BadRow(
-                f"wrong_type:{column}",
-                f"{where}: field {column!r}: is not a JSON list: {error}.",
-            ) from error
+            problem = f"{row.at(column)}: is not a JSON list: {error}."
+            raise BadRow(f"wrong_type:{column}", problem) from error
     if not isinstance(value, Sequence):
-        raise BadRow(
-            f"wrong_type:{column}",
-            f"{where}: field {column!r}: is {describe_value(value)}, expected a list of turns.",
-        )
+        raise BadRow.wrong_type(column, row.at(column), value, "a list of turns.")
     turns = [
-        parse_turn(turn, f"{where}: field {column!r}, turn {number}")
+        parse_turn(turn, f"{row.at(column)}, turn {number}")
         for number, turn in enumerate(value, start=1)
     ]
     without_prompt = turns and turns[0]["role"] == "system" and not turns[0]["content"].strip()
@@ -88,7 +85,7 @@ def parse_turn(value: Any, where: str) -> Turn:
 
 
 def _not_a_turn(value: Any, fields: Mapping[str, Any], where: str) -> BadRow:
-    nested = isinstance(value, list) or any(isinstance(item, list) for item in fields.values())
+    nested = isinstance(value, list) or any(isinstance(inner, list) for inner in fields.values())
     cure = " A row holds one conversation: write a row for each." if nested else ""
     keys = f" with the keys {', '.join(map(str, fields))}" if fields else ""
     return BadRow(
@@ -99,59 +96,65 @@ def _not_a_turn(value: Any, fields: Mapping[str, Any], where: str) -> BadRow:
 
 
 def _text(content: Any, where: str) -> str:
-    parts = content if isinstance(content, list) else [{"type": "text", "text": content}]
-    return "".join(_part_text(part, where) for part in parts)
+    texts = []
+    for part in content if isinstance(content, list) else [content]:
+        fields = part if isinstance(part, Mapping) else {"text": part}
+        if not isinstance(text := fields.get("text"), str):
+            kind = fields.get("type") or "text"
+            problem = f"is {describe_value(text)}"
+            if kind != "text":
+                problem = f"has a part of type {kind!r}"
+            raise BadRow("wrong_type:content", f"{where}: the content {problem}, expected a text.")
+        texts.append(text)
+    return "".join(texts)
 
 
-def _part_text(part: Any, where: str) -> str:
-    text = part.get("text") if isinstance(part, Mapping) else part
-    if isinstance(text, str):
-        return text
-    kind = part.get("type") if isinstance(part, Mapping) else None
-    problem = f"is {describe_value(text)}"
-    if kind not in (None, "text"):
-        problem = f"has a part of type {kind!r}"
-    raise BadRow("wrong_type:content", f"{where}: the content {problem}, expected a text.")
+def conversation_turns(value: Any) -> list[dict[str, Any]]:
+    """Return the objects of a conversation, which may be JSON text; none for any other value.
+
+    Each has `content` and a `role` that is a value of `ROLES`, or as it is written where that is
+    no known one; nothing is checked.
+    """
+    turns = []
+    for turn in _objects(value):
+        role = str(turn.get("role") or turn.get("from")).lower()
+        content = turn.get("content") or turn.get("value")
+        turns.append({**turn, "role": ROLES.get(role, role), "content": content})
+    return turns
 
 
-def turn_role(turn: Mapping[str, Any]) -> str:
-    """Return a turn's role as a value of `ROLES`, or as it is written where that is unknown."""
-    role = str(turn.get("role") or turn.get("from")).lower()
-    return ROLES.get(role, role)
-
-
-def raw_turns(value: Any) -> list[Mapping[str, Any]]:
-    """Return the objects of a conversation, which may be JSON text; none for any other value."""
-    turns = decode_json_text(value) if value_kind(value) == TURNS else value
-    is_list = isinstance(turns, list) and all(isinstance(turn, Mapping) for turn in turns)
-    return turns if is_list else []
+def _objects(value: Any) -> list[Mapping[str, Any]]:
+    objects = decode_json_text(value) if value_kind(value) == TURNS else value
+    is_list = isinstance(objects, list) and all(isinstance(turn, Mapping) for turn in objects)
+    return objects if is_list else []
 
 
 def unread_turn_keys(value: Any) -> list[str]:
     """Return the keys of turns that are not read, such as `weight`, once for each turn."""
     return [
         key
-        for turn in ([value] if isinstance(value, Mapping) else raw_turns(value))
+        for turn in ([value] if isinstance(value, Mapping) else _objects(value))
         for key, content in turn.items()
         if key not in _TURN_KEYS and content not in (None, [], {}, "")
     ]
 
 
-def tools_json(values: Mapping[str, Any], where: str) -> str | None:
+def tools_json(row: Row) -> str | None:
     """Return a row's `tools` as JSON text, None for none. Raises BadRow.
 
     As text, because a table would give each schema the keys of all others, with nulls, and a chat
     template would write them out. TRL parses it.
     """
-    tools = decode_json_text(values["tools"])
+    tools = decode_json_text(row.values["tools"])
     if not tools:
         return None
     if not isinstance(tools, list) or not all(isinstance(tool, Mapping) for tool in tools):
-        raise BadRow(
-            "wrong_type:tools",
-            f"{where}: field 'tools': is {describe_value(values['tools'])}, expected a list of "
-            "JSON schemas, or the same as JSON text: the chat template gets this column. If it is "
-            "something else, rename it (`columns`), or leave it out (`keep`).",
+        raise BadRow.wrong_type(
+            "tools",
+            row.at("tools"),
+            row.values["tools"],
+            "a list of JSON schemas, or the same as JSON text: the chat template gets this column. "
+            "If it is something else, rename it (`columns`), or leave it out (`keep`).",
         )
     return json.dumps(tools, ensure_ascii=False)
 
@@ -198,7 +201,7 @@ def split_transcript(text: str, where: str) -> list[Turn]:
 
 
 def _plain_line_ends(text: str) -> str:
-    """Return a transcript whose marks stand after Windows line ends with plain line ends."""
+    """Return a transcript with plain line ends, if its marks follow Windows line ends."""
     return text.replace("\r\n", "\n") if _WINDOWS_MARK.search(text) else text
 
 

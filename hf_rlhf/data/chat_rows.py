@@ -24,12 +24,12 @@ from hf_rlhf.data.arrow_files import (
 )
 from hf_rlhf.data.chat import tools_json, unread_turn_keys
 from hf_rlhf.data.examples import Example
-from hf_rlhf.data.forms import known_schemas
+from hf_rlhf.data.forms import Margin, PreferenceLabel, chat_schemas
 from hf_rlhf.data.rejected import BadRow, RejectedRows, convert_rows, format_counts
 from hf_rlhf.data.schemas import DetectedSchema, Schema, detect_schema
 from hf_rlhf.data.sources import Row, Rows, read_rows
 from hf_rlhf.data.splits import Selection, Split, row_hashes, select
-from hf_rlhf.data.trl_format import COLUMNS, TrlFormat
+from hf_rlhf.data.trl_format import COLUMNS, ChatForm, TrlFormat
 from hf_rlhf.data.values import arrow_problem
 from hf_rlhf.distributed import rank
 from hf_rlhf.errors import DataError
@@ -88,26 +88,36 @@ class ChatRowArguments(Split):
                 "column to another name with `columns`, and keep that."
             )
 
-    @classmethod
-    def of(cls, arguments: Mapping[str, Any]) -> "ChatRowArguments":
-        """Take what belongs here from an adapter's arguments, such as its `locals()`."""
-        names = {item.name for item in fields(cls)}
-        return cls(**{name: value for name, value in arguments.items() if name in names})
 
-
-def load_chat_rows(form: str, table: Sequence[Schema], arguments: ChatRowArguments) -> Loaded:
-    """Load the rows that `arguments` describe, with a report of what happened to them.
+def load_chat_rows(
+    form: ChatForm,
+    arguments: Mapping[str, Any],
+    *,
+    label: PreferenceLabel = "better",
+    margin: Margin = "column",
+) -> Loaded:
+    """Load chat, preference or prompt rows, with a report on kept and dropped ones.
 
     Args:
-        form: TRL's format, a key of `COLUMNS`: sft, messages, preference or prompts.
-        table: the schemas that the rows may have, see `known_schemas`.
-        arguments: of the dataset adapter.
+        form: TRL's format: sft, messages, preference, unpaired or prompts.
+        arguments: of the dataset adapter, such as its `locals()`: those of `ChatRowArguments`.
+        label: of preferences, the label of PKU-SafeRLHF by which an answer is chosen.
+        margin: of preferences, where their margin comes from: the column `margin`,
+            `score_chosen` - `score_rejected`, or nowhere.
 
     Raises:
         DataError: no schema fits, or two do; too many rows cannot be used; a file cannot be read.
         ModelError: messages are wanted and the tokenizer has no chat template.
         DiskError: the cache of `datasets` cannot be written, or is full.
     """
+    names = {each.name for each in fields(ChatRowArguments)}
+    values = {name: value for name, value in arguments.items() if name in names}
+    return _load(form, ChatRowArguments(**values), chat_schemas(label, margin))
+
+
+def _load(
+    form: ChatForm, arguments: ChatRowArguments, schemas: Mapping[str, Sequence[Schema]]
+) -> Loaded:
     trl_format = TrlFormat.of(form, arguments)
     source = read_rows(
         arguments.path,
@@ -118,20 +128,20 @@ def load_chat_rows(form: str, table: Sequence[Schema], arguments: ChatRowArgumen
     train, held_out = arguments.sources(source)
     splits = [train] if held_out is None else [train, held_out]
     schema = detect_schema(
-        table,
+        schemas["sft" if form == "messages" else form],
         splits,
         source=source.name,
         name=arguments.schema,
         max_share=arguments.max_rejected_share,
-        other_tables=known_schemas,
+        other_tables=chat_schemas(),
     )
     _print(
         f"{source.name}: {form} rows, schema {schema.schema.name}: {schema.why}; as {trl_format}."
     )
     with ExitStack() as stack:
         cache = stack.enter_context(arrow_cache())
-        own = frozenset(COLUMNS[form])
-        written = [stack.enter_context(ArrowRows(cache, own)) for _ in splits]
+        columns = frozenset(COLUMNS[form])
+        written = [stack.enter_context(ArrowRows(cache, columns)) for _ in splits]
         conversion = _Conversion(arguments, schema, trl_format)
         conversion.run(source.name, splits, written)
         hashes = [rows.hashes() for rows in written]
@@ -207,7 +217,6 @@ class _Conversion:
             for rows, target in zip(splits, written, strict=True):
                 for batch in self._batches(rows):
                     target.add(self._converted(batch))
-            self.rejected.finish()
         self.rejected.check_share(name, self.rows_read, self.arguments.max_rejected_share)
         self._check(name)
 
@@ -247,7 +256,7 @@ class _Conversion:
 
     def _example(self, row: Row, number: int) -> tuple[Row, Example]:
         if self._uses_tools and row.values.get("tools") is not None:
-            row = replace(row, values={**row.values, "tools": tools_json(row.values, row.where)})
+            row = replace(row, values={**row.values, "tools": tools_json(row)})
         example = self._checked(row, self.schema.example(row))
         self._check_extra_columns(row)
         self.rows_read += 1
@@ -283,8 +292,8 @@ class _Conversion:
             if problem := arrow_problem(row.values[name]):
                 raise BadRow(
                     f"unfit:{name}",
-                    f"{row.where}: field {name!r}: {problem}. Write it as text, or leave the "
-                    "column out (`keep`).",
+                    f"{row.at(name)}: {problem}. Write it as text, or leave the column out "
+                    "(`keep`).",
                 )
 
     def _converted(self, batch: Sequence[tuple[Row, Example]]) -> list[ConvertedRow]:
@@ -294,6 +303,8 @@ class _Conversion:
             if example.margin is not None:
                 columns["margin"] = example.margin
                 self.margins += 1
+            if self.trl_format.form == "unpaired":
+                columns["label"] = example.label
             columns |= self._extra_columns(row)
             for name in self.schema.schema.needs:
                 if keys := unread_turn_keys(row.values.get(name)):
@@ -309,10 +320,10 @@ class _Conversion:
             return
         tools = [row.values.get("tools") if self._uses_tools else None for row, _ in batch]
         lengths = self.trl_format.lengths([example for _, example in batch], tools)
-        for pair, (prompt, whole) in zip(batch, lengths, strict=True):
+        for pair, (prompt, total) in zip(batch, lengths, strict=True):
             if max_prompt is not None and prompt > max_prompt:
                 self.skipped["prompt_too_long"] += 1
-            elif max_tokens is not None and whole > max_tokens:
+            elif max_tokens is not None and total > max_tokens:
                 self.skipped["too_long"] += 1
             else:
                 yield pair
@@ -344,7 +355,7 @@ def _answer_names(example: Example) -> tuple[str, ...]:
 
 
 def _characters(value: Any) -> int:
-    """Return about how many characters a value holds, however deep they are."""
+    """Return roughly how many characters a value has, at any depth."""
     if isinstance(value, (str, bytes)):
         return len(value)
     if isinstance(value, Mapping):

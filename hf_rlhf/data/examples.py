@@ -9,7 +9,6 @@ from hf_rlhf.data.chat import Turn, check_turn_order, parse_turn, parse_turns, s
 from hf_rlhf.data.rejected import BadRow
 from hf_rlhf.data.sources import Row
 from hf_rlhf.data.values import (
-    TEXT,
     TRANSCRIPT,
     TURN,
     TURNS,
@@ -17,11 +16,6 @@ from hf_rlhf.data.values import (
     describe_value,
     value_kind,
 )
-
-PROMPT = (TEXT, TRANSCRIPT, TURNS)
-ANSWER = (TEXT, TURN, TURNS)
-ALPACA = ("input", "history")
-"""Columns that may stand beside `instruction`."""
 
 
 @dataclass(frozen=True)
@@ -33,21 +27,26 @@ class Example:
     answers: tuple[str, ...] = ()
     """None for a prompt, the response for SFT, chosen and rejected for a preference."""
     margin: float | None = None
+    label: bool | None = None
+    """Whether a judged response is a good one."""
     skip: str = ""
-    """Why the row is left out although nothing is wrong with it, such as `label_false`."""
+    """Why a valid row is left out, such as `label_false`."""
 
 
 def prompt_history(row: Row, column: str) -> list[Turn]:
     """Return a prompt column as turns that end with the user's. Raises BadRow.
 
-    A text is one user turn; a transcript ends with an open `Assistant:`.
+    A text is one user turn; a transcript ends with an open `Assistant:`; an `instruction` has
+    Alpaca's columns beside it.
     """
-    value, where = row.values[column], f"{row.where}: field {column!r}"
+    value = row.values[column]
     kind = value_kind(value)
-    if kind == TURNS:
-        turns = parse_turns(value, row.where, column)
+    if column == "instruction":
+        turns = _instruction_turns(row)
+    elif kind == TURNS:
+        turns = parse_turns(row, column)
     elif kind == TRANSCRIPT:
-        turns = split_transcript(value, where)
+        turns = split_transcript(value, row.at(column))
         if not turns[-1]["content"].strip():
             turns.pop()
     else:
@@ -55,33 +54,22 @@ def prompt_history(row: Row, column: str) -> list[Turn]:
     return checked_history(row, column, turns)
 
 
-def instruction_history(row: Row) -> list[Turn]:
-    """Return Alpaca's columns as turns that end with the user's. Raises BadRow.
-
-    That is `instruction`, and `input` after a blank line if there is one; before them the pairs of
-    prompt and answer in `history`.
-    """
+def _instruction_turns(row: Row) -> list[Turn]:
+    """Return the pairs in `history`, then `instruction` and, after a blank line, `input`."""
     text, more = row.values["instruction"], row.values.get("input")
     if more is not None and not isinstance(more, str):
-        raise BadRow(
-            "wrong_type:input",
-            f"{row.where}: field 'input': is {describe_value(more)}, expected a text.",
-        )
+        raise BadRow.wrong_type("input", row.at("input"), more, "a text.")
     if text.strip() and (more or "").strip():
         text = f"{text}\n\n{more}"
-    turns = [*_earlier_turns(row), {"role": "user", "content": text}]
-    return checked_history(row, "instruction", turns)
+    return [*_earlier_turns(row), {"role": "user", "content": text}]
 
 
 def _earlier_turns(row: Row) -> list[Turn]:
     value = row.values.get("history")
     pairs = decode_json_text(value) or []
     if not isinstance(pairs, list) or not all(map(_is_text_pair, pairs)):
-        raise BadRow(
-            "wrong_type:history",
-            f"{row.where}: field 'history': is {describe_value(value)}, expected a list of pairs "
-            "of prompt and answer. If it is something else, rename it (`columns`).",
-        )
+        expected = "a list of pairs of prompt and answer. If it is something else, rename it"
+        raise BadRow.wrong_type("history", row.at("history"), value, f"{expected} (`columns`).")
     return [
         {"role": role, "content": text}
         for pair in pairs
@@ -99,18 +87,18 @@ def checked_history(row: Row, column: str, turns: Sequence[Turn]) -> list[Turn]:
     history = _with_system(row, turns)
     prompts = [turn["content"] for turn in turns if turn["role"] == "user"]
     if prompts and not any(text.strip() for text in prompts):
-        raise BadRow("empty_prompt", f"{row.where}: field {column!r}: is empty, expected a prompt.")
-    check_turn_order(history, f"{row.where}: field {column!r}")
+        raise BadRow("empty_prompt", f"{row.at(column)}: is empty, expected a prompt.")
+    check_turn_order(history, row.at(column))
     return history
 
 
-def without_answer(row: Row, column: str, turns: Sequence[Turn]) -> Sequence[Turn]:
+def without_answer(row: Row, column: str, turns: list[Turn]) -> list[Turn]:
     """Return a conversation without the answer at its end. Raises BadRow if it has two of them."""
     if [turn["role"] for turn in turns[-2:]] == ["assistant", "assistant"]:
         raise BadRow(
             "two_final_answers",
-            f"{row.where}: field {column!r}: the last two turns are both assistant's, so it is "
-            "unclear which of them is the answer. Join them to one turn, or remove one.",
+            f"{row.at(column)}: the last two turns are both assistant's, so it is unclear which of "
+            "them is the answer. Join them to one turn, or remove one.",
         )
     return turns[:-1]
 
@@ -120,10 +108,7 @@ def _with_system(row: Row, turns: Sequence[Turn]) -> list[Turn]:
     if system is None or (isinstance(system, str) and not system.strip()):
         return list(turns)
     if not isinstance(system, str):
-        raise BadRow(
-            "wrong_type:system",
-            f"{row.where}: field 'system': is {describe_value(system)}, expected a text.",
-        )
+        raise BadRow.wrong_type("system", row.at("system"), system, "a text.")
     if turns and turns[0]["role"] == "system":
         if turns[0]["content"] == system:
             return list(turns)
@@ -136,20 +121,20 @@ def _with_system(row: Row, turns: Sequence[Turn]) -> list[Turn]:
 
 def answer_text(row: Row, column: str, history: Sequence[Turn] = ()) -> str:
     """Return an answer: a text, one assistant turn, or `history` and that turn. Raises BadRow."""
-    value, where = row.values[column], f"{row.where}: field {column!r}"
+    value = row.values[column]
     kind = value_kind(value)
     if kind == TURNS:
-        turns = _after_history(parse_turns(value, row.where, column), history)
+        turns = _after_history(parse_turns(row, column), history)
     elif kind == TURN:
-        turns = [parse_turn(value, where)]
+        turns = [parse_turn(value, row.at(column))]
     else:
         turns = [{"role": "assistant", "content": value}]
     if [turn["role"] for turn in turns] != ["assistant"]:
         roles = ", ".join(turn["role"] for turn in turns) or "none"
         raise BadRow(
             "answer_not_one_turn",
-            f"{where}: holds the turns {roles}, expected the prompt and one assistant turn, or "
-            "that turn alone.",
+            f"{row.at(column)}: holds the turns {roles}, expected the prompt and one assistant "
+            "turn, or that turn alone.",
         )
     return turns[0]["content"]
 
@@ -172,6 +157,6 @@ def finite_number(row: Row, column: str) -> float:
     if isinstance(value, bool) or not math.isfinite(number):
         raise BadRow(
             f"not_a_number:{column}",
-            f"{row.where}: field {column!r}: is {describe_value(value)}, expected a finite number.",
+            f"{row.at(column)}: is {describe_value(value)}, expected a finite number.",
         )
     return number

@@ -1,37 +1,38 @@
 """File formats: one file to (place, fields), a piece at a time, whatever its size.
 
-Every error is a `DataError` that begins with file and line (or row). One that concerns a
-single row, behind which the file can be read on, stands in the place of that row's fields; others
-are raised.
-pyarrow is imported when needed.
+Every error is a `DataError` that begins with file and line (or row). If it concerns a single row,
+it is yielded in place of that row's fields, and reading continues; others are raised. pyarrow is
+imported when needed.
 """
 
-import codecs
 import csv
-import gzip
+import io
 import json
 import re
-import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from hf_rlhf.data.arrow_rows import arrow_rows
-from hf_rlhf.data.other_forms import refuse_other_form, what_object
+from hf_rlhf.data.lines import (
+    GZIP_ERRORS,
+    PIECE,
+    damaged_gzip,
+    has_json_lines,
+    open_binary,
+    read_lines,
+    refuse_utf16,
+)
 from hf_rlhf.errors import DataError
 
 LONGEST_CSV_FIELD = 1 << 28
 """Characters. Python's own limit of 131,072 is less than one page of tool output."""
 
-PIECE = 1 << 20
-"""Bytes of a JSON array that are read at a time."""
-
-Placed = tuple[str, dict[str, Any] | DataError]
+LocatedRow = tuple[str, dict[str, Any] | DataError]
 """The location for error messages (`rows.jsonl:12`), and the row's fields, or its fault."""
 
-_BOM = codecs.BOM_UTF8
+_ROWS_KEYS = ("data", "rows", "examples", "instances", "train")
 _SPACE = re.compile(r"[ \t\n\r]*")
 
 
@@ -59,12 +60,6 @@ class _Decoder(json.JSONDecoder):
             _refuse_half_characters(value, where)
 
 
-def _binary(path: Path) -> IO[bytes] | gzip.GzipFile:
-    if path.name.lower().endswith(".gz"):
-        return gzip.open(path, "rb")
-    return path.open("rb")
-
-
 def repeated_key(text: str) -> str | None:
     """Return a key that occurs twice in one object of a JSON text, or None."""
     decoder = _Decoder()
@@ -72,76 +67,29 @@ def repeated_key(text: str) -> str | None:
     return decoder.repeated
 
 
-def _raw_lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    number = 0
-    with _whole_gzip(path, lambda: number + 1), _binary(path) as file:
-        for number, raw in enumerate(file, start=1):
-            yield number, raw.removeprefix(_BOM) if number == 1 else raw
-
-
-def _decoded(data: bytes, where: str) -> str:
+def _decode(data: bytes, where: str) -> str:
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise _not_utf8(error, where, data, error.start) from error
-
-
-def _pieces(path: Path) -> Iterator[str]:
-    """Yield the text of a file in pieces of at most `PIECE` bytes, though it be one line."""
-    decoder = codecs.getincrementaldecoder("utf-8")()
-    line, before = 1, 0
-    with _whole_gzip(path, lambda: line), _binary(path) as file:
-        for raw in iter(lambda: file.readline(PIECE), b""):
-            data = raw.removeprefix(_BOM) if line == 1 and not before else raw
-            try:
-                yield decoder.decode(data)
-            except UnicodeDecodeError as error:
-                at = before + error.start
-                raise _not_utf8(error, f"{path}:{line}", error.object, at) from error
-            ended = raw.endswith(b"\n")
-            line, before = (line + 1, 0) if ended else (line, before + len(raw))
-        try:
-            decoder.decode(b"", final=True)
-        except UnicodeDecodeError as error:
-            raise _not_utf8(error, f"{path}:{line}", error.object, before) from error
-
-
-@contextmanager
-def _whole_gzip(path: Path, line: Callable[[], int]) -> Iterator[None]:
-    try:
-        yield
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise DataError(
-            f"{path}:{line()}: the gzip data breaks off or is damaged ({error}). "
-            "Get the file again."
+            f"{where}: is not UTF-8: byte 0x{data[error.start]:02x} at byte {error.start + 1} of "
+            "the line. Convert it: iconv -f ENCODING -t utf-8 FILE."
         ) from error
 
 
-def _not_utf8(error: UnicodeDecodeError, where: str, data: bytes, at: int) -> DataError:
-    hint = " It looks like UTF-16." if data[:2] in (b"\xff\xfe", b"\xfe\xff") else ""
-    return DataError(
-        f"{where}: is not UTF-8: byte 0x{data[error.start]:02x} at byte {at + 1} of "
-        f"the line.{hint} Convert it: iconv -f ENCODING -t utf-8 FILE."
-    )
-
-
-def _json_lines(path: Path) -> Iterator[Placed]:
-    first = True
-    for number, data in _raw_lines(path):
-        if not data.strip():
+def _json_lines(path: Path) -> Iterator[LocatedRow]:
+    for line in read_lines(path):
+        if not line.content.strip():
             continue
-        where = f"{path}:{number}"
+        where = f"{path}:{line.number}"
         try:
-            yield where, _object(_parsed(_decoded(data, where), path, number), where)
+            text = _decode(line.content, where)
+            yield where, _as_object(_parse(text, path, line.number), where)
         except DataError as error:
-            if first:
-                with _whole_gzip(path, lambda: number):  # noqa: B023 - left before the next line
-                    refuse_other_form(data, path, lambda: _binary(path))
             yield where, error
-        first = False
 
 
-def _parsed(text: str, path: Path, line: int) -> Any:
+def _parse(text: str, path: Path, line: int) -> Any:
     decoder = _Decoder()
     try:
         value = decoder.decode(text)
@@ -149,7 +97,9 @@ def _parsed(text: str, path: Path, line: int) -> Any:
         problem = f"{error.msg.removesuffix(' at')} at column {error.colno}"
         cut = "" if text.endswith("\n") else " The last line has no end: was the file cut off?"
         where = f"{path}:{line + error.lineno - 1}"
-        raise DataError(f"{where}: is not valid JSON: {problem}.{cut} Mend that line.") from error
+        raise DataError(
+            f"{where}: is not valid JSON: {problem}.{cut} Correct that line."
+        ) from error
     except (ValueError, RecursionError) as error:
         raise DataError(f"{path}:{line}: is not usable JSON: {error}.") from error
     decoder.refuse_odd(value, text, f"{path}:{line}")
@@ -167,7 +117,7 @@ def _refuse_half_characters(value: Any, where: str) -> None:
         ) from error
 
 
-def _object(value: Any, where: str) -> dict[str, Any]:
+def _as_object(value: Any, where: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise DataError(
             f"{where}: is {type(value).__name__}, expected a JSON object with one key per column."
@@ -175,36 +125,54 @@ def _object(value: Any, where: str) -> dict[str, Any]:
     return value
 
 
-def _json(path: Path) -> Iterator[Placed]:
-    window = _Window(path)
-    if window.next() == "{":
-        # Many tools write JSON Lines into files called .json.
-        yield from _lines_of_json(path)
+def _json(path: Path) -> Iterator[LocatedRow]:
+    if has_json_lines(path):
+        yield from _json_lines(path)
         return
-    for number, value in enumerate(_items(window), start=1):
-        where = f"{path}, row {number}"
-        try:
-            yield where, value if isinstance(value, DataError) else _object(value, where)
-        except DataError as error:
-            yield where, error
+    window = _Window(path)
+    if window.next() != "{":
+        for number, value in enumerate(_elements(window), start=1):
+            where = f"{path}, row {number}"
+            try:
+                yield where, value if isinstance(value, DataError) else _as_object(value, where)
+            except DataError as error:
+                yield where, error
+        return
+    value = window.value()
+    if window.next() == "{":  # JSON Lines, of which the first is very long
+        yield from _json_lines(path)
+        return
+    if window.next():
+        raise window.fault("Extra data")
+    if not isinstance(value, DataError) and (problem := _table_in(value)):
+        raise DataError(f"{path}:1: {problem}")
+    yield f"{path}:1", value
 
 
-def _lines_of_json(path: Path) -> Iterator[Placed]:
-    rows = _json_lines(path)
-    where, first = next(rows)
-    if isinstance(first, DataError):
-        hint = "A .json file holds an array of objects, or one whole object a line."
-        raise DataError(f"{first} {hint}") from first
-    second = next(rows, None)
-    if second is None and (what := what_object(first)):
-        raise DataError(f"{where}: {what}")
-    yield where, first
-    if second is not None:
-        yield second
-    yield from rows
+def _table_in(value: dict[str, Any]) -> str:
+    """Describe an object that contains rows; "" for one that may be a row."""
+    inner = list(value.values())
+    alike = len(inner) > 1 and all(map(_is_object, inner))
+    if alike and len({frozenset(fields) for fields in inner}) == 1:
+        keys = ", ".join(map(repr, list(value)[:2]))
+        return (
+            f"holds one object of {len(inner)} objects ({keys}, …): "
+            "its values look like the rows. Write them as an array, without their keys."
+        )
+    lists = [part for part in inner if isinstance(part, list) and not any(map(_is_object, part))]
+    if len(lists) == len(inner) > 1 and len(set(map(len, lists))) == 1:
+        return "holds one object of lists, a column-oriented table. Write one object per row."
+    for key in _ROWS_KEYS:
+        if isinstance(value.get(key), list) and all(map(_is_object, value[key])):
+            return f"holds one object whose {key!r} looks like the rows. Write only that array."
+    return ""
 
 
-def _items(window: "_Window") -> Iterator[Any]:
+def _is_object(value: Any) -> bool:
+    return isinstance(value, dict)
+
+
+def _elements(window: "_Window") -> Iterator[Any]:
     if window.next() != "[":
         raise DataError(f"{window.path}: begins with {window.next()!r}, expected an array, `[`.")
     window.take()
@@ -221,12 +189,26 @@ def _items(window: "_Window") -> Iterator[Any]:
         raise window.fault("Extra data")
 
 
+def _text_pieces(path: Path) -> Iterator[str]:
+    """Yield the text of a file in pieces of at most `PIECE` characters, though it be one line."""
+    with open_binary(path) as binary:
+        refuse_utf16(binary.read(2), path)
+        binary.seek(0)
+        with io.TextIOWrapper(binary, "utf-8-sig", newline="") as file:
+            try:
+                yield from iter(lambda: file.read(PIECE), "")
+            except UnicodeDecodeError:
+                for line in read_lines(path):  # to say where
+                    _decode(line.content, f"{path}:{line.number}")
+                raise
+
+
 class _Window:
     """The part of a JSON text that is being parsed; what has been parsed is forgotten."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._pieces = _pieces(path)
+        self._pieces = _text_pieces(path)
         self._text, self._at = "", 0
         self._line, self._column = 1, 0  # of the beginning of `_text`
         self._ended = False
@@ -281,7 +263,7 @@ class _Window:
         hint = " The file ends before the value does: was it cut off?" if cut else ""
         problem = problem.removesuffix(" at").removesuffix(" starting")
         return DataError(
-            f"{where}: is not valid JSON: {problem} at column {column}.{hint} Mend that line."
+            f"{where}: is not valid JSON: {problem} at column {column}.{hint} Correct that line."
         )
 
     def _where(self, offset: int) -> tuple[str, int]:
@@ -299,7 +281,10 @@ class _Window:
         pieces = [self._text[self._at :]]
         wanted = max(PIECE, len(pieces[0]))
         while not self._ended and wanted > 0:
-            piece = next(self._pieces, "")
+            try:
+                piece = next(self._pieces, "")
+            except GZIP_ERRORS as error:
+                raise damaged_gzip(self.path, self._line, error) from error
             self._ended = not piece
             pieces.append(piece)
             wanted -= len(piece)
@@ -308,9 +293,9 @@ class _Window:
         return grown
 
 
-def _delimited(path: Path, delimiter: str) -> Iterator[Placed]:
+def _delimited(path: Path, delimiter: str) -> Iterator[LocatedRow]:
     csv.field_size_limit(max(csv.field_size_limit(), LONGEST_CSV_FIELD))
-    lines = (_decoded(data, f"{path}:{number}") for number, data in _raw_lines(path))
+    lines = (_decode(line.content, f"{path}:{line.number}") for line in read_lines(path))
     reader = csv.DictReader(lines, delimiter=delimiter, strict=True)
     start = 1
     try:
@@ -341,7 +326,7 @@ def _incomplete(values: dict[Any, Any], where: str, names: Iterable[str]) -> Dat
     )
 
 
-def _parquet(path: Path) -> Iterator[Placed]:
+def _parquet(path: Path) -> Iterator[LocatedRow]:
     import pyarrow
     import pyarrow.parquet
 
@@ -359,7 +344,7 @@ def _parquet(path: Path) -> Iterator[Placed]:
         ) from error
 
 
-READERS: Mapping[str, Callable[[Path], Iterator[Placed]]] = {
+READERS: Mapping[str, Callable[[Path], Iterator[LocatedRow]]] = {
     ".jsonl": _json_lines,
     ".ndjson": _json_lines,
     ".json": _json,

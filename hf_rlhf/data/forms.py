@@ -5,18 +5,15 @@ docs/reference/classic-data.md lists them all.
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, Literal
 
-from hf_rlhf.data.chat import Turn, parse_turns, raw_turns, split_transcript_pair, turn_role
+from hf_rlhf.data.chat import Turn, conversation_turns, parse_turns, split_transcript_pair
 from hf_rlhf.data.examples import (
-    ALPACA,
-    ANSWER,
-    PROMPT,
     Example,
     answer_text,
     checked_history,
     finite_number,
-    instruction_history,
     prompt_history,
     without_answer,
 )
@@ -25,31 +22,52 @@ from hf_rlhf.data.schemas import Schema
 from hf_rlhf.data.sources import Row
 from hf_rlhf.data.values import FLAG, NUMBER, TEXT, TRANSCRIPT, TURN, TURNS, describe_value
 
-Make = Callable[[Row], Example]
 PreferenceLabel = Literal["better", "safer"]
 Margin = Literal["column", "scores", "none"]
 
+_ANSWER = (TEXT, TURN, TURNS)
+_PROMPT = (TEXT, TRANSCRIPT, TURNS)
 _CONVERSATIONS = ("messages", "conversations")
+_PROMPTS = {"instruction": (TEXT,), **dict.fromkeys(_CONVERSATIONS, (TURNS,))}
+"""Column of a prompt -> its kinds of value; those of others are `_PROMPT`."""
+_ALPACA = ("input", "history")
+"""Optional columns beside `instruction`."""
 _PAIR = ("chosen", "rejected")
+_TRANSCRIPTS = dict.fromkeys(_PAIR, (TRANSCRIPT,))
+_MARGINS = {"column": ("margin",), "scores": ("score_chosen", "score_rejected"), "none": ()}
 # pandas writes a column of whole numbers with gaps as fractions.
 _BINARY = {"0": 0, "0.0": 0, "1": 1, "1.0": 1}
 _BOOLEANS = {"true": True, "false": False, **{key: bool(n) for key, n in _BINARY.items()}}
 
 
-def known_schemas(
+def chat_schemas(
     label: PreferenceLabel = "better", margin: Margin = "column"
 ) -> dict[str, tuple[Schema, ...]]:
-    """Return the schemas of each kind of row: `sft`, `preference`, `prompts`.
+    """Return the schemas of each kind of row: `sft`, `preference`, `unpaired`, `prompts`.
 
     Args:
         label: the label of PKU-SafeRLHF by which an answer is chosen.
         margin: where a preference's margin comes from: the column `margin`, `score_chosen` -
             `score_rejected`, or nowhere.
     """
-    pairs = _preference_schemas(label)
+    pairs, judged = _preference_schemas(label), _judged_responses()
+    good = "judged responses, of which those with label true are learnt; they are no pairs"
+    chosen = "preferences, of which the chosen answer is learnt"
+    optional = _MARGINS[margin] if margin == "column" else ()  # scores stay columns of their own
     return {
-        "sft": _sft_schemas(pairs),
-        "preference": tuple(_with_margin(schema, margin) for schema in pairs),
+        "sft": (
+            *(replace(schema, unless=(*schema.unless, "label")) for schema in _responses()),
+            *(_changed(schema, _skip_bad, about=good) for schema in judged),
+            *(
+                _changed(schema, _keep_chosen, about=chosen, name=f"{schema.name}:chosen")
+                for schema in pairs
+            ),
+        ),
+        "preference": tuple(
+            _changed(schema, partial(_add_margin, margin), optional=(*schema.optional, *optional))
+            for schema in pairs
+        ),
+        "unpaired": judged,
         "prompts": _prompt_schemas(),
     }
 
@@ -62,7 +80,7 @@ def row_kind(values: Mapping[str, Any]) -> str:
     """
     present = {name for name, value in values.items() if value is not None}
     for kind in ("preference", "sft", "prompts"):
-        for schema in _KNOWN[kind]:
+        for schema in _KINDS[kind]:
             if present >= schema.needs.keys() and present.isdisjoint(schema.unless):
                 column = next(iter(schema.needs))
                 is_conversation = kind == "sft" and column in _CONVERSATIONS
@@ -71,174 +89,119 @@ def row_kind(values: Mapping[str, Any]) -> str:
 
 
 def _conversation_kind(value: Any) -> str:
-    turns = raw_turns(value)
+    turns = conversation_turns(value)
     if not turns:
         return "unknown"
-    return "sft" if turn_role(turns[-1]) == "assistant" else "prompts"
+    return "sft" if turns[-1]["role"] == "assistant" else "prompts"
 
 
-def _sft_schemas(pairs: tuple[Schema, ...]) -> tuple[Schema, ...]:
-    """Rows with a boolean `label` (KTO's) are judged responses: those judged good are learnt."""
-    responses = (
+def _schema(
+    prompt: str,
+    answers: tuple[str, ...] = (),
+    *,
+    name: str = "",
+    kinds: tuple[str, ...] = _ANSWER,
+    unless: tuple[str, ...] = (),
+) -> Schema:
+    """Return the schema of a prompt's column and the columns of its answers, of these kinds."""
+
+    def make(row: Row) -> Example:
+        turns = prompt_history(row, prompt)
+        return Example(turns, tuple(answer_text(row, column, turns) for column in answers))
+
+    return Schema(
+        name or "_".join((prompt, *answers)),
+        {prompt: _PROMPTS.get(prompt, _PROMPT), **dict.fromkeys(answers, kinds)},
+        make,
+        optional=_ALPACA if prompt == "instruction" else (),
+        unless=unless,
+    )
+
+
+def _changed(schema: Schema, change: Callable[[Row, Example], Example], **fields: Any) -> Schema:
+    """Return a schema with other fields, whose examples are changed."""
+    return replace(schema, make=lambda row: change(row, schema.make(row)), **fields)
+
+
+def _responses() -> tuple[Schema, ...]:
+    columns = (
+        ("prompt", "response"),
+        ("prompt", "completion"),
+        ("question", "answer"),
+        ("instruction", "output"),
+    )
+    return (
+        *(_schema(prompt, (answer,)) for prompt, answer in columns),
         *(
-            Schema(f"{a}_{b}", {a: PROMPT, b: ANSWER}, _response(a, b))
-            for a, b in (("prompt", "response"), ("prompt", "completion"), ("question", "answer"))
-        ),
-        Schema(
-            "instruction_output",
-            {"instruction": (TEXT,), "output": ANSWER},
-            _instruction_response,
-            optional=ALPACA,
-        ),
-        *(
-            Schema(name, {name: (TURNS,)}, _conversation(name), unless=_PAIR)
+            Schema(name, {name: (TURNS,)}, partial(_answered, name), unless=_PAIR)
             for name in _CONVERSATIONS
         ),
     )
-    return (
-        *(replace(schema, unless=(*schema.unless, "label")) for schema in responses),
-        *(
-            replace(
-                schema,
-                name=f"{schema.name}_label",
-                needs={**schema.needs, "label": (FLAG, TEXT, NUMBER)},
-                make=_judged(schema.make),
-                about="judged responses, of which those with label true are learnt; they are no "
-                "pairs",
-            )
-            for schema in responses
-        ),
-        *(
-            replace(
-                schema,
-                name=f"{schema.name}:chosen",
-                make=_first_answer(schema.make),
-                about="preferences, of which the chosen answer is learnt",
-            )
-            for schema in pairs
-        ),
+
+
+def _judged_responses() -> tuple[Schema, ...]:
+    """Responses with a boolean `label`, as KTO learns from them."""
+    return tuple(
+        _changed(
+            schema,
+            _add_label,
+            name=f"{schema.name}_label",
+            needs={**schema.needs, "label": (FLAG, TEXT, NUMBER)},
+            about="judged responses",
+        )
+        for schema in _responses()
     )
 
 
-def _response(prompt: str, answer: str) -> Make:
-    def make(row: Row) -> Example:
-        history = prompt_history(row, prompt)
-        return Example(history, (answer_text(row, answer, history),))
-
-    return make
-
-
-def _instruction_response(row: Row) -> Example:
-    history = instruction_history(row)
-    return Example(history, (answer_text(row, "output", history),))
-
-
-def _conversation(column: str) -> Make:
-    def make(row: Row) -> Example:
-        turns = parse_turns(row.values[column], row.where, column)
-        if not turns:
-            raise BadRow("empty_prompt", f"{row.where}: field {column!r}: holds no turns.")
-        if turns[-1]["role"] != "assistant":
-            role = turns[-1]["role"]
-            raise BadRow(
-                f"ends_with_{role}",
-                f"{row.where}: field {column!r}: the last turn is {role}'s, expected assistant's: "
-                "there is no response to learn.",
-            )
-        history = checked_history(row, column, without_answer(row, column, turns))
-        return Example(history, (turns[-1]["content"],))
-
-    return make
-
-
-def _judged(make: Make) -> Make:
-    def make_judged(row: Row) -> Example:
-        value = row.values["label"]
-        label = _BOOLEANS.get(str(value).lower())
-        if label is None:
-            raise BadRow(
-                "label_outside_set",
-                f"{row.where}: field 'label': is {describe_value(value)}, expected true or false. "
-                "If it does not judge the response, name the schema without it.",
-            )
-        example = make(row)
-        return example if label else replace(example, skip="label_false")
-
-    return make_judged
-
-
-def _first_answer(make: Make) -> Make:
-    def make_first(row: Row) -> Example:
-        example = make(row)
-        return replace(example, answers=example.answers[:1])
-
-    return make_first
-
-
 def _preference_schemas(label: PreferenceLabel) -> tuple[Schema, ...]:
+    responses = ("response_chosen", "response_rejected")
     return (
+        *(_schema(prompt, _PAIR) for prompt in ("prompt", "question", "instruction")),
+        _schema("question", responses, name="question_response_chosen_rejected"),
+        Schema("hh_transcripts", _TRANSCRIPTS, _transcript_pair, unless=("prompt",)),
+        _pair_by_label(label),
         *(
-            Schema(
-                f"{prompt}_chosen_rejected",
-                {prompt: PROMPT, "chosen": ANSWER, "rejected": ANSWER},
-                _pair_of_columns(prompt, *_PAIR),
-            )
-            for prompt in ("prompt", "question")
-        ),
-        Schema(
-            "instruction_chosen_rejected",
-            {"instruction": (TEXT,), "chosen": ANSWER, "rejected": ANSWER},
-            lambda row: _pair(row, instruction_history(row), *_PAIR),
-            optional=ALPACA,
-        ),
-        Schema(
-            "question_response_chosen_rejected",
-            {"question": PROMPT, "response_chosen": ANSWER, "response_rejected": ANSWER},
-            _pair_of_columns("question", "response_chosen", "response_rejected"),
-        ),
-        Schema(
-            "hh_transcripts",
-            {"chosen": (TRANSCRIPT,), "rejected": (TRANSCRIPT,)},
-            _transcript_pair,
-            unless=("prompt",),
-        ),
-        Schema(
-            "pku_saferlhf",
-            {
-                "prompt": PROMPT,
-                "response_0": ANSWER,
-                "response_1": ANSWER,
-                f"{label}_response_id": (NUMBER, TEXT),
-            },
-            _pair_by_label(f"{label}_response_id"),
-            about=f"pairs, with `label: {label}`",
-        ),
-        *(
-            Schema(
-                f"{column}_pair",
-                {column: (TURNS,), "chosen": kinds, "rejected": kinds},
-                _pair_of_columns(column, *_PAIR),
-                unless=("prompt",),
-            )
+            _schema(column, _PAIR, name=f"{column}_pair", kinds=kinds, unless=("prompt",))
             # Beside whole conversations in chosen and rejected, `messages` repeats one of them.
-            for column, kinds in (("conversations", ANSWER), ("messages", (TURN, TEXT)))
+            for column, kinds in (("conversations", _ANSWER), ("messages", (TURN, TEXT)))
         ),
         Schema(
             "message_pair",
-            {"chosen": (TURNS,), "rejected": (TURNS,)},
+            dict.fromkeys(_PAIR, (TURNS,)),
             _conversation_pair,
             unless=("prompt", "question", "instruction", "conversations"),
         ),
     )
 
 
-def _pair_of_columns(prompt: str, chosen: str, rejected: str) -> Make:
-    return lambda row: _pair(row, prompt_history(row, prompt), chosen, rejected)
+def _prompt_schemas() -> tuple[Schema, ...]:
+    """Forms of rows that hold a prompt. A response after it is not used."""
+    return (
+        *map(_schema, ("prompt", "question", "instruction")),
+        *(Schema(name, {name: (TURNS,)}, partial(_before_answer, name)) for name in _CONVERSATIONS),
+        Schema(
+            "hh_transcripts",
+            _TRANSCRIPTS,
+            lambda row: replace(_transcript_pair(row), answers=()),
+            unless=("prompt",),
+        ),
+    )
 
 
-def _pair(row: Row, history: list[Turn], chosen: str, rejected: str) -> Example:
-    answers = (answer_text(row, chosen, history), answer_text(row, rejected, history))
-    return Example(history, answers)
+def _answered(column: str, row: Row) -> Example:
+    """Return a conversation and the answer at its end."""
+    turns = parse_turns(row, column)
+    _check_answer(turns[-1:], row.at(column))
+    history = checked_history(row, column, without_answer(row, column, turns))
+    return Example(history, (turns[-1]["content"],))
+
+
+def _before_answer(column: str, row: Row) -> Example:
+    """Return a conversation without the answer at its end, if it has one."""
+    turns = parse_turns(row, column)
+    if turns and turns[-1]["role"] == "assistant":
+        turns = without_answer(row, column, turns)
+    return Example(checked_history(row, column, turns))
 
 
 def _transcript_pair(row: Row) -> Example:
@@ -248,94 +211,80 @@ def _transcript_pair(row: Row) -> Example:
 
 
 def _conversation_pair(row: Row) -> Example:
-    chosen, rejected = (parse_turns(row.values[name], row.where, name) for name in _PAIR)
+    chosen, rejected = (parse_turns(row, name) for name in _PAIR)
     if not chosen or chosen[:-1] != rejected[:-1]:
         raise BadRow(
             "different_prompts",
             f"{row.where}: chosen and rejected differ before their last turn, so they do not "
             "answer the same prompt.",
         )
-    for turn in (chosen[-1], rejected[-1]):
-        if turn["role"] != "assistant":
-            raise BadRow(
-                f"ends_with_{turn['role']}",
-                f"{row.where}: the last turn is {turn['role']}'s, expected assistant's.",
-            )
+    _check_answer([chosen[-1], rejected[-1]], row.where)
     history = checked_history(row, "chosen", chosen[:-1])
     return Example(history, (chosen[-1]["content"], rejected[-1]["content"]))
 
 
-def _pair_by_label(column: str) -> Make:
-    def make(row: Row) -> Example:
-        label = row.values[column]
-        if str(label) not in _BINARY:
-            raise BadRow(
-                "label_outside_set",
-                f"{row.where}: field {column!r}: is {describe_value(label)}, expected 0 or 1.",
-            )
-        better = _BINARY[str(label)]
-        history = prompt_history(row, "prompt")
-        return _pair(row, history, f"response_{better}", f"response_{1 - better}")
-
-    return make
+def _check_answer(turns: list[Turn], where: str) -> None:
+    """Raise BadRow unless the last turns of conversations are the assistant's."""
+    for role in (turn["role"] for turn in turns):
+        if role != "assistant":
+            problem = f"{where}: the last turn is {role}'s, expected assistant's."
+            raise BadRow(f"ends_with_{role}", problem)
 
 
-def _with_margin(schema: Schema, margin: Margin) -> Schema:
-    """Return a preference schema that reads a margin as well."""
-    sources = {"column": ("margin",), "scores": ("score_chosen", "score_rejected"), "none": ()}
-    columns = sources[margin]
+def _pair_by_label(label: PreferenceLabel) -> Schema:
+    """Return the schema of PKU-SafeRLHF, in which a label names the better response."""
+    column = f"{label}_response_id"
+    orders = [_schema("prompt", (f"response_{n}", f"response_{1 - n}")) for n in (0, 1)]
 
     def make(row: Row) -> Example:
-        example = schema.make(row)
-        if not columns or (margin == "column" and row.values.get("margin") in (None, "")):
-            return example
-        numbers = [finite_number(row, name) for name in columns]
-        size = numbers[0] if len(numbers) == 1 else numbers[0] - numbers[1]
-        if size < 0:
-            raise BadRow(
-                "negative_margin",
-                f"{row.where}: the margin is {size:g}: below 0 it says that the rejected answer "
-                "is the better one.",
-            )
-        return replace(example, margin=size)
+        better = row.values[column]
+        if str(better) not in _BINARY:
+            problem = f"{row.at(column)}: is {describe_value(better)}, expected 0 or 1."
+            raise BadRow("label_outside_set", problem)
+        return orders[_BINARY[str(better)]].make(row)
 
-    optional = columns if margin == "column" else ()  # scores stay columns of their own
-    return replace(schema, make=make, optional=(*schema.optional, *optional))
-
-
-def _prompt_schemas() -> tuple[Schema, ...]:
-    """Forms of rows that hold a prompt. A response after it is not used."""
-    return (
-        *(Schema(name, {name: PROMPT}, _prompt(name)) for name in ("prompt", "question")),
-        Schema(
-            "instruction",
-            {"instruction": (TEXT,)},
-            lambda row: Example(instruction_history(row)),
-            optional=ALPACA,
-        ),
-        *(Schema(name, {name: (TURNS,)}, _conversation_prompt(name)) for name in _CONVERSATIONS),
-        Schema(
-            "hh_transcripts",
-            {"chosen": (TRANSCRIPT,), "rejected": (TRANSCRIPT,)},
-            lambda row: replace(_transcript_pair(row), answers=()),
-            unless=("prompt",),
-        ),
+    return Schema(
+        "pku_saferlhf",
+        {**orders[0].needs, column: (NUMBER, TEXT)},
+        make,
+        about=f"pairs, with `label: {label}`",
     )
 
 
-def _prompt(column: str) -> Make:
-    return lambda row: Example(prompt_history(row, column))
+def _add_label(row: Row, example: Example) -> Example:
+    value = row.values["label"]
+    label = _BOOLEANS.get(str(value).lower())
+    if label is None:
+        raise BadRow(
+            "label_outside_set",
+            f"{row.at('label')}: is {describe_value(value)}, expected true or false. If it "
+            "does not judge the response, name the schema without it.",
+        )
+    return replace(example, label=label)
 
 
-def _conversation_prompt(column: str) -> Make:
-    def make(row: Row) -> Example:
-        turns = parse_turns(row.values[column], row.where, column)
-        if turns and turns[-1]["role"] == "assistant":
-            return Example(checked_history(row, column, without_answer(row, column, turns)))
-        return Example(checked_history(row, column, turns))
-
-    return make
+def _skip_bad(_: Row, example: Example) -> Example:
+    return example if example.label else replace(example, skip="label_false")
 
 
-_KNOWN = {**known_schemas(), "preference": _preference_schemas("better")}
-_KNOWN["preference"] += _preference_schemas("safer")
+def _keep_chosen(_: Row, example: Example) -> Example:
+    return replace(example, answers=example.answers[:1])
+
+
+def _add_margin(margin: Margin, row: Row, example: Example) -> Example:
+    columns = _MARGINS[margin]
+    if not columns or (margin == "column" and row.values.get("margin") in (None, "")):
+        return example
+    size, *subtrahends = (finite_number(row, name) for name in columns)
+    size -= sum(subtrahends)
+    if size < 0:
+        raise BadRow(
+            "negative_margin",
+            f"{row.where}: the margin is {size:g}: below 0 it says that the rejected answer "
+            "is the better one.",
+        )
+    return replace(example, margin=size)
+
+
+_KINDS = {**chat_schemas(), "preference": _preference_schemas("better")}
+_KINDS["preference"] += _preference_schemas("safer")

@@ -1,15 +1,16 @@
 """Rows that cannot be used: counted by reason, listed in a file, and never more than allowed."""
 
 import json
-import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, Any, TypeVar
-from uuid import uuid4
 
 from hf_rlhf.data.sources import Row, Rows, rename
+from hf_rlhf.data.values import describe_value
 from hf_rlhf.errors import DataError
+from hf_rlhf.storage.files import atomic_file
 
 MAX_LISTED_CHARACTERS = 1000
 """Of each text in the list; `where` says where the whole row is."""
@@ -28,6 +29,12 @@ class BadRow(DataError):
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)
         self.reason = reason
+
+    @classmethod
+    def wrong_type(cls, column: str, where: str, value: Any, expected: str) -> "BadRow":
+        """Return the error for a value of the wrong type, at a place such as `Row.at` gives."""
+        problem = f"{where}: is {describe_value(value)}, expected {expected}"
+        return cls(f"wrong_type:{column}", problem)
 
 
 def convert_rows(
@@ -71,22 +78,16 @@ class RejectedRows:
         self.path = path
         self.reasons: Counter[str] = Counter()
         self._examples: list[str] = []
-        self._file: IO[str] | None = None
-        self._id = uuid4().hex
+        self._file: IO[bytes] | None = None
+        self._writing = ExitStack()
 
     def __enter__(self) -> "RejectedRows":
         return self
 
-    def __exit__(self, *_: object) -> None:
-        if self._file is not None:  # not finished: no partial list stays behind
-            self._file.close()
-            self._temporary.unlink(missing_ok=True)
-
-    @property
-    def _temporary(self) -> Path:
-        assert self.path is not None
-        # Named like the temporary files of run folders, which are deleted after a crash.
-        return self.path.with_name(f".{self.path.name}.{self._id}.tmp")
+    def __exit__(self, *error: Any) -> None:
+        if self.path is not None and self._file is None and error[0] is None:
+            self.path.unlink(missing_ok=True)  # of an earlier run
+        self._writing.__exit__(*error)
 
     def add(self, row: Row, number: int, error: BadRow) -> None:
         """Count one row and list it. `number` counts the rows of its split from 1."""
@@ -96,29 +97,16 @@ class RejectedRows:
         if self.path is None:
             return
         if self._file is None:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = self._temporary.open("w", encoding="utf-8", errors="backslashreplace")
-        line = {
+            self._file = self._writing.enter_context(atomic_file(self.path))
+        entry = {
             "where": row.where,
             "row": number,
             "reason": error.reason,
             "message": str(error),
             "values": _shortened(row.values),
         }
-        self._file.write(json.dumps(line, ensure_ascii=False, default=str) + "\n")
-
-    def finish(self) -> None:
-        """Move the list to its path, or remove the list of an earlier run if no row is bad."""
-        if self.path is None:
-            return
-        if self._file is None:
-            self.path.unlink(missing_ok=True)
-            return
-        self._file.flush()
-        os.fsync(self._file.fileno())
-        self._file.close()
-        self._file = None
-        os.replace(self._temporary, self.path)
+        line = json.dumps(entry, ensure_ascii=False, default=str) + "\n"
+        self._file.write(line.encode("utf-8", errors="backslashreplace"))
 
     def check_share(self, name: str, rows_read: int, max_share: float) -> None:
         """Raise DataError if more than `max_share` of the rows of `name`, or all, are bad."""
@@ -150,7 +138,7 @@ def _shortened(value: Any) -> Any:
             return value
         return f"{value[:MAX_LISTED_CHARACTERS]}... ({len(value)} characters)"
     if isinstance(value, Mapping):
-        return {str(key): _shortened(item) for key, item in value.items()}
+        return {str(key): _shortened(inner) for key, inner in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_shortened(item) for item in value]
+        return [_shortened(inner) for inner in value]
     return value

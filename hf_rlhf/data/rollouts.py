@@ -1,23 +1,11 @@
-"""Agent rollouts in the OpenAI Responses form, one per row, as typed steps.
-
-A row holds the request's `input` (at the top or under `responses_create_params`) and the
-response's `output` (at the top or under `response`): lists of items of type `message`,
-`reasoning`, `function_call` and `function_call_output`. Everything else of the row stays readable
-in `Rollout.fields`. Items of other types stay as they are in `Rollout.others`, never guessed at.
-
-Reference: https://platform.openai.com/docs/api-reference/responses/object
-"""
+"""Agent rollouts as typed steps, parted at the question, whatever form they were written in."""
 
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, TypeGuard
-
-from hf_rlhf.data.messages import split_thoughts
-from hf_rlhf.data.sources import Row, near
-from hf_rlhf.errors import DataError
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple, TypeGuard
 
 _ANSWER_TOOL = re.compile(r"(^|_)(submit|final|answer)(_|$)", re.IGNORECASE)
 _FRAMING = re.compile(r"(?:^|\n)[ \t]*Question:[ \t]*\n", re.IGNORECASE)
@@ -33,7 +21,7 @@ class Message:
 
 @dataclass(frozen=True)
 class Reasoning:
-    """What the agent thought, as far as the provider shows it: `text` is "" where it is hidden."""
+    """A thought of the agent; `text` is "" if the provider hides it."""
 
     text: str
 
@@ -51,43 +39,57 @@ class Call:
 
 @dataclass(frozen=True)
 class Output:
-    """What a tool returned, with the call that it answers (None where there is no such call)."""
+    """The output of a tool, and the call that it answers (None if there is no such call)."""
 
     text: str
     call: Call | None
 
 
-Step = Message | Reasoning | Call | Output
-
-
 @dataclass(frozen=True)
 class Other:
-    """An item of a type that is not read here, as it is."""
+    """An item of a type that is not read, as it is: never guessed at."""
 
     kind: str
     item: Mapping[str, Any]
-    before: int
-    """How many of the rollout's steps stand before it."""
+
+
+Step = Message | Reasoning | Call | Output | Other
+
+
+class Event(NamedTuple):
+    """One thing that happened in a rollout."""
+
+    kind: Literal["reasoning", "message", "call", "output", "answer", "answer_echo", "other"]
+    text: str
+    """Of a call, its arguments; of an item that is not read, its type."""
+    role: str = ""
+    """Of a message."""
+    call: Call | None = None
+    """Of a call, and the one that an output answers."""
+    item: Mapping[str, Any] | None = None
+    """One that is not read."""
 
 
 @dataclass(frozen=True)
 class Rollout:
-    """One agent run: what it was asked, and what it did, in order."""
+    """One agent run: the question, and the agent's steps in order."""
 
     where: str
     input: tuple[Message, ...]
     """System prompts and the conversation up to the question: the user's last turn here."""
     steps: tuple[Step, ...]
-    """What follows the question. A turn of the user among them is one of `later_turns`."""
+    """Everything after the question, with the user's `later_turns`."""
     fields: Mapping[str, Any]
     """The whole row, for what else it records: rewards, judgements, expected answers."""
-    others: tuple[Other, ...] = ()
-    """Items of types that are not read here, in order."""
+    columns: tuple[str, ...] = ()
+    """The columns of `fields` that the steps were read from."""
+    notes: Mapping[str, int] = field(default_factory=dict)
+    """Changes while the row was read -> how often, such as `numbers_as_text`."""
 
     @property
     def unknown(self) -> Mapping[str, int]:
-        """How many items there are of each type that is not read here."""
-        return dict(Counter(other.kind for other in self.others))
+        """The number of items of each type that is not read."""
+        return dict(Counter(step.kind for step in self.steps if isinstance(step, Other)))
 
     @property
     def question(self) -> str:
@@ -97,12 +99,12 @@ class Rollout:
 
     @property
     def earlier_turns(self) -> tuple[Message, ...]:
-        """What user and agent said to each other before the question."""
+        """The turns of user and agent before the question."""
         return tuple(turn for turn in self.input if turn.role in ("user", "assistant"))[:-1]
 
     @property
     def later_turns(self) -> tuple[Message, ...]:
-        """What the user said after the first call, such as a demand for the final answer."""
+        """The user's turns after the first call, such as a demand for the final answer."""
         return tuple(s for s in self.steps if isinstance(s, Message) and s.role == "user")
 
     @property
@@ -114,8 +116,8 @@ class Rollout:
                 if answered:
                     return step
             elif isinstance(step, Message):
-                answered = answered or (step.role == "assistant" and bool(step.text.strip()))
-            elif not isinstance(step, Reasoning):
+                answered = answered or _is_reply(step)
+            elif isinstance(step, (Call, Output)):
                 call = step.call if isinstance(step, Output) else step
                 answered = call is not None and bool(_ANSWER_TOOL.search(call.name))
         return None
@@ -127,8 +129,7 @@ class Rollout:
         texts = [
             step.text
             for number, step in enumerate(self.steps)
-            if isinstance(step, Reasoning)
-            or (isinstance(step, Message) and step.role == "assistant" and number < last)
+            if isinstance(step, Reasoning) or (_is_from(step, "assistant") and number < last)
         ]
         return "\n\n".join(text.strip() for text in texts if text.strip())
 
@@ -140,20 +141,51 @@ class Rollout:
 
     @property
     def answer(self) -> str:
-        """What the agent answered: its last message behind all tool output, or what it handed in.
+        """The agent's answer: its last message after all tool output, or the one it submitted.
 
         "" if it stopped without either.
         """
+        return next((event.text for event in self.events if event.kind == "answer"), "")
+
+    @property
+    def events(self) -> list[Event]:
+        """The steps in order, the answer marked.
+
+        Outputs of parallel calls are in the order of the calls, and nothing stands between them.
+        """
+        submitted = _longest_text(self.answer_call.arguments).strip() if self.answer_call else ""
+        answer = self.answer_call if submitted else self._last_message
+        events: list[Event] = []
+        for step in (step for group in _groups(self.steps) for step in sorted(group, key=_order)):
+            if step is answer:
+                events.append(Event("answer", submitted or _event(step).text))
+            elif submitted and isinstance(step, Output) and step.call is answer:
+                events.append(Event("answer_echo", step.text))
+            else:
+                events.append(_event(step))
+        return events
+
+    @property
+    def outputs_reordered(self) -> int:
+        """The number of groups of outputs that are not in the order of their calls."""
+        groups = (
+            [step for step in group if isinstance(step, Output)] for group in _groups(self.steps)
+        )
+        return sum(sorted(group, key=_order) != group for group in groups)
+
+    @property
+    def _last_message(self) -> Message | None:
+        """The agent's last message, if it follows all tool output."""
         for step in reversed(self.steps):
-            if isinstance(step, Message) and step.role == "assistant" and step.text.strip():
-                return step.text
-            if isinstance(step, Output) and step.call is not self.answer_call:
-                break
-        return _longest_text(self.answer_call.arguments) if self.answer_call else ""
+            if _is_reply(step):
+                return step
+            if isinstance(step, (Output, Call)):
+                return None
+        return None
 
     @property
     def outputs(self) -> tuple[Output, ...]:
-        """What the tools returned; the echo of a handed-in answer is not tool output."""
+        """The tools' outputs, without the echo of a submitted answer."""
         return tuple(
             step
             for step in self.steps
@@ -161,23 +193,13 @@ class Rollout:
         )
 
 
-def rollouts(rows: Iterable[Row]) -> Iterator[Rollout]:
-    """Yield the rollout in each row. Raise DataError, naming row and item, if it is not one."""
-    return (parse_rollout(row) for row in rows)
-
-
-def parse_rollout(row: Row) -> Rollout:
-    """Return the rollout in a row. Raise DataError, naming row and item, if it is not one."""
-    reader = _Reader(row.where)
-    request = _part(row, "input", "responses_create_params")
-    if isinstance(request, str):
-        request = [{"role": "user", "content": request}]
-    before = reader.read(request, "input")
-    after = reader.read(_part(row, "output", "response"), "output")
-    return rollout_of(row.where, [*before, *after], row.values)
-
-
-def rollout_of(where: str, items: Sequence[Step | Other], fields: Mapping[str, Any]) -> Rollout:
+def rollout_of(
+    where: str,
+    items: Sequence[Step],
+    fields: Mapping[str, Any],
+    columns: tuple[str, ...] = (),
+    notes: Mapping[str, int] | None = None,
+) -> Rollout:
     """Return the rollout that items are, parted at the question.
 
     The question is the last turn of the user before the first call. What was said before it, and
@@ -189,112 +211,59 @@ def rollout_of(where: str, items: Sequence[Step | Other], fields: Mapping[str, A
         max((n for n, item in enumerate(items[:acts]) if _is_from(item, "user")), default=-1) + 1
     )
     turns = [item for item in items[:begin] if isinstance(item, Message)]
-    steps: list[Step] = []
-    others: list[Other] = []
-    for number, item in enumerate(items[begin:], start=begin):
-        if isinstance(item, Other):
-            others.append(replace(item, before=len(steps)))
-        elif number < acts and _is_from(item, "system", "developer"):
-            turns.append(item)
+    turns += [item for item in items[begin:acts] if _is_from(item, "system", "developer")]
+    steps = [
+        item
+        for number, item in enumerate(items[begin:], start=begin)
+        if number >= acts or not _is_from(item, "system", "developer")
+    ]
+    return Rollout(where, tuple(turns), tuple(steps), fields, columns, notes or {})
+
+
+def _groups(steps: Sequence[Step]) -> Iterator[list[Step]]:
+    """Yield outputs in a row, with the items among them that are not read, and other steps alone.
+
+    Such items before the first output are alone, too.
+    """
+    group: list[Step] = []
+    for step in steps:
+        if group and not isinstance(step, (Output, Other)):
+            yield group
+            group = []
+        if group or isinstance(step, Output):
+            group.append(step)
         else:
-            steps.append(item)
-    return Rollout(where, tuple(turns), tuple(steps), fields, tuple(others))
+            yield [step]
+    if group:
+        yield group
 
 
-def _is_from(item: Step | Other, *roles: str) -> TypeGuard[Message]:
+def _order(step: Step) -> tuple[bool, int]:
+    """Return the place in a group: outputs by the numbers of their calls, then other items."""
+    call = step.call if isinstance(step, Output) else None
+    return isinstance(step, Other), call.number if call else 0
+
+
+def _event(step: Step) -> Event:
+    match step:
+        case Reasoning(text):
+            return Event("reasoning", text)
+        case Message(role, text):
+            return Event("message", text, role)
+        case Call():
+            return Event("call", step.arguments, call=step)
+        case Output(text, call):
+            return Event("output", text, call=call)
+        case Other(kind, item):
+            return Event("other", kind, item=item)
+
+
+def _is_reply(step: Step) -> TypeGuard[Message]:
+    return _is_from(step, "assistant") and bool(step.text.strip())
+
+
+def _is_from(item: Step, *roles: str) -> TypeGuard[Message]:
     return isinstance(item, Message) and item.role in roles
-
-
-def _part(row: Row, name: str, parent: str) -> Any:
-    holder = row.values.get(parent)
-    values = holder if isinstance(holder, dict) and name in holder else row.values
-    if name not in values:
-        raise DataError(
-            f"{row.where}: has neither {parent}.{name} nor {name}{near(name, row.values)}. "
-            "Expected a rollout in the OpenAI Responses form. "
-            f"The row's keys: {', '.join(row.values) or 'none'}."
-        )
-    return values[name]
-
-
-class _Reader:
-    """Reads the items of one row; knows the calls so far, so that outputs find theirs."""
-
-    def __init__(self, where: str) -> None:
-        self.where = where
-        self.calls: dict[str, Call] = {}
-
-    def read(self, items: Any, part: str) -> list[Step | Other]:
-        if not isinstance(items, list):
-            raise DataError(
-                f"{self.where}: field {part!r}: is {type(items).__name__}, expected a list."
-            )
-        read: list[Step | Other] = []
-        for number, item in enumerate(items, start=1):
-            where = f"{self.where}: {part} item {number}"
-            if not isinstance(item, dict):
-                raise DataError(f"{where}: is {type(item).__name__}, expected an object.")
-            if _kind(item) == "message":
-                read += _message(item, where)
-            else:
-                read.append(self._item(item, where))
-        return read
-
-    def _item(self, item: dict[str, Any], where: str) -> Step | Other:
-        kind = _kind(item)
-        if kind == "reasoning":
-            content = item.get("content") or item.get("summary")
-            return Reasoning(_text(content, f"{where}, field 'summary'", joint="\n"))
-        if kind == "function_call":
-            call = Call(
-                len(self.calls) + 1,
-                _required(item, "call_id", where),
-                _required(item, "name", where),
-                _text(item.get("arguments"), f"{where}, field 'arguments'"),
-            )
-            if call.call_id in self.calls:
-                raise DataError(f"{where}: a second call with call_id {call.call_id!r}.")
-            self.calls[call.call_id] = call
-            return call
-        if kind == "function_call_output":
-            text = _text(item.get("output"), f"{where}, field 'output'")
-            return Output(text, self.calls.get(_required(item, "call_id", where)))
-        return Other(kind, item, before=0)
-
-
-def _kind(item: dict[str, Any]) -> str:
-    return str(item.get("type") or ("message" if "role" in item else "without type"))
-
-
-def _message(item: dict[str, Any], where: str) -> list[Step]:
-    """Return a turn of text, behind the thoughts that the agent wrote into it."""
-    role = str(item.get("role", "assistant"))
-    text = _text(item.get("content"), f"{where}, field 'content'")
-    if role != "assistant":
-        return [Message(role, text)]
-    thought, text = split_thoughts(text)
-    return [*([Reasoning(thought)] if thought else []), Message(role, text)]
-
-
-def _required(item: dict[str, Any], name: str, where: str) -> str:
-    value = item.get(name)
-    if not isinstance(value, str) or not value:
-        actual = "empty" if value == "" else type(value).__name__
-        raise DataError(
-            f"{where}: field {name!r}: is {actual}, expected a text"
-            f"{near(name, item) if name not in item else ''}."
-        )
-    return value
-
-
-def _text(content: Any, where: str, joint: str = "") -> str:
-    """Return content given as a text, as nothing, or as a list of parts, of which text is kept."""
-    if content is None or isinstance(content, str):
-        return content or ""
-    if isinstance(content, list) and all(isinstance(part, dict) for part in content):
-        texts = (part.get("text") or part.get("refusal") for part in content)
-        return joint.join(text for text in texts if isinstance(text, str))
-    raise DataError(f"{where}: is {type(content).__name__}, expected a text or a list of parts.")
 
 
 def _longest_text(arguments: str) -> str:

@@ -6,23 +6,23 @@ A schema is a name, the columns needed with the kinds of their values, and how a
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
 from hf_rlhf.data.examples import Example
 from hf_rlhf.data.rejected import BadRow, renamed
-from hf_rlhf.data.sources import Row, Rows, near
+from hf_rlhf.data.sources import Row, Rows
 from hf_rlhf.data.values import NULL, TEXT, describe_value, value_kind
-from hf_rlhf.errors import DataError
+from hf_rlhf.errors import DataError, did_you_mean
 
 SAMPLE_ROWS = 1000
 """Rows of each split that detection looks at."""
-_ROWS_FOR_OTHER_ADAPTERS = 5
+_EXAMPLES = 5
 _PYTHON_LIST = re.compile(r"\s*\[\s*\{\s*'")
 _SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars"}
-"""What the header of a CSV file with another separator is full of."""
+"""Separators in the header of a CSV file that is not separated by commas."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Schema:
     unless: tuple[str, ...] = ()
     """Columns that rows of this form do not have; null counts as absent."""
     about: str = ""
-    """What such rows are, and what they are used for."""
+    """A description of such rows and their use."""
 
     def fits(self, values: Mapping[str, Any]) -> bool:
         """Return whether a row has this form."""
@@ -63,7 +63,7 @@ class DetectedSchema:
 
     schema: Schema
     why: str
-    rivals: tuple[Schema, ...] = field(default=())
+    rivals: tuple[Schema, ...] = ()
     """The other schemas tried; a row that fits one of them is rejected, not guessed at."""
 
     def example(self, row: Row) -> Example:
@@ -88,15 +88,14 @@ def _misfit(row: Row, schema: Schema) -> BadRow:
         if name not in row.values:
             return BadRow(
                 f"missing_column:{name}",
-                f"{row.where}: lacks {name!r}{near(name, row.values)}. "
+                f"{row.where}: lacks {name!r}{did_you_mean(name, row.values)}. "
                 f"It has: {', '.join(row.values) or 'no columns'}.",
             )
         if value_kind(value) not in kinds:
             reason = "null" if value is None else "wrong_type"
             return BadRow(
                 f"{reason}:{name}",
-                f"{row.where}: field {name!r}: is {_described(value)}, "
-                f"expected {' or '.join(kinds)}.",
+                f"{row.at(name)}: is {_described(value)}, expected {' or '.join(kinds)}.",
             )
     raise AssertionError(f"{row.where} fits {schema.name}")
 
@@ -110,12 +109,12 @@ def _described(value: Any) -> str:
 
 def detect_schema(
     table: Sequence[Schema],
-    splits: Iterable[Rows],
+    splits: Sequence[Rows],
     *,
     source: str,
+    other_tables: Mapping[str, Sequence[Schema]],
     name: str | None = None,
     max_share: float = 0.0,
-    other_tables: Callable[[], Mapping[str, Sequence[Schema]]] = dict,
 ) -> DetectedSchema:
     """Return the schema of a source's rows.
 
@@ -124,16 +123,15 @@ def detect_schema(
             `splits` are tried.
         splits: the rows; `SAMPLE_ROWS` of each are read.
         source: the source's name, for messages.
+        other_tables: adapter -> its schemas, to name the adapter that would read the rows.
         name: of the schema to use, whatever the rows look like.
         max_share: the share of rows that may fit another schema, or two (they are rejected).
-        other_tables: adapter -> its schemas, to name the adapter that would read the rows.
 
     Raises:
         DataError: no schema fits, or more than one does.
     """
     if name is not None:
         return DetectedSchema(_find(table, name), "named by `schema`")
-    splits = list(splits)
     mapped = {column for rows in splits for column in rows.columns}
     mapped = {column for column in mapped if any(column in schema.columns for schema in table)}
     survey = _Survey([schema for schema in table if mapped <= schema.columns] or table)
@@ -142,7 +140,7 @@ def detect_schema(
             survey.add(row, rows.columns)
     if not survey.votes:
         problem = survey.lacks_column if survey.rows else survey.unreadable
-        raise DataError(problem or survey.no_schema_fits(source, other_tables()))
+        raise DataError(problem or survey.no_schema_fits(source, other_tables))
     (best, count), *rivals = survey.votes.most_common()
     if rivals and (rivals[0][1] == count or rivals[0][1] > max_share * survey.rows):
         raise DataError(survey.several_fit(source))
@@ -155,7 +153,7 @@ def _find(table: Sequence[Schema], name: str) -> Schema:
     names = [schema.name for schema in table]
     if name not in names:
         raise DataError(
-            f"`schema` is {name!r}{near(name, names)}, expected one of {', '.join(names)}."
+            f"`schema` is {name!r}{did_you_mean(name, names)}, expected one of {', '.join(names)}."
         )
     return table[names.index(name)]
 
@@ -167,9 +165,11 @@ class _Survey:
         self.tried = tried
         self.rows = 0
         self.kinds: dict[str, Counter[str]] = {}
+        """Column -> the kinds of its values."""
         self.votes: Counter[str] = Counter()
+        """Name of a schema -> how many rows fit it."""
         self.first: dict[tuple[str, ...], str] = {}
-        """Names of the schemas that fit a row together -> where the first such row stands."""
+        """Names of the schemas that fit one row -> the place of the first such row."""
         self.lacks_column = ""
         self.unreadable = ""
         self.examples: list[Row] = []
@@ -184,7 +184,7 @@ class _Survey:
         except BadRow as error:
             self.lacks_column = self.lacks_column or str(error)
             return
-        if len(self.examples) < _ROWS_FOR_OTHER_ADAPTERS:
+        if len(self.examples) < _EXAMPLES:
             self.examples.append(row)
         for column, value in row.values.items():
             self.kinds.setdefault(column, Counter())[value_kind(value)] += 1
@@ -193,80 +193,26 @@ class _Survey:
         if fitting:
             self.first.setdefault(fitting, row.where)
 
-    def columns(self) -> str:
-        return "; ".join(
-            f"{column} ({', '.join(kinds)}{self._presence(kinds)})"
-            for column, kinds in self.kinds.items()
-        )
-
-    def _presence(self, kinds: Counter[str]) -> str:
-        count = kinds.total()
-        return "" if count == self.rows else f", in {count} of {self.rows} rows"
-
-    def _separator_hint(self) -> str:
-        only = next(iter(self.kinds)) if len(self.kinds) == 1 else ""
-        signs = [name for sign, name in _SEPARATORS.items() if sign in only]
-        return f" A CSV file's columns are separated by commas, not {signs[0]}." if signs else ""
-
     def why(self, schema: Schema, mapped: set[str]) -> str:
-        needs = ", ".join(schema.needs)
+        """Return why a schema was chosen, for the report."""
         mapping = f" with {', '.join(sorted(mapped))} as mapped by `columns`;" if mapped else ""
         others = ", ".join(f"{other} fits {n}" for other, n in self.votes.most_common()[1:])
         return (
-            f"{self.votes[schema.name]} of the {self.rows} rows looked at have {needs};{mapping} "
-            f"{others or 'no other schema fits any'}"
+            f"{self.votes[schema.name]} of the {self.rows} rows looked at have "
+            f"{', '.join(schema.needs)};{mapping} {others or 'no other schema fits any'}"
         )
 
-    def _missing(self, schema: Schema) -> str:
-        problems = []
-        for column, kinds in schema.needs.items():
-            if column not in self.kinds:
-                problems.append(f"lacks {column}{near(column, self.kinds)}")
-            elif not any(kind in self.kinds[column] for kind in kinds):
-                problems.append(
-                    f"{column} is {', '.join(self.kinds[column])} and not {' or '.join(kinds)}"
-                )
-        problems += [
-            f"has {column}, which it must not"
-            for column in schema.unless
-            if any(kind != NULL for kind in self.kinds.get(column, ()))
-        ]
-        return "; ".join(problems) or "no single row has all of " + ", ".join(schema.needs)
-
     def no_schema_fits(self, source: str, other_tables: Mapping[str, Sequence[Schema]]) -> str:
-        lines = [f"  {schema.name}: {self._missing(schema)}" for schema in self.tried]
-        lines += [
+        problem = f"{source}: no known schema fits."
+        fitting = [
             f"The adapter `{adapter}` would read these rows as {schema.name}"
             + (f": {schema.about}." if schema.about else ".")
             for adapter, table in other_tables.items()
             for schema in table
             if all(schema.fits(row.values) for row in self.examples)
         ]
-        return "\n".join(
-            [
-                f"{source}: no known schema fits. Columns found: {self.columns()}."
-                f"{self._separator_hint()}",
-                "Schemas tried:",
-                *lines,
-                *self._hints(),
-                "Map the columns (`columns: {prompt: NAME_IN_THE_FILE, ...}`), or rename them.",
-            ]
-        )
-
-    def _hints(self) -> Iterator[str]:
-        """Yield a hint for each column that seems to hold a schema's column in another form."""
-        needed = {name for schema in self.tried for name in schema.needs}
-        for column, value in self.examples[0].values.items() if self.examples else ():
-            if isinstance(value, Mapping):
-                for inner in (name for name in value if name in needed):
-                    yield (
-                        f"{column} is an object that has {inner}: `columns: {{{inner}: "
-                        f"{column}.{inner}}}` reaches it."
-                    )
-            elif isinstance(value, list) and value and all(isinstance(x, list) for x in value):
-                yield f"{column} is a list of lists: write a row for each conversation in it."
-            elif isinstance(value, str) and _PYTHON_LIST.match(value):
-                yield f"{column} is a list as Python's str() writes it: write it by json.dumps."
+        cure = "Map the columns (`columns: {prompt: NAME_IN_THE_FILE, ...}`), or rename them."
+        return self._report(problem, *fitting, *self._hints(), cure)
 
     def several_fit(self, source: str) -> str:
         both = {names: where for names, where in self.first.items() if len(names) > 1}
@@ -279,16 +225,55 @@ class _Survey:
                 for names, where in self.first.items()
             )
             problem = f"rows of different schemas are mixed: {counts}."
-        return "\n".join(
-            [
-                f"{source}: {problem} Columns found: {self.columns()}.",
-                "Schemas tried:",
-                *(f"  {schema.name}: {self._verdict(schema)}" for schema in self.tried),
-                "Name the one to use (`schema: NAME`; other rows are then rejected), or map the "
-                "columns (`columns`).",
-            ]
+        cure = (
+            "Name the one to use (`schema: NAME`; other rows are then rejected), or map the "
+            "columns (`columns`)."
         )
+        return self._report(f"{source}: {problem}", cure)
+
+    def _report(self, problem: str, *after: str) -> str:
+        columns = "; ".join(map(self._column, self.kinds))
+        tried = [f"  {schema.name}: {self._verdict(schema)}" for schema in self.tried]
+        return "\n".join([f"{problem} Columns found: {columns}.", "Schemas tried:", *tried, *after])
+
+    def _column(self, name: str) -> str:
+        kinds = self.kinds[name]
+        count = kinds.total()
+        presence = "" if count == self.rows else f", in {count} of {self.rows} rows"
+        return f"{name} ({', '.join(kinds)}{presence})"
 
     def _verdict(self, schema: Schema) -> str:
-        votes = self.votes[schema.name]
-        return f"fits {votes} of {self.rows} rows" if votes else self._missing(schema)
+        """Return how many rows fit a schema, or what they lack."""
+        if votes := self.votes[schema.name]:
+            return f"fits {votes} of {self.rows} rows"
+        problems = []
+        for column, kinds in schema.needs.items():
+            if column not in self.kinds:
+                problems.append(f"lacks {column}{did_you_mean(column, self.kinds)}")
+            elif not any(kind in self.kinds[column] for kind in kinds):
+                present = ", ".join(self.kinds[column])
+                problems.append(f"{column} is {present} and not {' or '.join(kinds)}")
+        problems += [
+            f"has {column}, which it must not"
+            for column in schema.unless
+            if any(kind != NULL for kind in self.kinds.get(column, ()))
+        ]
+        return "; ".join(problems) or "no single row has all of " + ", ".join(schema.needs)
+
+    def _hints(self) -> Iterator[str]:
+        """Yield a hint for each column that seems to hold a schema's column in another form."""
+        needed = {name for schema in self.tried for name in schema.needs}
+        for column, value in self.examples[0].values.items() if self.examples else ():
+            signs = [sign for mark, sign in _SEPARATORS.items() if mark in column]
+            if signs and len(self.kinds) == 1:
+                yield f"A CSV file's columns are separated by commas, not {signs[0]}."
+            if isinstance(value, Mapping):
+                for inner in (name for name in value if name in needed):
+                    yield (
+                        f"{column} is an object that has {inner}: `columns: {{{inner}: "
+                        f"{column}.{inner}}}` reaches it."
+                    )
+            elif isinstance(value, list) and value and all(isinstance(x, list) for x in value):
+                yield f"{column} is a list of lists: write a row for each conversation in it."
+            elif isinstance(value, str) and _PYTHON_LIST.match(value):
+                yield f"{column} is a list as Python's str() writes it: write it by json.dumps."

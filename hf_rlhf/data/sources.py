@@ -1,4 +1,4 @@
-"""Files and datasets to rows, each row knowing where it stands.
+"""Files and datasets as rows, each with its place.
 
 Sources: a Hub dataset, a folder, JSON Lines (plain or gzip), JSON, Parquet, CSV, TSV, all read a
 piece at a time. Every error is a `DataError` that begins with file and line (or row). pyarrow and
@@ -9,20 +9,26 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from hf_rlhf.data.arrow_rows import arrow_rows
 from hf_rlhf.data.formats import READERS
-from hf_rlhf.data.other_forms import FOREIGN
-from hf_rlhf.errors import DataError, suggest
-from hf_rlhf.models.locate import absent
+from hf_rlhf.data.lines import suffix_of
+from hf_rlhf.errors import DataError, did_you_mean
+from hf_rlhf.models.locate import absence_reason
 
 _SPLIT_WORDS = {
     **dict.fromkeys(("train", "training"), "train"),
     **dict.fromkeys(("test", "testing"), "test"),
     **dict.fromkeys(("validation", "valid", "val", "dev", "eval", "evaluation"), "validation"),
+}
+_UNREAD_FORMATS: Mapping[str, str] = {
+    ".eval": " It is an inspect_ai log: `inspect log dump FILE` writes it as JSON, in which each "
+    "entry of `samples` is a row (jq -c '.samples[]').",
+    ".traj": " It is a SWE-agent trajectory, whose actions are shell commands, not tool calls.",
 }
 _HUB_ID = re.compile(r"(?!.*\.\.)[A-Za-z0-9][\w.-]*(/\w[\w.-]*)?")
 
@@ -34,7 +40,11 @@ class Row:
     values: dict[str, Any]
     where: str
     fault: DataError | None = None
-    """Why this row cannot be read; if set, it has no values."""
+    """The error of a row that cannot be read, which has no values."""
+
+    def at(self, column: str) -> str:
+        """Return the place of a column, to begin a message: `rows.jsonl:12: field 'prompt'`."""
+        return f"{self.where}: field {column!r}"
 
 
 @dataclass(frozen=True)
@@ -66,7 +76,7 @@ class Rows:
 
 @dataclass(frozen=True)
 class Source:
-    """What `read_rows` found: splits by name, and the commit they were read at."""
+    """Splits by name, and the commit they were read at."""
 
     name: str
     splits: Mapping[str, Rows]
@@ -77,7 +87,7 @@ class Source:
         """Return one split. Raise DataError, with the names there are, for an unknown one."""
         if name not in self.splits:
             raise DataError(
-                f"{self.name}: has no split {name!r}{near(name, self.splits)}. "
+                f"{self.name}: has no split {name!r}{did_you_mean(name, self.splits)}. "
                 f"It has: {', '.join(self.splits)}."
             )
         return self.splits[name]
@@ -90,7 +100,7 @@ def read_rows(
     subset: str | None = None,
     columns: Mapping[str, str] | None = None,
 ) -> Source:
-    """Open a file, a folder or a Hub dataset; nothing but names is read yet.
+    """Open a file, a folder or a Hub dataset; only names are read.
 
     Args:
         source: a path, or a Hub dataset id. An existing path wins over a Hub id of that name.
@@ -99,7 +109,7 @@ def read_rows(
         columns: names wanted -> names in the source, which may be dotted to reach into an object
             (`{"positive_rubrics": "ground_truth.positive"}`). Other columns keep their names.
 
-    In a folder, files whose name (or parent folder) holds a split word, as in
+    In a folder, files whose name (or parent folder) contains a split word, as in
     `data/train-00000.parquet`, are that split; the others, and a single file, are `train`.
     """
     wanted, path = dict(columns or {}), Path(source).expanduser()
@@ -112,7 +122,7 @@ def read_rows(
         )
     if path.is_dir():
         return _folder(path, wanted)
-    return Source(str(path), {"train": Rows(str(path), lambda: _file_rows(path), wanted)})
+    return Source(str(path), {"train": Rows(str(path), partial(_file_rows, path), wanted)})
 
 
 def read_file(path: Path) -> Iterator[Row]:
@@ -123,18 +133,39 @@ def read_file(path: Path) -> Iterator[Row]:
         yield row
 
 
+def data_files(path: Path) -> list[Path]:
+    """Return a file, or the data files in a folder, by name; hidden ones are left out.
+
+    Raises DataError for a file of a format that is not read, and a folder without data files.
+    """
+    if not path.is_dir():
+        if (suffix := suffix_of(path)) not in READERS:
+            raise DataError(
+                f"{path}: {suffix or 'a name without suffix'} is not a format that is read here. "
+                f"Expected one of {', '.join(READERS)}; all but Parquet may be gzipped (.gz)."
+                f"{_UNREAD_FORMATS.get(suffix, '')}"
+            )
+        return [path]
+    try:
+        files = [file for file in sorted(path.rglob("*")) if _is_data(file, path)]
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error}") from error
+    if not files:
+        raise DataError(f"{path}: this folder holds no data files ({', '.join(READERS)}).")
+    return files
+
+
+def _is_data(file: Path, folder: Path) -> bool:
+    hidden = any(part.startswith((".", "_")) for part in file.relative_to(folder).parts)
+    return not hidden and suffix_of(file) in READERS and file.is_file()
+
+
 def _file_rows(path: Path) -> Iterator[Row]:
-    suffix = _suffix(path)
-    if suffix not in READERS:
-        raise DataError(
-            f"{path}: {suffix or 'a name without suffix'} is not a format that is read here. "
-            f"Expected one of {', '.join(READERS)}; all but Parquet may be gzipped (.gz)."
-            f"{FOREIGN.get(suffix, '')}"
-        )
+    data_files(path)
     try:
         if path.stat().st_size == 0:
             raise DataError(f"{path}: is empty (0 bytes). Expected at least one row.")
-        for where, values in READERS[suffix](path):
+        for where, values in READERS[suffix_of(path)](path):
             yield Row({}, where, values) if isinstance(values, DataError) else Row(values, where)
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error}") from error
@@ -144,28 +175,22 @@ def rename(row: Row, columns: Mapping[str, str]) -> Row:
     """Return the row with `columns` (wanted -> present, maybe dotted) under their wanted names."""
     if not columns:
         return row
-    taken = set(columns.values())
-    values = {name: value for name, value in row.values.items() if name not in taken}
+    mapped = set(columns.values())
+    values = {name: value for name, value in row.values.items() if name not in mapped}
     for wanted, present in columns.items():
         values[wanted] = _reach(row, present)
     return replace(row, values=values)
 
 
 def require(row: Row, names: Iterable[str]) -> None:
-    """Raise DataError unless the row has every column, with near names for those it lacks."""
+    """Raise DataError unless the row has all columns; suggest similar names for missing ones."""
     missing = [name for name in names if name not in row.values]
     if missing:
-        hints = ", ".join(f"{name!r}{near(name, row.values)}" for name in missing)
+        hints = ", ".join(f"{name!r}{did_you_mean(name, row.values)}" for name in missing)
         raise DataError(
             f"{row.where}: lacks {hints}. It has: {', '.join(row.values) or 'no columns'}. "
             "Rename the columns, or map them with `columns` (wanted name: name in the file)."
         )
-
-
-def near(name: str, known: Iterable[str]) -> str:
-    """Return ` (did you mean 'x'?)` for the closest known name, or nothing."""
-    close = suggest(name, known)
-    return f" (did you mean {close!r}?)" if close else ""
 
 
 def _reach(row: Row, dotted: str) -> Any:
@@ -174,41 +199,30 @@ def _reach(row: Row, dotted: str) -> Any:
     value: Any = row.values
     for part in dotted.split("."):
         if not isinstance(value, dict) or part not in value:
-            known = list(value) if isinstance(value, dict) else []
+            names = list(value) if isinstance(value, dict) else []
             raise DataError(
                 f"{row.where}: the column mapping names {dotted!r}, but there is no "
-                f"{part!r}{near(part, known)}. Columns: {', '.join(row.values)}."
+                f"{part!r}{did_you_mean(part, names)}. Columns: {', '.join(row.values)}."
             )
         value = value[part]
     return value
-
-
-def _suffix(path: Path) -> str:
-    return Path(path.name.lower().removesuffix(".gz")).suffix
 
 
 def _folder(path: Path, columns: Mapping[str, str]) -> Source:
     if (path / "dataset_dict.json").exists() or (path / "state.json").exists():
         return _saved_dataset(path, columns)
     files: dict[str, list[Path]] = {}
-    try:
-        for file in sorted(path.rglob("*")):
-            hidden = any(part.startswith((".", "_")) for part in file.relative_to(path).parts)
-            if not hidden and _suffix(file) in READERS and file.is_file():
-                files.setdefault(_split_of(file.relative_to(path)), []).append(file)
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error}") from error
-    if not files:
-        raise DataError(f"{path}: this folder holds no data files ({', '.join(READERS)}).")
+    for file in data_files(path):
+        files.setdefault(_split_of(file.relative_to(path)), []).append(file)
     splits = {
-        split: Rows(f"{path} ({split})", _chained(members), columns)
+        split: Rows(f"{path} ({split})", partial(_rows_of, members), columns)
         for split, members in files.items()
     }
     return Source(str(path), splits)
 
 
-def _chained(files: list[Path]) -> Callable[[], Iterator[Row]]:
-    return lambda: (row for file in files for row in _file_rows(file))
+def _rows_of(files: list[Path]) -> Iterator[Row]:
+    return chain.from_iterable(map(_file_rows, files))
 
 
 def _split_of(file: Path) -> str:
@@ -232,14 +246,14 @@ def _saved_dataset(path: Path, columns: Mapping[str, str]) -> Source:
 
 def _hub(name: str, revision: str | None, subset: str | None, columns: Mapping[str, str]) -> Source:
     # A file that was mistyped must not become a search on the internet.
-    if not _HUB_ID.fullmatch(name) or _suffix(Path(name)) in READERS:
+    if not _HUB_ID.fullmatch(name) or suffix_of(Path(name)) in READERS:
         folder = Path(name).expanduser().parent
-        known = [entry.name for entry in folder.iterdir()] if os.path.isdir(folder) else []
-        raise DataError(f"{name}: no such file or folder{near(Path(name).name, known)}.")
+        siblings = [entry.name for entry in folder.iterdir()] if os.path.isdir(folder) else []
+        raise DataError(f"{name}: no such file or folder{did_you_mean(Path(name).name, siblings)}.")
     from datasets import exceptions, load_dataset
 
     commit = dataset_commit(name, revision)
-    if commit is None and (why := absent(name, "dataset")):
+    if commit is None and (why := absence_reason(name, "dataset")):
         raise DataError(f"{name}: {why}")
     try:
         loaded = load_dataset(name, subset, revision=commit or revision)
@@ -267,13 +281,10 @@ def dataset_commit(name: str, revision: str | None = None) -> str | None:
 def _of_datasets(
     name: str, splits: Mapping[str, Any], columns: Mapping[str, str]
 ) -> dict[str, Rows]:
-    def opener(split: str) -> Callable[[], Iterator[Row]]:
-        def rows() -> Iterator[Row]:
-            # As Arrow, since `datasets` would open the paths and URLs of a column of pictures.
-            tables = splits[split].with_format("arrow").iter(batch_size=256)
-            for number, values in enumerate(chain.from_iterable(map(arrow_rows, tables)), start=1):
-                yield Row(values, f"{name} ({split}), row {number}")
+    def rows(split: str) -> Iterator[Row]:
+        # As Arrow, since `datasets` would open the paths and URLs of a column of pictures.
+        tables = splits[split].with_format("arrow").iter(batch_size=256)
+        for number, values in enumerate(chain.from_iterable(map(arrow_rows, tables)), start=1):
+            yield Row(values, f"{name} ({split}), row {number}")
 
-        return rows
-
-    return {split: Rows(f"{name} ({split})", opener(split), columns) for split in splits}
+    return {split: Rows(f"{name} ({split})", partial(rows, split), columns) for split in splits}

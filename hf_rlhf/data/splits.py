@@ -48,7 +48,7 @@ def _hash(text: str) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class Split:
-    """How rows are divided, as the arguments of dataset adapters describe it.
+    """The split into training and held-out rows, as set by the arguments of dataset adapters.
 
     With neither `test_rows` nor `test_share`, the source's `test` (or `validation`) split is held
     out; of a source without one, a tenth. With either, they are cut from the training split. Rows
@@ -200,7 +200,7 @@ def held_out_mask(prompts: Any, usable: Any, split: Split) -> Any:
         split: how many, and the seed.
 
     Raises:
-        DataError: `split` holds out so many rows that none is left to train on.
+        DataError: no row would be left to train on.
     """
     import numpy as np
 

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from hf_rlhf.data.chat import Turn
 from hf_rlhf.data.examples import Example
@@ -12,10 +12,12 @@ from hf_rlhf.errors import DataError, ModelError
 if TYPE_CHECKING:
     from hf_rlhf.data.chat_rows import ChatRowArguments
 
-COLUMNS = {
+ChatForm = Literal["sft", "messages", "preference", "unpaired", "prompts"]
+COLUMNS: Mapping[ChatForm, tuple[str, ...]] = {
     "sft": ("prompt", "completion"),
     "messages": ("messages",),
     "preference": ("prompt", "chosen", "rejected"),
+    "unpaired": ("prompt", "completion"),
     "prompts": ("prompt",),
 }
 """TRL's formats: https://huggingface.co/docs/trl/dataset_formats."""
@@ -34,8 +36,7 @@ class TrlFormat:
     By default the templates of text are those of transcripts as in hh-rlhf (Bai et al. 2022).
     """
 
-    form: str
-    """A key of `COLUMNS`."""
+    form: ChatForm
     conversational: bool
     tokenizer: Any
     template: str = "\n\nHuman: {prompt}\n\nAssistant:"
@@ -52,7 +53,7 @@ class TrlFormat:
                 )
 
     @classmethod
-    def of(cls, form: str, arguments: "ChatRowArguments") -> "TrlFormat":
+    def of(cls, form: ChatForm, arguments: "ChatRowArguments") -> "TrlFormat":
         """Choose between messages and text.
 
         Raises:
@@ -129,29 +130,29 @@ class TrlFormat:
         """
         pairs = list(zip(examples, tools, strict=True))
         prompts = [self._text(example.history, None, row_tools) for example, row_tools in pairs]
-        wholes = [
+        texts = [
             self._text(example.history, answer, row_tools)
             for example, row_tools in pairs
             for answer in example.answers
         ]
-        longest = iter(self._count(wholes))
+        longest = iter(self._count(texts))
         return [
             (length, max((next(longest) for _ in example.answers), default=length))
             for length, example in zip(self._count(prompts), examples, strict=True)
         ]
 
     def _text(self, history: Sequence[Turn], answer: str | None, tools: str | None) -> str:
-        whole = self.prompt(history)
+        turns_or_text = self.prompt(history)
         if answer is not None:
-            whole += self.answer(answer)
+            turns_or_text += self.answer(answer)
         if not self.conversational:
-            return str(whole)
+            return str(turns_or_text)
         from jinja2 import TemplateError
 
         try:
             return str(
                 self.tokenizer.apply_chat_template(
-                    whole,
+                    turns_or_text,
                     tokenize=False,
                     add_generation_prompt=answer is None,
                     tools=json.loads(tools) if tools else None,
@@ -159,7 +160,7 @@ class TrlFormat:
                 )
             )
         except (TemplateError, TypeError, ValueError) as error:
-            roles = ", ".join(turn["role"] for turn in whole)
+            roles = ", ".join(turn["role"] for turn in turns_or_text)
             raise ModelError(
                 f"the chat template refuses a conversation of {roles}: {error}. Use another "
                 "template, or `format: text`."

@@ -24,7 +24,7 @@ def value_kind(value: Any) -> str:
         if _TRANSCRIPT.match(value):
             return TRANSCRIPT
         return TURNS if _JSON_TURNS.match(value) else TEXT
-    if isinstance(value, list) and all(isinstance(item, Mapping) for item in value):
+    if isinstance(value, list) and all(isinstance(turn, Mapping) for turn in value):
         return TURNS
     if isinstance(value, Mapping) and ("role" in value or "from" in value):
         return TURN
@@ -43,7 +43,7 @@ def describe_value(value: Any) -> str:
         return repr(value)
     if isinstance(value, str):
         return repr(value if len(value) <= 40 else value[:37] + "...") if value else "an empty text"
-    return f"a {type(value).__name__}"
+    return "an object" if isinstance(value, Mapping) else f"a {type(value).__name__}"
 
 
 def arrow_problem(value: Any, depth: int = 0) -> str:
@@ -55,11 +55,11 @@ def arrow_problem(value: Any, depth: int = 0) -> str:
     inner = value.values() if isinstance(value, Mapping) else value
     if isinstance(inner, str) or not isinstance(inner, Iterable):
         return ""
-    return next(filter(None, (arrow_problem(item, depth + 1) for item in inner)), "")
+    return next(filter(None, (arrow_problem(element, depth + 1) for element in inner)), "")
 
 
 def decode_json_text(value: Any) -> Any:
-    """Return what a text of JSON holds, as CSV keeps lists; any other value unchanged."""
+    """Return the value of JSON text, as CSV files hold lists; any other value unchanged."""
     if not isinstance(value, str):
         return value
     try:

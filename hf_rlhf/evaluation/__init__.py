@@ -1,7 +1,7 @@
-"""Evaluation: models x tasks -> rows -> paired intervals, the same way for every plugin.
+"""Evaluation: models on tasks, metrics per row, paired intervals; shared by all plugins.
 
-Completions are generated and saved, scored, and every mean gets its interval. What is measured of
-a completion is up to a plugin's task. Nothing here trains, writes weights or renders a card.
+Completions are generated, saved and scored, and every mean has an interval. A plugin's task decides
+which metrics a completion has. Nothing here trains, writes weights or renders a card.
 """
 
 import lazy_loader

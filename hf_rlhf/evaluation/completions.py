@@ -1,11 +1,9 @@
-"""Completions of saved models, saved as they are generated, so that none is generated twice.
+"""Completions of saved models, written as they are generated, so that none is generated twice.
 
-A folder holds what one model gave: `identity.json` with all that its completions depend on, and
-files of JSON lines. A killed evaluation resumes where it stopped, with the same completions. Of
-several launched processes, each computes a share of the batches and writes a file of its own.
+A killed evaluation resumes where it stopped, with the same completions. Of several launched
+processes, each computes a share of the batches and writes a file of its own.
 """
 
-import hashlib
 import json
 import os
 import time
@@ -17,82 +15,53 @@ from typing import Any
 from hf_rlhf.config.schema import EvaluationSpec
 from hf_rlhf.errors import ModelError, RunFolderError
 from hf_rlhf.evaluation.generation import Completion, generate
-from hf_rlhf.storage.files import atomic_write_json
 
-IDENTITY = "identity.json"
 Progress = Callable[[int], object]
 """Called with the number of completions that were added."""
 
 
-def fingerprint(value: Any) -> str:
-    """Return a short hash of a JSON value."""
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:12]
-
-
-def reserve_folder(folder: Path, identity: Mapping[str, Any]) -> None:
-    """Reserve `folder` for completions that depend on `identity`, a JSON mapping.
-
-    Raises RunFolderError, with the differences, when it holds other completions.
-    """
-    path = folder / IDENTITY
-    if not path.exists():
-        atomic_write_json(path, dict(identity))
-        return
-    saved = json.loads(path.read_text(encoding="utf-8"))
-    differences = "".join(
-        f"\n  - {key}: {json.dumps(saved.get(key))} -> {json.dumps(value)}"
-        for key, value in identity.items()
-        if saved.get(key) != value
-    )
-    if differences:
-        raise RunFolderError(
-            f"{folder} holds completions of another evaluation. The differences (saved -> new):"
-            f"{differences}\nGive this evaluation another output folder, or delete that one."
-        )
-
-
 class SavedValues:
-    """A JSON value for each of many items, computed in batches and saved after each batch."""
+    """A JSON value for each of many ids, computed in batches and saved after each batch."""
 
-    def __init__(self, folder: Path, name: str, items: Sequence[str], batch_size: int) -> None:
-        self.folder, self.name, self.items = folder, name, items
-        self.batches = [items[at : at + batch_size] for at in range(0, len(items), batch_size)]
+    def __init__(self, folder: Path, name: str, ids: Sequence[str], batch_size: int) -> None:
+        self.folder, self.name, self.ids = folder, name, ids
+        self.batches = [ids[at : at + batch_size] for at in range(0, len(ids), batch_size)]
 
     def read(self) -> dict[str, Any]:
-        """Return the saved values in the order of the items. Raises RunFolderError."""
+        """Return the saved values by id, in order. Raises RunFolderError for a damaged file."""
         paths = [self._path(0), *sorted(self.folder.glob(f"{self.name}.[0-9]*.jsonl"))]
         values = {key: value for path in paths if path.exists() for key, value in _lines(path)}
-        return {item: values[item] for item in self.items if item in values}
+        return {key: values[key] for key in self.ids if key in values}
 
     def missing(self) -> list[str]:
-        """Return the items without a saved value."""
+        """Return the ids without a saved value."""
         saved = self.read()
-        return [item for item in self.items if item not in saved]
+        return [key for key in self.ids if key not in saved]
 
     def fill(
         self,
         compute: Callable[[Sequence[str]], Sequence[Any]],
         *,
-        whole_batches: bool = False,
+        recompute_batches: bool = False,
         progress: Progress = lambda _: None,
     ) -> None:
         """Compute and save what is missing of this process's share.
 
-        `compute` returns a JSON value for each of the items of a batch. With `whole_batches` a
-        batch of which some items are saved is computed again as a whole: values drawn at random
-        depend on the batch.
+        `compute` takes the ids of a batch and returns a JSON value for each. With
+        `recompute_batches` all of a batch is computed again where a part of it is saved: values
+        drawn at random depend on the batch.
         """
         from accelerate import PartialState
 
         state = PartialState()
         saved = self.read()
         for batch in self.batches[state.process_index :: state.num_processes]:
-            missing = [item for item in batch if item not in saved]
+            missing = [key for key in batch if key not in saved]
             if not missing:
                 continue
-            items = batch if whole_batches else missing
-            values = dict(zip(items, compute(items), strict=True))
-            self._append({item: values[item] for item in missing}, state.process_index)
+            ids = batch if recompute_batches else missing
+            values = dict(zip(ids, compute(ids), strict=True))
+            self._append({key: values[key] for key in missing}, state.process_index)
             progress(len(missing))
 
     def _path(self, process: int) -> Path:
@@ -102,7 +71,7 @@ class SavedValues:
         path = self._path(process)
         path.parent.mkdir(parents=True, exist_ok=True)
         # As ASCII: half of a surrogate pair is no UTF-8.
-        lines = [json.dumps({"id": item, "value": value}) + "\n" for item, value in values.items()]
+        lines = [json.dumps({"id": key, "value": value}) + "\n" for key, value in values.items()]
         with path.open("ab+") as file:
             _remove_torn_line(file)
             file.write("".join(lines).encode())
@@ -136,7 +105,7 @@ def _remove_torn_line(file: Any) -> None:
 
 
 class Completions:
-    """The completions of one saved model, in a folder that `reserve_folder` reserved.
+    """The completions of one saved model, in a folder.
 
     Args:
         folder: where they are saved, in `completions.jsonl`.
@@ -156,12 +125,16 @@ class Completions:
     ) -> None:
         self.folder, self.prompts = folder, prompts
         self._tokenizer, self._spec, self._max_new_tokens = tokenizer, spec, max_new_tokens
-        self._saved = SavedValues(folder, "completions", list(prompts), spec.batch_size)
-        self._index = {item: index for index, item in enumerate(prompts)}
+        self._saved = self.values("completions")
+        self._index = {key: index for index, key in enumerate(prompts)}
+
+    def values(self, name: str) -> SavedValues:
+        """Return other values of the same completions, saved beside them."""
+        return SavedValues(self.folder, name, list(self.prompts), self._spec.batch_size)
 
     def read(self) -> dict[str, Completion]:
         """Return the saved completions by id, in the order of the prompts."""
-        return {item: Completion(**value) for item, value in self._saved.read().items()}
+        return {key: Completion(**value) for key, value in self._saved.read().items()}
 
     def missing(self) -> list[str]:
         """Return the ids of prompts without a completion."""
@@ -171,11 +144,11 @@ class Completions:
         """Generate what is missing. Raises ModelError if one prompt alone exceeds the memory."""
         self._saved.fill(
             lambda batch: [asdict(completion) for completion in self._batch(model, batch)],
-            whole_batches=self._spec.temperature > 0,
+            recompute_batches=self._spec.temperature > 0,
             progress=progress,
         )
 
-    def _batch(self, model: Any, items: Sequence[str]) -> list[Completion]:
+    def _batch(self, model: Any, ids: Sequence[str]) -> list[Completion]:
         import torch
 
         started = time.monotonic()
@@ -183,21 +156,21 @@ class Completions:
             batch = generate(
                 model,
                 self._tokenizer,
-                [self.prompts[item] for item in items],
+                [self.prompts[key] for key in ids],
                 self._spec,
                 self._max_new_tokens,
                 # A seed per batch: a resumed evaluation draws what an unbroken one would have.
-                seed=self._spec.seed + self._index[items[0]],
+                seed=self._spec.seed + self._index[ids[0]],
             )
         except torch.OutOfMemoryError as error:
-            if len(items) == 1:
+            if len(ids) == 1:
                 raise ModelError(
-                    f"out of memory with a single prompt of {len(self.prompts[items[0]]):,} "
+                    f"out of memory with a single prompt of {len(self.prompts[ids[0]]):,} "
                     "tokens. Use a larger device, or lower `max_new_tokens`."
                 ) from error
             batch = []
         if not batch:
-            half = len(items) // 2
-            return [*self._batch(model, items[:half]), *self._batch(model, items[half:])]
+            half = len(ids) // 2
+            return [*self._batch(model, ids[:half]), *self._batch(model, ids[half:])]
         seconds = (time.monotonic() - started) / len(batch)
         return [replace(completion, seconds=seconds) for completion in batch]

@@ -1,7 +1,7 @@
 """Evaluate a run's model before and after training: its text by rewards, and the trainer's metrics.
 
-The evaluation before training is read back when a run resumes, if it is of the same rows. The one
-after is not, since the weights have been written anew.
+A resumed run reads the evaluation before training back, if it is of the same rows. The one after
+training is repeated, since the weights are new.
 """
 
 import shutil
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 Say = Callable[[str], None]
 _START = ".start"
-_PARTS = {"text": "", "own": "_held_out"}
+_PARTS = {"text": "", "by_trainer": "_held_out"}
 """Part of a `Measured` -> the end of its file's name."""
 
 
@@ -40,22 +40,22 @@ def measure_before(run: "Run", say: Say) -> Measured:
     paths = {part: folder / f"before{end}.json" for part, end in _PARTS.items()}
     saved = {part: Evaluation.load(path) for part, path in paths.items() if path.exists()}
     digest = _digest(run) if saved else None
-    known = {
+    valid = {
         part: evaluation
         for part, evaluation in saved.items()
         if evaluation.digest in (None, digest)
     }
-    for part in saved.keys() - known.keys():
+    for part in saved.keys() - valid.keys():
         say(f"{paths[part]} was measured on other rows than {run.spec.evaluation.split!r}: ignored")
-    # Every process must have looked before the main one writes.
+    # Every process must have read before the main one writes.
     PartialState().wait_for_everyone()
     if PartialState().is_main_process:
         # Left by a process that was killed while it measured: as large as the base.
         shutil.rmtree(run.folder / _START, ignore_errors=True)
-    if {part for part in _PARTS if _is_measured(run, part)} <= known.keys():
-        return _check_names(run, Measured(**known))
+    if {part for part in _PARTS if _is_measured(run, part)} <= valid.keys():
+        return _check_names(run, Measured(**valid))
     with _start(run, say) as (model, kwargs):
-        return measure(run, "before", model, kwargs, say, known)
+        return measure(run, "before", model, kwargs, say, valid)
 
 
 def measure(
@@ -64,7 +64,7 @@ def measure(
     model: str | Path,
     model_kwargs: Mapping[str, Any],
     say: Say,
-    known: Mapping[str, Evaluation] | None = None,
+    saved: Mapping[str, Evaluation] | None = None,
 ) -> Measured:
     """Evaluate a saved model on the held-out split, and save every row; all processes call this.
 
@@ -74,12 +74,12 @@ def measure(
         model: a folder or Hub id with whole weights.
         model_kwargs: for `from_pretrained`.
         say: prints a line.
-        known: the parts, `text` or `own`, that need not be measured again.
+        saved: the parts, `text` or `by_trainer`, that need not be measured again.
     """
     spec = run.spec.evaluation
     if spec is None:
         return Measured()
-    parts = dict(known or {})
+    parts = dict(saved or {})
     todo = [part for part in _PARTS if part not in parts and _is_measured(run, part)]
     if todo:
         say(f"measuring {stage} training, on {spec.split!r}")
@@ -87,14 +87,14 @@ def measure(
     if "text" in todo:
         parts["text"] = replace(_text(run, model, model_kwargs), digest=digest)
         _save(run, f"{stage}.json", parts["text"])
-    if "own" in todo:
-        own = run.trainer_class.held_out(run, model, model_kwargs)
-        evaluation = replace(own or Evaluation(()), digest=digest)
-        if own is not None:
-            parts["own"] = evaluation
-        if own is not None or stage == "before":
+    if "by_trainer" in todo:
+        metrics = run.trainer_class.held_out(run, model, model_kwargs)
+        evaluation = replace(metrics or Evaluation(()), digest=digest)
+        if metrics is not None:
+            parts["by_trainer"] = evaluation
+        if metrics is not None or stage == "before":
             # That there is nothing is saved too, or a resumed run would merge to find out again.
-            _save(run, f"{stage}{_PARTS['own']}.json", evaluation)
+            _save(run, f"{stage}{_PARTS['by_trainer']}.json", evaluation)
     if silent := [name for part in parts.values() for name in part.without_values()]:
         say(f"note: no row of {spec.split!r} has a value for {', '.join(silent)}")
     return _check_names(run, Measured(**parts))
@@ -102,7 +102,7 @@ def measure(
 
 def _is_measured(run: "Run", part: str) -> bool:
     spec = run.spec.evaluation
-    if part == "own" or spec is None:
+    if part == "by_trainer" or spec is None:
         return spec is not None and run.trainer_class.measures_held_out()
     if not run.writes_text:
         return False
@@ -151,8 +151,8 @@ def _save(run: "Run", name: str, evaluation: Evaluation) -> None:
 
 def _check_names(run: "Run", measured: Measured) -> Measured:
     """Return `measured`. Raise BrokenPlugin if the trainer's metrics share a reward's name."""
-    if measured.text is not None and measured.own is not None:
-        both = sorted({*measured.text.metrics()} & {*measured.own.metrics()})
+    if measured.text is not None and measured.by_trainer is not None:
+        both = sorted({*measured.text.metrics()} & {*measured.by_trainer.metrics()})
         if both:
             raise BrokenPlugin(
                 f"trainer {run.spec.plugin!r} measures {', '.join(both)}, and so do the rewards. "
@@ -169,15 +169,8 @@ def _start(run: "Run", say: Say) -> Iterator[tuple[str | Path, Mapping[str, Any]
         return
     folder, adapter = run.folder / _START, run.adapter
     say("merging the adapter that training continues, to evaluate it")
-    run_on_main_process(
-        lambda: merge_adapter(
-            run.model_path,
-            adapter,
-            folder,
-            revision=run.model.model_revision,
-            overwrite=True,
-        )
-    )
+    options = {"revision": run.model.model_revision, "overwrite": True}
+    run_on_main_process(lambda: merge_adapter(run.model_path, adapter, folder, **options))
     try:
         yield folder, without_revision(run.model_kwargs())
         PartialState().wait_for_everyone()

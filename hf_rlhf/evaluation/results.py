@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,28 +23,64 @@ METHOD = (
 class Evaluation:
     """Scores of one model on held-out rows.
 
-    `rows[i]` has the metrics of completion i: `total`, every label of the composition,
-    `completion_tokens`, and `truncated` (1.0 if no end-of-sequence token came in time). Rows i of
-    two evaluations with one spec and one dataset answer the same prompt. The completions of one
-    prompt stand together.
+    `rows[i]` has the metrics of completion i by name, None where it has no value. A run's are
+    `total`, every label of the composition, `completion_tokens`, and `truncated` (1.0 if no
+    end-of-sequence token came in time). The completions of one prompt stand together.
     """
 
     rows: Sequence[Mapping[str, Score]]
     samples: Sequence[Mapping[str, Any]] = field(default_factory=tuple)
+    """Completions for readers, as JSON."""
     completions_per_prompt: int = 1
     digest: str | None = None
     """The `rows_digest` of the dataset's rows; None in files of versions that did not save one."""
+    ids: Sequence[str] = ()
+    """Of each prompt, by which evaluations are paired; without ids, by position."""
+    clusters: Sequence[str] = ()
+    """Of each prompt: those of one cluster are drawn together. By default each is its own."""
 
     def means(self) -> dict[str, Interval]:
         """Return each metric's mean and interval over the prompts that have it."""
-        return _intervals(
-            {name: [row[name] for row in self.rows] for name in self.metrics()},
-            self.completions_per_prompt,
-        )
+        return seed_means([self])
 
     def metrics(self) -> tuple[str, ...]:
         """Return the names of what was measured, in order."""
         return tuple(self.rows[0]) if self.rows else ()
+
+    def select(self, ids: Sequence[str]) -> "Evaluation":
+        """Return the evaluation of these prompts alone."""
+        size, at = self.completions_per_prompt, {key: n for n, key in enumerate(self.ids)}
+        rows = [row for key in ids for row in self.rows[at[key] * size : (at[key] + 1) * size]]
+        clusters = [self.clusters[at[key]] for key in ids] if self.clusters else ()
+        return replace(self, rows=rows, ids=ids, clusters=clusters)
+
+    def column(self, name: str) -> list[Score]:
+        """Return a metric of each prompt: the mean of its completions, None without values.
+
+        Completions of one prompt are alike; counted one by one they would narrow the interval.
+        """
+        return by_prompt([row[name] for row in self.rows], self.completions_per_prompt)
+
+    def minus(self, other: "Evaluation") -> "Evaluation":
+        """Return the differences of what both measured, prompt by prompt, without samples.
+
+        Prompts are paired by id, and those that one of the two lacks are left out; without ids, by
+        position. Raises RunFolderError when the two are not of the same rows.
+        """
+        mine = self
+        if self.ids and other.ids:
+            common = set(self.ids) & set(other.ids)
+            ids = [key for key in self.ids if key in common]
+            mine, other = self.select(ids), other.select(ids)
+        if len(mine.rows) != len(other.rows) or len({mine.digest, other.digest} - {None}) > 1:
+            raise RunFolderError(
+                f"An evaluation of {len(other.rows)} completions cannot be paired with one of "
+                f"{len(mine.rows)}: their rows differ. Evaluate both again."
+            )
+        names = [name for name in mine.metrics() if name in other.metrics()]
+        columns = [map(_minus, mine.column(name), other.column(name)) for name in names]
+        rows = [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
+        return Evaluation(rows, ids=mine.ids, clusters=mine.clusters)
 
     def without_values(self) -> list[str]:
         """Return the metrics without a value on any row, as of a reward that always abstains."""
@@ -79,13 +115,13 @@ class Measured:
 
     text: Evaluation | None = None
     """Of generated completions: the rewards' scores, or only samples without any rewards."""
-    own: Evaluation | None = None
+    by_trainer: Evaluation | None = None
     """What the trainer's `held_out` measures; one row of metrics for each row of the dataset."""
 
     @property
     def parts(self) -> tuple[Evaluation, ...]:
         """Return the evaluations that exist."""
-        return tuple(part for part in (self.text, self.own) if part is not None)
+        return tuple(part for part in (self.text, self.by_trainer) if part is not None)
 
     @property
     def samples(self) -> list[Mapping[str, Any]]:
@@ -99,45 +135,32 @@ class Measured:
 
     def since(self, before: "Measured") -> dict[str, Interval] | None:
         """Return the paired differences to the evaluations `before`; None where there is none."""
-        pairs = [(before.text, self.text), (before.own, self.own)]
-        both = [
-            (first, second)
+        pairs = [(before.text, self.text), (before.by_trainer, self.by_trainer)]
+        differences = [
+            second.minus(first).means()
             for first, second in pairs
             if first and second and first.rows and second.rows
         ]
-        return {k: v for pair in both for k, v in paired_difference(*pair).items()} or None
+        return {name: each for means in differences for name, each in means.items()} or None
 
 
-def paired_difference(before: Evaluation, after: Evaluation) -> dict[str, Interval]:
-    """Return each metric's mean of after minus before, over rows that both could score.
-
-    Raises RunFolderError when the two are not of the same rows.
-    """
-    counts, digests = (len(before.rows), len(after.rows)), {before.digest, after.digest} - {None}
-    if counts[0] != counts[1] or len(digests) > 1:
-        raise RunFolderError(
-            f"An evaluation of {counts[0]} completions cannot be paired with one of "
-            f"{counts[1]}: their rows differ. Evaluate both again."
-        )
-    pairs = list(zip(before.rows, after.rows, strict=True))
-    names = [name for name in after.metrics() if name in before.metrics()]
-    columns = {name: [minus(a[name], b[name]) for b, a in pairs] for name in names}
-    return _intervals(columns, after.completions_per_prompt)
+def seed_means(seeds: Sequence[Evaluation]) -> dict[str, Interval]:
+    """Return each metric's mean over training seeds, of the prompts on which all were measured."""
+    if seeds[0].ids:
+        common = set(seeds[0].ids).intersection(*(seed.ids for seed in seeds))
+        seeds = [seed.select([key for key in seeds[0].ids if key in common]) for seed in seeds]
+    columns = {name: [seed.column(name) for seed in seeds] for name in seeds[0].metrics()}
+    means = mean_intervals(columns, seeds[0].clusters or None)
+    return {name: interval for name, interval in means.items() if interval is not None}
 
 
-def minus(value: Score, other: Score) -> Score:
+def _minus(value: Score, other: Score) -> Score:
     """Return the difference, None where either has no value."""
     return None if value is None or other is None else value - other
-
-
-def _intervals(columns: Mapping[str, Sequence[Score]], per_prompt: int) -> dict[str, Interval]:
-    """Average the completions of a prompt first: they are alike, and would narrow the interval."""
-    means = mean_intervals({k: by_prompt(values, per_prompt) for k, values in columns.items()})
-    return {name: interval for name, interval in means.items() if interval is not None}
 
 
 def by_prompt(values: Sequence[Score], per_prompt: int) -> list[Score]:
     """Return the mean of each prompt's completions, which stand together; None without values."""
     groups = (values[at : at + per_prompt] for at in range(0, len(values), per_prompt))
-    known = [[value for value in group if value is not None] for group in groups]
-    return [sum(group) / len(group) if group else None for group in known]
+    measured_values = [[value for value in group if value is not None] for group in groups]
+    return [sum(group) / len(group) if group else None for group in measured_values]

@@ -2,8 +2,8 @@
 
 import hashlib
 import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -15,7 +15,7 @@ from hf_rlhf.distributed import whole_weights
 from hf_rlhf.errors import ModelError
 from hf_rlhf.models.fingerprint import check_base
 from hf_rlhf.models.loading import INNER, find_adapter
-from hf_rlhf.models.locate import check_there, find_model, resolve_model_path
+from hf_rlhf.models.locate import check_exists, find_model, resolve_model_path
 from hf_rlhf.storage.pure_json import parse_json
 from hf_rlhf.storage.record import RECORD_NAME, RunRecord, load_record
 
@@ -49,7 +49,7 @@ class SavedModel:
     def as_json(self) -> dict[str, Any]:
         """Return the model's entry in an evaluation's results."""
         return {
-            "asked": self.source,
+            "source": self.source,
             "base": self.model if self.adapter else None,
             "revision": self.revision,
             "identity": self.identity,
@@ -58,21 +58,16 @@ class SavedModel:
         }
 
     def tokenizer(self, *, trust_remote_code: bool = False) -> Any:
-        """Return the tokenizer, saved beside the adapter if it is there. Raises ModelError."""
+        """Return the tokenizer: the adapter's if it has one. Raises ModelError."""
         from transformers import AutoTokenizer
 
-        beside = Path(self.adapter or "", "tokenizer_config.json").exists()
-        folder = self.adapter if self.adapter and beside else self.model
-        try:
+        folder, revision = self.model, self.revision
+        if self.adapter and Path(self.adapter, "tokenizer_config.json").exists():
+            folder, revision = self.adapter, None
+        with _explained(f"the tokenizer of {self.source!r}"):
             tokenizer = AutoTokenizer.from_pretrained(
-                folder,
-                revision=self.revision if folder == self.model else None,
-                trust_remote_code=trust_remote_code,
+                folder, revision=revision, trust_remote_code=trust_remote_code
             )
-        except Exception as error:  # noqa: BLE001 - the tokenizers library raises bare Exception
-            raise ModelError(
-                f"the tokenizer of {self.source!r} does not load: {_first_line(error)}"
-            ) from error
         if tokenizer.pad_token_id is None:
             # Padding is masked, so any token will do.
             tokenizer.pad_token = tokenizer.eos_token
@@ -85,45 +80,48 @@ class SavedModel:
         """
         from transformers import AutoConfig
 
-        try:
+        with _explained(f"the configuration of {self.source!r}"):
             config = AutoConfig.from_pretrained(
                 self.model, revision=self.revision, trust_remote_code=trust_remote_code
             )
-        except (OSError, ValueError, KeyError, ImportError) as error:
-            raise ModelError(
-                f"the configuration of {self.source!r} does not load: {_first_line(error)}"
-            ) from error
         room: int | None = getattr(config.get_text_config(), "max_position_embeddings", None)
         return room
 
-    @contextmanager
-    def load(self, device: Any, **kwargs: Any) -> Iterator[Any]:
-        """Yield the model, ready to generate, and free its memory at the end.
+    def load(self, device: Any, **kwargs: Any) -> AbstractContextManager[Any]:
+        """Return a context with the model, ready to generate; its memory is free at the end.
 
         An adapter is merged in memory. `kwargs` are for `from_pretrained` (dtype,
         attn_implementation, trust_remote_code); None is left out. Raises ModelError for weights
         that do not load whole.
         """
-        from accelerate.utils.memory import clear_device_cache
+        return loaded_model(lambda: _load(self, kwargs), device)
 
-        holder = [_load(self, kwargs).to(device).eval()]
-        try:
-            yield holder[0]
-        finally:
-            # The caller's name for it must be gone too before this frees anything.
-            holder.clear()
-            clear_device_cache(garbage_collection=True)
+
+@contextmanager
+def loaded_model(load: Callable[[], Any], device: Any) -> Iterator[Any]:
+    """Yield a model in evaluation mode on a device, and free its memory at the end.
+
+    The caller deletes its own name for the model within the context, or nothing is freed.
+    """
+    from accelerate.utils.memory import clear_device_cache
+
+    with whole_weights():
+        model = load()
+    holder = [model.to(device).eval()]
+    del model
+    try:
+        yield holder[0]
+    finally:
+        holder.clear()
+        clear_device_cache(garbage_collection=True)
 
 
 def find_saved(source: Any) -> SavedModel:
     """Return the saved model that `source` names.
 
-    Args:
-        source: a run folder, a folder of weights, a checkpoint, an adapter, a Hub id (ID@REVISION),
-            package://PACKAGE/FOLDER, or a mapping with `base`, `adapter` and `revision`.
-
-    Raises:
-        ModelError: there is none, it does not generate text, or the run is not finished.
+    `source` is a run folder, a folder of weights, a checkpoint, an adapter, a Hub id (ID@REVISION),
+    package://PACKAGE/FOLDER, or a mapping with `base`, `adapter` and `revision`. Raises ModelError
+    where there is none, it does not generate text, or the run is not finished.
     """
     if isinstance(source, Mapping):
         return _from_mapping(source)
@@ -137,23 +135,23 @@ def find_saved(source: Any) -> SavedModel:
 
 
 def _from_mapping(source: Mapping[str, Any]) -> SavedModel:
-    if unknown := [key for key in source if key not in _KEYS]:
-        raise ModelError(f"has no key {', '.join(map(str, unknown))}; known: {', '.join(_KEYS)}.")
-    if odd := [key for key, value in source.items() if not isinstance(value, str)]:
-        raise ModelError(f"its {odd[0]} is {source[odd[0]]!r}, expected text.")
+    if unknown := [str(key) for key in source if key not in _KEYS]:
+        raise ModelError(f"has no key {', '.join(unknown)}; its keys are {', '.join(_KEYS)}.")
+    for key, value in source.items():
+        if not isinstance(value, str):
+            raise ModelError(f"its {key} is {value!r}, expected text.")
     base, adapter, revision = (source.get(key) for key in _KEYS)
-    label = " + ".join(part for part in (base, adapter) if part)
-    label += f" @ {revision}" if revision else ""
+    if not base and not adapter:
+        raise ModelError("names neither `base` nor `adapter`.")
+    label = " + ".join(filter(None, (base, adapter))) + (f" @ {revision}" if revision else "")
     folder = Path(resolve_model_path(base)) if base else None
     if revision and folder and folder.is_dir():
         raise ModelError(f"`revision` is of a model on the Hub, and {base!r} is a folder.")
     if adapter:
         return _adapted(label, _adapter(adapter), base, revision)
-    if not base or folder is None:
-        raise ModelError("names neither `base` nor `adapter`.")
-    if folder.is_dir():
+    if folder and folder.is_dir():
         return _local(label, folder)
-    return _on_hub(label, base, revision)
+    return _on_hub(label, str(base), revision)
 
 
 def _local(source: str, folder: Path) -> SavedModel:
@@ -231,7 +229,7 @@ def _adapted(source: str, adapter: Path, base: str | None, revision: str | None)
 
 
 def _on_hub(source: str, model: str, revision: str | None) -> SavedModel:
-    check_there(model)
+    check_exists(model)
     try:
         config = _hub_config(model, revision)
     except (OSError, ValueError, EntryNotFoundError) as error:
@@ -269,11 +267,7 @@ def _hub_config(repo: str, revision: str | None) -> Path:
 def _identity(model: str, revision: str | None) -> str:
     folder = Path(model)
     if not folder.is_dir():
-        try:
-            commit = _hub_config(model, revision).parent.name
-        except (OSError, ValueError, EntryNotFoundError):
-            commit = revision or "main"
-        return f"{model}@{commit}"
+        return f"{model}@{_hub_config(model, revision).parent.name}"
     hashed = hashlib.sha256()
     for path in sorted(folder.iterdir()):
         if path.name in _CONFIGS or path.suffix in _WEIGHTS:
@@ -296,21 +290,16 @@ def _load(saved: SavedModel, kwargs: Mapping[str, Any]) -> Any:
 
     settings = {"revision": saved.revision, **kwargs}
     settings = {key: value for key, value in settings.items() if value is not None}
-    try:
-        with whole_weights():
-            model, info = AutoModelForCausalLM.from_pretrained(
-                saved.model, output_loading_info=True, **settings
-            )
+    with _explained(repr(saved.source)):
+        model, info = AutoModelForCausalLM.from_pretrained(
+            saved.model, output_loading_info=True, **settings
+        )
         model = _with_adapter(model, saved)
-    except ModelError:
-        raise
-    except Exception as error:  # noqa: BLE001 - safetensors and torch raise what they like
-        raise ModelError(f"{saved.source!r} does not load: {_first_line(error)}") from error
     if missing := sorted(info["missing_keys"]):
         # transformers initialises them at random, and only warns.
         raise ModelError(
-            f"{saved.source!r} lacks {len(missing)} weights of its "
-            f"architecture, such as {missing[0]}. It is not whole, or not this kind of model."
+            f"{saved.source!r} lacks {len(missing)} weights of its architecture, such as "
+            f"{missing[0]}. It is incomplete, or not this kind of model."
         )
     return model
 
@@ -326,6 +315,13 @@ def _with_adapter(model: Any, saved: SavedModel) -> Any:
         return PeftModel.from_pretrained(model, saved.adapter).merge_and_unload()
 
 
-def _first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__
+@contextmanager
+def _explained(subject: str) -> Iterator[None]:
+    """Raise any error of a library as a ModelError: `subject` does not load."""
+    try:
+        yield
+    except ModelError:
+        raise
+    except Exception as error:  # noqa: BLE001 - tokenizers and safetensors raise bare Exception
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        raise ModelError(f"{subject} does not load: {lines[0]}") from error

@@ -5,22 +5,26 @@ is what will be published, whatever the training was distributed over.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
+from dataclasses import replace
 from math import isfinite
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hf_rlhf.config import EvaluationSpec
 from hf_rlhf.contracts import Score
 from hf_rlhf.data.messages import text_of
-from hf_rlhf.distributed import whole_weights
 from hf_rlhf.errors import BrokenPlugin, DataError, HfRlhfError, ModelError
-from hf_rlhf.evaluation.generation import Completion, generate, prompt_ids
+from hf_rlhf.evaluation.generation import Completion, generate
 from hf_rlhf.evaluation.results import Evaluation
+from hf_rlhf.evaluation.saved_models import loaded_model
+from hf_rlhf.models.lengths import prompt_ids
 from hf_rlhf.models.loading import model_class
 from hf_rlhf.rewards.composed import TOTAL, ComposedReward, by_row, gather_rows
 
 if TYPE_CHECKING:
+    from hf_rlhf.runs.resolve import Scoring
     from hf_rlhf.runs.run import Run
 
 
@@ -57,67 +61,103 @@ def evaluate(
         DataError: there are no rows.
         RewardError: as `ComposedReward.score` does.
     """
-    from accelerate import PartialState
-
     count = len(rows) if spec.rows is None else min(spec.rows, len(rows))
     if count == 0:
         raise DataError(f"The held-out split {spec.split!r} has no rows to evaluate on.")
-    indexes = [row for row in range(count) for _ in range(spec.completions_per_prompt)]
-    with PartialState().split_between_processes(list(enumerate(indexes))) as share:
-        completions = _completions(
-            model,
-            tokenizer,
-            [(index, row, rows[row]["prompt"]) for index, row in share],
-            spec,
-            max_new_tokens=spec.max_new_tokens or max_new_tokens,
-            device=device,
-            model_kwargs=model_kwargs or {},
-            chat_template_kwargs=chat_template_kwargs or {},
-        )
-    try:
-        scored = _score(rows, completions, reward, spec.samples)
-    except HfRlhfError as error:
-        gather_rows([], failed=error)
-        raise
-    everything = sorted(gather_rows(scored), key=lambda row: row[0])
+    per_prompt = spec.completions_per_prompt
+    length = spec.max_new_tokens or max_new_tokens
+
+    def load() -> Any:
+        from transformers import AutoModelForCausalLM
+
+        return AutoModelForCausalLM.from_pretrained(model, **(model_kwargs or {}))
+
+    def complete(indexes: Sequence[int]) -> list[Completion]:
+        completions: list[Completion] = []
+        # The optimizer comes next; the memory of the evaluation must be free by then.
+        with loaded_model(load, device) as policy:
+            for batch in _batches(indexes, spec.batch_size):
+                prompts = [rows[index // per_prompt]["prompt"] for index in batch]
+                ids = prompt_ids(tokenizer, prompts, chat_template_kwargs or {})
+                # A seed per batch keeps a sampled evaluation the same from run to run.
+                seed = spec.seed + batch[0]
+                completions += generate(policy, tokenizer, ids, spec, length, seed=seed)
+            del policy
+        return completions
+
+    evaluation = score_rows(rows, share_out(count * per_prompt, complete), reward, spec)
+    return evaluation if reward else replace(evaluation, rows=[])
+
+
+def score_rows(
+    rows: Any,
+    completions: Sequence[Completion],
+    reward: ComposedReward | None,
+    spec: EvaluationSpec,
+) -> Evaluation:
+    """Score `spec.completions_per_prompt` completions of each row, each process its share.
+
+    Without a reward only their lengths are measured. The first `spec.samples` are kept as samples.
+    All processes must call this; it raises on all what a reward raises on one.
+    """
+
+    def score(indexes: Sequence[int]) -> list[tuple[dict[str, Score], dict[str, Any]]]:
+        return _score(rows, indexes, [completions[index] for index in indexes], reward, spec)
+
+    scored = share_out(len(completions), score)
     return Evaluation(
-        [metrics for _, metrics, _ in everything if metrics],
-        [sample for _, _, sample in everything if sample is not None],
+        [metrics for metrics, _ in scored],
+        [sample for _, sample in scored[: spec.samples]],
         spec.completions_per_prompt,
     )
 
 
-def held_out_rows(run: "Run") -> Any:
+def share_out(count: int, compute: Callable[[Sequence[int]], Sequence[Any]]) -> list[Any]:
+    """Return what `compute` makes of each index below `count`, each process computing its share.
+
+    All processes must call this, and all get everything. A HfRlhfError of one is raised on all.
+    """
+    from accelerate import PartialState
+
+    try:
+        with PartialState().split_between_processes(list(range(count))) as share:
+            pairs = list(zip(share, compute(share), strict=True)) if share else []
+    except HfRlhfError as error:
+        gather_rows([], failed=error)
+        raise
+    return [value for _, value in sorted(gather_rows(pairs), key=itemgetter(0))]
+
+
+def held_out_rows(run: "Run | Scoring") -> Any:
     """Return the rows that a run is measured on: the first `rows` of its held-out split."""
     spec = run.spec.evaluation or EvaluationSpec()
     rows = run.dataset[spec.split]
     return rows.select(range(len(rows) if spec.rows is None else min(spec.rows, len(rows))))
 
 
-@contextmanager
-def saved_model(run: "Run", model: str | Path, model_kwargs: Mapping[str, Any]) -> Iterator[Any]:
-    """Load a saved model of the run's task, whole, for measuring; free its memory afterwards.
+def saved_model(
+    run: "Run", model: str | Path, model_kwargs: Mapping[str, Any]
+) -> AbstractContextManager[Any]:
+    """Return a context with a saved model of the run's task, for measuring.
 
     It is on the run's device and in evaluation mode. A classification model has one class, and a
-    head drawn from the run's seed where `model` has none.
+    head drawn from the run's seed where `model` has none. Delete your name for it within the
+    context, and its memory is free afterwards.
     """
-    from accelerate.utils import set_seed
-    from accelerate.utils.memory import clear_device_cache
-
     kwargs = dict(model_kwargs)
-    if run.has_score_head:
-        kwargs["num_labels"] = 1
-        set_seed(run.training.seed)
-    with whole_weights():
+
+    def load() -> Any:
+        from accelerate.utils import set_seed
+
+        if run.has_score_head:
+            kwargs["num_labels"] = 1
+            set_seed(run.training.seed)
         loaded = model_class(run).from_pretrained(model, **kwargs)
-    if run.has_score_head:
-        loaded.config.get_text_config().pad_token_id = run.tokenizer.pad_token_id
-    loaded = loaded.to(run.training.device).eval()
-    try:
-        yield loaded
-    finally:
-        del loaded
-        clear_device_cache(garbage_collection=True)
+        if run.has_score_head:
+            loaded.config.get_text_config().pad_token_id = run.tokenizer.pad_token_id
+        return loaded
+
+    return loaded_model(load, run.training.device)
 
 
 def measure_rows(
@@ -139,25 +179,20 @@ def measure_rows(
         ModelError: a number is NaN or infinite, as of a model that has diverged.
         HfRlhfError: as `measure` does; also on the processes that wait for the one that failed.
     """
-    from accelerate import PartialState
 
-    measured: list[tuple[int, Mapping[str, Score]]] = []
-    try:
-        with PartialState().split_between_processes(list(range(len(rows)))) as share:
-            for indexes in _batches(share, batch_size):
-                metrics = measure([rows[index] for index in indexes])
-                measured += zip(indexes, _checked(metrics, len(indexes)), strict=True)
-    except HfRlhfError as error:
-        gather_rows([], failed=error)
-        raise
-    gathered = sorted(gather_rows(measured), key=lambda row: row[0])
-    return Evaluation(_checked([dict(metrics) for _, metrics in gathered], len(rows)))
+    def measured(indexes: Sequence[int]) -> list[Mapping[str, Score]]:
+        metrics: list[Mapping[str, Score]] = []
+        for batch in _batches(indexes, batch_size):
+            metrics += _checked(measure([rows[index] for index in batch]), len(batch))
+        return metrics
+
+    return Evaluation(_checked([dict(row) for row in share_out(len(rows), measured)], len(rows)))
 
 
 def _checked(rows: Sequence[Mapping[str, Score]], count: int) -> Sequence[Mapping[str, Score]]:
     names = {frozenset(row) for row in rows}
     if len(rows) != count or len(names) > 1:
-        listed = " or ".join(sorted(", ".join(sorted(some)) for some in names))
+        listed = " or ".join(sorted(", ".join(sorted(metric_names)) for metric_names in names))
         raise BrokenPlugin(
             f"held_out measured {len(rows)} of {count} rows, with the metrics {listed or 'none'}. "
             "Expected one row for each, all with the same metrics; None for what a row lacks."
@@ -171,85 +206,41 @@ def _checked(rows: Sequence[Mapping[str, Score]], count: int) -> Sequence[Mappin
     return rows
 
 
-def _completions(
-    model: str | Path,
-    tokenizer: Any,
-    prompts: Sequence[tuple[int, int, Any]],
-    spec: EvaluationSpec,
-    *,
-    max_new_tokens: int,
-    device: str,
-    model_kwargs: Mapping[str, Any],
-    chat_template_kwargs: Mapping[str, Any],
-) -> list[tuple[int, int, Completion]]:
-    """Generate for prompts, each with its index and row; the model is loaded for it, and freed."""
-    from accelerate.utils.memory import clear_device_cache
-    from transformers import AutoModelForCausalLM
-
-    with whole_weights():
-        policy = AutoModelForCausalLM.from_pretrained(model, **model_kwargs)
-    policy = policy.to(device).eval()
-    completions: list[tuple[int, int, Completion]] = []
-    for batch in _batches(prompts, spec.batch_size):
-        generated = generate(
-            policy,
-            tokenizer,
-            prompt_ids(tokenizer, [prompt for _, _, prompt in batch], chat_template_kwargs),
-            spec,
-            max_new_tokens,
-            # A seed per batch keeps a sampled evaluation the same from run to run.
-            seed=spec.seed + batch[0][0],
-        )
-        pairs = zip(batch, generated, strict=True)
-        completions += [(index, row, completion) for (index, row, _), completion in pairs]
-    # The optimizer comes next; the memory of the evaluation must be free by then.
-    del policy
-    clear_device_cache(garbage_collection=True)
-    return completions
-
-
 def _score(
     rows: Any,
-    completions: Sequence[tuple[int, int, Completion]],
+    indexes: Sequence[int],
+    completions: Sequence[Completion],
     reward: ComposedReward | None,
-    samples: int,
-) -> list[tuple[int, dict[str, Score], dict[str, Any] | None]]:
-    """Return index, metrics, and, for the first `samples` completions, a sample for the card."""
+    spec: EvaluationSpec,
+) -> list[tuple[dict[str, Score], dict[str, Any]]]:
+    """Return the metrics of completions, and a sample of each for the card."""
+    numbers = [index // spec.completions_per_prompt for index in indexes]
     scores = None
-    if reward is not None and completions:  # there may be more processes than completions
-        taken = rows.select([row for _, row, _ in completions])
-        scores = score_texts(taken, [completion.text for _, _, completion in completions], reward)
-    result = []
-    for at, (index, row, completion) in enumerate(completions):
+    if reward is not None:
+        columns = {name: rows.select(numbers)[name][:] for name in rows.column_names}
+        prompts, texts = columns.pop("prompt"), [each.text for each in completions]
+        # A completion of a conversational prompt is scored as the assistant's message.
+        answers: list[Any] = texts
+        if not isinstance(prompts[0], str):
+            answers = [[{"role": "assistant", "content": text}] for text in texts]
+        scores = reward.score(prompts, answers, **columns)
+    scored = []
+    for at, (number, completion) in enumerate(zip(numbers, completions, strict=True)):
         components = by_row(scores.parts, at) if scores else {}
         total = scores.total[at] if scores else None
-        metrics = {
-            TOTAL: total,
-            **components,
-            "completion_tokens": float(len(completion.ids)),
-            "truncated": float(completion.truncated),
-        }
         sample = {
-            "prompt": text_of(rows[row]["prompt"]),
+            "prompt": text_of(rows[number]["prompt"]),
             "completion": completion.text,
             "reward": total,
             "components": components,
         }
-        result.append((index, metrics if scores else {}, sample if index < samples else None))
-    return result
-
-
-def score_texts(rows: Any, texts: Sequence[str], reward: ComposedReward) -> Any:
-    """Score one completion of each of `rows`, a `datasets.Dataset`; raise as `reward.score` does.
-
-    A completion of a conversational prompt is scored as the assistant's message.
-    """
-    prompts = rows["prompt"][:]
-    completions: Any = list(texts)
-    if not isinstance(prompts[0], str):
-        completions = [[{"role": "assistant", "content": text}] for text in texts]
-    columns = {name: rows[name][:] for name in rows.column_names if name != "prompt"}
-    return reward.score(prompts, completions, **columns)
+        metrics = {
+            **({TOTAL: total, **components} if scores else {}),
+            "completion_tokens": float(len(completion.ids)),
+            "truncated": float(completion.truncated),
+        }
+        scored.append((metrics, sample))
+    return scored
 
 
 def _batches(items: Sequence[Any], size: int) -> Iterator[Sequence[Any]]:

@@ -1,6 +1,6 @@
 """Publishing to the Hub and pulling from it: idempotent, retried, verified.
 
-Nothing is pushed that is not on the list of what a repository may hold.
+Only files of allowed types are pushed, and never a secret.
 """
 
 import lazy_loader

@@ -1,13 +1,8 @@
-from .base_model import secrets_in_use as secrets_in_use
-from .client import NOT_CONTENT as NOT_CONTENT
 from .client import Hub as Hub
-from .client import RemoteState as RemoteState
 from .client import connect as connect
 from .commit import or_finish as or_finish
-from .commit import push as push
 from .download import pull as pull
 from .listed import push_listed as push_listed
 from .publishing import Published as Published
 from .publishing import publish as publish
 from .upload_set import UploadSet as UploadSet
-from .upload_set import as_text as as_text

@@ -9,7 +9,7 @@ from hf_rlhf.config.schema import PublishSpec
 from hf_rlhf.errors import PublishError
 from hf_rlhf.hub.client import MANIFEST, NOT_CONTENT, Hub, listed
 from hf_rlhf.hub.commit import push
-from hf_rlhf.hub.layout import add_list
+from hf_rlhf.hub.layout import add_record
 from hf_rlhf.hub.upload_set import UploadSet
 from hf_rlhf.models.locate import resolve_model_path
 from hf_rlhf.storage.record import RunRecord, load_record, run_of_merged
@@ -17,33 +17,33 @@ from hf_rlhf.storage.record_schema import ModelSection
 
 
 def with_base(
-    hub: Hub, asked: PublishSpec, model: ModelSection, *, look_only: bool = False
+    hub: Hub, spec: PublishSpec, model: ModelSection, *, look_only: bool = False
 ) -> PublishSpec:
-    """Return `asked` with the base's Hub id, which exists; PublishError with the cure if not."""
-    base = asked.base_model or (model.base if model.base_is_hub_id else None)
+    """Return `spec` with the base's Hub id, which exists; PublishError with the cure if not."""
+    base = spec.base_model or (model.base if model.base_is_hub_id else None)
     if base is None:
         cure = (
-            "--push_base pushes it, but not where to: add --base_model YOU/BASE, its name there "
+            "--push_base needs the base's name on the Hub: add --base_model YOU/BASE "
             "(in the run file: publish.base_model)."
-            if asked.push_base
+            if spec.push_base
             else "If it is there, add --base_model ITS/ID (in the run file: publish.base_model); "
-            "if not, --base_model YOU/BASE --push_base, and it is pushed there first."
+            "if not, --base_model YOU/BASE --push_base pushes it first."
         )
         raise PublishError(
             f"The base model is {model.base!r}, which nobody else can load: a card and an "
             f"adapter must name one on the Hub. {cure}"
         )
     revision = model.revision if base == model.base else None
-    if not hub.exists(base, revision) and (not asked.push_base or base == model.base):
+    if not hub.exists(base, revision) and (not spec.push_base or base == model.base):
         at = f" at revision {revision}" if revision else ""
         raise PublishError(
             f"The base model {base!r}{at} is not on {hub.endpoint}, or not for this token to "
-            "see. Name one that is with --base_model, or push a folder with --push_base."
+            "see. Name a base on the Hub with --base_model, or push a folder with --push_base."
         )
-    # A push that was cut short has made the repository, and left it empty.
-    if asked.push_base and base != model.base and not look_only and _is_empty(hub, base):
-        _push_base(hub, base, model, asked.private)
-    return replace(asked, base_model=base)
+    # An interrupted push created the repository and left it empty.
+    if spec.push_base and base != model.base and not look_only and _is_empty(hub, base):
+        _push_base(hub, base, model, spec.private)
+    return replace(spec, base_model=base)
 
 
 def _is_empty(hub: Hub, repo_id: str) -> bool:
@@ -63,14 +63,14 @@ def _push_base(hub: Hub, repo_id: str, model: ModelSection, private: bool | None
     else:
         bundle.add_text("README.md", base_card(folder, model, repo_id, endpoint=hub.endpoint))
     if (record := _record_of(folder)) is not None:
-        record.publish = None  # where the run itself was published, this is not
-        add_list(bundle, record, repo_id=repo_id, layout="single", step=None)
-    bundle.check(secrets_in_use(hub))
+        record.publish = None  # the run itself is published elsewhere
+        add_record(bundle, record, repo_id=repo_id, layout="single", step=None)
+    bundle.check(hub.secrets())
     hub.prepare_repo(repo_id, "main", private=private, gated=None)
     state = hub.state(repo_id, "main")
     if state is None:
         raise PublishError(f"{repo_id} has no branch main, so the base cannot be pushed there.")
-    push(hub, repo_id, "main", bundle, found=state, message="Base model of a run")
+    push(hub, repo_id, "main", bundle, before=state, message="Base model of a run")
 
 
 def _record_of(folder: Path) -> RunRecord | None:
@@ -79,15 +79,7 @@ def _record_of(folder: Path) -> RunRecord | None:
         return load_record(run)
     try:
         content = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-        # Its list is of the repository it came from, whose subfolders do not go along.
+        # Its list is of the repository it came from, whose subfolders are not pushed.
         return RunRecord.from_json(content) if listed(content) else None
     except (OSError, ValueError):
         return None
-
-
-def secrets_in_use(hub: Hub) -> dict[str, str]:
-    """Return the token in use, wherever it came from: it may stand in no file."""
-    from huggingface_hub import get_token
-
-    used = hub.api.token if isinstance(hub.api.token, str) else get_token()
-    return {"the Hub token in use": used} if used else {}

@@ -21,10 +21,11 @@ if TYPE_CHECKING:
     from huggingface_hub import HfApi
 
 MANIFEST = "run.json"
-"""Pushed with every run: the record, and under `publish.files` what the revision contains."""
+"""Pushed with every run: the record, which lists the files of the revision in `publish.files`."""
 NOT_CONTENT = (".gitattributes",)
 LARGEST_READ = 100 * 2**20
 """Bytes of a card, a record or an index."""
+Kind = Literal["model", "dataset"]
 
 
 @dataclass(frozen=True)
@@ -58,38 +59,65 @@ class RemoteState:
 
 @dataclass(frozen=True)
 class Hub:
-    """A client, and how patient it is."""
+    """A client of the Hub, with its policy for retries."""
 
     api: "HfApi"
-    patience: RetryPolicy
-    kind: Literal["model", "dataset"] = "model"
-    """What its repositories are."""
+    retries: RetryPolicy
+    kind: Kind = "model"
+    """The kind of its repositories."""
 
     @property
     def endpoint(self) -> str:
         """The address."""
         return str(self.api.endpoint)
 
+    def secrets(self) -> dict[str, str]:
+        """Return the token in use, wherever it came from: it may stand in no file."""
+        from huggingface_hub import get_token
+
+        token = self.api.token if isinstance(self.api.token, str) else get_token()
+        return {"the Hub token in use": token} if token else {}
+
     @cached_property
-    def _me(self) -> "_Account":
-        # The Hub allows few of these, so a run asks once for all its pushes.
-        return self.patience.call("asking who we are", lambda: _account(self.api.whoami()))
+    def _account(self) -> "_Account":
+        # The Hub allows few of these requests, so there is one for all pushes of a run.
+        return self.retries.call("reading the account", lambda: _account(self.api.whoami()))
 
     def writable_repo(self, repo_id: str) -> str:
         """Return `repo_id` with its namespace, if the token may write there; else PublishError.
 
-        A fine-grained token does not always say what it may do: then the push itself will tell.
+        The rights of a fine-grained token are not always stated: then the push itself will fail.
         """
         from huggingface_hub.errors import LocalTokenNotFoundError
 
         try:
-            me = self._me
+            account = self._account
         except LocalTokenNotFoundError as error:
             raise PublishError(
                 f"No token for {self.endpoint}. Run `hf auth login`, or set HF_TOKEN to a token "
                 "with the write role."
             ) from error
-        return _allowed(self.endpoint, me, repo_id)
+        if account.role == "read":
+            raise PublishError(
+                f"The token of {account.name!r} at {self.endpoint} has the role 'read', so nothing "
+                "can be pushed. Create one with the write role, and set HF_TOKEN to it."
+            )
+        namespace, slash, _ = repo_id.rpartition("/")
+        if not slash:
+            return f"{account.name}/{repo_id}"
+        if namespace == account.name:
+            return repo_id
+        if namespace not in account.orgs:
+            raise PublishError(
+                f"{account.name!r} may not write to {repo_id!r}: at {self.endpoint} it is not a "
+                f"member of an organisation {namespace!r} (member of: "
+                f"{', '.join(sorted(account.orgs)) or 'none'})."
+            )
+        if account.orgs[namespace] == "read":
+            raise PublishError(
+                f"{account.name!r} has only the role 'read' in the organisation {namespace!r}."
+            )
+        return repo_id
 
     def exists(self, repo_id: str, revision: str | None = None) -> bool:
         """Say whether a repository, at that revision, exists and may be seen (gated ones count)."""
@@ -101,7 +129,7 @@ class Hub:
         )
 
         try:
-            self.patience.call(f"looking for {repo_id}", lambda: self._info(repo_id, revision))
+            self.retries.call(f"looking for {repo_id}", lambda: self._info(repo_id, revision))
         except GatedRepoError:
             return True
         except (HFValidationError, RepositoryNotFoundError, RevisionNotFoundError):
@@ -109,11 +137,11 @@ class Hub:
         return True
 
     def state(self, repo_id: str, revision: str) -> RemoteState | None:
-        """Return what a repository holds at a revision; None if either does not exist."""
-        return self.patience.call(f"listing {repo_id}", lambda: self.look(repo_id, revision))
+        """Return the content of a repository at a revision; None if either does not exist."""
+        return self.retries.call(f"listing {repo_id}", lambda: self.state_once(repo_id, revision))
 
-    def look(self, repo_id: str, revision: str) -> RemoteState | None:
-        """Do as `state` does, once."""
+    def state_once(self, repo_id: str, revision: str) -> RemoteState | None:
+        """Do as `state` does, without a retry."""
         from huggingface_hub import RepoFile
         from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundError
 
@@ -123,13 +151,13 @@ class Hub:
                 repo_id, recursive=True, revision=commit, repo_type=self.kind
             )
             files = {
-                _text(item.path): RemoteFile(
-                    _text(item.lfs.sha256 if item.lfs else item.blob_id),
-                    bool(item.lfs),
-                    operator.index(item.size),
+                _text(entry.path): RemoteFile(
+                    _text(entry.lfs.sha256 if entry.lfs else entry.blob_id),
+                    bool(entry.lfs),
+                    operator.index(entry.size),
                 )
-                for item in tree
-                if isinstance(item, RepoFile)
+                for entry in tree
+                if isinstance(entry, RepoFile)
             }
         except (RepositoryNotFoundError, RevisionNotFoundError):
             return None
@@ -141,28 +169,28 @@ class Hub:
         """Make the repository and the branch if they are not there; set who may see it.
 
         Before anything is uploaded: a gate that comes after the weights comes too late. Returns
-        whether the branch is new, and so holds nothing but what main does.
+        whether the branch is new, and so holds only what main does.
         """
-        call, api = self.patience.call, self.api
+        call, api = self.retries.call, self.api
         call(
-            f"making {repo_id}",
+            f"creating {repo_id}",
             lambda: api.create_repo(repo_id, private=private, exist_ok=True, repo_type=self.kind),
         )
-        info = call(f"looking at {repo_id}", lambda: self._info(repo_id))
-        wanted: dict[str, Any] = {}
+        info = call(f"reading {repo_id}", lambda: self._info(repo_id))
+        changes: dict[str, Any] = {}
         if private is not None and bool(info.private) != private:
-            wanted["private"] = private
+            changes["private"] = private
         if gated is not None and getattr(info, "gated", None) != gated:
-            wanted["gated"] = gated
-        if wanted:
+            changes["gated"] = gated
+        if changes:
             call(
                 f"settings of {repo_id}",
-                lambda: api.update_repo_settings(repo_id, repo_type=self.kind, **wanted),
+                lambda: api.update_repo_settings(repo_id, repo_type=self.kind, **changes),
             )
         if revision == "main" or self.exists(repo_id, revision):
             return False
         call(
-            f"making the branch {revision}",
+            f"creating the branch {revision}",
             lambda: api.create_branch(repo_id, branch=revision, exist_ok=True, repo_type=self.kind),
         )
         return True
@@ -176,10 +204,10 @@ class Hub:
             return self.download(repo_id, path, state, Path(scratch)).read_bytes()
 
     def download(self, repo_id: str, path: str, state: RemoteState, folder: Path) -> Path:
-        """Download a file of a revision into `folder`; ValueError if more comes than is listed."""
+        """Download a file into `folder`; ValueError if the Hub sends more than it lists."""
         size = state.files[path].size
         return Path(
-            self.patience.call(
+            self.retries.call(
                 f"download of {path} of {repo_id}",
                 lambda: self.api.hf_hub_download(
                     repo_id,
@@ -187,7 +215,7 @@ class Hub:
                     revision=state.commit,
                     local_dir=folder,
                     repo_type=self.kind,
-                    tqdm_class=_bar_of_at_most(size, path),
+                    tqdm_class=_bounded_bar(size, path),
                 ),
                 content_s=content_s(size),
             )
@@ -196,43 +224,42 @@ class Hub:
     def _info(self, repo_id: str, revision: str | None = None) -> Any:
         return self.api.repo_info(repo_id, revision=revision, repo_type=self.kind)
 
-    def record(self, repo_id: str, found: RemoteState) -> dict[str, Any]:
+    def record(self, repo_id: str, state: RemoteState) -> dict[str, Any]:
         """Return the run's record that a revision holds; empty for none, or one not of ours."""
-        if MANIFEST not in found.files:
+        if MANIFEST not in state.files:
             return {}
         try:
-            record = json.loads(self.read(repo_id, MANIFEST, found))
-            stated = listed(record)
+            record = json.loads(self.read(repo_id, MANIFEST, state))
         except (ValueError, RecursionError):
             return {}
-        return record if stated else {}
+        return record if listed(record) else {}
 
 
 def connect(
     endpoint: str | None = None,
     token: str | None = None,
-    patience: RetryPolicy | None = None,
-    kind: Literal["model", "dataset"] = "model",
+    retries: RetryPolicy | None = None,
+    kind: Kind = "model",
 ) -> Hub:
-    """Return a client; the token is the argument's, or what huggingface_hub itself finds."""
+    """Return a client with the token, or else the one that huggingface_hub finds."""
     from huggingface_hub import HfApi
     from huggingface_hub.utils import disable_progress_bars  # type: ignore[attr-defined]
 
     if not sys.stderr.isatty():
         disable_progress_bars()  # in a log each refresh of a bar is a line
-    return Hub(HfApi(endpoint=endpoint, token=token), patience or RetryPolicy(), kind)
+    return Hub(HfApi(endpoint=endpoint, token=token), retries or RetryPolicy(), kind)
 
 
-def _bar_of_at_most(size: int, path: str) -> Any:
+def _bounded_bar(size: int, path: str) -> Any:
     """Return a class of progress bars that raises ValueError when more than `size` bytes come.
 
-    The client itself takes whatever is sent, and looks at the size afterwards.
+    The client itself takes all that is sent, and compares the size afterwards.
     """
     from huggingface_hub.utils import tqdm  # type: ignore[attr-defined]
 
     class Bar(tqdm):
         def __init__(self, *args: Any, **settings: Any) -> None:
-            # By Xet a second bar counts what travels, which is not the file.
+            # By Xet a second bar counts the transfer, which is not the file.
             self.bounded = not str(settings.get("name")).endswith(".transfer")
             self.bytes: float = settings.get("initial") or 0
             self._check(settings.get("total") or 0)
@@ -253,17 +280,15 @@ def _bar_of_at_most(size: int, path: str) -> Any:
     return Bar
 
 
-def listed(record: Any) -> dict[str, dict[str, Any]]:
-    """Return the files that a published record lists (path -> sha256, git, size); else nothing."""
+def listed(record: Any) -> dict[str, dict[str, str]]:
+    """Return the files that a published record lists (path -> sha256, git); else nothing."""
     try:
-        files = record["publish"]["files"]
-        stated = {
+        return {
             str(path): {"sha256": str(file["sha256"]), "git": str(file["git"])}
-            for path, file in files.items()
+            for path, file in record["publish"]["files"].items()
         }
     except (KeyError, TypeError, AttributeError):
         return {}
-    return stated
 
 
 @dataclass(frozen=True)
@@ -274,34 +299,13 @@ class _Account:
     """Organisation -> the role there."""
 
 
-def _account(me: Mapping[str, Any]) -> _Account:
-    role = ((me.get("auth") or {}).get("accessToken") or {}).get("role")
-    orgs = {_text(org["name"]): org.get("roleInOrg") for org in me.get("orgs") or []}
-    return _Account(_text(me["name"]), role, orgs)
+def _account(answer: Mapping[str, Any]) -> _Account:
+    role = ((answer.get("auth") or {}).get("accessToken") or {}).get("role")
+    orgs = {_text(org["name"]): org.get("roleInOrg") for org in answer.get("orgs") or []}
+    return _Account(_text(answer["name"]), role, orgs)
 
 
 def _text(value: Any) -> str:
     if not isinstance(value, str) or not value:
         raise UnexpectedAnswer(f"the Hub answered {value!r} instead of a name or an id")
     return value
-
-
-def _allowed(endpoint: str, me: _Account, repo_id: str) -> str:
-    if me.role == "read":
-        raise PublishError(
-            f"The token of {me.name!r} at {endpoint} has the role 'read', so nothing can be "
-            "pushed. Make one with the write role, and set HF_TOKEN to it."
-        )
-    namespace, slash, _ = repo_id.rpartition("/")
-    if not slash:
-        return f"{me.name}/{repo_id}"
-    if namespace != me.name and namespace not in me.orgs:
-        raise PublishError(
-            f"{me.name!r} may not write to {repo_id!r}: at {endpoint} it is not a member of an "
-            f"organisation {namespace!r} (member of: {', '.join(sorted(me.orgs)) or 'none'})."
-        )
-    if namespace != me.name and me.orgs[namespace] == "read":
-        raise PublishError(
-            f"{me.name!r} has only the role 'read' in the organisation {namespace!r}."
-        )
-    return repo_id

@@ -1,8 +1,8 @@
 """One commit that lands once, with everything in it, however often its answer is lost.
 
 The client does not retry the POST that makes a commit; and a commit whose answer is lost has been
-made all the same. So after every error the repository is looked at before anything is sent again,
-and `parent_commit` keeps a late first commit from becoming two.
+made all the same. So after every error the repository is read before anything is sent again, and
+`parent_commit` keeps a late first commit from becoming two.
 """
 
 import threading
@@ -25,9 +25,9 @@ from hf_rlhf.hub.upload_set import UploadSet
 MOST_FILES = 25_000
 """Of one commit; the Hub's limit (docstring of `HfApi.create_commit`)."""
 BATCH_FILES, BATCH_BYTES = 64, 5 * 10**9
-"""Uploaded at once. What a batch has uploaded is not sent again, in this process or the next."""
+"""Uploaded at once. A batch that was uploaded is not sent again, in this process or the next."""
 _READ_BACK_BYTES_S = 50_000_000
-"""A Hub may read what was uploaded once more before it answers to the commit."""
+"""A Hub may read the uploaded files once more before it answers to the commit."""
 
 
 class Overtaken(PublishError):
@@ -40,35 +40,36 @@ def push(
     revision: str,
     bundle: UploadSet,
     *,
-    found: RemoteState,
+    before: RemoteState,
     delete: Iterable[str] = (),
     message: str,
 ) -> RemoteState:
     """Make the revision hold the bundle's files and not those of `delete`, by at most one commit.
 
-    `found` is the state that was examined; if another commit came since, PublishError. Transient
-    failures are retried, by the hub's patience. Returns the state after, which holds it all.
+    `before` is the state that was examined; if another commit came since, PublishError. Transient
+    failures are retried, by the hub's policy. Returns the state after, which holds it all.
     """
-    gone = sorted(path for path in delete if path in found.files)
-    if not found.lacks(bundle) and not gone:
-        return found
+    deleted = sorted(path for path in delete if path in before.files)
+    if not before.lacks(bundle) and not deleted:
+        return before
     if len(bundle.files) > MOST_FILES:
         raise PublishError(
-            f"{len(bundle.files)} files are more than the Hub takes in one commit ({MOST_FILES}), "
-            "and in several a reader could see half of them. Nothing was pushed."
+            f"{len(bundle.files)} files are more than the Hub accepts per commit ({MOST_FILES}), "
+            "and with several commits a reader could see half of them. Nothing was pushed."
         )
 
     def landed() -> RemoteState | None:
-        now = hub.look(repo_id, revision)
-        return now if now and _holds(now, bundle, gone) else None
+        now = hub.state_once(repo_id, revision)
+        done = now and not now.lacks(bundle) and not set(deleted) & set(now.files)
+        return now if done else None
 
     def commit() -> RemoteState:
-        return _commit(hub, repo_id, revision, operations, found.commit, message, landed)
+        return _commit(hub, repo_id, revision, operations, before.commit, message, landed)
 
-    operations = _operations(bundle, found, gone)
+    operations = _operations(bundle, before, deleted)
     try:
         for batch in _batches(operations):
-            hub.patience.call(
+            hub.retries.call(
                 f"upload to {repo_id}",
                 lambda batch=batch: hub.api.preupload_lfs_files(  # type: ignore[misc]
                     repo_id,
@@ -77,15 +78,15 @@ def push(
                     free_memory=False,
                     repo_type=hub.kind,
                 ),
-                content_s=content_s(sum(item.upload_info.size for item in batch)),
+                content_s=content_s(sum(add.upload_info.size for add in batch)),
             )
         size = sum(file.size for file in bundle.files.values())
-        return hub.patience.call(
+        return hub.retries.call(
             f"commit to {repo_id}", commit, content_s=content_s(size, _READ_BACK_BYTES_S)
         )
     except failures():
         # The last try may have landed too.
-        if (after := _look_again(hub, landed)) is not None:
+        if (after := _landed_after_all(hub, landed)) is not None:
             return after
         raise
 
@@ -102,10 +103,6 @@ def or_finish(hub: Hub, repo_id: str, command: str) -> Iterator[None]:
         ) from error
 
 
-def _holds(now: RemoteState, bundle: UploadSet, gone: Iterable[str]) -> bool:
-    return not now.lacks(bundle) and not set(gone) & set(now.files)
-
-
 def _commit(
     hub: Hub,
     repo_id: str,
@@ -118,7 +115,7 @@ def _commit(
     if (now := landed()) is not None:
         return now
     try:
-        created = hub.api.create_commit(
+        commit = hub.api.create_commit(
             repo_id,
             operations,
             commit_message=message,
@@ -128,55 +125,54 @@ def _commit(
         )
     except failures() as error:
         if is_transient(error):
-            raise  # the next try looks first
-        if (after := _look_again(hub, landed)) is not None:
+            raise  # the next try reads the repository first
+        if (after := _landed_after_all(hub, landed)) is not None:
             return after
         if status_of(error) == 412:
             raise _overtaken(repo_id, parent) from error
         raise
-    after = landed()
-    if after is not None:
+    if (after := landed()) is not None:
         return after
-    now = hub.look(repo_id, revision)
-    if now is not None and now.commit == created.oid:
+    now = hub.state_once(repo_id, revision)
+    if now is not None and now.commit == commit.oid:
         raise UnexpectedAnswer(
-            f"{repo_id} accepted the commit {created.oid[:8]}, but does not list all of its files"
+            f"{repo_id} accepted the commit {commit.oid[:8]}, but does not list all of its files"
         )
     raise _overtaken(repo_id, parent)
 
 
-def _look_again(hub: Hub, landed: Callable[[], RemoteState | None]) -> RemoteState | None:
+def _landed_after_all(hub: Hub, landed: Callable[[], RemoteState | None]) -> RemoteState | None:
     try:
-        return hub.patience.once(landed)
+        return hub.retries.once(landed)
     except failures():
-        return None  # what failed before says more
+        return None  # the first failure says more
 
 
 def _overtaken(repo_id: str, parent: str) -> Overtaken:
     return Overtaken(
-        f"{repo_id} was changed by another commit since {parent[:8]}, while this one was made. "
-        "Look at what changed, then run the same command again"
+        f"{repo_id} was changed by another commit since {parent[:8]}, during this push. Look at "
+        "the changes, then run the same command again"
     )
 
 
-def _operations(bundle: UploadSet, found: RemoteState, gone: Iterable[str]) -> list[Any]:
-    """Return what the commit does, the manifest last among what it adds."""
+def _operations(bundle: UploadSet, before: RemoteState, deleted: Iterable[str]) -> list[Any]:
+    """Return the operations of the commit, the manifest last among the additions."""
     from huggingface_hub import CommitOperationAdd, CommitOperationDelete
 
     adds = []
-    for path in found.lacks(bundle):
+    for path in before.lacks(bundle):
         add = CommitOperationAdd(path, bundle.files[path].source)
-        # Known already, and reading 100 GB once more takes minutes.
+        # The same hash, without reading 100 GB once more.
         add.upload_info.sha256 = bytes.fromhex(bundle.files[path].sha256)
         adds.append(add)
-    return [*(CommitOperationDelete(path, is_folder=False) for path in gone), *adds]
+    return [*(CommitOperationDelete(path, is_folder=False) for path in deleted), *adds]
 
 
 def _batches(operations: Iterable[Any]) -> Iterator[list[Any]]:
     from huggingface_hub import CommitOperationAdd
 
     # The client sends several by a pool of threads, which a process waits for before it ends, and a
-    # daemon is not to be waited for.
+    # daemon must not be waited for.
     most = 1 if threading.current_thread().daemon else BATCH_FILES
     batch: list[Any] = []
     size = 0

@@ -16,7 +16,7 @@ from hf_rlhf.storage.files import atomic_dir
 _INDEX = ".safetensors.index.json"
 _PICKLED = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".h5", ".msgpack", ".npz")
 _EDITABLE = (".md", ".gitattributes")
-"""Files that people change on the Hub after a push, which the run's manifest then does not fit."""
+"""Files that people edit on the Hub after a push; their hashes then differ from the run's list."""
 
 
 def pull(
@@ -31,32 +31,35 @@ def pull(
     """Download `repo_id` at `revision` (a branch, tag or commit) to `out_dir`, and return it.
 
     Code, pickles and data tables stay behind. The folder appears when every file has the hash
-    that the Hub states; for what hf-rlhf published, the revision must hold all that the run itself
-    listed. One that holds the same already is left as it is.
+    that the Hub states; of a repository that hf-rlhf published, the revision must hold all files
+    that the run listed. A folder that holds the same already is left as it is.
 
-    Raises ModelError for a repository that does not exist, is half published, has its weights only
-    as pickles, or whose files do not verify; RunFolderError when `out_dir` holds something else.
+    Raises ModelError for a repository that does not exist, is incomplete, has its weights only as
+    pickles, or whose files do not verify; RunFolderError when `out_dir` holds something else.
     """
     hub = connect(endpoint, token)
     out = Path(out_dir)
     try:
-        result = hub.state(repo_id, revision or "main")
-        if result is None:
+        state = hub.state(repo_id, revision or "main")
+        if state is None:
             raise ModelError(
                 f"{hub.endpoint} has no model {repo_id!r} at {revision or 'main'}, or not for "
                 "this token to see."
             )
-        wanted = _wanted(repo_id, result)
+        wanted = _wanted(repo_id, state)
         if not wanted:
             raise ModelError(
                 f"{hub.endpoint}/{repo_id} holds nothing to download at {revision or 'main'}: "
                 "nothing was published there yet, or on another branch."
             )
-        _refuse_half(hub, repo_id, result)
+        _refuse_half(hub, repo_id, state)
         if out.is_dir() and not _differing(out, wanted):
             return out
         with atomic_dir(out, overwrite=overwrite) as folder:
-            _fetch(hub, repo_id, result, sorted(wanted), folder)
+            for path in sorted(wanted):
+                hub.download(repo_id, path, state, folder)
+            # The client's own notes, with paths of this machine.
+            shutil.rmtree(folder / ".cache", ignore_errors=True)
             _verify(folder, repo_id, wanted)
     except failures() as error:
         raise ModelError(
@@ -65,46 +68,46 @@ def pull(
     return out
 
 
-def _refuse_half(hub: Hub, repo_id: str, found: RemoteState) -> None:
+def _refuse_half(hub: Hub, repo_id: str, state: RemoteState) -> None:
     """Refuse a revision that lacks files of its own, before anything large is downloaded.
 
-    What hf-rlhf pushes comes in one commit, whose run.json lists the others. A push by other
-    means may be seen half done: without run.json, without listed files, or without shards.
+    hf-rlhf pushes one commit, whose run.json lists the other files. A push by other means may be
+    read half done: without run.json, without listed files, or without shards.
     """
     cure = (
         "Push it again (with --overwrite if that is refused), or pull an earlier commit: "
         "--revision COMMIT."
     )
-    stated = listed(hub.record(repo_id, found))
-    for path, value in stated.items():
-        remote = found.files.get(path)
+    files = listed(hub.record(repo_id, state))
+    for path, hashes in files.items():
+        remote = state.files.get(path)
         if remote is None:
             raise ModelError(
-                f"{repo_id} is half published: {MANIFEST} lists {path}, which is not there. {cure}"
+                f"{repo_id} is incomplete: {MANIFEST} lists {path}, which is not there. {cure}"
             )
         if PurePosixPath(path).suffix in _EDITABLE:
             continue
-        if not remote.holds(value["sha256"], value["git"]):
+        if not remote.holds(hashes["sha256"], hashes["git"]):
             raise ModelError(
                 f"{repo_id}/{path} is not the file that the run published: it was changed on the "
                 f"Hub since, or its push is not done. {cure}"
             )
-    if not stated and "README.md" in found.files and _is_of_a_run(hub, repo_id, found):
+    if not files and "README.md" in state.files and _is_of_a_run(hub, repo_id, state):
         raise ModelError(
-            f"{repo_id} is half published: its card is a run's of hf-rlhf, but {MANIFEST}, which "
+            f"{repo_id} is incomplete: its card is of a run of hf-rlhf, but {MANIFEST}, which "
             f"lists the run's files, is not there or damaged. {cure}"
         )
-    for path in sorted(path for path in found.files if path.endswith(_INDEX)):
+    for path in sorted(path for path in state.files if path.endswith(_INDEX)):
         folder = PurePosixPath(path).parent
-        for shard in _shards(hub.read(repo_id, path, found), f"{repo_id}/{path}"):
-            if str(folder / shard) not in found.files:
+        for shard in _shards(hub.read(repo_id, path, state), f"{repo_id}/{path}"):
+            if str(folder / shard) not in state.files:
                 raise ModelError(
-                    f"{repo_id} is half published: {path} names {shard}, which is not there. {cure}"
+                    f"{repo_id} is incomplete: {path} names {shard}, which is not there. {cure}"
                 )
 
 
-def _is_of_a_run(hub: Hub, repo_id: str, found: RemoteState) -> bool:
-    tags = card_tags(hub.read(repo_id, "README.md", found).decode("utf-8", "replace"))
+def _is_of_a_run(hub: Hub, repo_id: str, state: RemoteState) -> bool:
+    tags = card_tags(hub.read(repo_id, "README.md", state).decode("utf-8", "replace"))
     return TAG in tags and OF_NO_RUN.isdisjoint(tags)
 
 
@@ -112,20 +115,22 @@ def _shards(index: bytes, name: str) -> set[str]:
     try:
         return {str(shard) for shard in json.loads(index)["weight_map"].values()}
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise ModelError(f"{name} is no index of safetensors files: {error!r}.") from error
+        raise ModelError(f"{name} is not an index of safetensors files: {error!r}.") from error
 
 
-def _wanted(repo_id: str, found: RemoteState) -> dict[str, RemoteFile]:
-    for path in found.files:
+def _wanted(repo_id: str, state: RemoteState) -> dict[str, RemoteFile]:
+    for path in state.files:
         pure = PurePosixPath(path)
         if pure.is_absolute() or ".." in pure.parts or "\\" in path or "\0" in path:
-            raise ModelError(f"{repo_id} has a file named {path!r}, which leads out of its folder.")
+            raise ModelError(
+                f"{repo_id} has a file named {path!r}, which points outside its folder."
+            )
     wanted = {
         path: file
-        for path, file in found.files.items()
+        for path, file in state.files.items()
         if PurePosixPath(path).suffix.lower() in ALLOWED
     }
-    pickled = sorted(path for path in found.files if PurePosixPath(path).suffix.lower() in _PICKLED)
+    pickled = sorted(path for path in state.files if PurePosixPath(path).suffix.lower() in _PICKLED)
     if pickled and not any(path.endswith(".safetensors") for path in wanted):
         raise ModelError(
             f"{repo_id} has its weights only as {pickled[0]}, which can run code when it is read, "
@@ -149,24 +154,17 @@ def _fits(path: Path, remote: RemoteFile) -> bool:
     return remote.holds(file.sha256, file.git)
 
 
-def _fetch(hub: Hub, repo_id: str, found: RemoteState, paths: list[str], folder: Path) -> None:
-    for path in paths:
-        hub.download(repo_id, path, found, folder)
-    # The client's bookkeeping, with the address of this machine's cache.
-    shutil.rmtree(folder / ".cache", ignore_errors=True)
-
-
 def _verify(folder: Path, repo_id: str, wanted: Mapping[str, RemoteFile]) -> None:
     if differing := _differing(folder, wanted):
         raise ModelError(
             f"{repo_id}: {', '.join(differing[:5])} ({len(differing)} files) did not arrive as the "
-            "Hub states them. Try again; if it stays so, the repository is damaged."
+            "Hub lists them. Try again; if it happens again, the repository is damaged."
         )
     for path in wanted:
         if path.endswith(".safetensors"):
             try:
                 read_header(folder / path)
             except ModelError as error:
-                raise ModelError(f"{repo_id}/{path} is no safetensors file.") from error
+                raise ModelError(f"{repo_id}/{path} is not a safetensors file.") from error
         elif is_pickle(folder / path):
             raise ModelError(f"{repo_id}/{path} is a pickle or an archive, whatever its name says.")

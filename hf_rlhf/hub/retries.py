@@ -1,8 +1,8 @@
-"""Try again what a busy Hub or a lost connection made fail; say so; end in bounded time.
+"""Retry requests that a busy Hub or a lost connection made fail, in bounded time.
 
 The client of the Hub retries some requests by itself (uploads, listings) and others not at all:
 whoami, making a repository or a branch, the description of a model, and the commit. Here every
-step of a push is tried again, whatever its requests are.
+step of a push is retried, whatever its requests are.
 """
 
 import email.utils
@@ -11,7 +11,7 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future, wait
 from contextvars import copy_context
 from dataclasses import dataclass, field
@@ -22,23 +22,23 @@ from urllib.parse import urlsplit
 from hf_rlhf.errors import PublishError
 from hf_rlhf.storage.secrets import redact_secrets
 
-PATIENCE_NAME = "HF_RLHF_PATIENCE"
+RETRY_VARIABLE = "HF_RLHF_PATIENCE"
 """Environment variable: total seconds that a push may spend on anything but moving content."""
-PATIENCE_S = 330.0
+RETRY_S = 330.0
 """Longer than the Hub's rate-limit window of five minutes."""
 FIRST_WAIT_S = 0.5
-"""Before the second try; then twice as long each time, or what the Hub asks for."""
+"""Before the second try; then twice as long each time, or as long as the Hub asks for."""
 LONGEST_WAIT_S = 10.0
 SINGLE_TRY_S = 10.0
-"""Seconds for a step when no patience is left, so that a working Hub still gets a chance."""
+"""Seconds for a step when no time is left, so that a working Hub still gets a chance."""
 SLOWEST_BYTES_S = 50_000
 """Content that moves more slowly has stalled."""
 SILENCE_S = 600.0
-"""For how long a connection may be silent. The client itself would wait for ever."""
+"""How long a connection may be silent. The client itself would wait for ever."""
 _TRANSIENT = (408, 425, 429, 500, 502, 503, 504, 520, 521, 522, 523, 524)
-"""The last five are a proxy's words for a server that does not answer."""
+"""The last five are how a proxy reports a server that does not answer."""
 _XET_STATUS = re.compile(r"HTTP status (?:client|server) error \((\d{3})")
-"""hf_xet raises ConnectionError for every answer that it does not like, and tells which in text."""
+"""hf_xet raises ConnectionError for every refused answer, with the status in its text."""
 
 T = TypeVar("T")
 
@@ -77,7 +77,7 @@ def is_transient(error: BaseException) -> bool:
             return type(cause).__name__ != "UnsupportedProtocol"
         if isinstance(cause, (ConnectionError, TimeoutError)):
             return True
-    # The last is how hf_xet reports what went wrong within itself.
+    # As hf_xet reports its internal failures.
     return isinstance(error, RuntimeError)
 
 
@@ -117,7 +117,7 @@ def describe_error(error: BaseException) -> str:
 
 
 def _server(error: BaseException) -> str:
-    """Return the address of the server that was asked, without the path; empty if not known."""
+    """Return the address of the server, without the path; empty if it is unknown."""
     for cause in _causes(error):
         try:
             request = getattr(cause, "request", None)
@@ -130,93 +130,83 @@ def _server(error: BaseException) -> str:
 
 
 def _is_page(error: BaseException) -> bool:
-    for cause in _causes(error):
-        response = getattr(cause, "response", None)
-        if response is not None:
-            kind: str = response.headers.get("content-type", "")
-            return kind.startswith("text/html")
-    return False
+    response = _response(error)
+    return response is not None and response.headers.get("content-type", "").startswith("text/html")
 
 
-def _causes(error: BaseException) -> Iterator[BaseException]:
-    """Yield an error and what it came from: the client hides some behind errors of its own."""
-    visited: set[int] = set()
-    item: BaseException | None = error
-    while item is not None and id(item) not in visited:
-        visited.add(id(item))
-        yield item
-        item = item.__cause__ or item.__context__
+def _response(error: BaseException) -> Any:
+    """Return the first response behind an error, if there is one."""
+    responses = (getattr(cause, "response", None) for cause in _causes(error))
+    return next((response for response in responses if response is not None), None)
 
 
-@dataclass(frozen=True)
+def _causes(error: BaseException) -> list[BaseException]:
+    """Return an error and its causes: the client hides some behind errors of its own."""
+    causes: list[BaseException] = []
+    cause: BaseException | None = error
+    while cause is not None and cause not in causes:
+        causes.append(cause)
+        cause = cause.__cause__ or cause.__context__
+    return causes
+
+
+@dataclass
 class RetryPolicy:
-    """How long to try, and how to be told to stop. `say` gets one line for each wait."""
+    """How long to try, and an event that ends it. `say` gets one line for each wait."""
 
     seconds: float = field(default_factory=lambda: retry_seconds())
-    given_up: threading.Event = field(default_factory=threading.Event)
+    abandoned: threading.Event = field(default_factory=threading.Event)
     say: Callable[[str], None] = lambda line: print(line, file=sys.stderr, flush=True)
-    _spent: list[float] = field(default_factory=lambda: [0.0], init=False, repr=False)
+    _spent: float = field(default=0.0, init=False, repr=False)
 
     @property
     def left(self) -> float:
-        """The seconds that are left: of `seconds`, less what steps took since `restart`."""
-        return self.seconds - self._spent[0]
+        """The seconds left: `seconds`, less those that steps took since `restart`."""
+        return self.seconds - self._spent
 
     def restart(self) -> None:
         """Reset the count, for another push."""
-        self._spent[0] = 0.0
+        self._spent = 0.0
 
-    def call(self, what: str, step: Callable[[], T], *, content_s: float = 0.0) -> T:
-        """Return `step()`, retried after transient errors while patience is left.
+    def call(self, action: str, step: Callable[[], T], *, content_s: float = 0.0) -> T:
+        """Return `step()`, retried after transient errors while time is left.
 
         Waits and tries count, but not the `content_s` seconds that a step may take because it moves
         content (of the first try, or of the one that succeeds). Raises the last error,
         UnexpectedAnswer, or Stalled. `step` must be safe to repeat, even when it took effect
-        unheard. It runs in a thread of its own, which is left behind when it stalls.
+        and its answer was lost. It runs in a thread of its own, which is left behind if it stalls.
         """
         from tenacity import Retrying, retry_if_exception
 
-        tries = 0
-
-        def attempt() -> T:
-            nonlocal tries
-            tries += 1
-            began, free = time.monotonic(), content_s
-            _bound_silence()
-            try:
-                return _in_time(step, max(self.left, SINGLE_TRY_S) + content_s)
-            except BaseException:
-                free = content_s if tries == 1 else 0.0
-                raise
-            finally:
-                self._spend(time.monotonic() - began - free)
-
-        def stop(state: Any) -> bool:
-            error = state.outcome.exception()
-            pause = _requested_wait(error) or 0.0
-            return self.given_up.is_set() or isinstance(error, Stalled) or pause >= self.left
-
-        def tell(state: Any) -> None:
+        def report(state: Any) -> None:
             error, pause = state.outcome.exception(), state.next_action.sleep
             message, server = describe_error(error), _server(error)
             at = f" ({server})" if server and server not in message else ""
             self.say(
-                f"{what}: {message}{at}; trying again in {pause:.1f} s, "
-                f"for {self.left:.0f} s more ({PATIENCE_NAME})"
+                f"{action}: {message}{at}; trying again in {pause:.1f} s, "
+                f"for {self.left:.0f} s more ({RETRY_VARIABLE})"
             )
 
-        def sleep(seconds: float) -> None:
-            self._sleep(seconds)
-            self._spend(seconds)
-
-        return Retrying(
+        tries = Retrying(
             retry=retry_if_exception(is_transient),
-            stop=stop,
+            stop=self._stops,
             wait=lambda state: min(_wait(state), self.left),
-            sleep=sleep,
-            before_sleep=tell,
+            sleep=self._sleep,
+            before_sleep=report,
             reraise=True,
-        )(attempt)
+        )
+        for attempt in tries:
+            with attempt:
+                _limit_silence()
+                began, free = time.monotonic(), content_s
+                try:
+                    return _in_time(step, max(self.left, SINGLE_TRY_S) + content_s)
+                except BaseException:
+                    free = content_s if attempt.retry_state.attempt_number == 1 else 0.0
+                    raise
+                finally:
+                    self._spend(time.monotonic() - began - free)
+        raise AssertionError("tenacity returns or raises")
 
     def once(self, step: Callable[[], T]) -> T:
         """Return `step()`, tried once within the time left plus a little: for a final check."""
@@ -226,15 +216,24 @@ class RetryPolicy:
         finally:
             self._spend(time.monotonic() - began)
 
-    def _spend(self, seconds: float) -> None:
-        self._spent[0] += max(seconds, 0.0)
+    def _stops(self, state: Any) -> bool:
+        error = state.outcome.exception()
+        pause = _requested_wait(error) or 0.0
+        return self.abandoned.is_set() or isinstance(error, Stalled) or pause >= self.left
 
     def _sleep(self, seconds: float) -> None:
-        self.given_up.wait(seconds)
+        self._pause(seconds)
+        self._spend(seconds)
+
+    def _spend(self, seconds: float) -> None:
+        self._spent += max(seconds, 0.0)
+
+    def _pause(self, seconds: float) -> None:
+        self.abandoned.wait(seconds)
 
 
 def content_s(size: int, bytes_s: float = SLOWEST_BYTES_S) -> float:
-    """Return how long it may take to move `size` bytes."""
+    """Return the seconds that moving `size` bytes may take."""
     return size / bytes_s
 
 
@@ -249,17 +248,17 @@ def _in_time(step: Callable[[], T], seconds: float) -> T:
 
     def work() -> None:
         try:
-            outcome.set_result(context.run(_understood, step))
+            outcome.set_result(context.run(_checked_form, step))
         except BaseException as error:  # noqa: BLE001 - raised again where it is waited for
             outcome.set_exception(error)
 
     threading.Thread(target=work, name="hub-request", daemon=True).start()
     if not wait([outcome], seconds).done:
-        raise Stalled(f"not done within {seconds:.0f} s (limit: {PATIENCE_NAME})")
+        raise Stalled(f"not finished within {seconds:.0f} s (limit: {RETRY_VARIABLE})")
     return outcome.result()
 
 
-def _understood(step: Callable[[], T]) -> T:
+def _checked_form(step: Callable[[], T]) -> T:
     """Return `step()`; raise UnexpectedAnswer if the client fails on JSON of another form."""
     try:
         return step()
@@ -272,21 +271,21 @@ def _understood(step: Callable[[], T]) -> T:
 
 
 def retry_seconds() -> float:
-    """Return the patience that the environment asks for, or the usual."""
-    text = os.environ.get(PATIENCE_NAME)
+    """Return the seconds that the environment sets, or RETRY_S."""
+    text = os.environ.get(RETRY_VARIABLE)
     if text is None:
-        return PATIENCE_S
+        return RETRY_S
     try:
         seconds = float(text)
     except ValueError:
         seconds = -1.0
     if not 0 <= seconds < float("inf"):
-        raise PublishError(f"{PATIENCE_NAME} is {text!r}; expected a number of seconds.")
+        raise PublishError(f"{RETRY_VARIABLE} is {text!r}; expected a number of seconds.")
     return seconds
 
 
-def _bound_silence() -> None:
-    """Give the client's connections a timeout where nobody gave them one."""
+def _limit_silence() -> None:
+    """Give the client's connections a timeout where they have none."""
     from huggingface_hub import get_session
 
     session = get_session()
@@ -307,25 +306,23 @@ def _wait(state: Any) -> float:
 
 def _requested_wait(error: BaseException) -> float | None:
     """Return the seconds that the answer asks to wait for: Retry-After, or the Hub's rate limit."""
-    for cause in _causes(error):
-        response = getattr(cause, "response", None)
-        if response is None:
-            continue
-        text = response.headers.get("Retry-After")
-        if text is not None:
-            return _seconds_until(text.strip())
-        if response.status_code == 429:
-            left = re.search(r"\bt=(\d+)", response.headers.get("ratelimit", ""))
-            return float(left[1]) if left else None
+    response = _response(error)
+    if response is None:
         return None
+    text = response.headers.get("Retry-After")
+    if text is not None:
+        return _seconds_until(text.strip())
+    if response.status_code == 429:
+        left = re.search(r"\bt=(\d+)", response.headers.get("ratelimit", ""))
+        return float(left[1]) if left else None
     return None
 
 
-def _seconds_until(said: str) -> float | None:
-    if said.isascii() and said.isdigit():
-        return float(said)
+def _seconds_until(text: str) -> float | None:
+    if text.isascii() and text.isdigit():
+        return float(text)
     try:
-        when = email.utils.parsedate_to_datetime(said)
+        when = email.utils.parsedate_to_datetime(text)
     except (ValueError, TypeError, LookupError, OverflowError):
         return None
     if when.tzinfo is None:  # without a zone it is UTC, as every date of HTTP is

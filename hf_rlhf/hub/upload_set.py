@@ -1,20 +1,19 @@
 """What may leave the machine: files of allowed kinds, without secrets, with their hashes.
 
-A bundle is built from nothing: a file is in it because its kind is on the list, not because
-nobody thought of excluding it.
+A file is in the set because its kind is allowed, not because nobody thought of excluding it.
 """
 
 import hashlib
 import json
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hf_rlhf.errors import PublishError
-from hf_rlhf.models.adapter_check import check_tensors
+from hf_rlhf.errors import ModelError, PublishError
+from hf_rlhf.models.adapter import check_tensors
 from hf_rlhf.storage.secrets import find_secrets
 
 ALLOWED = (
@@ -22,7 +21,14 @@ ALLOWED = (
     ".txt", ".model", ".jinja",
 )  # fmt: skip
 """Weights, configuration, cards, pictures, and tokenizers (merges.txt, tokenizer.model, ...)."""
-_LEFT_OUT = ("trainer_state.json", "manifest.json", "README.md", "run.json", "merge.json")
+_EXCLUDED = {
+    "trainer_state.json": "state of training",
+    "manifest.json": "the manifest of a local checkpoint",
+    "merge.json": "a note on the local merge",
+    "README.md": "the repository gets the card of the run",
+    "run.json": "the repository gets the record of the run",
+}
+"""Name -> why a file of an allowed kind is not pushed."""
 _PICKLES = (b"PK\x03\x04", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
 _CHUNK = 1 << 20
 
@@ -50,6 +56,11 @@ class PushedFile:
             git.update(chunk)
         return cls(path, source, size, sha256.hexdigest(), git.hexdigest())
 
+    @property
+    def origin(self) -> str:
+        """Where its content comes from, for messages."""
+        return "its source" if isinstance(self.source, bytes) else str(self.source)
+
     def read(self) -> bytes:
         """Return its content."""
         return self.source if isinstance(self.source, bytes) else self.source.read_bytes()
@@ -62,13 +73,13 @@ class UploadSet:
     root: Path
     """The run folder, which no file may lead out of."""
     files: dict[str, PushedFile] = field(default_factory=dict)
-    left_out: list[str] = field(default_factory=list)
-    """Files that were passed over because of their kind."""
+    left_out: dict[str, str] = field(default_factory=dict)
+    """Path below `root` -> why a file of an added folder is not pushed."""
     hashed: bool = True
     """False where only the names are wanted: hashing 100 GB takes minutes."""
 
     def add_text(self, path: str, text: str) -> None:
-        """Add a file that is made here."""
+        """Add a file with this text."""
         self.files[path] = PushedFile.of(path, text.encode("utf-8"), hashed=self.hashed)
 
     def add_file(self, path: str, source: Path) -> None:
@@ -89,16 +100,21 @@ class UploadSet:
         Subfolders hold other things: a reference adapter (`ref/`), optimizer shards. Chat
         templates are the one exception that tokenizers know.
         """
-        result: list[tuple[str, Path]] = []
-        for path in sorted([*folder.glob("*"), *folder.glob("additional_chat_templates/*")]):
-            if not path.is_file() or path.name in skip:
+        sources = {}
+        for path in _model_files(folder):
+            if path.name in skip:
                 continue
-            if _goes(path):
-                result.append((f"{prefix}{path.relative_to(folder).as_posix()}", path))
+            if reason := _exclusion(path):
+                self.left_out[path.relative_to(self.root).as_posix()] = reason
             else:
-                self.left_out.append(path.relative_to(self.root).as_posix())
-        for file in _side_by_side(lambda item: self._file(*item), result):
-            self.files[file.path] = file
+                sources[f"{prefix}{path.relative_to(folder).as_posix()}"] = path
+        # A process waits for a pool's threads before it ends, and a daemon must not be waited for.
+        if threading.current_thread().daemon:
+            files = list(map(self._file, sources, sources.values()))
+        else:
+            with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:  # hashing frees the GIL
+                files = list(pool.map(self._file, sources, sources.values()))
+        self.files |= {file.path: file for file in files}
 
     def manifest(self) -> dict[str, dict[str, str | int]]:
         """Return path -> size and hashes, to be kept in the repository itself."""
@@ -110,54 +126,43 @@ class UploadSet:
     def check(self, secrets: Mapping[str, str]) -> None:
         """Raise PublishError for a secret, an empty tensor, or a pickle behind an allowed name."""
         for file in self.files.values():
-            head = _head(file)
-            if result := find_secrets(head, secrets):
+            if names := find_secrets(_text_bytes(file), secrets):
                 raise PublishError(
-                    f"{file.path} contains {', '.join(result)}. Nothing was pushed. Remove it from "
-                    f"{_where(file)}, and replace that secret if others could read the file."
+                    f"{file.path} contains {', '.join(names)}. Nothing was pushed. Remove it from "
+                    f"{file.origin}, and replace that secret if others could read the file."
                 )
 
 
 def publishable_files(folder: Path) -> list[Path]:
-    """Return the files of a model or adapter folder that `Bundle.add_folder` takes."""
-    result = [*folder.glob("*"), *folder.glob("additional_chat_templates/*")]
-    return sorted(path for path in result if path.is_file() and _goes(path))
+    """Return the files of a model or adapter folder that `UploadSet.add_folder` takes."""
+    return [path for path in _model_files(folder) if not _exclusion(path)]
 
 
-def _side_by_side(
-    work: Callable[[tuple[str, Path]], PushedFile], found: list[tuple[str, Path]]
-) -> list[PushedFile]:
-    # A process waits for a pool's threads before it ends, and a daemon is not to be waited for.
-    if threading.current_thread().daemon:
-        return [work(item) for item in found]
-    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:  # hashing frees the GIL
-        return list(pool.map(work, found))
+def _model_files(folder: Path) -> list[Path]:
+    paths = [*folder.glob("*"), *folder.glob("additional_chat_templates/*")]
+    return sorted(path for path in paths if path.is_file())
 
 
-def _goes(path: Path) -> bool:
-    return path.suffix.lower() in ALLOWED and path.name not in _LEFT_OUT
+def _exclusion(path: Path) -> str:
+    """Return why a file is not pushed, empty if it is."""
+    if path.suffix.lower() not in ALLOWED:
+        return f"files of the kind {path.suffix or path.name} are never pushed"
+    return _EXCLUDED.get(path.name, "")
 
 
-def _where(file: PushedFile) -> str:
-    return "what it is made from" if isinstance(file.source, bytes) else str(file.source)
-
-
-def _head(file: PushedFile) -> bytes:
-    """Return what can hold text: all of a file, or the header of a safetensors file."""
-    if not file.path.endswith(".safetensors"):
-        content = file.read()
-        if content.startswith(_PICKLES):
-            raise PublishError(f"{_where(file)} is a pickle or an archive, whatever its name says.")
-        return content
-    assert isinstance(file.source, Path)
-    return safetensors_header(file.source)
-
-
-def safetensors_header(path: Path) -> bytes:
-    """Return a safetensors file's header; PublishError if it is no such file, or holds nothing."""
-    check_tensors(path)
-    with path.open("rb") as stream:
-        return stream.read(int.from_bytes(stream.read(8), "little"))
+def _text_bytes(file: PushedFile) -> bytes:
+    """Return the bytes that can hold text: all of a file, or the header of a safetensors file."""
+    if isinstance(file.source, Path) and file.path.endswith(".safetensors"):
+        try:
+            check_tensors(file.source)
+        except ModelError as error:
+            raise PublishError(f"{error} Nothing was pushed.") from error
+        with file.source.open("rb") as stream:
+            return stream.read(int.from_bytes(stream.read(8), "little"))
+    content = file.read()
+    if content.startswith(_PICKLES):
+        raise PublishError(f"{file.origin} is a pickle or an archive, whatever its name says.")
+    return content
 
 
 def is_pickle(path: Path) -> bool:

@@ -1,4 +1,4 @@
-"""Models: located, loaded, adapted, merged.
+"""Models: finding, loading, adapting and merging them.
 
 Nothing here trains; weights load only in functions whose name says so.
 """

@@ -3,11 +3,14 @@ from .adapter import read_adapter as read_adapter
 from .fingerprint import check_base as check_base
 from .lengths import completion_length as completion_length
 from .lengths import model_config as model_config
+from .lengths import prompt_ids as prompt_ids
 from .lengths import prompt_lengths as prompt_lengths
 from .loading import find_adapter as find_adapter
+from .loading import load_policy as load_policy
 from .loading import lora_config as lora_config
 from .loading import policy_arguments as policy_arguments
-from .locate import check_there as check_there
+from .locate import check_exists as check_exists
+from .locate import download as download
 from .locate import find_model as find_model
 from .locate import load_tokenizer as load_tokenizer
 from .locate import resolve_model_path as resolve_model_path

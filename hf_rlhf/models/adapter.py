@@ -1,32 +1,39 @@
-"""A LoRA adapter folder, as peft saves it, read as edits to a base model's parameters.
+"""A LoRA adapter folder, as peft saves it: checked, and read as edits to a base's parameters.
 
-Sources: LoRA (arXiv:2106.09685), rank-stabilised LoRA (arXiv:2312.03732), DoRA
+Weights that ZeRO-3 or FSDP saved without gathering them are tensors without elements, or absent;
+names that a wrapper left its mark in are silently ignored when peft loads them. Both are found
+here. Sources: LoRA (arXiv:2106.09685), rank-stabilised LoRA (arXiv:2312.03732), DoRA
 (arXiv:2402.09353); key names and scaling follow `peft.tuners.lora`.
 """
 
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hf_rlhf.errors import ModelError
 from hf_rlhf.models.safetensors import Stored, read_header
-from hf_rlhf.storage.bounded import WHOLE_NAME, pattern_problem
+from hf_rlhf.storage.bounded import FULL_NAME, pattern_problem
 from hf_rlhf.storage.pure_json import parse_json
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    Change = Callable[[Tensor, slice], Tensor]
-    """Takes rows of a parameter, and which they are; returns them changed."""
-
+CONFIG = "adapter_config.json"
+WEIGHTS = "adapter_model.safetensors"
 HEADS = ("score", "classifier")
-"""What transformers and peft call the head of a sequence classification model."""
+"""Names in transformers and peft of the head of a sequence classification model."""
+_WRAPPERS = ("_fsdp_wrapped_module", "_orig_mod", "_checkpoint_wrapped_module")
+_GATHER = (
+    "Under DeepSpeed ZeRO-3 or FSDP this means that the weights were saved without being gathered "
+    "first. Save with zero3_save_16bit_model: true (FSDP: a full state dict), or use another "
+    "checkpoint."
+)
 _PREFIX = "base_model.model."
 _PART = re.compile(
-    r"(?P<module>.+)\.(?:lora_(?P<ab>[AB])\.weight|lora_embedding_(?P<emb>[AB])"
+    r"(?P<module>.+)\.(?:lora_(?:embedding_)?(?P<matrix>[AB])(?:\.weight)?"
     r"|(?P<bias>lora_B\.bias)|(?P<magnitude>lora_magnitude_vector)(?:\.weight)?)"
 )
 # Options under which the merged weight is no longer W + scaling * B A (or DoRA's form of it).
@@ -47,7 +54,7 @@ _PLAIN_STARTS = (True, False, None, "gaussian", "eva", "orthogonal")
 
 @dataclass(frozen=True)
 class LoraEdit:
-    """What an adapter does to one module: W + scaling * B A, rescaled by column for DoRA."""
+    """The change of one module: W + scaling * B A, rescaled by column for DoRA."""
 
     module: str
     a: Stored
@@ -56,43 +63,27 @@ class LoraEdit:
     magnitude: Stored | None = None
     bias: Stored | None = None
 
-    def whole(self, *, transposed: bool) -> bool:
-        """Whether it needs all rows of the weight at once: DoRA, where they are not the outputs."""
-        return self.magnitude is not None and transposed
+    def apply(self, weight: "Tensor", *, transposed: bool) -> "Tensor":
+        """Return the merged weight, in float32.
 
-    def on_weight(self, shape: tuple[int, ...], *, transposed: bool) -> "Change":
-        """Return the edit of some rows of a weight of `shape`, in float32.
-
-        The weight is (out, in) as in `torch.nn.Linear`, or (in, out) when `transposed`: GPT-2's
+        `weight` is (out, in) as in `torch.nn.Linear`, or (in, out) when `transposed`: GPT-2's
         Conv1D, and embeddings, whose (vocabulary, hidden) counts as in, out.
         """
         import torch
 
         a, b = _finite(self.a).float(), _finite(self.b).float()
         left, right = (a.T, b.T) if transposed else (b, a)
-        if (left.shape[0], right.shape[1]) != tuple(shape):
+        if (left.shape[0], right.shape[1]) != tuple(weight.shape):
             raise ModelError(
                 f"{self.a.file}: the edit of {self.module} has shape "
-                f"{(left.shape[0], right.shape[1])}, the base weight {tuple(shape)}. The adapter "
-                "was trained on another base."
+                f"{(left.shape[0], right.shape[1])}, the base weight {tuple(weight.shape)}. The "
+                "adapter was trained on another base."
             )
-        magnitude = None if self.magnitude is None else _finite(self.magnitude).float()
-
-        def change(block: "Tensor", rows: slice) -> "Tensor":
-            merged = torch.addmm(block.float(), left[rows], right, alpha=self.scaling)
-            if magnitude is None:
-                return merged
-            norm = torch.linalg.vector_norm(merged, dim=0 if transposed else 1, keepdim=True)
-            wanted = magnitude if transposed else magnitude.flatten()[rows]
-            return merged.mul_(wanted.reshape(norm.shape) / norm)
-
-        return change
-
-    def on_bias(self) -> "Change":
-        """Return the edit of some of the module's biases, in float32."""
-        assert self.bias is not None
-        bias = _finite(self.bias).float() * self.scaling
-        return lambda block, rows: block.float() + bias[rows]
+        merged = torch.addmm(weight.float(), left, right, alpha=self.scaling)
+        if self.magnitude is None:
+            return merged
+        norm = torch.linalg.vector_norm(merged, dim=0 if transposed else 1, keepdim=True)
+        return merged.mul_(_finite(self.magnitude).float().reshape(norm.shape) / norm)
 
 
 @dataclass(frozen=True)
@@ -115,51 +106,124 @@ class LoraAdapter:
                 names.add(f"{edit.module}.bias")
         return names
 
-    def merged(self, name: str, base: Stored, *, transposed: bool) -> "Iterator[Tensor]":
-        """Yield parameter `name` with every change applied to `base`: blocks of rows, float32."""
-        source = self.replacements.get(name, base)
-        change: Change = lambda block, rows: block.float()  # noqa: E731
+    def merged(self, name: str, base: Stored, *, transposed: bool) -> "Tensor":
+        """Return parameter `name` with every change applied to `base`, in float32."""
+        value = _finite(self.replacements[name]) if name in self.replacements else base.load()
         module, _, kind = name.rpartition(".")
         edit = self.edits.get(module)
-        whole = False
         if edit is not None and kind == "weight":
-            change = edit.on_weight(source.shape, transposed=transposed)
-            whole = edit.whole(transposed=transposed)
-        elif edit is not None and kind == "bias" and edit.bias is not None:
-            change = edit.on_bias()
-        for rows, block in [(slice(None), source.load())] if whole else source.blocks():
-            if source is not base:
-                _check_finite(source, block)
-            yield change(block, rows)
+            return edit.apply(value, transposed=transposed)
+        if edit is not None and kind == "bias" and edit.bias is not None:
+            return value.float() + _finite(edit.bias).float() * edit.scaling
+        return value.float()
 
 
 def read_adapter(folder: Path) -> LoraAdapter:
     """Read and check an adapter folder; raises ModelError, naming what cannot be merged and why."""
     config = _mergeable_config(folder)
-    file = folder / "adapter_model.safetensors"
+    file = folder / WEIGHTS
     if not file.exists():
         pickled = (folder / "adapter_model.bin").exists()
-        raise ModelError(
-            f"{folder} has no adapter_model.safetensors"
-            + (", only a pickle; save it again with safe_serialization=True." if pickled else ".")
-        )
-    parts: dict[str, dict[str, Stored]] = {}
-    replacements = {}
-    for key, stored in read_header(file).items():
-        if 0 in stored.shape:
-            raise ModelError(_ungathered(file, key, stored))
-        name = key.removeprefix(_PREFIX)
-        match = _PART.fullmatch(name)
-        if match is None:
-            replacements[name.replace(".base_layer.", ".")] = stored
-            continue
-        part = match["ab"] or (match["emb"] and f"embedding_{match['emb']}") or match.lastgroup
-        parts.setdefault(match["module"], {})[str(part)] = stored
-    if not parts and not replacements:
-        raise ModelError(f"{file} holds no tensors. {_GATHER}")
+        fix = ", only a pickle; save it again with safe_serialization=True." if pickled else "."
+        raise ModelError(f"{folder} has no {WEIGHTS}{fix}")
+    parts, replacements = _split_tensors(check_tensors(file))
     check_patterns(folder, config, sorted(parts))
     edits = {module: _edit(file, module, part, config) for module, part in parts.items()}
     return LoraAdapter(folder, config, edits, replacements)
+
+
+def check_tensors(file: Path) -> Mapping[str, Stored]:
+    """Return the tensors of a safetensors file; ModelError for none, or one with no elements."""
+    tensors = read_header(file)
+    if not tensors:
+        raise ModelError(f"{file} holds no tensors. {_GATHER}")
+    for name, stored in tensors.items():
+        if 0 in stored.shape:
+            raise ModelError(_empty(file, name, stored))
+    return tensors
+
+
+def check_adapter(folder: Path) -> list[str]:
+    """Check that a folder holds a complete adapter, of any kind that peft has; return notes.
+
+    Raises ModelError when the file is absent, has no tensors or empty ones, half a LoRA pair,
+    or names that peft would not find in the modules that adapter_config.json targets.
+    """
+    file = folder / WEIGHTS
+    if not file.is_file():
+        raise ModelError(f"{folder} has no {WEIGHTS}. {_GATHER}")
+    tensors = check_tensors(file)
+    config = read_config(folder)
+    check_patterns(folder, config, sorted(tensors))
+    for name in tensors:
+        if not name.startswith(_PREFIX) or any(mark in name for mark in _WRAPPERS):
+            raise ModelError(
+                f"{file}: peft does not know the name {name!r}, and would load the adapter "
+                "without it, silently. Save the unwrapped model: "
+                "accelerator.unwrap_model(model).save_pretrained(...)."
+            )
+    if config.get("peft_type") != "LORA":
+        return []
+    parts, _ = _split_tensors(tensors)
+    pairs = [_pair(file, module, matrices) for module, matrices in parts.items()]
+    _check_targets(file, parts, config)
+    head_names(folder, config, tensors)
+    if not pairs or any(_is_nonzero(b) for _, b in pairs):
+        return []
+    return [
+        "All `lora_B` weights of the adapter are zero, so it leaves the base model as it was: "
+        "every reward of a group was the same, or the weights were not gathered before saving."
+    ]
+
+
+def _split_tensors(
+    tensors: Mapping[str, Stored],
+) -> tuple[dict[str, dict[str, Stored]], dict[str, Stored]]:
+    """Return the parts of each module's LoRA, and the other tensors by parameter."""
+    parts: dict[str, dict[str, Stored]] = {}
+    others = {}
+    for key, stored in tensors.items():
+        name = key.removeprefix(_PREFIX)
+        if match := _PART.fullmatch(name):
+            part = match["matrix"] or str(match.lastgroup)
+            parts.setdefault(match["module"], {})[part] = stored
+        else:
+            others[name.replace(".base_layer.", ".")] = stored
+    return parts, others
+
+
+def _pair(file: Path, module: str, parts: Mapping[str, Stored]) -> tuple[Stored, Stored]:
+    for matrix in "AB":
+        if matrix not in parts:
+            raise ModelError(f"{file}: {module} has no lora_{matrix}. {_GATHER}")
+    return parts["A"], parts["B"]
+
+
+def _check_targets(file: Path, modules: Collection[str], config: Mapping[str, Any]) -> None:
+    targets = config.get("target_modules")
+    if config.get("target_parameters") or not targets or targets == "all-linear":
+        return
+    if strange := sorted(module for module in modules if not is_target(module, targets)):
+        raise ModelError(
+            f"{file} and {CONFIG} are not of one adapter: the file has {strange[0]} "
+            f"({len(strange)} such modules), the configuration targets {targets}."
+        )
+    if not modules and not config.get("modules_to_save"):
+        raise ModelError(f"{file} has no LoRA weights for {targets}. {_GATHER}")
+
+
+def is_target(module: str, targets: str | Collection[str]) -> bool:
+    """Return whether peft targets a module: text is a pattern to it, others are ends of names."""
+    if isinstance(targets, str):
+        return re.fullmatch(targets, module) is not None
+    return any(f".{module}".endswith(f".{target}") for target in targets)
+
+
+def _is_nonzero(stored: Stored) -> bool:
+    # Bytes, since numpy knows no bfloat16 and torch takes seconds to import; 0x80 is of -0.0.
+    with stored.file.open("rb") as stream:
+        stream.seek(stored.start)
+        return bool(stream.read(stored.nbytes).strip(b"\0\x80"))
 
 
 def check_head(adapter: LoraAdapter) -> dict[str, Stored]:
@@ -183,53 +247,49 @@ def head_names(folder: Path, config: Mapping[str, Any], names: Iterable[str]) ->
     if not any(name.endswith("weight") for name in head):
         raise ModelError(
             f"{folder} is an adapter of a classification model without its head: "
-            f"adapter_model.safetensors has no {' or '.join(f'{name}.weight' for name in HEADS)}, "
+            f"{WEIGHTS} has no {' or '.join(f'{name}.weight' for name in HEADS)}, "
             "so it would score by a head drawn at random. Train it with modules_to_save=['score'] "
             "(lora_task_type SEQ_CLS), and save it again."
         )
     return head
 
 
-_GATHER = (
-    "Under DeepSpeed ZeRO-3 or FSDP this means that the weights were saved without being gathered "
-    "first. Save with zero3_save_16bit_model: true (or gather, then save), or merge another "
-    "checkpoint."
-)
-
-
-def _ungathered(file: Path, key: str, stored: Stored) -> str:
-    return f"{file}: {key} has shape {stored.shape}, so there is nothing in it. {_GATHER}"
+def _empty(file: Path, key: str, stored: Stored) -> str:
+    return f"{file}: {key} has shape {list(stored.shape)}: empty. {_GATHER}"
 
 
 def read_config(folder: Path) -> dict[str, Any]:
     """Return an adapter's configuration. Raises ModelError for a file that peft never writes."""
-    path = folder / "adapter_config.json"
+    path = folder / CONFIG
     try:
         config: dict[str, Any] = parse_json(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise ModelError(f"{folder} is not an adapter: it has no adapter_config.json.") from None
+        raise ModelError(f"{folder} is not an adapter: it has no {CONFIG}.") from None
     except ValueError as error:
         raise ModelError(f"{path} is not JSON: {error}") from error
     if not isinstance(config, dict):
         raise ModelError(f"{path} holds {type(config).__name__}, not a mapping. Copy it again.")
     for key, kinds in _KINDS.items():
-        if not isinstance(config.get(key), (*kinds, type(None))):
-            result, wanted = (
-                type(config[key]).__name__,
-                " or ".join(kind.__name__ for kind in kinds),
+        if not isinstance(value := config.get(key), (*kinds, type(None))):
+            expected = " or ".join(kind.__name__ for kind in kinds)
+            raise ModelError(
+                f"{path}: {key} is of type {type(value).__name__}, expected {expected}."
             )
-            raise ModelError(f"{path}: {key} is of type {result}, expected {wanted}.")
     return config
 
 
 def _mergeable_config(folder: Path) -> dict[str, Any]:
-    path, config = folder / "adapter_config.json", read_config(folder)
-    _check_numbers(path, config)
+    path, config = folder / CONFIG, read_config(folder)
     kind = config.get("peft_type")
     if kind != "LORA":
         raise ModelError(
             f"{path}: peft_type is {kind!r}; only LORA (with DoRA, rslora, modules_to_save) is "
             "merged here. Publish this adapter without merging, or use peft's merge_and_unload."
+        )
+    rank, alpha = config.get("r"), config.get("lora_alpha")
+    if not (isinstance(rank, int) and rank > 0 and isinstance(alpha, (int, float))):
+        raise ModelError(
+            f"{path}: r is {rank!r} and lora_alpha {alpha!r}; expected two numbers, r above 0."
         )
     for option in _UNMERGEABLE:
         if config.get(option):
@@ -247,59 +307,48 @@ def _mergeable_config(folder: Path) -> dict[str, Any]:
     return config
 
 
-def _check_numbers(path: Path, config: Mapping[str, Any]) -> None:
-    rank, alpha = config.get("r"), config.get("lora_alpha")
-    numbers = isinstance(rank, int) and rank > 0 and isinstance(alpha, (int, float))
-    if config.get("peft_type") == "LORA" and not numbers:
-        raise ModelError(
-            f"{path}: r is {rank!r} and lora_alpha {alpha!r}; expected two numbers, r above 0."
-        )
-
-
 def check_patterns(folder: Path, config: Mapping[str, Any], modules: Sequence[str]) -> None:
     """Raise ModelError for an adapter whose patterns do not finish on the module names.
 
-    They are matched as peft does, which does it with whatever a file says.
+    They are matched as peft matches them, which takes any pattern that a file holds.
     """
     layers = config.get("layers_pattern") or ()
     layers = (layers,) if isinstance(layers, str) else layers
     patterns = [
-        *((WHOLE_NAME, config.get(key)) for key in ("target_modules", "exclude_modules")),
-        *((r"(.*\.)?({})$", item) for item in config.get("rank_pattern") or ()),
-        *((r"(.*\.)?({})$", item) for item in config.get("alpha_pattern") or ()),
-        *((r"(^|.*\.){}($|\..*)", item) for item in config.get("modules_to_save") or ()),
+        *((FULL_NAME, config.get(key)) for key in ("target_modules", "exclude_modules")),
+        *((r"(.*\.)?({})$", pattern) for pattern in config.get("rank_pattern") or ()),
+        *((r"(.*\.)?({})$", pattern) for pattern in config.get("alpha_pattern") or ()),
+        *((r"(^|.*\.){}($|\..*)", pattern) for pattern in config.get("modules_to_save") or ()),
         *((r"(?:^|.*?\.){}\.(?P<idx>\d+)\.", layer) for layer in layers),
     ]
-    texts = [(form, item) for form, item in patterns if isinstance(item, str)]
+    texts = [(form, pattern) for form, pattern in patterns if isinstance(pattern, str)]
     if problem := pattern_problem(texts, modules):
         raise ModelError(
-            f"{folder / 'adapter_config.json'}: a pattern for module names {problem}. List the "
+            f"{folder / CONFIG}: a pattern for module names {problem}. List the "
             "names instead, or write a simpler pattern."
         )
 
 
 def _edit(
-    file: Path, module: str, found: Mapping[str, Stored], config: Mapping[str, Any]
+    file: Path, module: str, parts: Mapping[str, Stored], config: Mapping[str, Any]
 ) -> LoraEdit:
-    prefix = "embedding_" if "embedding_A" in found or "embedding_B" in found else ""
-    a, b = found.get(f"{prefix}A"), found.get(f"{prefix}B")
-    if a is None or b is None:
-        raise ModelError(f"{file}: {module} has {', '.join(sorted(found))} but not both A and B.")
-    if len(a.shape) != 2 or len(b.shape) != 2:
-        if len(a.shape) > 2 or len(b.shape) > 2:
+    a, b = _pair(file, module, parts)
+    for matrix in (a, b):
+        if len(matrix.shape) > 2:
             raise ModelError(f"{file}: {module} is a convolution, which this merge does not do.")
-        raise ModelError(_ungathered(file, module, a if len(a.shape) != 2 else b))
+        if len(matrix.shape) < 2:
+            raise ModelError(_empty(file, matrix.key, matrix))
     rank = _pattern(config.get("rank_pattern"), module, config["r"])
     if a.shape[0] != rank or b.shape[1] != rank:
         raise ModelError(
-            f"{file}: {module} has A {a.shape} and B {b.shape}, but adapter_config.json says rank "
-            f"{rank}. The two files are not of one adapter."
+            f"{file}: {module} has A {a.shape} and B {b.shape}, but {CONFIG} says rank {rank}. "
+            "The two files are not of one adapter."
         )
-    if bool(config.get("use_dora")) != ("magnitude" in found):
+    if bool(config.get("use_dora")) != ("magnitude" in parts):
         raise ModelError(f"{file}: use_dora and lora_magnitude_vector disagree for {module}.")
     alpha = _pattern(config.get("alpha_pattern"), module, config["lora_alpha"])
     scaling = alpha / (math.sqrt(rank) if config.get("use_rslora") else rank)
-    return LoraEdit(module, a, b, scaling, found.get("magnitude"), found.get("bias"))
+    return LoraEdit(module, a, b, scaling, parts.get("magnitude"), parts.get("bias"))
 
 
 def _pattern(patterns: Mapping[str, Any] | None, module: str, default: Any) -> Any:
@@ -312,13 +361,9 @@ def _pattern(patterns: Mapping[str, Any] | None, module: str, default: Any) -> A
 
 def _finite(stored: Stored) -> "Tensor":
     tensor = stored.load()
-    _check_finite(stored, tensor)
-    return tensor
-
-
-def _check_finite(stored: Stored, tensor: "Tensor") -> None:
     if tensor.is_floating_point() and not tensor.isfinite().all():
         raise ModelError(
             f"{stored.file}: {stored.key} holds NaN or infinity, so the training diverged. "
             "Merge an earlier checkpoint."
         )
+    return tensor

@@ -1,6 +1,6 @@
-"""How long prompts are in tokens, and how many tokens a model has room for."""
+"""Prompts in tokens, their length, and the number of tokens that fit in a model."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -20,22 +20,31 @@ def prompt_lengths(run: "Run", rows: int | None = None, split: str = "train") ->
 
 
 def token_lengths(run: "Run", prompts: Sequence[Any]) -> list[int]:
-    """Return how many tokens each prompt has, text or messages, as it is generated from."""
+    """Return the tokens of each prompt, text or messages, as the model gets it for sampling."""
     kwargs = getattr(run.training, "chat_template_kwargs", None) or {}
+    return [len(ids) for ids in prompt_ids(run.tokenizer, prompts, kwargs)]
+
+
+def prompt_ids(
+    tokenizer: Any, prompts: Sequence[Any], chat_template_kwargs: Mapping[str, Any]
+) -> list[list[int]]:
+    """Return the token ids of prompts, which are texts or conversations (lists of messages)."""
+    if not prompts:
+        return []
+    if isinstance(prompts[0], str):
+        return list(tokenizer(list(prompts))["input_ids"])
     texts = [
-        prompt
-        if isinstance(prompt, str)
-        else run.tokenizer.apply_chat_template(
-            prompt, add_generation_prompt=True, tokenize=False, **kwargs
+        tokenizer.apply_chat_template(
+            prompt, add_generation_prompt=True, tokenize=False, **chat_template_kwargs
         )
         for prompt in prompts
     ]
-    special = bool(texts) and isinstance(prompts[0], str)
-    return [len(ids) for ids in run.tokenizer(texts, add_special_tokens=special)["input_ids"]]
+    # The chat template already holds the special tokens.
+    return list(tokenizer(texts, add_special_tokens=False)["input_ids"])
 
 
 def positions(run: "Run") -> int | None:
-    """Return how many tokens the model has positions for, None where its config does not say."""
+    """Return the number of the model's positions, None where its config has none."""
     result: int | None = getattr(
         model_config(run).get_text_config(), "max_position_embeddings", None
     )
@@ -62,7 +71,7 @@ def has_new_head(run: "Run") -> bool:
 def completion_length(run: "Run") -> int:
     """Return the longest completion, in tokens, that the run trains on or evaluates.
 
-    Where the trainer does not generate: 256, or half of what the model has positions for.
+    Where the trainer does not generate: 256, or half of the model's positions.
     """
     trained = getattr(run.training, "max_completion_length", None)
     if trained:

@@ -1,9 +1,9 @@
 """Merge a LoRA adapter into its base model without ever holding the model.
 
-Tensors stream from the base's safetensors files to new ones in blocks of rows; the arithmetic is
-float32 and the result has the base's dtype. Equal to peft's `merge_and_unload` within the rounding
-of that dtype. Only the model's structure is built (on torch's meta device), for what files do
-not say: which weights are stored transposed, which are tied, and how names map to modules.
+Tensors go one by one from the base's safetensors files to new ones; the arithmetic is float32 and
+the result has the base's dtype. Equal to peft's `merge_and_unload` within the rounding of that
+dtype. Only the model's structure is built (on torch's meta device), for what files do not say:
+which weights are stored transposed, which are tied, and how names map to modules.
 """
 
 import json
@@ -11,31 +11,27 @@ import math
 import os
 import shutil
 from collections.abc import Iterator, Mapping
+from copy import deepcopy
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hf_rlhf.distributed import whole_weights
 from hf_rlhf.errors import ModelError
-from hf_rlhf.models.adapter import LoraAdapter, read_adapter
-from hf_rlhf.models.classifier import Classifier
-from hf_rlhf.models.safetensors import (
-    DTYPES,
-    INDEX,
-    Entry,
-    Stored,
-    open_checkpoint,
-    write_checkpoint,
-)
+from hf_rlhf.models.adapter import LoraAdapter, check_head, read_adapter
+from hf_rlhf.models.locate import download
+from hf_rlhf.models.safetensors import INDEX, Computed, Stored, open_checkpoint, write_checkpoint
 from hf_rlhf.storage.files import atomic_dir
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    import torch
 
 _TARGETS = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}
-_FLOATS = ("F64", "F32", "BF16", "F16")
+_FLOATS = {"F64": "float64", **{name: dtype for dtype, name in _TARGETS.items()}}
+"""Name of a dtype in safetensors -> in torch."""
 _COMPANIONS = (".json", ".jinja", ".txt", ".model", ".tiktoken", ".spm")
-"""Config, tokenizer and chat template files: what goes along with weights. Never a pickle."""
+"""Config, tokenizer and chat template files, which are copied. Never a pickle."""
 _NOT_COMPANIONS = (
     *("adapter_config.json", "base_identity.json", "trainer_state.json"),
     *(INDEX, "manifest.json", "run.json"),
@@ -45,7 +41,7 @@ _BASE_PATTERNS = ["*.safetensors", *(f"*{suffix}" for suffix in _COMPANIONS)]
 
 @dataclass(frozen=True)
 class MergeReport:
-    """What a merge did."""
+    """The outcome of a merge."""
 
     folder: Path
     files: tuple[str, ...]
@@ -76,8 +72,8 @@ def merge_adapter(
     embeddings, which are untied when the adapter changes one side. A tokenizer saved beside the
     adapter replaces the base's. `dtype` (float32, bfloat16, float16) casts all floating weights.
 
-    An adapter of sequence classification on a base of another kind, as of a reward model, brings
-    its score head: what is written is a sequence classification model, without the base's own head.
+    With an adapter of sequence classification on a base of another kind, as of a reward model, the
+    result is a sequence classification model: the adapter's score head replaces the base's head.
 
     `out` appears complete or not at all; one that exists is refused unless `overwrite`. Raises
     ModelError for what cannot be merged, RunFolderError for what cannot be written.
@@ -85,125 +81,140 @@ def merge_adapter(
     if dtype is not None and dtype not in _TARGETS:
         raise ModelError(f"dtype is {dtype!r}; expected one of {', '.join(_TARGETS)}.")
     lora = read_adapter(Path(adapter))
-    source = _base_folder(base, revision, endpoint, token)
-    plan = _Plan.make(source, lora, _TARGETS[dtype] if dtype else None)
+    source = Path(base)
+    if not source.is_dir():
+        source = download(
+            os.fspath(base),
+            revision,
+            _BASE_PATTERNS,
+            "the base model",
+            endpoint=endpoint,
+            token=token,
+            ignore_patterns=["consolidated*", "*/*"],  # the same weights, for other libraries
+        )
+    plan = _plan(source, lora, _TARGETS[dtype] if dtype else None)
     with atomic_dir(out, overwrite=overwrite) as folder:
-        write_checkpoint(folder, list(plan.entries.values()), plan.blocks, max_shard_size)
+        write_checkpoint(folder, plan.tensors, max_shard_size)
         _copy_companions(source, lora.folder, folder)
-        _write_config(source, folder, dtype, untied=plan.untied, classifier=plan.classifier)
+        _write_config(source, folder, dtype, plan)
     return MergeReport(
         folder=Path(out),
         files=tuple(sorted(path.name for path in Path(out).iterdir())),
         merged=tuple(sorted(lora.parameters())),
         untied=plan.untied,
-        parameters=plan.parameters(),
+        parameters=sum(math.prod(tensor.shape) for tensor in plan.tensors.values()),
         dtype=dtype or _config_dtype(source),
     )
 
 
-def _base_folder(
-    base: str | os.PathLike[str], revision: str | None, endpoint: str | None, token: str | None
-) -> Path:
-    if Path(base).is_dir():
-        return Path(base)
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
-
-    try:
-        return Path(
-            snapshot_download(
-                os.fspath(base),
-                revision=revision,
-                endpoint=endpoint,
-                token=token,
-                allow_patterns=_BASE_PATTERNS,
-                # The same weights again, for other libraries.
-                ignore_patterns=["consolidated*", "*/*"],
-            )
-        )
-    except (HFValidationError, HfHubHTTPError, LocalEntryNotFoundError) as error:
-        at = f" at revision {revision}" if revision else ""
-        raise ModelError(
-            f"The base model {os.fspath(base)!r}{at} is neither a folder nor to be had from the "
-            f"Hub: {error}"
-        ) from error
-
-
 @dataclass(frozen=True)
 class _Plan:
-    """Which tensor to write under which key, and where each comes from."""
-
-    entries: Mapping[str, Entry]
-    sources: Mapping[str, Stored]
-    names: Mapping[str, str]
-    """Key in the files -> parameter of the model, for parameters that the adapter changes."""
-    transposed: Mapping[str, bool]
-    lora: LoraAdapter
+    tensors: Mapping[str, Stored | Computed]
+    """By key in the files."""
     untied: bool
-    classifier: Classifier | None = None
-    """What the model becomes, where the base is of another kind."""
+    classifier: Any = None
+    """The model that the base becomes, on the meta device, where the base is of another kind."""
 
-    @classmethod
-    def make(cls, source: Path, lora: LoraAdapter, dtype: str | None) -> "_Plan":
-        stored = open_checkpoint(source)
-        model = _skeleton(source)
-        # Under ZeRO-3 transformers would build it with all processes, and only one is here.
-        with whole_weights():
-            classifier = Classifier.of(model, lora)
-        if classifier is not None:
-            stored = classifier.tensors(stored, _keys_by_parameter(model, stored))
-            model = classifier.model
+
+def _plan(source: Path, lora: LoraAdapter, dtype: str | None) -> _Plan:
+    stored = open_checkpoint(source)
+    model = _skeleton(source)
+    classifier, head = _classifier(model, lora)
+    if classifier is not None:
+        # Without the tensors that only the base has: its own head.
+        parameters = set(classifier.state_dict())
         keys = _keys_by_parameter(model, stored)
-        changed = lora.parameters()
-        _check_names(lora, model, changed)
-        sources = dict(stored)
-        untied = False
-        for alias, original in getattr(model, "all_tied_weights_keys", {}).items():
-            if original not in keys:
-                continue
-            if changed & {alias, original}:
-                # The adapter was trained on the two apart: a LoRA sees only its own module.
-                sources.setdefault(keys.setdefault(alias, alias), stored[keys[original]])
-                untied = True
-            elif alias in keys and _same(stored[keys[alias]], stored[keys[original]]):
-                del sources[keys[alias]]
-        if absent := sorted(name for name in changed if name not in keys):
-            raise ModelError(
-                f"{lora.folder} changes {', '.join(absent[:5])} ({len(absent)} in all), which "
-                f"{source} has no tensor for, or keeps in another form (fused or split). Merge "
-                "with peft's merge_and_unload, or publish the adapter alone."
-            )
-        names = {keys[name]: name for name in changed}
-        _check_shapes(lora, {name: sources[keys[name]] for name in changed})
-        entries = {
-            key: Entry(key, dtype if dtype and at.dtype in _FLOATS else at.dtype, at.shape)
-            for key, at in sources.items()
-        }
-        transposed = {name: _is_transposed(model, name) for name in changed}
-        return cls(entries, sources, names, transposed, lora, untied, classifier)
+        dropped = {key for name, key in keys.items() if name not in parameters}
+        stored = {**{key: each for key, each in stored.items() if key not in dropped}, **head}
+        model = classifier
+    keys = _keys_by_parameter(model, stored)
+    changed = lora.parameters()
+    _check_names(lora, model, changed)
+    sources = dict(stored)
+    untied = False
+    for alias, original in getattr(model, "all_tied_weights_keys", {}).items():
+        if original not in keys:
+            continue
+        if changed & {alias, original}:
+            # The adapter was trained on the two apart: a LoRA affects only its own module.
+            sources.setdefault(keys.setdefault(alias, alias), stored[keys[original]])
+            untied = True
+        elif alias in keys and _equal(stored[keys[alias]], stored[keys[original]]):
+            del sources[keys[alias]]
+    if absent := sorted(name for name in changed if name not in keys):
+        raise ModelError(
+            f"{lora.folder} changes {', '.join(absent[:5])} ({len(absent)} in all), which "
+            f"{source} has no tensor for, or keeps in another form (fused or split). Merge "
+            "with peft's merge_and_unload, or publish the adapter alone."
+        )
+    _check_shapes(lora, {name: sources[keys[name]] for name in changed})
+    names = {keys[name]: name for name in changed}
+    tensors = {
+        key: _output(lora, model, names.get(key), each, dtype) for key, each in sources.items()
+    }
+    return _Plan(tensors, untied, classifier)
 
-    def blocks(self, key: str) -> "Iterator[Tensor]":
-        """Yield what is to be written under `key`, in blocks of rows."""
-        import torch
 
-        source = self.sources[key]
-        dtype = getattr(torch, DTYPES[self.entries[key].dtype])
-        name = self.names.get(key)
-        if name is None:
-            yield from (block.to(dtype) for _, block in source.blocks())
-            return
-        for merged in self.lora.merged(name, source, transposed=self.transposed[name]):
-            value = merged.to(dtype)
-            if not value.isfinite().all():
-                raise ModelError(
-                    f"{name} merged into {value.dtype} holds NaN or infinity. If the base is "
-                    'sound, the numbers do not fit in that dtype: merge with dtype="bfloat16".'
-                )
-            yield value
+def _output(
+    lora: LoraAdapter, model: Any, name: str | None, source: Stored, dtype: str | None
+) -> Stored | Computed:
+    """Return the tensor to write; `name` is that of a parameter which the adapter changes."""
+    import torch
 
-    def parameters(self) -> int:
-        """Return how many numbers the merged model has."""
-        return sum(math.prod(entry.shape) for entry in self.entries.values())
+    dtype = dtype if dtype and source.dtype in _FLOATS else source.dtype
+    if name is None and dtype == source.dtype:
+        return source
+    if dtype not in _FLOATS:
+        raise ModelError(f"{source.file}: {name} is {dtype}; LoRA is merged into floats only.")
+    torch_dtype: torch.dtype = getattr(torch, _FLOATS[dtype])
+    if name is None:
+        load = partial(_cast, source, torch_dtype)
+    else:
+        load = partial(_merged, lora, name, source, torch_dtype, _is_transposed(model, name))
+    nbytes = math.prod(source.shape) * torch_dtype.itemsize
+    return Computed(dtype, source.shape, nbytes, load)
+
+
+def _cast(source: Stored, dtype: "torch.dtype") -> "torch.Tensor":
+    return source.load().to(dtype)
+
+
+def _merged(
+    lora: LoraAdapter, name: str, source: Stored, dtype: "torch.dtype", transposed: bool
+) -> "torch.Tensor":
+    value = lora.merged(name, source, transposed=transposed).to(dtype)
+    if not value.isfinite().all():
+        raise ModelError(
+            f"{name} merged into {value.dtype} holds NaN or infinity. If the base is "
+            'sound, the numbers do not fit in that dtype: merge with dtype="bfloat16".'
+        )
+    return value
+
+
+def _classifier(base: Any, lora: LoraAdapter) -> tuple[Any, Mapping[str, Stored]]:
+    """Return the classification model that `lora` makes of `base`, and its head in the adapter.
+
+    None if that is a model of the base's own kind. Raises ModelError for an adapter without its
+    head.
+    """
+    import torch
+    from transformers import AutoModelForSequenceClassification
+
+    head = check_head(lora)
+    if not head or all(name in base.state_dict() for name in head):
+        return None, {}
+    weight = next(stored for name, stored in head.items() if name.endswith("weight"))
+    config = deepcopy(base.config)
+    config.num_labels = weight.shape[0]
+    try:
+        # Under ZeRO-3 transformers would build it with all processes, and only one is here.
+        with whole_weights(), torch.device("meta"):
+            return AutoModelForSequenceClassification.from_config(config), head
+    except ValueError as error:
+        raise ModelError(
+            f"{lora.folder} is of sequence classification, which transformers does not have "
+            f"for {type(base).__name__}: {error}"
+        ) from error
 
 
 def _skeleton(source: Path) -> Any:
@@ -216,7 +227,9 @@ def _skeleton(source: Path) -> Any:
     except (OSError, ValueError) as error:
         raise ModelError(f"{source} has no usable config.json: {error}") from error
     if getattr(config, "quantization_config", None) is not None:
-        method = _field(config.quantization_config, "quant_method")
+        quantization = config.quantization_config
+        quantization = quantization if isinstance(quantization, dict) else vars(quantization)
+        method = quantization.get("quant_method")
         raise ModelError(
             f"{source}/config.json has a quantization_config ({method}): LoRA cannot be merged "
             "into quantised weights without loss. Merge into the unquantised base that it was "
@@ -234,15 +247,11 @@ def _skeleton(source: Path) -> Any:
         return model_class(config)
 
 
-def _field(value: Any, name: str) -> Any:
-    return value.get(name) if isinstance(value, Mapping) else getattr(value, name, None)
-
-
 def _keys_by_parameter(model: Any, stored: Mapping[str, Stored]) -> dict[str, str]:
     """Map each of the model's parameters to its key in the files.
 
-    transformers renames while loading (an older prefix, another nesting); the same rules are
-    asked here. Parameters that it assembles from several tensors, or changes, are left out.
+    transformers renames while loading (an older prefix, another nesting); its rules are applied
+    here. Parameters that it assembles from several tensors, or changes, are left out.
     """
     from transformers.conversion_mapping import get_model_conversion_mapping
     from transformers.core_model_loading import WeightConverter
@@ -293,17 +302,15 @@ def _is_transposed(model: Any, name: str) -> bool:
     return isinstance(module, (Conv1D, nn.Embedding))
 
 
-def _same(stored: Stored, other: Stored) -> bool:
-    if (stored.shape, stored.dtype) != (other.shape, other.dtype):
-        return False
-    pairs = zip(stored.blocks(), other.blocks(), strict=True)
-    return all(left.equal(right) for (_, left), (_, right) in pairs)
+def _equal(stored: Stored, other: Stored) -> bool:
+    alike = (stored.shape, stored.dtype) == (other.shape, other.dtype)
+    return alike and stored.load().equal(other.load())
 
 
 def _copy_companions(source: Path, adapter: Path, folder: Path) -> None:
     """Copy config and tokenizer of the base; a tokenizer that training saved replaces the base's.
 
-    One that has no `tokenizer_config.json` beside it is not a whole tokenizer and is left.
+    One that has no `tokenizer_config.json` beside it is not a complete tokenizer and is left.
     """
     trained = (adapter / "tokenizer_config.json").exists()
     for path in _companions(source):
@@ -340,22 +347,34 @@ def _config_dtype(source: Path) -> str:
     return str(config.get("dtype") or config.get("torch_dtype") or "float32")
 
 
-def _write_config(
-    source: Path,
-    folder: Path,
-    dtype: str | None,
-    *,
-    untied: bool,
-    classifier: Classifier | None,
-) -> None:
+def _write_config(source: Path, folder: Path, dtype: str | None, plan: _Plan) -> None:
     config = _read_config(source)
-    if classifier is not None:
-        classifier.describe(config, folder)
-    parts = [config, *(part for part in config.values() if isinstance(part, dict))]
-    for part in parts:
-        if dtype and ("dtype" in part or part is config):
-            part.pop("torch_dtype", None)
-            part["dtype"] = dtype
-        if untied and (part.get("tie_word_embeddings") or part is config):
-            part["tie_word_embeddings"] = False
+    if plan.classifier is not None:
+        _describe_classifier(config, plan.classifier, folder)
+    for section in (config, *(each for each in config.values() if isinstance(each, dict))):
+        if dtype and ("dtype" in section or section is config):
+            section.pop("torch_dtype", None)
+            section["dtype"] = dtype
+        if plan.untied and (section.get("tie_word_embeddings") or section is config):
+            section["tie_word_embeddings"] = False
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+
+
+def _describe_classifier(config: dict[str, Any], model: Any, folder: Path) -> None:
+    """Make `config` that of the classification model; `folder` has the tokenizer."""
+    from transformers import AutoTokenizer
+
+    config["architectures"] = [type(model).__name__]
+    config["id2label"] = {str(index): name for index, name in model.config.id2label.items()}
+    config["label2id"] = model.config.label2id
+    pad = None
+    if (folder / "tokenizer_config.json").exists():
+        pad = AutoTokenizer.from_pretrained(folder).pad_token_id
+    if pad is not None:
+        # A text's score is that of its last token that is not padding.
+        config["pad_token_id"] = pad
+    elif config.get("pad_token_id") is None:
+        raise ModelError(
+            f"{folder} would have no pad token, by which a classifier finds the last token of "
+            "a text. Save the tokenizer, with a pad token, beside the adapter."
+        )

@@ -1,4 +1,4 @@
-"""Rewards, composed by name and weight, with gates; judges and text writers behind an API.
+"""Rewards, composed by name and weight, with gates; judges and text generation through an API.
 
 A reward that cannot score a row abstains; nothing here turns a failure into a number.
 """

@@ -4,12 +4,11 @@ from .composed import ComposedReward as ComposedReward
 from .composed import Part as Part
 from .composed import by_row as by_row
 from .composed import gather_rows as gather_rows
-from .judges.display_name import DisplayName as DisplayName
+from .judges.client import Messages as Messages
 from .judges.lexical import LexicalJudge as LexicalJudge
 from .judges.openai import OpenAIJudge as OpenAIJudge
 from .judges.prompts import escaped as escaped
 from .judges.terms import STOPWORDS as STOPWORDS
-from .judges.text_generation import Messages as Messages
 from .judges.text_generation import NoText as NoText
 from .judges.text_generation import OpenAIText as OpenAIText
 from .judges.text_generation import Text as Text

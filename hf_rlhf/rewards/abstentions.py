@@ -13,8 +13,8 @@ from hf_rlhf.errors import RewardError
 class Abstentions:
     """Counts consecutive steps in which no completion got a reward, equally on all processes."""
 
-    most: int = 0
-    """How many consecutive steps stop the run; 0: no limit."""
+    limit: int = 0
+    """So many consecutive steps stop the run; 0: no limit."""
     since: int | None = None
     """The first of these steps; None if the last completions got a reward."""
 
@@ -32,20 +32,20 @@ class Abstentions:
         self.since = step if self.since is None else self.since
         steps = step - self.since
         counts = {label: sum(by[label] is None for by in scores) for label in scores[0]}
-        silent = (f"{label} on {n}" for label, n in counts.items() if n and label != total)
-        what = f"none of {len(scores)} completions got a reward (abstained: {', '.join(silent)})"
-        if self.most and steps >= self.most:
+        parts = (f"{label} on {n}" for label, n in counts.items() if n and label != total)
+        finding = f"none of {len(scores)} completions got a reward (abstained: {', '.join(parts)})"
+        if self.limit and steps >= self.limit:
             raise RewardError(
                 f"Stopped at step {step} after {steps} consecutive steps without a reward, in "
-                f"which nothing was learned; in the last one {what}. "
+                f"which nothing was learned; in the last one {finding}. "
                 "`hf-rlhf check` scores a few completions and shows each reward's result. The same "
                 "command resumes from the last checkpoint. The limit is `max_steps_without_reward`,"
-                f" now {self.most}; 0 means no limit."
+                f" now {self.limit}; 0 means no limit."
             )
         if first and _is_main_process():
-            limit = f" The run stops after {self.most} such steps in a row." if self.most else ""
+            note = f" The run stops after {self.limit} such steps in a row." if self.limit else ""
             print(
-                f"warning: step {step + 1}: {what}, so nothing is learned from them.{limit}",
+                f"warning: step {step + 1}: {finding}, so nothing is learned from them.{note}",
                 flush=True,
             )
 

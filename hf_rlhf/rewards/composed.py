@@ -1,4 +1,4 @@
-"""Rewards and gates, made into the one reward that a trainer sees.
+"""Rewards and gates, combined into the one reward that a trainer calls.
 
 For each completion::
 
@@ -16,13 +16,15 @@ threshold. Nothing is renormalised, so a number on the card is a plain sum of nu
 
 import asyncio
 import inspect
+import itertools
 import math
 import threading
 import traceback
 import zlib
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any, Literal
 
 from hf_rlhf.contracts import Score
@@ -72,25 +74,15 @@ def signature(reward: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
 
 @dataclass(frozen=True)
 class Scores:
-    """What one call of a composition gave: a list of length `n` for each label."""
+    """The total and each label's scores of one call, one per completion."""
 
     total: list[Score]
     parts: Mapping[str, list[Score]]
 
 
-@dataclass(frozen=True)
-class Sample:
-    """One scored completion, kept to be looked at."""
-
-    prompt: str
-    completion: str
-    reward: Score
-    components: Mapping[str, Score]
-
-
 @dataclass
 class ComposedReward:
-    """The rewards and gates of a run as one TRL reward; picklable, like its parts.
+    """The rewards and gates of a run as one TRL reward; picklable, as its parts are.
 
     It is called from the trainer's own thread even when its parts are `async`, which run
     together on one event loop: TRL's loop thread must not do the collective calls by which the
@@ -99,12 +91,13 @@ class ComposedReward:
 
     rewards: tuple[Part, ...]
     gates: tuple[Part, ...] = ()
-    keep_samples: int = 64
     abstentions: Abstentions = field(default_factory=Abstentions, compare=False)
-    samples: "deque[Sample]" = field(init=False, repr=False, compare=False)
+    last_sample: Mapping[str, Any] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+    """Prompt, completion, reward and components of the last completion of the last call."""
 
     def __post_init__(self) -> None:
-        self.samples = deque(maxlen=self.keep_samples)
         self.__name__ = TOTAL
         labels = [part.label for part in (*self.rewards, *self.gates)]
         if repeated := sorted({label for label in labels if labels.count(label) > 1}):
@@ -137,15 +130,13 @@ class ComposedReward:
         if log_extra is not None:
             for label, values in scores.parts.items():
                 log_extra(label, list(values))
-        for row, total in enumerate(scores.total):
-            self.samples.append(
-                Sample(
-                    text_of(prompts[row]),
-                    text_of(completions[row]),
-                    total,
-                    by_row(scores.parts, row),
-                )
-            )
+        if scores.total:
+            self.last_sample = {
+                "prompt": text_of(prompts[-1]),
+                "completion": text_of(completions[-1]),
+                "reward": scores.total[-1],
+                "components": by_row(scores.parts, -1),
+            }
         return scores.total
 
     def score(self, prompts: Sequence[Any], completions: Sequence[Any], **columns: Any) -> Scores:
@@ -157,19 +148,16 @@ class ComposedReward:
         per completion.
         """
         parts = (*self.rewards, *self.gates)
-        provided = {
-            **dict.fromkeys(TRL_SUPPLIES),
-            **{"prompts": prompts, "completions": completions},
-            **columns,
-        }
-        pending = {
-            part.label: _call(part, provided) for part in parts if not _is_async(part.reward)
+        inputs = {"prompts": prompts, "completions": completions}
+        arguments = {**dict.fromkeys(TRL_SUPPLIES), **inputs, **columns}
+        values = {
+            part.label: _call(part, arguments) for part in parts if not _is_async(part.reward)
         }
         awaitable = [part for part in parts if _is_async(part.reward)]
         if awaitable:
-            answers = _run_together([_acall(part, provided) for part in awaitable])
-            pending |= dict(zip((part.label for part in awaitable), answers, strict=True))
-        checked = {part.label: _checked(part, pending[part.label], completions) for part in parts}
+            scores = _run_together([_acall(part, arguments) for part in awaitable])
+            values |= dict(zip((part.label for part in awaitable), scores, strict=True))
+        checked = {part.label: _checked(part, values[part.label], completions) for part in parts}
         total = [self._total(checked, row) for row in range(len(completions))]
         return Scores(total, checked)
 
@@ -195,29 +183,26 @@ class ComposedReward:
         return 0.0 if failed else math.fsum(terms)
 
     def _log(self, scores: Scores, prompts: Sequence[Any], log_metric: Metric, step: int) -> None:
-        everything = {TOTAL: scores.total, **scores.parts}
+        by_label = {TOTAL: scores.total, **scores.parts}
         rows = [
-            # A checksum, since prompts are long and every process gets all of these.
-            (zlib.crc32(text_of(prompt).encode("utf-8", "surrogatepass")), by_row(everything, row))
+            # A checksum, since prompts are long and every process receives all of these.
+            (zlib.crc32(text_of(prompt).encode("utf-8", "surrogatepass")), by_row(by_label, row))
             for row, prompt in enumerate(prompts)
         ]
         gathered = gather_rows(rows)
         self.abstentions.count([by for _, by in gathered], TOTAL, step)
         keys = [key for key, _ in gathered]
-        for label in everything:
+        for label in by_label:
             values = [scores_by_label[label] for _, scores_by_label in gathered]
             for name, value in summarise(values, keys).items():
                 # TRL logs mean and std of the total itself, and would average ours into them.
                 if label != TOTAL or name not in ("mean", "std"):
                     log_metric(f"rewards/{label}/{name}", value)
         for gate in self.gates:
-            known = [by[gate.label] for _, by in gathered if by[gate.label] is not None]
-            if known:
-                passed = sum(score >= gate.threshold for score in known)
-                log_metric(f"gates/{gate.label}/pass_rate", passed / len(known))
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "samples": deque(maxlen=self.keep_samples)}
+            decided = [by[gate.label] for _, by in gathered if by[gate.label] is not None]
+            if decided:
+                passed = sum(score >= gate.threshold for score in decided)
+                log_metric(f"gates/{gate.label}/pass_rate", passed / len(decided))
 
 
 def by_row(parts: Mapping[str, Sequence[Score]], row: int) -> dict[str, Score]:
@@ -231,45 +216,42 @@ def summarise(values: Sequence[Score], groups: Sequence[object]) -> dict[str, fl
     A group is a run of equal entries in `groups`: the completions of one prompt, as GRPO samples
     them. A group of equal scores has advantage 0 and teaches nothing (Yu et al. 2025, DAPO).
     """
-    known = [value for value in values if value is not None]
-    result = {"none": float(len(values) - len(known))}
-    if not known:
-        return result
-    mean = math.fsum(known) / len(known)
-    result["mean"] = mean
-    result["std"] = math.sqrt(math.fsum((value - mean) ** 2 for value in known) / len(known))
-    grouped: list[list[float]] = []
-    previous: object = None
-    for key, value in zip(groups, values, strict=True):
-        if not grouped or key != previous:
-            grouped.append([])
-            previous = key
-        if value is not None:
-            grouped[-1].append(value)
-    alive = [group for group in grouped if len(group) > 1]
-    if alive:
-        flat = sum(max(group) - min(group) < 1e-9 for group in alive)
-        result["zero_std_groups"] = flat / len(alive)
-    return result
+    scores = [value for value in values if value is not None]
+    statistics = {"none": float(len(values) - len(scores))}
+    if not scores:
+        return statistics
+    mean = math.fsum(scores) / len(scores)
+    statistics["mean"] = mean
+    statistics["std"] = math.sqrt(math.fsum((score - mean) ** 2 for score in scores) / len(scores))
+    pairs = zip(groups, values, strict=True)
+    by_group = [
+        [value for _, value in group if value is not None]
+        for _, group in itertools.groupby(pairs, key=itemgetter(0))
+    ]
+    comparable = [group for group in by_group if len(group) > 1]
+    if comparable:
+        flat = sum(max(group) - min(group) < 1e-9 for group in comparable)
+        statistics["zero_std_groups"] = flat / len(comparable)
+    return statistics
 
 
 @dataclass(frozen=True)
 class _Stopped:
-    said: str
+    message: str
 
 
 def gather_rows(rows: list[Any], *, failed: HfRlhfError | None = None) -> list[Any]:
     """Return the rows of all processes, on each of them.
 
-    A process that has none because it `failed` calls this too, for the others would wait for it.
-    Raises RewardError, with what that process said, on the others.
+    A process that has none because it `failed` calls this too, for the others would wait for it;
+    on the others this raises RewardError with its message.
     """
     from accelerate.utils import gather_object
 
     gathered: list[Any] = gather_object(rows if failed is None else [_Stopped(str(failed))])
     for row in gathered:
         if isinstance(row, _Stopped) and failed is None:
-            raise RewardError(f"Stopped, because another process did: {row.said}")
+            raise RewardError(f"Stopped, because another process did: {row.message}")
     return gathered
 
 
@@ -279,38 +261,37 @@ def _is_async(reward: Callable[..., Any]) -> bool:
     )
 
 
-def _arguments(part: Part, given: Mapping[str, Any]) -> dict[str, Any]:
+def _arguments(part: Part, arguments: Mapping[str, Any]) -> dict[str, Any]:
     parameters = signature(part.reward)
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
-        return dict(given)
-    return {name: value for name, value in given.items() if name in parameters}
+        return dict(arguments)
+    return {name: value for name, value in arguments.items() if name in parameters}
 
 
-def _raised(part: Part, error: Exception) -> RewardError:
-    frame = traceback.extract_tb(error.__traceback__)[-1]
-    return RewardError(
-        f"Reward {part.label!r}{_from(part)} raised {type(error).__name__}: {error}, at "
-        f"{frame.filename}:{frame.lineno}. A reward that cannot score a completion returns None "
-        "for it."
-    )
-
-
-def _call(part: Part, given: Mapping[str, Any]) -> Any:
+@contextmanager
+def _reward_errors(part: Part) -> Iterator[None]:
+    """Raise RewardError, with label, package and line, for whatever plugin code raises."""
     try:
-        return part.reward(**_arguments(part, given))
+        yield
     except HfRlhfError:
         raise
     except Exception as error:  # noqa: BLE001 - plugin code may raise anything
-        raise _raised(part, error) from error
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        raise RewardError(
+            f"Reward {part.label!r}{_from(part)} raised {type(error).__name__}: {error}, at "
+            f"{frame.filename}:{frame.lineno}. A reward that cannot score a completion returns "
+            "None for it."
+        ) from error
 
 
-async def _acall(part: Part, given: Mapping[str, Any]) -> Any:
-    try:
-        return await part.reward(**_arguments(part, given))
-    except HfRlhfError:
-        raise
-    except Exception as error:  # noqa: BLE001 - plugin code may raise anything
-        raise _raised(part, error) from error
+def _call(part: Part, arguments: Mapping[str, Any]) -> Any:
+    with _reward_errors(part):
+        return part.reward(**_arguments(part, arguments))
+
+
+async def _acall(part: Part, arguments: Mapping[str, Any]) -> Any:
+    with _reward_errors(part):
+        return await part.reward(**_arguments(part, arguments))
 
 
 def _from(part: Part) -> str:
@@ -319,35 +300,32 @@ def _from(part: Part) -> str:
 
 def _checked(part: Part, values: Any, completions: Sequence[Any]) -> list[Score]:
     expected = "Expected one finite number, or None to abstain, for each completion."
+    name = f"Reward {part.label!r}{_from(part)}"
     if isinstance(values, (str, bytes, Mapping, Set)) or not hasattr(values, "__len__"):
-        raise RewardError(
-            f"Reward {part.label!r}{_from(part)} returned {type(values).__name__}, not a list. "
-            f"{expected}"
-        )
+        raise RewardError(f"{name} returned {type(values).__name__}, not a list. {expected}")
     if len(values) != len(completions):
         raise RewardError(
-            f"Reward {part.label!r}{_from(part)} returned {len(values)} scores for "
-            f"{len(completions)} completions. {expected}"
+            f"{name} returned {len(values)} scores for {len(completions)} completions. {expected}"
         )
-    checked: list[Score] = []
-    for row, value in enumerate(values):
-        if value is None:
-            checked.append(None)
-            continue
-        try:
-            if isinstance(value, (str, bytes)):
-                raise TypeError
-            number = float(value)
-        except (TypeError, ValueError, OverflowError):
-            number = math.nan
-        if not math.isfinite(number):
+    scores: list[Score] = []
+    for row, value in enumerate(values):  # a view of a mapping has no values[row]
+        score = None if value is None else _number(value)
+        scores.append(score)
+        if score is not None and not math.isfinite(score):
             excerpt = text_of(completions[row])[:120]
             raise RewardError(
-                f"Reward {part.label!r}{_from(part)} returned {value!r} for completion {row} of "
-                f"{len(completions)}, which begins {excerpt!r}. {expected}"
+                f"{name} returned {value!r} for completion {row} of {len(completions)}, "
+                f"which begins {excerpt!r}. {expected}"
             )
-        checked.append(number)
-    return checked
+    return scores
+
+
+def _number(value: Any) -> float:
+    """Return a score as a float; NaN for what is not a number."""
+    try:
+        return math.nan if isinstance(value, (str, bytes)) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        return math.nan
 
 
 _loop: asyncio.AbstractEventLoop | None = None

@@ -1,4 +1,4 @@
-"""A checked run file becomes a `Run`: everything is resolved before weights load.
+"""Resolving a run file into a `Run`: everything is checked before weights load.
 
 Nothing here trains or writes.
 """

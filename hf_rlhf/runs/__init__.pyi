@@ -4,5 +4,4 @@ from .machine import environment as environment
 from .resolve import Scoring as Scoring
 from .resolve import resolve_run as resolve_run
 from .resolve import resolve_scoring as resolve_scoring
-from .resolve_phases import resolve_all as resolve_all
 from .run import Run as Run

@@ -21,7 +21,7 @@ class ComponentBuilder:
         self.components: list[Mapping[str, Any]] = []
 
     def _load(self, kind: registry.Kind, name: str, label: str, arguments: Any) -> Any:
-        component = registry.load(kind, name)
+        component = registry.load_component(kind, name)
         self.components.append(
             {
                 "kind": kind,
@@ -73,7 +73,7 @@ class ComponentBuilder:
             self.problems.append(
                 Problem(
                     self.file.where(path),
-                    f"{spec.name} refuses these arguments: {type(error).__name__}: {error}",
+                    f"{spec.name} rejects these arguments: {type(error).__name__}: {error}",
                 )
             )
         return None
@@ -104,18 +104,16 @@ class ComponentBuilder:
     ) -> Part | None:
         labels = [judge.label for judge in run.judges]
         if spec.judge is not None and spec.judge not in labels:
-            self.problems.append(
-                Problem(
-                    self.file.where((*spec.path, "judge")),
-                    f"no judge is labelled {spec.judge!r}.",
-                    f"Labels under `judges`: {', '.join(labels) or 'none'}.",
-                )
-            )
+            where = self.file.where((*spec.path, "judge"))
+            fix = f"Labels under `judges`: {', '.join(labels)}."
+            if not labels:
+                fix = f"Declare it: `judges: {{{spec.judge}: {{name: lexical}}}}` (or openai)."
+            self.problems.append(Problem(where, f"no judge is labelled {spec.judge!r}.", fix))
             self._component("rewards", spec, {"judge": None}, build=False)
             return None
         chosen = spec.judge or (labels[0] if len(labels) == 1 else None)
         injected = {"judge": judges.get(chosen) if chosen else None}
-        # A judge that could not be built has been reported; the reward would only miss it.
+        # If the judge could not be built, that has been reported: do not report the reward too.
         build = chosen is None or chosen in judges
         build &= not self._misplaced_judge(spec, labels)
         reward = self._component("rewards", spec, injected, build=build)
@@ -129,16 +127,18 @@ class ComponentBuilder:
     def _misplaced_judge(self, spec: RewardSpec | GateSpec, labels: Sequence[str]) -> bool:
         """Report a judge given to a reward that takes none, or a missing choice of judge."""
         try:
-            takes = "judge" in accepted_by(registry.load("rewards", spec.name))
+            takes = "judge" in accepted_by(registry.load_component("rewards", spec.name))
         except PluginError:
             return False  # reported where it is built
         where = self.file.where((*spec.path, "judge"))
         if spec.judge and not takes:
-            self.problems.append(Problem(where, f"{spec.name} takes no judge.", "Remove it."))
+            self.problems.append(Problem(where, f"{spec.name} does not use a judge.", "Remove it."))
             return True
         if takes and not spec.judge and len(labels) > 1:
             fix = f"Write `judge:` with one of {', '.join(labels)}."
-            self.problems.append(Problem(where, f"{spec.name} needs a judge, none chosen.", fix))
+            self.problems.append(
+                Problem(where, f"{spec.name} needs a judge, but none is set.", fix)
+            )
             return True
         return False
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from hf_rlhf.distributed import processes
 from hf_rlhf.errors import Problem
+from hf_rlhf.models.lengths import model_config
 from hf_rlhf.models.loading import lora_config, skeleton
-from hf_rlhf.runs.preflight import generation_batch, model_config
 from hf_rlhf.runs.run import Run
 from hf_rlhf.storage.disk import Space, checkpoint_bytes, final_bytes, human, taken_bytes
 
@@ -28,6 +28,25 @@ def planned_steps(run: Run) -> int:
     return int(math.ceil(per_epoch * training.num_train_epochs))
 
 
+def generation_batch(training: Any) -> int | None:
+    """Return how many completions all processes generate at a time; None for other trainers."""
+    batch = getattr(training, "generation_batch_size", None)
+    # TRL counts the processes of this launch; a dry run plans for others.
+    return batch * processes() // training.world_size if batch else None
+
+
+def cycle_in_steps(training: Any) -> int:
+    """Return after how many optimizer steps a save falls between two GRPO generation cycles.
+
+    Resuming elsewhere is inexact, since the completions under way are not saved: a cycle is
+    lcm(steps_per_generation * num_iterations, accumulation) micro-steps. 1 for other trainers.
+    """
+    accumulation = training.gradient_accumulation_steps
+    cycle = getattr(training, "steps_per_generation", None) or accumulation
+    cycle *= getattr(training, "num_iterations", 1)
+    return math.lcm(cycle, accumulation) // int(accumulation)
+
+
 def parameters_of(run: Run) -> int:
     """Return the base model's number of parameters, counted on the meta device."""
     return int(skeleton(run).num_parameters())
@@ -41,16 +60,16 @@ class DiskNeed:
     """One checkpoint."""
     end: int
     """The adapter, and the merged weights."""
-    made: int
+    saves: int
     """How many checkpoints are saved in all."""
     at_once: int
-    """How many of them lie there at once: one more than are kept, while one is being saved."""
+    """How many of them exist at once: one more than the limit, while one is being saved."""
     beside: int = 0
-    """At most, what the trainer keeps beside them, as its `extra_disk_bytes` says."""
+    """At most, what the trainer writes beside them, by its `extra_disk_bytes`."""
 
     @property
     def total(self) -> int:
-        """What everything takes together, at the fullest moment."""
+        """The space at the fullest moment."""
         return self.checkpoint * self.at_once + self.end + self.beside
 
 
@@ -66,18 +85,18 @@ def disk_need(run: Run, steps: int) -> DiskNeed:
         model = get_peft_model(model, lora_config(run))
         width = _stored_width(run)
     saves = _saves(run.training, steps)
-    remaining = run.training.save_total_limit
+    limit = run.training.save_total_limit
     return DiskNeed(
         checkpoint=checkpoint_bytes(model, run.tokenizer, run.training),
         end=final_bytes(model, run.tokenizer, width),
-        made=saves,
-        at_once=min(saves, remaining + 1) if remaining else saves,
+        saves=saves,
+        at_once=min(saves, limit + 1) if limit else saves,
         beside=run.trainer_class.extra_disk_bytes(run),
     )
 
 
 def _stored_width(run: Run) -> int | None:
-    """Return how many bytes a number of the base takes in its files, for so it will be merged."""
+    """Return how many bytes a number of the base takes in its files, and so in the merged model."""
     import torch
 
     stored = getattr(model_config(run).get_text_config(), "dtype", None)
@@ -96,17 +115,17 @@ def _saves(training: Any, steps: int) -> int:
 
 
 def disk_problems(run: Run, where: Callable[[str], str]) -> list[Problem]:
-    """Return that the run cannot end in the folder where it would be written, if so.
+    """Return a problem if the run does not fit on the disk of its folder.
 
-    Only what is certain stops it: that not even two checkpoints fit, or one and the end. What lies
-    in the folder already counts as free. `where` says where in the run file a top-level key stands.
+    Only what is certain counts: that not even two checkpoints fit, or one and the end. Files that
+    the folder holds already count as free. `where` says where in the run file a key stands.
     """
     try:
         need = disk_need(run, planned_steps(run))
     except ValueError:
         return []  # a kind of model that only its trainer can build
-    # The last step's checkpoint is left out where only the end fits (`SealCheckpoints`).
-    before_last = max(need.made - 1, 0)
+    # The last step's checkpoint is left out where only the end fits (`CheckpointManifestCallback`).
+    before_last = max(need.saves - 1, 0)
     least = max(
         need.checkpoint * min(before_last, 2), need.checkpoint * min(before_last, 1) + need.end
     )
@@ -118,6 +137,6 @@ def disk_problems(run: Run, where: Callable[[str], str]) -> list[Problem]:
             where("output_dir"),
             f"{run.folder} needs about {human(least)} ({human(need.checkpoint)} for a checkpoint, "
             f"{human(need.end)} at the end), but there is {space}.",
-            "Make room, or choose another folder: `--output_dir DIR`.",
+            "Free space, or choose another folder: `--output_dir DIR`.",
         )
     ]

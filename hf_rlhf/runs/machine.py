@@ -1,9 +1,10 @@
-"""What a run ran on: software, hardware and checkout, with nothing secret."""
+"""The software, hardware and checkout of a run, without secrets."""
 
 import os
 import platform
 import subprocess
 import sys
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -19,9 +20,9 @@ PACKAGES = (
 
 
 def environment() -> Environment:
-    """Return the software and the machine as the record's `environment`, with nothing secret.
+    """Return software and machine as the record's `environment`, without host and user names.
 
-    Imports torch, for the GPUs' names. The host's and the user's names are left out.
+    Imports torch, for the GPUs' names.
     """
     import psutil
 
@@ -38,10 +39,9 @@ def environment() -> Environment:
 
 
 def peak_memory() -> dict[str, Any]:
-    """Return the most memory that this process has held so far: `bytes`, and `of` what.
+    """Return the peak memory of this process: `bytes`, and `of` what.
 
-    On a GPU what torch's allocator held for tensors; elsewhere the process's resident set, with
-    code and libraries.
+    On a GPU it is that of torch's tensors; elsewhere the resident set, with code and libraries.
     """
     import torch
 
@@ -54,15 +54,13 @@ def peak_memory() -> dict[str, Any]:
 
 
 def packages() -> dict[str, str]:
-    """Return the installed versions of what a run depends on and of every installed plugin."""
+    """Return the installed versions of a run's dependencies and of every plugin."""
     plugins = {package(point)[0] for kind in KINDS for point in offered(kind) if point.dist}
-    result = {}
+    versions = {}
     for name in sorted({*PACKAGES, *plugins}):
-        try:
-            result[name] = version(name)
-        except PackageNotFoundError:
-            continue  # an optional package that is not installed
-    return result
+        with suppress(PackageNotFoundError):  # an optional package that is not installed
+            versions[name] = version(name)
+    return versions
 
 
 def _cpu() -> str | None:

@@ -1,27 +1,22 @@
-"""What can be known to go wrong before weights load: the library's silent traps, and the machine.
+"""Problems that can be detected before weights load: silent traps of the libraries, the machine.
 
-Each check returns the problems it sees, each at a top-level key of the run file.
-`hf_rlhf.runs.resolve.resolve_run` stops on any of them, so a run that `hf-rlhf check`
-passes does not fail later for a cause that is listed here.
+Each check yields problems, each at a top-level key of the run file. `resolve_run` stops on any of
+them, so a run that passes `hf-rlhf check` does not fail later for a cause that is checked here.
 """
 
 import importlib.util
-import math
 import os
-import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from hf_rlhf.config.settings import unclassified
-from hf_rlhf.distributed import distributed_type, is_planned, processes
+from hf_rlhf.distributed import distributed_type, is_planned
 from hf_rlhf.errors import Problem, suggest
-from hf_rlhf.models.lengths import completion_length as completion_length
-from hf_rlhf.models.lengths import model_config as model_config
-from hf_rlhf.models.lengths import prompt_lengths as prompt_lengths
+from hf_rlhf.models.lengths import model_config
 from hf_rlhf.models.loading import adapter_problems
 from hf_rlhf.models.locate import PACKAGE_SCHEME
+from hf_rlhf.runs.estimate import cycle_in_steps, generation_batch
 from hf_rlhf.runs.preflight_data import (
     column_problems,
     dropped_problems,
@@ -38,54 +33,49 @@ from hf_rlhf.runs.preflight_vllm import vllm_problems
 if TYPE_CHECKING:
     from hf_rlhf.runs.run import Run
 
-
 WEIGHTS = ("*.safetensors", "*.bin")
 
 
 def problems_of(run: "Run", where: Callable[[str], str]) -> list[Problem]:
-    """Return everything that would make `run` fail, or train other than it was asked.
+    """Return everything that would make `run` fail, or train something else than was asked for.
 
     `where` says where in the run file a top-level key stands.
     """
-    if wrong := list(_epochs(run)):  # the others count with it
-        return [replace(problem, where=where(problem.where)) for problem in wrong]
-    result = list(_model(run))
-    # The others read the model's configuration.
-    checks = () if result else _MODEL_CHECKS
-    for check in (*_CHECKS, *checks, dropped_problems):
-        if result and check is dropped_problems:
+    # The other checks count with the epochs, and some read the model's configuration.
+    if problems := list(_epochs(run)):
+        checks: Sequence[Check] = ()
+    elif problems := list(_model(run)):
+        checks = _CHECKS
+    else:
+        checks = (*_CHECKS, *_MODEL_CHECKS, dropped_problems)
+    for check in checks:
+        if check is dropped_problems and problems:
             break
         try:
-            result += check(run)
+            problems += check(run)
         except Exception:
-            # Many a check writes rows out by the chat template, which may raise what it likes.
+            # Many a check writes rows out by the chat template, which may raise anything.
             if (raises := rendering_problem(run)) is None:
                 raise
-            result.append(raises)
-    placed = [replace(problem, where=where(problem.where)) for problem in dict.fromkeys(result)]
+            problems.append(raises)
+    placed = [replace(problem, where=where(problem.where)) for problem in dict.fromkeys(problems)]
     return [*launch_problems(run, where), *placed]
 
 
 def advice(run: "Run") -> list[str]:
-    """Return what `run` may do but its author has hardly meant."""
-    result = list(run.trainer_class.advice(run))
+    """Return notes on what the author of `run` has hardly meant."""
+    notes = list(run.trainer_class.advice(run))
     for part in (*run.reward.rewards, *run.reward.gates) if run.reward is not None else ():
-        of_reward = getattr(part.reward, "advice", None)
-        if of_reward is not None and part.weight:
-            result += [f"{part.label!r}: {text}" for text in of_reward()]
+        reward_advice = getattr(part.reward, "advice", None)
+        if reward_advice is not None and part.weight:
+            notes += [f"{part.label!r}: {text}" for text in reward_advice()]
     if run.training.bf16 and run.training.device.type == "cpu":
-        result.append("bf16 makes most CPUs several times slower, not faster: `--bf16 false`")
-    configs, provided = (run.training, run.model), run.spec.settings
-    result += idle(provided, configs)
-    if new := [
-        name for name in unclassified([type(config) for config in configs]) if name in provided
-    ]:
-        result.append(f"{', '.join(new)}: newer than this hf_rlhf, so it may have no effect")
-    return [*result, *_noise(run)]
+        notes.append("bf16 makes most CPUs several times slower, not faster: `--bf16 false`")
+    return [*notes, *idle(run.spec.settings, (run.training, run.model)), *_noise(run)]
 
 
 def _noise(run: "Run") -> Iterator[str]:
-    """Dropout that is turned off, or that adds noise to a probability ratio."""
+    """Yield notes on dropout that is turned off, or adds noise to a probability ratio."""
     training, rate = run.training, run.model.lora_dropout if run.model.use_peft else 0
     off = getattr(training, "disable_dropout", None)
     if off and run.spec.settings.get("lora_dropout"):
@@ -101,7 +91,7 @@ def _noise(run: "Run") -> Iterator[str]:
 
 
 def _base(run: "Run") -> Iterator[Problem]:
-    """A card and an adapter name their base: known before training, refused when pushed."""
+    """A card and an adapter name their base; without a Hub id the push would be refused."""
     publish, base = run.spec.publish, run.model.model_name_or_path
     local = base.startswith(PACKAGE_SCHEME) or Path(base).exists()
     if publish.repo_id is not None and publish.base_model is None and local:
@@ -151,7 +141,7 @@ def _merge(run: "Run") -> Iterator[Problem]:
 
 
 def _epochs(run: "Run") -> Iterator[Problem]:
-    """Nothing is trained without a word."""
+    """transformers trains nothing, without an error."""
     training = run.training
     if training.max_steps <= 0 and training.num_train_epochs <= 0:
         what = f"is {training.num_train_epochs:g}, so nothing would be trained."
@@ -175,18 +165,11 @@ def _batch(run: "Run") -> Iterator[Problem]:
         )
 
 
-def generation_batch(training: Any) -> int | None:
-    """Return how many completions all processes generate at a time; None for other trainers."""
-    batch = getattr(training, "generation_batch_size", None)
-    # TRL counts the processes that it sees; a dry run plans for others.
-    return batch * processes() // training.world_size if batch else None
-
-
 def _rewarded(run: "Run") -> Iterator[Problem]:
     if run.reward is not None and not run.writes_text:
         yield Problem(
             "rewards",
-            f"score text, and trainer {run.spec.plugin!r} makes a model of {run.task}.",
+            f"score text, but trainer {run.spec.plugin!r} trains a model for {run.task}.",
             "Remove them.",
         )
     if not hasattr(run.training, "num_generations"):
@@ -196,7 +179,7 @@ def _rewarded(run: "Run") -> Iterator[Problem]:
 
 
 def _packages(run: "Run") -> Iterator[Problem]:
-    """What is imported only when the trainer is built, after the first evaluation."""
+    """Packages that are imported only when the trainer is built, after the first evaluation."""
     from transformers.integrations.integration_utils import (
         INTEGRATION_TO_CALLBACK,
         get_available_reporting_integrations,
@@ -207,7 +190,9 @@ def _packages(run: "Run") -> Iterator[Problem]:
             close = suggest(name, INTEGRATION_TO_CALLBACK)
             hint = f"Did you mean `{close}`? " if close else ""
             known = ", ".join(sorted(INTEGRATION_TO_CALLBACK))
-            yield Problem("report_to", f"{name!r} is no tracker.", f"{hint}Known: {known}.")
+            yield Problem(
+                "report_to", f"{name!r} is not a known tracker.", f"{hint}Known: {known}."
+            )
         elif name not in get_available_reporting_integrations():
             yield Problem(
                 "report_to", f"{name} is not installed.", f"`pip install {name}`, or `none`."
@@ -230,7 +215,7 @@ def _attention(run: "Run") -> Iterator[Problem]:
     if importlib.util.find_spec("flash_attn") is None:
         yield Problem(
             where,
-            "FlashAttention is asked for, but the package flash_attn is not installed.",
+            "FlashAttention is set, but the package flash_attn is not installed.",
             f"`pip install hf-rlhf[flash-attn]` (needs a GPU and nvcc), or {instead}",
         )
     elif run.training.device.type == "cpu":
@@ -243,50 +228,40 @@ def _deepspeed(run: "Run") -> Iterator[Problem]:
     if importlib.util.find_spec("deepspeed") is None:
         yield Problem(
             "deepspeed",
-            "DeepSpeed is asked for, but the package deepspeed is not installed.",
+            "DeepSpeed is set, but the package deepspeed is not installed.",
             "`pip install hf-rlhf[deepspeed]`.",
-        )
-    tools = [tool for tool in ("g++", "ninja") if shutil.which(tool) is None]
-    if tools and run.training.device.type == "cpu":
-        yield Problem(
-            "deepspeed",
-            f"on the CPU DeepSpeed compiles its communication, and {' and '.join(tools)} cannot be "
-            "found.",
-            "Install what is missing, and activate the virtual environment: ninja is in it.",
         )
 
 
 def _resumes(run: "Run") -> Iterator[Problem]:
-    """A sharded optimizer is for the launch that wrote it; elsewhere transformers begins it anew.
+    """A sharded optimizer is for the launch that wrote it; another would begin it anew, silently.
 
-    It says nothing of that (`Trainer._load_optimizer_and_scheduler`), and DeepSpeed stops only
-    when the weights have been loaded.
+    (`Trainer._load_optimizer_and_scheduler`.) DeepSpeed stops only after loading the weights.
     """
     from hf_rlhf.storage.checkpoints import valid_checkpoints
 
-    result = valid_checkpoints(Path(run.training.output_dir))
-    if not result or is_planned():
+    checkpoints = valid_checkpoints(Path(run.training.output_dir))
+    if not checkpoints or is_planned():
         return
-    shards = len(list(result[-1].glob("global_step*/*optim_states.pt")))
+    shards = len(list(checkpoints[-1].glob("global_step*/*optim_states.pt")))
     sharded = distributed_type(run.training) == "DEEPSPEED"
     wrote = f"{shards} processes under DeepSpeed" if shards else "a run without DeepSpeed"
     if sharded != bool(shards) or (shards and shards != run.training.world_size):
         yield Problem(
             "output_dir",
-            f"{result[-1]} was written by {wrote}; this launch could not resume its optimizer.",
-            "Launch as then, or choose another `output_dir`.",
+            f"{checkpoints[-1]} was written by {wrote}; this launch cannot resume its optimizer.",
+            "Launch as before, or choose another `output_dir`.",
         )
 
 
 def _saves(run: "Run") -> Iterator[Problem]:
-    """A save inside a generation cycle loses the completions under way (measured: 4e-3)."""
+    """A save inside a generation cycle loses its completions (weights differ by 4e-3 then)."""
     if run.training.save_strategy == "best" and run.training.eval_strategy == "no":
         yield Problem(
             "save_strategy",
             "is best, but nothing is evaluated during training.",
             "Write `steps`, `epoch` or `no`.",
         )
-
     cycle = cycle_in_steps(run.training)
     steps = run.training.save_steps
     if run.training.save_strategy != "steps" or cycle == 1:
@@ -301,13 +276,13 @@ def _saves(run: "Run") -> Iterator[Problem]:
 
 
 def _folder(run: "Run") -> Iterator[Problem]:
-    """The folder that will be made is as writable as the nearest one that exists."""
+    """A new folder is as writable as the nearest one above it that exists."""
     existing = next(path for path in (run.folder, *run.folder.absolute().parents) if path.exists())
     if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
         yield Problem(
             "output_dir",
             f"{existing} cannot be written to.",
-            "Choose a folder that can: `--output_dir DIR`.",
+            "Choose a writable folder: `--output_dir DIR`.",
         )
 
 
@@ -332,15 +307,3 @@ _CHECKS: tuple[Check, ...] = (
     _folder,
     lambda run: run.trainer_class.preflight(run),
 )
-
-
-def cycle_in_steps(training: Any) -> int:
-    """Return after how many optimizer steps a save falls between two GRPO generation cycles.
-
-    Resuming elsewhere is inexact, since the completions under way are not saved: a cycle is
-    lcm(steps_per_generation * num_iterations, accumulation) micro-steps. 1 for other trainers.
-    """
-    accumulation = training.gradient_accumulation_steps
-    cycle = getattr(training, "steps_per_generation", None) or accumulation
-    cycle *= getattr(training, "num_iterations", 1)
-    return math.lcm(cycle, accumulation) // int(accumulation)

@@ -1,4 +1,4 @@
-"""What of data, tokenizer and lengths can be known to go wrong before weights load."""
+"""Problems of data, tokenizer and lengths that can be detected before weights load."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def column_problems(run: "Run") -> Iterator[Problem]:
-    """The dataset has the columns that the trainer learns from."""
+    """Yield columns that the trainer learns from and the dataset lacks."""
     needed = run.trainer_class.columns
     spec = run.spec.evaluation
     measures = spec is not None and run.trainer_class.measures_held_out()
@@ -27,9 +27,9 @@ def column_problems(run: "Run") -> Iterator[Problem]:
             yield Problem(
                 "dataset",
                 f"trainer {run.spec.plugin!r} needs the column{'s' * (len(needed) > 1)} "
-                f"{', '.join(sorted(needed))}; {run.spec.dataset.name} gave {', '.join(have)} in "
+                f"{', '.join(sorted(needed))}; {run.spec.dataset.name} has {', '.join(have)} in "
                 f"{name!r}, so {', '.join(missing)} {'are' if len(missing) > 1 else 'is'} missing.",
-                "Name an adapter that gives them, or the trainer that learns from these.",
+                "Use an adapter that returns them, or a trainer that learns from these.",
             )
 
 
@@ -39,10 +39,10 @@ def scored_columns(
     spec: "RunSpec",
     where: Callable[[Sequence[str | int]], str],
 ) -> Iterator[Problem]:
-    """The dataset has the columns that rewards and gates read. `where` tells of a key's place."""
+    """Yield columns that a reward or gate reads and the dataset lacks; `where` locates a key."""
     columns = set(dataset["train"].column_names)
-    requested: tuple[RewardSpec | GateSpec, ...] = (*spec.rewards, *spec.gates)
-    paths = {item.label: item.path for item in requested}
+    scored: tuple[RewardSpec | GateSpec, ...] = (*spec.rewards, *spec.gates)
+    paths = {entry.label: entry.path for entry in scored}
     for part in (*reward.rewards, *reward.gates):
         if missing := sorted(part.needs() - columns):
             path = paths[part.label]
@@ -50,13 +50,13 @@ def scored_columns(
                 where(path),
                 f"{part.label!r} needs the column{'s' * (len(missing) > 1)} "
                 f"{', '.join(missing)}, which dataset {spec.dataset.name} lacks.",
-                f"Its columns: {', '.join(sorted(columns))}. Give it, or leave this out "
+                f"Its columns: {', '.join(sorted(columns))}. Add it, or leave this out "
                 f"(`--{path[0]} null` leaves out all {path[0]}).",
             )
 
 
 def tokenizer_problems(run: "Run") -> Iterator[Problem]:
-    """Batches can be padded, and conversations written out."""
+    """Yield why batches cannot be padded, or conversations not be written out."""
     where = "model_name_or_path"
     if run.tokenizer.pad_token_id is None:
         yield Problem(
@@ -109,14 +109,14 @@ def _conversations(row: Mapping[str, Any]) -> Iterator[tuple[str, list[Any]]]:
 
 
 def _conversational(run: "Run") -> bool:
-    """Return whether the rows are messages, in whatever columns the trainer learns from."""
+    """Return whether the rows are messages."""
     row = run.dataset["train"][0]
     texts = (row.get(name) for name in ("prompt", "messages", "chosen", "completion"))
     return any(not isinstance(text, str) for text in texts if text is not None)
 
 
 def length_problems(run: "Run") -> Iterator[Problem]:
-    """No trainer that generates cuts prompts; past the model's positions the loss means nothing."""
+    """Yield the longest prompt beyond the model's positions; a trainer that generates cuts none."""
     if _conversational(run) and not run.tokenizer.chat_template:
         return  # reported by another check
     room = positions(run)
@@ -156,29 +156,32 @@ def _uses(run: "Run", room: int | None) -> Iterator[tuple[str, int | None, int]]
 
 
 def evaluation_problems(run: "Run") -> Iterator[Problem]:
-    """An evaluation that is asked for takes place, or the run does not begin."""
+    """Yield why the evaluation of the run file could not take place."""
     spec = run.spec.evaluation
     if spec is None:
         return
     if run.reward is None and not run.trainer_class.measures_held_out():
-        yield Problem("evaluation", "has no rewards to measure with.", "Add some, or remove it.")
+        yield Problem(
+            "evaluation",
+            "has nothing to measure: the run has no rewards.",
+            "Add some, or remove it.",
+        )
         return
     split = run.dataset.get(spec.split)
     if split is None or len(split) == 0:
         have = ", ".join(f"{name} ({len(rows)} rows)" for name, rows in run.dataset.items())
         yield Problem(
             "evaluation",
-            f"there are no rows in the split {spec.split!r}. The dataset gave: {have}.",
+            f"there are no rows in the split {spec.split!r}. The dataset has: {have}.",
             "Hold some rows out (see `hf-rlhf describe` of the adapter), name another `split`, or "
             "write `evaluation: null`.",
         )
         return
-    prompts = run.reward is None or not run.writes_text or "prompt" in split.column_names
-    if not prompts:
+    if run.reward is not None and run.writes_text and "prompt" not in split.column_names:
         yield Problem(
             "evaluation",
             f"the rewards score answers to a `prompt`, which the split {spec.split!r} lacks.",
-            "Name an adapter that gives it, or remove the rewards.",
+            "Use an adapter that returns it, or remove the rewards.",
         )
         return
     for part in (*run.reward.rewards, *run.reward.gates) if run.reward is not None else ():
@@ -191,7 +194,7 @@ def evaluation_problems(run: "Run") -> Iterator[Problem]:
 
 
 def dropped_problems(run: "Run") -> Iterator[Problem]:
-    """The trainer drops and cuts few enough of the training rows."""
+    """Yield that the trainer would drop or cut more of the training rows than the limits allow."""
     counts = run.trainer_class.row_counts(run).get("train")
     if counts is None:
         return
@@ -201,11 +204,13 @@ def dropped_problems(run: "Run") -> Iterator[Problem]:
         ("cut", counts.cut, "max_cut_share", limits.max_cut_share),
     ):
         lost = sum(reasons.values())
-        none_left = verb == "dropped" and lost == counts.rows
-        if not none_left and lost <= most * counts.rows:
+        if verb == "dropped" and lost == counts.rows:
+            over, allow = "so none is left", ""
+        elif lost > most * counts.rows:
+            over = f"more than `{key}` ({most:.0%}) allows"
+            allow = f" To train on what is left: `--{key} 1`."
+        else:
             continue
-        over = "so none is left" if none_left else f"more than `{key}` ({most:.0%}) allows"
-        allow = "" if none_left else f" To train on what is left: `--{key} 1`."
         yield Problem(
             "dataset",
             f"{lost:,} of {counts.rows:,} rows of train ({lost / counts.rows:.0%}) would be "
@@ -226,12 +231,9 @@ def data_lines(run: "Run") -> list[str]:
 
 
 def template_problems(run: "Run") -> Iterator[Problem]:
-    """A prompt measured with one template and trained with another has another length."""
-    chat_template_kwargs = run.spec.dataset.arguments.get("chat_template_kwargs")
-    used = getattr(run.training, "chat_template_kwargs", None)
-    if chat_template_kwargs is not None and chat_template_kwargs != (used or {}):
-        yield Problem(
-            "chat_template_kwargs",
-            f"is {used}, but the dataset makes its prompts with {chat_template_kwargs}.",
-            "Give both the same.",
-        )
+    """Yield that prompts would be measured with one template, and trained with another."""
+    for_data = run.spec.dataset.arguments.get("chat_template_kwargs")
+    for_training = getattr(run.training, "chat_template_kwargs", None)
+    if for_data is not None and for_data != (for_training or {}):
+        what = f"is {for_training}, but the dataset formats its prompts with {for_data}."
+        yield Problem("chat_template_kwargs", what, "Use the same value for both.")

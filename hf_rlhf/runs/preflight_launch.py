@@ -1,7 +1,6 @@
-"""Whether the processes that run are those that were asked for.
+"""Whether the launch is the one that was requested, since accelerate falls back silently.
 
-accelerate falls back silently: `--cpu --num_processes 2` starts one process, FSDP on the CPU
-is plain DDP, and ranks that find neither a GPU nor `use_cpu` each train alone, into one folder.
+See `hf_rlhf.distributed`.
 """
 
 import os
@@ -16,56 +15,52 @@ if TYPE_CHECKING:
 
 
 CONFIGS = "`hf-rlhf launch-configs` lists launch configurations that do what they say."
-
-
 _TASKS = ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
-"""Where those that start one command many times say how many times."""
+"""Environment variables with how many times a command was started."""
 
 
 def launch_problems(run: "Run", where: Callable[[str], str]) -> Iterator[Problem]:
-    """Yield what differs between the processes asked for and the ones that run.
+    """Yield how the processes that run differ from those that were requested.
 
-    What the run file expects is compared last: a cause says more than two numbers.
+    What the run file expects is compared last: a cause is clearer than two numbers.
     `where` says where in the run file a top-level key stands.
     """
     kind, real = run.spec.expect_distributed, distributed_type(run.training)
-    known = [item.value for item in type(run.training.distributed_state.distributed_type)]
-    if kind is not None and kind.upper() not in known:
-        guess = suggest(kind, [item.lower() for item in known])
-        fix = f"Is `{guess.upper()}` meant?" if guess else f"One of {', '.join(known)}."
-        what = f"{kind!r} is no DistributedType of accelerate."
+    types = [each.value for each in type(run.training.distributed_state.distributed_type)]
+    if kind is not None and kind.upper() not in types:
+        guess = suggest(kind, [each.lower() for each in types])
+        fix = f"Did you mean `{guess.upper()}`?" if guess else f"One of {', '.join(types)}."
+        what = f"{kind!r} is not a DistributedType of accelerate."
         yield Problem(where("expect_distributed"), what, fix)
         return
     if is_planned():
         return
-    result = [*_alone(run), *_undistributed(run.training), *_data_parallel(run.training)]
-    if result:
-        yield from result
+    if causes := [*_alone(run), *_undistributed(run.training), *_data_parallel(run.training)]:
+        yield from causes
         return
     size, actual = run.spec.expect_world_size, run.training.world_size
     if size is not None and size != actual:
-        what = f"{size} processes were expected, {actual} launched."
+        what = f"{size} processes were expected, {actual} were launched."
         yield Problem(where("expect_world_size"), what, CONFIGS)
     if kind is not None and kind.upper() != real:
-        what = f"{kind} was expected, the launch is {real}."
+        what = f"{kind} was expected, but the launch is {real}."
         yield Problem(where("expect_distributed"), what, CONFIGS)
 
 
 def _alone(run: "Run") -> Iterator[Problem]:
-    """Processes that were launched together but do not know of each other."""
+    """Yield that processes were launched together, but each would train alone."""
     actual = run.training.world_size
     together = int(os.environ.get("WORLD_SIZE") or 1)
     if together > actual:
         yield Problem(
             "launch",
-            f"{together} processes were launched, and each would train alone, on everything.",
-            "They found no GPUs: on the CPU the run says `use_cpu: true`.",
+            f"{together} processes were launched, and each would train alone, on all rows.",
+            "They found no GPUs: for the CPU write `use_cpu: true`.",
         )
         return
-    # Said of the very launch that runs, an expectation settles what is only likely below.
+    # An expectation that this launch meets settles what is only likely below.
     if run.spec.expect_world_size == actual:
         return
-    # One launcher a task, or no launcher at all.
     tasks = max(int(os.environ.get(name) or 1) for name in _TASKS)
     together = tasks * int(os.environ.get("LOCAL_WORLD_SIZE") or 1)
     if tasks > 1 and together > actual:
@@ -73,16 +68,16 @@ def _alone(run: "Run") -> Iterator[Problem]:
             "launch",
             f"{tasks} tasks were started with {together} processes in all, but only {actual} train "
             "together.",
-            "Start one launcher a machine, each with --num_machines, --machine_rank and "
+            "Start one launcher per machine, each with --num_machines, --machine_rank and "
             "--main_process_ip (`hf-rlhf launch-configs slurm`). If the tasks are runs of their "
-            f"own, say `expect_world_size: {actual}`.",
+            f"own, write `expect_world_size: {actual}`.",
         )
     elif "WORLD_SIZE" not in os.environ and _meant_several(os.environ):
         yield Problem(
             "launch",
-            "`accelerate launch` was asked for several processes and started one.",
+            "`accelerate launch` was asked for several processes, but started one.",
             "It does so for `--cpu` and for `distributed_type` NO and MULTI_CPU. On the CPU: "
-            "`hf-rlhf launch-configs cpu_ddp`. If one is meant, say `expect_world_size: 1`.",
+            "`hf-rlhf launch-configs cpu_ddp`. If you want one, write `expect_world_size: 1`.",
         )
 
 
@@ -109,7 +104,7 @@ def _undistributed(training: Any) -> Iterator[Problem]:
         if wanted and real != kind:
             yield Problem(
                 "launch",
-                f"{kind} was asked for, but accelerate would make it {real} without a word.",
+                f"{kind} was requested, but accelerate would silently make it {real}.",
                 "FSDP needs GPUs, and a launcher that starts a process for each."
                 if kind == "FSDP"
                 else "Unset ACCELERATE_USE_CPU, and use `accelerate launch`.",
@@ -117,12 +112,12 @@ def _undistributed(training: Any) -> Iterator[Problem]:
 
 
 def _data_parallel(training: Any) -> Iterator[Problem]:
-    """One process that sees several GPUs multiplies its batch by their number."""
+    """Yield that one process with several GPUs would multiply its batch by their number."""
     if training.n_gpu > 1:
         yield Problem(
             "launch",
             f"one process sees {training.n_gpu} GPUs, and would train with torch's DataParallel on "
             f"a batch {training.n_gpu} times as large.",
-            "Launch a process for each (`hf-rlhf launch-configs ddp`), or show it one: "
+            "Launch a process for each (`hf-rlhf launch-configs ddp`), or make one visible: "
             "`CUDA_VISIBLE_DEVICES=0`.",
         )

@@ -1,7 +1,7 @@
-"""Settings that the libraries look at only once weights are loaded: tried here on small things.
+"""Settings that the libraries read only after the weights: tried here on weights without memory.
 
-The optimizer and the schedule are built by transformers' own code, the LoRA by peft's, on weights
-that take no memory. What one of them does not look at has no effect, and is refused too.
+The optimizer and the schedule are built by transformers' own code, the LoRA by peft's. A setting
+that has no effect on them is refused too.
 """
 
 import copy
@@ -19,26 +19,18 @@ if TYPE_CHECKING:
     from hf_rlhf.runs.run import Run
 
 GRPO_LOSSES = ("grpo", "dr_grpo", "dapo", "bnpo", "cispo", "sapo", "luspo", "vespo")
-_START = {
+_LOADING = {
     "revision": "model_revision",
-    "dtype": "dtype",
-    "attn_implementation": "attn_implementation",
-    "trust_remote_code": "trust_remote_code",
+    **{name: name for name in ("dtype", "attn_implementation", "trust_remote_code")},
 }
-"""Argument of `from_pretrained` -> the setting that says it."""
+"""Argument of `from_pretrained` -> its setting in a run file."""
 _SAMPLING = {
     **dict.fromkeys(("max_new_tokens", "max_length"), "max_completion_length"),
-    **{
-        name: name
-        for name in (
-            *("temperature", "top_p", "top_k", "min_p", "repetition_penalty"),
-            "cache_implementation",
-        )
-    },
+    **{name: name for name in ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")},
+    "cache_implementation": "cache_implementation",
     **dict.fromkeys(("num_return_sequences", "n"), "num_generations"),
 }
-"""Key of `generation_kwargs` -> the setting that says it."""
-
+"""Key of `generation_kwargs` -> its setting in a run file."""
 
 _VLLM = "vllm_enable_sleep_mode vllm_structured_outputs_regex vllm_server_base_url vllm_server_host"
 _VLLM += " vllm_server_port vllm_server_timeout vllm_group_port vllm_gpu_memory_utilization"
@@ -52,8 +44,11 @@ ONLY_WITH: Mapping[str, tuple[str, Sequence[Any]]] = {
     for names, other, values in (
         (_LORA, "use_peft", (True,)),
         (_VLLM, "use_vllm", (True,)),
-        ("bnb_4bit_quant_type use_bnb_nested_quant", "load_in_4bit", (True,)),
-        ("bnb_4bit_quant_storage", "load_in_4bit", (True,)),
+        (
+            "bnb_4bit_quant_type use_bnb_nested_quant bnb_4bit_quant_storage",
+            "load_in_4bit",
+            (True,),
+        ),
         ("save_steps", "save_strategy", ("steps",)),
         ("logging_steps", "logging_strategy", ("steps",)),
         (
@@ -89,85 +84,78 @@ ONLY_WITH: Mapping[str, tuple[str, Sequence[Any]]] = {
 
 
 def settings_problems(run: "Run") -> Iterator[Problem]:
-    """Yield what building from the settings shows; each at a top-level key of the run file."""
+    """Yield what is wrong with the settings, each at a top-level key of the run file."""
     for check in _CHECKS:
         yield from check(run)
 
 
-def idle(given: Mapping[str, Any], configs: Sequence[Any]) -> Iterator[str]:
-    """Yield a line on the settings `given` that have no effect because of another one's value.
+def idle(settings: Mapping[str, Any], configs: Sequence[Any]) -> Iterator[str]:
+    """Yield a line on the `settings` that have no effect because of another one's value.
 
     A shipped run file with one switch turned off by an option is no mistake, so it is a note.
     """
-    result: dict[str, list[str]] = {}
-    for name in sorted(given.keys() & ONLY_WITH.keys()):
+    idle_by_condition: dict[str, list[str]] = {}
+    for name in sorted(settings.keys() & ONLY_WITH.keys()):
         other, values = ONLY_WITH[name]
         config = next((config for config in configs if hasattr(config, other)), None)
         actual = getattr(config, other, None)
-        if config is None or any(item in values for item in _each(actual)):
+        actual = actual if isinstance(actual, list) else [actual]
+        if config is None or any(each in values for each in actual):
             continue
-        if given[name] != _default_in(configs, name):
+        owner = next((config for config in configs if hasattr(config, name)), None)
+        if settings[name] != (_default(owner, name) if owner else None):
             words = " or ".join(str(value).lower() for value in values)
-            result.setdefault(f"`{other}: {words}`", []).append(name)
-    for condition, names in result.items():
+            idle_by_condition.setdefault(f"`{other}: {words}`", []).append(name)
+    for condition, names in idle_by_condition.items():
         have = "has" if len(names) == 1 else "have"
         yield f"{', '.join(names)} {have} no effect: for {condition} only"
 
 
-def _each(value: Any) -> Sequence[Any]:
-    return value if isinstance(value, list) else [value]
-
-
-def _default_in(configs: Sequence[Any], name: str) -> Any:
-    return next((_default(config, name) for config in configs if hasattr(config, name)), None)
-
-
 def _model_arguments(run: "Run") -> Iterator[Problem]:
-    """A revision said here would be that of the weights, and not of tokenizer and evaluation."""
-    for name, value in (getattr(run.training, "model_init_kwargs", None) or {}).items():
-        if setting := _START.get(name):
-            yield Problem(
-                "model_init_kwargs",
-                f"has {name}, which is a setting of its own.",
-                f"Write `{setting}: {value}`.",
-            )
+    """A revision in here would be that of the weights, and not of tokenizer and evaluation."""
+    yield from _own_settings(run, "model_init_kwargs", _LOADING)
+
+
+def _own_settings(run: "Run", key: str, settings: Mapping[str, str]) -> Iterator[Problem]:
+    """Yield the keys in the mapping `key` that are settings of their own."""
+    arguments = getattr(run.training, key, None) or {}
+    for name in sorted(settings.keys() & arguments.keys()):
+        what = f"has {name}, which is a separate setting."
+        yield Problem(key, what, f"Write `{settings[name]}: {arguments[name]}`.")
 
 
 def _old_names(run: "Run") -> Iterator[Problem]:
-    """Transformers looks at an old name only where the new one is not said, and says nothing."""
-    provided = run.spec.settings
-    for part in ("checkpointing", "checkpointing_kwargs"):
-        old, new = f"gradient_{part}", f"activation_{part}"
-        if None not in (provided.get(old), provided.get(new)) and provided[old] != provided[new]:
+    """Transformers reads an old name only without the new one, and is silent about it."""
+    settings = run.spec.settings
+    for name in ("checkpointing", "checkpointing_kwargs"):
+        old, new = f"gradient_{name}", f"activation_{name}"
+        if None not in (settings.get(old), settings.get(new)) and settings[old] != settings[new]:
             yield Problem(
                 old,
-                f"has no effect: it is the old name of `{new}`, which is said too.",
-                f"Write `{new}: {str(provided[old]).lower()}`, and that alone.",
+                f"has no effect: it is the old name of `{new}`, which is also set.",
+                f"Write only `{new}: {str(settings[old]).lower()}`.",
             )
 
 
 def _loss_type(run: "Run") -> Iterator[Problem]:
-    """TRL looks at `loss_type` only in the first loss."""
+    """TRL reads `loss_type` only in the first loss."""
+    from trl import GRPOConfig
+
     loss = getattr(run.training, "loss_type", None)
-    if hasattr(run.training, "num_generations") and loss not in GRPO_LOSSES:
+    if isinstance(run.training, GRPOConfig) and loss not in GRPO_LOSSES:
         yield Problem("loss_type", f"{loss!r} is unknown.", f"Known: {', '.join(GRPO_LOSSES)}.")
 
 
 def _sampling(run: "Run") -> Iterator[Problem]:
     training = run.training
     extra = getattr(training, "generation_kwargs", None) or {}
-    for name in sorted(_SAMPLING.keys() & extra.keys()):
-        yield Problem(
-            "generation_kwargs",
-            f"has {name}, which is a setting of its own.",
-            f"Write `{_SAMPLING[name]}: {extra[name]}`.",
-        )
+    yield from _own_settings(run, "generation_kwargs", _SAMPLING)
     if getattr(training, "use_vllm", False) or not hasattr(training, "cache_implementation"):
         return
     from transformers import GenerationConfig
 
     for name in sorted(set(extra) - vars(GenerationConfig()).keys()):
-        yield Problem("generation_kwargs", f"has {name}, which `generate` does not take.")
+        yield Problem("generation_kwargs", f"has {name}, which `generate` does not accept.")
     for key, kwargs in (
         ("cache_implementation", {"cache_implementation": training.cache_implementation}),
         ("generation_kwargs", extra),
@@ -185,12 +173,14 @@ def _reference(run: "Run") -> Iterator[Problem]:
     if run.model.use_peft:
         yield Problem(
             "sync_ref_model",
-            "moves a second copy of the weights, and with LoRA the reference is the same model.",
+            "updates a separate reference, but with LoRA the reference is the base itself.",
             "Leave it out, or train all weights: `use_peft: false`.",
         )
     elif not training.beta:
         yield Problem(
-            "sync_ref_model", "moves a reference, and with `beta: 0` there is none.", "Set `beta`."
+            "sync_ref_model",
+            "updates a reference, but with `beta: 0` there is none.",
+            "Set `beta`.",
         )
 
 
@@ -200,28 +190,28 @@ def _mixture(run: "Run") -> Iterator[Problem]:
     if coefficient and not hasattr(text_config, "output_router_logits"):
         yield Problem(
             "router_aux_loss_coef",
-            "is for Mixture-of-Experts models, and this is none.",
+            "is for Mixture-of-Experts models, and this is not one.",
             "Leave it out.",
         )
 
 
 def _loading(run: "Run") -> Iterator[Problem]:
-    """The data loader, as torch would refuse it, and batches that are not what they say."""
+    """What torch's data loader would refuse, and settings that change the batch silently."""
     training = run.training
     for key in ("dataloader_persistent_workers", "dataloader_multiprocessing_context"):
         if getattr(training, key) and not training.dataloader_num_workers:
-            yield Problem(key, "is for worker processes.", "Set `dataloader_num_workers`.")
+            yield Problem(key, "needs worker processes.", "Set `dataloader_num_workers`.")
     config = training.accelerator_config
     if config.split_batches:
         yield Problem(
             "accelerator_config",
-            "has split_batches, which makes `per_device_train_batch_size` that of all devices.",
+            "has split_batches: `per_device_train_batch_size` would be the batch of all devices.",
             "Leave it out.",
         )
     if "num_steps" in (config.gradient_accumulation_kwargs or {}):
         yield Problem(
             "accelerator_config",
-            "has num_steps, which changes the accumulation unseen.",
+            "has num_steps, which silently changes the accumulation.",
             "Write `gradient_accumulation_steps`.",
         )
 
@@ -248,22 +238,23 @@ def _optimizer(run: "Run") -> Iterator[Problem]:
         value, default = getattr(training, key), _default(training, key)
         if value == default or key not in run.spec.settings:
             continue
-        with suppress(Exception):  # it cannot do without
+        with suppress(Exception):  # the optimizer needs it
             if _optimizer_arguments(run, _with(training, key, default)) == arguments:
                 yield Problem(key, f"has no effect with `optim: {name}`.", "Leave it out.")
 
 
 def _optimizer_arguments(run: "Run", training: Any, *, build: bool = False) -> dict[str, Any]:
-    """Return what transformers would build the optimizer with; raises what it would raise."""
+    """Return the arguments of the optimizer as transformers builds it; raises what that raises."""
     import torch
     from transformers import Trainer
     from transformers.trainer_optimizer import is_optimizer_factory
 
     model = skeleton(run) if training.optim_target_modules else torch.nn.Linear(1, 1)
     cls, arguments = Trainer.get_optimizer_cls_and_kwargs(training, model)
-    whole = [arguments.pop(key, None) for key in ("params", "model", "optimizer_dict")]
+    targets = [arguments.pop(key, None) for key in ("params", "model", "optimizer_dict")]
     if build and not is_optimizer_factory(cls):
-        cls(next((part for part in whole if part is not None), model.parameters()), **arguments)
+        target = next((each for each in targets if each is not None), model.parameters())
+        cls(target, **arguments)
     return dict(arguments)
 
 
@@ -279,7 +270,7 @@ def _schedule(run: "Run") -> Iterator[Problem]:
         yield Problem(key, f"{name} cannot be built: {_first_line(error)}")
         return
     if training.lr_scheduler_kwargs:
-        with suppress(TypeError):  # it reads them
+        with suppress(TypeError):  # raised by a schedule that reads them
             _rates(training, {**training.lr_scheduler_kwargs, "no such argument": 0})
             what = f"has no effect with `lr_scheduler_type: {name}`."
             yield Problem("lr_scheduler_kwargs", what, "Leave it out.")
@@ -294,11 +285,11 @@ def _schedule(run: "Run") -> Iterator[Problem]:
 
 
 def _rates(training: Any, arguments: Any) -> list[float]:
-    """Return the learning rates of some first steps; raises what building the schedule raises."""
+    """Return the learning rates of the first steps; raises what building the schedule raises."""
     import torch
     from transformers import get_scheduler
 
-    # The rate counts: some schedules end at one of their own, which has to be lower.
+    # With the run's own rate: some schedules end at a rate that has to be lower.
     weight, rate = torch.nn.Parameter(torch.zeros(1)), training.learning_rate or 1.0
     optimizer = torch.optim.SGD([weight], lr=rate)
     steps = training.max_steps if training.max_steps > 0 else 100
@@ -319,7 +310,7 @@ def _rates(training: Any, arguments: Any) -> list[float]:
 
 def _attention(run: "Run") -> Iterator[Problem]:
     name = run.model.attn_implementation
-    if name is None or name == "flash_attention_2":  # of which preflight says more
+    if name is None or name == "flash_attention_2":  # which `preflight._attention` checks
         return
     try:
         skeleton(run, attn_implementation=name)
@@ -334,7 +325,7 @@ def _with(training: Any, key: str, value: Any) -> Any:
 
 
 def _default(training: Any, key: str) -> Any:
-    return next(item.default for item in fields(training) if item.name == key)
+    return next(field.default for field in fields(training) if field.name == key)
 
 
 def _first_line(error: Exception) -> str:

@@ -1,4 +1,4 @@
-"""What TRL needs of vLLM, and would find out only after the weights are loaded.
+"""What TRL needs of vLLM, and would detect only after the weights are loaded.
 
 TRL 1.16's client (`trl.generation.vllm_client`) talks to vLLM's own server, which must run with
 its development endpoints and a weight transfer, or no new weights can reach it.
@@ -45,14 +45,14 @@ def vllm_problems(run: "Run") -> Iterator[Problem]:
     elif training.vllm_mode == "server" and rank() == 0:
         base = training.vllm_server_base_url
         url = base or f"http://{training.vllm_server_host}:{training.vllm_server_port}"
-        # A dry run does not wait for a server that is still to be started; TRL itself does.
+        # TRL waits for a server that is still starting; a dry run does not.
         yield from _server(url.rstrip("/"), 0.0 if is_planned() else training.vllm_server_timeout)
 
 
-def _server(url: str, patience: float) -> Iterator[Problem]:
+def _server(url: str, timeout: float) -> Iterator[Problem]:
     where = "vllm_server_base_url"
-    if refused := _refusal(f"{url}/health", patience):
-        yield Problem(where, f"no vLLM server answers at {url}: {refused}.", f"Start one: {SERVE}")
+    if failure := _failure(f"{url}/health", timeout):
+        yield Problem(where, f"no vLLM server answers at {url}: {failure}.", f"Start one: {SERVE}")
         return
     try:
         with urlopen(f"{url}/server_info?config_format=json", timeout=_ATTEMPT_SECONDS) as answer:
@@ -62,14 +62,14 @@ def _server(url: str, patience: float) -> Iterator[Problem]:
     if not isinstance(config, dict) or not config.get("weight_transfer_config"):
         yield Problem(
             where,
-            f"the server at {url} takes no new weights, so it would answer with the old ones.",
-            f"Start it so: {SERVE}",
+            f"the server at {url} accepts no new weights, so it would generate with the old ones.",
+            f"Start it with: {SERVE}",
         )
 
 
-def _refusal(url: str, patience: float) -> str | None:
-    """Return why `url` still does not answer after `patience` seconds, or None if it does."""
-    end = time.monotonic() + patience
+def _failure(url: str, timeout: float) -> str | None:
+    """Return why `url` still does not answer after `timeout` seconds, or None if it does."""
+    end = time.monotonic() + timeout
     while True:
         try:
             with urlopen(url, timeout=_ATTEMPT_SECONDS) as answer:

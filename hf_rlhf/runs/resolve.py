@@ -1,51 +1,136 @@
 """From a run file to a `Run`: every name resolved and every argument checked before weights load.
 
-All problems are reported at once. A step whose ground is missing (the dataset of an unknown
-adapter, say) is left out, so that one mistake is not reported as five.
+All problems are reported at once. What depends on something that is missing (the dataset of an
+unknown adapter, say) is not checked, so that one mistake is not reported as five.
 """
 
-from collections.abc import Mapping, Sequence
+import hashlib
+import json
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from hf_rlhf.config import registry
 from hf_rlhf.config.run_file import RunFile
-from hf_rlhf.config.run_files import (
-    default_folder,
-    is_as_shipped,
-    labels_of_rewards,
-    without_rewards,
-)
+from hf_rlhf.config.run_files import default_folder, is_as_shipped, without_rewards
 from hf_rlhf.config.schema import RunSpec
 from hf_rlhf.config.settings import refusals, refused_problems, value_problems
 from hf_rlhf.config.validation import check_settings, setting_names
 from hf_rlhf.contracts import Loaded, Trainer, as_trainer
 from hf_rlhf.distributed import is_planned, rank
-from hf_rlhf.errors import (
-    ConfigError,
-    ModelError,
-    PluginError,
-    Problem,
-)
+from hf_rlhf.errors import ConfigError, ModelError, PluginError, Problem
 from hf_rlhf.models.loading import adapter_problems, find_adapter
 from hf_rlhf.models.locate import find_model, load_tokenizer
 from hf_rlhf.rewards.composed import ComposedReward
 from hf_rlhf.runs.components import ComponentBuilder
 from hf_rlhf.runs.estimate import disk_problems
+from hf_rlhf.runs.phases import (
+    SECTION,
+    apply_to_all,
+    check_phases,
+    phase_files,
+    problems_by_phase,
+)
 from hf_rlhf.runs.preflight import problems_of
 from hf_rlhf.runs.preflight_data import scored_columns
-from hf_rlhf.runs.run import Run, trains_by_rewards
+from hf_rlhf.runs.run import Phase, Run, trains_by_rewards
 from hf_rlhf.storage.record import RECORD_NAME
 
 
-def resolve_run(file: RunFile, *, plugin: str | None = None) -> Run:
-    """Resolve and check a whole run. Raises ConfigError with every problem found."""
-    return _Preparation(file, plugin).run()
+def resolve_run(
+    file: RunFile, *, plugin: str | None = None, python_keys: Collection[str] = ()
+) -> Run:
+    """Resolve and check a whole run, with all of its phases.
+
+    Args:
+        file: the run file with its options applied.
+        plugin: the trainer, where the file does not name it.
+        python_keys: top-level keys set from Python, which hold for all phases as options do.
+
+    Raises:
+        ConfigError: with every problem found, in any phase.
+    """
+    name = plugin or file.plugin
+    trainer = None
+    if name is not None:
+        with suppress(PluginError):  # which is reported with the rest of the run file
+            trainer = as_trainer(registry.load_component("trainers", name), name).phase_trainer
+    if name is None or trainer is None:
+        return _Preparation(file, plugin).run()
+    return _resolve_phases(file, name, trainer, python_keys)
 
 
-def with_initial_weights(run: Run, file: RunFile) -> Run:
-    """Return a run with `file`, whose start alone differs. Raises ConfigError for an unfit one."""
-    return _Preparation(file, None).with_initial_weights(run)
+def with_settings(run: Run, settings: Mapping[str, Any]) -> Run:
+    """Return a run with other settings or another start, of the same rows and rewards.
+
+    A setting that is None is removed. Raises ConfigError for what does not fit the run.
+    """
+    values = {
+        key: value
+        for key, value in {**run.spec.plain, **settings}.items()
+        if key not in settings or value is not None
+    }
+    return _Preparation(RunFile.from_mapping(values, run.spec.name), None).with_settings(run)
+
+
+def _resolve_phases(file: RunFile, plugin: str, trainer: str, python_keys: Collection[str]) -> Run:
+    """Return the run of `file`: its last phase, but begun with the base and in its own folder."""
+    check_phases(file)
+    file = apply_to_all(file, python_keys)
+    folder = Path(file.values.get("output_dir") or default_folder(plugin, file.name))
+    files = phase_files(file, trainer, folder)
+    phases: list[Phase] = []
+    problems: dict[str, list[Problem]] = {}
+    for number, phase in enumerate(files, start=1):
+        problems[phase.name] = []
+        try:
+            phases.append(Phase(number, phase.name, resolve_run(phase.file), phase.data))
+        except ConfigError as error:
+            problems[phase.name] = list(error.problems)
+    if any(problems.values()):
+        raise ConfigError(problems_by_phase(problems))
+    last = phases[-1].run
+    spec = _spec_of_all(file, files[-1].file, plugin, [phase.run for phase in phases])
+    trainer_component = {"kind": "trainers", "name": plugin, "label": plugin, "arguments": {}}
+    trainer_component |= registry.provenance("trainers", plugin)
+    return replace(
+        last,
+        # What a phase has left out, the whole has too.
+        spec=replace(spec, rewards=last.spec.rewards),
+        folder=folder,
+        components=(trainer_component, *last.components),
+        phase_list=tuple(phases),
+    )
+
+
+def _spec_of_all(file: RunFile, last: RunFile, plugin: str, runs: Sequence[Run]) -> RunSpec:
+    """Return what the run as a whole is asked for: of the last phase all but `publish` and `card`.
+
+    Raises ConfigError for what is wrong with these, or differs between phases and must not.
+    """
+    common = {"plugin": plugin, **{key: file.values.get(key) for key in ("publish", "card")}}
+    last = replace(last, values={**last.values, **common})
+    spec, problems = last.spec(allowed_settings={}, plugin=plugin)
+    if spec is None:  # a secret in `publish`, which the phases do not have
+        raise ConfigError(problems)
+    if spec.publish.checkpoints:
+        fix = "A phase can be published by itself: hf-rlhf publish FOLDER/phases/1-NAME."
+        where = file.where(("publish", "checkpoints"))
+        problems.append(Problem(where, "is not supported in a run with phases.", fix))
+    kinds = {"use_peft": {run.model.use_peft for run in runs}, "plugin": {run.task for run in runs}}
+    fix = "Each phase continues the model of the one before it."
+    problems += [
+        Problem(file.where((SECTION,)), f"`{key}` differs between phases.", fix)
+        for key, values in kinds.items()
+        if len(values) > 1
+    ]
+    if problems:
+        raise ConfigError(list(dict.fromkeys(problems)))
+    plain = {**file.values, "plugin": plugin}
+    digest = hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
+    return replace(spec, plain=plain, sha256=digest)
 
 
 @dataclass(frozen=True)
@@ -64,14 +149,14 @@ class Scoring:
 def resolve_scoring(file: RunFile, tokenizer: Any, *, plugin: str) -> Scoring:
     """Resolve the dataset, judges, rewards and gates of `file`; its settings are not looked at.
 
-    `tokenizer` is for the dataset adapter, `plugin` who asks, where the file names no trainer.
+    `tokenizer` is for the dataset adapter; `plugin` is for messages if the file names no trainer.
     Raises ConfigError with every problem found.
     """
     return _Preparation(file, plugin).scoring(tokenizer)
 
 
 class _Preparation(ComponentBuilder):
-    """The steps of `resolve_run`, collecting problems; a step that lacks its input is left out."""
+    """The steps of `resolve_run`, collecting problems; a step without its input is left out."""
 
     def __init__(self, file: RunFile, plugin: str | None) -> None:
         super().__init__(file)
@@ -80,10 +165,10 @@ class _Preparation(ComponentBuilder):
     def run(self) -> Run:
         trainer_class = self._trainer()
         classes = self._config_classes(trainer_class)
-        spec, problems = self.file.spec(known_settings=setting_names(classes), plugin=self.plugin)
+        spec, problems = self.file.spec(allowed_settings=setting_names(classes), plugin=self.plugin)
         self.problems += problems
         if spec is None:
-            raise ConfigError(list(dict.fromkeys(self.problems)))
+            raise self._error()
         training, model = self._settings(spec, trainer_class, classes) if classes else (None, None)
         judges = self._judges(spec)
         reward = self._reward(spec, judges)
@@ -99,9 +184,8 @@ class _Preparation(ComponentBuilder):
         if loaded is not None and reward is not None:
             self.problems += scored_columns(reward, loaded.dataset, spec, self.file.where)
         if trainer_class is None or training is None or loaded is None or folder is None:
-            raise ConfigError(list(dict.fromkeys(self.problems)))
-        if self.problems:
-            raise ConfigError(list(dict.fromkeys(self.problems)))
+            raise self._error()
+        self._raise_problems()
         run = Run(
             spec=spec,
             trainer_class=trainer_class,
@@ -117,11 +201,17 @@ class _Preparation(ComponentBuilder):
             components=tuple(self.components),
             adapter=adapter,
         )
-        result = problems_of(run, self.file.where_key)
-        result += disk_problems(run, self.file.where_key) if not result else []
-        if result:
-            raise ConfigError(result)
+        where = self.file.where_key
+        self.problems += problems_of(run, where) or disk_problems(run, where)
+        self._raise_problems()
         return run
+
+    def _error(self) -> ConfigError:
+        return ConfigError(list(dict.fromkeys(self.problems)))
+
+    def _raise_problems(self) -> None:
+        if self.problems:
+            raise self._error()
 
     def _without_unfed_monitors(
         self, spec: RunSpec, reward: ComposedReward, dataset: Any, trained: bool
@@ -133,10 +223,10 @@ class _Preparation(ComponentBuilder):
         columns = set(dataset["train"].column_names)
         unfed = {
             part.label: sorted(part.needs() - columns)
-            for item, part in zip(spec.rewards, reward.rewards, strict=True)
+            for entry, part in zip(spec.rewards, reward.rewards, strict=True)
             if part.needs() - columns
             and (part.weight == 0 or not trained)
-            and is_as_shipped(self.file, item.path)
+            and is_as_shipped(self.file, entry.path)
         }
         if not unfed:
             return spec, reward
@@ -153,45 +243,41 @@ class _Preparation(ComponentBuilder):
             for component in self.components
             if component["kind"] != "rewards" or component["label"] not in unfed
         ]
-        remaining = tuple(part for part in reward.rewards if part.label not in unfed)
-        changed, _ = self.file.spec(known_settings={}, plugin=self.plugin)
+        rewards = tuple(part for part in reward.rewards if part.label not in unfed)
+        changed, _ = self.file.spec(allowed_settings={}, plugin=self.plugin)
         assert changed is not None, "it was read with these rewards"
-        return changed, replace(reward, rewards=remaining) if remaining else None
+        return changed, replace(reward, rewards=rewards) if rewards else None
 
-    def with_initial_weights(self, run: Run) -> Run:
-        labels = {reward.label for reward in run.spec.rewards}
-        self.file = without_rewards(self.file, labels_of_rewards(self.file) - labels)
+    def with_settings(self, run: Run) -> Run:
         classes = self._config_classes(run.trainer_class)
-        spec, problems = self.file.spec(known_settings=setting_names(classes))
-        self.problems += problems
-        assert spec is not None, "it was checked with another start"
+        spec, self.problems = self.file.spec(allowed_settings=setting_names(classes))
+        assert spec is not None, "it was checked with other settings"
         training, model = self._settings(spec, run.trainer_class, classes)
         path, tokenizer = self._tokenizer(model, training, spec.pad_token)
         new = {"spec": spec, "training": training, "model": model, "model_path": path}
         begun = replace(run, **new, tokenizer=tokenizer, adapter=self._adapter(spec))
-        if not self.problems:
-            self.problems += [
-                replace(problem, where=self.file.where_key(problem.where))
-                for problem in adapter_problems(begun)
-            ]
-        if self.problems:
-            raise ConfigError(list(dict.fromkeys(self.problems)))
+        self._raise_problems()
+        self.problems += [
+            replace(problem, where=self.file.where_key(problem.where))
+            for problem in adapter_problems(begun)
+        ]
+        self._raise_problems()
         return begun
 
     def scoring(self, tokenizer: Any) -> Scoring:
-        spec, problems = self.file.spec(known_settings={}, plugin=self.plugin)
+        spec, problems = self.file.spec(allowed_settings={}, plugin=self.plugin)
         self.problems += problems
         if spec is None:
-            raise ConfigError(list(dict.fromkeys(self.problems)))
+            raise self._error()
         judges = self._judges(spec)
         reward = self._reward(spec, judges)
         loaded = self._dataset(spec, tokenizer, None)
         if loaded is not None and reward is not None:
             self.problems += scored_columns(reward, loaded.dataset, spec, self.file.where)
         if self.problems or loaded is None:
-            raise ConfigError(list(dict.fromkeys(self.problems)))
-        report, components = loaded.report, tuple(self.components)
-        return Scoring(spec, loaded.dataset, report, reward, judges, components)
+            raise self._error()
+        components = tuple(self.components)
+        return Scoring(spec, loaded.dataset, loaded.report, reward, judges, components)
 
     def _trainer(self) -> type[Trainer] | None:
         if not self.plugin:
@@ -202,8 +288,8 @@ class _Preparation(ComponentBuilder):
                 self._load("trainers", trainer.variant_of, trainer.variant_of, {})
             return trainer
         except PluginError as error:
-            unseen = "Until it loads, its settings are not checked."
-            self.problems.append(Problem(self.file.where(("plugin",)), str(error), unseen))
+            fix = "Until it loads, its settings are not checked."
+            self.problems.append(Problem(self.file.where(("plugin",)), str(error), fix))
             return None
 
     def _config_classes(self, trainer_class: Any) -> tuple[type, ...]:
@@ -230,17 +316,17 @@ class _Preparation(ComponentBuilder):
         settings[0]["output_dir"] = str(folder / "checkpoints")
         settings[0]["report_to"] = settings[0].get("report_to") or "none"
         training = None if problems else self._construct(classes[0], settings[0], spec)
-        # Of use even beside a wrong setting: the dataset can be looked at too.
+        # Built even if a setting is wrong, so that the dataset is checked as well.
         return training, self._construct(classes[1], settings[1], spec)
 
     def _construct(self, cls: type, settings: Mapping[str, Any], spec: RunSpec) -> Any:
         try:
             return cls(**settings)
         except (ValueError, TypeError, ArithmeticError, ImportError, RuntimeError) as error:
-            # transformers defaults to bf16 and speaks of a setup; a user without a GPU needs a key.
+            # transformers' message names no setting that a user without a GPU can change.
             no_gpu = "bf16" in str(error) and "use_cpu" in str(error)
             fix = "On a machine without a GPU write `use_cpu: true` and `bf16: false`."
-            what = f"{cls.__name__} refuses these settings: {error}"
+            what = f"{cls.__name__} rejects these settings: {error}"
             self.problems.append(Problem(spec.name, what, fix if no_gpu else ""))
             return None
 
@@ -249,13 +335,9 @@ class _Preparation(ComponentBuilder):
             return "", None
         if not model.model_name_or_path:
             if not self.file.values.get("model_name_or_path"):  # else its type has been reported
-                self.problems.append(
-                    Problem(
-                        self.file.where(("model_name_or_path",)),
-                        "is missing.",
-                        "Give a Hub id, a folder, or package://PACKAGE/FOLDER.",
-                    )
-                )
+                where = self.file.where(("model_name_or_path",))
+                fix = "Write a Hub id, a folder, or package://PACKAGE/FOLDER."
+                self.problems.append(Problem(where, "is missing.", fix))
             return "", None
         try:
             path = find_model(model.model_name_or_path)
@@ -266,7 +348,7 @@ class _Preparation(ComponentBuilder):
                 trust_remote_code=getattr(training, "trust_remote_code", False),
             )
         except ModelError as error:
-            problem = str(error), ""
+            problem = str(error), "Until it loads, the rows are not checked."
         except Exception as error:  # noqa: BLE001 - the tokenizers library raises bare Exception
             name, why = model.model_name_or_path, _first_line(error)
             fix = "Check the name, HF_ENDPOINT, and for a gated model HF_TOKEN."
@@ -278,7 +360,7 @@ class _Preparation(ComponentBuilder):
         if spec.adapter is None:
             if spec.adapter_revision is not None:
                 where = self.file.where(("adapter_revision",))
-                self.problems.append(Problem(where, "is given without `adapter`.", "Remove it."))
+                self.problems.append(Problem(where, "is set without `adapter`.", "Remove it."))
             return None
         try:
             return find_adapter(spec.adapter, spec.adapter_revision)
@@ -287,8 +369,8 @@ class _Preparation(ComponentBuilder):
             return None
 
     def _dataset(self, spec: RunSpec, tokenizer: Any, folder: Path | None) -> Loaded | None:
-        # One process writes it, and a dry run none. What a run has left out stays listed when it
-        # goes on, and when another run is refused its folder.
+        # One process writes the file, and a dry run none. It stays as it is when the run resumes,
+        # and when another run is refused its folder.
         writes = folder is not None and rank() == 0 and not is_planned()
         begun = folder is not None and (folder / RECORD_NAME).exists()
         rejected = folder / "rejected_rows.jsonl" if folder and writes and not begun else None
@@ -301,17 +383,13 @@ class _Preparation(ComponentBuilder):
         loaded = component if isinstance(component, Loaded) else Loaded(component)
         where = self.file.where(("dataset",))
         if not isinstance(loaded.dataset, DatasetDict):
-            self.problems.append(
-                Problem(
-                    where,
-                    f"{spec.dataset.name} returned {type(loaded.dataset).__name__}, not a "
-                    "DatasetDict.",
-                    "An adapter returns its splits: `DatasetDict(train=..., test=...)`.",
-                )
-            )
+            kind = type(loaded.dataset).__name__
+            what = f"{spec.dataset.name} returned {kind}, not a DatasetDict."
+            fix = "An adapter returns its splits: `DatasetDict(train=..., test=...)`."
+            self.problems.append(Problem(where, what, fix))
             return None
         if "train" not in loaded.dataset or len(loaded.dataset["train"]) == 0:
-            self.problems.append(Problem(where, f"{spec.dataset.name} gave no training rows."))
+            self.problems.append(Problem(where, f"{spec.dataset.name} returned no training rows."))
             return None
         return loaded
 

@@ -17,7 +17,7 @@ AUTO_CLASSES = {
     "text-generation": "AutoModelForCausalLM",
     "text-classification": "AutoModelForSequenceClassification",
 }
-"""Task -> the class of transformers that loads its models; other tasks' trainers name theirs."""
+"""Task -> the class of transformers that loads its models; trainers of other tasks set theirs."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Run:
     tokenizer: Any
     dataset: "DatasetDict"
     report: Mapping[str, Any]
-    """What the dataset adapter said of its rows."""
+    """The dataset adapter's counts of its rows."""
     reward: ComposedReward | None
     judges: Mapping[str, Any]
     folder: Path
@@ -44,10 +44,17 @@ class Run:
     callbacks: tuple[Any, ...] = field(default=(), compare=False)
     adapter: Path | None = None
     """The folder of the LoRA adapter that training continues."""
+    phase_list: tuple["Phase", ...] = ()
+    """The phases that the run file lists, each of them a run in a folder of its own."""
+
+    @property
+    def phases(self) -> tuple["Phase", ...]:
+        """What is trained, in order; a run file without phases has one, the run itself."""
+        return self.phase_list or (Phase(1, self.spec.plugin, self),)
 
     @property
     def task(self) -> str:
-        """What the trained model is for, in the Hub's words."""
+        """The task of the trained model, as the Hub calls it."""
         return self.trainer_class.task
 
     @property
@@ -86,6 +93,18 @@ class Run:
     def with_callbacks(self, *callbacks: Any) -> "Run":
         """Return this run with further trainer callbacks."""
         return replace(self, callbacks=(*self.callbacks, *callbacks))
+
+
+@dataclass(frozen=True)
+class Phase:
+    """One training of a run. Each begins with the weights that the one before has made."""
+
+    number: int
+    """From 1."""
+    name: str
+    run: Run
+    data: str = ""
+    """In a few words what the phase itself says of its data."""
 
 
 def trains_by_rewards(trainer_class: type[Trainer], training: Any) -> bool | None:

@@ -1,8 +1,8 @@
-"""Resumable steps: named, known by digests of what they read, skipped when they are up to date.
+"""Resumable steps, identified by digests of their inputs and skipped if they are up to date.
 
-A `Ledger` records in one JSON file what each finished step was made from, what it wrote and what
-came of it; `run_steps` does the steps that are not done; `PartFiles` keeps the numbered parts of
-one long step. This room starts no processes and knows nothing of training.
+A `Ledger` records the inputs, outputs and result of each finished step in one JSON file, and tells
+why a step is stale; `PartFiles` stores the numbered parts of one long step. Nothing here starts
+processes or depends on training.
 """
 
 import lazy_loader

@@ -5,7 +5,3 @@ from .digests import file_digests as file_digests
 from .ledger import Ledger as Ledger
 from .ledger import Recording as Recording
 from .parts import PartFiles as PartFiles
-from .plan import Step as Step
-from .plan import StepStatus as StepStatus
-from .plan import plan_steps as plan_steps
-from .plan import run_steps as run_steps

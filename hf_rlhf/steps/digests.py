@@ -9,19 +9,19 @@ from typing import Any
 
 from hf_rlhf.storage.pure_json import as_json
 
-_DIGEST = re.compile(r"[0-9a-f]{16}([0-9a-f]{48})?")
-_LONGEST_VALUE = 60
+_DIGEST = re.compile(r"([0-9a-f]{16}){1,4}")
+_LONGEST_VALUE = 200
 _MISSING = object()
 
 
 def plain(value: Any) -> Any:
     """Return `value` as it will be read back from JSON."""
-    return json.loads(json.dumps(as_json(value)[0]))
+    return json.loads(json.dumps(as_json(value)))
 
 
 def digest(value: Any) -> str:
     """Return 16 hex digits of the sha256 of a value as sorted JSON."""
-    text = json.dumps(as_json(value)[0], sort_keys=True)
+    text = json.dumps(as_json(value), sort_keys=True)
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
@@ -35,7 +35,7 @@ def file_digests(folder: Path, patterns: Sequence[str] = ("**/*",)) -> dict[str,
     return {
         name: file_digest(names[name])
         for name in sorted(names)
-        if not any(part.startswith(".") for part in name.split("/"))
+        if not any(folder.startswith(".") for folder in name.split("/"))
     }
 
 
@@ -62,10 +62,10 @@ def _differences(before: Any, now: Any, name: str) -> Iterator[str]:
             inner = f"{name}.{key}".lstrip(".")
             yield from _differences(before.get(key, _MISSING), now.get(key, _MISSING), inner)
     elif before is _MISSING:
-        yield f"{name} was added{_shown(now)}"
+        yield f"{name} was added{_in_brackets(now)}"
     elif now is _MISSING:
-        yield f"{name} was removed{_shown(before)}"
-    elif before != now:
+        yield f"{name} was removed{_in_brackets(before)}"
+    elif before != now or isinstance(before, bool) != isinstance(now, bool):  # 1 == True
         both_digests = _is_digest(before) and _is_digest(now)
         yield f"{name} changed" if both_digests else f"{name}: {_short(before)} -> {_short(now)}"
 
@@ -74,7 +74,7 @@ def _is_digest(value: Any) -> bool:
     return isinstance(value, str) and _DIGEST.fullmatch(value) is not None
 
 
-def _shown(value: Any) -> str:
+def _in_brackets(value: Any) -> str:
     return "" if _is_digest(value) else f" ({_short(value)})"
 
 

@@ -1,4 +1,4 @@
-"""The ledger of a folder: which steps are finished, what each read and wrote, what came of it."""
+"""The ledger of a folder: which steps are finished, with their inputs, outputs and results."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,22 +18,22 @@ _FIELDS = {"inputs", "after", "outputs", "result", "notes", "digest", "finished"
 
 @dataclass
 class Recording:
-    """What a step says of itself while it is done; it is written when the step ends."""
+    """What a step records of itself; it is written when the step ends."""
 
     result: dict[str, Any] = field(default_factory=dict)
-    """What came of it. A later step that reads this one is stale when it changes."""
+    """Its result. A later step that reads this one is stale when it changes."""
     notes: dict[str, Any] = field(default_factory=dict)
-    """How it went: seconds, counts of retries. Nothing depends on them."""
+    """Seconds, counts of retries and the like. Nothing depends on them."""
     outputs: list[Path] = field(default_factory=list)
     """Files and folders that it wrote, in the ledger's folder: if one is changed or missing later,
-    the step is stale. List what is worth reading whole at every look, not every file."""
+    the step is stale. All listed files are read at each check."""
 
 
 class Ledger:
     """The finished steps of a folder, in one JSON file that is replaced whole at each change.
 
-    A step is `to do`, `done`, or `stale`: its inputs, the steps it reads or its outputs are not
-    as they were when it ended.
+    A step is `to do`, `done`, or `stale`: its inputs, the steps that it reads or its outputs have
+    changed since it ended.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Ledger:
         self.entries()
 
     def entries(self) -> dict[str, dict[str, Any]]:
-        """Return what is recorded of each finished step. Raises RunFolderError if damaged."""
+        """Return the entry of each finished step. Raises RunFolderError if damaged."""
         try:
             content = json.loads(self.path.read_text(encoding="utf-8"))
             if content["schema"] != SCHEMA:
@@ -94,35 +94,33 @@ class Ledger:
         entries = self.entries()
         if (entry := entries.get(step)) is None:
             return None
-        result = [] if inputs is None else differences(entry["inputs"], inputs)
-        known_steps = entry["after"]
-        if after is not None and set(after) != set(known_steps):
-            result.append(f"it reads other steps ({', '.join(known_steps)} -> {', '.join(after)})")
-        for other, known in known_steps.items():
+        reasons = [] if inputs is None else differences(entry["inputs"], inputs)
+        recorded = entry["after"]
+        if after is not None and set(after) != set(recorded):
+            reasons.append(f"it reads other steps ({', '.join(recorded)} -> {', '.join(after)})")
+        for other, digest_then in recorded.items():
             if self.reasons(other) != []:
-                result.append(f"step {other} is not up to date")
-            elif entries[other]["digest"] != known:
-                result.append(f"step {other} has a new result")
+                reasons.append(f"step {other} is not up to date")
+            elif entries[other]["digest"] != digest_then:
+                reasons.append(f"step {other} has a new result")
         current = self._output_digests(entry["outputs"])
-        return result + [f"output {line}" for line in differences(entry["outputs"], current)]
+        return reasons + [f"output {line}" for line in differences(entry["outputs"], current)]
 
     def entry(self, step: str) -> dict[str, Any]:
-        """Return all that is recorded of a step that is done: inputs, result, notes, outputs.
+        """Return the entry of a step that is done: inputs, result, notes, outputs.
 
-        Raises RunFolderError, naming what to do first, when it is not done or stale.
+        Raises RunFolderError, naming the steps to do first, when it is not done or stale.
         """
         if (reasons := self.reasons(step)) == []:
             return self.entries()[step]
-        what = "is not done yet" if reasons is None else f"is not up to date ({'; '.join(reasons)})"
-        cure = ", then ".join(
-            self.command(item) if self.command else item for item in self._due(step)
-        )
-        raise RunFolderError(f"{self.folder}: step {step} {what}. First: {cure}")
+        state = "not done yet" if reasons is None else f"not up to date ({'; '.join(reasons)})"
+        due = (self.command(each) if self.command else each for each in self._due(step))
+        commands = ", then ".join(dict.fromkeys(due))
+        raise RunFolderError(f"{self.folder}: step {step} is {state}. First: {commands}")
 
     def result(self, step: str) -> dict[str, Any]:
-        """Return what came of a step. Raises as `entry` does."""
-        result: dict[str, Any] = self.entry(step)["result"]
-        return result
+        """Return the result of a step. Raises as `entry` does."""
+        return dict(self.entry(step)["result"])
 
     def refuse_changed(self, step: str, inputs: Mapping[str, Any]) -> None:
         """Raise RunFolderError, with the differences, when a step was done with other inputs."""
@@ -156,7 +154,7 @@ class Ledger:
         after: Sequence[str] = (),
         replaces: bool = False,
     ) -> Iterator[Recording]:
-        """Give the recording of a step, which is finished when the block ends without an error.
+        """Yield the recording of a step, which is finished when the block ends without an error.
 
         The folder is locked meanwhile. With `replaces`, the old entry is removed meanwhile: a
         process killed while it swaps files leaves no entry that describes the wrong ones; after an
@@ -164,7 +162,7 @@ class Ledger:
         folder or a step of `after` is not done.
         """
         with nullcontext() if self._locked else self.locked():
-            known = {other: self.entry(other)["digest"] for other in after}
+            digests = {other: self.entry(other)["digest"] for other in after}
             old = self.entries().get(step)
             if replaces and old is not None:
                 self.remove(step)
@@ -175,15 +173,15 @@ class Ledger:
                 if replaces and old is not None:
                     self._write({**self.entries(), step: old})
                 raise
-            created: dict[str, Any] = plain(
+            content: dict[str, Any] = plain(
                 {
                     "inputs": inputs,
-                    "after": known,
+                    "after": digests,
                     "outputs": self._output_digests(map(self._relative, recording.outputs)),
                     "result": recording.result,
                 }
             )
-            entry = {**created, "notes": plain(recording.notes), "digest": digest(created)}
+            entry = {**content, "notes": plain(recording.notes), "digest": digest(content)}
             self._write({**self.entries(), step: {**entry, "finished": now()}})
 
     def remove(self, step: str) -> None:
@@ -194,7 +192,7 @@ class Ledger:
         """Return the steps to do until `step` is done, in order; it is the last."""
         entry = self.entries().get(step)
         before = entry["after"] if entry else ()
-        due = [item for other in before if self.reasons(other) != [] for item in self._due(other)]
+        due = [each for other in before if self.reasons(other) != [] for each in self._due(other)]
         return [*dict.fromkeys(due), step]
 
     def _relative(self, path: Path) -> str:

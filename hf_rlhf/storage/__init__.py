@@ -1,6 +1,6 @@
-"""Files that are whole or absent, the record `run.json`, checkpoint manifests, secrets, disks.
+"""Atomic files, the record `run.json`, manifests of checkpoints, secrets, disk space.
 
-Nothing here knows what is trained.
+Nothing here depends on what is trained.
 """
 
 import lazy_loader

@@ -1,7 +1,7 @@
-"""Try what came with somebody's model where it can do no harm: its patterns, its chat template.
+"""Try the patterns and the chat template of somebody's model in a process that can be stopped.
 
-A regular expression may backtrack for years, a template loop for ever or fill the memory, and
-neither can be stopped from within. So each is tried in a process with little memory and time.
+A regular expression may backtrack for years, a template may loop for ever or fill the memory, and
+neither can be stopped from within. So the process has little memory and time.
 """
 
 import json
@@ -18,46 +18,43 @@ from typing import Any
 SECONDS = 20
 """Of processor time; any honest pattern or template takes milliseconds."""
 LONGEST = 600
-"""Of wall-clock time: a busy machine or a slow disk is no fault of the pattern."""
+"""Of wall-clock time: a busy machine or a slow disk is not the fault of the pattern."""
 MEMORY = 2**30
 MOST_TEXT = 2**24
 """The most characters a template may produce from a conversation of four short messages."""
 _PLAIN = re.compile(r"[\w.-]*")
-
-
-WHOLE_NAME = r"(?:{})\Z"
+FULL_NAME = r"(?:{})\Z"
 
 
 def pattern_problem(patterns: Iterable[tuple[str, str]], names: Sequence[str]) -> str | None:
     """Return the problem with regular expressions to be matched against names, or None.
 
-    Each is given as the form in which it is used, such as WHOLE_NAME, and what stands in its {}.
+    Each is a form such as FULL_NAME, and the text for its {}.
     """
-    used = [form.format(inner) for form, inner in patterns if not _PLAIN.fullmatch(inner)]
-    return _tried("patterns", {"patterns": used, "names": list(names)}) if used else None
+    special = [form.format(inner) for form, inner in patterns if not _PLAIN.fullmatch(inner)]
+    return _problem("patterns", {"patterns": special, "names": list(names)}) if special else None
 
 
 def template_problem(template: str, special: Mapping[str, str]) -> str | None:
     """Return why a chat template cannot be used: it does not finish, or produces too much text.
 
-    Errors that it raises are of no concern here: they depend on the conversation.
+    Errors that it raises depend on the conversation, and are no reason.
     """
     return _template_problem(template, json.dumps(dict(special), sort_keys=True))
 
 
 @cache
 def _template_problem(template: str, special: str) -> str | None:
-    return _tried("template", {"template": template, "special": json.loads(special)})
+    return _problem("template", {"template": template, "special": json.loads(special)})
 
 
-def _tried(what: str, asked: Mapping[str, Any]) -> str | None:
-    # By its file, and without the working directory on the path: a file there may have the name of
-    # a module.
-    command = [sys.executable, "-P", __file__, what, str(SECONDS)]
+def _problem(kind: str, arguments: Mapping[str, Any]) -> str | None:
+    # -P: a file in the working directory may have the name of a module.
+    command = [sys.executable, "-P", __file__, kind, str(SECONDS)]
     try:
         done = subprocess.run(
             command,
-            input=json.dumps(asked).encode(),
+            input=json.dumps(arguments).encode(),
             capture_output=True,
             timeout=LONGEST,
             check=False,
@@ -101,7 +98,7 @@ def _try_template(template: str, special: Mapping[str, str]) -> str | None:
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
     class Generation(Extension):
-        """The `generation` block around what the assistant says: here, only its content."""
+        """The `generation` block around the assistant's turns: here, only its content."""
 
         tags = {"generation"}  # noqa: RUF012 - as jinja2 declares it
 
@@ -122,17 +119,17 @@ def _try_template(template: str, special: Mapping[str, str]) -> str | None:
         # A template may raise anything; MemoryError is no Exception of it, and ends the process.
         with suppress(TemplateError, ValueError, LookupError, TypeError, ArithmeticError):
             size = 0
-            for part in environment.from_string(template).generate(
+            for text in environment.from_string(template).generate(
                 messages=messages, tools=None, documents=None, add_generation_prompt=True, **special
             ):
-                size += len(part)
+                size += len(text)
                 if size > MOST_TEXT:
                     return f"produces more than {MOST_TEXT:,} characters from a short conversation"
     return None
 
 
 def main() -> None:
-    """Try what standard input holds, and print what is wrong with it as JSON."""
+    """Try the patterns or the template of standard input; print the problem as JSON."""
     with suppress(ValueError, OSError):  # not every system has this limit
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     with suppress(ValueError, OSError):

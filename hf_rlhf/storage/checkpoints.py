@@ -9,39 +9,27 @@ import json
 import os
 import re
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from hf_rlhf.storage.disk import (
-    delete,
-)
-from hf_rlhf.storage.files import atomic_write_text, sync_folder
+from hf_rlhf.storage.disk import delete
+from hf_rlhf.storage.files import atomic_write_text, sync_path
 from hf_rlhf.storage.pure_json import parse_json
 
 MANIFEST = "manifest.json"
-
-
 _BLOCK = 2**26
-
-
 _NAME = re.compile(r"checkpoint-(\d+)")
 
 
 def seal(checkpoint: Path) -> None:
     """Make a complete checkpoint valid: flush its files to disk, then write its manifest."""
-    for path in sorted(_files(checkpoint)):
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-    result = contents(checkpoint)
-    for folder in {path.parent for path in _files(checkpoint)}:
-        sync_folder(folder)
-    atomic_write_text(checkpoint / MANIFEST, json.dumps(result, indent=1))
-    sync_folder(checkpoint.parent)
+    files = sorted(_files(checkpoint))
+    for path in (*files, *{path.parent for path in files}):
+        sync_path(path)
+    atomic_write_text(checkpoint / MANIFEST, json.dumps(contents(checkpoint), indent=1))
+    sync_path(checkpoint.parent)
 
 
 def contents(folder: Path) -> dict[str, Any]:
@@ -53,17 +41,24 @@ def contents(folder: Path) -> dict[str, Any]:
 
 
 def changed(folder: Path, content: Mapping[str, Any]) -> list[str]:
-    """Return the files that no longer hold what `contents` found; reads them all."""
-    return [name for name, saved in content.items() if not _is(_whole, folder / name, saved)]
+    """Return the files that differ from `content`, an answer of `contents`; reads them all."""
+    return [name for name, saved in content.items() if not _is_intact(folder / name, saved)]
 
 
-def _whole(path: Path, saved: Any) -> bool:
-    return bool(path.stat().st_size == saved["size"] and checksum(path) == saved["crc"])
+def _is_intact(path: Path, saved: Any) -> bool:
+    try:
+        return _has_size(path, saved) and checksum(path) == saved["crc"]
+    except OSError:
+        return False
+
+
+def _has_size(path: Path, saved: Any) -> bool:
+    return path.is_file() and bool(path.stat().st_size == saved["size"])
 
 
 def is_valid(checkpoint: Path) -> bool:
     """Return whether the manifest stands and every file that it names has its size."""
-    return not _differing(checkpoint, lambda path, saved: path.stat().st_size == saved["size"])
+    return not _differing(checkpoint, _has_size)
 
 
 def _differing(checkpoint: Path, same: Callable[[Path, Any], bool]) -> list[str]:
@@ -72,22 +67,15 @@ def _differing(checkpoint: Path, same: Callable[[Path, Any], bool]) -> list[str]
         content = parse_json((checkpoint / MANIFEST).read_text())
         if not content:
             return [MANIFEST]
-        return [name for name, saved in content.items() if not _is(same, checkpoint / name, saved)]
+        return [name for name, saved in content.items() if not same(checkpoint / name, saved)]
     except (OSError, ValueError, AttributeError, TypeError, KeyError):
         return [MANIFEST]
 
 
-def _is(same: Callable[[Path, Any], bool], path: Path, saved: Any) -> bool:
-    try:
-        return same(path, saved)
-    except OSError:
-        return False
-
-
 def checksum(path: Path) -> int:
-    """Return a CRC-32 over the CRC-32s of a file's blocks, which are read side by side.
+    """Return a CRC-32 over the CRC-32s of a file's blocks, which are read in parallel.
 
-    Against accidents of the storage, and no protection against anyone.
+    Against accidents of the storage; no protection against an attacker.
     """
 
     def block(start: int) -> bytes:
@@ -113,10 +101,10 @@ def valid_checkpoints(folder: Path) -> list[Path]:
 
 
 def prune(folder: Path, keep: int) -> None:
-    """Delete all valid checkpoints but the newest `keep`, and what no resume can use.
+    """Delete all valid checkpoints but the newest `keep`, and older invalid ones.
 
-    That is what a save that failed has left, unless its step is still to come: it may be all
-    that is left of that step, and is written anew when training gets there.
+    An invalid one of a later step stays: training may not have got there again, and then writes it
+    anew.
     """
     valid = valid_checkpoints(folder)
     for checkpoint in valid[:-keep] if keep else ():
@@ -127,7 +115,7 @@ def prune(folder: Path, keep: int) -> None:
 
 
 def discard_unsealed(folder: Path) -> None:
-    """Delete the checkpoints without a manifest: what a save that failed has just left."""
+    """Delete the checkpoints without a manifest, which a failed save has just left."""
     for checkpoint in checkpoints_in(folder):
         if not (checkpoint / MANIFEST).exists():
             delete(checkpoint, first=MANIFEST)
@@ -154,11 +142,10 @@ def _flaw(checkpoint: Path) -> str | None:
     """Return why a checkpoint cannot be resumed from, None if it is intact."""
     if not (checkpoint / MANIFEST).exists():
         return f"it has no {MANIFEST}: its save was not finished"
-    if files := _differing(checkpoint, _whole):
+    if files := _differing(checkpoint, _is_intact):
         if files == [MANIFEST]:
             return f"its {MANIFEST} cannot be read"
-        more = f" and {len(files) - 3} more" if len(files) > 3 else ""
-        return f"{', '.join(files[:3])}{more} changed or missing since it was saved"
+        return f"{_first_names(files)} changed or missing since it was saved"
     return None
 
 
@@ -174,15 +161,19 @@ def move_strays(checkpoint: Path) -> None:
         while not any((path := path.parent).iterdir()):
             path.rmdir()
     if strays:
-        names = ", ".join(path.relative_to(checkpoint).as_posix() for path in strays[:3])
-        more = f" and {len(strays) - 3} more" if len(strays) > 3 else ""
-        print(f"{names}{more}: not part of {checkpoint}, moved to {beside}", flush=True)
+        names = _first_names([path.relative_to(checkpoint).as_posix() for path in strays])
+        print(f"{names}: not in the manifest of {checkpoint}, moved to {beside}", flush=True)
+
+
+def _first_names(names: Sequence[str]) -> str:
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return ", ".join(names[:3]) + more
 
 
 def checkpoints_in(folder: Path) -> list[Path]:
     """Return the folders under `folder` with a checkpoint's name, oldest step first."""
-    result = folder.iterdir() if folder.is_dir() else ()
-    return sorted((p for p in result if p.is_dir() and _NAME.fullmatch(p.name)), key=step_of)
+    paths = folder.iterdir() if folder.is_dir() else ()
+    return sorted((p for p in paths if p.is_dir() and _NAME.fullmatch(p.name)), key=step_of)
 
 
 def _files(folder: Path) -> Iterator[Path]:

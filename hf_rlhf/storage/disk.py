@@ -1,4 +1,4 @@
-"""Space on disk: how much is free, how much a save takes, and which errors mean it ran out."""
+"""Space on disk: how much is free, how much a save takes, which errors mean that it ran out."""
 
 import errno
 import os
@@ -14,33 +14,33 @@ from typing import Any
 from hf_rlhf.errors import DiskError, HfRlhfError
 
 WAIT = "HF_RLHF_WAIT_FOR_SPACE"
-"""The environment variable that says for how many seconds a save waits for space."""
+"""Environment variable: the seconds that a save waits for space."""
 DEFAULT_WAIT = 600.0
 FILES_OF_A_SAVE = 24
 
 _UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
-# torch's zip writer reports a short write so, without the cause.
+# How torch's zip writer reports a short write, without the cause.
 _WRITER_TEXTS = ("unexpected pos", "PytorchStreamWriter failed", "iostream error")
 _SQLITE = {8: "is read-only", 10: "I/O error", 13: "is full", 14: "cannot be opened"}
 _TOKEN = 110  # bytes of tokenizer.json for one token: 75 (Qwen3) to 134 (Llama 3)
 _SMALL = 64 * 1024  # configuration, state, random states, and the last block of each file
-# How many numbers an optimizer keeps for each that it trains, where it is not AdamW's two.
+# How many numbers an optimizer keeps for each trained one, where it is not AdamW's two.
 _MOMENTS = {"adafactor": 0, "sgd": 1, "lion": 1, "rmsprop": 1, "adagrad": 1}
 
 
 @dataclass(frozen=True)
 class Space:
-    """What is free where a folder lies, for a user without privileges."""
+    """The free space of a folder's disk, for a user without privileges."""
 
     bytes: int
     files: int | None
-    """How many more files it takes; None where the filesystem has no such limit."""
+    """How many more files fit; None where the filesystem has no such limit."""
 
     @classmethod
     def of(cls, folder: Path) -> "Space":
         """Look at `folder`, or at the nearest folder above it that exists."""
-        result = os.statvfs(_existing(folder))
-        return cls(result.f_bavail * result.f_frsize, result.f_favail if result.f_files else None)
+        disk = os.statvfs(_existing(folder))
+        return cls(disk.f_bavail * disk.f_frsize, disk.f_favail if disk.f_files else None)
 
     def holds(self, size: int) -> bool:
         """Return whether a save of `size` bytes fits."""
@@ -54,7 +54,7 @@ class Space:
 
 
 def human(size: float) -> str:
-    """Return a size as people say it: 3.2 GiB, 14.0 MiB, 97 KiB."""
+    """Return a size in a readable unit: 3.2 GiB, 14.0 MiB, 97 KiB."""
     for unit, name in ((2**30, "GiB"), (2**20, "MiB")):
         if size >= unit:
             return f"{size / unit:.1f} {name}"
@@ -62,9 +62,9 @@ def human(size: float) -> str:
 
 
 def taken_bytes(folder: Path) -> int:
-    """Return what the files under `folder` take on disk, 0 if there is none.
+    """Return the bytes that the files under `folder` use on disk, 0 if there are none.
 
-    Another process may delete some meanwhile, as the first of several does that begin together.
+    Another process may delete some meanwhile, as the first of several that start together does.
     """
     total = 0
     for parent, folders, names in os.walk(folder):
@@ -75,7 +75,7 @@ def taken_bytes(folder: Path) -> int:
 
 
 def wait_seconds() -> float:
-    """Return for how long a save may wait for space: HF_RLHF_WAIT_FOR_SPACE, or ten minutes."""
+    """Return how long a save may wait for space: HF_RLHF_WAIT_FOR_SPACE, or ten minutes."""
     try:
         return float(os.environ.get(WAIT, DEFAULT_WAIT))
     except ValueError:
@@ -83,7 +83,7 @@ def wait_seconds() -> float:
 
 
 def wait_until(fits: Callable[[], bool], seconds: float, every: float = 5.0) -> bool:
-    """Ask again and again whether a save fits, for at most `seconds`; return the last answer."""
+    """Check again and again whether a save fits, for at most `seconds`; return the last answer."""
     until = time.monotonic() + seconds
     while not fits():
         left = until - time.monotonic()
@@ -94,14 +94,15 @@ def wait_until(fits: Callable[[], bool], seconds: float, every: float = 5.0) -> 
 
 
 def checkpoint_bytes(model: Any, tokenizer: Any, training: Any) -> int:
-    """Return about how much a checkpoint of `model` takes: weights, optimizer and the rest.
+    """Return about how many bytes a checkpoint of `model` takes: weights, optimizer, small files.
 
     Only shapes and dtypes are read, so a model on torch's meta device will do. DeepSpeed's ranks
     together write the weights once more, and a master copy with its moments in float32.
     """
     saved = weights_bytes(model)
-    numbers = sum(_numel(item) for item in model.parameters() if item.requires_grad)
-    width = max((i.element_size() for i in model.parameters() if i.requires_grad), default=4)
+    trained = [tensor for tensor in model.parameters() if tensor.requires_grad]
+    numbers = sum(map(_numel, trained))
+    width = max((tensor.element_size() for tensor in trained), default=4)
     name = str(getattr(training.optim, "value", training.optim))
     moments = next((n for key, n in _MOMENTS.items() if key in name), 2)
     optimizer = numbers * moments * (1 if "8bit" in name else width)
@@ -111,31 +112,31 @@ def checkpoint_bytes(model: Any, tokenizer: Any, training: Any) -> int:
 
 
 def weights_bytes(model: Any) -> int:
-    """Return how much the saved weights take: of an adapted model, only what is trained."""
+    """Return the bytes of the saved weights: of an adapted model, only the trained ones."""
     adapted = _adapted(model)
     return sum(
-        _numel(item) * item.element_size()
-        for item in model.parameters()
-        if item.requires_grad or not adapted
+        _numel(tensor) * tensor.element_size()
+        for tensor in model.parameters()
+        if tensor.requires_grad or not adapted
     )
 
 
 def final_bytes(model: Any, tokenizer: Any, width: int | None = None) -> int:
-    """Return how much the end of a run writes: an adapter, if there is one, and whole weights.
+    """Return the bytes that the end of a run writes: an adapter, if there is one, and full weights.
 
-    Whole weights have `width` bytes a number, or as many as in `model`.
+    Full weights have `width` bytes a number, or as many as in `model`.
     """
-    whole = sum(
-        _numel(item) * (width or item.element_size())
-        for name, item in model.named_parameters()
+    full = sum(
+        _numel(tensor) * (width or tensor.element_size())
+        for name, tensor in model.named_parameters()
         if "lora_" not in name
     )
     adapter = weights_bytes(model) + small_bytes(tokenizer) if _adapted(model) else 0
-    return whole + small_bytes(tokenizer) + adapter
+    return full + small_bytes(tokenizer) + adapter
 
 
 def small_bytes(tokenizer: Any) -> int:
-    """Return how much lies beside saved weights: tokenizer, configuration, state."""
+    """Return the bytes of the files beside saved weights: tokenizer, configuration, state."""
     return _SMALL + _TOKEN * (len(tokenizer) if tokenizer is not None else 0)
 
 
@@ -149,12 +150,12 @@ def _numel(parameter: Any) -> int:
 
 
 def write_failure(error: BaseException) -> str | None:
-    """Return why a disk did not take what was written, or None if `error` says nothing of it.
+    """Return why a disk refused a write, or None if `error` has another cause.
 
-    Looks at everything that `error` was raised from. OSErrors carry a number; torch, safetensors
-    and SQLite have errors of their own, with the system's words in them or without any.
+    Looks at all causes of `error`. OSErrors carry a number; torch, safetensors and SQLite have
+    errors of their own, with the system's words in them or without any.
     """
-    return next((failure for item in _chain(error) if (failure := _failure(item))), None)
+    return next((failure for cause in _causes(error) if (failure := _failure(cause))), None)
 
 
 def _failure(error: BaseException) -> str | None:
@@ -169,46 +170,45 @@ def _failure(error: BaseException) -> str | None:
         # Rust's words, and torch's.
         if f"(os error {number})" in text or f"strerror: {os.strerror(number)}" in text:
             return os.strerror(number)
-    return "a file was cut short" if any(part in text for part in _WRITER_TEXTS) else None
+    return "a file was cut short" if any(words in text for words in _WRITER_TEXTS) else None
 
 
-def _chain(error: BaseException) -> Iterator[BaseException]:
-    visited: set[int] = set()
-    left: list[BaseException | None] = [error]
-    while left:
-        item = left.pop()
-        if item is None or id(item) in visited:
-            continue
-        visited.add(id(item))
-        yield item
-        left += [item.__context__, item.__cause__]  # the cause is looked at first
-        if isinstance(item, BaseExceptionGroup):
-            left += item.exceptions
+def _causes(error: BaseException) -> list[BaseException]:
+    causes: list[BaseException] = []
+    stack: list[BaseException | None] = [error]
+    while stack:
+        cause = stack.pop()
+        if cause is not None and cause not in causes:
+            causes.append(cause)
+            stack += [cause.__context__, cause.__cause__]  # the cause comes off first
+            if isinstance(cause, BaseExceptionGroup):
+                stack += cause.exceptions
+    return causes
 
 
 def disk_error(
     error: BaseException, folder: Path, newest: Path | None = None, command: str | None = None
 ) -> DiskError | None:
-    """Return `error` as its reader needs it, if a disk is its cause, else None.
+    """Return a DiskError with the cure if a disk is the cause of `error`, else None.
 
-    `folder` is the run's, `newest` its newest valid checkpoint, `command` what goes on with it.
-    Without a command nothing has begun, and nothing is lost.
+    `folder` is the run's, `newest` its newest valid checkpoint, `command` the command that
+    continues the run. Without a command nothing has begun, and nothing is lost.
     """
     if isinstance(error, DiskError):
-        what = str(error)
-    elif (why := write_failure(error)) is not None:
-        what = f"The disk did not take what was written: {why}. {_places(folder)}."
+        message = str(error)
+    elif (reason := write_failure(error)) is not None:
+        message = f"A write to disk failed: {reason}. {_free_space(folder)}."
     else:
         return None
     if command is None:
-        return DiskError(f"{what}\nMake room, then give the same command again.")
+        return DiskError(f"{message}\nFree space, then run the same command again.")
     safe = f"Training is safe up to {newest}" if newest else "No checkpoint has been completed"
-    return DiskError(f"{what}\n{safe}. Make room, then go on with:\n  {command}")
+    return DiskError(f"{message}\n{safe}. Free space, then continue with:\n  {command}")
 
 
 @contextmanager
 def explain_disk_errors(folder: Path) -> Iterator[None]:
-    """Turn what a disk refuses inside the block into a DiskError; our own errors stay."""
+    """Turn failed writes inside the block into a DiskError; our own errors stay."""
     try:
         yield
     except HfRlhfError:
@@ -219,18 +219,18 @@ def explain_disk_errors(folder: Path) -> Iterator[None]:
         raise message from error
 
 
-def _places(*folders: Path) -> str:
-    """Return what is free on each disk that `folders` and temporary and cached files lie on."""
+def _free_space(run: Path) -> str:
+    """Return the free space of each disk that the run and temporary and cached files are on."""
     from huggingface_hub.constants import HF_HOME
 
-    visited: dict[int, str] = {}
-    for folder in (*folders, Path(tempfile.gettempdir()), Path(HF_HOME)):
-        visited.setdefault(os.stat(_existing(folder)).st_dev, f"{folder}: {Space.of(folder)}")
-    return "; ".join(visited.values())
+    disks: dict[int, str] = {}
+    for folder in (run, Path(tempfile.gettempdir()), Path(HF_HOME)):
+        disks.setdefault(os.stat(_existing(folder)).st_dev, f"{folder}: {Space.of(folder)}")
+    return "; ".join(disks.values())
 
 
 def delete(folder: Path, first: str) -> None:
-    """Delete `folder`, the file `first` before all others; one that is gone meanwhile is gone."""
+    """Delete `folder`, the file `first` before all others; it may have been deleted meanwhile."""
     (folder / first).unlink(missing_ok=True)
     shutil.rmtree(folder, ignore_errors=True)
 

@@ -1,5 +1,6 @@
-"""Write a file, or a folder of them, whole or not at all."""
+"""Write a file, or a folder of files, completely or not at all."""
 
+import io
 import json
 import os
 import re
@@ -8,40 +9,77 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from hf_rlhf.errors import RunFolderError
 
 _UNFINISHED = re.compile(r"\.(?P<name>.+)\.[0-9a-f]{32}\.(?P<kind>tmp|old)")
 
 
-def atomic_write_bytes(
-    path: str | os.PathLike[str], content: bytes, *, mode: int | None = None
-) -> None:
-    """Write `content` so that a reader, or a crash, sees the old file or the new one, never less.
+@contextmanager
+def atomic_file(path: str | os.PathLike[str], *, mode: int | None = None) -> Iterator[IO[bytes]]:
+    """Yield a file that becomes `path` when the block ends without an error.
 
-    Missing parent folders are made. Without `mode`, the file keeps the permissions that it had, or
-    gets those that the process gives to new files. Raises RunFolderError, naming the path and the
-    cause, when the file cannot be written; the old content then stands.
+    A reader, or a crash, sees the old file or the new one, never less. Missing parent folders are
+    made. Without `mode`, the file keeps its permissions, or gets those of new files. Raises
+    RunFolderError, with the path and the cause, when the file cannot be written; the old content
+    then stands.
     """
     target = Path(path)
     # In the same folder, because os.replace is atomic only within one filesystem.
     temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}.tmp")
-    try:
+    with _write_errors(target):
         target.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            _write_new(temporary, content, 0o666 if mode is None else mode)
+        raw = _TargetFile(temporary, target, 0o666 if mode is None else mode)
+    try:
+        with io.BufferedWriter(raw, 2**16) as file:
+            yield file
+            file.flush()
+            with _write_errors(target):
+                os.fsync(file.fileno())
+        with _write_errors(target):
             if mode is None and target.exists():
                 shutil.copymode(target, temporary)
             os.replace(temporary, target)
-        finally:
-            temporary.unlink(missing_ok=True)
-        sync_folder(target.parent)
+            sync_path(target.parent)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+class _TargetFile(io.FileIO):
+    """A new file whose refused writes name the target; other errors of a block are its own."""
+
+    def __init__(self, path: Path, target: Path, permissions: int) -> None:
+        # Not tempfile: its files are private (0600), and a run folder is often shared.
+        super().__init__(path, "x", opener=lambda name, flags: os.open(name, flags, permissions))
+        self.target = target
+
+    def write(self, content: Any) -> int:
+        with _write_errors(self.target):
+            return super().write(content)
+
+
+@contextmanager
+def _write_errors(target: Path) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
-        raise RunFolderError(
-            f"{target} cannot be written: {error.strerror or error}. Free space, or choose a "
-            "folder that is writable."
-        ) from error
+        raise _unwritable(target, error) from error
+
+
+def atomic_write_bytes(
+    path: str | os.PathLike[str], content: bytes, *, mode: int | None = None
+) -> None:
+    """Write `content` as `atomic_file` does."""
+    with atomic_file(path, mode=mode) as file:
+        file.write(content)
+
+
+def _unwritable(target: Path, error: OSError) -> RunFolderError:
+    return RunFolderError(
+        f"{target} cannot be written: {error.strerror or error}. Free space, or choose a "
+        "folder that is writable."
+    )
 
 
 def atomic_write_text(path: str | os.PathLike[str], text: str, *, mode: int | None = None) -> None:
@@ -53,24 +91,16 @@ def atomic_write_text(path: str | os.PathLike[str], text: str, *, mode: int | No
 def atomic_write_json(path: str | os.PathLike[str], value: Any, *, mode: int | None = None) -> None:
     """Write `value` as indented JSON, as `atomic_write_bytes` does.
 
-    Raises ValueError for NaN or infinity and TypeError for what is not JSON, before any file is
-    touched; `hf_rlhf.storage.record.as_json` makes JSON of everything else.
+    Raises ValueError for NaN or infinity and TypeError for values that are not JSON, before any
+    file is touched; `as_json` makes JSON of everything else.
     """
     text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
     atomic_write_text(path, text + "\n", mode=mode)
 
 
-def _write_new(path: Path, content: bytes, mode: int) -> None:
-    # Not tempfile: its files are private (0600), and a run folder is often shared.
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-
-
 @contextmanager
 def atomic_dir(out: str | os.PathLike[str], *, overwrite: bool = False) -> Iterator[Path]:
-    """Give a temporary folder that becomes `out` when the block ends without an error.
+    """Yield a temporary folder that becomes `out` when the block ends without an error.
 
     Raises RunFolderError when `out` holds something and `overwrite` is not set, or cannot be
     written. Whatever goes wrong, `out` stays as it was.
@@ -87,10 +117,7 @@ def atomic_dir(out: str | os.PathLike[str], *, overwrite: bool = False) -> Itera
     except OSError as error:
         if error.errno is None:
             raise  # not of the disk: the Hub client's errors are OSErrors too
-        raise RunFolderError(
-            f"{target} cannot be written: {error.strerror or error}. Free space, or choose a "
-            "folder that is writable."
-        ) from error
+        raise _unwritable(target, error) from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
@@ -104,15 +131,15 @@ def _swap(temporary: Path, target: Path, old: Path) -> None:
         if old.exists():
             old.rename(target)
         raise
-    sync_folder(target.parent)
+    sync_path(target.parent)
     shutil.rmtree(old, ignore_errors=True)
 
 
 def clear_unfinished(folder: Path) -> None:
-    """Delete what writers that were killed have left in `folder`, or in a folder of it.
+    """Delete the temporary files that killed writers left in `folder`, or in a folder of it.
 
-    Only for a folder that no other process writes to. A folder that was replaced just then, and
-    had not got its new content yet, gets its old one back.
+    Only for a folder that no other process writes to. A folder that was just being replaced gets
+    its old content back.
     """
     for parent in (folder, *(path for path in folder.iterdir() if path.is_dir())):
         for path in list(parent.glob(".*")):
@@ -127,11 +154,11 @@ def clear_unfinished(folder: Path) -> None:
                 path.unlink(missing_ok=True)
 
 
-def sync_folder(folder: Path) -> None:
-    """Make the new name itself survive a power cut; Windows cannot open a folder."""
+def sync_path(path: Path) -> None:
+    """Flush a file, or the entries of a folder, to disk; Windows cannot open a folder."""
     if os.name == "nt":
         return
-    handle = os.open(folder, os.O_RDONLY)
+    handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
     finally:

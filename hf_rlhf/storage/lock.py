@@ -1,4 +1,4 @@
-"""The lock of a folder, which tells who works in it."""
+"""The lock of a folder, with the name of the process that holds it."""
 
 import json
 import os
@@ -18,7 +18,7 @@ OWNER_NAME = ".owner.json"
 def locked_folder(
     folder: Path, chosen_by: str = "`output_dir`", *, path: Path | None = None
 ) -> Iterator[None]:
-    """Hold `folder` for this process; a crash gives it back, since the lock is the system's.
+    """Lock `folder` for this process; a crash releases it, since the lock is the system's.
 
     For messages: `chosen_by` is the option or setting that names the folder; `path` is the path to
     show where `folder` is an internal one that the user does not know.

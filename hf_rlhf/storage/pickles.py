@@ -3,8 +3,8 @@
 A pickle can call any function when it is loaded. transformers loads its own with torch's
 restricted unpickler, but DeepSpeed loads its shards, and torch.distributed the `.metadata` of a
 sharded (FSDP) checkpoint and all in its `.distcp` files that is no tensor, without any restriction.
-So each of these is first read by a restricted unpickler here, weights left on disk: what passes
-names nothing but tensors, containers and the few classes below, and does the same when it is loaded
+So each of these is first read by a restricted unpickler here, weights left on disk: a file that
+passes names only tensors, containers and the few classes below, and does the same when it is loaded
 again.
 """
 
@@ -15,14 +15,14 @@ import re
 from collections import OrderedDict
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from hf_rlhf.errors import RunFolderError
 
 PICKLED = frozenset({".pt", ".pth", ".bin", ".pkl", ".pickle", ".ckpt"})
-"""Kinds of files that some loader unpickles, beside the indices of sharded checkpoints."""
+"""Files that some loader unpickles, beside the indices of sharded checkpoints."""
 NEVER_READ = frozenset({"training_args.bin"})
-"""transformers writes it and reads it in no run. Do not open it by hand either."""
+"""transformers writes it and never reads it in a run. Do not open it by hand either."""
 _INDEX = ".metadata"
 """Of a sharded checkpoint; without a common one, `__RANK.metadata`."""
 _TRUSTED = frozenset(
@@ -36,7 +36,7 @@ _TRUSTED = frozenset(
         "torchao.optim.subclass_fp8.OptimStateFp8",
     }
 )
-"""What optimizer states name beside plain tensors: DeepSpeed's, and torchao's of few bits."""
+"""Classes in optimizer states beside plain tensors: DeepSpeed's, and torchao's of few bits."""
 _METADATA = {
     "torch.distributed.checkpoint.metadata": frozenset(
         {
@@ -46,17 +46,17 @@ _METADATA = {
     ),
     "torch.distributed.checkpoint.filesystem": frozenset({"_StorageInfo", "_StoragePrefix"}),
 }
-"""What the index of a sharded checkpoint names, by module."""
+"""Classes in the index of a sharded checkpoint, by module."""
 _GLOBAL = re.compile(r"GLOBAL ([\w.]+)|(?:function|class) ([\w.]+)")
 
 
 def refuse_code(checkpoint: Path) -> None:
-    """Return when loading `checkpoint` can run no code that it brings.
+    """Return if loading `checkpoint` can run no code of its own.
 
-    Raises RunFolderError, naming the file and what it would call, or why it cannot be examined.
+    Raises RunFolderError with the file and the name it would call, or why it cannot be examined.
     """
     _check_tag(checkpoint)
-    for path in _loaded(checkpoint):
+    for path in _unpickled_files(checkpoint):
         try:
             if path.suffix == ".safetensors":
                 _read_header(path)
@@ -73,21 +73,20 @@ def refuse_code(checkpoint: Path) -> None:
             ) from None
 
 
-def _loaded(checkpoint: Path) -> Iterator[Path]:
+def _unpickled_files(checkpoint: Path) -> Iterator[Path]:
     for path in sorted(checkpoint.rglob("*")):
         if path.is_symlink() and path.is_dir():
             raise RunFolderError(
-                f"{path} is a link to another folder, which a checkpoint never has: what is behind "
-                "it is not examined. Put the folder itself there, if it is yours."
+                f"{path} is a link to another folder, which a checkpoint never has: the folder is "
+                "not examined. Put the folder itself there, if it is yours."
             )
-        is_named_so = path.suffix.lower() in PICKLED or path.name.endswith(_INDEX)
-        is_named_so |= path.suffix == ".safetensors"
-        if path.is_file() and is_named_so and path.name not in NEVER_READ:
+        is_read = path.suffix.lower() in {*PICKLED, ".safetensors"} or path.name.endswith(_INDEX)
+        if path.is_file() and is_read and path.name not in NEVER_READ:
             yield path
 
 
 def _check_tag(checkpoint: Path) -> None:
-    """DeepSpeed loads the folder that `latest` names: it must be one that was examined."""
+    """Check that `latest` names a folder that is examined: DeepSpeed loads that folder."""
     latest = checkpoint / "latest"
     if not latest.is_file():
         return
@@ -114,9 +113,9 @@ def _read_restricted(source: Path | bytes) -> None:
         return io.BytesIO(source) if isinstance(source, bytes) else source
 
     names = torch.serialization.get_unsafe_globals_in_checkpoint(opened())
-    # Only what is named: DeepSpeed takes seconds to import, and fails where CUDA is half there.
-    known = [_imported(name) for name in names if name in _TRUSTED]
-    with safe_globals(), torch.serialization.safe_globals(known):
+    # Only these: DeepSpeed takes seconds to import, and fails where CUDA is half installed.
+    trusted = [_imported(name) for name in names if name in _TRUSTED]
+    with safe_globals(), torch.serialization.safe_globals(trusted):
         # Only the structure is read: storages stay on disk.
         on_disk = isinstance(source, Path)
         torch.load(opened(), map_location="meta", mmap=on_disk, weights_only=True)
@@ -128,23 +127,23 @@ def _imported(name: str) -> Any:
 
 
 def _read_index(path: Path) -> None:
-    """Read an index, and what it says is in the shards beside it and no tensor."""
+    """Read an index, and the values in its shards that are no tensors."""
     from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
 
     with path.open("rb") as file:
-        result = _Metadata(file).load()
-    if not isinstance(result, Metadata):
-        raise pickle.UnpicklingError(f"holds {type(result).__name__}, not an index")
-    for index, stored in (result.storage_data or {}).items():
+        metadata = _Metadata(file).load()
+    if not isinstance(metadata, Metadata):
+        raise pickle.UnpicklingError(f"holds {type(metadata).__name__}, not an index")
+    for index, stored in (metadata.storage_data or {}).items():
         # Tensors go through torch's restricted unpickler.
-        if not isinstance(result.state_dict_metadata.get(index.fqn), TensorStorageMetadata):
+        if not isinstance(metadata.state_dict_metadata.get(index.fqn), TensorStorageMetadata):
             _read_value(path.parent, index.fqn, stored)
 
 
 def _read_value(folder: Path, name: str, stored: Any) -> None:
     shard = (folder / stored.relative_path).resolve()
     if not shard.is_relative_to(folder.resolve()) or getattr(stored, "transform_descriptors", None):
-        raise pickle.UnpicklingError(f"{name} is kept elsewhere, or in a form of its own")
+        raise pickle.UnpicklingError(f"{name} is stored elsewhere, or in another form")
     with shard.open("rb") as file:
         file.seek(stored.offset)
         content = file.read(stored.length)
@@ -156,11 +155,8 @@ def _read_value(folder: Path, name: str, stored: Any) -> None:
 class _Metadata(pickle.Unpickler):
     """Reads the index of a sharded checkpoint: plain dataclasses over names, sizes and dtypes."""
 
-    def __init__(self, file: IO[bytes]) -> None:
-        super().__init__(file)
-
     def find_class(self, module: str, name: str) -> Any:
-        """Return one of the few classes that such an index is made of. Raises UnpicklingError."""
+        """Return one of the few classes of such an index. Raises UnpicklingError for others."""
         import torch
 
         if name in _METADATA.get(module, ()):
@@ -173,9 +169,7 @@ class _Metadata(pickle.Unpickler):
             return torch.serialization._get_layout
         if (module, name) == ("collections", "OrderedDict"):
             return OrderedDict
-        if (
-            module in ("pathlib", "pathlib._local") and name == "PosixPath"
-        ):  # Python 3.13: the second
+        if name == "PosixPath" and module in ("pathlib", "pathlib._local"):  # from Python 3.13
             return Path
         raise pickle.UnpicklingError(f"GLOBAL {module}.{name}")
 

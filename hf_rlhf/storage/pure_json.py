@@ -1,4 +1,4 @@
-"""Values of any kind as JSON: numbers, text, lists and mappings, and nothing else."""
+"""Values of any kind as JSON: numbers, text, lists and mappings."""
 
 import dataclasses
 import enum
@@ -6,25 +6,29 @@ import json
 import math
 import os
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from datetime import date, datetime
 from typing import Any
 
 
-def as_json(value: Any) -> tuple[Any, list[str]]:
-    """Return `value` as pure JSON, and a note for each place where something was lost.
+def as_json(value: Any) -> Any:
+    """Return `value` as pure JSON.
 
     Numbers of numpy and torch become Python's; NaN and infinities become null; enums, dates,
     paths and dataclasses their plain form; anything else its text.
     """
+    return as_json_with_notes(value)[0]
+
+
+def as_json_with_notes(value: Any) -> tuple[Any, list[str]]:
+    """Return `as_json(value)`, and a note for each place where something was lost."""
     lost: Counter[tuple[str, str]] = Counter()
-    result = _plain(value, "", lost)
-    notes = [f"{where}: {count} {what}" for (where, what), count in lost.items()]
-    return result, notes
+    plain = _plain(value, "", lost)
+    return plain, [f"{where}: {count} {loss}" for (where, loss), count in lost.items()]
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Return what JSON of unknown origin holds. Raises ValueError, also for what is too deep."""
+    """Return the value of JSON of unknown origin. Raises ValueError, also if nested too deep."""
     try:
         return json.loads(text)
     except RecursionError:
@@ -43,14 +47,12 @@ def _plain(value: Any, where: str, lost: Counter[tuple[str, str]]) -> Any:
         return None
     if isinstance(value, Mapping):
         return {
-            str(_plain(key, where, lost)): _plain(item, f"{where}.{key}".lstrip("."), lost)
-            for key, item in value.items()
+            str(_plain(key, where, lost)): _plain(entry, f"{where}.{key}".lstrip("."), lost)
+            for key, entry in value.items()
         }
     if isinstance(value, (list, tuple, deque, set, frozenset)):
-        items: Iterable[Any] = value
-        if isinstance(value, (set, frozenset)):
-            items = sorted(value, key=str)
-        return [_plain(item, f"{where}[]", lost) for item in items]
+        entries = sorted(value, key=str) if isinstance(value, (set, frozenset)) else value
+        return [_plain(entry, f"{where}[]", lost) for entry in entries]
     return _plain_object(value, where, lost)
 
 

@@ -1,7 +1,7 @@
-"""The record of a run: `run.json`, all that the card and a later reader may rely on.
+"""The record of a run, `run.json`, from which alone its card is rendered.
 
-Written as the run goes and when it ends, however it ends. A field that is not known is null;
-nothing is guessed. The card is rendered from this file alone.
+Written during the run and when it ends, however it ends. An unknown field is null; nothing is
+guessed.
 """
 
 import os
@@ -15,7 +15,7 @@ from pydantic import Field, ValidationError
 
 from hf_rlhf.errors import RunFolderError
 from hf_rlhf.storage.files import atomic_write_json
-from hf_rlhf.storage.pure_json import as_json, parse_json
+from hf_rlhf.storage.pure_json import as_json_with_notes, parse_json
 from hf_rlhf.storage.record_schema import (
     Author,
     Component,
@@ -42,7 +42,7 @@ LOCK_NAME = ".lock"  # held by the process that runs in a folder
 
 
 class RunRecord(Section):
-    """Everything that is known of one run."""
+    """All facts about one run."""
 
     schema_version: int = Field(
         default=SCHEMA, validation_alias="schema", serialization_alias="schema"
@@ -53,7 +53,7 @@ class RunRecord(Section):
     """Times are ISO 8601 in UTC."""
     finished: str | None = None
     command: list[str] = []
-    """What launches the run again."""
+    """The command line that launches the run again."""
     config: dict[str, Json] = {}
     """The run file with its overrides applied."""
     config_file: ConfigFile | None = None
@@ -76,11 +76,11 @@ class RunRecord(Section):
     environment: Environment = Environment()
     author: Author = Author()
     publish: dict[str, Json] | None = None
-    """What was pushed where: the run file's section, then commit, address and branches."""
+    """The run file's section, then the commit, address and branches that were pushed."""
     advice: list[str] = []
     """Warnings at the start of training."""
     notes: list[str] = []
-    """What could not be recorded as it was."""
+    """Values that could not be recorded as they were."""
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Self:
@@ -93,7 +93,7 @@ class RunRecord(Section):
         except ValidationError as error:
             raise ValueError(
                 "\n".join(
-                    f"{'.'.join(str(part) for part in problem['loc'])}: {problem['msg']}, found "
+                    f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}, not "
                     f"{str(problem['input'])[:60]!r}"
                     for problem in error.errors()[:10]
                 )
@@ -105,7 +105,7 @@ class RunRecord(Section):
 
 
 def new_record(**sections: Any) -> RunRecord:
-    """Return the record of a run that starts now, with a new `run_id` and the given sections.
+    """Return the record of a run that starts now, with a new `run_id` and these sections.
 
     Raises TypeError for a section that no record has.
     """
@@ -123,10 +123,10 @@ def now() -> str:
 def write_record(record: RunRecord, run_dir: str | os.PathLike[str]) -> Path:
     """Write `run.json`, atomically, without secrets and as pure JSON; return its path.
 
-    Nothing in a record makes this refuse: what JSON cannot hold is written as text or null, and
-    `notes` says so. Raises RunFolderError when the folder cannot be written.
+    Values that JSON cannot hold are written as text or null, with a line in `notes`. Raises
+    RunFolderError when the folder cannot be written.
     """
-    content, notes = as_json(record.to_json())
+    content, notes = as_json_with_notes(record.to_json())
     content["notes"] = list(dict.fromkeys([*content["notes"], *notes]))
     path = Path(run_dir) / RECORD_NAME
     atomic_write_json(path, redact_secrets(content))
@@ -151,24 +151,24 @@ def load_record(run_dir: str | os.PathLike[str]) -> RunRecord:
         raise RunFolderError(f"{path} cannot be read: {error.strerror or error}.") from error
     except ValueError as error:
         raise RunFolderError(
-            f"{path} is damaged ({error}). It is always written whole, so something else changed "
-            "it: restore it from a copy, or train again in another folder."
+            f"{path} is damaged ({error}). It is always written completely, so another program "
+            "changed it: restore it from a copy, or train again in another folder."
         ) from error
     if not isinstance(content, dict) or content.get("schema") != SCHEMA:
         schema = content.get("schema") if isinstance(content, dict) else type(content).__name__
         raise RunFolderError(
             f"{path} has schema {schema!r}; this hf-rlhf reads schema {SCHEMA}. Use the version of "
-            "hf-rlhf that made the folder."
+            "hf-rlhf that wrote it."
         )
     try:
         return RunRecord.from_json(content)
     except ValueError as error:
-        listed = "".join(f"\n  - {line}" for line in str(error).splitlines())
-        raise RunFolderError(f"{path} does not fit the record's schema:{listed}") from error
+        lines = "".join(f"\n  - {line}" for line in str(error).splitlines())
+        raise RunFolderError(f"{path} does not fit the record's schema:{lines}") from error
 
 
 def run_of_merged(model: str | os.PathLike[str]) -> Path | None:
     """Return the run folder whose merged weights lie in the folder `model`, or None."""
     folder = Path(model).resolve()
-    run = folder.parent
-    return run if folder.name == "merged" and (run / RECORD_NAME).is_file() else None
+    is_merged = folder.name == "merged" and (folder.parent / RECORD_NAME).is_file()
+    return folder.parent if is_merged else None

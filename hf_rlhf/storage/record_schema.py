@@ -10,7 +10,7 @@ Number = int | float
 
 
 class Section(BaseModel):
-    """A part of the record: what is missing is null or empty, unknown fields are preserved."""
+    """A section of the record: missing fields are null or empty, unknown ones are preserved."""
 
     model_config = ConfigDict(
         extra="allow", populate_by_name=True, protected_namespaces=(), use_attribute_docstrings=True
@@ -21,11 +21,11 @@ class Section(BaseModel):
     def _null_is_missing(cls, content: Any) -> Any:
         if not isinstance(content, Mapping):
             return content
-        known = {field.serialization_alias or name for name, field in cls.model_fields.items()}
-        return {k: v for k, v in content.items() if v is not None or k not in known}
+        keys = {field.serialization_alias or name for name, field in cls.model_fields.items()}
+        return {k: v for k, v in content.items() if v is not None or k not in keys}
 
     def to_json(self) -> dict[str, Any]:
-        """Return the section as `run.json` has it; values that are no JSON are left as they are."""
+        """Return the section as in `run.json`; values that are not JSON are left as they are."""
         return self.model_dump(by_alias=True, warnings=False)
 
 
@@ -49,16 +49,16 @@ class Component(Provenance):
 
 
 class MethodSection(Section):
-    """What the trainer says of its method (`hf_rlhf.contracts.Method`)."""
+    """The trainer's method (`hf_rlhf.contracts.Method`)."""
 
     name: str | None = None
     tags: list[str] = []
     citations: list[str] = []
     summary: str | None = None
     step: str | None = None
-    """What a step is: `optimizer step`."""
+    """The unit of training, such as `optimizer step`."""
     facts: dict[str, str] = {}
-    """The trainer's own lines of the card's training setup, as Markdown by title."""
+    """Lines of the trainer's for the card's training setup, as Markdown by title."""
 
 
 class ConfigFile(Section):
@@ -69,7 +69,7 @@ class ConfigFile(Section):
 
 
 class ModelSection(Section):
-    """The model that is trained, and what it was made from."""
+    """The trained model and its base."""
 
     base: str | None = None
     """As in the run file: a Hub id, a folder, or package://PACKAGE/FOLDER."""
@@ -91,7 +91,7 @@ class ModelSection(Section):
     saved: list[str] | None = None
     """Which of `adapter` and `merged` the run folder holds."""
     identity: dict[str, Json] | None = None
-    """What `hf_rlhf.models.fingerprint` says of the base."""
+    """Of the base, by `hf_rlhf.models.fingerprint`."""
     parameters: int | None = None
     """Of the model that is published."""
     trainable_parameters: int | None = None
@@ -182,7 +182,7 @@ class TrainingSection(Section):
     history: list[dict[str, Json]] = []
     """One entry per logged step: `step` and metrics."""
     report: dict[str, Json] = {}
-    """What the trainer reports beside its log, by title."""
+    """The trainer's reports beside its log, by title."""
     peak_memory: dict[str, Json] | None = None
     """`bytes`, and `of` what."""
 
@@ -196,7 +196,7 @@ class Session(Section):
     from_step: int | None = None
     to_step: int | None = None
     changed: list[str] = []
-    """What of the environment differs from the first session's: `field: then -> now`."""
+    """Differences of the environment from the first session's: `field: then -> now`."""
 
 
 class Estimate(Section):
@@ -223,7 +223,7 @@ class EvaluationSection(Section):
     method: str | None = None
     """How the intervals were computed."""
     metrics: dict[str, str] = {}
-    """What a metric measures."""
+    """Metric -> what it measures."""
     benchmarks: list[dict[str, Json]] = []
     """Results for the Hub's leaderboards (fields of `huggingface_hub.EvalResultEntry`)."""
 
@@ -275,7 +275,7 @@ class Environment(Section):
 
 
 class Author(Section):
-    """What no machine can know: the `card` section of the run file."""
+    """Facts that only the author knows: the `card` section of the run file."""
 
     title: str | None = None
     intended_use: str | None = None

@@ -1,10 +1,10 @@
-"""Take secrets out of what is about to be written."""
+"""Find secrets, and take them out of values that are about to be written."""
 
 import base64
 import json
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote, quote_plus, unquote
 
@@ -66,22 +66,22 @@ _PATTERNS = (
 
 
 def redact_secrets(value: Any) -> Any:
-    """Return a copy of nested JSON, or of a text, without secrets; keys are scrubbed too.
+    """Return a copy of nested JSON or of a text without secrets, in keys and values.
 
-    Removed: the value of each environment variable whose name says that it is secret, Hub and
-    API tokens by their form, user names, passwords and signatures in URLs, and the values of
-    fields and command-line flags that hold a secret by their name (`hub_token`, `--api_key`).
+    Removed: the values of environment variables with a name like TOKEN or KEY, Hub and API tokens
+    by their form, user names, passwords and signatures in URLs, and the values of fields and
+    command-line flags that hold a secret by their name (`hub_token`, `--api_key`).
     """
     return _scrubber(_environment_secrets())(value)
 
 
-def find_secrets(content: bytes, known: Mapping[str, str] | None = None) -> list[str]:
-    """Return the names of the secrets that stand in `content`, never their values.
+def find_secrets(content: bytes, secrets: Mapping[str, str] | None = None) -> list[str]:
+    """Return the names of the secrets in `content`, never their values.
 
-    Looked for: the values of secret environment variables, those of `known` (name to value), and
+    These are the values of secret environment variables, those of `secrets` (name to value), and
     tokens of the Hub and of other services by their form.
     """
-    by_name = {**secret_variables(), **(known or {})}
+    by_name = {**secret_variables(), **(secrets or {})}
     names = [
         name
         for name, value in sorted(by_name.items())
@@ -94,12 +94,20 @@ def find_secrets(content: bytes, known: Mapping[str, str] | None = None) -> list
     return names
 
 
-def misplaced_secret(path: Sequence[str | int], value: Any) -> str | None:
-    """Return the problem with a run-file value that is a secret, without the value.
+def misplaced_secrets(
+    leaves: Iterable[tuple[tuple[str | int, ...], Any]],
+) -> list[tuple[tuple[str | int, ...], str]]:
+    """Return the path of each run-file value that is a secret, and the problem, without the value.
 
-    `path` are the keys that lead to it. A field holds a secret if its name says so, or that of one
-    above it. Labels of judges are free; where the name of a variable belongs, a key is often put.
+    `leaves` are values with the keys that lead to them. A field holds a secret by its name, or by
+    that of a field above it. Labels of judges may be anything. `api_key_env` often holds the key
+    itself, where the name of a variable belongs.
     """
+    problems = ((path, _misplaced_secret(path, value)) for path, value in leaves)
+    return [(path, problem) for path, problem in problems if problem]
+
+
+def _misplaced_secret(path: Sequence[str | int], value: Any) -> str | None:
     if value is None or isinstance(value, bool) or value == "":
         return None
     if path[-1] == _VARIABLE_FIELD and not _names_variable(value):
@@ -126,17 +134,14 @@ def _names_secret(field: str) -> bool:
 
 
 def secret_variables() -> dict[str, str]:
-    """Return the environment variables that hold a secret, with its value.
-
-    Those whose name says so, and those whose value is an address with a password.
-    """
-    result = {
-        name: value.strip() for name, value in os.environ.items() if _SECRET_VARIABLE.search(name)
-    }
+    """Return name -> secret of the variables with a secret name, or with a password in a URL."""
+    secrets = {}
     for name, value in os.environ.items():
-        if name not in result and (match := _IN_URL.search(value)):
-            result[name] = unquote(match[1])
-    return {name: value for name, value in result.items() if len(value) >= SHORTEST}
+        if _SECRET_VARIABLE.search(name):
+            secrets[name] = value.strip()
+        elif match := _IN_URL.search(value):
+            secrets[name] = unquote(match[1])
+    return {name: secret for name, secret in secrets.items() if len(secret) >= SHORTEST}
 
 
 def _environment_secrets() -> list[str]:
@@ -168,12 +173,12 @@ def _scrubber(secrets: list[str]) -> Callable[[Any], Any]:
         if isinstance(value, Mapping):
             return {
                 clean(key) if isinstance(key, str) else key: (
-                    REDACTED if _holds_secret(key, item) else walk(item)
+                    REDACTED if _holds_secret(key, entry) else walk(entry)
                 )
-                for key, item in value.items()
+                for key, entry in value.items()
             }
         if isinstance(value, (list, tuple)):
-            return _without_flag_values([walk(item) for item in value])
+            return _without_flag_values([walk(entry) for entry in value])
         return value
 
     return walk
@@ -183,17 +188,17 @@ def _holds_secret(key: Any, value: Any) -> bool:
     return isinstance(key, str) and isinstance(value, str) and bool(value) and _names_secret(key)
 
 
-def _without_flag_values(items: list[Any]) -> list[Any]:
+def _without_flag_values(words: list[Any]) -> list[Any]:
     """Redact `--judges.main.api_key VALUE` and `--api_key=VALUE` in a command line."""
-    result: list[Any] = []
+    redacted: list[Any] = []
     after_flag = False
-    for item in items:
-        if after_flag and isinstance(item, str):
-            result.append(REDACTED)
+    for word in words:
+        if after_flag and isinstance(word, str):
+            redacted.append(REDACTED)
             after_flag = False
             continue
-        name, equals, _ = item.partition("=") if isinstance(item, str) else ("", "", "")
+        name, equals, _ = word.partition("=") if isinstance(word, str) else ("", "", "")
         is_flag = name.startswith("--") and _names_secret(name.lstrip("-").rpartition(".")[2])
-        result.append(f"{name}={REDACTED}" if is_flag and equals else item)
+        redacted.append(f"{name}={REDACTED}" if is_flag and equals else word)
         after_flag = is_flag and not equals
-    return result
+    return redacted

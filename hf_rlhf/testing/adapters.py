@@ -1,4 +1,4 @@
-"""`check_dataset`: splits that TRL can train on, the same every time, and errors with a place."""
+"""`check_dataset`: splits that TRL can train on, always the same; errors name file and row."""
 
 import inspect
 import json
@@ -30,7 +30,7 @@ _ROWS_READ = 50
 
 @dataclass
 class DatasetCase:
-    """An adapter to be checked, and what it is called with."""
+    """An adapter to be checked, and the arguments it is called with."""
 
     adapter: Any
     arguments: Mapping[str, Any] = field(default_factory=dict)
@@ -42,12 +42,8 @@ class DatasetCase:
     def parameters(self) -> Mapping[str, inspect.Parameter]:
         """The adapter's parameters. Raises Unusable if it cannot be called."""
         if not callable(self.adapter):
-            fail(
-                f"{self.adapter!r} cannot be called.",
-                "a function with typed keyword arguments that returns a DatasetDict.",
-                "name the function itself.",
-                Unusable,
-            )
+            cure = "pass a function that returns a DatasetDict."
+            fail(f"{self.adapter!r} cannot be called.", cure, kind=Unusable)
         return inspect.signature(self.adapter).parameters
 
     def call(self, arguments: Mapping[str, Any]) -> Any:
@@ -62,78 +58,71 @@ class DatasetCase:
         return self.adapter(**{"tokenizer": self.tokenizer, **arguments})
 
     def load(self) -> Loaded:
-        """Return what the adapter gives. Raises Unusable if that is nothing to train on."""
+        """Return what the adapter loads. Raises Unusable if that is nothing to train on."""
         from datasets import DatasetDict
 
         try:
-            created = self.call(self.arguments)
+            output = self.call(self.arguments)
         except Exception as error:  # noqa: BLE001 - plugin code may raise anything
             fail(
                 f"it raised {type(error).__name__}: {error}.",
-                "a DatasetDict for good arguments.",
                 "pass arguments={...} with which it can work.",
-                Unusable,
+                kind=Unusable,
+                expected="a DatasetDict for good arguments.",
             )
-        loaded = created if isinstance(created, Loaded) else Loaded(created)
+        loaded = output if isinstance(output, Loaded) else Loaded(output)
         if not isinstance(loaded.dataset, DatasetDict):
             fail(
-                f"it returned {type(created).__name__}.",
-                "a DatasetDict, or hf_rlhf.contracts.Loaded with one and a report.",
+                f"it returned {type(output).__name__}.",
                 "return DatasetDict(train=..., test=...).",
-                Unusable,
+                kind=Unusable,
+                expected="a DatasetDict, or hf_rlhf.contracts.Loaded with one and a report.",
             )
-        if "train" not in loaded.dataset or not all(len(rows) for rows in loaded.dataset.values()):
-            sizes = {name: len(rows) for name, rows in loaded.dataset.items()}
+        sizes = {name: len(rows) for name, rows in loaded.dataset.items()}
+        if "train" not in sizes or not all(sizes.values()):
             fail(
                 f"its splits have these numbers of rows: {sizes}.",
-                "a split `train`, and no split without rows.",
                 "leave an empty split out.",
-                Unusable,
+                kind=Unusable,
+                expected="a split `train`, and no split without rows.",
             )
         return loaded
 
     @cached_property
     def loaded(self) -> Loaded:
-        """What the adapter gave the first time."""
+        """What the adapter loaded the first time."""
         return self.load()
 
 
 def has_typed_arguments(case: DatasetCase) -> None:
-    """A docstring, and a type for each argument: a run file is checked against them."""
+    """A docstring for `hf-rlhf describe`, and typed keyword arguments: run files are checked."""
     if not inspect.getdoc(case.adapter):
-        fail(
-            "it has no docstring.",
-            "what is read and which columns come out, for `hf-rlhf describe`.",
-            "write one.",
-        )
+        fail("it has no docstring.", "write what it reads and which columns come out.")
     for name, parameter in case.parameters.items():
         if name == "tokenizer":
             continue
         by_name = parameter.kind in (parameter.KEYWORD_ONLY, parameter.POSITIONAL_OR_KEYWORD)
         if not by_name or parameter.annotation is parameter.empty:
             fail(
-                f"its parameter `{parameter}` has no type, or cannot be given by name.",
-                "typed keyword arguments, against which run files are checked.",
+                f"its parameter `{parameter}` has no type, or cannot be passed by name.",
                 f"write `{name}: str`, or the type that it has; no * or **.",
             )
 
 
 def gives_splits(case: DatasetCase) -> None:
-    """A DatasetDict with rows in `train`, the same columns in every split, and what was asked."""
+    """The same columns and types in every split, and the columns that rewards name."""
     splits = case.loaded.dataset
     features = {name: rows.features for name, rows in splits.items()}
     odd = [name for name in features if features[name] != features["train"]]
     if odd:
         fail(
             f"split {odd[0]!r} has {features[odd[0]]}, train has {features['train']}.",
-            "the same columns and types in every split.",
-            "build all splits by the same function, or give Dataset.from_list its `features`.",
+            "build all splits by the same function, or pass `features` to Dataset.from_list.",
         )
     if missing := sorted(set(case.columns) - set(features["train"])):
         fail(
             f"it lacks the column{'s' * (len(missing) > 1)} {', '.join(missing)}; it has "
             f"{', '.join(features['train'])}.",
-            "the columns that rewards name as parameters.",
             "add them to each row.",
         )
 
@@ -144,116 +133,108 @@ def is_in_a_trl_format(case: DatasetCase) -> None:
     if not any(names >= set(format) for format in FORMATS):
         fail(
             f"its columns are {', '.join(sorted(names))}.",
-            "one of " + "; ".join(" and ".join(format) for format in FORMATS) + ".",
             "for GRPO, make a column `prompt`: a list of messages, or a text.",
+            expected="one of " + "; ".join(" and ".join(format) for format in FORMATS) + ".",
         )
     for split, rows in case.loaded.dataset.items():
         for number in range(min(len(rows), _ROWS_READ)):
             for name in sorted(names & _TEXTS):
-                _check_text(rows[number][name], name, f"row {number} of {split}")
+                value = rows[number][name]
+                if not _is_text(value, name):
+                    fail(
+                        f"row {number} of {split}: {name} is {str(value)[:80]!r}.",
+                        "drop rows without a question, and count them in the report.",
+                        expected='a text, or messages [{"role": "user", "content": "..."}]; a '
+                        "prompt is not empty and does not end with the assistant's turn.",
+                    )
 
 
-def _check_text(value: Any, name: str, where: str) -> None:
+def _is_text(value: Any, name: str) -> bool:
     if isinstance(value, str):
-        # A completion may be empty; what the model is asked may not.
-        good = bool(value.strip()) or name not in ("prompt", "text")
-    else:
-        good = bool(value) and all(
-            isinstance(turn, Mapping)
-            and isinstance(turn.get("role"), str)
-            and isinstance(turn.get("content"), (str, list, type(None)))
-            for turn in value
-        )
-        if good and name == "prompt":
-            good = value[-1]["role"] != "assistant" and bool(text_of(value).strip())
-    if not good:
-        fail(
-            f"{where}: {name} is {str(value)[:80]!r}.",
-            'a text, or messages [{"role": "user", "content": "..."}]; a prompt is not empty and '
-            "does not end with the assistant's turn.",
-            "drop rows without a question, and count them in the report.",
-        )
+        # A completion may be empty; a prompt may not.
+        return bool(value.strip()) or name not in ("prompt", "text")
+    good = bool(value) and all(
+        isinstance(turn, Mapping)
+        and isinstance(turn.get("role"), str)
+        and isinstance(turn.get("content"), (str, list, type(None)))
+        for turn in value
+    )
+    if good and name == "prompt":
+        return value[-1]["role"] != "assistant" and bool(text_of(value).strip())
+    return good
 
 
 def is_deterministic(case: DatasetCase) -> None:
-    """Two calls give the same rows and report: every process calls for itself."""
+    """Two calls give the same rows and report: every process, and a resumed run, loads anew."""
     again = case.load()
     for split, rows in case.loaded.dataset.items():
         other = again.dataset.get(split)
         if other is None or rows.to_list() != other.to_list():
             fail(
                 f"split {split!r} differs between two calls with the same arguments.",
-                "the same rows in the same order: every process loads for itself, and a resumed "
-                "run loads again.",
                 "draw by random.Random(seed); sort what comes from a set or a folder.",
             )
     if case.loaded.report != again.report:
         fail(
             "its report differs between two calls with the same arguments.",
-            "the same report for the same data.",
             "report no times and no temporary paths.",
         )
 
 
-def holds_out_what_it_says(case: DatasetCase) -> None:
-    """No prompt of another split stands in `train`."""
+def splits_do_not_overlap(case: DatasetCase) -> None:
+    """No prompt of another split is in `train`, or the evaluation measures memory."""
     splits = case.loaded.dataset
-    name = next(
-        (name for name in ("prompt", "messages", "text") if name in splits["train"].column_names),
-        None,
-    )
+    columns = set(splits["train"].column_names)
+    name = next((name for name in ("prompt", "messages", "text") if name in columns), None)
     if name is None:
         return
-    visited = {text_of(value) for value in splits["train"][name]}
+    trained = {text_of(value) for value in splits["train"][name]}
     for split, rows in splits.items():
-        both = 0 if split == "train" else sum(text_of(value) in visited for value in rows[name])
+        both = 0 if split == "train" else sum(text_of(value) in trained for value in rows[name])
         if both:
             fail(
                 f"{both} of {len(rows)} rows of {split!r} have a {name} that is in train too.",
-                "held-out rows that are not trained on, or the evaluation measures memory.",
                 "split by question, not by row.",
             )
 
 
 def reports_in_json(case: DatasetCase) -> None:
-    """The report goes to the record and the card as JSON."""
+    """The report is JSON, for the record and the card: texts, finite numbers, lists, mappings."""
     try:
         json.dumps(case.loaded.report, allow_nan=False)
     except (TypeError, ValueError) as error:
         fail(
             f"its report is not JSON: {error}.",
-            "texts, finite numbers, lists and mappings with texts as keys.",
             "turn paths into str(path), numpy numbers into float(number).",
         )
 
 
-def says_what_is_wrong_with_a_file(case: DatasetCase) -> None:
-    """Errors are hf_rlhf's, and name the file, and the row that is bad."""
+def names_bad_files_and_rows(case: DatasetCase) -> None:
+    """Errors are those of hf_rlhf.errors, and name the file, and the row that is bad."""
     bad = list(case.bad)
     if "path" in case.parameters and "path" in case.arguments:
         missing = str(Path(tempfile.gettempdir(), "no-such-folder", "no-such-file.jsonl"))
         bad.append(({"path": missing}, "no-such-file.jsonl"))
-    for changed, must_say in bad:
+    for changed, text in bad:
         try:
             case.call({**case.arguments, **changed})
         except HfRlhfError as error:
-            if must_say not in str(error):
+            if text not in str(error):
                 fail(
-                    f"with {changed} it says {str(error)!r}.",
-                    f"a message that says {must_say!r}: the file, the row, the field.",
+                    f"with {changed} the error is {str(error)!r}.",
                     "begin the message with `row.where` of hf_rlhf.data.sources.",
+                    expected=f"a message that contains {text!r}: the file, the row, the field.",
                 )
         except Exception as error:  # noqa: BLE001 - plugin code may raise anything
             fail(
                 f"with {changed} it raised {type(error).__name__}: {error}.",
-                "an error of hf_rlhf.errors, which the command line prints plainly.",
                 "raise DataError, or read with hf_rlhf.data.sources.read_rows, which does.",
             )
         else:
             fail(
                 f"with {changed} it raised nothing.",
-                f"DataError that says {must_say!r}.",
                 "check each row, or drop it and count it in the report.",
+                expected=f"DataError that contains {text!r}.",
             )
 
 
@@ -267,9 +248,9 @@ DATASET_CHECKS: tuple[Check, ...] = (
     gives_splits,
     is_in_a_trl_format,
     is_deterministic,
-    holds_out_what_it_says,
+    splits_do_not_overlap,
     reports_in_json,
-    says_what_is_wrong_with_a_file,
+    names_bad_files_and_rows,
     light,
 )
 
@@ -283,13 +264,13 @@ def check_dataset(
     tokenizer: Any = None,
     skip: Collection[str] = (),
 ) -> None:
-    """Check that a dataset adapter gives what runs need.
+    """Check that a dataset adapter loads what runs need.
 
     Args:
         adapter: the function.
-        arguments: with which it works, as a run file would give them.
+        arguments: with which it works, as in a run file.
         columns: that must be there beside TRL's own.
-        bad: (arguments to change, what the error must say), for data that cannot be used. Where
+        bad: (arguments to change, text in the error), for data that cannot be used. Where
             `arguments` has a `path`, a file that is missing is tried in any case.
         tokenizer: for an adapter with that parameter; that of `make_tiny_policy` by default.
         skip: names of checks to leave out; say why beside it.
@@ -298,5 +279,4 @@ def check_dataset(
         AssertionError: with everything that is wrong.
     """
     case = DatasetCase(adapter, arguments or {}, columns, bad, tokenizer)
-    title = getattr(adapter, "__name__", type(adapter).__name__)
-    run_checks(f"dataset {title}", case, DATASET_CHECKS, skip)
+    run_checks("dataset", adapter, case, DATASET_CHECKS, skip)

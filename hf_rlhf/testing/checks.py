@@ -1,44 +1,65 @@
-"""How a list of checks is run on a component, and how what they find is said."""
+"""How checks are run on a component, and how their failures are reported.
 
+A check takes a case, which holds the component and what it is tried on, and raises Unmet. Its
+docstring is the rule, and its name is what `skip` names.
+"""
+
+import inspect
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, NoReturn
 
 Check = Callable[[Any], None]
-"""Takes the case of one component; raises Unmet. Its name is what `skip` names."""
 
 
 class Unmet(AssertionError):
-    """One expectation is not met."""
+    """A rule is not kept."""
+
+    def __init__(self, problem: str, expected: str = "", cure: str = "") -> None:
+        super().__init__(problem)
+        self.expected, self.cure = expected, cure
 
 
 class Unusable(Unmet):
-    """It is not met so badly that the checks which follow would only repeat it."""
+    """It is broken so badly that the checks which follow would only repeat it."""
 
 
-def fail(what: str, expected: str, cure: str, kind: type[Unmet] = Unmet) -> NoReturn:
-    """Raise `kind`, with what was seen, what is expected, and what to do."""
-    raise kind(f"{what} Expected: {expected} Cure: {cure}")
+def fail(problem: str, cure: str, *, kind: type[Unmet] = Unmet, expected: str = "") -> NoReturn:
+    """Raise `kind`. `expected` is by default the rule in the docstring of the check that runs."""
+    raise kind(problem, expected, cure)
 
 
-def run_checks(title: str, case: Any, checks: Sequence[Check], skip: Collection[str] = ()) -> None:
-    """Run every check on a case. Raises AssertionError that lists all that are not met.
+def run_check(check: Check, case: Any) -> None:
+    """Run one check. Raises Unmet with what was observed, what is expected, and the cure."""
+    try:
+        check(case)
+    except Unmet as unmet:
+        rule = " ".join((inspect.getdoc(check) or "").split())
+        expected = unmet.expected or rule
+        raise type(unmet)(f"{unmet} Expected: {expected} Cure: {unmet.cure}") from unmet.__cause__
+
+
+def run_checks(
+    kind: str, component: Any, case: Any, checks: Sequence[Check], skip: Collection[str]
+) -> None:
+    """Run every check on a case. Raises AssertionError that lists all failures.
 
     Raises ValueError for a name in `skip` that no check has.
     """
-    known = [name_of(check) for check in checks]
-    if unknown := sorted(set(skip) - set(known)):
-        raise ValueError(f"no check is named {', '.join(unknown)}; there are: {', '.join(known)}")
+    names = [name_of(check) for check in checks]
+    if unknown := sorted(set(skip) - set(names)):
+        raise ValueError(f"no check is named {', '.join(unknown)}; there are: {', '.join(names)}")
     failures = []
-    requested = [check for check in checks if name_of(check) not in skip]
-    for check in requested:
+    selected = [check for check in checks if name_of(check) not in skip]
+    for check in selected:
         try:
-            check(case)
+            run_check(check, case)
         except Unmet as unmet:
             failures.append(f"  - {name_of(check)}: {unmet}")
             if isinstance(unmet, Unusable):
                 break
     if failures:
-        head = f"{title} fails {len(failures)} of {len(requested)} checks:"
+        name = getattr(component, "__name__", type(component).__name__)
+        head = f"{kind} {name} fails {len(failures)} of {len(selected)} checks:"
         raise AssertionError("\n".join([head, *failures]))
 
 

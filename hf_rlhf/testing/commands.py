@@ -21,8 +21,8 @@ class CommandCase:
 
     def call(self, argv: Sequence[str]) -> tuple[Any, str]:
         """Return the exit status, as `hf-rlhf` would have it, and what was printed."""
-        string_io = io.StringIO()
-        with contextlib.redirect_stdout(string_io), contextlib.redirect_stderr(string_io):
+        output = io.StringIO()
+        with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
             try:
                 status: Any = self.main(list(argv))
             except SystemExit as exit:
@@ -33,39 +33,33 @@ class CommandCase:
             except Exception as error:  # noqa: BLE001 - plugin code may raise anything
                 fail(
                     f"{list(argv)} raised {type(error).__name__}: {error}.",
-                    "an exit status, or an error of hf_rlhf.errors, which is printed plainly.",
                     "raise HfRlhfError with the cause and the cure.",
-                    Unusable,
+                    kind=Unusable,
+                    expected="an exit status, or an error of hf_rlhf.errors.",
                 )
-        return status, string_io.getvalue()
+        return status, output.getvalue()
 
 
 def has_help(case: CommandCase) -> None:
     """A docstring for `hf-rlhf --help`, and `--help` of its own that exits with 0."""
     if not inspect.getdoc(case.main):
-        fail(
-            "it has no docstring.",
-            "one whose first line `hf-rlhf --help` can show.",
-            'write """Say what it does."""',
-        )
+        fail("it has no docstring.", 'write """Say what it does."""')
     status, text = case.call(["--help"])
     if status not in (0, None) or "usage" not in text.lower():
         fail(
             f"`--help` ends with {status} and prints {text[:60]!r}.",
-            "usage on stdout and exit status 0.",
             "parse `argv` with argparse.ArgumentParser(prog='hf-rlhf NAME').",
         )
 
 
-def refuses_what_it_does_not_know(case: CommandCase) -> None:
-    """An unknown option is an error with a message, not a traceback, and not ignored."""
+def refuses_unknown_options(case: CommandCase) -> None:
+    """An unknown option is an error with a message that names it and exit status 2."""
     status, text = case.call([*(case.argv or ()), "--no-such-option"])
     # Without working arguments, the first complaint may be about one that is missing.
     has_name = case.argv is None or "no-such-option" in text
     if status in (0, None) or not has_name:
         fail(
             f"`--no-such-option` ends with {status} and prints {text[:60]!r}.",
-            "a message that names it, and exit status 2.",
             "use parse_args, not parse_known_args.",
         )
 
@@ -78,7 +72,6 @@ def returns_a_status(case: CommandCase) -> None:
     if type(status) is not int or status != 0:
         fail(
             f"{list(case.argv)} ends with {status!r} and prints {text[:200]!r}.",
-            "0, the exit status.",
             "return 0 at the end; return 1 for what failed.",
         )
 
@@ -88,12 +81,7 @@ def light(case: CommandCase) -> None:
     light_import(case.main)
 
 
-COMMAND_CHECKS: tuple[Check, ...] = (
-    has_help,
-    refuses_what_it_does_not_know,
-    returns_a_status,
-    light,
-)
+COMMAND_CHECKS: tuple[Check, ...] = (has_help, refuses_unknown_options, returns_a_status, light)
 
 
 def check_command(
@@ -102,7 +90,7 @@ def check_command(
     *,
     skip: Collection[str] = (),
 ) -> None:
-    """Check that a verb takes arguments and returns an exit status as `hf-rlhf` expects.
+    """Check that a verb accepts arguments and returns an exit status, as `hf-rlhf` expects.
 
     Args:
         main: the function, called as `main(argv)`.
@@ -112,5 +100,4 @@ def check_command(
     Raises:
         AssertionError: with everything that is wrong.
     """
-    title = getattr(main, "__name__", type(main).__name__)
-    run_checks(f"command {title}", CommandCase(main, argv), COMMAND_CHECKS, skip)
+    run_checks("command", main, CommandCase(main, argv), COMMAND_CHECKS, skip)

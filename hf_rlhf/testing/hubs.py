@@ -7,7 +7,7 @@ _SECRETS = ("TOKEN", "KEY", "SECRET", "PASSW")
 
 
 def forget_secrets(monkeypatch: Any) -> None:
-    """Take out of the environment whatever is named like a token, key, secret or password.
+    """Remove variables named like a token, key, secret or password from the environment.
 
     `monkeypatch` is pytest's, which puts all of it back, here and below.
     """
@@ -17,7 +17,7 @@ def forget_secrets(monkeypatch: Any) -> None:
 
 
 def use_hub(monkeypatch: Any, url: str, *, token: str = "any-token-will-do") -> None:
-    """Have this process ask the Hub at `url`, as HF_ENDPOINT would, set before it began."""
+    """Have this process use the Hub at `url`, as HF_ENDPOINT would, set before it began."""
     from huggingface_hub import constants
 
     monkeypatch.setenv("HF_TOKEN", token)

@@ -7,15 +7,15 @@ import sys
 from pathlib import Path
 
 
-def launch_environment(**given: str) -> dict[str, str]:
-    """Return the environment of a process to launch: this one's, its Python's commands found first.
+def launch_environment(**variables: str) -> dict[str, str]:
+    """Return the environment of a process to launch: this one's, with its Python first in PATH.
 
-    What an outer launch says of its processes and ports is left out, and the token of the Hub.
+    The variables of an outer launch, for its processes and ports, and the Hub's token are left out.
     """
-    left_out = ("ACCELERATE_", "MASTER_", "HF_TOKEN")
-    own = {name: value for name, value in os.environ.items() if not name.startswith(left_out)}
-    path = f"{Path(sys.executable).parent}{os.pathsep}{own.get('PATH', '')}"
-    return {**own, "PATH": path, **given}
+    omitted = ("ACCELERATE_", "MASTER_", "HF_TOKEN")
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(omitted)}
+    path = f"{Path(sys.executable).parent}{os.pathsep}{inherited.get('PATH', '')}"
+    return {**inherited, "PATH": path, **variables}
 
 
 def lacking(configuration: str) -> str:

@@ -16,7 +16,7 @@ def minimal_rows(columns: Collection[str] = ()) -> "DatasetDict":
     """Return 8 rows to train on and 4 held out: `prompt` as messages, `completion`, `answer`.
 
     In place of `completion` there are `chosen` and `rejected`, or `messages` alone, if those are
-    among `columns`: what a trainer says that it cannot do without.
+    among `columns`, those that a trainer requires.
     """
     from datasets import Dataset, DatasetDict
 
@@ -27,35 +27,36 @@ def minimal_rows(columns: Collection[str] = ()) -> "DatasetDict":
 
 
 def _row(number: int, columns: Collection[str]) -> dict[str, Any]:
-    def said(text: str) -> list[dict[str, str]]:
+    def reply(text: str) -> list[dict[str, str]]:
         return [{"role": "assistant", "content": text}]
 
     prompt = [{"role": "user", "content": f"What is {number} + 1?"}]
     answer = str(number + 1)
     if "messages" in columns:
-        return {"messages": [*prompt, *said(answer)]}
+        return {"messages": [*prompt, *reply(answer)]}
     if "chosen" in columns:
-        wrong = said(f"It could be {number}.")
-        return {"prompt": prompt, "chosen": said(answer), "rejected": wrong, "answer": answer}
-    return {"prompt": prompt, "completion": said(answer), "answer": answer}
+        wrong = reply(f"It could be {number}.")
+        return {"prompt": prompt, "chosen": reply(answer), "rejected": wrong, "answer": answer}
+    return {"prompt": prompt, "completion": reply(answer), "answer": answer}
 
 
 @dataclass
 class LetterShare:
-    """Share of the first 64 characters that are ASCII letters: something that can be learned."""
+    """Share of the first 64 characters that are ASCII letters, which can be learned."""
 
     def __call__(self, prompts: Any, completions: Any, **_: Any) -> list[float]:
         """Return one share per completion."""
         texts = [text_of(completion)[:64] for completion in completions]
         return [
-            sum(sign.isascii() and sign.isalpha() for sign in text) / max(len(text), 1)
+            sum(character.isascii() and character.isalpha() for character in text)
+            / max(len(text), 1)
             for text in texts
         ]
 
 
 def minimal_settings(config: type) -> dict[str, Any]:
     """Return settings for two steps on a CPU, as far as the trainer's Config has them."""
-    wanted = {
+    settings = {
         "max_steps": STEPS,
         "save_strategy": "steps",
         "save_steps": 1,
@@ -69,5 +70,5 @@ def minimal_settings(config: type) -> dict[str, Any]:
         "dataloader_pin_memory": False,
         "seed": 42,
     }
-    known = {item.name for item in fields(config)} if is_dataclass(config) else set()
-    return {name: value for name, value in wanted.items() if name in known}
+    names = {field.name for field in fields(config)} if is_dataclass(config) else set()
+    return {name: value for name, value in settings.items() if name in names}

@@ -1,4 +1,4 @@
-"""What importing a component's module brings with it, looked at from a fresh interpreter."""
+"""Which heavy libraries the import of a component's module brings with it."""
 
 import json
 import subprocess
@@ -11,7 +11,7 @@ from hf_rlhf.testing.checks import fail
 HEAVY = ("torch", "transformers", "trl", "peft", "datasets")
 """Seconds each; `hf-rlhf describe` and `hf-rlhf check` would pay for them."""
 
-_LOOK = """
+_SCRIPT = """
 import importlib, json, sys
 name, path = json.loads(sys.argv[1])
 sys.path[:] = path
@@ -24,30 +24,29 @@ def light_import(component: Any) -> None:
     """Raise Unmet if importing the module that defines `component` imports a heavy library."""
     owner = component if hasattr(component, "__module__") else type(component)
     module = owner.__module__
-    status, text = _looked(module, tuple(sys.path))
+    status, output = _import_anew(module, tuple(sys.path))
     if status:
         fail(
-            f"its module {module!r} does not import in a fresh interpreter: {text}.",
-            "an importable module, since runs load it by name and other processes unpickle it.",
+            f"its module {module!r} does not import in a fresh interpreter: {output}.",
             "put the component into your package, not into a test or a notebook.",
+            expected="an importable module: runs load it by name and other processes unpickle it.",
         )
-    heavy = json.loads(text)
-    if heavy:
+    if heavy := json.loads(output):
         fail(
             f"importing {module!r} imports {', '.join(heavy)}.",
-            "an import that takes milliseconds: `hf-rlhf describe` imports the module.",
             "import them inside the function that needs them; for annotations, under "
             "`if TYPE_CHECKING:`.",
+            expected="an import that takes milliseconds: `hf-rlhf describe` imports the module.",
         )
 
 
 @lru_cache
-def _looked(module: str, path: tuple[str, ...]) -> tuple[int, str]:
+def _import_anew(module: str, path: tuple[str, ...]) -> tuple[int, str]:
     done = subprocess.run(
-        [sys.executable, "-c", _LOOK, json.dumps([module, path]), *HEAVY],
+        [sys.executable, "-c", _SCRIPT, json.dumps([module, path]), *HEAVY],
         capture_output=True,
         text=True,
         check=False,
     )
-    message = done.stderr if done.returncode else done.stdout
-    return done.returncode, message.strip().splitlines()[-1] if message.strip() else "it exited"
+    output = (done.stderr if done.returncode else done.stdout).strip()
+    return done.returncode, output.splitlines()[-1] if output else "it exited"

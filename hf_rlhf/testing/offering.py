@@ -1,4 +1,4 @@
-"""Offer objects as components, as if an installed package had brought them."""
+"""Offer objects as components, as if an installed package provided them."""
 
 import sys
 import types
@@ -15,7 +15,7 @@ _MODULE = "hf_rlhf_offered"
 
 
 class _Package:
-    """As much of a distribution as the registry looks at."""
+    """The attributes of a distribution that the registry reads."""
 
     requires: tuple[str, ...] = ()
     metadata = Message()
@@ -26,7 +26,7 @@ class _Package:
 
 @contextmanager
 def offering(kinds: Mapping[str, Mapping[str, Any]], *, package: str = "acme") -> Iterator[None]:
-    """Offer components under their names in this process, beside what is installed.
+    """Register components by name in this process, in addition to installed ones.
 
         with offering({"rewards": {"brevity": Brevity}}):
             train(config={..., "rewards": [{"name": "brevity"}]})

@@ -1,4 +1,4 @@
-"""The plainest trainer there is: TRL's GRPO as a component, for tests that need some trainer."""
+"""The plainest trainer: TRL's GRPO as a component, for tests that need any trainer."""
 
 from typing import Self
 

@@ -46,10 +46,10 @@ def scripted_judge() -> Callable[..., Any]:
 
 @pytest.fixture
 def minimal_run(offer: Callable[..., None], tiny_policy: Path, tmp_path: Path) -> dict[str, Any]:
-    """Return a run of two GRPO steps on a CPU; change it to try a component in it, by name.
+    """Return a run file of two GRPO steps on a CPU; change it to try a component by its name.
 
     Its dataset `minimal_rows` has the columns prompt, completion and answer; its reward is
-    `letter_share`, its trainer `plain_grpo`. Those three names are there in this process only.
+    `letter_share`, its trainer `plain_grpo`. The three names exist in this process only.
     """
     from hf_rlhf.testing.minimal import LetterShare, minimal_rows, minimal_settings
     from hf_rlhf.testing.plain import PlainGRPO

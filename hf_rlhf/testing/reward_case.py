@@ -1,9 +1,9 @@
-"""A reward under test: how it is made, and what it is tried on."""
+"""A reward under test: its instances, and the rows it is tried on."""
 
 import copy
 import inspect
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -24,7 +24,7 @@ COMPLETIONS: tuple[str, ...] = (
     "Größe: 4,5 % — 磨坊建于一九二五年。 🏭\N{ZERO WIDTH SPACE}\N{REPLACEMENT CHARACTER}",
     "word " * 1500,
 )
-"""What every reward is tried on: nothing, blanks, prose, markup, broken markup, scripts, length."""
+"""Every reward is tried on these: blanks, prose, markup, broken markup, scripts, length."""
 EMPTY = COMPLETIONS[:2]
 TURNS: tuple[list[dict[str, Any]], ...] = (
     [{"role": "assistant", "content": None, "tool_calls": []}],
@@ -41,7 +41,7 @@ PROMPT = "When was the mill built?"
 
 @dataclass
 class RewardCase:
-    """A reward to be checked, and what it is tried on: every completion with every row."""
+    """A reward to be checked, and the rows it is tried on: every completion with every row."""
 
     reward: Any
     """An instance, or a class or function that makes one when called."""
@@ -50,44 +50,60 @@ class RewardCase:
     columns: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     prompt: str = PROMPT
 
-    def made(self, judge: Any = None) -> Any:
-        """Return an instance with the given judge, or a scripted one, where it has such a field.
+    def instance(self, judge: Any = None) -> Any:
+        """Return an instance with the judge, or a scripted one, where it has such a field.
 
-        A bare function stands for itself, so that what it lacks can be said. Raises Unusable.
+        A bare function stands for itself, so that checks can name what it lacks. Raises Unusable.
         """
         judge = judge or ScriptedJudge()
-        target = self.reward
-        if not isinstance(target, type) and is_dataclass(target):
-            fresh = copy.deepcopy(target)
-            return _with_judge(fresh, judge) if has_judge(target) else fresh
-        if _is_factory(target):
-            takes = inspect.signature(target).parameters
-            try:
-                created = target(**({"judge": judge} if "judge" in takes else {}))
-            except Exception as error:  # noqa: BLE001 - plugin code may raise anything
-                fail(
-                    f"it cannot be made: {type(error).__name__}: {error}.",
-                    "a reward, or what makes one when called without arguments.",
-                    "pass an instance: check_reward(MyReward(field=...)).",
-                    Unusable,
-                )
-            own = is_dataclass(created) and has_judge(created) and "judge" not in takes
-            return _with_judge(created, judge) if own else created
-        return target
+        reward = self.reward
+        if not isinstance(reward, type) and is_dataclass(reward):
+            fresh: Any = copy.deepcopy(reward)
+            return replace(fresh, judge=judge) if has_judge(reward) else fresh
+        if not isinstance(reward, type) and not _is_factory(reward):
+            return reward
+        takes_judge = "judge" in inspect.signature(reward).parameters
+        try:
+            fresh = reward(judge=judge) if takes_judge else reward()
+        except Exception as error:  # noqa: BLE001 - plugin code may raise anything
+            fail(
+                f"it cannot be made: {type(error).__name__}: {error}.",
+                "pass an instance: check_reward(MyReward(field=...)).",
+                kind=Unusable,
+                expected="a reward, or what makes one when called without arguments.",
+            )
+        needs_judge = not takes_judge and is_dataclass(fresh) and has_judge(fresh)
+        return replace(fresh, judge=judge) if needs_judge else fresh
 
     @cached_property
     def rows(self) -> tuple[list[str], dict[str, list[Any]]]:
-        """The completions and columns of the whole batch: every completion with every row."""
+        """The completions and columns of the full batch: every completion with every row."""
         lengths = {len(values) for values in self.columns.values()} or {1}
         if len(lengths) > 1 or 0 in lengths:
             raise ValueError(f"columns have {sorted(lengths)} rows; each needs the same, above 0")
         texts = list(dict.fromkeys((*COMPLETIONS, *self.completions)))
-        count = lengths.pop()
         columns = {
             name: [value for value in values for _ in texts]
             for name, values in self.columns.items()
         }
-        return texts * count, columns
+        return texts * lengths.pop(), columns
+
+    def batch(
+        self, order: Sequence[int] | None = None, *, messages: bool = True
+    ) -> tuple[list[Any], list[Any], dict[str, list[Any]]]:
+        """Return prompts, completions and columns of the batch, or of the rows in `order`.
+
+        The columns are copies: a call that changes them disturbs no other check.
+        """
+        texts, columns = self.rows
+        order = range(len(texts)) if order is None else order
+        prompts: list[Any] = [self.prompt] * len(order)
+        completions: list[Any] = [texts[row] for row in order]
+        if messages:
+            prompts = [[{"role": "user", "content": text}] for text in prompts]
+            completions = [[{"role": "assistant", "content": text}] for text in completions]
+        picked = {name: [values[row] for row in order] for name, values in columns.items()}
+        return prompts, completions, copy.deepcopy(picked)
 
     def score(
         self,
@@ -97,72 +113,52 @@ class RewardCase:
         messages: bool = True,
         columns: Mapping[str, list[Any]] | None = None,
     ) -> list[Score]:
-        """Score the batch, or the completions numbered `order`, as a run does. Raises Unusable."""
-        texts, provided = self.rows
-        provided = {**provided, **(columns or {})}
-        order = range(len(texts)) if order is None else order
-        prompts: list[Any] = [self.prompt] * len(order)
-        answers: list[Any] = [texts[row] for row in order]
-        if messages:
-            prompts = [[{"role": "user", "content": text}] for text in prompts]
-            answers = [[{"role": "assistant", "content": text}] for text in answers]
+        """Score the batch, or the rows in `order`, as a run does. Raises Unusable."""
+        prompts, completions, values = self.batch(order, messages=messages)
+        values |= columns or {}
         part = Part("reward", reward)
-        if lacks := sorted(part.needs() - set(provided)):
+        if missing := sorted(part.needs() - set(values)):
             fail(
-                f"it needs the column{'s' * (len(lacks) > 1)} {', '.join(lacks)}.",
-                "example values of each column that it needs.",
-                f"pass columns={{{lacks[0]!r}: [...]}}, one value per example row.",
-                Unusable,
+                f"it needs the column{'s' * (len(missing) > 1)} {', '.join(missing)}.",
+                f"pass columns={{{missing[0]!r}: [...]}}, one value per example row.",
+                kind=Unusable,
+                expected="example values of each column that it needs.",
             )
-        picked = {
-            # A copy: what one call may do to it is no other check's affair.
-            name: copy.deepcopy([values[row] for row in order])
-            for name, values in provided.items()
-        }
         try:
-            return ComposedReward((part,)).score(prompts, answers, **picked).parts["reward"]
+            return ComposedReward((part,)).score(prompts, completions, **values).parts["reward"]
         except HfRlhfError as error:
             fail(
-                f"{error}",
-                "scores for any text that a policy may write.",
+                str(error),
                 "return None for what cannot be scored, and a low score for what is badly written.",
-                Unusable,
+                kind=Unusable,
+                expected="scores for any text that a policy may write.",
             )
 
-
-def same(
-    case: RewardCase,
-    scores: Sequence[Score],
-    other: Sequence[Score],
-    names: tuple[str, str],
-    expected: str,
-    cure: str,
-) -> None:
-    """Raise Unmet at the first completion that has another score in `other` than in `one`."""
-    texts, _ = case.rows
-    for row, (first, second) in enumerate(zip(scores, other, strict=True)):
-        equal = first == second
-        if first is not None and second is not None:
-            equal = math.isclose(first, second, rel_tol=1e-9, abs_tol=1e-12)
-        if not equal:
-            fail(
-                f"the completion {texts[row][:40]!r} scores {first} {names[0]}, {second} "
-                f"{names[1]}.",
-                expected,
-                cure,
-            )
+    def require_equal(
+        self,
+        scores: Sequence[Score],
+        others: Sequence[Score],
+        conditions: tuple[str, str],
+        cure: str,
+    ) -> None:
+        """Raise Unmet at the first completion that scores differently under two conditions."""
+        texts, _ = self.rows
+        for row, (first, second) in enumerate(zip(scores, others, strict=True)):
+            equal = first == second
+            if first is not None and second is not None:
+                equal = math.isclose(first, second, rel_tol=1e-9, abs_tol=1e-12)
+            if not equal:
+                fail(
+                    f"the completion {texts[row][:40]!r} scores {first} {conditions[0]}, "
+                    f"{second} {conditions[1]}.",
+                    cure,
+                )
 
 
 def has_judge(reward: Any) -> bool:
     """Return whether a reward, or a class of rewards, has a field `judge`."""
-    return any(item.name == "judge" and item.init for item in fields(reward))
+    return any(field.name == "judge" and field.init for field in fields(reward))
 
 
-def _with_judge(reward: Any, judge: Any) -> Any:
-    return replace(reward, judge=judge)
-
-
-def _is_factory(target: Callable[..., Any]) -> bool:
-    if isinstance(target, type):
-        return True
-    return callable(target) and "completions" not in inspect.signature(target).parameters
+def _is_factory(reward: Any) -> bool:
+    return callable(reward) and "completions" not in inspect.signature(reward).parameters

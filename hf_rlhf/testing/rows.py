@@ -1,4 +1,4 @@
-"""What tests of dataset adapters begin with: rows in a file, and tokenizers that need no folder."""
+"""For tests of dataset adapters: rows in a file, and tokenizers that need no folder."""
 
 import json
 import os
@@ -8,7 +8,7 @@ from typing import Any
 
 
 class TemplateOnly:
-    """A tokenizer as far as an adapter looks that measures nothing: it has a chat template."""
+    """The tokenizer of an adapter that measures nothing: it has a chat template."""
 
     chat_template = "{{ messages }}"
 
@@ -17,7 +17,7 @@ class WordTokenizer:
     """A tokenizer with a token per word, and one more for each turn of a chat and each tool."""
 
     def __init__(self, chat: bool) -> None:
-        """Make one that has a chat template, or none."""
+        """Create one with or without a chat template."""
         self.chat_template = "x" if chat else None
 
     def __call__(
@@ -33,7 +33,7 @@ class WordTokenizer:
         tools: Iterable[Mapping[str, Any]] | None,
         **_: Any,
     ) -> str:
-        """Return the text of a conversation: a word for each tool and role before what is said."""
+        """Return the text of a conversation: a word for each tool, and for each role before it."""
         lines = [f"<{tool['name']}>" for tool in tools or []]
         lines += [f"<{turn['role']}> {turn['content']}" for turn in turns]
         return " ".join([*lines, *["<assistant>"] * add_generation_prompt])

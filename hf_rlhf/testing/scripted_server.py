@@ -1,16 +1,16 @@
 """A scripted OpenAI-compatible server on the loopback, for tests of judges and rewards.
 
-    def fond_of_dates(asked: Asked) -> int:
-        return 2 if "1925" in asked.candidate else 0
+    def prefers_dates(request: ChatRequest) -> int:
+        return 2 if "1925" in request.candidate else 0
 
-    with ScriptedServer(fond_of_dates, script=["429", "ok"]) as server:
+    with ScriptedServer(prefers_dates, script=["429", "ok"]) as server:
         judge = OpenAIJudge("scripted", server.base_url, cache=False)
         ...
         assert server.peak <= 4
 
-It speaks real HTTP, and knows nothing of schemas, like many servers. `script` names, request by
-request, what goes wrong (a key of `FAULTS`, or a `Reply`); "ok", and whatever comes after the
-script, answers with the verdict. `always` takes the place of all of it. Standard library only.
+It speaks real HTTP, and ignores `response_format`, like many servers. `script` is the fault of each
+request in turn (a key of `FAULTS`, or a `Reply`); "ok", and every request after the script, gets
+the verdict. `always` replaces both. Standard library only.
 """
 
 import json
@@ -29,8 +29,8 @@ _BLOCK = re.compile(r"<(criterion|context|candidate)-([0-9a-f]{16})>\n(.*?)\n</\
 
 
 @dataclass(frozen=True)
-class Asked:
-    """A question, as it was read back from a request."""
+class ChatRequest:
+    """A request for a chat completion, and the judge's question in it."""
 
     kind: str = ""
     criterion: str = ""
@@ -38,7 +38,7 @@ class Asked:
     candidate: str = ""
     body: Mapping[str, Any] = field(default_factory=dict)
     headers: Mapping[str, str] = field(default_factory=dict)
-    """By their names in small letters."""
+    """By lower-case names."""
 
 
 @dataclass(frozen=True)
@@ -110,15 +110,15 @@ class _Server(ThreadingHTTPServer):
 
 
 class ScriptedServer:
-    """Serve while used as a context manager; everything that was asked is kept.
+    """Serve while used as a context manager, and keep every request.
 
-    `verdict` maps an `Asked` to a grade (0, 1, 2), to the text of a reply, or to a `Reply`. Another
-    one on the same `port` is that server, started again.
+    `verdict` maps a request to a grade (0, 1, 2), to the text of a reply, or to a `Reply`. Another
+    instance on the same `port` is that server, started again.
     """
 
     def __init__(
         self,
-        verdict: Callable[[Asked], int | str | Reply] = lambda requested: 2,
+        verdict: Callable[[ChatRequest], int | str | Reply] = lambda request: 2,
         *,
         script: Sequence[str | Reply] = (),
         always: str | Reply | None = None,
@@ -132,12 +132,12 @@ class ScriptedServer:
         self.delay = delay
         self.models = tuple(models)
         self.key = key
-        self.asked: list[Asked] = []
-        """Every chat completion that was asked for, in order of arrival."""
+        self.requests: list[ChatRequest] = []
+        """In order of arrival."""
         self.times: list[float] = []
         """When each arrived, as `time.time()`."""
         self.peak = 0
-        """The most requests that were under way at once."""
+        """The highest number of requests under way at once."""
         self._script = list(script)
         self._active = 0
         self._lock = threading.Lock()
@@ -173,28 +173,26 @@ class ScriptedServer:
         self._thread.join()
 
     def answer(self, body: Mapping[str, Any], headers: Mapping[str, str]) -> Reply:
-        """Return the answer to one chat completion request, and note that it was asked."""
-        requested = _asked(body, headers)
+        """Return the answer to one chat completion request, and note the request."""
+        request = _parse(body, headers)
         with self._lock:
-            self.asked.append(requested)
+            self.requests.append(request)
             self.times.append(time.time())
             step = self._script.pop(0) if self._script else "ok"
         if self.key is not None and headers.get("authorization") != f"Bearer {self.key}":
             return FAULTS["401"]
         if body.get("model") not in self.models:
             return FAULTS["404"]
-        chosen = step if self.always is None else self.always
-        if isinstance(chosen, Reply):
-            return chosen
-        return self._verdict(requested) if chosen == "ok" else FAULTS[chosen]
+        reply = step if self.always is None else self.always
+        if isinstance(reply, str):
+            reply = self._verdict(request) if reply == "ok" else FAULTS[reply]
+        return reply
 
-    def _verdict(self, asked: Asked) -> Reply:
-        provided = self.verdict(asked)
-        if isinstance(provided, Reply):
-            return provided
-        if isinstance(provided, str):
-            return Reply(provided)
-        return Reply(json.dumps({"reason": "scripted", "score": provided}))
+    def _verdict(self, request: ChatRequest) -> Reply:
+        verdict = self.verdict(request)
+        if isinstance(verdict, int):
+            verdict = json.dumps({"reason": "scripted", "score": verdict})
+        return Reply(verdict) if isinstance(verdict, str) else verdict
 
     def _handler(self) -> type[BaseHTTPRequestHandler]:
         scripted = self
@@ -254,19 +252,12 @@ def _completion(reply: Reply) -> bytes:
         message["reasoning_content"] = reply.reasoning_content
     choice = {"index": 0, "finish_reason": reply.finish_reason, "message": message}
     usage = {"prompt_tokens": 100, "completion_tokens": 10, "total_tokens": 110}
-    answer = {
-        "id": "scripted",
-        "object": "chat.completion",
-        "created": 0,
-        "model": "scripted",
-        "choices": [choice],
-        "usage": usage,
-    }
-    return json.dumps(answer).encode()
+    head = {"id": "scripted", "object": "chat.completion", "created": 0, "model": "scripted"}
+    return json.dumps({**head, "choices": [choice], "usage": usage}).encode()
 
 
-def _asked(body: Mapping[str, Any], headers: Mapping[str, str]) -> Asked:
+def _parse(body: Mapping[str, Any], headers: Mapping[str, str]) -> ChatRequest:
     user = next((m["content"] for m in body["messages"] if m["role"] == "user"), "")
     kind = next((kind for kind, task in TASKS.items() if task in user), "")
     blocks = {name: text for name, _, text in _BLOCK.findall(user)}
-    return Asked(kind, body=body, headers=headers, **blocks)
+    return ChatRequest(kind, body=body, headers=headers, **blocks)

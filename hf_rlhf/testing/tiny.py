@@ -1,4 +1,4 @@
-"""A tiny random policy, made on the spot: for tests that load and train a model in seconds."""
+"""A tiny random policy, for tests that load and train a model in seconds."""
 
 import argparse
 import os

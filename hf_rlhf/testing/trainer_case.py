@@ -21,19 +21,19 @@ _NAME = "under_test"
 
 @dataclass
 class TrainerCase:
-    """A trainer to be checked, and the tiny run that it is given."""
+    """A trainer to be checked, and the tiny run it is tried on."""
 
     trainer: Any
     settings: Mapping[str, Any] = field(default_factory=dict)
     dataset: Any = None
     reward: Any = None
     allow: Collection[str] = ()
-    _kept: Any = field(default_factory=tempfile.TemporaryDirectory)
+    _folder: Any = field(default_factory=tempfile.TemporaryDirectory)
 
     @property
     def folder(self) -> Path:
-        """Where the tiny runs are; it goes when the case does."""
-        return Path(self._kept.name)
+        """The folder of the tiny runs, deleted with the case."""
+        return Path(self._folder.name)
 
     @contextmanager
     def run(
@@ -72,9 +72,9 @@ class TrainerCase:
             except HfRlhfError as error:
                 fail(
                     f"the tiny run is refused: {error}.",
-                    "a Config that takes settings for a few steps on a CPU.",
                     "pass settings={...}, dataset= or reward= as your trainer needs them.",
-                    Unusable,
+                    kind=Unusable,
+                    expected="a Config that takes settings for a few steps on a CPU.",
                 )
             yield run.with_callbacks(*callbacks)
 
@@ -85,17 +85,17 @@ class TrainerCase:
         except Exception as error:  # noqa: BLE001 - plugin code may raise anything
             fail(
                 f"from_run raised {type(error).__name__}: {error}.",
-                "a trainer built from run.training, run.model_path, run.dataset, run.tokenizer, "
-                "run.reward and run.callbacks.",
-                "build it as docs/how-to/write-a-trainer.md has it.",
-                Unusable,
+                "build it as docs/how-to/write-a-trainer.md does.",
+                kind=Unusable,
+                expected="a trainer built from run.training, run.model_path, run.dataset, "
+                "run.tokenizer, run.reward and run.callbacks.",
             )
 
     @cached_property
     def trained(self) -> "Trained":
-        """What training to the end did, done once. Raises Unusable if it raised."""
-        events = _events()
-        with self.run("whole", events) as run:
+        """The training to the end, done once. Raises Unusable if it raised."""
+        events: list[str] = []
+        with self.run("trained", _recorder(events)) as run:
             trainer = self.build(run)
             before = weights_of(trainer)
             try:
@@ -103,11 +103,11 @@ class TrainerCase:
             except Exception as error:  # noqa: BLE001 - plugin code may raise anything
                 fail(
                     f"train() raised {type(error).__name__}: {error}.",
-                    "a training of a few steps.",
                     "pass settings={...} if your trainer needs others.",
-                    Unusable,
+                    kind=Unusable,
+                    expected="a training of a few steps.",
                 )
-            return Trained(trainer, run, output, before, events.seen)
+            return Trained(trainer, run, output, before, events)
 
     @cached_property
     def saved(self) -> Path:
@@ -117,8 +117,8 @@ class TrainerCase:
         return target
 
     @cached_property
-    def whole(self) -> Path:
-        """The trained model with whole weights, as it is published."""
+    def full_model(self) -> Path:
+        """The trained model with full weights, as it is published."""
         from hf_rlhf.models.merge import merge_adapter
 
         if not (self.saved / "adapter_config.json").exists():
@@ -131,40 +131,25 @@ class TrainerCase:
 
 @dataclass
 class Trained:
-    """What is left of one training."""
+    """One training: the trainer afterwards, its run, what `train` returned, weights, events."""
 
     trainer: Any
     run: "Run"
     output: Any
     before: Mapping[str, Any]
+    """The trainable weights before the first step."""
     events: list[str]
 
 
-def _events() -> Any:
+def _recorder(events: list[str]) -> Any:
+    """Return a callback that appends the names of its events to `events`."""
     from transformers import TrainerCallback
 
-    class Events(TrainerCallback):  # type: ignore[misc]
-        """Notes which events it is handed."""
-
-        def __init__(self) -> None:
-            self.seen: list[str] = []
-
-        def on_train_begin(self, *_: Any, **__: Any) -> None:
-            self.seen.append("train_begin")
-
-        def on_step_end(self, *_: Any, **__: Any) -> None:
-            self.seen.append("step_end")
-
-        def on_save(self, *_: Any, **__: Any) -> None:
-            self.seen.append("save")
-
-        def on_log(self, *_: Any, **__: Any) -> None:
-            self.seen.append("log")
-
-        def on_train_end(self, *_: Any, **__: Any) -> None:
-            self.seen.append("train_end")
-
-    return Events()
+    names = ("train_begin", "step_end", "save", "log", "train_end")
+    methods = {
+        f"on_{name}": lambda self, *_, name=name, **__: events.append(name) for name in names
+    }
+    return type("Recorder", (TrainerCallback,), methods)()
 
 
 def weights_of(trainer: Any) -> dict[str, Any]:

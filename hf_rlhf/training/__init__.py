@@ -1,6 +1,6 @@
 """One run: session, checkpoints, resuming, signals, progress, phases.
 
-What a session needs is resolved before it (`hf_rlhf.runs`); what it leaves is in the record.
+`hf_rlhf.runs` resolves a run before its session starts; the record describes the outcome.
 """
 
 import lazy_loader

@@ -5,6 +5,6 @@ from .library_warnings import ignore_old_names as ignore_old_names
 from .progress import ShowProgress as ShowProgress
 from .progress import clock as clock
 from .record_sections import TYPED_NAME as TYPED_NAME
-from .run_changes import changed_settings as changed_settings
+from .run_folder import changed_settings as changed_settings
 from .session import Session as Session
 from .signals import LAUNCHED_BY as LAUNCHED_BY

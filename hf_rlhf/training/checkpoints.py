@@ -1,8 +1,6 @@
-"""Which checkpoint of a run can be trusted, and where its saves may fall.
+"""The callbacks around checkpoints, and which one a run resumes from.
 
-A checkpoint counts once its manifest stands: its files, their sizes and checksums, written last.
-A full disk or a kill in the middle of a save leaves a folder without one, which
-`transformers.trainer_utils.get_last_checkpoint` would pick and resume from.
+What makes a checkpoint valid: `hf_rlhf.storage.checkpoints`.
 """
 
 from collections.abc import Mapping
@@ -39,27 +37,27 @@ from hf_rlhf.storage.disk import (
 def newest_valid(folder: Path) -> Path | None:
     """Return the checkpoint to resume from, on all processes the same; all of them must call this.
 
-    The main process reads it whole, and prints which newer ones are passed over, why, and how many
-    steps that costs. Files that are no part of it are moved out of it, which is printed too.
-    Raises RunFolderError where a process does not see what the main one sees.
+    The main process reads it whole, and prints which newer ones are skipped, why, and how many
+    steps that costs. Foreign files in it are moved out, which is printed too.
+    Raises RunFolderError if another process cannot read it.
     """
-    result = newest_intact(folder) if PartialState().is_main_process else None
-    if result is not None:
-        move_strays(result)
-    chosen: Path | None = broadcast_object_list([result])[0]
-    if not all(gather_object([chosen is None or is_valid(chosen)])):
+    newest = newest_intact(folder) if PartialState().is_main_process else None
+    if newest is not None:
+        move_strays(newest)
+    checkpoint: Path | None = broadcast_object_list([newest])[0]
+    if not all(gather_object([checkpoint is None or is_valid(checkpoint)])):
         raise RunFolderError(
-            f"{chosen} is not to be seen by every process. `output_dir` must lie on storage that "
+            f"{checkpoint} cannot be read by every process. `output_dir` must be on storage that "
             "all machines share."
         )
-    return chosen
+    return checkpoint
 
 
 class CheckpointManifestCallback(TrainerCallback):  # type: ignore[misc]
     """Makes room for each checkpoint, seals it once complete, deletes all but the newest `keep`.
 
-    transformers' own rotation deletes before the new checkpoint is known to be whole, so it is
-    turned off for our runs. Place it after callbacks that ask for a save at the end of a step.
+    transformers' own rotation deletes before the new checkpoint is complete, so it is turned off.
+    Place this after callbacks that request a save at the end of a step.
     """
 
     def __init__(self, keep: int | None, *, wait: float | None = None) -> None:
@@ -67,17 +65,17 @@ class CheckpointManifestCallback(TrainerCallback):  # type: ignore[misc]
         self.wait = wait_seconds() if wait is None else wait
         """For how many seconds a save waits for space, before the run ends with DiskError."""
 
-    def on_step_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Make room, if a save follows this step."""
         if control.should_save:
-            self._make_room(args, state, control, given)
+            self._make_room(args, state, control, kwargs)
 
     on_epoch_end = on_step_end
 
-    def on_evaluate(self, args: Any, state: Any, control: Any, **given: Any) -> None:
-        """Make room for a save that depends on what was just measured."""
+    def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Make room, if the save depends on this evaluation."""
         if args.save_strategy == "best":
-            self._make_room(args, state, control, given)
+            self._make_room(args, state, control, kwargs)
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Seal what was saved at this step."""
@@ -89,14 +87,14 @@ class CheckpointManifestCallback(TrainerCallback):  # type: ignore[misc]
         seal(folder / f"checkpoint-{state.global_step}")
         prune(folder, self.keep or 0)
 
-    def _make_room(self, args: Any, state: Any, control: Any, given: Mapping[str, Any]) -> None:
+    def _make_room(self, args: Any, state: Any, control: Any, kwargs: Mapping[str, Any]) -> None:
         """Let all processes save, or none: the main one looks, and the others wait for it.
 
         Raises DiskError when it does not fit and nobody makes room in time. The checkpoint of the
         last step is left out instead, if the weights that come after it do fit.
         """
         shortage: str | None = None
-        model, tokenizer = given["model"], given.get("processing_class")
+        model, tokenizer = kwargs["model"], kwargs.get("processing_class")
         if state.is_world_process_zero:
             shortage = self._shortage(args, state, checkpoint_bytes(model, tokenizer, args))
         shortage = broadcast_object_list([shortage])[0]
@@ -141,7 +139,7 @@ class CheckpointManifestCallback(TrainerCallback):  # type: ignore[misc]
             print(f"{text} Waiting up to {wait:.0f} s for space.", flush=True)
         if not wait_until(fits, wait):
             return text
-        print("There is room now; training goes on.", flush=True)
+        print("There is enough space now; training continues.", flush=True)
         return None
 
 
@@ -152,11 +150,11 @@ class AlreadyTrained(Exception):
 class StopIfTrained(TrainerCallback):  # type: ignore[misc]
     """Raises AlreadyTrained, with the weights loaded, when no step is left to do.
 
-    transformers looks whether training is over only after a step: resumed from its last
-    checkpoint within an epoch, it trains one step more than was asked.
+    transformers checks whether training is over only after a step: resumed from its last
+    checkpoint within an epoch, it trains one step too many.
     """
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Look before the first step."""
+        """Check before the first step."""
         if 0 < state.max_steps <= state.global_step:
             raise AlreadyTrained

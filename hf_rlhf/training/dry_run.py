@@ -1,30 +1,28 @@
-"""A dry run: everything but the training is done, and one table says how it went.
+"""A dry run: everything except the training, reported in one table.
 
-`hf-rlhf check` and `python -m hf_rlhf.train --dry_run` print the same report. Nothing is written,
-and no weights that are kept are trained: where the time of a step is measured, it is on a copy
-in memory. A row is `ok`, `note` (worth reading) or `FAIL`; any FAIL gives exit status 1.
+`hf-rlhf check` and `python -m hf_rlhf.train --dry_run` print it. Nothing is written; the time of a
+step is measured on a copy of the model in memory. A row is `ok`, `note` or `FAIL`; any FAIL gives
+exit status 1.
 """
 
 import asyncio
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from hf_rlhf.cards.markdown import counted, duration
 from hf_rlhf.cards.render import render_card
 from hf_rlhf.config.run_file import RunFile
 from hf_rlhf.distributed import processes
 from hf_rlhf.errors import HfRlhfError
-from hf_rlhf.models.lengths import model_config, prompt_lengths
+from hf_rlhf.formatting import counted, duration
+from hf_rlhf.models.lengths import positions, prompt_lengths
 from hf_rlhf.runs.estimate import disk_need, planned_steps
-from hf_rlhf.runs.phases import chain_of, data_summary
 from hf_rlhf.runs.preflight import advice
 from hf_rlhf.runs.preflight_data import data_lines
 from hf_rlhf.runs.resolve import resolve_run
-from hf_rlhf.runs.resolve_phases import resolve_chain
-from hf_rlhf.runs.run import Run
+from hf_rlhf.runs.run import Phase, Run
 from hf_rlhf.storage.disk import Space, human, taken_bytes
 from hf_rlhf.storage.record import load_record
 from hf_rlhf.training.model_record import model_section
@@ -33,9 +31,9 @@ from hf_rlhf.training.run_folder import previous_record
 from hf_rlhf.training.speed import Speed, speed_of
 
 ROWS_TRIED = 4
-"""Rows of which made-up completions are scored."""
+"""Rows for which made-up completions are scored."""
 _SLOW_REWARDS_S = 0.05
-"""Seconds a completion from which the rewards are not run again to measure a step."""
+"""Seconds a completion above which the rewards are not run again to measure a step."""
 
 
 @dataclass(frozen=True)
@@ -48,36 +46,35 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class RunReport:
-    """What is known of one run before it begins: the only one, or a phase."""
+class PhaseReport:
+    """What is known of one phase before it begins; most runs have one."""
 
-    name: str
-    run: Run
+    phase: Phase
     start: str
     """The model that it starts from."""
     steps: int
     steps_done: int
-    """Steps that the record in its folder holds."""
+    """By the record in its folder."""
     tokens: Mapping[str, int] | None
-    """`tokens` of an epoch and `trained`, those with a loss; None where the trainer cannot say."""
+    """`tokens` of an epoch and `trained`, those with a loss; None if the trainer does not count."""
     speed: Speed | None
     disk_bytes: int | None
-    """None of a model that is of no known kind."""
-    findings: tuple[Finding, ...]
+    """None for a model of an unknown kind."""
+    findings: tuple[Finding, ...] = ()
 
     @property
     def seconds(self) -> float | None:
-        """The time that the steps still to do will take; None if there is no estimate."""
+        """The time of the steps that are not done; None if there is no estimate."""
         if self.speed is None:
             return None
         return self.speed.seconds_a_step * max(self.steps - self.steps_done, 0)
 
     def as_json(self) -> dict[str, Any]:
         """Return the numbers and the findings."""
-        training = self.run.training
+        run, training = self.phase.run, self.phase.run.training
         return {
-            "name": self.name,
-            "rows": len(self.run.dataset["train"]),
+            "name": self.phase.name,
+            "rows": len(run.dataset["train"]),
             "tokens_an_epoch": dict(self.tokens) if self.tokens else None,
             "epochs": training.num_train_epochs if training.max_steps <= 0 else None,
             "steps": self.steps,
@@ -93,20 +90,19 @@ class RunReport:
 
 @dataclass(frozen=True)
 class Report:
-    """What is known of a run file before it runs."""
+    """What is known of a run before it begins."""
 
     plugin: str
     folder: Path
-    runs: tuple[RunReport, ...]
+    phases: tuple[PhaseReport, ...]
     findings: tuple[Finding, ...]
-    """What holds for the whole."""
+    """Those of all phases together."""
 
     def as_json(self) -> list[dict[str, Any]]:
-        """Return the numbers and findings of each run; those of the whole are with the first."""
-        whole = [asdict(finding) for finding in self.findings]
-        runs = [report.as_json() for report in self.runs]
-        runs[0]["findings"] = [*whole, *runs[0]["findings"]]
-        return runs
+        """Return the numbers and findings of each phase; the common findings are in the first."""
+        phases = [report.as_json() for report in self.phases]
+        phases[0]["findings"][:0] = [asdict(finding) for finding in self.findings]
+        return phases
 
     def show(self) -> None:
         """Print the report as a table."""
@@ -118,13 +114,12 @@ class Report:
         for heading in ("check", "", "finding"):
             table.add_column(heading, overflow="fold")
         colours = {"ok": "green", "note": "yellow", "FAIL": "bold red"}
-        if len(self.runs) == 1:
-            findings = (self.findings[0], *self.runs[0].findings, *self.findings[1:])
+        if len(self.phases) == 1:
+            findings = (self.findings[0], *self.phases[0].findings, *self.findings[1:])
             sections = [("", _failures_first(findings))]
         else:
-            sections = [("", self.findings)]
-            for number, report in enumerate(self.runs, start=1):
-                sections.append((f"{number} {report.name}", report.findings))
+            titled = [(f"{each.phase.number} {each.phase.name}", each) for each in self.phases]
+            sections = [("", self.findings), *((title, each.findings) for title, each in titled)]
         for title, findings in sections:
             if title:
                 table.add_section()
@@ -138,69 +133,58 @@ class Report:
         Console().print(Text(heading), table, soft_wrap=False)
 
 
-def report_of(file: RunFile, plugin: str | None, given: Sequence[str] = ()) -> Report:
+def report_of(file: RunFile, plugin: str | None, python_keys: Sequence[str] = ()) -> Report:
     """Resolve, check and estimate a run file, phase by phase.
 
     Args:
         file: the run file with its options applied.
         plugin: the trainer, where the file does not name it.
-        given: top-level keys that were set from Python.
+        python_keys: top-level keys that were set from Python.
 
     Raises:
         ConfigError: with every problem that stops the run before it begins.
         RunFolderError: for a folder that holds another run.
     """
-    chain = chain_of(file, plugin, given)
-    if chain is None:
-        run = resolve_run(file, plugin=plugin)
-        reports = [_report_of_run(run.spec.plugin, run, _start(run))]
-    else:
-        run, phases = resolve_chain(chain)
-        folders = [link.folder for link in chain.links]
-        reports = []
-        for link, phase in zip(chain.links, phases, strict=True):
-            start = f"the model of phase {reports[-1].name}" if reports else _start(phase)
-            reports.append(_report_of_run(link.name, phase, start, data_summary(link.own), folders))
+    run = resolve_run(file, plugin=plugin, python_keys=python_keys)
+    reports: list[PhaseReport] = []
+    for phase in run.phases:
+        start = f"the model of phase {reports[-1].phase.name}" if reports else _start(phase.run)
+        reports.append(_report_of_phase(phase, start))
     previous_record(run)
     render_card(opening(run, []))
     resolved = Finding("configuration", "ok", f"{run.spec.name}: every name and value resolves")
-    total = _totals(reports) if chain is not None else ()
-    findings = [resolved, *total, *_judges(run), *_hub(run)]
-    return Report(
-        plugin or file.plugin or "", run.folder, tuple(reports), _failures_first(findings)
-    )
+    total = _totals(reports) if run.phase_list else ()
+    findings = _failures_first([resolved, *total, *_judges(run), *_hub(run)])
+    return Report(run.spec.plugin, run.folder, tuple(reports), findings)
 
 
 def _failures_first(findings: Sequence[Finding]) -> tuple[Finding, ...]:
     return tuple(sorted(findings, key=lambda finding: finding.status != "FAIL"))
 
 
-def _report_of_run(
-    name: str, run: Run, start: str, data: str = "", folders: Sequence[Path] = ()
-) -> RunReport:
+def _report_of_phase(phase: Phase, start: str) -> PhaseReport:
+    run = phase.run
     steps, done = planned_steps(run), _steps_done(run.folder)
     tokens = run.trainer_class.tokens(run)
     trial = _rewards(run)
-    # A judge that counts tokens may cost money, and a step asks it of many completions.
+    # A judge that counts tokens may cost money, and is called for every completion of a step.
     cheap = trial.seconds <= _SLOW_REWARDS_S * trial.completions and not any(
         "prompt_tokens" in judge.usage() for judge in run.judges.values()
     )
     failed = any(finding.status == "FAIL" for finding in trial.findings)
-    speed = None if failed else speed_of(run, steps, tokens, folders, measure=cheap)
+    speed = None if failed else speed_of(run, tokens, measure=cheap)
     disk, disk_bytes = _disk(run, steps)
-    report = RunReport(name, run, start, steps, done, tokens, speed, disk_bytes, ())
+    report = PhaseReport(phase, start, steps, done, tokens, speed, disk_bytes)
     findings = [
         Finding("model", "ok", start),
-        *_data(run, data, tokens),
+        *_data(run, phase.data or run.spec.dataset.name, tokens),
         *_settings(run),
         *(Finding("advice", "note", text) for text in advice(run)),
         *trial.findings,
         *_work(run, report, trial),
         disk,
     ]
-    return RunReport(
-        name, run, start, steps, done, tokens, speed, disk_bytes, _failures_first(findings)
-    )
+    return replace(report, findings=_failures_first(findings))
 
 
 def _start(run: Run) -> str:
@@ -210,44 +194,37 @@ def _start(run: Run) -> str:
 
 def _steps_done(folder: Path) -> int:
     try:
-        record = load_record(folder)
+        return load_record(folder).training.steps or 0
     except HfRlhfError:
         return 0
-    return record.training.steps or 0
 
 
-def _data(run: Run, data: str, tokens: Mapping[str, int] | None) -> Iterator[Finding]:
+def _data(run: Run, name: str, tokens: Mapping[str, int] | None) -> Iterator[Finding]:
     lost = bool(run.report.get("dropped")) or any(
-        counts.kept < counts.rows or any(counts.cut.values())
+        counts.used < counts.rows or any(counts.cut.values())
         for counts in run.trainer_class.row_counts(run).values()
     )
-    name = data or run.spec.dataset.name
     yield Finding("data", "note" if lost else "ok", "; ".join([name, *data_lines(run)]))
     if tokens:
-        text = "{tokens:,} an epoch ({trained:,} with a loss)".format(**tokens)
+        text = "{tokens:,} per epoch ({trained:,} with a loss)".format(**tokens)
         yield Finding("tokens", "ok", text)
     if "prompt" not in run.dataset["train"].column_names:
         return
     lengths = sorted(prompt_lengths(run, 512))
-    room = getattr(model_config(run), "max_position_embeddings", None)
-    middle = lengths[len(lengths) // 2]
-    answer = getattr(run.training, "max_completion_length", None)
-    completions = f"completions up to {answer}; " if answer else ""
-    yield Finding(
-        "prompts",
-        "ok",
-        f"tokens: median {middle}, longest {lengths[-1]} (of {len(lengths)} rows); "
-        f"{completions}the model takes {room}",
-    )
+    limit = getattr(run.training, "max_completion_length", None)
+    completions = f"completions up to {limit}; " if limit else ""
+    text = f"tokens: median {lengths[len(lengths) // 2]}, longest {lengths[-1]} "
+    text += f"(of {len(lengths)} rows); {completions}context length: {positions(run)}"
+    yield Finding("prompts", "ok", text)
 
 
 def _settings(run: Run) -> Iterator[Finding]:
-    """Yield what a run does that its file may not show."""
+    """Yield which weights are trained, and what is evaluated."""
     peft = run.model.use_peft
-    what = f"LoRA, r {run.model.lora_r}" if peft else "every weight (`use_peft: true` for LoRA)"
+    weights = f"LoRA, r {run.model.lora_r}" if peft else "every weight (`use_peft: true` for LoRA)"
     if run.adapter is not None:
-        what = f"the LoRA that {run.spec.adapter} has, further"
-    yield Finding("trains", "ok" if peft else "note", what)
+        weights = f"the LoRA of {run.spec.adapter}, continued"
+    yield Finding("trains", "ok" if peft else "note", weights)
     spec = run.spec.evaluation
     if spec is None:
         yield Finding("evaluation", "note", "none: the card will say `not measured`")
@@ -261,7 +238,7 @@ def _settings(run: Run) -> Iterator[Finding]:
 
 @dataclass(frozen=True)
 class _Trial:
-    """What running the rewards on a few real rows cost."""
+    """The cost of running the rewards on a few real rows."""
 
     findings: Sequence[Finding]
     completions: int = 0
@@ -270,10 +247,10 @@ class _Trial:
 
 
 def _rewards(run: Run) -> _Trial:
-    """Score made-up completions for real rows: what a reward needs, it needs now.
+    """Score made-up completions for real rows, so that missing columns or services fail now.
 
-    A trainer that knows the form of its answers may offer `trial_completions(row) -> list[str]`;
-    without a plausible answer a judge may not be asked at all, and its calls be underestimated.
+    Those of the trainer's `trial_completions` have the form of its answers: without a plausible
+    answer a judge may not be called at all, and its calls be underestimated.
     """
     if run.reward is None:
         columns = ", ".join(sorted(run.trainer_class.columns))
@@ -324,7 +301,7 @@ def _judges(run: Run) -> Iterator[Finding]:
             yield Finding(f"judge {label}", "FAIL", text)
 
 
-def _work(run: Run, report: RunReport, trial: _Trial) -> Iterator[Finding]:
+def _work(run: Run, report: PhaseReport, trial: _Trial) -> Iterator[Finding]:
     training = run.training
     batch = training.per_device_train_batch_size * training.gradient_accumulation_steps
     batch *= processes()
@@ -332,15 +309,16 @@ def _work(run: Run, report: RunReport, trial: _Trial) -> Iterator[Finding]:
     shape = counted(batch, "row")
     if generations:
         shape = f"{counted(batch // generations, 'prompt')} x {generations}"
-    epochs = f"{training.num_train_epochs:g} epochs, " if training.max_steps <= 0 else ""
+    count = training.num_train_epochs
+    epochs = f"{count:g} epoch{'s' * (count != 1)}, " if training.max_steps <= 0 else ""
     text = f"{epochs}{counted(report.steps, 'optimizer step')} of {shape}, "
     text += f"learning rate {training.learning_rate:g}"
-    text += f"; {report.steps_done} are done" if report.steps_done else ""
+    text += f"; {report.steps_done} already done" if report.steps_done else ""
     yield Finding("steps", "ok", text)
     total = batch * report.steps
     if trial.completions and trial.judge_calls:
         calls = trial.judge_calls / trial.completions * total
-        text = f"about {calls:,.0f}, {calls / report.steps:,.0f} a step"
+        text = f"about {calls:,.0f}, {calls / report.steps:,.0f} per step"
         yield Finding("judge calls", "ok", text)
     if report.speed is not None and report.seconds is not None:
         text = f"about {duration(report.seconds)} ({report.speed.basis})"
@@ -356,19 +334,19 @@ def _disk(run: Run, steps: int) -> tuple[Finding, int | None]:
     except ValueError as error:  # no causal language model
         return Finding("disk", "note", f"not estimated: {error}".splitlines()[0]), None
     space = Space.of(run.folder)
-    beside = f", {human(need.beside)} that the trainer keeps" if need.beside else ""
+    beside = f", {human(need.beside)} for the trainer's own files" if need.beside else ""
     text = (
-        f"about {human(need.total)}: {need.at_once} checkpoints of {human(need.checkpoint)}, "
-        f"{human(need.end)} at the end{beside}; {space}"
+        f"about {human(need.total)}: {counted(need.at_once, 'checkpoint')} of "
+        f"{human(need.checkpoint)}, {human(need.end)} at the end{beside}; {space}"
     )
     if need.total <= taken_bytes(run.folder) + space.bytes:
         return Finding("disk", "ok", text), need.total
-    fewer = ". `save_total_limit: 2` keeps the newest two" if need.at_once > 3 else ""
-    return Finding("disk", "FAIL", f"{text}{fewer}"), need.total
+    fix = ". `save_total_limit: 2` keeps the newest two" if need.at_once > 3 else ""
+    return Finding("disk", "FAIL", f"{text}{fix}"), need.total
 
 
-def _totals(reports: Sequence[RunReport]) -> Iterator[Finding]:
-    """Phases keep what they have saved, so together they take the sum."""
+def _totals(reports: Sequence[PhaseReport]) -> Iterator[Finding]:
+    """Yield steps, time and disk of all phases, which keep all that they save."""
     steps = sum(report.steps for report in reports)
     seconds = [report.seconds for report in reports if report.seconds is not None]
     text = counted(steps, "optimizer step")
@@ -376,8 +354,8 @@ def _totals(reports: Sequence[RunReport]) -> Iterator[Finding]:
         text += f", about {duration(sum(seconds))} of training (without the evaluations)"
     yield Finding("all phases", "ok", text)
     sizes = [report.disk_bytes for report in reports if report.disk_bytes is not None]
-    space = Space.of(reports[-1].run.folder)
-    taken = sum(taken_bytes(report.run.folder) for report in reports)
+    space = Space.of(reports[-1].phase.run.folder)
+    taken = sum(taken_bytes(report.phase.run.folder) for report in reports)
     enough = sum(sizes) <= taken + space.bytes
     text = f"about {human(sum(sizes))} in {len(reports)} phases; {space}"
     yield Finding("disk", "ok" if enough else "FAIL", text)

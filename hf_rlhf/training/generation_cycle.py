@@ -1,8 +1,7 @@
-"""Where training stands between two generations: there it can be stopped, saved and resumed.
+"""Boundaries of generation cycles: the steps after which training can stop and resume exactly.
 
-A GRPO checkpoint does not hold the completions under way, so it resumes exactly only where the
-next step generates anew. That is the end of a generation cycle, a `boundary` here; for trainers
-that do not generate, it is the end of every optimizer step.
+A GRPO checkpoint does not hold the current completions, so it resumes exactly only if the next
+step generates new ones. For trainers that do not generate, every optimizer step is a boundary.
 """
 
 import random
@@ -25,7 +24,7 @@ SAVE_SECONDS = 5.0
 
 @dataclass(frozen=True)
 class Boundary:
-    """What makes the next step what it is, beside the weights: taken at the end of `step`."""
+    """The random states on which the next step depends, at the end of `step`."""
 
     step: int
     python: Any
@@ -36,7 +35,7 @@ class Boundary:
 
     @classmethod
     def taken(cls, state: Any) -> "Boundary":
-        """Note the random states as they are now."""
+        """Return the random states as they are now."""
         return cls(
             state.global_step,
             random.getstate(),
@@ -47,7 +46,7 @@ class Boundary:
         )
 
     def put_back(self, state: Any) -> None:
-        """Make the random states what they were."""
+        """Restore the random states."""
         random.setstate(self.python)
         np.random.set_state(self.numpy)
         torch.random.set_rng_state(self.torch)
@@ -57,9 +56,9 @@ class Boundary:
 
 
 class Cycle(TrainerCallback):  # type: ignore[misc]
-    """Follows the generation cycle, and ends training at a boundary once the run shall stop.
+    """Follows the generation cycle, and ends training at a boundary when the run is to stop.
 
-    Place it before the callback that seals checkpoints: it asks for saves.
+    Place it before the callback that seals checkpoints: it requests saves.
     """
 
     def __init__(self, training: Any, stopping: Stopping) -> None:
@@ -68,18 +67,18 @@ class Cycle(TrainerCallback):  # type: ignore[misc]
         self.stopping = stopping
         self.boundary: Boundary | None = None
         self._done = 0  # micro-steps since training began
-        self._put_off = False  # a save is due at the next boundary
-        self._whole = True  # the weights are those of an optimizer step's end
+        self._deferred = False  # a save is due at the next boundary
+        self._between_steps = True  # the weights are those of an optimizer step's end
         self._began: float | None = None
         self._saving: float | None = None
         self._cycle_seconds: float | None = None
         self._save_seconds = SAVE_SECONDS
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
-        """Give the data the order that it would have had without a resumption."""
-        loader = given.get("train_dataloader")
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Order the data as it would be without a resumption."""
+        loader = kwargs.get("train_dataloader")
         sampler: Any = None if loader is None else get_sampler(loader)
-        # TRL's shuffles each epoch with what its generator has come to, and begins anew.
+        # TRL's sampler shuffles by the state of its generator, which a resumption resets.
         if isinstance(getattr(sampler, "generator", None), torch.Generator) and not hasattr(
             sampler, "set_epoch"
         ):
@@ -88,11 +87,11 @@ class Cycle(TrainerCallback):  # type: ignore[misc]
         self.stopping.time_to_save = self.time_to_save
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """From here on, nothing is lost by stopping at once."""
+        """After training nothing is lost by stopping at once."""
         self.stopping.time_to_save = None
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Take the time of a cycle, without the logging and saving between two."""
+        """Start the clock of a cycle, without the logging and saving between two."""
         if self._began is None:
             self._began = time.monotonic()
 
@@ -101,11 +100,11 @@ class Cycle(TrainerCallback):  # type: ignore[misc]
         self._done += 1
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """From here to the end of the step the weights are neither the old nor the new ones."""
-        self._whole = False
+        """Until the end of the step the weights are neither the old nor the new ones."""
+        self._between_steps = False
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Note a boundary, save and stop there if asked to; put off a save in between."""
+        """At a boundary save and stop if requested; defer a save before it."""
         self._done += 1
         at_boundary = self._done % self.micro_steps == 0
         if at_boundary:
@@ -113,28 +112,28 @@ class Cycle(TrainerCallback):  # type: ignore[misc]
             if self._began is not None:
                 self._cycle_seconds = time.monotonic() - self._began
             self._began = None
-            if self._agreed(args):
+            if self._stop_requested(args):
                 control.should_save = control.should_training_stop = True
         # An epoch's last, shorter step may move the cycle against the steps.
-        due = control.should_save or self._put_off
+        due = control.should_save or self._deferred
         control.should_save = due and (at_boundary or state.global_step >= state.max_steps)
-        self._put_off = due and not control.should_save
+        self._deferred = due and not control.should_save
         if control.should_save:
-            # What is not logged by then is lost with this process, and the means would differ.
+            # Values that are not logged yet would be lost with this process, and the means differ.
             control.should_log = True
             self._saving = time.monotonic()
-        self._whole = True
+        self._between_steps = True
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Stop if that was asked for during the save."""
+        """Stop if that was requested during the save."""
         if self._saving is not None:
             self._save_seconds = time.monotonic() - self._saving
             self._saving = None
-        if self._agreed(args):
+        if self._stop_requested(args):
             control.should_training_stop = True
 
     def time_to_save(self) -> float | None:
-        """Return the seconds until a checkpoint of a boundary is written, None if not known."""
+        """Return the seconds until the next boundary's checkpoint is written, None if unknown."""
         now = time.monotonic()
         if self._saving is not None:
             return max(self._saving + self._save_seconds - now, 0.0)
@@ -145,15 +144,18 @@ class Cycle(TrainerCallback):  # type: ignore[misc]
 
     def stands_at_boundary(self, state: Any) -> bool:
         """Return whether the weights are still those of the last boundary."""
-        return self._whole and self.boundary is not None and self.boundary.step == state.global_step
+        return (
+            self._between_steps
+            and self.boundary is not None
+            and self.boundary.step == state.global_step
+        )
 
-    def _agreed(self, args: Any) -> bool:
+    def _stop_requested(self, args: Any) -> bool:
         """Return whether any process was asked to stop; all of them must call this."""
         is_requested = self.stopping.cause is not None
         if args.world_size == 1:
             return is_requested
-        flag = torch.tensor([float(is_requested)], device=args.device)
-        together = bool(reduce(flag).item())
-        if together and not is_requested:
+        anywhere = bool(reduce(torch.tensor([float(is_requested)], device=args.device)).item())
+        if anywhere and not is_requested:
             self.stopping.cause = "another process was asked to"
-        return together
+        return anywhere

@@ -1,7 +1,6 @@
-"""What libraries say in an ordinary run that is not so there, or that nobody can act on.
+"""Warnings of libraries that are wrong in an ordinary run, or that nobody can act on.
 
-Each is known by its own words, and left out only where it is known to be wrong or idle. Whatever
-else a library says is shown.
+Each is recognised by its exact text, and left out only where it is wrong. All others are printed.
 """
 
 import logging
@@ -19,9 +18,9 @@ _MISSING = re.compile(r"There were missing keys in the checkpoint model loaded: 
 
 
 def ignore_old_names(written: Collection[str] = ()) -> None:
-    """Ignore that peft and TRL call transformers by names that it will rename.
+    """Ignore that peft and TRL use names of transformers that it will rename.
 
-    `written` are the keys of a run file: of one that it says itself, the warning is shown.
+    `written` are the keys of a run file: the warning is printed for those that it uses itself.
     """
     for name in {"is_gradient_checkpointing", "gradient_checkpointing"}.difference(written):
         warnings.filterwarnings("ignore", message=f"`{name}` is deprecated", category=FutureWarning)
@@ -29,48 +28,48 @@ def ignore_old_names(written: Collection[str] = ()) -> None:
 
 @contextmanager
 def head_is_new(is_so: bool = True) -> Iterator[None]:
-    """Within, a base without a score head is loaded to be given one: that it lacks one is no news.
+    """Within, a base without a score head is loaded, to get one: do not report that it lacks one.
 
-    A report of anything else that is missing is shown, and all of it. `is_so` says whether the
-    base has none; a reward model that lacks its own head is told.
+    A report with any other missing weight is printed whole. `is_so` is whether the base has no
+    head; a reward model without its head is reported.
     """
 
-    def idle(said: str) -> bool:
-        rows = set(_ROW.findall(_STYLE.sub("", said)))
-        return "LOAD REPORT" in said and _NEW_HEAD <= rows <= _NEW_HEAD | _OLD_HEAD
+    def expected(text: str) -> bool:
+        rows = set(_ROW.findall(_STYLE.sub("", text)))
+        return is_so and "LOAD REPORT" in text and _NEW_HEAD <= rows <= _NEW_HEAD | _OLD_HEAD
 
-    with _without("transformers.modeling_utils", idle if is_so else lambda text: False):
+    with _without("transformers.modeling_utils", expected):
         yield
 
 
 @contextmanager
-def tied_weights_in_place(model: Any) -> Iterator[None]:
-    """Within, a checkpoint is loaded into `model`, which holds tied weights once.
+def tied_weights_ignored(model: Any) -> Iterator[None]:
+    """Within, a checkpoint is loaded into `model`: do not report tied weights as missing.
 
-    Nothing is missing where the same tensor is loaded under its other name.
+    Such a tensor is loaded under its other name.
     """
 
-    def idle(said: str) -> bool:
-        match = _MISSING.fullmatch(said)
+    def expected(text: str) -> bool:
+        match = _MISSING.fullmatch(text)
         missing = set(re.findall(r"'([^']+)'", match[1])) if match else set()
         every = dict(model.named_parameters(remove_duplicate=False))
         loaded = {id(value) for name, value in every.items() if name not in missing}
         return bool(missing) and all(id(every.get(name)) in loaded for name in missing)
 
-    with _without("transformers.trainer", idle):
+    with _without("transformers.trainer", expected):
         yield
 
 
 @contextmanager
-def _without(logger: str, idle: Callable[[str], bool]) -> Iterator[None]:
-    """Within, leave out what `logger` itself is given to say, where `idle` holds."""
+def _without(name: str, expected: Callable[[str], bool]) -> Iterator[None]:
+    """Within, leave out the messages of a logger for which `expected` is true."""
 
-    def keep(record: logging.LogRecord) -> bool:
-        return not idle(record.getMessage())
+    def is_logged(record: logging.LogRecord) -> bool:
+        return not expected(record.getMessage())
 
-    where = logging.getLogger(logger)
-    where.addFilter(keep)
+    logger = logging.getLogger(name)
+    logger.addFilter(is_logged)
     try:
         yield
     finally:
-        where.removeFilter(keep)
+        logger.removeFilter(is_logged)

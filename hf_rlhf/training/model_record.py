@@ -1,4 +1,4 @@
-"""What the record says of the model: its base, the adapter that it continues, its parameters."""
+"""The record's section on the model: its base, the adapter that it continues, its parameters."""
 
 import hashlib
 from pathlib import Path
@@ -6,8 +6,8 @@ from typing import Any
 
 from hf_rlhf.errors import RunFolderError
 from hf_rlhf.models.fingerprint import identify
+from hf_rlhf.models.lengths import model_config
 from hf_rlhf.models.locate import PACKAGE_SCHEME
-from hf_rlhf.runs.preflight import model_config
 from hf_rlhf.runs.run import Run
 from hf_rlhf.storage.pure_json import as_json
 from hf_rlhf.storage.record import load_record, run_of_merged
@@ -15,7 +15,7 @@ from hf_rlhf.storage.record_schema import ModelSection
 
 
 def model_section(run: Run) -> ModelSection:
-    """Return what is known of the base model before its weights are loaded."""
+    """Return the section as far as it is known before weights are loaded."""
     requested = run.model.model_name_or_path
     config = model_config(run)
     is_hub_id = not requested.startswith(PACKAGE_SCHEME) and not Path(requested).exists()
@@ -64,16 +64,13 @@ def continued(run: Run) -> dict[str, Any] | None:
 
 
 def _base_card(run: Run, is_hub_id: bool) -> dict[str, Any]:
-    """Return the metadata of the base model's card, or nothing where it has none.
-
-    The merged weights of a run have it from that run's record.
-    """
+    """Return the metadata of the base model's card; of a run's merged weights, from its record."""
     from huggingface_hub import ModelCard
     from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, OfflineModeIsEnabled
 
     path = Path(run.model_path) / "README.md"
-    if not is_hub_id and (made_by := run_of_merged(run.model_path)) is not None:
-        return licence_and_lineage(made_by)
+    if not is_hub_id and (folder := run_of_merged(run.model_path)) is not None:
+        return licence_and_lineage(folder)
     try:
         if is_hub_id:
             return dict(ModelCard.load(run.model_path).data.to_dict())
@@ -83,7 +80,7 @@ def _base_card(run: Run, is_hub_id: bool) -> dict[str, Any]:
 
 
 def licence_and_lineage(folder: Path) -> dict[str, Any]:
-    """Return licence and lineage of the weights that a run has made, as its card has them."""
+    """Return licence and lineage of a run's weights, as its card has them."""
     try:
         record = load_record(folder)
     except RunFolderError:
@@ -93,17 +90,17 @@ def licence_and_lineage(folder: Path) -> dict[str, Any]:
     licence = {key: getattr(source, key) for key in ("license", "license_name", "license_link")}
     lineage = list(model.lineage)
     if lineage and not model.base_is_hub_id and lineage[-1][0] not in "./~":
-        # A folder, which must not be taken for a repository of the same name.
+        # A folder must not look like a repository of the same name.
         lineage[-1] = lineage[-1] if "://" in lineage[-1] else f"./{lineage[-1]}"
     return {**licence, "base_model": lineage}
 
 
 def add_weights(model_section: ModelSection, trainer: Any, run: Run) -> None:
-    """Add what is known of the model only once its weights are loaded."""
+    """Add what is known only once the weights are loaded."""
     model = trainer.accelerator.unwrap_model(trainer.model)
     names, parameters = zip(*model.named_parameters(), strict=True)
     # Under ZeRO-3 a parameter is empty here and carries its size in ds_numel.
-    size = [int(getattr(item, "ds_numel", item.numel())) for item in parameters]
+    sizes = [int(getattr(weight, "ds_numel", weight.numel())) for weight in parameters]
     adapters = getattr(model, "peft_config", {})
     # Beside it there may be a frozen reference, or a value function of its own.
     active = getattr(model, "active_adapter", None)
@@ -116,16 +113,16 @@ def add_weights(model_section: ModelSection, trainer: Any, run: Run) -> None:
         run.model_path, name=run.model.model_name_or_path, revision=run.model.model_revision
     )
     model_section.num_labels = labels if run.has_score_head else None
-    # Of the model that is published: what the adapter adds is merged into it.
+    # Of the published model, into which the adapter is merged.
     model_section.parameters = sum(
-        count
-        for name, count in zip(names, size, strict=True)
+        size
+        for name, size in zip(names, sizes, strict=True)
         if "lora_" not in name
         and "modules_to_save" not in name
         and not name.startswith(trainer.unpublished)
     )
     model_section.trainable_parameters = sum(
-        count for item, count in zip(parameters, size, strict=True) if item.requires_grad
+        size for weight, size in zip(parameters, sizes, strict=True) if weight.requires_grad
     )
     model_section.dtype = str(parameters[0].dtype).removeprefix("torch.")
-    model_section.adapter = as_json(lora)[0] or None
+    model_section.adapter = as_json(lora) or None

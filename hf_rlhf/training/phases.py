@@ -1,158 +1,213 @@
-"""One process's way through a chain: each phase a run of its own, the end that of the last.
+"""Where each phase of a run begins, and the one record of all of them.
 
-The chain's folder is a run folder like any other, with one record, one card and the weights that
-the last phase made; `phases/1-NAME` and so on are the run folders of the phases.
+The phases have run folders of their own in `phases/`. Their records, and the checksums of what they
+saved, decide which of them are done: there is no ledger beside them. The run's folder has one
+record, one card and the weights of the last phase.
 """
 
+import math
 import os
 import shutil
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
 
-from hf_rlhf.distributed import run_on_main_process
-from hf_rlhf.errors import DiskError
-from hf_rlhf.evaluation.held_out import measure, measure_before, without_revision
-from hf_rlhf.evaluation.results import Evaluation, Measured
-from hf_rlhf.runs.phases import Chain, Phase
-from hf_rlhf.runs.resolve import with_initial_weights
-from hf_rlhf.runs.run import Run
-from hf_rlhf.storage.files import atomic_dir, atomic_write_bytes
+from accelerate import PartialState
+from accelerate.utils import broadcast_object_list
+
+from hf_rlhf.errors import ModelError
+from hf_rlhf.evaluation.results import Evaluation
+from hf_rlhf.formatting import duration
+from hf_rlhf.models.adapter import CONFIG
+from hf_rlhf.runs.estimate import planned_steps
+from hf_rlhf.runs.resolve import with_settings
+from hf_rlhf.runs.run import Phase, Run
+from hf_rlhf.storage.checkpoints import changed, contents
+from hf_rlhf.storage.files import atomic_dir, atomic_write_bytes, atomic_write_json
+from hf_rlhf.storage.pure_json import parse_json
 from hf_rlhf.storage.record import RECORD_NAME, RunRecord, load_record
-from hf_rlhf.training.chain_record import composed
-from hf_rlhf.training.phase_start import is_finished, note_saved, phase_start, starting_from
-from hf_rlhf.training.progress import SAMPLES_NAME, evenly, read_samples
-from hf_rlhf.training.record_sections import evaluation_section, samples_section
-from hf_rlhf.training.session import Session
-from hf_rlhf.training.trackers import end_runs
+from hf_rlhf.storage.record_schema import EvaluationSection, TrainingSection
+from hf_rlhf.training.checkpoints import newest_valid
+from hf_rlhf.training.progress import SAMPLES_NAME
+from hf_rlhf.training.run_folder import differences
 
-_OF_WEIGHTS = ("num_labels", "parameters", "trainable_parameters", "dtype", "adapter")
-_MEASURED_AFTER = {"text": "after.json", "own": "after_held_out.json"}
+SAVED = "saved.json"
+"""In a phase's folder: the files of what it has saved, with their sizes and checksums."""
+_START = {
+    *("model_name_or_path", "model_revision", "adapter", "adapter_revision"),
+    "adapter's weights",
+}
+"""How the record of a phase differs from its run as resolved, which begins with the base."""
+_WEIGHTS = ("num_labels", "parameters", "trainable_parameters", "dtype", "adapter")
+_MEASURED_AFTER = {"text": "after.json", "by_trainer": "after_held_out.json"}
 
 
-class ChainSession(Session):
-    """Does the phases that are not done, then what a session does with what they have made."""
+def is_finished(run: Run) -> bool:
+    """Return whether a phase is finished, whatever it began with: that may be deleted by now.
 
-    def __init__(self, chain: Chain, face: Run, runs: Sequence[Run]) -> None:
-        super().__init__(face)
-        self.chain = chain
-        self.runs = runs
-        self._argv: Sequence[str] = ()
-        self._current: Phase | None = None
+    A folder of another run is not, and the session refuses it. All processes must call this.
+    """
+    done = False
+    if PartialState().is_main_process and (run.folder / RECORD_NAME).exists():
+        record = load_record(run.folder)
+        done = record.status == "finished" and not differences(record, run, ignored=_START)
+    return bool(broadcast_object_list([done])[0])
 
-    def go(self, argv: Sequence[str]) -> RunRecord:
-        """Do what is left to do of the chain, and return its record. `argv` repeats it."""
-        self._argv = argv
-        return super().go(argv)
 
-    def _train_and_measure(self) -> None:
-        face = self.run
-        kwargs = without_revision(face.model_kwargs())
-        names = " -> ".join(link.name for link in self.chain.links)
-        self._say(f"training {self.chain.plugin} in {face.folder}: {names}")
-        before = measure_before(face, self._say)
-        self.record.evaluation = evaluation_section(face, before, Measured())
-        try:
-            for index in range(len(self.chain.links)):
-                self._phase(index)
-        finally:
-            if self.main:
-                self._compose()
-            trained = evenly(read_samples(self.chain.links[-1].folder / SAMPLES_NAME), 6)
-            self.record.samples = samples_section(before, Measured(), trained)
-        run_on_main_process(self._take_over)
-        after = measure(
-            face, "after", face.folder / "merged", kwargs, self._say, self._measured_after()
+def note_saved(run: Run) -> None:
+    """Write the checksums of what a finished phase has saved, once."""
+    if not (run.folder / SAVED).exists():
+        atomic_write_json(run.folder / SAVED, contents(_saved(run)))
+
+
+def with_weights_of(run: Run, before: Phase, say: Callable[[str], None]) -> tuple[Run, Path]:
+    """Return a phase's run with the weights of the phase `before`, and the folder of those.
+
+    They are what that phase has saved: an adapter on the base, or whole weights. If a file is
+    missing or damaged, they are its newest valid checkpoint. All processes must call this.
+
+    Raises ModelError when there is neither.
+    """
+    start = _start(before, say)
+    if run.model.use_peft:
+        return with_settings(run, {"adapter": str(start), "adapter_revision": None}), start
+    return with_settings(run, {"model_name_or_path": str(start), "model_revision": None}), start
+
+
+def _start(before: Phase, say: Callable[[str], None]) -> Path:
+    saved, folder = _saved(before.run), before.run.folder
+    # All files are read, so by one process only.
+    wrong = _damaged(folder, saved) if PartialState().is_main_process else []
+    wrong = broadcast_object_list([wrong])[0]
+    if not wrong:
+        return saved
+    problem = f"{saved} is not as phase {before.name} left it ({', '.join(wrong[:3])})"
+    checkpoint = newest_valid(folder / "checkpoints")
+    needed = CONFIG if before.run.model.use_peft else "config.json"
+    if checkpoint is None or not (checkpoint / needed).exists():
+        raise ModelError(
+            f"{problem}, and has no valid checkpoint. Delete {folder} to train it again."
         )
-        self.record.evaluation = evaluation_section(face, before, after)
-        self.record.samples = samples_section(before, after, trained)
-        self.recorder.gather_usage()
-        run_on_main_process(lambda: self.recorder.close("finished"))
-
-    def _phase(self, position: int) -> None:
-        """Run one phase, or see that it is done."""
-        link = self._current = self.chain.links[position]
-        title = f"phase {link.number} of {len(self.chain.links)}, {link.name}"
-        if is_finished(link, self.runs[position]):
-            self._say(f"{title}: done already")
-        else:
-            self._train(position, title)
-        run_on_main_process(partial(note_saved, link.folder, self.runs[position].model.use_peft))
-        self._current = None
-        run_on_main_process(self._compose)
-        self.recorder.write()
-
-    def _train(self, position: int, title: str) -> None:
-        link, run = self.chain.links[position], self.runs[position]
-        before = self.chain.links[position - 1] if position else None
-        start = phase_start(link, before, run.model.use_peft, self._say)
-        if start is not None:
-            run = with_initial_weights(run, starting_from(link.file, start, run.model.use_peft))
-        self._say(f"{title}: from {start or run.model.model_name_or_path}")
-        session = _PhaseSession(run, self.stopping)
-        try:
-            session.go(self._argv)
-        except BaseException:
-            self.agreed = session.agreed
-            raise
-        finally:
-            end_runs()
-
-    def _compose(self) -> None:
-        """Make the record of the phases' records."""
-        records = [
-            load_record(link.folder) if (link.folder / RECORD_NAME).exists() else None
-            for link in self.chain.links
-        ]
-        # Before the first step there is nothing to compose, and the record has its empty section.
-        if (training := composed(self.chain, self.runs, records)) is not None:
-            self.record.training = training
-        known = [record.model for record in records if record is not None]
-        if known:
-            for name in _OF_WEIGHTS:
-                setattr(self.record.model, name, getattr(known[-1], name))
-            self.record.model.identity = known[0].identity
-
-    def _take_over(self) -> None:
-        """Put what the last phase made into the chain's own folder, without a second copy."""
-        created, folder = self.chain.links[-1].folder, self.run.folder
-        for name in ("adapter", "merged"):
-            if not (created / name).is_dir():
-                continue
-            with atomic_dir(folder / name, overwrite=True) as new:
-                shutil.copytree(created / name, new, copy_function=_linked, dirs_exist_ok=True)
-        for name in (SAMPLES_NAME, *(f"evaluation/{value}" for value in _MEASURED_AFTER.values())):
-            if (created / name).exists():
-                atomic_write_bytes(folder / name, (created / name).read_bytes())
-
-    def _measured_after(self) -> dict[str, Evaluation]:
-        folder = self.run.folder / "evaluation"
-        return {
-            part: Evaluation.load(folder / name)
-            for part, name in _MEASURED_AFTER.items()
-            if (folder / name).exists()
-        }
-
-    def _how_to_go_on(self) -> str:
-        if self._current is None:
-            return super()._how_to_go_on()
-        return f"It was in phase {self._current.name}, {self._current.number} of {len(self.runs)}."
-
-    def _disk_error(self, error: BaseException) -> DiskError | None:
-        # The phase has said what is safe.
-        return None if isinstance(error, DiskError) else super()._disk_error(error)
+    say(f"{problem}: beginning with {checkpoint}, its newest valid checkpoint")
+    return checkpoint
 
 
-class _PhaseSession(Session):
-    """The session of a phase: only its end is published, and a phase only if it asks for it."""
+def _damaged(folder: Path, saved: Path) -> list[str]:
+    """Return the files of a saved model that are missing or changed."""
+    try:
+        return changed(saved, parse_json((folder / SAVED).read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError, AttributeError):
+        return [f"{SAVED} cannot be read"]
 
-    def _publish(self) -> None:
-        if self.run.spec.publish.repo_id is not None:
-            super()._publish()
+
+def _saved(run: Run) -> Path:
+    return run.folder / ("adapter" if run.model.use_peft else "merged")
 
 
-def _linked(source: str, target: str) -> None:
-    """Give a file a second name, or copy it where the disk has none."""
+def take_over(run: Run) -> None:
+    """Copy what the last phase saved and measured into the run's folder, weights as hard links."""
+    last = run.phases[-1].run.folder
+    for name in ("adapter", "merged"):
+        if (last / name).is_dir():
+            with atomic_dir(run.folder / name, overwrite=True) as new:
+                shutil.copytree(last / name, new, copy_function=_link, dirs_exist_ok=True)
+    for name in (SAMPLES_NAME, *(f"evaluation/{file}" for file in _MEASURED_AFTER.values())):
+        if (last / name).exists():
+            atomic_write_bytes(run.folder / name, (last / name).read_bytes())
+
+
+def measured_after(run: Run) -> dict[str, Evaluation]:
+    """Return the evaluations after training that were taken over from the last phase, by part."""
+    folder = run.folder / "evaluation"
+    return {
+        part: Evaluation.load(folder / name)
+        for part, name in _MEASURED_AFTER.items()
+        if (folder / name).exists()
+    }
+
+
+def _link(source: str, target: str) -> None:
+    """Make a hard link, or a copy where the disk has no links."""
     try:
         os.link(source, target)
     except OSError:
         shutil.copy2(source, target)
+
+
+def compose_record(record: RunRecord, run: Run) -> None:
+    """Set a run's sections on training and weights from the records of its phases."""
+    records = [
+        load_record(phase.run.folder) if (phase.run.folder / RECORD_NAME).exists() else None
+        for phase in run.phases
+    ]
+    begun = [each for each in records if each is not None]
+    # Before the first step the record has its empty section.
+    if any(each.training.steps for each in begun):
+        record.training = composed_training(run.phases, records)
+    if begun:
+        for name in _WEIGHTS:
+            setattr(record.model, name, getattr(begun[-1].model, name))
+        record.model.identity = begun[0].model.identity
+
+
+def composed_training(
+    phases: Sequence[Phase], records: Sequence[RunRecord | None]
+) -> TrainingSection:
+    """Return the section `training` of a run: sums, and its phases one after another.
+
+    `records` has None for a phase that has not begun; one at least has trained. The steps of the
+    history continue from one phase to the next.
+    """
+    trained = [each.training for each in records if each is not None and each.training.steps]
+    last, peaks = trained[-1], [each.peak_memory for each in trained if each.peak_memory]
+    rows = [_row(phase, record) for phase, record in zip(phases, records, strict=True)]
+    report = {f"{title} (phase {phases[-1].name})": value for title, value in last.report.items()}
+    return TrainingSection(
+        steps=sum(each.steps or 0 for each in trained),
+        planned_steps=sum(
+            (record.training.planned_steps if record else None) or planned_steps(phase.run)
+            for phase, record in zip(phases, records, strict=True)
+        ),
+        epochs=math.fsum(each.epochs or 0 for each in trained) or None,
+        seconds=math.fsum(each.seconds or 0 for each in trained) or None,
+        world_size=last.world_size,
+        distributed=last.distributed,
+        final=last.final,
+        history=_history(trained),
+        report={"Phases": rows, **report},
+        peak_memory=max(peaks, key=lambda peak: peak.get("bytes") or 0) if peaks else None,
+    )
+
+
+def _history(trained: Sequence[TrainingSection]) -> list[dict[str, Any]]:
+    history, done = [], 0
+    for training in trained:
+        history += [
+            {**entry, "step": entry["step"] + done}
+            for entry in training.history
+            if entry.get("step") is not None
+        ]
+        done += training.steps or 0
+    return history
+
+
+def _row(phase: Phase, record: RunRecord | None) -> dict[str, Any]:
+    """Return a phase's row in the card's table; unknown values are None."""
+    run, record = phase.run, record or RunRecord()
+    training, evaluation = record.training, record.evaluation or EvaluationSection()
+    tokens = [entry["num_tokens"] for entry in training.history if "num_tokens" in entry]
+    row = {
+        "phase": f"{phase.number} {phase.name}",
+        "data": phase.data or run.spec.dataset.name,
+        "rows": len(run.dataset["train"]),
+        "tokens": int(tokens[-1]) if tokens else None,
+        "epochs": training.epochs,
+        "learning rate": f"{run.training.learning_rate:g}",
+        "steps": training.steps,
+    }
+    # The first of the metrics that the trainer measures itself, on the phase's own rows.
+    for metric in list(run.trainer_class.held_out_metrics)[:1]:
+        means = [evaluation.estimate(stage, metric).mean for stage in ("before", "after")]
+        text = " → ".join("?" if mean is None else f"{mean:.3f}" for mean in means)
+        row[f"held-out {metric}"] = None if set(means) == {None} else text
+    return {**row, "time": None if training.seconds is None else duration(training.seconds)}

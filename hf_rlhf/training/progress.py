@@ -1,4 +1,4 @@
-"""What a run shows in the terminal while it trains: a line per logging, a table at the end."""
+"""What a run prints: a line per logging step, and tables at the end."""
 
 import json
 import time
@@ -6,10 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from transformers import TrainerCallback
+import datasets
+from transformers import PrinterCallback, ProgressCallback, Trainer, TrainerCallback
+from transformers.utils import logging
 
-from hf_rlhf.cards.facts import fewer
-from hf_rlhf.cards.markdown import counted, interval
+from hf_rlhf.cards.results import partial_count
+from hf_rlhf.formatting import counted, interval
 from hf_rlhf.rewards.composed import TOTAL, ComposedReward
 from hf_rlhf.storage.files import atomic_write_text
 from hf_rlhf.storage.record import RunRecord
@@ -17,8 +19,6 @@ from hf_rlhf.storage.record_schema import Estimate, EvaluationSection
 from hf_rlhf.storage.secrets import redact_secrets
 
 SAMPLES_NAME = "samples.jsonl"
-
-
 _FACTS = (
     ("mean_token_accuracy", "token accuracy", 3),
     ("accuracy", "accuracy", 3),
@@ -32,36 +32,46 @@ _FACTS = (
     ("clip_fraction", "ratio clipped", 3),
     ("explained_variance", "explained variance", 3),
 )
-"""What is shown of a logging beside the rewards, where it is logged: key, name, decimals."""
+"""What is printed of a logging step beside the rewards: key, name, decimals."""
 _CUT = "completions/clipped_ratio"
 """The share of a step's completions that reached the length limit, as TRL's trainers log it."""
 
 
+def disable_progress_bars() -> None:
+    """Turn off the bars of transformers and datasets: a run prints lines."""
+    logging.disable_progress_bar()
+    datasets.disable_progress_bars()
+
+
+def remove_printers(trainer: Any) -> None:
+    """Take out the bars and dictionaries that transformers prints; ours prints a line."""
+    for callback in (PrinterCallback, ProgressCallback):
+        if isinstance(trainer, Trainer):
+            trainer.remove_callback(callback)
+
+
 class ShowProgress(TrainerCallback):  # type: ignore[misc]
-    """Prints a line for each logging step, and keeps one scored completion of each.
+    """Prints a line for each logging step, and writes a scored completion to `samples.jsonl`.
 
-    The first and the last step are logged whatever `logging_steps` is: a run is seen to be alive
-    within a step, and one of fewer steps than that has numbers at all.
-
-    The completions go to `samples.jsonl` in the run folder, from where the record takes some.
+    The first and the last step are logged whatever `logging_steps` is: a user sees that the run
+    works after one step, and a run of fewer steps has numbers at all.
     """
 
     def __init__(self, reward: ComposedReward | None, folder: Path) -> None:
         self.reward = reward
         self.path = folder / SAMPLES_NAME
         self.start: tuple[float, int] | None = None
-        self.told = False
-        """Whether it was said that no completion ends by itself."""
+        self._warned = False  # that every completion was cut
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Note when and where training starts, and forget samples of steps to be done again."""
+        """Note time and step of the start, and delete samples of steps that will be repeated."""
         self.start = (time.monotonic(), state.global_step)
         rows = [row for row in read_samples(self.path) if row["step"] <= state.global_step]
         if state.is_world_process_zero and self.path.exists():
             atomic_write_text(self.path, "".join(json.dumps(row) + "\n" for row in rows))
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> Any:
-        """Ask for the logging of the first and the last step."""
+        """Request the logging of the first and the last step."""
         if args.logging_strategy == "steps" and state.global_step in (1, state.max_steps):
             control.should_log = True
         return control
@@ -69,7 +79,7 @@ class ShowProgress(TrainerCallback):  # type: ignore[misc]
     def on_log(
         self, args: Any, state: Any, control: Any, logs: Mapping[str, Any], **_: Any
     ) -> None:
-        """Print one line and keep one sample."""
+        """Print one line and write one sample."""
         if not state.is_world_process_zero or "loss" not in logs or self.start is None:
             return
         began, first = self.start
@@ -77,26 +87,19 @@ class ShowProgress(TrainerCallback):  # type: ignore[misc]
         left = passed / max(state.global_step - first, 1) * (state.max_steps - state.global_step)
         print(
             f"step {state.global_step:>5}/{state.max_steps}  {summary_line(logs)}  "
-            f"{clock(passed)} passed, {clock(left)} left",
+            f"elapsed {clock(passed)}, {clock(left)} left",
             flush=True,
         )
         limit = getattr(args, "max_completion_length", None)
-        if limit and logs.get(_CUT) == 1 and not self.told:
-            self.told = True
+        if limit and logs.get(_CUT) == 1 and not self._warned:
+            self._warned = True
             print(
                 f"note: every completion was cut at `max_completion_length`, {limit} tokens. If "
-                "answers are longer than that, give them more.",
+                "answers are longer than that, raise it.",
                 flush=True,
             )
-        if self.reward is not None and self.reward.samples:
-            sample = self.reward.samples[-1]
-            row = {
-                "step": state.global_step,
-                "prompt": sample.prompt,
-                "completion": sample.completion,
-                "reward": sample.reward,
-                "components": dict(sample.components),
-            }
+        if self.reward is not None and self.reward.last_sample:
+            row = {"step": state.global_step, **self.reward.last_sample}
             with self.path.open("a") as file:
                 file.write(json.dumps(redact_secrets(row)) + "\n")
 
@@ -108,7 +111,7 @@ class AfterSave(TrainerCallback):  # type: ignore[misc]
         self.work = work
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Do what is to be done."""
+        """Call it."""
         for work in self.work:
             work()
 
@@ -140,17 +143,16 @@ def summary_line(logs: Mapping[str, Any]) -> str:
 
 
 def clock(seconds: float) -> str:
-    """Return a duration as people say it: 42 s, 3:07, 2:03:00."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    minutes, rest = divmod(whole, 60)
+    """Return a duration as text: 42 s, 3:07, 2:03:00."""
+    if round(seconds) < 60:
+        return f"{round(seconds)} s"
+    minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
 def read_samples(path: Path) -> list[dict[str, Any]]:
-    """Return the samples that were kept; a line cut by a crash is left out."""
+    """Return the samples in a file, up to a line that was cut by a crash."""
     if not path.exists():
         return []
     rows = []
@@ -167,6 +169,19 @@ def evenly(rows: Sequence[Any], count: int) -> list[Any]:
     if len(rows) <= count:
         return list(rows)
     return [rows[round(index * (len(rows) - 1) / (count - 1))] for index in range(count)]
+
+
+def print_results(record: RunRecord) -> None:
+    """Print samples and held-out results, and a note where most completions were cut."""
+    from rich.console import Console
+
+    console = Console()
+    if record.samples:
+        console.print(samples_table(record))
+    if record.evaluation:
+        console.print(results_table(record))
+    if text := truncation_note(record):
+        print(f"note: {text}", flush=True)
 
 
 def results_table(record: RunRecord) -> Any:
@@ -192,12 +207,12 @@ def results_table(record: RunRecord) -> Any:
 
 def _of_rows(rows: int | None, estimate: Estimate) -> str:
     """Return of how many rows a metric is, if not of all."""
-    count = fewer(rows, estimate)
+    count = partial_count(rows, estimate)
     return "" if count is None else f" ({counted(count, 'row')})"
 
 
-def cut_off(record: RunRecord) -> str:
-    """Say that most held-out completions after training were cut at the limit, if so."""
+def truncation_note(record: RunRecord) -> str:
+    """Return a note if most completions after training were cut at the limit, else nothing."""
     evaluation = record.evaluation or EvaluationSection()
     cut = evaluation.estimate("after", "truncated").mean
     limit = evaluation.sampling.get("max_new_tokens")

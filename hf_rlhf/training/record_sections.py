@@ -1,22 +1,23 @@
-"""What the record says of a resolved run, section by section."""
+"""The record of a resolved run, section by section."""
 
 import inspect
 import os
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 from pydantic import ValidationError
 
-from hf_rlhf.config.overrides import without_secrets
+from hf_rlhf.config.run_file import without_secrets
+from hf_rlhf.config.schema import GateSpec, RewardSpec
 from hf_rlhf.data.arrow_rows import rows_digest
 from hf_rlhf.distributed import config_file, distributed_type
 from hf_rlhf.errors import BrokenPlugin
 from hf_rlhf.evaluation.results import METHOD, Measured
+from hf_rlhf.models.lengths import completion_length
 from hf_rlhf.rewards.composed import Part
 from hf_rlhf.runs.machine import environment, peak_memory
-from hf_rlhf.runs.preflight import completion_length
 from hf_rlhf.runs.run import Run, trains_by_rewards
 from hf_rlhf.storage.pure_json import as_json
 from hf_rlhf.storage.record import RunRecord, new_record, now
@@ -25,6 +26,7 @@ from hf_rlhf.storage.record_schema import (
     Component,
     ConfigFile,
     DataSection,
+    Environment,
     Estimate,
     EvaluationSection,
     GatePart,
@@ -39,13 +41,12 @@ from hf_rlhf.storage.record_schema import (
 from hf_rlhf.training.model_record import model_section
 
 TYPED_NAME = "HF_RLHF_TYPED"
-"""Environment variable: what the user typed, where a verb of a plugin trains by a run file."""
-_OF_LORA = ("use_rslora", "use_dora")
+"""Environment variable: the command line of a plugin's verb that trains by a run file."""
 
 
 def opening(run: Run, command: Sequence[str]) -> RunRecord:
     """Return the record of a run that is about to load its weights."""
-    trainer = next(item for item in run.components if item["kind"] == "trainers")
+    trainer = next(each for each in run.components if each["kind"] == "trainers")
     return new_record(
         command=list(command),
         config=dict(run.spec.plain),
@@ -55,20 +56,20 @@ def opening(run: Run, command: Sequence[str]) -> RunRecord:
             **{key: trainer[key] for key in ("name", "package", "version", "target")}
         ),
         method=method_section(run),
-        components=[Component(**item) for item in run.components],
+        components=[Component(**each) for each in run.components],
         model=model_section(run),
         data=_data(run),
         reward=_reward(run),
         environment=environment(),
-        author=Author(**as_json(run.spec.card)[0]),
-        publish=as_json(run.spec.publish)[0],
+        author=Author(**as_json(run.spec.card)),
+        publish=as_json(run.spec.publish),
     )
 
 
 def method_section(run: Run) -> MethodSection:
-    """Return what the trainer says of its method; BrokenPlugin if the card cannot hold it."""
+    """Return the trainer's method and facts. Raises BrokenPlugin if the card cannot hold them."""
     trainer = run.trainer_class
-    content = {} if trainer.method is None else as_json(trainer.method)[0]
+    content = {} if trainer.method is None else as_json(trainer.method)
     try:
         return MethodSection(**content, facts=dict(trainer.card_facts(run)))
     except ValidationError as error:
@@ -101,7 +102,7 @@ def reproduction(argv: Sequence[str], world_size: int, distributed: Mapping[str,
 
 
 def as_shell(command: Sequence[str]) -> str:
-    """Return a command as it is typed, or what was typed that called it."""
+    """Return a command as it is typed in a shell, or the command line that called it."""
     return os.environ.get(TYPED_NAME) or shlex.join(command)
 
 
@@ -129,30 +130,28 @@ def training_section(run: Run, trainer: Any, seconds: float) -> TrainingSection:
 
 
 def _report(trainer: Any) -> dict[str, Any]:
-    """Return what a trainer that has more to tell than its log tells."""
-    message: Any = trainer.report()
-    if not isinstance(message, Mapping):
+    report: Any = trainer.report()
+    if not isinstance(report, Mapping):
         raise BrokenPlugin(
-            f"report() of {type(trainer).__name__} returned {type(message).__name__}; expected a "
+            f"report() of {type(trainer).__name__} returned {type(report).__name__}; expected a "
             "mapping of titles to rows or mappings."
         )
-    plain: dict[str, Any] = as_json(message)[0]
+    plain: dict[str, Any] = as_json(report)
     return plain
 
 
 def sessions(record: RunRecord, run: Run) -> list[Session]:
     """Return the sessions of a run, with one more that begins now.
 
-    One that did not say how it ended was killed. `changed` is what is other than when the run
-    began, as `field: then -> now`.
+    A session without an end status was killed. `changed` lists what differs from the run's first
+    session, as `field: then -> now`.
     """
     earlier = [
         session.model_copy(update={"status": "killed"}) if session.status == "running" else session
         for session in record.sessions
     ]
-    processes = {"processes": run.training.world_size}
-    here = _flat({**environment().to_json(), **processes}) if earlier else {}
-    there = _flat({**record.environment.to_json(), "processes": record.training.world_size})
+    here = _machine(environment(), run.training.world_size) if earlier else {}
+    there = _machine(record.environment, record.training.world_size)
     changed = [
         f"{key}: {there[key]} -> {here[key]}"
         for key in sorted(here.keys() & there.keys())
@@ -161,11 +160,13 @@ def sessions(record: RunRecord, run: Run) -> list[Session]:
     return [*earlier, Session(started=now(), status="running", changed=changed)]
 
 
-def _flat(value: Mapping[str, Any], above: str = "") -> dict[str, Any]:
-    result: dict[str, Any] = {}
-    for key, item in value.items():
-        result |= _flat(item, f"{key}.") if isinstance(item, Mapping) else {f"{above}{key}": item}
-    return result
+def _machine(environment: Environment, processes: int | None) -> dict[str, Any]:
+    """Return software, hardware and number of processes as flat keys, such as `packages.trl`."""
+    flat: dict[str, Any] = {"processes": processes}
+    for key, value in environment.to_json().items():
+        inner = value if isinstance(value, Mapping) else None
+        flat |= {key: value} if inner is None else {f"{key}.{k}": v for k, v in inner.items()}
+    return flat
 
 
 def evaluation_section(run: Run, before: Measured, after: Measured) -> EvaluationSection | None:
@@ -174,40 +175,42 @@ def evaluation_section(run: Run, before: Measured, after: Measured) -> Evaluatio
     spec = run.spec.evaluation
     if spec is None or not parts:
         return None
-    keep = ("temperature", "top_p", "seed", "completions_per_prompt")
-    scored = any("completion_tokens" in part.metrics() for part in parts)
+    names = ("temperature", "top_p", "seed", "completions_per_prompt")
     sampling = {
-        **{key: value for key, value in asdict(spec).items() if key in keep},
+        **{name: getattr(spec, name) for name in names},
         "max_new_tokens": spec.max_new_tokens or completion_length(run),
     }
-    own = any(m.own is not None and m.own.rows for m in (before, after))
+    sampled = any("completion_tokens" in part.metrics() for part in parts)
+    by_trainer = any(m.by_trainer is not None and m.by_trainer.rows for m in (before, after))
     return EvaluationSection(
         split=spec.split,
         rows=len(parts[0].rows) // parts[0].completions_per_prompt,
-        sampling=sampling if scored else {},
+        sampling=sampling if sampled else {},
         before=_estimates(before.means()),
         after=_estimates(after.means()),
         difference=_estimates(after.since(before)),
         method=METHOD + "; differences are paired by row",
-        metrics=dict(run.trainer_class.held_out_metrics) if own else {},
+        metrics=dict(run.trainer_class.held_out_metrics) if by_trainer else {},
     )
 
 
 def distribution(run: Run) -> dict[str, Any]:
     """Return how the run is distributed, with DeepSpeed's ZeRO stage or FSDP's version."""
-    result: dict[str, Any] = {"type": distributed_type(run.training)}
+    kind = distributed_type(run.training)
+    distributed: dict[str, Any] = {"type": kind}
     plugin = getattr(run.training, "deepspeed_plugin", None)
     if plugin is not None:
-        result["zero_stage"] = plugin.deepspeed_config.get("zero_optimization", {}).get("stage")
-    if result["type"] == "FSDP":
-        result["fsdp_version"] = int(os.environ.get("FSDP_VERSION") or 1)
-    return result
+        zero = plugin.deepspeed_config.get("zero_optimization", {})
+        distributed["zero_stage"] = zero.get("stage")
+    if kind == "FSDP":
+        distributed["fsdp_version"] = int(os.environ.get("FSDP_VERSION") or 1)
+    return distributed
 
 
 def samples_section(
     before: Measured, after: Measured, trained: Sequence[Mapping[str, Any]]
 ) -> list[Sample]:
-    """Return completions to be looked at, from before, during and after training."""
+    """Return sample completions from before, during and after training."""
     return [
         *(Sample(**{"stage": "before", "step": 0, **sample}) for sample in before.samples),
         *(Sample(**{"stage": "train", **sample}) for sample in trained),
@@ -224,23 +227,24 @@ def _estimates(intervals: Mapping[str, Any] | None) -> dict[str, Estimate] | Non
 def _defaults(run: Run) -> dict[str, Any]:
     settings = {**_settings(run.model), **_settings(run.training)}
     if not run.model.use_peft or run.adapter is not None:
-        # There is no LoRA, or one that has its own.
-        of_new = [key for key in settings if key.startswith("lora_")]
-        settings = {k: v for k, v in settings.items() if k not in (*of_new, *_OF_LORA)}
+        # There is no LoRA, or it is configured by the adapter that is continued.
+        settings = {
+            key: value
+            for key, value in settings.items()
+            if not key.startswith("lora_") and key not in ("use_rslora", "use_dora")
+        }
     elif run.has_score_head:
         settings.pop("lora_task_type", None)  # decided by the task
     return {key: value for key, value in settings.items() if key not in run.spec.plain}
 
 
 def _settings(config: Any) -> dict[str, Any]:
-    # TrainingArguments masks its tokens in to_dict, as a dataclass walk would not.
-    if hasattr(config, "to_dict"):
-        message = dict(config.to_dict())
-        unset = (
-            key for key in message if key.endswith("_token") and getattr(config, key, "") is None
-        )
-        return {**message, **dict.fromkeys(unset)}
-    return {item.name: getattr(config, item.name) for item in fields(config)}
+    if not hasattr(config, "to_dict"):
+        return {field.name: getattr(config, field.name) for field in fields(config)}
+    # TrainingArguments masks its tokens, those that are not set too.
+    values = dict(config.to_dict())
+    tokens = [key for key in values if key.endswith("_token")]
+    return values | {key: None for key in tokens if getattr(config, key, "") is None}
 
 
 def _data(run: Run) -> DataSection:
@@ -248,12 +252,12 @@ def _data(run: Run) -> DataSection:
         adapter=run.spec.dataset.name,
         arguments=dict(run.spec.dataset.arguments),
         splits={name: len(split) for name, split in run.dataset.items()},
-        digests=digests(run),
+        digests=row_digests(run),
         report={str(key): value for key, value in run.report.items()},
         used={
             split: {
                 "rows": count.rows,
-                "kept": count.kept,
+                "kept": count.used,
                 "dropped": count.dropped,
                 "cut": count.cut,
             }
@@ -262,7 +266,7 @@ def _data(run: Run) -> DataSection:
     )
 
 
-def digests(run: Run) -> dict[str, str]:
+def row_digests(run: Run) -> dict[str, str]:
     """Return the digest of each split's rows."""
     return {name: rows_digest(split) for name, split in run.dataset.items()}
 
@@ -274,47 +278,39 @@ def _reward(run: Run) -> RewardSection:
         trains=trains_by_rewards(run.trainer_class, run.training),
         rewards=[
             RewardPart(
-                label=spec.label,
-                name=spec.name,
+                **_component(spec, parts[spec.label]),
                 weight=spec.weight,
                 on_none=spec.on_none,
                 clip=list(spec.clip) if spec.clip else None,
-                arguments=_arguments(parts[spec.label], spec.arguments),
-                doc=_doc(parts[spec.label]),
             )
             for spec in run.spec.rewards
         ],
         gates=[
-            GatePart(
-                label=spec.label,
-                name=spec.name,
-                threshold=spec.threshold,
-                arguments=_arguments(gates[spec.label], spec.arguments),
-                doc=_doc(gates[spec.label]),
-            )
+            GatePart(**_component(spec, gates[spec.label]), threshold=spec.threshold)
             for spec in run.spec.gates
         ],
         judges=judges_section(run, {}),
     )
 
 
+def _component(spec: RewardSpec | GateSpec, part: Part) -> dict[str, Any]:
+    doc = (inspect.getdoc(part.reward) or "").split("\n\n")[0].replace("\n", " ")
+    arguments = _arguments(part, spec.arguments)
+    return {"label": spec.label, "name": spec.name, "arguments": arguments, "doc": doc}
+
+
 def judges_section(run: Run, earlier: Mapping[str, Mapping[str, float]]) -> list[dict[str, Any]]:
-    """Return what each judge says of itself, and its usage: `earlier`, by label, and since then."""
+    """Return each judge's description and its usage: `earlier`, by label, and since then."""
     names = {spec.label: spec.name for spec in run.spec.judges}
     return [
         {
             "label": label,
             "name": names[label],
-            **as_json(judge.describe())[0],
-            "usage": _added([earlier.get(label, {}), as_json(judge.usage())[0]]),
+            **as_json(judge.describe()),
+            "usage": _added([earlier.get(label, {}), as_json(judge.usage())]),
         }
         for label, judge in run.judges.items()
     ]
-
-
-def usage_of(judges: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
-    """Return the usage that a record's judges section tells, by label."""
-    return {judge["label"]: dict(judge.get("usage") or {}) for judge in judges}
 
 
 def usage_elsewhere(
@@ -323,7 +319,7 @@ def usage_elsewhere(
     """Add to `earlier` each judge's usage on the other processes; all of them must call this."""
     from accelerate.utils import gather_object
 
-    here = {label: as_json(judge.usage())[0] for label, judge in run.judges.items()}
+    here = {label: as_json(judge.usage()) for label, judge in run.judges.items()}
     everywhere = gather_object([(run.training.process_index, here)])
     others = [usage for index, usage in everywhere if index != run.training.process_index]
     return {
@@ -337,23 +333,18 @@ def _added(usages: Sequence[Mapping[str, float]]) -> dict[str, float]:
     return {name: sum(usage.get(name) or 0 for usage in usages) for name in names}
 
 
-def _arguments(part: Part, given: Mapping[str, Any]) -> dict[str, Any]:
+def _arguments(part: Part, written: Mapping[str, Any]) -> dict[str, Any]:
     """Return a reward's own fields, defaults included, without its judge.
 
-    A reward whose fields do not say all, because a preset fills them in, may offer `describe()`.
+    A reward whose fields a preset fills in may have a method `describe()` that returns them all.
     """
-    if hasattr(part.reward, "describe"):
-        described: dict[str, Any] = as_json(dict(part.reward.describe()))[0]
-        return described
-    try:
-        by_name = {item.name: getattr(part.reward, item.name) for item in fields(part.reward)}  # type: ignore[arg-type]
-    except TypeError:  # not a dataclass
-        by_name = dict(given)
-    by_name.pop("judge", None)
-    plain: dict[str, Any] = as_json(by_name)[0]
+    reward: Any = part.reward
+    if hasattr(reward, "describe"):
+        values = dict(reward.describe())
+    elif is_dataclass(reward):
+        values = {field.name: getattr(reward, field.name) for field in fields(reward)}
+        values.pop("judge", None)
+    else:
+        values = {key: value for key, value in written.items() if key != "judge"}
+    plain: dict[str, Any] = as_json(values)
     return plain
-
-
-def _doc(part: Part) -> str:
-    text = inspect.getdoc(part.reward) or ""
-    return text.split("\n\n")[0].replace("\n", " ")

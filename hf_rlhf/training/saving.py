@@ -1,4 +1,4 @@
-"""Put what a trainer saves where it belongs, and save the last steps of a run that is stopped."""
+"""Saves the weights of a trained run, and the last steps of a run that is stopped."""
 
 import shutil
 import sys
@@ -11,10 +11,9 @@ from accelerate import PartialState
 from transformers import Trainer
 
 from hf_rlhf.distributed import run_on_main_process
-from hf_rlhf.errors import HfRlhfError, ModelError, PublishError
-from hf_rlhf.models.adapter_check import check_adapter
+from hf_rlhf.errors import HfRlhfError, ModelError
+from hf_rlhf.models.adapter import CONFIG, check_adapter
 from hf_rlhf.models.fingerprint import write_identity
-from hf_rlhf.models.loading import CONFIG
 from hf_rlhf.models.merge import merge_adapter
 from hf_rlhf.runs.run import Run
 from hf_rlhf.storage.checkpoints import is_valid
@@ -29,27 +28,27 @@ REFERENCE = "ref"
 def save_weights(run: Run, trainer: Any, identity: Any, say: Say) -> None:
     """Write `adapter/` and `merged/`, each whole or not at all; all processes must call this.
 
-    `identity` is that of the base, kept beside the adapter. Raises ModelError for an adapter that
-    is not whole.
+    `identity` is that of the base, and written beside the adapter. Raises ModelError for an
+    incomplete adapter.
     """
     written = run.folder / ".trained"
     run_on_main_process(partial(shutil.rmtree, written, ignore_errors=True))
     trainer.save_model(str(written))
     PartialState().wait_for_everyone()
-    run_on_main_process(partial(_place, run, written, identity, say))
+    run_on_main_process(partial(_move_weights, run, written, identity, say))
     run_on_main_process(partial(shutil.rmtree, written, ignore_errors=True))
 
 
-def _place(run: Run, written: Path, identity: Any, say: Say) -> None:
+def _move_weights(run: Run, written: Path, identity: Any, say: Say) -> None:
     folder, adapted = run.folder, run.model.use_peft
     # Pickled, and transformers writes a `hub_token` into it in clear.
     (written / "training_args.bin").unlink(missing_ok=True)
     if adapted:
         written = _trained_adapter(written)
         write_identity(written, identity)
-    # With whatever the trainer saves: neither is of use without it.
+    # Not every trainer saves it, and the weights are of no use without.
     run.tokenizer.save_pretrained(written)
-    # What is there is of a session that ended between here and its record.
+    # An existing folder is of a session that ended before it wrote its record.
     with atomic_dir(folder / ("adapter" if adapted else "merged"), overwrite=True) as new:
         new.rmdir()
         written.rename(new)
@@ -73,27 +72,24 @@ def _trained_adapter(written: Path) -> Path:
     inner = sorted(path.parent for path in written.glob(f"*/{CONFIG}"))
     if not (written / CONFIG).exists():
         if len(inner) != 1:
-            has_name = ", ".join(path.name for path in inner) or "none"
+            names = ", ".join(path.name for path in inner) or "none"
             raise ModelError(
-                f"The trainer saved no adapter: {written} has no {CONFIG}, and of adapters in "
-                f"folders {has_name}. Its save_model writes the trained one into the folder itself."
+                f"The trainer saved no adapter: {written} has no {CONFIG}; adapters in its "
+                f"folders: {names}. Its save_model should write the trained one into {written}."
             )
         written = inner[0]
-    try:
-        check_adapter(written)
-    except PublishError as error:
-        raise ModelError(str(error).removesuffix(" Nothing was pushed.")) from error
+    check_adapter(written)
     return written
 
 
 def save_boundary(run: Run, trainer: Any, cycle: Cycle, error: BaseException, say: Say) -> None:
-    """Keep the steps since the last checkpoint, if training was stopped between two cycles.
+    """Save the steps since the last checkpoint, if training was stopped between two cycles.
 
-    A judge that fails does so there: the weights are those of the last step, and with that
-    step's random states the same completions come again.
+    A judge fails there: the weights are those of the last step, and with that step's random
+    states the same completions are sampled again.
     """
-    together = isinstance(error, HfRlhfError) or PartialState().num_processes == 1
-    if not (together and isinstance(trainer, Trainer)):
+    everywhere = isinstance(error, HfRlhfError) or PartialState().num_processes == 1
+    if not (everywhere and isinstance(trainer, Trainer)):
         return
     state, boundary = trainer.state, cycle.boundary
     if boundary is None or not cycle.stands_at_boundary(state):

@@ -1,4 +1,4 @@
-"""One process's way through a run: evaluate, train, save, merge, evaluate again, publish."""
+"""What one process does in a run: evaluate, train, save, merge, evaluate again, publish."""
 
 import sys
 import time
@@ -9,9 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from accelerate import PartialState
-from datasets import disable_progress_bars
-from transformers import PrinterCallback, ProgressCallback, Trainer
-from transformers.utils import logging
 
 from hf_rlhf.distributed import run_on_main_process
 from hf_rlhf.errors import DiskError, HfRlhfError, JudgeError, PublishError, RewardError
@@ -25,7 +22,7 @@ from hf_rlhf.rewards.abstentions import check_rewarded
 from hf_rlhf.rewards.composed import TOTAL
 from hf_rlhf.runs.preflight import advice
 from hf_rlhf.runs.preflight_data import data_lines
-from hf_rlhf.runs.run import Run
+from hf_rlhf.runs.run import Phase, Run
 from hf_rlhf.storage.checkpoints import discard_unsealed, step_of, valid_checkpoints
 from hf_rlhf.storage.disk import disk_error
 from hf_rlhf.storage.lock import locked_folder
@@ -38,17 +35,25 @@ from hf_rlhf.training.checkpoints import (
     newest_valid,
 )
 from hf_rlhf.training.generation_cycle import Cycle
-from hf_rlhf.training.library_warnings import head_is_new, tied_weights_in_place
+from hf_rlhf.training.library_warnings import head_is_new, tied_weights_ignored
 from hf_rlhf.training.model_record import add_weights
+from hf_rlhf.training.phases import (
+    compose_record,
+    is_finished,
+    measured_after,
+    note_saved,
+    take_over,
+    with_weights_of,
+)
 from hf_rlhf.training.progress import (
     SAMPLES_NAME,
     AfterSave,
     ShowProgress,
-    cut_off,
+    disable_progress_bars,
     evenly,
+    print_results,
     read_samples,
-    results_table,
-    samples_table,
+    remove_printers,
 )
 from hf_rlhf.training.record_sections import (
     as_shell,
@@ -59,24 +64,24 @@ from hf_rlhf.training.record_sections import (
 from hf_rlhf.training.recorder import EndStatus, Recorder
 from hf_rlhf.training.saving import save_boundary, save_weights
 from hf_rlhf.training.signals import Stopping, Terminated
-from hf_rlhf.training.trackers import one_run, track_new_steps
+from hf_rlhf.training.trackers import continued_tracker_run, end_runs, track_new_steps
 
 
 class Session:
-    """One process's way through a run. Collective calls are made by all processes alike."""
+    """Takes one process through a run. Collective calls are made by all processes alike."""
 
     def __init__(self, run: Run, stopping: Stopping | None = None) -> None:
-        """Take a run, and who is asked to stop where that is another: the chain it is part of."""
+        """Prepare a session; that of a phase shares `stopping` with the run it is a phase of."""
         if not sys.stderr.isatty():
-            logging.disable_progress_bar()
             disable_progress_bars()
         self.run = run
         self.state = PartialState()
         self.recorder = Recorder(run, self.state)
         self.stopping = stopping or Stopping(run.spec.limits.stop_grace)
-        self._listens = stopping is None
-        self.agreed = False
-        """Whether all processes stop at the same place."""
+        self._is_phase = stopping is not None
+        self._argv: Sequence[str] = ()
+        self._current: Phase | None = None
+        """The phase that is under way in a session of its own."""
         self.pushes: CheckpointPushes | None = None
         """Of the main process, where the run asks for them."""
 
@@ -95,10 +100,11 @@ class Session:
 
         Raises Terminated when the process was asked to end.
         """
-        with ExitStack() as held:
-            if self._listens:
-                held.enter_context(self.stopping)
-            run_on_main_process(lambda: held.enter_context(locked_folder(self.run.folder)))
+        self._argv = argv
+        with ExitStack() as stack:
+            if not self._is_phase:
+                stack.enter_context(self.stopping)
+            run_on_main_process(lambda: stack.enter_context(locked_folder(self.run.folder)))
             self.recorder.open(argv)
             finished = self.record.status == "finished"
             run_on_main_process(self.recorder.refresh if finished else self.recorder.write)
@@ -108,34 +114,35 @@ class Session:
             if finished:
                 self._say(f"the run in {self.run.folder} is finished: nothing is left to train")
             else:
-                self._recorded()
+                self._train_and_record()
             # The others do not wait for the upload: it may outlast the process group's timeout.
             if self.main:
-                self._show()
+                print_results(self.record)
+                self._say(f"card: {self.run.folder / 'README.md'}")
                 self._publish()
             return load_record(self.run.folder)
 
-    def _recorded(self) -> None:
+    def _train_and_record(self) -> None:
         """Train and measure, and leave a true record and card however it ends."""
         try:
             self._train_and_measure()
         except BaseException as error:
             disk_error = self._disk_error(error)
             if disk_error is None:
-                error.add_note(self._how_to_go_on())
+                error.add_note(self._how_to_resume())
             status: EndStatus = "failed"
             if isinstance(error, KeyboardInterrupt):
                 status = "interrupted"
-            ends = disk_error or error
+            raised = disk_error or error
 
             def close() -> None:
                 self.recorder.close(status)
-                for note in self._settle(INTERRUPTED_S):
-                    ends.add_note(note)
+                for note in self._drain_pushes(INTERRUPTED_S):
+                    raised.add_note(note)
                 self.recorder.write()
 
             try:
-                if self.agreed:
+                if self.stopping.agreed:
                     # A process that has ended makes the launcher end the others.
                     run_on_main_process(close)
                 elif self.main:
@@ -147,30 +154,34 @@ class Session:
                 raise disk_error from error
             raise
 
-    def _settle(self, seconds: float | None = None) -> list[str]:
-        """Wait for the pushes of checkpoints; return what to say of those that did not succeed."""
+    def _drain_pushes(self, seconds: float | None = None) -> list[str]:
+        """Wait for the pushes of checkpoints; return a message if some did not succeed."""
         if self.pushes is None:
             return []
         stopped: KeyboardInterrupt | None = None
         try:
-            self.pushes.settle(seconds)
+            self.pushes.drain(seconds)
         except KeyboardInterrupt as error:
             stopped = error
-        self.pushes.remember(self.record)
-        message = self.pushes.told(self.record)
+        self.pushes.update_record(self.record)
+        message = self.pushes.summary(self.record)
+        # While the run is being interrupted (`seconds`), a second request ends the wait alone.
         if stopped is not None and seconds is None:
             stopped.add_note(message or "every checkpoint is published")
             raise stopped
-        # Asked to end once more: it does, without waiting, but not without a word.
         return [message] if message else []
 
-    def _how_to_go_on(self) -> str:
+    def _how_to_resume(self) -> str:
+        if (phase := self._current) is not None:
+            return f"It was in phase {phase.name}, {phase.number} of {len(self.run.phases)}."
         checkpoints = valid_checkpoints(Path(self.run.training.output_dir))
         where = f"from {checkpoints[-1]}" if checkpoints else "from the start of training"
-        return f"The same command goes on {where}:\n  {as_shell(self.record.command)}"
+        return f"The same command resumes {where}:\n  {as_shell(self.record.command)}"
 
     def _disk_error(self, error: BaseException) -> DiskError | None:
-        """Give back what a half-written checkpoint takes, if a disk stopped the run; say so."""
+        """Return the error to raise if a disk stopped the run; delete half-written checkpoints."""
+        if self._current is not None and isinstance(error, DiskError):
+            return None  # the phase's session has made it
         checkpoints = Path(self.run.training.output_dir)
         newest = valid_checkpoints(checkpoints)
         command = as_shell(self.record.command)
@@ -183,37 +194,76 @@ class Session:
         run = self.run
         # A trainer may change what `model_kwargs` is made of.
         kwargs = without_revision(run.model_kwargs())
-        new_head = has_new_head(run)
-        for line in data_lines(run):
-            self._say(f"data: {line}")
-        with head_is_new(new_head):
+        if run.phase_list:
+            names = " -> ".join(phase.name for phase in run.phases)
+            self._say(f"training {run.spec.plugin} in {run.folder}: {names}")
+        else:
+            for line in data_lines(run):
+                self._say(f"data: {line}")
+        with head_is_new(has_new_head(run)):
             before = measure_before(run, self._say)
         self.record.evaluation = evaluation_section(run, before, Measured())
-        self.record.advice = advice(run)
-        for text in self.record.advice:
-            self._say(f"note: {text}")
-        self._say(f"training {run.spec.plugin} in {run.folder}")
         try:
-            with one_run(run.training, str(self.record.run_id), run.folder):
-                trainer = self._fit(new_head)
+            for index in range(len(run.phases)):
+                self._train_phase(index)
         finally:
-            trained = evenly(read_samples(run.folder / SAMPLES_NAME), 6)
+            if self.main and run.phase_list:
+                compose_record(self.record, run)
+            trained = evenly(read_samples(run.phases[-1].run.folder / SAMPLES_NAME), 6)
             self.record.samples = samples_section(before, Measured(), trained)
-        check_rewarded(trainer.state.log_history, TOTAL)
-        save_weights(run, trainer, self.record.model.identity, self._say)
-        # The optimizer's memory is needed for evaluating.
-        trainer.accelerator.free_memory()
-        del trainer
-        after = measure(run, "after", run.folder / "merged", kwargs, self._say)
+        measured = {}
+        if run.phase_list:
+            run_on_main_process(partial(take_over, run))
+            measured = measured_after(run)
+        after = measure(run, "after", run.folder / "merged", kwargs, self._say, measured)
         self.record.evaluation = evaluation_section(run, before, after)
         self.record.samples = samples_section(before, after, trained)
         self.recorder.gather_usage()
         run_on_main_process(lambda: self.recorder.close("finished"))
 
+    def _train_phase(self, index: int) -> None:
+        """Train one phase, or see that it is done; the only phase of a run is the run itself."""
+        phases = self.run.phases
+        phase = phases[index]
+        if phase.run is self.run:
+            self._train()
+            return
+        self._current, run = phase, phase.run
+        title = f"phase {phase.number} of {len(phases)}, {phase.name}"
+        if is_finished(run):
+            self._say(f"{title}: already done")
+        else:
+            start: str | Path = run.model.model_name_or_path
+            if index:
+                run, start = with_weights_of(run, phases[index - 1], self._say)
+            self._say(f"{title}: from {start}")
+            try:
+                Session(run, self.stopping).go(self._argv)
+            finally:
+                end_runs()
+        run_on_main_process(partial(note_saved, run))
+        self._current = None
+        run_on_main_process(partial(compose_record, self.record, self.run))
+        self.recorder.write()
+
+    def _train(self) -> None:
+        """Train the model, and save what was trained."""
+        run = self.run
+        self.record.advice = advice(run)
+        for text in self.record.advice:
+            self._say(f"note: {text}")
+        self._say(f"training {run.spec.plugin} in {run.folder}")
+        with continued_tracker_run(run.training, str(self.record.run_id), run.folder):
+            trainer = self._fit(has_new_head(run))
+        check_rewarded(trainer.state.log_history, TOTAL)
+        save_weights(run, trainer, self.record.model.identity, self._say)
+        # The optimizer's memory is needed for evaluating.
+        trainer.accelerator.free_memory()
+
     def _fit(self, new_head: bool) -> Any:
         """Train from the newest valid checkpoint; record how far it got, however it ends."""
         after_save: list[Callable[[], object]] = []
-        cycle, run = self._followed(after_save)
+        cycle, run = self._with_callbacks(after_save)
         with head_is_new(new_head):
             trainer = _trainer(run)
         add_weights(self.record.model, trainer, run)
@@ -226,19 +276,19 @@ class Session:
         started = time.monotonic()
 
         def note() -> None:
-            # Before the checkpoint is loaded, a trainer knows nothing of the steps it holds.
+            # Before the checkpoint is loaded, the trainer's state lacks the steps that it holds.
             if trainer.state.global_step >= resumed_at:
                 seconds = earlier + time.monotonic() - started
                 self.recorder.trained(training_section(run, trainer, seconds), resumed_at)
 
         def push() -> None:
             if self.pushes is not None:
-                self.pushes.saved(trainer.state.global_step, self.record)
-                self.pushes.remember(self.record)
+                self.pushes.add(trainer.state.global_step, self.record)
+                self.pushes.update_record(self.record)
 
         after_save += [note, push, self.recorder.write]
         try:
-            with tied_weights_in_place(trainer.model):
+            with tied_weights_ignored(trainer.model):
                 trainer.train(resume_from_checkpoint=str(newest) if newest else None)
         except AlreadyTrained:
             self._say("every step is done")
@@ -247,18 +297,18 @@ class Session:
             raise
         finally:
             self.stopping.time_to_save = None
-            _beside(note)
+            _without_hiding_an_error(note)
         self.recorder.write()
         if self.stopping.cause is not None:
-            self.agreed = True
+            self.stopping.agreed = True
             raise Terminated(self.stopping.cause)
         return trainer
 
-    def _followed(self, after_save: list[Callable[[], object]]) -> tuple[Cycle, Run]:
-        """Return the run with the callbacks by which a session follows it."""
+    def _with_callbacks(self, after_save: list[Callable[[], object]]) -> tuple[Cycle, Run]:
+        """Return the run with the callbacks of its session."""
         run = self.run
         keep = run.training.save_total_limit
-        # Ours prunes after the new checkpoint is known to be whole.
+        # Our callback prunes, after the new checkpoint is sealed.
         run.training.save_total_limit = None
         cycle = Cycle(run.training, self.stopping)
         return cycle, run.with_callbacks(
@@ -269,33 +319,21 @@ class Session:
             StopIfTrained(),
         )
 
-    def _show(self) -> None:
-        from rich.console import Console
-
-        console = Console()
-        if self.record.samples:
-            console.print(samples_table(self.record))
-        if self.record.evaluation:
-            console.print(results_table(self.record))
-        if text := cut_off(self.record):
-            self._say(f"note: {text}")
-        self._say(f"card: {self.run.folder / 'README.md'}")
-
     def _publish(self) -> None:
         repo_id = self.run.spec.publish.repo_id
+        if repo_id is None and self._is_phase:
+            return  # of phases only the end is published
         if repo_id is None:
-            base = (
-                "" if self.record.model.base_is_hub_id else (" --base_model YOU/BASE --push_base")
-            )
+            base = "" if self.record.model.base_is_hub_id else " --base_model YOU/BASE --push_base"
             self._say(
-                f"not published: `publish.repo_id` is not set. To publish: "
+                "not published: `publish.repo_id` is not set. To publish: "
                 f"hf-rlhf publish {self.run.folder} --repo_id YOU/NAME{base}"
             )
             return
         unpublished: list[str] = []
         try:
             # Before the run itself: its card names the branches of its checkpoints.
-            unpublished = self._settle()
+            unpublished = self._drain_pushes()
             self.recorder.refresh()
             published = publish(self.run.folder, repo_id=repo_id)
             self._say(f"published: {published.url}")
@@ -314,27 +352,20 @@ class Session:
             print(text, flush=True)
 
 
-def _beside(note: Callable[[], object]) -> None:
-    """Take a note; a failure of it does not hide that of the training, if there is one."""
-    failed = sys.exception()
+def _without_hiding_an_error(note: Callable[[], object]) -> None:
+    """Call `note`; if it fails while training has failed, print that and keep the first error."""
+    first = sys.exception()
     try:
         note()
     except Exception as second:
-        if failed is None:
+        if first is None:
             raise
-        print(f"how far training got could not be noted: {second}", file=sys.stderr)
+        print(f"the progress of training could not be recorded: {second}", file=sys.stderr)
 
 
 def _trainer(run: Run) -> Any:
     trainer = run.trainer_class.from_run(run)
     check_continued(run, trainer.accelerator.unwrap_model(trainer.model))
-    _quieten(trainer)
+    remove_printers(trainer)
     track_new_steps(trainer, run.folder)
     return trainer
-
-
-def _quieten(trainer: Any) -> None:
-    """Take out the bars and dictionaries that transformers prints; ours prints a line."""
-    for callback in (PrinterCallback, ProgressCallback):
-        if isinstance(trainer, Trainer):
-            trainer.remove_callback(callback)

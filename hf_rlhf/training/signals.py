@@ -1,7 +1,7 @@
-"""Ends a run when it is asked to: by SIGTERM, or because its launcher is gone.
+"""Ends a run on SIGTERM, or when its launcher is gone.
 
-`accelerate launch` of one process neither passes SIGTERM on nor takes its worker along when it
-is killed: the worker would train on, holding the GPU and the run folder.
+`accelerate launch` of one process neither passes SIGTERM on nor ends its worker when it is killed:
+the worker would continue to train, holding the GPU and the run folder.
 """
 
 import os
@@ -13,44 +13,48 @@ from types import FrameType
 from typing import Any, Self
 
 LAUNCHED_BY = "HF_RLHF_LAUNCHED_BY"
-"""Set by what starts runs and is to take them along when it ends, as `hf-rlhf sweep` does."""
+"""Set by programs that start runs, and whose runs are to end with them, such as `hf-rlhf sweep`."""
 LAUNCHERS = ("ACCELERATE_MIXED_PRECISION", "TORCHELASTIC_RUN_ID", LAUNCHED_BY)
-"""What `accelerate launch` and `torchrun` set for the processes that they start, and ours."""
+"""Variables that `accelerate launch`, `torchrun` and our own programs set for their processes."""
 CLOSING_S = 5.0
-"""How long the record and the card may take in any case, however short the grace."""
+"""The least time for writing record and card, however short the grace."""
 SAME_REQUEST_S = 2.0
-"""For how long SIGTERM is the same request still: Slurm, `timeout` and others send it to a whole
-group of processes, and torchrun, which is in it, passes it on."""
-_KEEPING = (
-    "interrupted: what is done is being kept, and the last line says how to go on (the prompt may "
-    "be back before)."
+"""Within this time another SIGTERM is the same request: Slurm, `timeout` and others send it to a
+group of processes, and torchrun, which belongs to it, passes it on."""
+_INTERRUPTED = (
+    "interrupted: saving what is done; the last line says how to continue (the shell prompt "
+    "may return earlier)."
 )
 _PARENT = os.getppid()  # as early as can be: a launcher may die while the libraries load
 
 
 class Terminated(KeyboardInterrupt):
-    """The run was asked to end and does so now, as after Ctrl-C."""
+    """The run ends on request, as after Ctrl-C."""
 
 
 class Stopping:
-    """While it is entered, ends the run when it is asked to.
+    """While it is entered, ends the run on request.
 
-    The first request raises Terminated in the main thread at once, unless `time_to_save` says
-    that the next save is near enough: then training is left to get there, and Terminated comes
-    when `grace` seconds have passed, at least CLOSING_S. A second request raises it in any case;
-    what comes within SAME_REQUEST_S, and the launcher's end after SIGTERM, is no second one.
+    The first request raises Terminated in the main thread at once, unless the next save is less
+    than `grace` seconds away by `time_to_save`: then training continues to that save, and
+    Terminated is raised after `grace` seconds, at least CLOSING_S. A second request raises it in
+    any case; a signal within SAME_REQUEST_S, and the launcher's end after SIGTERM, is no second
+    one.
 
-    Ctrl-C raises KeyboardInterrupt as ever, and says that what is done is being kept: a launcher
-    gets it too and may be gone, and the prompt back, before that is so. That is no second request.
+    Ctrl-C raises KeyboardInterrupt as usual, and prints that the work is being saved: a launcher
+    gets it too and may end, and the prompt return, before that is done. Its end is no second
+    request.
     """
 
     def __init__(self, grace: float) -> None:
         self.grace = grace
         self.cause: str | None = None
-        """Who asked, once someone has."""
+        """The reason of the request, once there is one."""
         self.time_to_save: Callable[[], float | None] | None = None
-        """Set while training: the seconds until the next save is done, None if not known."""
-        self._requested: float | None = None  # when this process itself was asked
+        """Set while training: the seconds until the next save is done, None if unknown."""
+        self.agreed = False
+        """Whether all processes have agreed to stop, and do so at the same step."""
+        self._requested: float | None = None  # when this process got the request
         self._overdue = False
         self._over = threading.Event()
         self._launcher_gone = False
@@ -61,10 +65,10 @@ class Stopping:
     def __enter__(self) -> Self:
         # Python hands signals to the main thread alone.
         if threading.current_thread() is threading.main_thread():
-            self._handler = signal.signal(signal.SIGTERM, self._asked)
-            # One that is ignored, as of a job in the background, stays so.
+            self._handler = signal.signal(signal.SIGTERM, self._on_sigterm)
+            # If it is ignored, as in a background job, it stays so.
             if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-                self._interrupt = signal.signal(signal.SIGINT, self._keyboard)
+                self._interrupt = signal.signal(signal.SIGINT, self._on_sigint)
             if any(name in os.environ for name in LAUNCHERS):
                 threading.Thread(target=self._watch_launcher, daemon=True).start()
         return self
@@ -76,13 +80,13 @@ class Stopping:
         if self._interrupt is not None:
             signal.signal(signal.SIGINT, self._interrupt)
 
-    def _keyboard(self, number: int, frame: FrameType | None) -> None:
+    def _on_sigint(self, number: int, frame: FrameType | None) -> None:
         if not self._interrupted and int(os.environ.get("RANK") or 0) == 0:
-            _say(_KEEPING)
+            _say(_INTERRUPTED)
         self._interrupted = True
         raise KeyboardInterrupt
 
-    def _asked(self, number: int, frame: FrameType | None) -> None:
+    def _on_sigterm(self, number: int, frame: FrameType | None) -> None:
         if self._interrupted and self._launcher_gone:
             return
         now = time.monotonic()
@@ -93,7 +97,7 @@ class Stopping:
         self._requested = now
         threading.Thread(target=self._deadline, daemon=True).start()
         if self.cause is not None:
-            return  # all processes have agreed to stop, and do
+            return  # all processes have agreed to stop
         self.cause = "its launcher has ended" if self._launcher_gone else "it got SIGTERM"
         needed = self.time_to_save() if self.time_to_save is not None else None
         if needed is None or needed > self.grace:
@@ -106,11 +110,10 @@ class Stopping:
             _interrupt_main_thread()
 
     def _watch_launcher(self) -> None:
-        # Not prctl(PR_SET_PDEATHSIG): it is Linux's, and speaks of the thread that started us.
+        # Not prctl(PR_SET_PDEATHSIG): it is Linux's, and follows the thread that started us.
         while not self._over.wait(0.5):
             if os.getppid() != _PARENT:
-                # A launcher of one process dies of the SIGTERM that its group got.
-                # Or of the Ctrl-C.
+                # A launcher of one process ends by the SIGTERM or Ctrl-C that its group got.
                 if self._requested is None and not self._interrupted:
                     self._launcher_gone = True
                     _interrupt_main_thread()
@@ -120,7 +123,7 @@ class Stopping:
 def _interrupt_main_thread() -> None:
     main = threading.main_thread().ident
     assert main is not None
-    # To that thread, so that a system call in which it waits returns.
+    # To that thread, so that a blocking system call returns.
     signal.pthread_kill(main, signal.SIGTERM)
 
 

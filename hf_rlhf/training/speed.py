@@ -3,21 +3,23 @@
 import math
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from hf_rlhf.cards.markdown import counted
 from hf_rlhf.distributed import processes
 from hf_rlhf.errors import HfRlhfError
+from hf_rlhf.formatting import counted
 from hf_rlhf.models.lengths import model_config, prompt_lengths
 from hf_rlhf.runs.estimate import parameters_of, planned_steps
 from hf_rlhf.runs.machine import environment
-from hf_rlhf.runs.resolve import with_initial_weights
+from hf_rlhf.runs.resolve import with_settings
 from hf_rlhf.runs.run import Run
-from hf_rlhf.storage.record import RunRecord, load_record
+from hf_rlhf.storage.record import load_record
 
 STEPS = 4
 """How many steps are measured; the first, in which everything is set up, does not count."""
@@ -35,77 +37,44 @@ class Speed:
     """False for an estimate by arithmetic, which leaves out the rewards."""
 
 
-def speed_of(
-    run: Run,
-    steps: int,
-    tokens: Mapping[str, int] | None,
-    folders: Sequence[Path],
-    *,
-    measure: bool = True,
-) -> Speed:
+def speed_of(run: Run, tokens: Mapping[str, int] | None, *, measure: bool = True) -> Speed:
     """Return how long a step of a run takes.
 
-    What this run, or another one in `folders`, has recorded on the same kind of machine counts
-    most; else a few steps are measured on a copy that is thrown away, where one process trains and
-    the model is of a size for it, unless `measure` is false; else it is estimated from matrix
-    products timed here.
+    It is what the run has recorded on the same kind of machine; else a few steps are measured on a
+    copy in memory, where one process trains and the model is small enough, unless `measure` is
+    false or the trainer refuses so few; else it is estimated from matrix products timed here.
     """
-    recorded = _recorded(run, tokens, folders)
-    if recorded is not None:
+    if (recorded := _recorded(run)) is not None:
         return recorded
     import torch
 
     parameters = parameters_of(run)
     if measure and processes() == 1 and (torch.cuda.is_available() or parameters <= _MOST_ON_CPU):
-        return _measured(run)
-    if getattr(run.training, "max_completion_length", None):
-        seconds = _generating(run, parameters)
-    else:
-        seconds = _learning(run, parameters, tokens)
-    basis = "from matrix products timed here; may be 3x off either way"
+        # Not every trainer can train on so few rows or steps, such as one with iterations.
+        with suppress(HfRlhfError, ValueError):
+            return _measured(run)
+    basis = "from matrix products timed here; may be off by a factor of 3"
+    seconds = _estimated(run, parameters, tokens)
     return Speed(math.ceil(seconds * 1000) / 1000, basis, measured=False)
 
 
-def _recorded(run: Run, tokens: Mapping[str, int] | None, folders: Sequence[Path]) -> Speed | None:
-    """Return a recorded speed: of the run itself a step's, of another one a token's."""
-    for folder in dict.fromkeys((run.folder, *folders)):
-        try:
-            record = load_record(folder)
-        except HfRlhfError:
-            continue
-        training = record.training
-        if not training.steps or not training.seconds or not _same(record, run):
-            continue
-        if folder == run.folder:
-            return Speed(training.seconds / training.steps, "as recorded of its steps so far")
-        visited = [item["num_tokens"] for item in training.history if "num_tokens" in item]
-        if visited and visited[-1] and tokens:
-            a_step = tokens["tokens"] / max(_steps_an_epoch(run), 1)
-            seconds = training.seconds / visited[-1] * a_step
-            return Speed(seconds, f"from the tokens a second recorded in {folder}")
-    return None
-
-
-def _same(record: RunRecord, run: Run) -> bool:
-    """Return whether a record is of the same machine and number of processes."""
-    there, here = record.environment, environment()
-    same = (there.gpu, there.cpu) == (here.gpu, here.cpu)
-    return same and record.training.world_size == processes()
-
-
-def _steps_an_epoch(run: Run) -> float:
-    training = run.training
-    batch = training.per_device_train_batch_size * training.gradient_accumulation_steps
-    rows = len(run.dataset["train"])
-    return float(rows / (batch * processes()))
+def _recorded(run: Run) -> Speed | None:
+    try:
+        record = load_record(run.folder)
+    except HfRlhfError:
+        return None
+    training, there, here = record.training, record.environment, environment()
+    same = (there.gpu, there.cpu, training.world_size) == (here.gpu, here.cpu, processes())
+    if not same or not training.steps or not training.seconds:
+        return None
+    return Speed(training.seconds / training.steps, "from the steps of this run so far")
 
 
 def _measured(run: Run) -> Speed:
-    from datasets import disable_progress_bars
     from transformers import TrainerCallback
-    from transformers.utils import logging
 
-    logging.disable_progress_bar()
+    from hf_rlhf.training.progress import disable_progress_bars, remove_printers
+
     disable_progress_bars()
     times: list[float] = []
 
@@ -114,74 +83,54 @@ def _measured(run: Run) -> Speed:
             times.append(time.monotonic())
 
     count = min(STEPS, planned_steps(run))
-    batch = run.training.per_device_train_batch_size * run.training.gradient_accumulation_steps
     train = run.dataset["train"]
-    # Rows from all over, so that they are about as long as they all are.
-    stride = max(len(train) // (batch * count), 1)
-    some = type(run.dataset)({**run.dataset, "train": train.select(range(0, len(train), stride))})
+    # Rows from all over, so that their lengths are typical.
+    stride = max(len(train) // (_batch(run) * count), 1)
+    rows = type(run.dataset)({**run.dataset, "train": train.select(range(0, len(train), stride))})
     with TemporaryDirectory() as folder:
-        short = {"max_steps": count, "save_strategy": "no", "report_to": "none"}
-        file = _file(run, {**short, "output_dir": folder})
-        trial = replace(with_initial_weights(run, file), dataset=some, callbacks=(Clock(),))
-        began = time.monotonic()
+        settings = {"max_steps": count, "save_strategy": "no", "report_to": "none"}
+        trial = with_settings(run, {**settings, "output_dir": folder})
+        trial = replace(trial, dataset=rows, folder=Path(folder), callbacks=(Clock(),))
         trainer = run.trainer_class.from_run(trial)
-        _silent(trainer)
+        remove_printers(trainer)
         began = time.monotonic()
         trainer.train()
         trainer.accelerator.free_memory()
-    each = [after - before for before, after in zip([began, *times], times, strict=False)]
+    each = [after - before for before, after in pairwise([began, *times])]
     steady = each[1:] or each  # the first step also warms up
     return Speed(statistics.fmean(steady), f"{counted(len(steady), 'step')} measured here")
 
 
-def _file(run: Run, changes: Mapping[str, Any]) -> Any:
-    from hf_rlhf.config import RunFile
-
-    return RunFile.from_mapping({**run.spec.plain, **changes}, name=run.spec.name)
-
-
-def _silent(trainer: Any) -> None:
-    from transformers import PrinterCallback, ProgressCallback
-
-    for callback in (PrinterCallback, ProgressCallback):
-        trainer.remove_callback(callback)
+def _batch(run: Run) -> int:
+    """Return how many rows a process trains on in one optimizer step."""
+    training = run.training
+    return int(training.per_device_train_batch_size * training.gradient_accumulation_steps)
 
 
-def _generating(run: Run, parameters: int) -> float:
-    """Estimate a step that samples completions: 2 FLOPs a parameter and token forward, 4 backward.
-
-    A token is decoded once, scored twice and trained on once. Decoding is timed here on a matrix
-    product of its own shape, the rest on a large one, of which a third is assumed reached.
-    """
-    lengths = prompt_lengths(run, 64)
-    answer = run.training.max_completion_length
-    batch = run.training.per_device_train_batch_size * run.training.gradient_accumulation_steps
-    width = getattr(model_config(run), "hidden_size", 1024)
-    device = str(run.training.device)
-    decoding = batch * answer * parameters * 2 / flops_per_second(device, batch, width)
-    tokens = sum(lengths) / len(lengths) + answer
-    rest = batch * tokens * parameters * 8 * 3 / flops_per_second(device, 2048, 1024)
-    return float(decoding + rest)
-
-
-def _learning(run: Run, parameters: int, tokens: Mapping[str, int] | None) -> float:
-    """Estimate a step that learns from rows.
+def _estimated(run: Run, parameters: int, tokens: Mapping[str, int] | None) -> float:
+    """Return the seconds of a step by arithmetic.
 
     2 FLOPs a parameter and token forward, 4 backward, 2 for LoRA (Kaplan et al. 2020,
-    arXiv:2001.08361). Recomputing activations costs a forward more. A third of what a matrix
-    product reaches here is assumed reached.
+    arXiv:2001.08361); recomputing activations costs a forward more. A token that is sampled is
+    decoded once, scored twice and trained on once. Decoding is timed on a matrix product of its own
+    shape, the rest on a large one, of which a third is assumed reached.
     """
-    if tokens is None:
-        lengths = prompt_lengths(run, 64)
-        a_row = sum(lengths) / len(lengths)
+    training, device = run.training, str(run.training.device)
+    reached = flops_per_second(device, 2048, 1024) / 3
+    completion = getattr(training, "max_completion_length", None) or 0
+    if tokens is None or completion:
+        row = statistics.fmean(prompt_lengths(run, 64)) + completion
     else:
-        a_row = tokens["tokens"] / len(run.dataset["train"])
-    batch = run.training.per_device_train_batch_size * run.training.gradient_accumulation_steps
+        row = tokens["tokens"] / len(run.dataset["train"])
+    work = _batch(run) * row * parameters
+    if completion:
+        width = getattr(model_config(run), "hidden_size", 1024)
+        decode_speed = flops_per_second(device, _batch(run), width)
+        decoding = 2 * _batch(run) * completion * parameters / decode_speed
+        return float(decoding + 8 * work / reached)
     flops = 4 if run.model.use_peft else 6
-    if getattr(run.training, "gradient_checkpointing", False):
-        flops += 2
-    reached = flops_per_second(str(run.training.device), 2048, 1024) / 3
-    return float(batch * a_row * parameters * flops / reached)
+    flops += 2 * bool(getattr(training, "gradient_checkpointing", False))
+    return float(flops * work / reached)
 
 
 def flops_per_second(device: str, rows: int, width: int) -> float:

@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 
 from hf_rlhf.cards.base_card import base_card
-from hf_rlhf.cards.folder_card import tell_weights, weights_in
+from hf_rlhf.cards.folders import public_record, refresh_card, saved_weights
 from hf_rlhf.cards.metadata import validate_card
 from hf_rlhf.config.schema import PublishSpec
-from hf_rlhf.hub.layout import on_hub
 from hf_rlhf.storage.record import RunRecord, load_record, run_of_merged, write_record
 from hf_rlhf.storage.record_schema import ModelSection
 from hf_rlhf.training.model_record import licence_and_lineage
@@ -75,8 +74,8 @@ class TestOfTheFolder:
             (tmp_path / name / "model.safetensors").write_bytes(b"")
         write_record(RunRecord.from_json(example(saved=["adapter", "merged"])), tmp_path)
         (tmp_path / "merged" / "model.safetensors").unlink()
-        assert weights_in(tmp_path) == ["adapter"]
-        tell_weights(tmp_path)
+        assert saved_weights(tmp_path) == ["adapter"]
+        refresh_card(tmp_path)
         assert load_record(tmp_path).model.saved == ["adapter"]
         assert '"merged"' not in section((tmp_path / "README.md").read_text(), "How to load")
 
@@ -94,14 +93,14 @@ def test_the_reproduction_says_which_repository_a_path_is():
     record = example(base="runs/sft/merged", base_is_hub_id=False, lineage=["runs/sft/merged"])
     record["command"] = ["hf-rlhf", "train", "--model_name_or_path=runs/sft/merged"]
     spec = PublishSpec(repo_id="acme/tiny", base_model="acme/base")
-    shown = on_hub(RunRecord.from_json(record), spec).to_json()
+    shown = public_record(RunRecord.from_json(record), spec).to_json()
     told = "Here `runs/sft/merged` is the base model: on the Hub, [`acme/base`]"
     assert told in section(render_card(shown), "Reproduction")
     shown["command"] = ["hf-rlhf", "train"]
     assert "runs/sft/merged" not in render_card(shown), "said only where it stands"
     shown["config"]["model_name_or_path"] = "runs/sft/merged"
     assert told in section(render_card(shown), "Reproduction")
-    on_it = on_hub(RunRecord.from_json(example(base="acme/base")), spec)
+    on_it = public_record(RunRecord.from_json(example(base="acme/base")), spec)
     assert "is the base model: on the Hub" not in render_card(on_it.to_json())
 
 
@@ -167,3 +166,11 @@ class TestOfABase:
         record["author"]["title"] = None
         record["plugin"]["name"] = "dpo"
         assert "# sft-tiny-dpo\n" in render_card(record)
+
+
+def test_the_public_lineage_names_no_folder_of_this_machine():
+    lineage = ["/home/me/sft", "package://tiny/policy", "org/base", "./merged"]
+    record = RunRecord(model=ModelSection(base="/home/me/sft", lineage=lineage))
+    public = public_record(record, PublishSpec(repo_id="demo/chat", base_model="demo/sft"))
+    assert public.model.lineage == ["demo/sft", "package://tiny/policy", "org/base"]
+    assert record.model.lineage == lineage

@@ -47,23 +47,23 @@ def described(offer, capsys, monkeypatch):
 
 
 def test_settings_are_grouped_by_where_they_come_from_and_the_trainers_own_explained(described):
-    said = described("--settings")
-    assert "about the trainer" in said
-    assert said.index("Ours (") < said.index("Base (") < said.index("ModelConfig (trl)")
-    assert "  patience: int = 2\n      How long to wait for it.\n" in said
+    output = described("--settings")
+    assert "about the trainer" in output
+    assert output.index("Ours (") < output.index("Base (") < output.index("ModelConfig (trl)")
+    assert "  patience: int = 2\n      How long to wait for it.\n" in output
     # A default that a later class changes does not move a setting.
-    assert "  learning_rate, steps\n" in said
-    assert "How fast" not in said
-    assert "hub_token" not in said  # the run decides it
-    assert "lora_r" in said
+    assert "  learning_rate, steps\n" in output
+    assert "How fast" not in output
+    assert "hub_token" not in output  # the run decides it
+    assert "lora_r" in output
 
 
 def test_a_word_finds_settings_by_name_else_by_help_and_shows_all_of_them(described):
-    said = described("--settings", "LEARN")
-    assert "Base (" in said
-    assert "  learning_rate: float = 0.001\n      How fast. It learns.\n" in said
-    assert "patience" not in said
-    assert "about the trainer" not in said
+    output = described("--settings", "LEARN")
+    assert "Base (" in output
+    assert "  learning_rate: float = 0.001\n      How fast. It learns.\n" in output
+    assert "patience" not in output
+    assert "about the trainer" not in output
     assert "patience" in described("--settings", "wait for")
     assert "  steps: int = 5\n" in described("--settings", "steps")
     every = described("--settings", "all")
@@ -79,7 +79,7 @@ def test_settings_are_the_trainers_where_a_dataset_has_its_name_too(described, o
 
 def test_a_word_that_no_setting_has_is_told_with_the_nearest(described, capsys):
     assert main(["describe", "ours", "--settings", "patiense"]) == 2
-    assert "Did you mean 'patience'?" in capsys.readouterr().err
+    assert "(did you mean 'patience'?)" in capsys.readouterr().err
 
 
 def test_what_the_run_gives_is_not_said_to_be_required(offer, capsys):
@@ -88,12 +88,12 @@ def test_what_the_run_gives_is_not_said_to_be_required(offer, capsys):
 
     offer("datasets", my_rows=rows)
     assert main(["describe", "my_rows"]) == 0
-    said = capsys.readouterr().out
-    assert "  tokenizer: Any (given by the run: that of its model)\n" in said
-    assert "  rejected_rows: Any (given by the run: a file in its folder)\n" in said
-    assert "  path: str required\n" in said
+    output = capsys.readouterr().out
+    assert "  tokenizer: Any (set by the run: its model's tokenizer)\n" in output
+    assert "  rejected_rows: Any (set by the run: a file in its folder)\n" in output
+    assert "  path: str required\n" in output
     assert main(["describe", "refiner_reward"]) == 0
-    assert "(given by the run: `judge: LABEL` in its entry)" in capsys.readouterr().out
+    assert "(set by the run, from `judge: LABEL` in the reward's entry)" in capsys.readouterr().out
 
 
 @dataclass
@@ -136,9 +136,9 @@ def test_a_trainer_that_is_written_elsewhere_is_described(tmp_path, monkeypatch,
         lambda group: [point for point in points if point.group == group],
     )
     assert main(["describe", "elsewhere"]) == 0
-    said = capsys.readouterr().out
-    assert "  Trains elsewhere.\n" in said
-    assert "  b            (default) Run b.\n" in said
+    output = capsys.readouterr().out
+    assert "  Trains elsewhere.\n" in output
+    assert "  b            (default) Run b.\n" in output
     assert main(["describe", "broken"]) == 2
     assert "SyntaxError" in capsys.readouterr().err
 
@@ -168,20 +168,20 @@ def test_what_a_docstring_says_of_an_argument_stands_beside_it(offer, capsys):
 
     offer("datasets", my_rows=rows, foreign_rows=foreign)
     assert main(["describe", "my_rows"]) == 0
-    said = capsys.readouterr().out
-    assert "  They are whole.\n\n  Returns:\n      Splits.\n\ntakes:\n" in said
-    assert "  path: str required\n      a file, or a folder.\n" in said
-    assert "... (202 long)\n      how they are written: in full.\n  other: int = 3\n" in said
-    assert "Args:" not in said
+    output = capsys.readouterr().out
+    assert "  They are whole.\n\n  Returns:\n      Splits.\n\narguments:\n" in output
+    assert "  path: str required\n      a file, or a folder.\n" in output
+    assert "... (202 long)\n      how they are written: in full.\n  other: int = 3\n" in output
+    assert "Args:" not in output
     assert main(["describe", "foreign_rows"]) == 0
     assert "Args:\n      paths: what is no" in capsys.readouterr().out
 
 
 def test_a_verb_is_described_by_what_it_is_for(capsys):
     assert main(["describe", "judge-cache"]) == 0
-    said = capsys.readouterr().out
-    assert said.endswith("\n\nits options: `hf-rlhf judge-cache --help`\n")
-    assert "takes:" not in said
+    output = capsys.readouterr().out
+    assert output.endswith("\n\nits options: `hf-rlhf judge-cache --help`\n")
+    assert "arguments:" not in output
 
 
 def test_a_run_file_is_described_by_the_whole_of_its_first_paragraph(tmp_path):

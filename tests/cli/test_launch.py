@@ -39,7 +39,7 @@ def _no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
             monkeypatch.delenv(name, raising=False)
 
 
-def said(
+def message(
     kind: str = "NO",
     world: int = 1,
     *,
@@ -58,9 +58,9 @@ def said(
 def test_ranks_that_train_alone_are_refused(monkeypatch):
     """torchrun without GPUs and without `use_cpu`: each rank has a world of its own."""
     monkeypatch.setenv("WORLD_SIZE", "2")
-    assert "2 processes were launched, and each would train alone" in said("NO", 1)
-    assert "use_cpu: true" in said("NO", 1, expect=(1, "NO"))
-    assert said("MULTI_CPU", 2) == ""
+    assert "2 processes were launched, and each would train alone" in message("NO", 1)
+    assert "use_cpu: true" in message("NO", 1, expect=(1, "NO"))
+    assert message("MULTI_CPU", 2) == ""
 
 
 def test_one_process_where_several_were_asked_for_is_refused(monkeypatch):
@@ -69,60 +69,64 @@ def test_one_process_where_several_were_asked_for_is_refused(monkeypatch):
     monkeypatch.setenv("MASTER_PORT", "29500")
     parent: dict[str, str] = {}
     monkeypatch.setattr(psutil, "Process", lambda pid: SimpleNamespace(environ=lambda: parent))
-    assert "was asked for several processes and started one" in said()
-    assert said(expect=(1, None)) == ""
+    assert "was asked for several processes, but started one" in message()
+    assert message(expect=(1, None)) == ""
     parent["MASTER_PORT"] = "29500"  # the user's own, exported before the launch
-    assert said() == ""
+    assert message() == ""
 
 
 @pytest.mark.parametrize("variable", ["SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"])
 def test_tasks_that_do_not_know_of_each_other_are_refused(monkeypatch, variable):
     monkeypatch.setenv(variable, "4")
-    assert "4 tasks were started with 4 processes in all, but only 1 train together" in said()
-    assert said(expect=(1, None)) == ""  # four runs
+    assert "4 tasks were started with 4 processes in all, but only 1 train together" in message()
+    assert message(expect=(1, None)) == ""  # four runs
     monkeypatch.setenv("WORLD_SIZE", "8")
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "8")
-    assert "32 processes in all, but only 8 train together" in said("MULTI_GPU", 8)
+    assert "32 processes in all, but only 8 train together" in message("MULTI_GPU", 8)
     monkeypatch.setenv("WORLD_SIZE", "32")
-    assert said("MULTI_GPU", 32) == ""
+    assert message("MULTI_GPU", 32) == ""
 
 
 def test_fsdp_on_the_cpu_is_refused(monkeypatch):
     monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
-    assert "FSDP was asked for, but accelerate would make it MULTI_CPU" in said("MULTI_CPU", 2)
-    assert "FSDP was asked for, but accelerate would make it NO" in said()
-    assert said("MULTI_GPU", 8, expect=(8, "FSDP")) == ""
+    assert "FSDP was requested, but accelerate would silently make it MULTI_CPU" in message(
+        "MULTI_CPU", 2
+    )
+    assert "FSDP was requested, but accelerate would silently make it NO" in message()
+    assert message("MULTI_GPU", 8, expect=(8, "FSDP")) == ""
     monkeypatch.delenv("ACCELERATE_USE_FSDP")
-    assert "FSDP was asked for" in said("MULTI_CPU", 2, fsdp=["full_shard"])
+    assert "FSDP was requested" in message("MULTI_CPU", 2, fsdp=["full_shard"])
 
 
 def test_deepspeed_is_known_before_accelerate_says_so(monkeypatch):
     monkeypatch.setenv("ACCELERATE_USE_DEEPSPEED", "true")
-    assert said("MULTI_CPU", 2, expect=(2, "DEEPSPEED")) == ""
-    assert said("MULTI_GPU", 8, expect=(8, "deepspeed")) == ""
+    assert message("MULTI_CPU", 2, expect=(2, "DEEPSPEED")) == ""
+    assert message("MULTI_GPU", 8, expect=(8, "deepspeed")) == ""
     monkeypatch.setenv("ACCELERATE_USE_CPU", "true")
-    assert "DEEPSPEED was asked for, but accelerate would make it MULTI_CPU" in said("MULTI_CPU", 2)
+    assert "DEEPSPEED was requested, but accelerate would silently make it MULTI_CPU" in message(
+        "MULTI_CPU", 2
+    )
 
 
 def test_a_launch_that_is_not_the_expected_one_is_refused():
-    assert said("MULTI_GPU", 4, expect=(8, None)).startswith(
-        "expect_world_size: 8 processes were expected, 4 launched."
+    assert message("MULTI_GPU", 4, expect=(8, None)).startswith(
+        "expect_world_size: 8 processes were expected, 4 were launched."
     )
-    assert "DEEPSPEED was expected, the launch is MULTI_GPU" in said(
+    assert "DEEPSPEED was expected, but the launch is MULTI_GPU" in message(
         "MULTI_GPU", 8, expect=(8, "DEEPSPEED")
     )
-    assert "Is `DEEPSPEED` meant?" in said(expect=(None, "DEEPSPED"))
-    assert "One of NO, MULTI_CPU, MULTI_GPU" in said(expect=(None, "pipeline"))
+    assert "Did you mean `DEEPSPEED`?" in message(expect=(None, "DEEPSPED"))
+    assert "One of NO, MULTI_CPU, MULTI_GPU" in message(expect=(None, "pipeline"))
 
 
 def test_one_process_on_several_gpus_is_refused():
-    assert "one process sees 8 GPUs" in said(n_gpu=8)
+    assert "one process sees 8 GPUs" in message(n_gpu=8)
 
 
 def test_a_dry_run_has_no_launch_to_look_at():
     with planned(8):
-        assert said(expect=(8, "DEEPSPEED"), n_gpu=8) == ""
-        assert "Is `DEEPSPEED` meant?" in said(expect=(8, "DEEPSPED"))
+        assert message(expect=(8, "DEEPSPEED"), n_gpu=8) == ""
+        assert "Did you mean `DEEPSPEED`?" in message(expect=(8, "DEEPSPED"))
         assert processes() == 8
     assert processes() == 1
 
@@ -218,8 +222,8 @@ def test_the_slurm_script_starts_a_launcher_on_each_machine(tmp_path):
         **{"SLURM_JOB_NODELIST": "node[1-2]", "SLURM_GPUS_ON_NODE": "4"},
     }
     script = launch_configs()["slurm"]
-    said = ["--config", "my run.yaml"]
-    subprocess.run(["bash", script, *said], cwd=tmp_path, env=environment, check=True)
+    arguments = ["--config", "my run.yaml"]
+    subprocess.run(["bash", script, *arguments], cwd=tmp_path, env=environment, check=True)
     first, *launched = (tmp_path / "started").read_text().splitlines()
     expected = "--config my run.yaml --expect_world_size 8 --expect_distributed DEEPSPEED"
     assert first == f"hf-rlhf check {expected}"
@@ -299,9 +303,9 @@ def test_a_vllm_server_is_looked_at_before_weights_load(monkeypatch, vllm_server
     """Up, and able to take new weights: without a transfer it would answer with the old ones."""
     assert "no vLLM server answers at http://127.0.0.1:9" in said_of_vllm(monkeypatch)
     there = {"vllm_server_base_url": vllm_server.url}
-    assert "takes no new weights" in said_of_vllm(monkeypatch, **there)  # not in dev mode
+    assert "accepts no new weights" in said_of_vllm(monkeypatch, **there)  # not in dev mode
     vllm_server.config |= {"weight_transfer_config": None, "model_config": {}}
-    assert "takes no new weights" in said_of_vllm(monkeypatch, **there)
+    assert "accepts no new weights" in said_of_vllm(monkeypatch, **there)
     vllm_server.config["weight_transfer_config"] = {"backend": "nccl"}
     assert said_of_vllm(monkeypatch, **there) == ""
     assert said_of_vllm(monkeypatch, use_vllm=False) == ""
@@ -331,7 +335,7 @@ def test_a_sharded_optimizer_is_resumed_only_by_the_launch_that_wrote_it(tmp_pat
     from hf_rlhf.runs import preflight
     from hf_rlhf.storage.checkpoints import seal
 
-    def said(kind: str, world: int) -> str:
+    def message(kind: str, world: int) -> str:
         state = SimpleNamespace(distributed_type=DistributedType(kind))
         training = SimpleNamespace(
             **{"distributed_state": state, "world_size": world, "output_dir": str(tmp_path)},
@@ -340,22 +344,22 @@ def test_a_sharded_optimizer_is_resumed_only_by_the_launch_that_wrote_it(tmp_pat
         run: Any = SimpleNamespace(training=training)
         return "\n".join(str(problem) for problem in preflight._resumes(run))
 
-    assert said("DEEPSPEED", 2) == ""
+    assert message("DEEPSPEED", 2) == ""
     (tmp_path / "checkpoint-1").mkdir()
     (tmp_path / "checkpoint-1" / "optimizer.pt").write_text("")
     seal(tmp_path / "checkpoint-1")
-    assert said("MULTI_GPU", 4) == ""
-    assert "was written by a run without DeepSpeed" in said("DEEPSPEED", 2)
+    assert message("MULTI_GPU", 4) == ""
+    assert "was written by a run without DeepSpeed" in message("DEEPSPEED", 2)
     shards = tmp_path / "checkpoint-2" / "global_step2"
     shards.mkdir(parents=True)
     for rank in (0, 1):
         (shards / f"zero_pp_rank_{rank}_mp_rank_00_optim_states.pt").write_text("")
     seal(tmp_path / "checkpoint-2")
-    assert said("DEEPSPEED", 2) == ""
-    assert "was written by 2 processes under DeepSpeed" in said("DEEPSPEED", 4)
-    assert "was written by 2 processes under DeepSpeed" in said("NO", 1)
+    assert message("DEEPSPEED", 2) == ""
+    assert "was written by 2 processes under DeepSpeed" in message("DEEPSPEED", 4)
+    assert "was written by 2 processes under DeepSpeed" in message("NO", 1)
     with planned(8):
-        assert said("NO", 1) == ""
+        assert message("NO", 1) == ""
 
 
 def test_flash_attention_is_looked_for_before_weights_load(monkeypatch):
@@ -375,12 +379,12 @@ def test_flash_attention_is_looked_for_before_weights_load(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("given", "found"), [(["--config_file", "mine.yaml"], "mine.yaml"), (["--cpu"], None)]
+    ("given", "problems"), [(["--config_file", "mine.yaml"], "mine.yaml"), (["--cpu"], None)]
 )
-def test_the_launchers_own_configuration_is_in_the_command_that_repeats_a_run(given, found):
+def test_the_launchers_own_configuration_is_in_the_command_that_repeats_a_run(given, problems):
     """Seen from a process that a launcher has started, as accelerate's is."""
     child = "from hf_rlhf.distributed import config_file; print(config_file())"
     parent = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}])"
     launcher = [sys.executable, "-c", parent, "accelerate", "launch", *given]
     done = subprocess.run(launcher, capture_output=True, text=True, timeout=60, check=True)
-    assert done.stdout.strip() == str(found)
+    assert done.stdout.strip() == str(problems)

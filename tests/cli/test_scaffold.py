@@ -11,7 +11,7 @@ from packaging.requirements import Requirement
 
 from hf_rlhf import __version__
 from hf_rlhf.cli import main
-from hf_rlhf.cli.new import MADE, core_range, near_names, new_package
+from hf_rlhf.cli.new import KIND_OF, core_range, new_package
 from hf_rlhf.config import RunFile
 from hf_rlhf.errors import HfRlhfError
 
@@ -20,11 +20,11 @@ from hf_rlhf.errors import HfRlhfError
 def made(tmp_path_factory):
     """One package of each kind."""
     folder = tmp_path_factory.mktemp("made")
-    return {kind: new_package(f"acme_{kind}", kind=kind, out=folder) for kind in MADE}
+    return {kind: new_package(f"acme_{kind}", kind=kind, out=folder) for kind in KIND_OF}
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "message"),
     [
         ("../evil", "cannot be the name of a package.*no folders"),
         ("/tmp/evil", "no folders"),
@@ -37,23 +37,23 @@ def made(tmp_path_factory):
         ("x\n", "ASCII letters"),
         ("", "a letter first"),
         ("x" * 65, "at most 64"),
-        ("Class", "'class' is a word of Python's own"),
-        ("match", "'match' is a word of Python's own"),
-        ("json", "there is a module 'json' already.*my_json"),
+        ("Class", "'class' is a keyword of Python"),
+        ("match", "'match' is a keyword of Python"),
+        ("json", "there is already a module 'json'.*my_json"),
         ("Tests", "its folder 'tests' holds other things"),
         ("runs", "its folder 'runs' holds other things"),
         ("Data.Sets", None),
-        ("datasets", "there is a module 'datasets' already"),
+        ("datasets", "there is already a module 'datasets'"),
     ],
 )
-def test_names(name, said, tmp_path):
+def test_names(name, message, tmp_path):
     inside = tmp_path / "inside"
     inside.mkdir()
-    if said is None:
+    if message is None:
         assert new_package(name, out=inside) == inside / name
         assert (inside / name / "data_sets" / "reward.py").is_file()
         return
-    with pytest.raises(HfRlhfError, match=f"(?s){said}"):
+    with pytest.raises(HfRlhfError, match=f"(?s){message}"):
         new_package(name, out=inside)
     assert not list(inside.iterdir())
     assert list(tmp_path.iterdir()) == [inside]
@@ -67,7 +67,7 @@ def test_a_folder_that_exists_is_left_alone(tmp_path):
 
 
 def test_a_verb_that_is_taken_is_refused(tmp_path):
-    with pytest.raises(HfRlhfError, match="`hf-rlhf launch-configs` is there already"):
+    with pytest.raises(HfRlhfError, match="`hf-rlhf launch-configs` already exists"):
         new_package("launch_configs", kind="command", out=tmp_path)
 
 
@@ -77,11 +77,13 @@ def test_a_folder_that_cannot_be_written_is_said(tmp_path):
         new_package("tone", out=tmp_path / "file")
 
 
-def test_a_name_near_an_installed_one_is_pointed_out(tmp_path, capsys):
-    assert main(["new", "citation_f2", "--out", str(tmp_path)]) == 0
-    assert "hf-rlhf-refiner 0.1.0 has a reward 'citation_f1'" in capsys.readouterr().err
-    assert list(near_names("citation_f1", "rewards"))[0].endswith("must write PACKAGE/NAME.")
-    assert not list(near_names("tone", "rewards"))
+def test_a_name_that_is_taken_is_pointed_out(tmp_path, capsys):
+    assert main(["new", "citation_f1", "--out", str(tmp_path)]) == 0
+    message = capsys.readouterr().err
+    assert "note: hf-rlhf-refiner 0.1.0 has a reward 'citation_f1' too" in message
+    assert message.endswith("must write PACKAGE/NAME.\n")
+    assert main(["new", "tone", "--out", str(tmp_path)]) == 0
+    assert "note" not in capsys.readouterr().err
 
 
 def test_the_range_is_the_one_of_this_core(made):
@@ -94,7 +96,7 @@ def test_the_range_is_the_one_of_this_core(made):
     assert requirement.specifier.contains(__version__)
 
 
-@pytest.mark.parametrize("kind", MADE)
+@pytest.mark.parametrize("kind", KIND_OF)
 def test_what_is_written(kind, made):
     folder = made[kind]
     package = f"acme_{kind}"
@@ -108,7 +110,7 @@ def test_what_is_written(kind, made):
     }
     project = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
     assert project["name"] == f"acme-{kind}"
-    assert list(project["entry-points"]) == [f"hf_rlhf.{MADE[kind]}"]
+    assert list(project["entry-points"]) == [f"hf_rlhf.{KIND_OF[kind]}"]
     for name in run:
         assert RunFile.read(folder / name).plugin in ("refiner_grpo", package)
     texts = {name: (folder / name).read_text() for name in names}
@@ -118,17 +120,17 @@ def test_what_is_written(kind, made):
 
 @pytest.mark.parametrize("prefix", ["a", "a_name_of_24_charac"])
 def test_the_code_is_in_order(prefix, tmp_path):
-    folders = [new_package(f"{prefix}_{kind}", kind=kind, out=tmp_path) for kind in MADE]
-    for folder in folders:
-        for command in (["check"], ["format", "--check"]):
-            done = subprocess.run(
-                [sys.executable, "-m", "ruff", *command, "--no-cache", "."],
-                cwd=folder,
-                capture_output=True,
-                text=True,
-                check=False,
-            )
-            assert done.returncode == 0, done.stdout
+    for kind in KIND_OF:
+        new_package(f"{prefix}_{kind}", kind=kind, out=tmp_path)
+    for command in (["check"], ["format", "--check"]):
+        done = subprocess.run(
+            [sys.executable, "-m", "ruff", *command, "--no-cache", "."],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout
 
 
 @pytest.mark.slow

@@ -4,17 +4,15 @@ import re
 import shlex
 import subprocess
 import sys
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from pydantic import BaseModel, ConfigDict, Field
 
 from hf_rlhf.config import EvaluationSpec, RunFile, RunSpec
-from hf_rlhf.config import yaml as plain_yaml
 from hf_rlhf.config.schema import (
     CardSpec,
     DatasetSpec,
@@ -24,6 +22,7 @@ from hf_rlhf.config.schema import (
     RewardSpec,
     keys_of,
 )
+from hf_rlhf.config.yaml import dump_yaml, load_yaml, scalar
 from hf_rlhf.errors import ConfigError
 
 KNOWN = {"learning_rate": float, "bf16": bool, "max_steps": int, "report_to": str}
@@ -55,14 +54,14 @@ def small(*argv: str) -> RunFile:
 
 
 def spec_of(file: RunFile) -> RunSpec:
-    spec, problems = file.spec(known_settings=KNOWN)
+    spec, problems = file.spec(allowed_settings=KNOWN)
     assert [str(problem) for problem in problems] == []
     assert spec is not None
     return spec
 
 
 def problems_of(file: RunFile) -> list[str]:
-    return [str(problem) for problem in file.spec(known_settings=KNOWN)[1]]
+    return [str(problem) for problem in file.spec(allowed_settings=KNOWN)[1]]
 
 
 def refusal(text: str) -> str:
@@ -79,30 +78,40 @@ def test_a_small_file() -> None:
     spec = spec_of(small())
     assert spec.plugin == "refiner_grpo"
     assert spec.dataset == DatasetSpec(
-        "tiny_world", {"rows": 64}, "tiny.yaml:3 dataset", ("dataset",)
+        name="tiny_world",
+        arguments={"rows": 64},
+        where="tiny.yaml:3 dataset",
+        path=("dataset",),
     )
     assert spec.judges == (
-        JudgeSpec("lexical", "main", {}, "tiny.yaml:7 judges.main", ("judges", "main")),
+        JudgeSpec(
+            name="lexical", label="main", where="tiny.yaml:7 judges.main", path=("judges", "main")
+        ),
     )
     assert spec.rewards == (
         RewardSpec(
-            "refiner_reward",
-            "refiner",
+            name="refiner_reward",
+            label="refiner",
             judge="main",
             arguments={"preset": "hardened"},
             where="tiny.yaml:9 rewards.0",
             path=("rewards", 0),
         ),
         RewardSpec(
-            "acme/politeness",
-            "politeness",
+            name="acme/politeness",
+            label="politeness",
             weight=0.0,
             where="tiny.yaml:14 rewards.1",
             path=("rewards", 1),
         ),
     )
     assert spec.gates == (
-        GateSpec("answer_format", "answer_format", where="tiny.yaml:17 gates.0", path=("gates", 0)),
+        GateSpec(
+            name="answer_format",
+            label="answer_format",
+            where="tiny.yaml:17 gates.0",
+            path=("gates", 0),
+        ),
     )
     assert (spec.evaluation, spec.publish, spec.card) == (None, PublishSpec(), CardSpec())
     assert (spec.expect_world_size, spec.expect_distributed) == (None, None)
@@ -113,7 +122,7 @@ def test_a_small_file() -> None:
 def test_the_documented_example_uses_every_key_and_parses() -> None:
     text = DOCS.read_text().split("```yaml\n")[1].split("```")[0]
     file = RunFile.parse(text, "example.yaml")
-    spec, problems = file.spec(known_settings={})
+    spec, problems = file.spec(allowed_settings={})
     assert problems == []
     assert spec is not None
     for cls, key in ((EvaluationSpec, "evaluation"), (PublishSpec, "publish"), (CardSpec, "card")):
@@ -140,9 +149,9 @@ def test_the_documented_yaml_table() -> None:
     assert len(table) == 6
     for written, here in table:
         for spelling in re.findall(r"`([^`]*)`", written):
-            value = plain_yaml.load(spelling, "t").value
+            value = load_yaml(spelling, "t").value
             assert isinstance(value, str) == (here == "text"), spelling
-    assert plain_yaml.load("[1e-5, 010]", "t").value == [1e-5, 10]
+    assert load_yaml("[1e-5, 010]", "t").value == [1e-5, 10]
 
 
 def test_every_problem_at_once_each_with_its_place() -> None:
@@ -186,15 +195,14 @@ expect_world_size: two
         "It belongs under `publish:`.",
         "t.yaml:22 learnin_rate: `learnin_rate` is not a setting of the trainer or model. "
         "Did you mean `learning_rate`?",
-        "t.yaml:23 no_bf16: `no_bf16` is not a setting. Write `bf16: false` (`--bf16 false`).",
+        "t.yaml:23 no_bf16: `no_bf16` is not a setting of the trainer or model. "
+        "Write `bf16: false` (`--bf16 false`).",
         "t.yaml:24 max-steps: `max-steps` is not a setting of the trainer or model. "
         "Did you mean `max_steps`?",
         "t.yaml:17 judges: should be a mapping. Write `LABEL: {name: ...}` under it.",
         't.yaml:5 rewards.0.weight: should be a number, not `"high"` (text).',
         "t.yaml:6 rewards.0.clip: is [1.0, 0.0]. Write `[low, high]`.",
         "t.yaml:8 rewards.2.name: is missing or not text. Write `name: NAME`.",
-        "t.yaml:15 gates.0.weight: is for rewards: a gate only passes or fails. "
-        "Remove it, or set `threshold`.",
         't.yaml:16 gates.0.threshold: should be a number, not `"no"` (text).',
         "t.yaml:7 rewards.1.label: 'a' is already the label of t.yaml:4 rewards.0. "
         "Give each its own `label:`.",
@@ -251,7 +259,7 @@ def test_one_problem(argv: list[str], problem: str) -> None:
 
 
 def test_a_spec_is_given_beside_problems_so_that_more_can_be_found() -> None:
-    spec, problems = small("--rewards.0.weight", "x", "--oops", "1").spec(known_settings=KNOWN)
+    spec, problems = small("--rewards.0.weight", "x", "--oops", "1").spec(allowed_settings=KNOWN)
     assert len(problems) == 2
     assert spec is not None
     assert spec.rewards[0].arguments == {"preset": "hardened"}
@@ -261,21 +269,21 @@ def test_a_spec_is_given_beside_problems_so_that_more_can_be_found() -> None:
 
 def test_no_spec_without_plugin_or_dataset() -> None:
     file = RunFile.parse("schema: 1", "t.yaml")
-    spec, problems = file.spec(known_settings=KNOWN)
+    spec, problems = file.spec(allowed_settings=KNOWN)
     assert spec is None
     assert [problem.where for problem in problems] == ["t.yaml:1 plugin", "t.yaml:1 dataset"]
-    assert len(file.spec(known_settings=KNOWN, plugin="x")[1]) == 1
+    assert len(file.spec(allowed_settings=KNOWN, plugin="x")[1]) == 1
 
 
 def test_the_plugin_may_come_from_the_command_line() -> None:
     file = RunFile.parse("schema: 1\ndataset: {name: d}", "t.yaml")
-    spec, problems = file.spec(known_settings=KNOWN, plugin="sft")
+    spec, problems = file.spec(allowed_settings=KNOWN, plugin="sft")
     assert spec is not None
     assert (problems, file.plugin, spec.plugin, spec.plain["plugin"]) == ([], None, "sft", "sft")
 
 
 def test_settings_are_not_named_unknown_when_none_is_known() -> None:
-    spec, problems = small("--anything", "3").spec(known_settings={})
+    spec, problems = small("--anything", "3").spec(allowed_settings={})
     assert problems == []
     assert spec is not None
     assert spec.settings["anything"] == 3
@@ -439,16 +447,20 @@ def test_where_key() -> None:
         ("a: 'x", "t.yaml:1:6: it is not YAML: while scanning a quoted scalar: found"),
         ("a: 'x\n\n", "t.yaml:3:1: it is not YAML: while scanning a quoted scalar begun on line 1"),
         ("a: *x", "undefined alias 'x'"),
-        ("%a\n", "expected '<document start>', but found '<stream end>'."),
+        ("%a\n", "expected '<document start>', but found"),
         ("a: 1\n---\nb: 2", "Keep one document to a file."),
         ("%YAML 9.9\n---\na: 1", "it is not YAML"),
         ("a: 1\nb: \x00", "t.yaml:2: the character U+0000 is not allowed in YAML."),
         ('a: "\\UFFFFFFFF"', "t.yaml: it is not YAML"),
         ("a: " + "[" * 30, "nested more than 20 deep"),
         ("a: " + "[" * 100_000, "nested more than 20 deep"),
-        ("a: &x [*x]", "undefined alias 'x'. Write `&x` at an earlier value that does not contain"),
-        ("a: &x {b: *x}", "undefined alias 'x'"),
-        ("a: &x 1\nb: &x [*x]", "t.yaml:2: undefined alias 'x'"),
+        (
+            "a: &x [*x]",
+            "nested more than 20 deep. Use fewer values, brackets or aliases (`*name`).",
+        ),
+        ("a: &x {b: *x}", "nested more than 20 deep"),
+        ("a: &x 1\nb: &x [*x]", "t.yaml:2: values are nested more than 20 deep"),
+        ("a: !" + "x" * 1_000, "a tag of 1,000 characters or more"),
         ("a: " + "{[b]: " * 30, "nested more than 20 deep"),
         ("a: " + "x" * 1_000_001, "it has 1,000,004 characters."),
     ],
@@ -461,10 +473,6 @@ def test_aliases_are_expanded_within_bounds() -> None:
     assert RunFile.parse("a: &x [1]\nb: *x", "t").values == {"a": [1], "b": [1]}
     assert RunFile.parse("&x a: 1\nb: *x", "t").values == {"a": 1, "b": "a"}
     assert RunFile.parse("a: &x k\n*x : 2", "t").values == {"a": "k", "k": 2}
-    laughs = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
-        f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 9)
-    )
-    assert "more than 20,000 values" in refusal(laughs)
 
 
 @pytest.mark.parametrize(
@@ -474,18 +482,18 @@ def test_aliases_are_expanded_within_bounds() -> None:
         ("a: !!set {x}", "the tag `!!set` is not read"),
         ("a: !mine x", "the tag `!mine` is not read"),
         ("a: !!binary aGk=", "the tag `!!binary` is not read"),
-        ("a: !!int x", "`x` is not what its tag `!!int` says"),
+        ("a: !!int x", "`x` does not match its tag `!!int`"),
         ("a: .inf", "`.inf` is not a finite number"),
         ("a: -.INF", "is not a finite number"),
         ("a: .nan", "is not a finite number"),
         ("a: 1e999", "is not a finite number"),
         ("a: " + "1" * 5000, "a number of 5000 digits is too long"),
         ('a: "\\ud800"', "a lone surrogate"),
-        ('"\\ud800": a', "in a key: it holds half of a character"),
+        ('"\\ud800": a', "in a key: it contains a lone surrogate"),
         ("1: a", "the key `1` is not text. Quote it."),
         ("true: a", "the key `true` is not text. Quote it."),
-        ("[a]: b", "the key `a list` is not text"),
-        ("a: &x [1]\n*x : b", "t.yaml:2: the key `*x` is not text."),
+        ("[a]: b", "a key that is a sequence is not text"),
+        ("a: &x [1]\n*x : b", "a key that is a sequence is not text."),
         ("a: {<<: {b: 1}}", "merge keys (`<<`) are not read"),
         ("b: {c: 1,\n  c: 2}", "t.yaml:2 b.c: `c` is written twice, first on line 1."),
     ],
@@ -536,10 +544,7 @@ def test_what_yaml_is_not_read(text: str, message: str) -> None:
     ],
 )
 def test_scalars_of_yaml_1_2(written: str, value: Any) -> None:
-    if written == "-":
-        read = plain_yaml.scalar(written)
-    else:
-        read = plain_yaml.load(f"a: {written}", "t").value["a"]
+    read = scalar(written) if written == "-" else load_yaml(f"a: {written}", "t").value["a"]
     assert read == value
     assert type(read) is type(value)
 
@@ -595,66 +600,6 @@ def test_a_pipe_can_be_read(tmp_path: Path) -> None:
     writer.join()
 
 
-# Files of other formats
-
-
-@dataclass(frozen=True)
-class Arm:
-    trainer: str
-    seeds: list[int] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
-class Plan:
-    title: str
-    arms: dict[str, Arm]
-
-    def __post_init__(self) -> None:
-        if not self.arms:
-            raise ValueError("has no arms.")
-
-
-class PlanModel(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-    title: str
-    arms: dict[str, Arm]
-    start: str | None = Field(None, alias="from")
-
-
-PLAN = """\
-title: Which is better
-arms:
-  sft: {trainer: sft, seeds: [1, 2]}
-"""
-
-
-@pytest.mark.parametrize("cls", [Plan, PlanModel])
-def test_a_file_becomes_a_typed_value(cls: Any) -> None:
-    plan = RunFile.parse(PLAN, "plan.yaml").typed(cls)
-    assert plan.arms == {"sft": Arm("sft", [1, 2])}
-
-
-@pytest.mark.parametrize("cls", [Plan, PlanModel])
-def test_every_problem_of_a_typed_file_has_its_line(cls: Any) -> None:
-    text = "titel: x\narms:\n  sft:\n    trainer: 3\n    seeds: [1, two]\n    sedes: 1\n  dpo: {}\n"
-    with pytest.raises(ConfigError) as error:
-        RunFile.parse(f"{text}arms: 1\n", "plan.yaml").typed(cls)
-    assert {str(problem) for problem in error.value.problems} == {
-        "plan.yaml:8 arms: `arms` is written twice, first on line 2. Keep one of them.",
-        "plan.yaml:1 titel: is not a setting here. Did you mean `title`?",
-        "plan.yaml:1 title: is missing.",
-        "plan.yaml:4 arms.sft.trainer: should be text, not `3`.",
-        'plan.yaml:5 arms.sft.seeds.1: should be a whole number, not `"two"` (text).',
-        "plan.yaml:6 arms.sft.sedes: is not a setting here. Did you mean `seeds`?",
-        "plan.yaml:7 arms.dpo.trainer: is missing.",
-    }
-
-
-def test_what_a_class_refuses_itself_is_a_problem_of_the_file() -> None:
-    with pytest.raises(ConfigError, match=r"plan.yaml:1: has no arms\."):
-        RunFile.parse("title: x\narms: {}", "plan.yaml").typed(Plan)
-
-
 # Python
 
 
@@ -705,10 +650,22 @@ PLAIN = st.recursive(
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXT, inner, max_size=4),
     max_leaves=15,
 )
-YAMLISH = st.text(
-    st.sampled_from("ab1:-,[]{}&*!|>'\"%@#? \n\t.~\\\ufeff\x85\u2028é\x00") | st.characters(),
-    max_size=80,
+FRAGMENTS = st.sampled_from(
+    [*"[]{},:?-&*!|>'\"%@`#\n \t~<=\\", "a", "1", "e5", "0x", ".nan", "- ", ": ", "\n  ", "<<: *a"]
+    + [
+        "&a ",
+        "*a",
+        "!!python/name:os.system ",
+        "!!int ",
+        "---\n",
+        "...\n",
+        "%YAML 1.1\n",
+        "\x85",
+        "\u2028",
+    ]
+    + ["\ufeff", "\x00", "'", '"\\ud83d"', '"\\U0011ffff"', "null", "true", "? "]
 )
+YAMLISH = st.lists(FRAGMENTS, max_size=40).map("".join) | st.text(max_size=60)
 
 
 @given(PLAIN)
@@ -725,7 +682,7 @@ YAMLISH = st.text(
     }
 )
 def test_what_is_dumped_is_read_back(value: Any) -> None:
-    document = plain_yaml.load(plain_yaml.dump({"key": value}), "t")
+    document = load_yaml(dump_yaml({"key": value}), "t")
     assert document.problems == []
     assert document.value == {"key": value}
     assert repr(document.value) == repr({"key": value})
@@ -743,7 +700,7 @@ def test_any_text_is_read_or_refused(text: str) -> None:
         assert error.problems  # noqa: PT017 - either outcome is right
         return
     json.dumps(file.values, allow_nan=False)
-    file.spec(known_settings=KNOWN)
+    file.spec(allowed_settings=KNOWN)
     assert RunFile.parse(file.to_yaml(), "t").values == file.values
 
 
@@ -756,7 +713,7 @@ def test_any_text_is_read_or_refused(text: str) -> None:
 def test_any_options_are_applied_or_refused(argv: list[str]) -> None:
     file = small(*argv)
     json.dumps(file.values, allow_nan=False)
-    file.spec(known_settings=KNOWN)
+    file.spec(allowed_settings=KNOWN)
 
 
 @settings(max_examples=30, deadline=None)

@@ -10,11 +10,11 @@ from hf_rlhf.cli.check import check_main
 from hf_rlhf.config import RunFile
 from hf_rlhf.config.run_files import (
     inherited_settings,
-    labels_of_rewards,
     without_rewards,
     without_shipped_card,
 )
 from hf_rlhf.errors import ConfigError
+from hf_rlhf.runs.resolve import resolve_run
 from hf_rlhf.train import main
 
 SHIPPED = """\
@@ -26,11 +26,16 @@ card: {title: Tiny tastes, intended_use: Showing DPO., license: apache-2.0}
 """
 
 
+def _shipped():
+    file = RunFile.parse(SHIPPED, "tiny.yaml")
+    return replace(file, shipped=file.values)
+
+
 def card(*argv, given=(), varied=()):
     """Return the card section that is left when a shipped file is run with `argv`, and the note."""
-    file = RunFile.parse(SHIPPED, "tiny.yaml")
-    found, said = without_shipped_card(file.override(argv), file.values, given, varied)
-    return found.values.get("card"), said
+    file = _shipped()
+    changed_file, note = without_shipped_card(file.override(argv), given, varied)
+    return changed_file.values.get("card"), note
 
 
 @pytest.mark.parametrize(
@@ -44,9 +49,9 @@ def card(*argv, given=(), varied=()):
     ],
 )
 def test_it_stays_on_the_run_that_it_describes(argv):
-    kept, said = card(*argv)
-    assert kept["title"] == "Tiny tastes"
-    assert said == ""
+    card_left, note = card(*argv)
+    assert card_left["title"] == "Tiny tastes"
+    assert note == ""
 
 
 @pytest.mark.parametrize(
@@ -60,11 +65,11 @@ def test_it_stays_on_the_run_that_it_describes(argv):
     ],
 )
 def test_of_other_data_or_another_model_it_is_left_out(argv, changed):
-    kept, said = card(*argv)
-    assert kept == {}
+    card_left, note = card(*argv)
+    assert card_left == {}
     verb = "differ" if "," in changed else "differs"
-    assert said.startswith(f"{changed} {verb} from tiny.yaml")
-    assert "title, intended_use, license" in said
+    assert note.startswith(f"{changed} {verb} from tiny.yaml")
+    assert "title, intended_use, license" in note
 
 
 def test_what_the_user_says_stays():
@@ -82,18 +87,22 @@ def test_what_is_varied_is_another():
 
 def test_a_run_is_prepared_with_what_is_left(monkeypatch, capsys):
     """By the command line and from Python; a run file of one's own is taken at its word."""
-    seen = []
+    cards = []
 
     class Stop(Exception):
         pass
 
-    def prepare(file, *, plugin):
-        seen.append(dict(file.values.get("card") or {}))
+    def prepare(file, *, plugin, python_keys):
+        cards.append(dict(file.values.get("card") or {}))
         raise Stop
 
-    file = RunFile.parse(SHIPPED, "tiny.yaml")
+    file = _shipped()
+
+    def choose(plugin, run, config):
+        return replace(file, shipped=None) if config else file
+
     monkeypatch.setattr("hf_rlhf.runs.resolve.resolve_run", prepare)
-    monkeypatch.setattr("hf_rlhf.config.run_files.choose_run_file", lambda *_: file)
+    monkeypatch.setattr("hf_rlhf.config.run_files.choose_run_file", choose)
     other = {"dataset": {"name": "preference", "path": "mine.jsonl"}}
     for arguments in (
         {"overrides": ["--model_name_or_path", "me/model"]},
@@ -103,8 +112,8 @@ def test_a_run_is_prepared_with_what_is_left(monkeypatch, capsys):
     ):
         with pytest.raises(Stop):
             train("dpo", **arguments)
-    assert [one.get("title") for one in seen] == [None, "Mine", "Tiny tastes", "Tiny tastes"]
-    assert seen[1] == {"title": "Mine"}
+    assert [each.get("title") for each in cards] == [None, "Mine", "Tiny tastes", "Tiny tastes"]
+    assert cards[1] == {"title": "Mine"}
     assert capsys.readouterr().out.count("note: ") == 2
 
 
@@ -132,11 +141,11 @@ ALL = [
 def still_apply(*argv):
     """Return which settings of a shipped file are listed when it is run with `argv`."""
     file = RunFile.parse(FITTED, "tiny.yaml")
-    said = inherited_settings(replace(file, shipped=file.values).override(argv))
-    if not said:
+    note = inherited_settings(replace(file, shipped=file.values).override(argv))
+    if not note:
         return []
-    assert said.endswith("To change one: --KEY VALUE")
-    return said.split("still apply: ")[1].split(". To change")[0].split(", ")
+    assert note.endswith("To change one: --KEY VALUE")
+    return note.split("still apply: ")[1].split(". To change")[0].split(", ")
 
 
 @pytest.mark.parametrize(
@@ -154,7 +163,7 @@ def still_apply(*argv):
             ["--dataset.form", "chat", "--max_length", "512"],
             [
                 *("dataset.train_rows 64", "dataset.max_prompt_tokens 32"),
-                *(one for one in ALL if "max_length" not in one),
+                *(each for each in ALL if "max_length" not in each),
             ],
         ),
         (["--model_name_or_path", "me/model", "--phases.0.learning_rate", "1"], [*ALL[:4], ALL[5]]),
@@ -178,6 +187,24 @@ def rows(tmp_path):
     return path
 
 
+@pytest.fixture
+def resolve_only(monkeypatch):
+    """Let a dry run end once the run is resolved; the notes are printed by then."""
+
+    class Report:
+        def __init__(self, file, plugin, python_keys):
+            resolve_run(file, plugin=plugin)
+
+        def show(self):
+            return 0
+
+        def as_json(self):
+            return []
+
+    monkeypatch.setattr("hf_rlhf.training.dry_run.report_of", Report)
+
+
+@pytest.mark.usefixtures("resolve_only")
 def test_what_still_applies_and_what_is_left_out_is_told_by_check_and_dry_run(
     rows, tmp_path, capsys
 ):
@@ -185,15 +212,15 @@ def test_what_still_applies_and_what_is_left_out_is_told_by_check_and_dry_run(
     other += ["--output_dir", str(tmp_path / "run")]
     for do in (check_main, lambda argv: main([*argv, "--dry_run"])):
         assert do(other) == 0
-        said = capsys.readouterr().out
-        assert "`dataset` differs from tiny.yaml, but these settings of that file still" in said
-        assert "max_length 128" in said
-        assert "note: 'utility', which tiny.yaml only logs, is left out: it needs the" in said
-        assert "column taste" in said
+        note = capsys.readouterr().out
+        assert "`dataset` differs from tiny.yaml, but these settings of that file still" in note
+        assert "max_length 128" in note
+        assert "note: 'utility', which tiny.yaml only logs, is left out: it needs the" in note
+        assert "column taste" in note
 
 
 @pytest.mark.parametrize(
-    ("own", "settings"),
+    ("options", "settings"),
     [
         (["--rewards", "[{name: known_utility, label: utility, weight: 0}]"], {}),
         (["--rewards.0.weight", "0"], {}),
@@ -201,20 +228,21 @@ def test_what_still_applies_and_what_is_left_out_is_told_by_check_and_dry_run(
         ([], {"rewards": [{"name": "known_utility", "label": "utility"}]}),
     ],
 )
-def test_a_monitor_of_the_users_own_is_still_an_error(rows, tmp_path, own, settings):
+def test_a_monitor_of_the_users_own_is_still_an_error(rows, tmp_path, options, settings):
     other = {"dataset": {"name": "sft", "path": str(rows), "test_rows": 2}, **settings}
     with pytest.raises(ConfigError, match="'utility' needs the column taste"):
-        dry_run("sft", overrides=[*own, "--output_dir", str(tmp_path / "run")], **other)
+        dry_run("sft", overrides=[*options, "--output_dir", str(tmp_path / "run")], **other)
 
 
+@pytest.mark.usefixtures("resolve_only")
 def test_what_is_given_from_python_is_not_of_the_shipped_file(rows, tmp_path, capsys):
     given = {"max_length": 128, "evaluation": {"max_new_tokens": 24}}
     given |= {"dataset": {"name": "sft", "path": str(rows), "test_rows": 2}}
     dry_run("sft", output_dir=str(tmp_path / "run"), **given)
-    said = capsys.readouterr().out
-    assert "learning_rate 0.002" in said
-    assert "max_length 128" not in said
-    assert "'utility', which tiny.yaml only logs, is left out" in said
+    note = capsys.readouterr().out
+    assert "learning_rate 0.002" in note
+    assert "max_length 128" not in note
+    assert "'utility', which tiny.yaml only logs, is left out" in note
 
 
 def test_a_shipped_reward_that_is_trained_is_still_an_error(rows, tmp_path):
@@ -226,7 +254,6 @@ def test_a_shipped_reward_that_is_trained_is_still_an_error(rows, tmp_path):
 def test_rewards_are_left_out_by_their_labels():
     text = "schema: 1\nrewards: [{name: a/x, weight: 0}, {name: y, label: z}, {name: y}]"
     file = RunFile.parse(text, "tiny.yaml")
-    assert labels_of_rewards(file) == {"x", "z", "y"}
     left = without_rewards(file, ["x", "y"])
     assert left.values["rewards"] == [{"name": "y", "label": "z"}]
     assert "rewards" not in without_rewards(left, ["z"]).values

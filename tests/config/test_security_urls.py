@@ -119,12 +119,12 @@ def test_no_redirect_is_followed_and_the_key_goes_nowhere_else(monkeypatch, stat
             for call in (judge.ping(), judge.judge([Question("quality", "a", "b")])):
                 with pytest.raises(JudgeError, match="redirects to 127.0.0.1, which is not foll"):
                     asyncio.run(call)
-        assert elsewhere.asked == []
+        assert elsewhere.requests == []
 
 
 def test_a_malformed_redirect_is_named_too():
     bad = Reply(status=307, body=b"", headers={"Location": "http://[::1"})
-    with ScriptedServer(always=bad) as server, pytest.raises(JudgeError, match="no address"):
+    with ScriptedServer(always=bad) as server, pytest.raises(JudgeError, match="malformed address"):
         asyncio.run(OpenAIJudge("scripted", server.base_url, cache=False).ping())
 
 
@@ -136,10 +136,10 @@ def test_urls_in_what_is_judged_are_text_and_never_asked():
         question = Question("quality", f"See {url} <img src={url}>", f"base_url: {url}", url)
         verdicts = asyncio.run(judge.judge([question]))
         assert verdicts[0].score == 1.0
-        assert len(server.asked) == 1
-        assert trap.asked == []
+        assert len(server.requests) == 1
+        assert trap.requests == []
         assert all(
-            isinstance(message["content"], str) for message in server.asked[0].body["messages"]
+            isinstance(message["content"], str) for message in server.requests[0].body["messages"]
         )
 
 
@@ -173,7 +173,7 @@ def test_a_path_in_a_row_is_not_opened_and_a_url_in_a_row_is_not_asked(tmp_path)
         read = [row.values["picture"] for row in read_rows(tmp_path / "saved").split("train")]
     assert [picture["path"] for picture in read] == [str(secret), trap.base_url]
     assert [picture["bytes"] for picture in read] == [None, None]
-    assert trap.asked == []
+    assert trap.requests == []
 
 
 RUN = {
@@ -186,12 +186,12 @@ RUN = {
 
 
 def test_every_url_in_a_run_file_is_looked_at():
-    _, problems = RunFile.from_mapping(RUN).spec(known_settings={})
+    _, problems = RunFile.from_mapping(RUN).spec(allowed_settings={})
     found = sorted(problem.where for problem in problems if "metadata" in problem.what)
     assert [where.split(" ")[-1] for where in found] == [
         *("judges.j.base_url", "rewards.0.model_url", "vllm_server_base_url"),
     ]
     fine = json.loads(json.dumps(RUN).replace("169.254.169.254", "10.0.0.1"))
     fine["judges"]["j"]["base_url"] = "http://localhost:8000/v1"
-    _, problems = RunFile.from_mapping(fine).spec(known_settings={})
+    _, problems = RunFile.from_mapping(fine).spec(allowed_settings={})
     assert problems == []

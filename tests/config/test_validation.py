@@ -86,7 +86,7 @@ def place(name: str) -> str:
     return f"f.yaml {name}"
 
 
-def said(target: Callable[..., Any], **arguments: Any) -> list[str]:
+def messages(target: Callable[..., Any], **arguments: Any) -> list[str]:
     return [str(problem) for problem in bind(target, arguments, where=place)[1]]
 
 
@@ -142,7 +142,8 @@ def test_fits(annotation: Any, value: Any, result: Any) -> None:
         (bool, "On", "Write `true`."),
         (str, 3, "should be text, not `3`."),
         (str, None, "should be text, not `null`."),
-        (str, b"x", "should be text"),
+        (str, b"x", "should be text, not `b'x'`."),
+        (str, {(1, 2): 3}, "should be text, not `{(1, 2): 3}`."),
         (list[str], "a", 'should be a list, not `"a"` (text). Write `[a]`.'),
         (list[int], ["a"], '`0` should be a whole number, not `"a"` (text).'),
         (list[int] | str, ["a"], '`0` should be a whole number, not `"a"` (text).'),
@@ -183,7 +184,7 @@ def test_binds_what_a_dataclass_takes() -> None:
 
 
 def test_every_problem_is_reported_with_its_place() -> None:
-    assert said(Component, cuont=1, ratio="high", derived=3) == [
+    assert messages(Component, cuont=1, ratio="high", derived=3) == [
         "f.yaml cuont: `cuont` is not a setting of `Component`. Did you mean `count`?",
         'f.yaml ratio: should be a number, not `"high"` (text).',
         "f.yaml derived: `derived` is not a setting of `Component`. Known: needed, count, ratio, "
@@ -193,7 +194,7 @@ def test_every_problem_is_reported_with_its_place() -> None:
 
 
 def test_init_only_fields_are_checked() -> None:
-    assert said(Component, needed="x", scale="big") == [
+    assert messages(Component, needed="x", scale="big") == [
         'f.yaml scale: should be a number, not `"big"` (text).'
     ]
 
@@ -207,11 +208,11 @@ def test_injected_arguments_are_neither_set_nor_missed() -> None:
         "f.yaml tokenizer: is set by the run itself. Remove it."
     ]
     assert bind(adapter, {"path": "x"}, where=place, injected=["tokenizer"])[1] == []
-    assert said(adapter, path="x")[0].startswith("f.yaml tokenizer: is missing.")
+    assert messages(adapter, path="x")[0].startswith("f.yaml tokenizer: is missing.")
 
 
 def test_one_unresolvable_annotation_does_not_unguard_the_others() -> None:
-    assert "should be a whole number, not" in said(adapter, path="x", tokenizer=0, rows="a")[0]
+    assert "should be a whole number, not" in messages(adapter, path="x", tokenizer=0, rows="a")[0]
 
 
 def test_a_class_with_a_name_that_does_not_resolve_is_not_checked() -> None:
@@ -236,7 +237,7 @@ def test_keys_beside_the_arguments_are_suggested_but_not_taken() -> None:
 def test_keyword_catch_alls_take_anything() -> None:
     bound, problems = bind(open_ended, {"path": "x", "extra": [1]}, where=place)
     assert (bound, problems) == ({"path": "x", "extra": [1]}, [])
-    assert said(open_ended, path=3) == ["f.yaml path: should be text, not `3`."]
+    assert messages(open_ended, path=3) == ["f.yaml path: should be text, not `3`."]
 
 
 class Plain:
@@ -264,11 +265,11 @@ def wrapped(*args: Any, **kwargs: Any) -> None: ...
     ],
 )
 def test_any_kind_of_callable(target: Callable[..., Any], arguments: dict[str, Any]) -> None:
-    assert len(said(target, **arguments)) == 1
+    assert len(messages(target, **arguments)) == 1
 
 
 def test_a_target_that_cannot_be_called() -> None:
-    assert "cannot be called" in said(typing)[0]  # type: ignore[arg-type]
+    assert "cannot be called" in messages(typing)[0]  # type: ignore[arg-type]
 
 
 def test_annotation_of_a_parameter_without_one() -> None:
@@ -307,8 +308,8 @@ class Model:
 
 
 def test_settings_are_divided_among_the_classes() -> None:
-    given = {"output_dir": "o", "steps": 10, "name": "m", "remote": True, "scheduler": "cosine"}
-    (trainer, model), problems = check_settings(given, [Trainer, Model], where=place)
+    settings = {"output_dir": "o", "steps": 10, "name": "m", "remote": True, "scheduler": "cosine"}
+    (trainer, model), problems = check_settings(settings, [Trainer, Model], where=place)
     assert problems == []
     assert model == {"name": "m", "remote": True}
     assert trainer.pop("scheduler") is Scheduler.COSINE
@@ -317,11 +318,10 @@ def test_settings_are_divided_among_the_classes() -> None:
 
 
 def test_problems_of_settings() -> None:
-    given = {"remote": "yes", "scheduler": "cosin", "stesp": 3, "kwargs": [1]}
-    (trainer, model), problems = check_settings(given, [Trainer, Model], where=place)
+    settings = {"remote": "yes", "scheduler": "cosin", "kwargs": [1]}
+    (trainer, model), problems = check_settings(settings, [Trainer, Model], where=place)
     assert (trainer, model) == ({}, {})
     assert [str(problem) for problem in problems] == [
-        "f.yaml stesp: `stesp` is not a setting of the trainer or model. Did you mean `steps`?",
         'f.yaml remote: should be true or false, not `"yes"` (text). Write `true`.',
         'f.yaml scheduler: is `"cosin"` (text), which is not a choice. Did you mean `cosine`?',
         "f.yaml kwargs: should be a mapping or text, not `[1]`.",

@@ -4,12 +4,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from hf_rlhf.contracts import Loaded
-from hf_rlhf.data import ChatRowArguments, known_schemas, load_chat_rows
+from hf_rlhf.data import load_chat_rows
 
 
 def sft(path: str | Path, *, target: str = "final", **arguments: Any) -> Loaded:
-    form = "messages" if target == "every" else "sft"
-    return _load(form, known_schemas()["sft"], path, arguments)
+    form: Literal["messages", "sft"] = "messages" if target == "every" else "sft"
+    return load_chat_rows(form, {"path": str(path), **arguments})
 
 
 def preference(
@@ -19,12 +19,13 @@ def preference(
     margin: Literal["column", "scores", "none"] = "column",
     **arguments: Any,
 ) -> Loaded:
-    return _load("preference", known_schemas(label, margin)["preference"], path, arguments)
+    arguments["path"] = str(path)
+    return load_chat_rows("preference", arguments, label=label, margin=margin)
 
 
 def prompts(path: str | Path, **arguments: Any) -> Loaded:
-    return _load("prompts", known_schemas()["prompts"], path, arguments)
+    return load_chat_rows("prompts", {"path": str(path), **arguments})
 
 
-def _load(form: str, table: Any, path: str | Path, arguments: dict[str, Any]) -> Loaded:
-    return load_chat_rows(form, table, ChatRowArguments(path=str(path), **arguments))
+def unpaired(path: str | Path, **arguments: Any) -> Loaded:
+    return load_chat_rows("unpaired", {"path": str(path), **arguments})

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from hf_rlhf.data import known_schemas, row_kind
+from hf_rlhf.data import row_kind
+from hf_rlhf.data.forms import chat_schemas
 
 TURNS = [{"role": "user", "content": "Is it so?"}, {"role": "assistant", "content": "Yes."}]
 
@@ -38,4 +39,4 @@ TURNS = [{"role": "user", "content": "Is it so?"}, {"role": "assistant", "conten
 )
 def test_kinds_of_rows(row: dict[str, Any], kind: str) -> None:
     assert row_kind(row) == kind
-    assert kind in (*known_schemas(), "unknown")
+    assert kind in (*chat_schemas(), "unknown")

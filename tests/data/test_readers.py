@@ -141,10 +141,9 @@ def test_gzip_cut_at_any_byte_is_an_error(
         list(read_file(path))
 
 
-@pytest.mark.parametrize("name", ["rows.jsonl.gz", "rows.json.gz"])
-def test_an_object_over_many_lines_in_damaged_gzip_is_an_error(tmp_path: Path, name: str) -> None:
+def test_an_object_over_many_lines_in_damaged_gzip_is_an_error(tmp_path: Path) -> None:
     lines = "".join(f'"{n}": {n * 7919 % 10_007},\n' for n in range(20_000))
-    path = tmp_path / name
+    path = tmp_path / "rows.json.gz"
     path.write_bytes(gzip.compress(f"{{\n{lines}".encode())[:-20])
     with pytest.raises(DataError, match=r"gz:\d+: the gzip data breaks off"):
         list(read_file(path))
@@ -242,8 +241,10 @@ OTHER_FORMS = {
     "array.JSONL.gz": ('[\n{"a": 1}\n]', r"Rename it to array\.json\.gz\."),
     "objects.json": (OBJECTS, r"one object of 2 objects \('a', 'b', …\): .* as an array"),
     "long.json": (OBJECTS.replace("{", "{\n"), r"one object of 2 objects .* as an array"),
-    "long.jsonl": ('{\n"a": 1\n}', r":1: holds one object that spans many lines\. Write"),
-    "open.jsonl": ('{\n"a": 1\n', r":1: is not valid JSON: an object that spans many lines"),
+    "long.jsonl": (
+        '{\n"a": 1\n}',
+        r":1: holds an object that spans many lines, .* Rename it to long\.json",
+    ),
     "columns.json": ('{"a": [1, 2], "b": ["x", "y"]}', "column-oriented table"),
     "data.json": ('{"version": 1, "data": [{"a": 1}]}', "whose 'data' looks like the rows"),
 }
@@ -260,7 +261,12 @@ def test_rows_in_another_form_of_json_are_told_what_to_do(tmp_path: Path, name: 
 
 
 @pytest.mark.parametrize(
-    "text", ['{"chosen": [{"role": "a"}], "rejected": [{"role": "b"}]}', '{"messages": [{}]}']
+    "text",
+    [
+        '{"chosen": [{"role": "a"}], "rejected": [{"role": "b"}]}',
+        '{"messages": [{}]}',
+        '{\n "a": 1\n}',
+    ],
 )
 def test_one_row_is_not_taken_for_a_table(tmp_path: Path, text: str) -> None:
     assert len(list(read_file(write(tmp_path / "rows.json", text.encode())))) == 1
@@ -307,7 +313,7 @@ def test_memory_stays_flat_on_an_array_in_one_line(tmp_path: Path) -> None:
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert peak < 6 * formats.PIECE
+    assert peak < 8 * formats.PIECE
 
 
 def test_a_source_without_rows_is_an_error_when_read(tmp_path: Path) -> None:
@@ -415,7 +421,7 @@ def test_an_unreachable_hub_dataset_says_what_was_tried(monkeypatch: pytest.Monk
     def fail(*_: Any, **__: Any) -> Any:
         raise ConnectionError("no route")
 
-    monkeypatch.setattr("hf_rlhf.models.locate._asked", lambda *_, **__: None)
+    monkeypatch.setattr("hf_rlhf.models.locate._ask_hub", lambda *_, **__: None)
     monkeypatch.setattr(datasets, "load_dataset", fail)
     monkeypatch.setattr(huggingface_hub.HfApi, "dataset_info", fail)
     with pytest.raises(DataError, match=r"someone/rows: no local file .* at v1 .*no route"):

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from hf_rlhf.data.rollouts import Call, Message, Output, Rollout, parse_rollout, rollouts
+from hf_rlhf.data.response_rollouts import parse_rollout, rollout_forms
+from hf_rlhf.data.rollouts import Call, Message, Other, Output, Rollout
 from hf_rlhf.data.sources import Row, read_rows
 from hf_rlhf.errors import DataError
 
@@ -150,19 +151,41 @@ def test_a_message_before_the_tools_is_no_answer() -> None:
 def test_unknown_steps_and_outputs_without_call_are_kept_in_sight() -> None:
     rollout = parsed([{"type": "web_search_call"}, {"type": "web_search_call"}, output(9, "x"), {}])
     assert rollout.unknown == {"web_search_call": 2, "without type": 1}
-    assert rollout.steps == (Output("x", None),)
-    assert [(other.kind, other.before) for other in rollout.others] == [
-        ("web_search_call", 0),
-        ("web_search_call", 0),
-        ("without type", 1),
-    ]
+    web_search = Other("web_search_call", {"type": "web_search_call"})
+    output_step = Output("x", None)
+    assert rollout.steps == (web_search, web_search, output_step, Other("without type", {}))
 
 
 def test_a_bare_response_is_a_rollout_too() -> None:
     row = Row({"input": "Who?", "output": [call(1)]}, "runs.jsonl:1")
-    rollout = next(iter(rollouts([row])))
+    rollout = parse_rollout(row)
     assert rollout.steps == (Call(1, "c1", "search", "{}"),)
     assert rollout.question == "Who?"
+
+
+def test_chat_messages_are_the_rollout_that_items_of_a_response_are() -> None:
+    talk = [message("user", "Hi"), message("assistant", "Hello!"), message("user", "Who?")]
+    asked = {"id": "c1", "function": {"name": "search", "arguments": {"q": "a", "n": None}}}
+    messages = [
+        *talk,
+        {"role": "assistant", "content": "<think>Hm.</think>I look.", "tool_calls": [asked]},
+        {"role": "tool", "tool_call_id": "c1", "content": 7},
+        message("assistant", "Ada."),
+    ]
+    steps = [
+        message("assistant", "<think>Hm.</think>I look."),
+        call(1, q="a"),
+        output(1, "7"),
+        message("assistant", "Ada."),
+    ]
+    chat = parse_rollout(Row({"messages": messages, "reward": 1}, "runs.jsonl:3"))
+    other = parsed(steps, talk)
+    for name in ("input", "steps", "question", "reasoning", "answer", "outputs", "earlier_turns"):
+        assert getattr(chat, name) == getattr(other, name), name
+    assert (chat.columns, chat.notes) == (("messages",), {"numbers_as_text": 1})
+    assert rollout_forms({"messages": messages}) == ["chat"]
+    assert rollout_forms({"messages": [*talk, *steps[1:]]}) == ["responses"]
+    assert rollout_forms({"messages": "Hi", "output": "x", "input": 1}) == []
 
 
 FAULTS = [
@@ -190,7 +213,7 @@ def test_a_row_that_is_no_rollout_says_what_it_has() -> None:
 @pytest.mark.skipif(not (DATA / "agent_rollouts").is_dir(), reason="the real rollouts are absent")
 def test_ten_real_rollouts_are_read() -> None:
     rows = read_rows(DATA / "agent_rollouts").split("train")
-    real = list(rollouts(rows))
+    real = list(map(parse_rollout, rows))
     assert len(real) == 10
     assert all(rollout.question and rollout.answer and rollout.outputs for rollout in real)
     assert all(not rollout.question.startswith("You are") for rollout in real)

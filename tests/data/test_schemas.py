@@ -10,16 +10,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hf_rlhf.data.chat import split_transcript_pair
-from hf_rlhf.data.forms import known_schemas
+from hf_rlhf.data.forms import chat_schemas
 from hf_rlhf.errors import DataError, ModelError
 from hf_rlhf.testing.rows import TemplateOnly, write_rows
-from tests.data.chat_adapters import preference, prompts, sft
+from tests.data.chat_adapters import preference, prompts, sft, unpaired
 
 pytestmark = pytest.mark.usefixtures("cache")
 
 ADAPTERS: dict[str, Callable[..., Any]] = {
     "sft": sft,
     "preference": preference,
+    "unpaired": unpaired,
     "prompts": prompts,
 }
 Turns = list[dict[str, str]]
@@ -148,15 +149,26 @@ WRITTEN["sft"] = {
     **WRITTEN["sft"],
     **{f"{name}:chosen": written for name, written in WRITTEN["preference"].items()},
 }
+WRITTEN["unpaired"] = {
+    name: written for name, written in WRITTEN["sft"].items() if name.endswith("_label")
+}
 CASES = [(adapter, name) for adapter, forms in WRITTEN.items() for name in forms]
 
 
 def is_single(adapter: str, name: str) -> bool:
-    return name in SINGLE[adapter] or name.removesuffix(":chosen") in SINGLE["preference"]
+    return (
+        name in SINGLE.get(adapter, SINGLE["sft"])
+        or name.removesuffix(":chosen") in SINGLE["preference"]
+    )
 
 
 def shown(adapter: str, history: Turns, answers: tuple[str, ...]) -> dict[str, Any]:
-    names = {"sft": ["completion"], "preference": ["chosen", "rejected"], "prompts": []}[adapter]
+    names = {
+        "sft": ["completion"],
+        "unpaired": ["completion"],
+        "preference": ["chosen", "rejected"],
+        "prompts": [],
+    }[adapter]
     parts = [[assistant(text)] for text in answers[: len(names)]]
     return {"prompt": history, **dict(zip(names, parts, strict=True))}
 
@@ -164,6 +176,9 @@ def shown(adapter: str, history: Turns, answers: tuple[str, ...]) -> dict[str, A
 def test_each_schema_stands_in_the_docs() -> None:
     page = (Path(__file__).parents[2] / "docs/reference/classic-data.md").read_text("utf-8")
     for adapter, name in CASES:
+        if adapter == "unpaired":
+            assert "the schemas `NAME_label` of `sft`" in page
+            continue
         part = page.split(f"\n`{adapter}`:\n")[1].split("\n\n`")[0]
         general = {"chosen": "NAME:chosen", "label": "NAME_label"}
         stands = general.get(name.replace("_label", ":label").rpartition(":")[2], name)
@@ -171,7 +186,7 @@ def test_each_schema_stands_in_the_docs() -> None:
 
 
 def test_every_schema_of_the_tables_is_tested_here() -> None:
-    assert {name: {one.name for one in table} for name, table in known_schemas().items()} == {
+    assert {name: {one.name for one in table} for name, table in chat_schemas().items()} == {
         name: set(forms) for name, forms in WRITTEN.items()
     }
 
@@ -248,6 +263,7 @@ def test_the_history_of_an_instruction_comes_before_it(tmp_path: Path, adapter: 
     answers = {
         "sft": {"output": "x"},
         "preference": {"chosen": "x", "rejected": "y"},
+        "unpaired": {"output": "x", "label": True},
         "prompts": {},
     }[adapter]
     history = [["Hi.", "Ho."], ["Why?", "So."]]
@@ -279,6 +295,14 @@ def test_judged_responses_are_learnt_if_they_are_good_and_are_no_pairs(tmp_path:
         load("preference", path)
 
 
+def test_both_kinds_of_judged_responses_are_read_as_unpaired(tmp_path: Path) -> None:
+    labels = [True, 0, "false", "1"]
+    rows = [{"prompt": f"q{n}", "completion": "a", "label": one} for n, one in enumerate(labels)]
+    loaded = load("unpaired", write_rows(tmp_path, [*rows, {**rows[0], "label": "?"}]), **LENIENT)
+    assert loaded.dataset["train"]["label"] == [True, False, False, True]
+    assert loaded.report["rejected"] == {"label_outside_set": 1}
+
+
 def test_a_label_that_is_no_judgement_is_rejected_until_the_schema_is_named(tmp_path: Path) -> None:
     rows = [{"messages": [user("q"), assistant("a")], "label": "science"}]
     path = write_rows(tmp_path, rows)
@@ -291,7 +315,11 @@ def test_a_label_that_is_no_judgement_is_rejected_until_the_schema_is_named(tmp_
 @pytest.mark.parametrize("adapter", ADAPTERS)
 def test_templates_make_the_text(tmp_path: Path, adapter: str) -> None:
     talk = [user("1+{prompt}?"), assistant("{2}"), user("And?")]
-    written = {"sft": "prompt_response", "preference": "question_chosen_rejected"}
+    written = {
+        "sft": "prompt_response",
+        "preference": "question_chosen_rejected",
+        "unpaired": "prompt_response_label",
+    }
     row = WRITTEN[adapter][written.get(adapter, "prompt")](talk, ("Yes", "No"))
     loaded = load(
         adapter,

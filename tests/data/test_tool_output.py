@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from hf_rlhf.data.tool_output import result_items, visible_fields
+from hf_rlhf.data.tool_output import tool_documents
 
 PAGE = {"title": "Amiga", "url": "http://a", "content": "Sold in 1999."}
 
@@ -39,20 +39,22 @@ PAGE = {"title": "Amiga", "url": "http://a", "content": "Sold in 1999."}
         ({"query": "Amiga", "results": []}, [], ["query"]),
     ],
 )
-def test_what_was_found_is_unwrapped(output: Any, items: Any, left_out: list[str]) -> None:
+def test_results_are_unwrapped(output: Any, items: Any, left_out: list[str]) -> None:
     text = output if isinstance(output, str) else json.dumps(output)
-    assert result_items(text) == ([output] if items is None else items, left_out)
+    documents, names = tool_documents(text)
+    expected = [output] if items is None else items
+    assert [dict(one.fields) or one.content for one in documents] == [
+        {key: value if isinstance(value, str) else json.dumps(value) for key, value in one.items()}
+        if isinstance(one, dict)
+        else one
+        for one in expected
+    ]
+    assert names == left_out
 
 
 def test_a_document_shows_each_field_once_and_its_snippets_as_text() -> None:
-    left_out: list[str] = []
     snippets = [{"snippetId": "s1", "text": "Sold."}, {"snippetId": "s2", "text": "In 1999."}]
-    found = {"title": "Amiga & Co", "snippets": snippets, "score": 2}
-    assert dict(visible_fields(found, left_out)) == {
-        "title": "Amiga & Co",
-        "snippets": "Sold.\nIn 1999.",
-        "score": "2",
-    }
+    amiga = {"title": "Amiga & Co", "snippets": snippets, "score": 2}
     google = {
         "title": "Amiga & Co",
         "htmlTitle": "<b>Amiga</b> &amp; Co",
@@ -61,7 +63,21 @@ def test_a_document_shows_each_field_once_and_its_snippets_as_text() -> None:
         "pagemap": {"metatags": [{"og": 1}]},
         "mime": None,
     }
-    assert list(dict(visible_fields(google, left_out))) == ["title", "link", "snippet"]
-    assert left_out == ["htmlTitle", "pagemap"]
     record = {"name": "Acme", "address": {"city": "Bonn"}}
-    assert dict(visible_fields(record, left_out))["address"] == '{"city": "Bonn"}'
+    documents, left_out = tool_documents(json.dumps([amiga, google, record, None]))
+    assert [(one.title, one.content) for one in documents] == [
+        ("Amiga & Co", "Sold.\nIn 1999."),
+        ("Amiga & Co", "Sold."),
+        ("Acme", ""),
+    ]
+    assert [list(one.fields) for one in documents] == [
+        ["title", "snippets", "score"],
+        ["title", "link", "snippet"],
+        ["name", "address"],
+    ]
+    assert documents[2].fields["address"] == '{"city": "Bonn"}'
+    assert left_out == ["htmlTitle", "pagemap"]
+
+
+def test_a_list_of_numbers_is_one_document() -> None:
+    assert tool_documents("[1, 2]")[0][0].content == "[1, 2]"

@@ -5,7 +5,7 @@ import pytest
 from hf_rlhf.config.schema import EvaluationSpec
 from hf_rlhf.errors import ModelError, RunFolderError
 from hf_rlhf.evaluation import completions
-from hf_rlhf.evaluation.completions import Completions, SavedValues, reserve_folder
+from hf_rlhf.evaluation.completions import Completions, SavedValues
 from hf_rlhf.evaluation.generation import Completion
 
 PROMPTS = {name: [number] * (number + 1) for number, name in enumerate("abcdefgh")}
@@ -30,7 +30,7 @@ def answers(folder, temperature=0.0, prompts=PROMPTS):
     saved = Completions(folder, prompts, None, spec, 4)
     saved.generate(None)
     assert saved.missing() == []
-    return {item: (one.text, one.ids) for item, one in saved.read().items()}
+    return {key: (completion.text, completion.ids) for key, completion in saved.read().items()}
 
 
 def test_what_is_saved_is_not_generated_again(tmp_path, batches):
@@ -38,8 +38,8 @@ def test_what_is_saved_is_not_generated_again(tmp_path, batches):
     assert list(first) == list(PROMPTS)
     assert batches == [3, 3, 2]
     assert answers(tmp_path) == first
-    fewer = {item: PROMPTS[item] for item in "bd"}
-    assert list(answers(tmp_path, prompts=fewer)) == ["b", "d"]
+    two = {key: PROMPTS[key] for key in "bd"}
+    assert list(answers(tmp_path, prompts=two)) == ["b", "d"]
     assert batches == [3, 3, 2]
 
 
@@ -47,13 +47,13 @@ def test_what_is_saved_is_not_generated_again(tmp_path, batches):
 def test_a_killed_evaluation_resumes_with_the_same_completions(
     temperature, again, tmp_path, batches
 ):
-    whole = answers(tmp_path, temperature)
+    complete = answers(tmp_path, temperature)
     path = tmp_path / "completions.jsonl"
     content = path.read_bytes()
     lines = content.splitlines(keepends=True)
     path.write_bytes(b"".join(lines[:4]) + lines[4][:20])
     batches.clear()
-    assert answers(tmp_path, temperature) == whole
+    assert answers(tmp_path, temperature) == complete
     assert batches == again
     if not temperature:  # the time that a completion took is not the same
         assert len(path.read_bytes().splitlines()) == len(lines)
@@ -88,16 +88,9 @@ def test_a_batch_that_exceeds_the_memory_is_halved(tmp_path, monkeypatch):
 
     monkeypatch.setattr(completions, "generate", generate)
     spec = EvaluationSpec(batch_size=5)
-    five = {item: PROMPTS[item] for item in "abcde"}
+    five = {key: PROMPTS[key] for key in "abcde"}
     Completions(tmp_path / "a", five, None, spec, 4).generate(None)
     assert sizes == [5, 2, 3, 1, 2]
     room = 0
     with pytest.raises(ModelError, match="a single prompt of 1 tokens"):
         Completions(tmp_path / "b", five, None, spec, 4).generate(None)
-
-
-def test_a_folder_of_other_completions_is_refused_with_the_difference(tmp_path):
-    reserve_folder(tmp_path, {"seed": 1, "model": "x"})
-    reserve_folder(tmp_path, {"seed": 1, "model": "x"})
-    with pytest.raises(RunFolderError, match="- seed: 1 -> 2"):
-        reserve_folder(tmp_path, {"seed": 2, "model": "x"})

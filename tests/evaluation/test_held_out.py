@@ -12,7 +12,7 @@ from hf_rlhf.config import EvaluationSpec
 from hf_rlhf.errors import BrokenPlugin, ModelError, RunFolderError
 from hf_rlhf.evaluation import held_out, measure_rows
 from hf_rlhf.evaluation.generation import generate
-from hf_rlhf.evaluation.results import Evaluation, paired_difference
+from hf_rlhf.evaluation.results import Evaluation
 
 
 class MeasuresNothing(Trainer):
@@ -39,17 +39,29 @@ def test_what_could_not_be_scored_leaves_the_mean_and_the_pairs():
     before = Evaluation(rows(0.0, None, 0.5, 0.5))
     after = Evaluation(rows(1.0, 1.0, None, 1.0))
     assert before.means()["total"].n == 3
-    difference = paired_difference(before, after)["total"]
+    difference = after.minus(before).means()["total"]
     assert (difference.mean, difference.n) == (0.75, 2)
 
 
 def test_pairs_are_of_the_same_prompts():
     before = Evaluation(rows(0.0, 0.2, 0.0, 0.2), completions_per_prompt=2)
     after = Evaluation(rows(1.0, 1.2, 0.0, 0.2), completions_per_prompt=2)
-    difference = paired_difference(before, after)["total"]
+    difference = after.minus(before).means()["total"]
     assert (difference.mean, difference.n) == (0.5, 2)
     with pytest.raises(RunFolderError, match="4 completions cannot be paired with one of 2"):
-        paired_difference(before, Evaluation(rows(0.0, 1.0)))
+        Evaluation(rows(0.0, 1.0)).minus(before)
+
+
+def test_evaluations_with_ids_are_paired_by_them():
+    """What one of them lacks, or could not score, is in no pair; clusters are drawn whole."""
+    better = Evaluation(rows(1.0, 1.0, None, 0.5), ids="abcd", clusters="xxyy")
+    worse = Evaluation(rows(1.0, 0.0, 0.5), ids="cab", clusters="yxx")
+    difference = better.minus(worse).means()["total"]
+    assert (difference.mean, difference.values, difference.n) == (0.75, 2, 1)
+    assert better.select(["d", "a"]).means()["total"].mean == 0.75
+    twice = Evaluation(rows(*[1.0, 1.0, 0.0, 0.0] * 6), clusters=[str(at // 2) for at in range(24)])
+    once = Evaluation(rows(*[1.0, 0.0] * 6)).means()["total"]
+    assert twice.means()["total"].as_json() == once.as_json()
 
 
 def test_what_a_trainer_measures_is_one_row_of_finite_numbers_for_each():
@@ -104,9 +116,9 @@ def test_a_run_that_goes_on_does_not_merge_again_where_its_trainer_measures_noth
 
 
 def test_a_metric_that_no_held_out_row_has_is_told(tmp_path, monkeypatch):
-    found = Evaluation([{"total": None, "words": 1.0}, {"total": None, "words": None}])
-    assert found.without_values() == ["total"]
-    monkeypatch.setattr(held_out, "_text", lambda *_: found)
+    measured = Evaluation([{"total": None, "words": 1.0}, {"total": None, "words": None}])
+    assert measured.without_values() == ["total"]
+    monkeypatch.setattr(held_out, "_text", lambda *_: measured)
     run = SimpleNamespace(
         folder=tmp_path,
         writes_text=True,
@@ -115,9 +127,9 @@ def test_a_metric_that_no_held_out_row_has_is_told(tmp_path, monkeypatch):
         spec=SimpleNamespace(evaluation=EvaluationSpec(), plugin="grpo"),
         trainer_class=Trainer,
     )
-    said = []
-    held_out.measure(run, "after", "model", {}, said.append)
-    assert said[-1] == "note: no row of 'test' has a value for total"
+    message = []
+    held_out.measure(run, "after", "model", {}, message.append)
+    assert message[-1] == "note: no row of 'test' has a value for total"
 
 
 def test_it_is_read_back_as_it_was_saved_but_for_secrets(tmp_path, monkeypatch):
@@ -153,23 +165,23 @@ class Policy:
     device = "cpu"
     generation_config = SimpleNamespace(eos_token_id=[7])
 
-    def generate(self, input_ids, **asked):
+    def generate(self, input_ids, **settings):
         import torch
 
-        self.asked, self.used = asked, self.generation_config
+        self.asked, self.used = settings, self.generation_config
         return torch.cat([input_ids, torch.tensor([[2, 0, 1], [3, 7, 1], [4, 4, 4]])], dim=1)
 
 
 def test_an_answer_ends_at_any_of_the_models_end_tokens_and_one_without_is_truncated():
     policy = Policy()
     spec = EvaluationSpec(temperature=0.7)
-    found = generate(policy, Tokenizer(), [[5]] * 3, spec, 3, seed=0)
-    assert [(one.text, one.truncated) for one in found] == [
+    measured = generate(policy, Tokenizer(), [[5]] * 3, spec, 3, seed=0)
+    assert [(single.text, single.truncated) for single in measured] == [
         ("b", False),
         ("cg", False),
         ("ddd", True),
     ]
-    assert [list(one.ids) for one in found] == [[2, 0], [3, 7], [4, 4, 4]]
+    assert [list(single.ids) for single in measured] == [[2, 0], [3, 7], [4, 4, 4]]
     # Each process has its own rows; under ZeRO-3 the default is to keep in step with the others.
     assert policy.asked["synced_gpus"] is False
     assert (policy.used.do_sample, policy.used.temperature) == (True, 0.7)

@@ -23,28 +23,28 @@ def adapter(tiny_policy, tmp_path_factory):
 @pytest.fixture
 def hub(monkeypatch, adapter):
     """A Hub with one adapter; what was asked of it is listed."""
-    asked = []
+    source = []
 
     def config(repo, revision):
-        asked.append(("config", repo, revision))
+        source.append(("config", repo, revision))
         raise OSError("no such file")
 
     def find(name, revision):
-        asked.append(("adapter", name, revision))
+        source.append(("adapter", name, revision))
         if not name.endswith("lora"):
             raise ModelError("none")
         return adapter
 
-    monkeypatch.setattr("hf_rlhf.models.locate._asked", lambda *_, **__: None)
+    monkeypatch.setattr("hf_rlhf.models.locate._ask_hub", lambda *_, **__: None)
     monkeypatch.setattr(saved_models, "_hub_config", config)
     monkeypatch.setattr(saved_models, "_hub_adapter", find)
-    return asked
+    return source
 
 
 def test_an_adapter_s_revision_is_not_that_of_its_base(hub, adapter, tiny_policy):
-    one = find_saved("demo/lora@v2")
+    other = find_saved("demo/lora@v2")
     assert ("adapter", "demo/lora", "v2") in hub
-    assert (one.adapter, one.model, one.revision) == (str(adapter), str(tiny_policy), None)
+    assert (other.adapter, other.model, other.revision) == (str(adapter), str(tiny_policy), None)
     pair = find_saved({"base": "demo/base", "adapter": "demo/lora@v2", "revision": "v1"})
     assert hub[-1] == ("adapter", "demo/lora", "v2")
     assert (pair.model, pair.revision) == ("demo/base", "v1")
@@ -67,27 +67,27 @@ def test_nothing_of_that_name_anywhere(hub):
 def test_a_reward_model_generates_no_text_wherever_it_is(monkeypatch, tmp_path):
     path = tmp_path / "config.json"
     path.write_text(json.dumps({"architectures": ["LlamaForSequenceClassification"]}))
-    monkeypatch.setattr("hf_rlhf.models.locate._asked", lambda *_, **__: None)
+    monkeypatch.setattr("hf_rlhf.models.locate._ask_hub", lambda *_, **__: None)
     monkeypatch.setattr(saved_models, "_hub_config", lambda repo, revision: path)
-    for asked in (str(tmp_path), "demo/rm", {"base": "demo/rm", "revision": "main"}):
+    for source in (str(tmp_path), "demo/rm", {"base": "demo/rm", "revision": "main"}):
         with pytest.raises(ModelError) as error:
-            find_saved(asked)
+            find_saved(source)
         assert "generates no text" in str(error.value)
 
 
 @pytest.mark.parametrize(
-    ("asked", "said"),
+    ("source", "message"),
     [
         ({"base": 5}, "its base is 5, expected text"),
         ({"base": "FOLDER", "revision": "v1"}, "`revision` is of a model on the Hub"),
         ({"revision": "v1"}, "names neither `base` nor `adapter`"),
     ],
 )
-def test_pairs_that_cannot_be_meant(tiny_policy, asked, said):
-    given = {key: str(tiny_policy) if one == "FOLDER" else one for key, one in asked.items()}
+def test_pairs_that_cannot_be_meant(tiny_policy, source, message):
+    given = {key: str(tiny_policy) if other == "FOLDER" else other for key, other in source.items()}
     with pytest.raises(ModelError) as error:
         find_saved(given)
-    assert said in str(error.value)
+    assert message in str(error.value)
 
 
 def test_other_end_tokens_are_another_checkpoint(tiny_policy, tmp_path):
@@ -111,5 +111,5 @@ def test_what_was_pulled_has_its_weights_beside_the_record(tiny_policy, tmp_path
 
     pulled = Path(shutil.copytree(tiny_policy, tmp_path / "pulled"))
     write_record(new_record(plugin={"name": "sft"}), pulled)
-    one = find_saved(str(pulled))
-    assert (one.model, one.run_folder, one.training["plugin"]) == (str(pulled), None, "sft")
+    other = find_saved(str(pulled))
+    assert (other.model, other.run_folder, other.training["plugin"]) == (str(pulled), None, "sft")

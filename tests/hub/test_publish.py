@@ -19,13 +19,13 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, LlamaConfig
 
-from hf_rlhf.cards.folder_card import write_card
+from hf_rlhf.cards.folders import write_card
 from hf_rlhf.cards.render import render_card
 from hf_rlhf.cli.publish import publish_main, pull_main
 from hf_rlhf.config.schema import PublishSpec
 from hf_rlhf.errors import ModelError, PublishError, RunFolderError
 from hf_rlhf.hub import commit as push_module
-from hf_rlhf.hub import retries as patience_module
+from hf_rlhf.hub import retries as retries_module
 from hf_rlhf.hub.client import connect
 from hf_rlhf.hub.download import pull
 from hf_rlhf.hub.layout import eval_results
@@ -58,8 +58,8 @@ def machine(hub: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterat
     forget_secrets(monkeypatch)
     use_hub(monkeypatch, hub.url, token=TOKEN)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(patience_module, "PATIENCE_S", 20.0)
-    monkeypatch.setattr(patience_module, "FIRST_WAIT_S", 0.05)
+    monkeypatch.setattr(retries_module, "RETRY_S", 20.0)
+    monkeypatch.setattr(retries_module, "FIRST_WAIT_S", 0.05)
     yield
     hub.faults.clear()
 
@@ -393,11 +393,11 @@ def test_commit_faults_end_in_exactly_one_commit(
     fault: Any, fewest: int, run: Path, hub: Any
 ) -> None:
     hub.faults.add(fault)
-    before = len(hub.faults.seen("POST .*/commit/"))
+    before = len(hub.faults.requests("POST .*/commit/"))
     published = publish(run)
     assert published.new_commits == 1
     assert commits(repo_of(run)) == 2
-    assert len(hub.faults.seen("POST .*/commit/")) - before == fewest
+    assert len(hub.faults.requests("POST .*/commit/")) - before == fewest
     assert tree(repo_of(run)) == SINGLE
 
 
@@ -415,9 +415,9 @@ def test_a_lost_answer_to_a_commit_that_deletes(run: Path, hub: Any) -> None:
     publish(run)
     (run / "reward_curve.png").unlink()
     hub.faults.add(Fault("POST .*/commit/", 504, after=True))
-    before = len(hub.faults.seen("POST .*/commit/"))
+    before = len(hub.faults.requests("POST .*/commit/"))
     assert publish(run).new_commits == 1
-    assert len(hub.faults.seen("POST .*/commit/")) - before == 1
+    assert len(hub.faults.requests("POST .*/commit/")) - before == 1
     assert tree(repo_of(run)) == SINGLE - {"reward_curve.png"}
 
 
@@ -445,10 +445,10 @@ def test_a_hub_that_stays_broken_lists_what_is_missing_and_the_command(
 
 def test_a_refused_commit_is_not_tried_again(run: Path, hub: Any) -> None:
     hub.faults.add(Fault("POST .*/commit/", 403, times=100))
-    before = len(hub.faults.seen("POST .*/commit/"))
-    with pytest.raises(PublishError, match="11 files are not there"):
+    before = len(hub.faults.requests("POST .*/commit/"))
+    with pytest.raises(PublishError, match="11 files are missing"):
         publish(run)
-    assert len(hub.faults.seen("POST .*/commit/")) - before == 1
+    assert len(hub.faults.requests("POST .*/commit/")) - before == 1
 
 
 @pytest.mark.parametrize(("daemon", "sizes"), [(False, [3]), (True, [1, 1, 1])])
@@ -580,14 +580,14 @@ def test_no_secret_leaves(
         save_file(load_file(path), path, {"format": "pt", "note": canary})
     else:
         path.write_bytes(path.read_bytes() + canary.encode())
-    before = len(hub.faults.seen("POST|PUT"))
+    before = len(hub.faults.requests("POST|PUT"))
     with pytest.raises(PublishError) as caught:
         publish(run)
     message = str(caught.value)
     assert path.name in message
     assert canary not in message
     assert ("JUDGE_API_KEY" in message) == (secret == "variable")
-    assert len(hub.faults.seen("POST|PUT")) == before, "nothing was sent, no repository made"
+    assert len(hub.faults.requests("POST|PUT")) == before, "nothing was sent, no repository made"
 
 
 def test_a_link_out_of_the_folder_is_refused(run: Path, tmp_path: Path) -> None:
@@ -636,7 +636,7 @@ def test_a_local_base_is_pushed_on_request(run: Path, base: Path) -> None:
     assert publish(run).new_commits == 0
     pull(wanted, run.parent / "pulled")
     card = text_of(wanted, "README.md")
-    assert "The base model that adapters and models trained with hf-rlhf begin from." in card
+    assert "A base model of adapters and models that were trained with hf-rlhf." in card
     assert str(base) not in card
     endpoint = api().endpoint
     assert f"[`{wanted}`]({endpoint}/{wanted})" in text_of(repo_of(run), "README.md")
@@ -696,7 +696,7 @@ def test_a_base_that_is_not_there(run: Path) -> None:
 def test_rights_are_looked_at_before_anything_is_sent(
     run: Path, hub: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = len(hub.faults.seen("POST|PUT"))
+    before = len(hub.faults.requests("POST|PUT"))
     with pytest.raises(PublishError, match="role 'read'"):
         publish(run, token=READ_TOKEN)
     with pytest.raises(PublishError, match="not a member of an organisation 'others'"):
@@ -705,7 +705,7 @@ def test_rights_are_looked_at_before_anything_is_sent(
     monkeypatch.setattr("huggingface_hub.constants.HF_TOKEN_PATH", str(run / "none"))
     with pytest.raises(PublishError, match="hf auth login"):
         publish(run)
-    assert len(hub.faults.seen("POST|PUT")) == before
+    assert len(hub.faults.requests("POST|PUT")) == before
 
 
 def test_organisation_private_and_gated(run: Path) -> None:

@@ -16,7 +16,7 @@ from safetensors.numpy import save_file
 from hf_rlhf.cli.publish import publish_main
 from hf_rlhf.config.schema import PublishSpec
 from hf_rlhf.errors import PublishError
-from hf_rlhf.hub import retries as patience_module
+from hf_rlhf.hub import retries as retries_module
 from hf_rlhf.hub.checkpoints import CheckpointPushes
 from hf_rlhf.hub.client import connect
 from hf_rlhf.hub.outbox import OUTBOX, published_steps
@@ -36,7 +36,7 @@ COMMIT = "POST .*/during/commit/"
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """A Hub with a base model, and a user's machine that knows no other."""
     forget_secrets(monkeypatch)
-    monkeypatch.setattr(patience_module, "FIRST_WAIT_S", 0.01)
+    monkeypatch.setattr(retries_module, "FIRST_WAIT_S", 0.01)
     with local_hub.serve(tmp_path / "hub") as running:
         use_hub(monkeypatch, running.url)
         connect().api.create_repo(BASE)
@@ -89,7 +89,7 @@ class Watched(CheckpointPushes):
 
     def save(self, run: Path, step: int, **kind: Any) -> None:
         save_checkpoint(run, step, **kind)
-        self.saved(step, load_record(run))
+        self.add(step, load_record(run))
 
 
 def wait_for(condition: Callable[[], object], seconds: float = 60.0) -> None:
@@ -126,8 +126,8 @@ def test_each_checkpoint_has_its_branch_with_the_adapter_alone(run: Path, hub: A
     pushes.save(run, 2)
     wait_for(lambda: pushes.lines)
     pushes.save(run, 4)
-    pushes.settle()
-    assert pushes.told(load_record(run)) is None
+    pushes.drain()
+    assert pushes.summary(load_record(run)) is None
     assert [tree(f"step-{step}") for step in (2, 4)] == [ADAPTER, ADAPTER]
     assert [commits(f"step-{step}") for step in (2, 4)] == [1, 1]
     assert tree("main") == set()
@@ -150,7 +150,7 @@ def test_each_checkpoint_has_its_branch_with_the_adapter_alone(run: Path, hub: A
 def test_full_fine_tuning_pushes_the_weights(run: Path, hub: Any) -> None:
     pushes = Watched(run)
     pushes.save(run, 2, adapter=False)
-    pushes.settle()
+    pushes.drain()
     assert tree("step-2") == {
         "model.safetensors", "config.json", "tokenizer.json", "README.md", "run.json",
     }  # fmt: skip
@@ -163,8 +163,8 @@ def test_a_checkpoint_may_be_deleted_while_it_is_pushed(run: Path, hub: Any) -> 
     for step in (2, 4):
         pushes.save(run, step)
         shutil.rmtree(run / "checkpoints" / f"checkpoint-{step}")
-    pushes.settle()
-    assert pushes.told(load_record(run)) is None
+    pushes.drain()
+    assert pushes.summary(load_record(run)) is None
     assert tree("step-2") == tree("step-4") == ADAPTER
 
 
@@ -179,14 +179,14 @@ def test_what_is_refused_is_said_tried_again_and_listed_with_the_command(
     assert "checkpoint of step 2 not published" in pushes.lines[0]
     assert "403" in pushes.lines[0]
     pushes.save(run, 4)
-    wait_for(lambda: len(hub.faults.seen(f"{COMMIT}step-2")) == 2 and not pushes._waiting)
+    wait_for(lambda: len(hub.faults.requests(f"{COMMIT}step-2")) == 2 and not pushes._waiting)
     wait_for(lambda: set(pushes._failed) == {2, 4})
     assert len(pushes.lines) == 2, "what was said is not said again at every save"
     shutil.rmtree(run / "checkpoints" / "checkpoint-2")
-    assert len(hub.faults.seen(COMMIT + "step-2")) == 2, "again at the next save"
-    pushes.settle()
-    assert len(hub.faults.seen(COMMIT + "step-2")) == 3, "and at the end"
-    told = pushes.told(load_record(run))
+    assert len(hub.faults.requests(COMMIT + "step-2")) == 2, "again at the next save"
+    pushes.drain()
+    assert len(hub.faults.requests(COMMIT + "step-2")) == 3, "and at the end"
+    told = pushes.summary(load_record(run))
     assert told is not None
     assert "2 checkpoints are not published" in told
     for step in (2, 4):
@@ -198,10 +198,10 @@ def test_what_is_refused_is_said_tried_again_and_listed_with_the_command(
     assert "verified" in capsys.readouterr().out
     assert tree("step-2") == tree("step-4") == ADAPTER
     assert [commits(f"step-{step}") for step in (2, 4)] == [1, 1]
-    assert pushes.told(load_record(run)) is None
+    assert pushes.summary(load_record(run)) is None
     assert set(load_record(run).publish["steps"]) == {"2", "4"}
     assert publish_main(words[2:]) == 0
-    assert "every checkpoint is published already" in capsys.readouterr().out
+    assert "every checkpoint is already published" in capsys.readouterr().out
 
 
 @pytest.mark.slow
@@ -212,9 +212,9 @@ def test_a_busy_hub_is_waited_for_without_holding_up_the_save(run: Path, hub: An
     )
     pushes = Watched(run)
     pushes.save(run, 2)
-    assert pushes.told(load_record(run)) is not None, "it goes on beside training"
-    pushes.settle()
-    assert pushes.told(load_record(run)) is None
+    assert pushes.summary(load_record(run)) is not None, "it goes on beside training"
+    pushes.drain()
+    assert pushes.summary(load_record(run)) is None
     assert commits("step-2") == 1
     assert sum("trying again" in line for line in pushes.lines) == 5
 
@@ -234,14 +234,14 @@ def test_a_run_that_is_asked_to_end_waits_briefly_and_says_what_is_under_way(
     hub.faults.add(Fault(COMMIT, status=None, delay=10, times=9))
     pushes = Watched(run)
     pushes.save(run, 2)
-    wait_for(lambda: hub.faults.seen(COMMIT))
+    wait_for(lambda: hub.faults.requests(COMMIT))
     pushes.save(run, 4)
     started = time.monotonic()
-    pushes.settle(0.2)
+    pushes.drain(0.2)
     assert time.monotonic() - started < 8
-    told = pushes.told(load_record(run))
+    told = pushes.summary(load_record(run))
     assert told is not None
-    assert f"{REPO} at step-2: its push was under way" in told
+    assert f"{REPO} at step-2: its push was in progress" in told
     assert f"{REPO} at step-4: the run ended before it was sent" in told
 
 
@@ -250,8 +250,8 @@ def test_the_next_session_pushes_what_the_last_could_not(run: Path, hub: Any) ->
     save_checkpoint(run, 4)
     publish(run, step=4, merged=False)
     pushes = Watched(run)
-    pushes.take_up(load_record(run))
-    pushes.settle()
+    pushes.resume(load_record(run))
+    pushes.drain()
     assert tree("step-2") == ADAPTER
     assert commits("step-4") == 1
 
@@ -268,11 +268,11 @@ def test_a_hub_that_is_down_at_the_end_is_waited_for_once(
     wait_for(lambda: set(pushes._failed) == {1, 2, 3})
     hub.faults.clear()
     hub.faults.add(Fault(COMMIT, 500, times=10**6))
-    pushes.settle()
-    tries = [len(hub.faults.seen(f"{COMMIT}step-{step}")) for step in (1, 2, 3)]
+    pushes.drain()
+    tries = [len(hub.faults.requests(f"{COMMIT}step-{step}")) for step in (1, 2, 3)]
     assert tries[:2] == [1, 1], "newest first; the others are not waited for"
     assert tries[2] > 1
-    told = pushes.told(load_record(run))
+    told = pushes.summary(load_record(run))
     assert told is not None
     assert "3 checkpoints are not published" in told
 
@@ -284,13 +284,13 @@ def test_what_cannot_be_pushed_any_more_is_said(run: Path, hub: Any) -> None:
     wait_for(lambda: pushes.lines)
     shutil.rmtree(run / "checkpoints" / "checkpoint-2")
     shutil.rmtree(run / OUTBOX / "step-2")
-    pushes.settle()
-    assert "the checkpoint was deleted since" in str(pushes.told(load_record(run)))
+    pushes.drain()
+    assert "the checkpoint was deleted since" in str(pushes.summary(load_record(run)))
 
 
 @pytest.mark.slow
 def test_what_is_set_aside_is_bounded(run: Path, hub: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hf_rlhf.hub.checkpoints.ASIDE_BYTES", 1)
+    monkeypatch.setattr("hf_rlhf.hub.checkpoints.STAGED_BYTES", 1)
     hub.faults.add(Fault(COMMIT, 403, times=10**6))
     pushes = Watched(run)
     for step in (2, 4):
@@ -298,7 +298,7 @@ def test_what_is_set_aside_is_bounded(run: Path, hub: Any, monkeypatch: pytest.M
         wait_for(lambda: not pushes.unsent())
     assert not (run / OUTBOX / "step-2").exists()
     hub.faults.clear()
-    pushes.settle()
+    pushes.drain()
     assert tree("step-2") == ADAPTER, "from the checkpoint, which still stands"
 
 
@@ -328,13 +328,13 @@ def test_stopped_while_checkpoints_are_pushed_it_says_how_to_finish_the_run_too(
     """The Hub is away after training: neither the checkpoints nor the run are there."""
 
     class Waiting:
-        def settle(self, seconds: float | None = None) -> None:
+        def drain(self, seconds: float | None = None) -> None:
             raise KeyboardInterrupt
 
-        def remember(self, record: dict[str, Any]) -> None:
+        def update_record(self, record: dict[str, Any]) -> None:
             pass
 
-        def told(self, record: dict[str, Any]) -> str:
+        def summary(self, record: dict[str, Any]) -> str:
             return "1 checkpoints are not published"
 
     from hf_rlhf.training.session import Session

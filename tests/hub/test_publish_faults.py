@@ -13,7 +13,7 @@ import pytest
 
 from hf_rlhf.cli import main
 from hf_rlhf.errors import PublishError
-from hf_rlhf.hub import retries as patience_module
+from hf_rlhf.hub import retries as retries_module
 from hf_rlhf.hub.commit import Overtaken, or_finish
 from hf_rlhf.hub.publishing import publish
 from hf_rlhf.hub.retries import UnexpectedAnswer
@@ -52,7 +52,7 @@ def hub(server: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     forget_secrets(monkeypatch)
     use_hub(monkeypatch, server.url)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_XET", True)
-    monkeypatch.setattr(patience_module, "FIRST_WAIT_S", 0.01)
+    monkeypatch.setattr(retries_module, "FIRST_WAIT_S", 0.01)
     server.faults.clear()
     yield server
     server.faults.clear()
@@ -75,17 +75,19 @@ def unfinished(run: Path) -> str:
     return str(caught.value)
 
 
-@pytest.mark.parametrize("request_name", ["listing", "whoami"])
+@pytest.mark.parametrize(
+    "request_name", [pytest.param("listing", marks=pytest.mark.slow), "whoami"]
+)
 def test_an_answer_that_drips_is_given_up(
     bench: ModuleType, hub: Any, run: Path, request_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A byte now and then keeps every timeout of the client's from passing."""
     monkeypatch.setenv("HF_RLHF_PATIENCE", "0.5")
-    monkeypatch.setattr(patience_module, "SINGLE_TRY_S", 0.5)
+    monkeypatch.setattr(retries_module, "SINGLE_TRY_S", 0.5)
     match = bench.REQUESTS[request_name].format(repo=repo_of(run).removeprefix("demo/"))
     hub.faults.add(Fault(match, status=None, drip=0.1, times=EVER))
     message = unfinished(run)
-    assert "not done within" in message
+    assert "not finished within" in message
     assert "To finish:" in message
 
 
@@ -131,7 +133,7 @@ def test_a_commit_that_is_only_said_to_be_made_is_noticed(hub: Any, run: Path) -
     answer = json.dumps({"success": True, "commitOid": oid, "commitUrl": url})
     hub.faults.add(Fault(COMMIT, 200, body=answer, times=EVER))
     message = unfinished(run)
-    assert "files are not there" in message
+    assert "files are missing" in message
     assert f"{repo_of(run)}/model-00001-of-00001.safetensors" in message
 
 
@@ -170,7 +172,7 @@ def test_too_many_requests_are_waited_out(hub: Any, run: Path) -> None:
     hub.faults.add(Fault(COMMIT, 429, retry_after=0))
     hub.faults.add(Fault("GET /api/whoami", 429, retry_after=0))
     assert publish(run, repo_id=repo_of(run)).new_commits == 1
-    assert len(hub.faults.seen(COMMIT)) == 2
+    assert len(hub.faults.requests(COMMIT)) == 2
 
 
 @pytest.mark.slow

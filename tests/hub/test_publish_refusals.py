@@ -1,19 +1,16 @@
 """What is not pushed, what is not pulled, and what is tried again."""
 
 import contextlib
-import email.utils
 import http.server
 import json
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
-import httpx2
 import numpy as np
 import pytest
-from huggingface_hub.errors import HfHubHTTPError
 from huggingface_hub.file_download import http_get
 from safetensors.numpy import save_file
 
@@ -21,12 +18,15 @@ from hf_rlhf.cards.metadata import card_tags
 from hf_rlhf.config.run_file import RunFile
 from hf_rlhf.config.schema import PublishSpec
 from hf_rlhf.errors import ModelError, PublishError
-from hf_rlhf.hub import retries as patience_module
+from hf_rlhf.hub import retries as retries_module
 from hf_rlhf.hub.base_model import with_base
-from hf_rlhf.hub.client import Hub, RemoteFile, RemoteState, _bar_of_at_most, connect
+from hf_rlhf.hub.client import Hub, RemoteFile, RemoteState, _bounded_bar, connect
 from hf_rlhf.hub.download import pull
-from hf_rlhf.hub.retries import RetryPolicy, is_transient, retry_seconds
-from hf_rlhf.models.adapter_check import check_adapter, check_tensors
+from hf_rlhf.hub.layout import _add_adapter
+from hf_rlhf.hub.publishing import _stale
+from hf_rlhf.hub.upload_set import UploadSet
+from hf_rlhf.models.adapter import check_adapter, check_tensors
+from hf_rlhf.storage.record import new_record
 from hf_rlhf.storage.record_schema import ModelSection
 from hf_rlhf.testing.hubs import use_hub
 
@@ -87,12 +87,12 @@ def only_base(tensors: Tensors) -> None:
 def test_an_adapter_that_is_not_whole_is_refused(
     change: Callable[[Tensors], Any], said: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(PublishError, match=said):
+    with pytest.raises(ModelError, match=said):
         check_adapter(adapter(tmp_path, change))
 
 
 def test_an_adapter_of_other_modules_than_its_configuration_says(tmp_path: Path) -> None:
-    with pytest.raises(PublishError, match="not of one adapter"):
+    with pytest.raises(ModelError, match="not of one adapter"):
         check_adapter(adapter(tmp_path, target_modules=["up_proj"]))
 
 
@@ -128,13 +128,13 @@ def test_an_adapter_that_changes_nothing_is_noted(tmp_path: Path) -> None:
 
 def test_full_weights_that_were_not_gathered_are_refused(tmp_path: Path) -> None:
     save_file({"model.embed_tokens.weight": np.ones((0,), np.float32)}, tmp_path / "m.safetensors")
-    with pytest.raises(PublishError, match="empty"):
+    with pytest.raises(ModelError, match="empty"):
         check_tensors(tmp_path / "m.safetensors")
 
 
 @pytest.fixture
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    monkeypatch.setattr(patience_module, "FIRST_WAIT_S", 0.01)
+    monkeypatch.setattr(retries_module, "FIRST_WAIT_S", 0.01)
     with local_hub.serve(tmp_path / "hub") as running:
         use_hub(monkeypatch, running.url)
         yield running
@@ -156,7 +156,7 @@ def manifest(**sha256: str) -> bytes:
 
 def test_a_listed_file_that_is_not_there(hub: Any, tmp_path: Path) -> None:
     repo_id = upload(run__json=manifest(model__safetensors="0" * 64))
-    with pytest.raises(ModelError, match=r"half published: run\.json lists model\.safetensors"):
+    with pytest.raises(ModelError, match=r"is incomplete: run\.json lists model\.safetensors"):
         pull(repo_id, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
@@ -166,13 +166,13 @@ def test_a_listed_file_that_is_another_is_not_even_downloaded(hub: Any, tmp_path
     hub.faults.clear()
     with pytest.raises(ModelError, match=r"config\.json is not the file that the run published"):
         pull(repo_id, tmp_path / "out")
-    assert not hub.faults.seen("resolve/.*/config.json")
+    assert not hub.faults.requests("resolve/.*/config.json")
 
 
 def test_a_card_of_ours_without_the_list(hub: Any, tmp_path: Path) -> None:
     card = b"---\nlibrary_name: peft\ntags:\n- hf-rlhf\n---\n\n# A run\n"
     repo_id = upload(README__md=card, config__json=b"{}")
-    with pytest.raises(ModelError, match="half published: its card is a run's of hf-rlhf"):
+    with pytest.raises(ModelError, match="is incomplete: its card is of a run of hf-rlhf"):
         pull(repo_id, tmp_path / "out")
 
 
@@ -267,7 +267,7 @@ def test_a_body_without_a_stated_end_is_cut_off(tmp_path: Path) -> None:
     url = f"http://127.0.0.1:{server.server_address[1]}/config.json"
     try:
         with (tmp_path / "x").open("wb") as file, pytest.raises(ValueError, match="84 bytes"):
-            http_get(url, file, tqdm_class=_bar_of_at_most(84, "config.json"))
+            http_get(url, file, tqdm_class=_bounded_bar(84, "config.json"))
     finally:
         server.shutdown()
     assert len(sent) < 100
@@ -278,7 +278,7 @@ def test_a_card_too_large_to_read_is_not_downloaded(hub: Any) -> None:
     state = RemoteState("0" * 40, {"README.md": RemoteFile("0" * 40, False, 10**10)})
     with pytest.raises(ValueError, match=r"README\.md of me/x has 10000000000 bytes"):
         connect().read("me/x", "README.md", state)
-    assert not hub.faults.seen("README")
+    assert not hub.faults.requests("README")
 
 
 @pytest.mark.parametrize(("in_lfs", "digest"), [(True, "a" * 64), (False, "b" * 40)])
@@ -292,110 +292,12 @@ def test_a_file_in_lfs_is_compared_by_its_sha256_and_another_by_gits(
     assert not other.holds("a" * 64, "b" * 40)
 
 
-def hub_error(status: int, **headers: str) -> HfHubHTTPError:
-    response = httpx2.Response(
-        status, headers=headers, request=httpx2.Request("POST", "http://hub/commit")
-    )
-    return HfHubHTTPError(f"{status}", response=response)
-
-
-XET = "Network error: Request error: HTTP status {} error ({}), domain: http://cas/xorbs"
-
-
-@pytest.mark.parametrize(
-    ("error", "passes"),
-    [
-        *((hub_error(status), True) for status in (408, 429, 500, 502, 503, 504, 522)),
-        *((hub_error(status), False) for status in (400, 401, 403, 404, 409, 412, 413)),
-        (ConnectionError(XET.format("client", "403 Forbidden")), False),
-        (ConnectionError(XET.format("server", "503 Service Unavailable")), True),
-        (ConnectionError(XET.format("client", "429 Too Many Requests")), True),
-        (ConnectionResetError("reset by peer"), True),
-        (httpx2.ReadTimeout("nothing came"), True),
-        (httpx2.RemoteProtocolError("disconnected"), True),
-        (httpx2.UnsupportedProtocol("missing http://"), False),
-        (RuntimeError("Error while uploading"), True),
-        (FileNotFoundError("model.safetensors"), False),
-        (OSError(28, "No space left on device"), False),
-        (ValueError("bad metadata"), False),
-    ],
-)
-def test_what_may_pass(error: Exception, passes: bool) -> None:
-    assert is_transient(error) is passes
-
-
-def test_the_cause_of_a_failed_upload_decides() -> None:
-    for status, passes in ((503, True), (403, False)):
-        error = RuntimeError("Error while uploading 'x' to the Hub.")
-        error.__cause__ = hub_error(status)
-        assert is_transient(error) is passes
-
-
-class Recorded(RetryPolicy):
-    """Patience that notes its waits instead of waiting."""
-
-    def _sleep(self, seconds: float) -> None:
-        waits.append(seconds)
-
-
-waits: list[float] = []
-
-
-def calling(errors: list[Exception], seconds: float = 180.0) -> tuple[Any, list[float]]:
-    waits.clear()
-    left = iter(errors)
-
-    def step() -> str:
-        for error in left:
-            raise error
-        return "done"
-
-    lines: list[str] = []
-    return Recorded(seconds, say=lines.append).call("step", step), waits
-
-
-def test_it_waits_as_long_as_it_is_asked_to() -> None:
-    when = email.utils.formatdate(time.time() + 30, usegmt=True)
-    _, asked = calling(
-        [
-            hub_error(429, **{"Retry-After": "7"}),
-            hub_error(503, **{"Retry-After": when}),
-            hub_error(429, ratelimit='"api";r=0;t=55'),
-        ]
-    )
-    assert asked[0] == 7
-    assert 0 < asked[1] <= 30
-    assert asked[2] == 55
-
-
-def test_it_does_not_wait_an_hour() -> None:
-    with pytest.raises(HfHubHTTPError):
-        calling([hub_error(429, **{"Retry-After": "3600"})])
-
-
-def test_waits_grow_and_stay_short_enough_for_twenty_failures() -> None:
-    result, grown = calling([hub_error(500)] * 20)
-    assert result == "done"
-    assert grown[0] < 1
-    assert max(grown) <= 10
-    assert sum(grown) < 180
-
-
-def test_the_environment_says_how_patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HF_RLHF_PATIENCE", "12.5")
-    assert retry_seconds() == 12.5
-    for wrong in ("soon", "-1", "inf"):
-        monkeypatch.setenv("HF_RLHF_PATIENCE", wrong)
-        with pytest.raises(PublishError, match="HF_RLHF_PATIENCE"):
-            retry_seconds()
-
-
 def test_checkpoints_need_a_repository() -> None:
     content = {
         **{"schema": 1, "plugin": "refiner_grpo", "dataset": {"name": "tiny_world"}},
         **{"rewards": [{"name": "answer_format"}], "publish": {"checkpoints": True}},
     }
-    _, problems = RunFile.from_mapping(content).spec(known_settings={})
+    _, problems = RunFile.from_mapping(content).spec(allowed_settings={})
     assert any("publish.repo_id" in str(problem) for problem in problems)
 
 
@@ -431,7 +333,7 @@ def test_connections_are_not_silent_for_ever(hub: Any) -> None:
 
     close_session()
     connect(hub.url).exists("demo/x")
-    assert get_session().timeout.read == patience_module.SILENCE_S
+    assert get_session().timeout.read == retries_module.SILENCE_S
 
 
 @pytest.mark.parametrize(
@@ -443,3 +345,35 @@ def test_a_base_without_a_name_on_the_hub_is_told_what_lacks(push_base: bool, sa
     with pytest.raises(PublishError, match=said) as told:
         with_base(None, asked, ModelSection(base="package://a/base"))  # type: ignore[arg-type]
     assert "add --push_base" not in str(told.value)
+
+
+def test_a_file_that_was_changed_on_the_hub_is_in_the_way_of_the_next_push(tmp_path: Path) -> None:
+    bundle, edited = UploadSet(tmp_path), UploadSet(tmp_path)
+    bundle.add_text("README.md", "of the run")
+    edited.add_text("README.md", "of the run, and my words")
+    record = {"run_id": "mine", "publish": {"files": bundle.manifest()}}
+    hub: Any = SimpleNamespace(endpoint="http://hub", record=lambda *_: record)
+
+    def stale(files: UploadSet, *, overwrite: bool = False) -> list[str]:
+        card = files.files["README.md"]
+        state = RemoteState("commit", {"README.md": RemoteFile(card.git, False, card.size)})
+        return _stale(hub, "demo/chat", state, new, "mine", overwrite=overwrite)
+
+    new = UploadSet(tmp_path)
+    new.add_text("README.md", "of the run, later")
+    assert stale(bundle) == []
+    with pytest.raises(PublishError, match=r"changed since: README\.md \(1 files\)"):
+        stale(edited)
+    assert stale(edited, overwrite=True) == []
+
+
+def test_a_pushed_adapter_names_its_base_on_the_hub_and_no_revision_of_another(
+    tmp_path: Path,
+) -> None:
+    folder = adapter(tmp_path, base_model_name_or_path="/home/me/base", revision="v1")
+    for base, revision in (("org/base", "v1"), ("org/copy", None)):
+        record = new_record(model=ModelSection(base="org/base", revision="v1"))
+        bundle = UploadSet(tmp_path)
+        _add_adapter(bundle, folder, "adapter/", PublishSpec(base_model=base), record)
+        config = json.loads(bundle.files["adapter/adapter_config.json"].read())
+        assert (config["base_model_name_or_path"], config["revision"]) == (base, revision)

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from hf_rlhf.config import yaml as plain_yaml
+from hf_rlhf.config.yaml import dump_yaml
 from hf_rlhf.hub.client import connect
 
 local_hub = pytest.importorskip("hf_rlhf_local_hub")
@@ -55,7 +55,7 @@ def run_file(tiny_run: dict[str, Any], tmp_path: Path) -> Path:
         "max_steps": 3,
     }
     file = tmp_path / "run.yaml"
-    file.write_text(plain_yaml.dump(tiny_run), encoding="utf-8")
+    file.write_text(dump_yaml(tiny_run), encoding="utf-8")
     return file
 
 
@@ -112,7 +112,7 @@ def test_published_while_training_and_after_a_kill(
     command = [sys.executable, "-m", "hf_rlhf.train", "--config", str(run_file)]
     process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
     end = time.monotonic() + 240
-    while not hub.faults.seen("POST .*/demo/tiny/preupload/") and process.poll() is None:
+    while not hub.faults.requests("POST .*/demo/tiny/preupload/") and process.poll() is None:
         assert time.monotonic() < end
         time.sleep(0.05)
     process.send_signal(signal.SIGKILL)
@@ -144,7 +144,7 @@ def test_asked_to_end_it_says_what_was_not_pushed(
     process = subprocess.Popen(
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
-    while not hub.faults.seen("POST .*/demo/tiny/commit/") and process.poll() is None:
+    while not hub.faults.requests("POST .*/demo/tiny/commit/") and process.poll() is None:
         time.sleep(0.05)
     process.send_signal(signal.SIGTERM)
     started = time.monotonic()

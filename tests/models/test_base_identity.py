@@ -28,11 +28,11 @@ def test_copies_in_shards_and_with_tied_weights_written_twice_are_the_same_base(
     make_tiny_policy(twice)
     tied = {"lm_head.weight": tensors["model.embed_tokens.weight"].clone()}
     save_file({**tensors, **tied}, twice / "model.safetensors", metadata={"format": "pt"})
-    found = identify(base, name="a/b")
-    assert found["base"] == "a/b"
-    assert found["hidden_size"] == 32
+    identity = identify(base, name="a/b")
+    assert identity["base"] == "a/b"
+    assert identity["hidden_size"] == 32
     for copy in ("shards", "twice"):
-        assert identify(tmp_path / copy)["fingerprint"] == found["fingerprint"]
+        assert identify(tmp_path / copy)["fingerprint"] == identity["fingerprint"]
 
 
 @pytest.mark.parametrize("name", ["model.layers.1.mlp.up_proj.weight", "model.norm.weight"])
@@ -81,6 +81,11 @@ def test_weights_that_transformers_would_not_load_have_no_fingerprint(base, tmp_
     (tmp_path / "config.json").write_bytes((base / "config.json").read_bytes())
     (tmp_path / "model.fp16.safetensors").write_bytes((base / "model.safetensors").read_bytes())
     assert identify(tmp_path)["fingerprint"] is None
+
+
+def test_a_folder_without_a_configuration_is_not_looked_for_on_the_hub(tmp_path):
+    with pytest.raises(ModelError, match=r"config.json cannot be read .*No such file"):
+        identify(tmp_path)
 
 
 def test_an_adapter_without_one_passes_and_a_damaged_one_does_not(base, tmp_path):

@@ -9,7 +9,7 @@ import pytest
 from hf_rlhf.data.sources import read_rows
 from hf_rlhf.errors import DataError, ModelError
 from hf_rlhf.models.loading import find_adapter
-from hf_rlhf.models.locate import absent, check_there, find_model
+from hf_rlhf.models.locate import absence_reason, check_exists, find_model
 
 NOBODY = "http://127.0.0.1:9"
 """The port of `discard`, where nobody listens."""
@@ -23,7 +23,7 @@ def serves(monkeypatch, endpoint):
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path, monkeypatch):
+def folder(tmp_path, monkeypatch):
     """A working folder with one run in it, and an empty cache; nobody answers for the Hub."""
     (tmp_path / "runs" / "sft-tiny" / "merged").mkdir(parents=True)
     (tmp_path / "runs" / "sft-tiny" / "merged" / "config.json").write_text("{}")
@@ -38,11 +38,11 @@ def here(tmp_path, monkeypatch):
 @contextmanager
 def answering(monkeypatch, status, code=""):
     """A Hub that gives one answer to everything; yields what it was asked."""
-    asked = []
+    requests = []
 
     class Answer(BaseHTTPRequestHandler):
         def do_HEAD(self):
-            asked.append(self.path)
+            requests.append(self.path)
             self.send_response(status)
             if code:
                 self.send_header("X-Error-Code", code)
@@ -52,17 +52,17 @@ def answering(monkeypatch, status, code=""):
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Answer)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     serves(monkeypatch, f"http://127.0.0.1:{server.server_address[1]}")
     try:
-        yield asked
+        yield requests
     finally:
         server.shutdown()
         server.server_close()
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "message"),
     [
         ("./runs/sft-tinyy", "Did you mean 'runs/sft-tiny'?"),
         ("runs/sft-tinyy/merged", "Did you mean 'runs/sft-tiny/merged'?"),
@@ -70,47 +70,47 @@ def answering(monkeypatch, status, code=""):
         ("C:\\models\\base", "there is no folder"),
     ],
 )
-def test_a_path_is_never_asked_for(monkeypatch, name, said):
-    with answering(monkeypatch, 200) as asked:
-        assert said in absent(name)
-    assert asked == []
+def test_a_path_is_never_asked_for(monkeypatch, name, message):
+    with answering(monkeypatch, 200) as requests:
+        assert message in absence_reason(name)
+    assert requests == []
 
 
 def test_what_stands_in_a_folder_that_is_here_is_asked_for_once(monkeypatch):
-    with answering(monkeypatch, 401, "RepoNotFound") as asked:
-        said = absent("runs/sft-tinyy")
-    assert len(asked) == 1
-    assert "there is no folder 'runs/sft-tinyy' here" in said
-    assert "has no model of that name" in said
-    assert said.endswith("Did you mean 'runs/sft-tiny'?")
+    with answering(monkeypatch, 401, "RepoNotFound") as requests:
+        message = absence_reason("runs/sft-tinyy")
+    assert len(requests) == 1
+    assert "there is no folder 'runs/sft-tinyy' here" in message
+    assert "has no model of that name" in message
+    assert message.endswith("Did you mean 'runs/sft-tiny'?")
 
 
 @pytest.mark.parametrize(
     ("status", "code"), [(200, ""), (404, "EntryNotFound"), (403, "GatedRepo"), (503, "")]
 )
 def test_what_the_hub_may_have_is_left_to_the_loader(monkeypatch, status, code):
-    with answering(monkeypatch, status, code) as asked:
-        assert absent("org/model") is None
-        assert absent("org/rows", "dataset") is None
-    assert asked[-1].startswith("/datasets/org/rows/")
+    with answering(monkeypatch, status, code) as requests:
+        assert absence_reason("org/model") is None
+        assert absence_reason("org/rows", "dataset") is None
+    assert requests[-1].startswith("/datasets/org/rows/")
 
 
-def test_what_the_cache_has_is_not_asked_for(here):
-    (here / "cache" / "models--org--model" / "snapshots" / "abc").mkdir(parents=True)
-    assert absent("org/model") is None
-    assert absent("org/model", "dataset") is not None
+def test_what_the_cache_has_is_not_asked_for(folder):
+    (folder / "cache" / "models--org--model" / "snapshots" / "abc").mkdir(parents=True)
+    assert absence_reason("org/model") is None
+    assert absence_reason("org/model", "dataset") is not None
 
 
 def test_a_hub_that_does_not_answer_is_tried_twice(monkeypatch):
     waited = []
     monkeypatch.setattr("hf_rlhf.models.locate.time.sleep", waited.append)
-    assert f"{NOBODY} does not answer" in absent("org/model")
+    assert f"{NOBODY} does not answer" in absence_reason("org/model")
     assert waited == [0.01]
 
 
 def test_offline_it_is_said_why_the_hub_is_not_asked(monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    assert "as HF_HUB_OFFLINE says" in absent("org/model")
+    assert "as HF_HUB_OFFLINE says" in absence_reason("org/model")
 
 
 def test_models_adapters_and_datasets_are_looked_for_alike():
@@ -121,16 +121,16 @@ def test_models_adapters_and_datasets_are_looked_for_alike():
         read_rows("runs/rows")
 
 
-def test_a_folder_that_is_no_model_says_what_it_is(here):
+def test_a_folder_that_is_no_model_says_what_it_is(folder):
     with pytest.raises(ModelError, match="whose model is runs/sft-tiny/merged"):
         find_model("runs/sft-tiny")
-    (here / "adapter").mkdir()
-    (here / "adapter" / "adapter_config.json").write_text("{}")
+    (folder / "adapter").mkdir()
+    (folder / "adapter" / "adapter_config.json").write_text("{}")
     with pytest.raises(ModelError, match="It is an adapter: `adapter: adapter` continues it"):
         find_model("adapter")
     with pytest.raises(ModelError, match="is a file"):
         find_model("runs/sft-tiny/merged/config.json")
     with pytest.raises(ModelError, match="is a file"):
-        check_there("runs/sft-tiny/merged/config.json")
-    with pytest.raises(ModelError, match="has no folder 'tiny_polcy'. Did you mean 'tiny_policy'"):
+        check_exists("runs/sft-tiny/merged/config.json")
+    with pytest.raises(ModelError, match="has no folder 'tiny_polcy' .did you mean 'tiny_policy'"):
         find_model("package://hf_rlhf_refiner/tiny_polcy")

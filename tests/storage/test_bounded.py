@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from hf_rlhf.storage import bounded
-from hf_rlhf.storage.bounded import WHOLE_NAME, pattern_problem, template_problem
+from hf_rlhf.storage.bounded import FULL_NAME, pattern_problem, template_problem
 
 END = "does not finish"
 NAMES = [f"model.layers.{n}.self_attn.{one}_proj" for n in range(40) for one in "qkvo"]
@@ -36,13 +36,13 @@ QWEN = (
 def test_a_pattern_is_tried_within_bounds(monkeypatch, pattern, said):
     if said == END:
         monkeypatch.setattr(bounded, "SECONDS", 1)
-    problem = pattern_problem([(WHOLE_NAME, pattern)], NAMES)
+    problem = pattern_problem([(FULL_NAME, pattern)], NAMES)
     assert re.search(said, problem) if said else problem is None
 
 
 def test_plain_names_need_no_trial(monkeypatch):
-    monkeypatch.setattr(bounded, "_tried", lambda *_: pytest.fail("was tried"))
-    assert pattern_problem([(WHOLE_NAME, "q_proj")], NAMES) is None
+    monkeypatch.setattr(bounded, "_problem", lambda *_: pytest.fail("was tried"))
+    assert pattern_problem([(FULL_NAME, "q_proj")], NAMES) is None
 
 
 @pytest.mark.parametrize(
@@ -55,12 +55,14 @@ def test_plain_names_need_no_trial(monkeypatch):
         ("{% for a in range(99999) %}{{ 'x' * 999 }}{% endfor %}", "more than 16,777,216 char"),
         ("{% set n = namespace(t='xy') %}{% for a in range(99) %}{% set n.t = n.t + n.t %}"
          "{% endfor %}", "(memory|does not finish)"),
-        ("{% generation %}{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}"
-         "{% endfor %}{% endgeneration %}", END),
+        pytest.param(
+            "{% generation %}{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}"
+            "{% endfor %}{% endgeneration %}", END, marks=pytest.mark.slow,
+        ),
     ],
 )  # fmt: skip
 def test_a_template_is_tried_within_bounds(monkeypatch, template, said):
-    if said and "end" in said:
+    if said and "finish" in said:
         monkeypatch.setattr(bounded, "SECONDS", 1)
     problem = template_problem(template, {"bos_token": "<s>"})
     assert re.search(said, problem) if said else problem is None
@@ -76,11 +78,11 @@ def test_a_file_of_the_working_directory_is_no_module_of_the_trial(monkeypatch, 
 def test_a_machine_that_is_slow_is_no_fault_of_the_pattern(monkeypatch, tmp_path):
     """The interpreter alone takes longer on the clock than the trial may of the processor."""
     slow = tmp_path / "python"
-    slow.write_text(f'#!/bin/sh\nsleep 2\nexec {sys.executable} "$@"\n')
+    slow.write_text(f'#!/bin/sh\nsleep 1.2\nexec {sys.executable} "$@"\n')
     slow.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(slow))
     monkeypatch.setattr(bounded, "SECONDS", 1)
-    assert pattern_problem([(WHOLE_NAME, ".*_proj")], NAMES) is None
+    assert pattern_problem([(FULL_NAME, ".*_proj")], NAMES) is None
 
 
 def test_the_trial_prints_json_and_nothing_else(capfd):

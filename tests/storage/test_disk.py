@@ -32,7 +32,7 @@ from hf_rlhf.storage.disk import (
     wait_until,
     write_failure,
 )
-from hf_rlhf.storage.files import atomic_dir, atomic_write_text, clear_unfinished
+from hf_rlhf.storage.files import atomic_dir, atomic_file, atomic_write_text, clear_unfinished
 
 
 @contextmanager
@@ -126,14 +126,14 @@ def test_the_message_says_what_is_free_what_is_safe_and_how_to_go_on(tmp_path):
     assert f"{tmp_path}: " in told
     assert " free" in told
     assert f"Training is safe up to {tmp_path / 'checkpoint-7'}." in told
-    assert told.endswith("go on with:\n  python -m x")
+    assert told.endswith("continue with:\n  python -m x")
     told = str(disk_error(DiskError("does not fit: 1 GiB"), tmp_path, None, "python -m x"))
     assert told.startswith("does not fit: 1 GiB\nNo checkpoint has been completed.")
 
 
 def test_what_a_disk_refuses_before_a_run_begins_is_told_and_our_own_errors_stay(tmp_path):
     with (
-        pytest.raises(DiskError, match=r"(?s)No space.*\nMake room, then give the same"),
+        pytest.raises(DiskError, match=r"(?s)No space.*\nFree space, then run the same"),
         explain_disk_errors(tmp_path),
     ):
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -273,7 +273,7 @@ def test_a_run_that_cannot_end_does_not_begin_and_what_lies_there_counts_as_free
     run = resolve_run(file)
 
     need = estimate.disk_need(run, 10)
-    assert (need.made, need.at_once) == (10, 10)
+    assert (need.saves, need.at_once) == (10, 10)
     # The shipped policy has 4.2 MB of weights; the adapter and its moments are far smaller.
     assert 4_204_808 < need.end < 4_204_808 * 1.2
     assert need.checkpoint < 400_000
@@ -281,8 +281,23 @@ def test_a_run_that_cannot_end_does_not_begin_and_what_lies_there_counts_as_free
     assert estimate.disk_need(run, 10).at_once == 3
     assert estimate.disk_need(run, 1).at_once == 1
     run.training.save_steps = 0.25
-    assert estimate.disk_need(run, 10).made == 4
+    assert estimate.disk_need(run, 10).saves == 4
     run.training.save_strategy = "no"
     assert estimate.disk_need(run, 10).total == need.end
     monkeypatch.setattr(run.trainer_class, "extra_disk_bytes", lambda _: 1000)
     assert estimate.disk_need(run, 10).total == need.end + 1000
+
+
+@pytest.mark.parametrize(
+    "error", [ConnectionError("the Hub does not answer"), OSError(errno.ENOSPC, "full", "/cache/x")]
+)
+def test_an_error_of_something_else_is_not_laid_to_the_file(error, tmp_path):
+    def write():
+        with atomic_file(tmp_path / "rows.jsonl") as file:
+            file.write(b"half")
+            raise error
+
+    with pytest.raises(type(error)) as raised:
+        write()
+    assert raised.value is error
+    assert list(tmp_path.iterdir()) == []

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hf_rlhf.errors import RunFolderError
 from hf_rlhf.runs import machine
 from hf_rlhf.storage import record
-from hf_rlhf.storage.pure_json import as_json
+from hf_rlhf.storage.pure_json import as_json, as_json_with_notes
 from hf_rlhf.storage.record import RunRecord, load_record, new_record, write_record
 from hf_rlhf.storage.record_schema import Estimate
 
@@ -142,7 +142,7 @@ class TestAsJson:
             **{"a": np.float32(0.5), "b": np.int64(3), "c": np.bool_(True), "d": np.arange(2)},
             **{"e": Colour.RED, "f": Options(Path("x"), (1, 2)), "g": {"z", "y"}, 4: None},
         }
-        assert as_json(value) == (
+        assert as_json_with_notes(value) == (
             {
                 **{"a": 0.5, "b": 3, "c": True, "d": [0, 1], "e": "red"},
                 **{"f": {"path": "x", "sizes": [1, 2]}, "g": ["y", "z"], "4": None},
@@ -151,13 +151,13 @@ class TestAsJson:
         )
 
     def test_numpy_nan_is_noted_with_its_place(self):
-        assert as_json({"a": {"b": np.float64("nan")}}) == (
+        assert as_json_with_notes({"a": {"b": np.float64("nan")}}) == (
             {"a": {"b": None}},
             ["a.b: 1 not finite (nan), written as null"],
         )
 
     def test_the_rest_becomes_text_with_a_note(self):
-        value, notes = as_json({"a": 1j})
+        value, notes = as_json_with_notes({"a": 1j})
         assert value == {"a": "1j"}
         assert notes == ["a: 1 of type complex, written as text"]
 
@@ -169,7 +169,7 @@ class TestAsJson:
         )
     )
     def test_the_result_is_always_json(self, value):
-        json.dumps(as_json(value)[0], allow_nan=False)
+        json.dumps(as_json(value), allow_nan=False)
 
 
 class TestEnvironment:

@@ -163,7 +163,7 @@ def test_labels_that_could_be_paths_are_no_labels(label):
         "judges": {label: {"name": "lexical"}},
     }
     try:
-        spec, problems = RunFile.from_mapping(given_).spec(known_settings={})
+        spec, problems = RunFile.from_mapping(given_).spec(allowed_settings={})
     except ConfigError:
         return
     unfit = any(character in label for character in "/\\\0.~$\n") or not label

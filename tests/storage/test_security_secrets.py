@@ -167,7 +167,7 @@ def test_no_canary_is_in_anything_that_a_run_writes_or_says(tiny_run, secrets, t
         config.write_text(json.dumps(tiny_run))
         status, said = run(config)
         assert status == 0, said
-        assert server.asked
+        assert server.requests
         second = str(tmp_path / "second")
         status, more = run(config, "--output_dir", second, "--rewards.0.quotes", "OPENAI_API_KEY")
     assert status == 2, more
@@ -250,7 +250,7 @@ def test_a_key_in_a_field_of_any_depth_is_refused_unrepeated(where):
     section, value = next(iter(MISPLACED[where].items()))
     inline = RunFile.from_mapping(base).override([f"--{section}", json.dumps(value)])
     for file in (written, inline):
-        spec, problems = file.spec(known_settings={})
+        spec, problems = file.spec(allowed_settings={})
         said = "\n".join(map(str, problems))
         assert spec is None
         assert where in said
@@ -263,7 +263,7 @@ def test_what_is_only_named_like_a_secret_is_taken():
     file = RunFile.from_mapping(
         {"plugin": "p", "dataset": {"name": "d"}, "judges": {"secret": judge}, **settings}
     )
-    assert file.spec(known_settings={})[1] == []
+    assert file.spec(allowed_settings={})[1] == []
 
 
 def test_a_variable_in_small_letters_is_a_name_where_it_is_set(monkeypatch):

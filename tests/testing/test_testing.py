@@ -4,13 +4,12 @@ import functools
 import json
 import re
 import sys
-import time
 import types
 from pathlib import Path
 
 import pytest
 
-from hf_rlhf.config.registry import load, offered
+from hf_rlhf.config.registry import load_component, offered
 from hf_rlhf.rewards.judges.cache import command as judge_cache
 from hf_rlhf.rewards.judges.lexical import LexicalJudge
 from hf_rlhf.rewards.judges.openai import OpenAIJudge
@@ -39,7 +38,7 @@ REWARDS = [
     ("closure", "is_a_dataclass", "reward is no dataclass instance"),
     ("NoDataclass", "is_a_dataclass", "NoDataclass is no dataclass instance"),
     ("NoDocs", "has_docs", "NoDocs has no docstring"),
-    ("NoTrailing", "takes_what_runs_give", r"a trailing \*\*_"),
+    ("NoTrailing", "has_the_signature", r"a trailing \*\*_"),
     ("NotANumber", "scores", "returned nan for completion 0"),
     ("WrongLength", "scores", "returned 6 scores for 8 completions"),
     ("Raises", "scores", "raised IndexError"),
@@ -48,7 +47,7 @@ REWARDS = [
     ("Dice", "is_deterministic", "at first.*again"),
     ("Counts", "is_deterministic", "at first.*again"),
     ("Normalises", "ignores_the_batch", "in a batch of 8"),
-    ("Abstains", "never_excuses_nothing", "abstains over the completion ''"),
+    ("Abstains", "scores_empty_completions", "abstains over the completion ''"),
     ("Sorts", "leaves_its_input_alone", "changes the prompts, completions or columns"),
     ("HoldsALambda", "survives_pickling", "does not pickle"),
     ("LosesItsState", "survives_pickling", "3.0 itself, 1.0 as a pickled copy"),
@@ -80,11 +79,8 @@ def test_a_factory_is_called(planted):
 
 
 @pytest.mark.parametrize("name", ["Good", "GoodAsync", "GoodColumn", "GoodJudged"])
-def test_a_good_reward_passes_in_less_than_a_second(planted, name):
-    columns = GOLD if name == "GoodColumn" else {}
-    began = time.process_time()
-    check_reward(getattr(planted, name), columns=columns)
-    assert time.process_time() - began < 1
+def test_a_good_reward_passes(planted, name):
+    check_reward(getattr(planted, name), columns=GOLD if name == "GoodColumn" else {})
 
 
 def test_a_reward_whose_module_imports_torch_is_caught(tmp_path, monkeypatch):
@@ -123,7 +119,7 @@ def test_all_that_is_wrong_is_said_at_once(planted):
 @pytest.fixture(scope="module")
 def world():
     """Columns of refiner rows, and answers to them in the right form."""
-    rows = load("datasets", "tiny_world")(train_rows=3, test_rows=1).dataset["train"]
+    rows = load_component("datasets", "tiny_world")(train_rows=3, test_rows=1).dataset["train"]
     cited = [
         f"<answer><snippet id={one['id']}>{one['text']}</snippet></answer>"
         for row in rows
@@ -143,7 +139,7 @@ REFINERS = [
 @pytest.mark.parametrize("name", REFINERS)
 def test_our_rewards_conform(name, world):
     columns, completions = world
-    check_reward(load("rewards", name), columns=columns, completions=completions)
+    check_reward(load_component("rewards", name), columns=columns, completions=completions)
 
 
 JUDGES = [
@@ -151,6 +147,7 @@ JUDGES = [
     ("JudgeShuffles", "order", "in the reversed call"),
     ("JudgeOutOfRange", "scores", "score=2.0"),
     ("JudgeShowsItsKey", "describes_itself", r"describe\(\) shows a secret"),
+    ("JudgePicklesItsKey", "describes_itself", "the pickle shows a secret"),
     ("JudgeHoldsAFile", "dataclass_that_pickles", "does not pickle"),
     ("JudgeCountsNothing", "usage_counts", "after 6 questions"),
     ("JudgePingsBadly", "ping_answers", "ConnectionError: refused"),
@@ -180,12 +177,12 @@ def test_our_judges_conform(planted, tmp_path, monkeypatch):
 
 DATASETS = [
     ("rows_untyped", "has_typed_arguments", "`path` has no type"),
-    ("rows_leak", "holds_out_what_it_says", "1 of 1 rows of 'test'"),
+    ("rows_leak", "splits_do_not_overlap", "1 of 1 rows of 'test'"),
     ("rows_shuffle", "is_deterministic", "split 'train' differs"),
     ("rows_without_prompt", "is_in_a_trl_format", "its columns are question"),
     ("rows_of_bad_messages", "is_in_a_trl_format", "row 0 of train: prompt is"),
     ("rows_with_a_set", "reports_in_json", "set is not JSON serializable"),
-    ("rows_that_raise", "says_what_is_wrong_with_a_file", "raised FileNotFoundError"),
+    ("rows_that_raise", "names_bad_files_and_rows", "raised FileNotFoundError"),
     ("rows_uneven", "gives_splits", "split 'test' has"),
 ]
 
@@ -208,7 +205,7 @@ def test_a_good_dataset_passes_and_its_errors_are_looked_at(planted, rows, tmp_p
     bad.write_text('{"prompt": "a"}\n{"prompt": 3}\n')
     changed = {"path": str(bad)}
     check_dataset(planted.good_rows, rows, bad=[(changed, "bad.jsonl:2: field 'prompt'")])
-    with pytest.raises(AssertionError, match="a message that says 'bad.jsonl:7'"):
+    with pytest.raises(AssertionError, match="a message that contains 'bad.jsonl:7'"):
         check_dataset(planted.good_rows, rows, bad=[(changed, "bad.jsonl:7")])
     with pytest.raises(AssertionError, match="it lacks the column answer; it has prompt"):
         check_dataset(planted.good_rows, rows, columns=["answer"])
@@ -216,7 +213,7 @@ def test_a_good_dataset_passes_and_its_errors_are_looked_at(planted, rows, tmp_p
 
 @pytest.mark.slow
 def test_our_datasets_conform(tmp_path):
-    check_dataset(load("datasets", "tiny_world"), {"train_rows": 4, "test_rows": 2})
+    check_dataset(load_component("datasets", "tiny_world"), {"train_rows": 4, "test_rows": 2})
     path = tmp_path / "rows.jsonl"
     shown = "<snippet id=S1>The mill was built in 1925.</snippet>"
     rows = [
@@ -231,7 +228,7 @@ def test_our_datasets_conform(tmp_path):
     bad = tmp_path / "bad.jsonl"
     bad.write_text(json.dumps(rows[0]) + "\n" + json.dumps({**rows[1], "question": 3}) + "\n")
     check_dataset(
-        load("datasets", "refiner_rows"),
+        load_component("datasets", "refiner_rows"),
         {"path": str(path), "test_rows": 2},
         columns=["sources", "positive_rubrics"],
         bad=[({"path": str(bad)}, "bad.jsonl:2: field 'question'")],
@@ -254,7 +251,7 @@ def test_a_broken_command_is_caught(planted, name, said):
 def test_good_commands_pass(planted, tmp_path):
     check_command(planted.good_command, [])
     check_command(judge_cache, ["show", "--path", str(tmp_path / "none.sqlite")])
-    check_command(load("commands", "hub"))
+    check_command(load_component("commands", "hub"))
 
 
 def test_the_pytest_plugin_is_light():

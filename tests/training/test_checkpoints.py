@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from hf_rlhf.errors import DiskError, RunFolderError
-from hf_rlhf.runs.preflight import cycle_in_steps
+from hf_rlhf.runs.estimate import cycle_in_steps
 from hf_rlhf.storage import checkpoints as manifests
 from hf_rlhf.storage.checkpoints import (
     checksum,
@@ -337,7 +337,7 @@ def test_a_save_waits_for_room_and_says_so(tmp_path, room, monkeypatch, capsys):
     said = capsys.readouterr().out
     assert "does not fit" in said
     assert "Waiting up to 60 s" in said
-    assert "There is room now" in said
+    assert "There is enough space now" in said
 
 
 def test_when_training_is_done_its_weights_are_saved_rather_than_a_checkpoint(

@@ -13,10 +13,11 @@ from hf_rlhf.errors import RunFolderError
 from hf_rlhf.rewards.judges.lexical import LexicalJudge
 from hf_rlhf.runs.preflight import advice
 from hf_rlhf.runs.resolve import resolve_run
+from hf_rlhf.runs.run import Phase
 from hf_rlhf.storage.disk import Space
 from hf_rlhf.train import main as train_main
 from hf_rlhf.training import dry_run, speed
-from hf_rlhf.training.dry_run import Finding, Report, RunReport, report_of
+from hf_rlhf.training.dry_run import Finding, PhaseReport, Report, report_of
 from hf_rlhf.training.speed import Speed
 
 
@@ -50,7 +51,7 @@ def test_check_and_dry_run_print_the_same_and_write_nothing(file, tmp_path, caps
 
 def test_the_report_has_what_the_run_will_do(tiny_run, no_measuring):
     report = report_of(RunFile.from_mapping(tiny_run), None)
-    found = {finding.check: finding for run in report.runs for finding in run.findings}
+    found = {finding.check: finding for phase in report.phases for finding in phase.findings}
     assert found["data"].text.startswith("tiny_world; rows: train 8, test 4")
     assert found["trains"].text == "LoRA, r 4"
     assert found["steps"].text == "2 optimizer steps of 4 prompts x 2, learning rate 0.001"
@@ -87,8 +88,23 @@ def test_a_recorded_speed_counts_for_as_many_processes_only(
     monkeypatch.setattr(speed, "environment", lambda: machine)
     monkeypatch.setattr(speed, "load_record", lambda _: record)
     run: Any = SimpleNamespace(folder=tmp_path)
-    recorded = speed._recorded(run, None, [])
+    recorded = speed._recorded(run)
     assert (recorded and recorded.seconds_a_step) == seconds
+
+
+def test_a_step_is_measured_outside_the_run_folder_or_estimated(tiny_run, monkeypatch):
+    """Iterative DPO writes to the run folder, and refuses fewer rows than an iteration takes."""
+    run = resolve_run(RunFile.from_mapping(tiny_run))
+    folders = []
+
+    def from_run(trial: Any) -> Any:
+        folders.append(trial.folder)
+        raise ValueError("128 rows are fewer than the 256 prompts of an iteration")
+
+    monkeypatch.setattr(run.trainer_class, "from_run", from_run)
+    assert not speed.speed_of(run, None).measured
+    assert len(folders) == 1
+    assert run.folder not in (folders[0], *folders[0].parents)
 
 
 def test_a_folder_of_another_run_is_refused_before_the_run(tiny_run, monkeypatch, no_measuring):
@@ -114,7 +130,8 @@ def test_a_reward_that_raises_fails_the_dry_run(file, offer, capsys, no_measurin
 def test_the_disk_of_all_phases_is_added_up(monkeypatch, tmp_path):
     def phase(name: str) -> Any:
         run: Any = SimpleNamespace(folder=tmp_path / name)
-        return RunReport(name, run, "base", 10, 4, None, Speed(2.0, "as recorded"), 3 << 20, ())
+        speed = Speed(2.0, "as recorded")
+        return PhaseReport(Phase(1, name, run), "base", 10, 4, None, speed, 3 << 20)
 
     phases = [phase("a"), phase("b")]
     steps, disk = dry_run._totals(phases)
@@ -128,7 +145,10 @@ def test_the_disk_of_all_phases_is_added_up(monkeypatch, tmp_path):
 def test_phases_are_shown_under_their_names(capsys, tmp_path):
     run: Any = SimpleNamespace(folder=tmp_path)
     findings = (Finding("data", "ok", "8 rows"),)
-    phases = [RunReport(n, run, "base", 1, 0, None, None, None, findings) for n in ("sft", "dpo")]
+    phases = [
+        PhaseReport(Phase(number, name, run), "base", 1, 0, None, None, None, findings)
+        for number, name in enumerate(("sft", "dpo"), start=1)
+    ]
     Report("chain", tmp_path, tuple(phases), (Finding("hub", "note", "nothing"),)).show()
     cells = [
         line.split("│")[1].strip() for line in capsys.readouterr().out.splitlines() if "│" in line
@@ -142,5 +162,5 @@ def test_bf16_on_a_cpu_is_advised_against_and_nothing_else(tiny_run, no_measurin
     file = RunFile.from_mapping({**tiny_run, "bf16": True})
     (text,) = advice(resolve_run(file))
     assert "`--bf16 false`" in text
-    shown = [one for one in report_of(file, None).runs[0].findings if one.check == "advice"]
+    shown = [one for one in report_of(file, None).phases[0].findings if one.check == "advice"]
     assert [(finding.status, finding.text) for finding in shown] == [("note", text)]

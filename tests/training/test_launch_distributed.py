@@ -213,7 +213,7 @@ def test_accelerate_on_the_cpu_starts_one_of_two(package):
         launched(package, "--cpu", "--num_processes", "2", *script)
     )
     assert (world, kind) == (1, "NO")
-    assert problems == ["`accelerate launch` was asked for several processes and started one."]
+    assert problems == ["`accelerate launch` was asked for several processes, but started one."]
     ((*_, problems),) = said(launched(package, "--cpu", "--num_processes", "1", *script))
     assert problems == []
 
@@ -221,7 +221,7 @@ def test_accelerate_on_the_cpu_starts_one_of_two(package):
 def test_fsdp_on_the_cpu_is_plain_ddp(package):
     config = ("--config_file", str(launch_configs()["fsdp2"]), *LAUNCHES["fsdp2"])
     found = said(launched(package, *config, str(package / "say_launch.py"), "use_cpu"))
-    problem = "FSDP was asked for, but accelerate would make it MULTI_CPU without a word."
+    problem = "FSDP was requested, but accelerate would silently make it MULTI_CPU."
     assert found == [[rank, 2, "MULTI_CPU", [problem]] for rank in (0, 1)]
 
 
@@ -262,7 +262,7 @@ def test_ranks_without_gpus_do_not_train_alone_in_one_folder(package, tmp_path):
         *("-m", "hf_rlhf.train", "--config", str(tmp_path / "run.yaml")),
     )
     assert done.returncode != 0
-    message = "2 processes were launched, and each would train alone, on everything."
+    message = "2 processes were launched, and each would train alone, on all rows."
     lines = [line for line in done.stderr.splitlines() if message in line or "rank 1: " in line]
     assert sorted(line.split(":")[0].strip() for line in lines) == ["- launch", "rank 1"]
     assert not (tmp_path / "run" / "run.json").exists()

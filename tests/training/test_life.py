@@ -23,7 +23,7 @@ from hf_rlhf.training import signals as stopping
 from hf_rlhf.training.generation_cycle import Boundary, Cycle
 from hf_rlhf.training.record_sections import sessions
 from hf_rlhf.training.signals import Stopping, Terminated
-from hf_rlhf.training.trackers import NewSteps, one_run
+from hf_rlhf.training.trackers import NewSteps, continued_tracker_run
 
 
 def pause(seconds: float) -> None:
@@ -150,7 +150,7 @@ def test_a_launcher_that_ends_by_the_same_ctrl_c_does_not_break_the_save(monkeyp
         with pytest.raises(KeyboardInterrupt):
             get_ctrl_c()
     assert signal.getsignal(signal.SIGINT) is before
-    assert capfd.readouterr().err.count("interrupted: what is done is being kept") == 1
+    assert capfd.readouterr().err.count("interrupted: saving what is done") == 1
 
 
 def test_ctrl_c_that_is_ignored_stays_so():
@@ -356,12 +356,12 @@ def test_trackers_get_the_runs_own_name_and_the_environment_comes_back(tmp_path,
     monkeypatch.setenv("WANDB_RUN_ID", "mine")
     monkeypatch.delenv("WANDB_RESUME", raising=False)
     training = SimpleNamespace(run_name=None)
-    with one_run(training, "0123456789", tmp_path / "tiny"):
+    with continued_tracker_run(training, "0123456789", tmp_path / "tiny"):
         assert training.run_name == "tiny-01234567"
         assert os.environ["WANDB_RUN_ID"] == "mine"
         assert os.environ["WANDB_RESUME"] == "allow"
     assert "WANDB_RESUME" not in os.environ
-    with one_run(training, "another", tmp_path / "other"):
+    with continued_tracker_run(training, "another", tmp_path / "other"):
         assert training.run_name == "tiny-01234567"
 
 

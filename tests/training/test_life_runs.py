@@ -76,7 +76,7 @@ def test_what_stops_a_generation_loses_no_step(
         train(config=tiny_run)
     assert steps_of(tiny_run) == [kept]
     assert kept in stopped.value.__notes__[0]
-    assert "same command goes on" in stopped.value.__notes__[0]
+    assert "same command resumes" in stopped.value.__notes__[0]
     monkeypatch.setattr(Letters, "fails_at", None)
     record = train(config=tiny_run)
 

@@ -9,10 +9,10 @@ import pytest
 from hf_rlhf.storage.record import RunRecord
 from hf_rlhf.training.progress import (
     ShowProgress,
-    cut_off,
     results_table,
     samples_table,
     summary_line,
+    truncation_note,
 )
 
 
@@ -65,9 +65,11 @@ def test_that_most_held_out_completions_were_cut_is_said_at_the_end():
         sampling = {"max_new_tokens": 8} if share is not None else {}
         return RunRecord(evaluation={"after": after, "sampling": sampling})
 
-    assert cut_off(record(1.0)).startswith("100.0% of the held-out completions after training")
-    assert "8 tokens" in cut_off(record(0.75))
-    assert [cut_off(one) for one in (record(0.25), record(None), RunRecord())] == [""] * 3
+    assert truncation_note(record(1.0)).startswith(
+        "100.0% of the held-out completions after training"
+    )
+    assert "8 tokens" in truncation_note(record(0.75))
+    assert [truncation_note(one) for one in (record(0.25), record(None), RunRecord())] == [""] * 3
 
 
 def test_the_table_shows_no_interval_where_there_is_none():

@@ -15,18 +15,17 @@ from hf_rlhf.errors import BrokenPlugin, RunFolderError
 from hf_rlhf.runs.resolve import resolve_run
 from hf_rlhf.storage.lock import OWNER_NAME, locked_folder
 from hf_rlhf.storage.record import load_record, write_record
-from hf_rlhf.storage.record_schema import MethodSection
 from hf_rlhf.training.dry_run import report_of
 from hf_rlhf.training.record_sections import (
     judges_section,
     method_section,
     opening,
     reproduction,
-    usage_of,
 )
 from hf_rlhf.training.recorder import Recorder
-from hf_rlhf.training.run_changes import _changed
-from hf_rlhf.training.run_folder import previous_record
+from hf_rlhf.training.run_folder import changed_settings, previous_record
+from hf_rlhf.training.session import Session
+from hf_rlhf.training.signals import Stopping
 
 TOLD = {"repo_id": "me/it", "base_model": "me/base"}
 
@@ -52,15 +51,11 @@ def test_a_folder_has_one_owner_at_a_time(tmp_path):
     assert not (folder / OWNER_NAME).exists()
 
 
-def test_of_lists_of_sections_only_what_differs_is_told():
-    old = [{"name": "a", "rate": 1, "dataset": {"form": "x"}}, {"name": "b"}]
-    new = [{"name": "a", "rate": 2, "dataset": {"form": "x"}}, {"name": "b", "epochs": 3}]
-    assert _changed("phases", old, new) == [
-        "phases.a.rate: 1 -> 2",
-        "phases.b.epochs: None -> 3",
-    ]
-    assert _changed("phases", old, old[::-1])[0].startswith("phases: [{'name': 'a'")
-    assert _changed("phases", old, old[:1])[0].startswith("phases: [{'name': 'a'")
+def test_phases_are_compared_one_by_one():
+    old = {"phases": [{"name": "a", "rate": 1, "dataset": {"form": "x"}}, {"name": "b"}]}
+    new = {"phases": [{"name": "a", "rate": 2, "dataset": {"form": "x"}}, {"name": "b", "n": 3}]}
+    assert changed_settings(old, new) == ["phases.0.rate: 1 -> 2", "phases.1.n was added (3)"]
+    assert changed_settings({**old, "publish": 1, "evaluation": None}, old) == []
 
 
 @pytest.mark.parametrize("name", ["README.md", "config.yaml", "checkpoints", "evaluation"])
@@ -73,6 +68,34 @@ def test_a_folder_with_other_content_is_neither_overwritten_nor_taken_for_a_run(
     (run.folder / name).mkdir()
     with pytest.raises(RunFolderError, match=rf"no run.json, but holds {name}.*output_dir"):
         previous_record(run)
+
+
+def test_other_weights_of_the_adapter_that_is_continued_are_another_run(tiny_run, monkeypatch):
+    run = resolved(tiny_run)
+    record = opening(run, [])
+    record.model.continues = {"sha256": "0" * 64}
+    write_record(record, run.folder)
+    monkeypatch.setattr("hf_rlhf.training.run_folder.continued", lambda run: {"sha256": "1" * 64})
+    with pytest.raises(RunFolderError, match="adapter's weights changed"):
+        previous_record(run)
+
+
+def test_options_of_publish_that_the_run_file_lacks_stand_when_it_resumes(tiny_run):
+    run = resolved(tiny_run)
+    record = opening(run, [])
+    record.publish |= TOLD
+    write_record(record, run.folder)
+    recorder = Recorder(run, PartialState())
+    recorder.open([])
+    assert recorder.record.publish | TOLD == recorder.record.publish
+
+
+def test_of_phases_only_the_end_is_published(tiny_run, capsys):
+    run = resolved(tiny_run)
+    Session(run, Stopping(25.0))._publish()
+    assert capsys.readouterr().out == ""
+    Session(run)._publish()
+    assert "not published" in capsys.readouterr().out
 
 
 def test_a_token_that_is_not_set_is_recorded_as_none(tiny_run):
@@ -93,33 +116,11 @@ def test_a_run_goes_on_unless_a_setting_or_the_rows_differ(tiny_run):
     swapped = replace(run, dataset=DatasetDict({**run.dataset, "train": backwards}))
     with pytest.raises(RunFolderError) as refused:
         previous_record(swapped)
-    assert "content of the rows in 'train' (digest): " in str(refused.value)
+    assert "content of the rows in 'train' changed" in str(refused.value)
     assert "in 'test'" not in str(refused.value)
     run.dataset["train"] = run.dataset["train"].select(range(7))
-    with pytest.raises(RunFolderError, match=r"rows: .*'train': 8.* -> .*'train': 7"):
+    with pytest.raises(RunFolderError, match=r"rows.train: 8 -> 7"):
         previous_record(run)
-
-
-def test_a_folder_from_before_rows_had_digests_goes_on_and_says_so(tiny_run, capsys):
-    run = resolved(tiny_run)
-    run.folder.mkdir()
-    record = opening(run, [])
-    assert record.data.digests.keys() == {"train", "test"}
-    record.data.digests = {}
-    write_record(record, run.folder)
-    Recorder(run, PartialState()).open([])
-    assert "without a digest of its rows" in capsys.readouterr().out
-
-
-def test_a_record_without_the_method_gets_it_when_the_run_goes_on(tiny_run):
-    run = resolved(tiny_run)
-    run.folder.mkdir()
-    record = opening(run, [])
-    assert record.method.name
-    write_record(record.model_copy(update={"method": MethodSection()}), run.folder)
-    recorder = Recorder(run, PartialState())
-    recorder.open([])
-    assert recorder.record.method == record.method
 
 
 def test_facts_that_are_no_texts_are_the_trainers_fault(tiny_run):
@@ -170,7 +171,7 @@ def test_a_judges_usage_is_counted_on_over_restarts():
     spec = SimpleNamespace(judges=[SimpleNamespace(label="main", name="openai")])
     run = SimpleNamespace(judges={"main": judge}, spec=spec)
     first = judges_section(run, {})
-    again = judges_section(run, usage_of(first))
+    again = judges_section(run, {"main": first[0]["usage"]})
     assert first[0]["usage"] == {"calls": 3, "cost": 0.5}
     assert again[0]["usage"] == {"calls": 6, "cost": 1.0}
     assert (again[0]["label"], again[0]["model"]) == ("main", "m")

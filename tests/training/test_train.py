@@ -179,7 +179,7 @@ def test_ctrl_c_leaves_a_record_and_the_same_command_goes_on(tiny_run, tmp_path)
             break
     _, error = job.communicate(timeout=120)
     assert job.returncode == 130, error
-    assert "The same command goes on from" in error
+    assert "The same command resumes from" in error
     folder = Path(tiny_run["output_dir"])
     assert load_record(folder).status == "interrupted"
     card = (folder / "README.md").read_text()

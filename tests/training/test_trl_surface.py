@@ -2,10 +2,11 @@
 
 import inspect
 import re
+from pathlib import Path
 
 import pytest
 
-from hf_rlhf.config.registry import load, offered
+from hf_rlhf.config.registry import load_component, offered
 
 # Public methods and documented class attributes only; never one that begins with an underscore.
 ALLOWED = {
@@ -19,7 +20,7 @@ UPSTREAM = {"trl", "transformers"}
 
 @pytest.mark.parametrize("name", [point.name for point in offered("trainers")])
 def test_trainers_override_only_the_allowed_surface(name):
-    cls = load("trainers", name)
+    cls = load_component("trainers", name)
     upstream = [base for base in cls.__mro__ if base.__module__.split(".")[0] in UPSTREAM]
     ours = [base for base in cls.__mro__ if base not in upstream and base is not object]
     overridden = {
@@ -42,21 +43,22 @@ def test_every_run_file_of_a_trainer_parses_and_its_settings_exist(name):
     from hf_rlhf.config.run_file import RunFile
     from hf_rlhf.config.run_files import run_files
     from hf_rlhf.config.validation import check_settings
-    from hf_rlhf.runs.phases import chain_of
+    from hf_rlhf.runs.phases import phase_files
 
-    config = load("trainers", name).Config
+    trainer = load_component("trainers", name)
+    config = trainer.Config
     known = {item.name: item.type for cls in (config, ModelConfig) for item in fields(cls)}
     shipped = run_files(name)
     assert shipped
     files = [RunFile.read(path) for path in shipped.values()]
-    chains = [chain_of(file, name) for file in files]
-    phases = [link.file for chain in chains if chain for link in chain.links]
-    for file in phases or files:
-        spec, problems = file.spec(known_settings=known)
+    if of := trainer.phase_trainer:
+        files = [phase.file for file in files for phase in phase_files(file, of, Path("out"))]
+    for file in files:
+        spec, problems = file.spec(allowed_settings=known)
         settings, more = check_settings(spec.settings, (config, ModelConfig), where=file.where_key)
         assert not [*problems, *more]
         for reward in (*spec.rewards, *spec.gates):
-            assert callable(load("rewards", reward.name))
+            assert callable(load_component("rewards", reward.name))
 
 
 def test_our_list_of_losses_is_trls():

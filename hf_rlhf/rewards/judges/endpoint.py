@@ -1,4 +1,4 @@
-"""One OpenAI-compatible server: is its URL safe, one chat completion, and what went wrong.
+"""One chat completion of an OpenAI-compatible server, and what each kind of failure means.
 
 A call ends in one of four ways: a `Reply`; `Failed`, which concerns this call, and says whether
 trying again may help; `Unavailable`, where there is no server, or one that is too busy; or
@@ -28,13 +28,12 @@ from hf_rlhf.config.urls import is_forbidden
 from hf_rlhf.data.messages import text_of
 from hf_rlhf.errors import JudgeError
 from hf_rlhf.rewards.judges import transport
-from hf_rlhf.rewards.judges.display_name import JUDGE, DisplayName
 from hf_rlhf.rewards.judges.transport import Answer
 
 if TYPE_CHECKING:
     from aiohttp import ClientSession
 
-AGAIN = frozenset({408, 409})
+TRANSIENT = frozenset({408, 409})
 """Statuses, beside 5xx, that another try of this request may heal."""
 BUSY = 429
 NO_CHAT = frozenset({405, 501})
@@ -44,7 +43,7 @@ GONE = frozenset({502, 503, 504, 520, 521, 522, 523, 524, 529, 530})
 NO_KEY = "EMPTY"
 ACCOUNT = {"OpenAI-Organization": "OPENAI_ORG_ID", "OpenAI-Project": "OPENAI_PROJECT_ID"}
 """What OpenAI bills, where a key has several; as its own clients name them."""
-_SHOWN = 200
+_QUOTED_CHARACTERS = 200
 _WRONG = "(?:invalid|not valid|incorrect|expired|missing)"
 _REFUSES_KEY = re.compile(
     rf"{_WRONG}[^.]{{0,30}}api[ _-]?key|api[ _-]?key[^.]{{0,30}}{_WRONG}", re.IGNORECASE
@@ -69,18 +68,18 @@ class Unavailable(Failed):
         cause: str,
         *,
         sent: float,
-        after: float | None = None,
+        retry_after: float | None = None,
         busy: bool = False,
-        nobody: bool = False,
+        no_listener: bool = False,
     ) -> None:
         super().__init__(cause, again=True)
         self.sent = sent
         """When the request was sent, by `time.monotonic()`."""
-        self.after = after
+        self.retry_after = retry_after
         """For how many seconds the server asked to be left alone."""
         self.busy = busy
         """It is there, but takes no more requests for now."""
-        self.nobody = nobody
+        self.no_listener = no_listener
         """Nothing takes connections at the address."""
 
 
@@ -90,11 +89,11 @@ class Silent(Unavailable):
 
 @dataclass(frozen=True)
 class Reply:
-    """What a model said, and what it cost."""
+    """What a model wrote, and what it cost."""
 
     text: str
     truncated: bool
-    """It reached the limit on tokens before its end."""
+    """It reached the limit on tokens."""
     only_thought: bool
     """It has no content; `text` is its thinking."""
     prompt_tokens: int
@@ -108,7 +107,8 @@ class Endpoint:
     base_url: str
     model: str
     api_key_env: str
-    called: DisplayName = JUDGE
+    name: str
+    """What the user calls the model, for messages: `judge`."""
 
     @asynccontextmanager
     async def connect(self) -> AsyncIterator["ClientSession"]:
@@ -118,24 +118,27 @@ class Endpoint:
         kept. Redirects are not followed: they would carry prompts and key to another host.
         """
         host = urlsplit(self.base_url).hostname or ""
-        await _refuse_internal(host, self.called)
-        check = partial(_refuse_forbidden, host=host, called=self.called)
+        check = partial(_refuse_forbidden, host=host, name=self.name)
+        with contextlib.suppress(OSError, UnicodeError):  # A proxy may know the name.
+            loop = asyncio.get_running_loop()
+            for *_, address in await loop.getaddrinfo(host, None, type=socket.SOCK_STREAM):
+                check(str(address[0]))
         async with transport.session(self.base_url, self._headers(), check) as client:
             yield client
 
     async def complete(
         self, client: "ClientSession", body: Mapping[str, Any], timeout: float
     ) -> Reply:
-        """Ask for one chat completion, within `timeout` seconds.
+        """Request one chat completion, within `timeout` seconds.
 
         Raises Unavailable, Failed or JudgeError.
         """
         sent = monotonic()
-        content = _json(body, self.called)
-        answer = await self._answer(client, "POST", "/chat/completions", content, timeout)
+        content = self._json(body)
+        answer = await self._answer(client, "POST", "/chat/completions", timeout, content)
         if not 200 <= answer.status < 300:
-            raise await self._diagnosed(client, answer, sent)
-        if not answer.whole:
+            raise await self._failure(client, answer, sent)
+        if not answer.complete:
             limit = transport.MAX_REPLY_BYTES // 2**20
             raise Failed(f"the answer is longer than {limit} MiB", again=True)
         return self._reply(answer.text)
@@ -145,8 +148,8 @@ class Endpoint:
         client: "ClientSession",
         method: str,
         path: str,
-        body: bytes | None,
         timeout: float,
+        body: bytes | None = None,
     ) -> Answer:
         """Send one request. Raises Unavailable, Failed or JudgeError when no answer comes."""
         import aiohttp
@@ -154,42 +157,40 @@ class Endpoint:
         sent = monotonic()
         try:
             async with asyncio.timeout(timeout):
-                return await transport.ask(client, method, self.base_url + path, body)
+                return await transport.fetch(client, method, self.base_url + path, body)
         except aiohttp.InvalidURL:  # whose text, like the next one's, may hold a proxy's password
-            what = f"{self.base_url}, or the environment's proxy for it, is not an address"
-            raise Failed(what, again=False) from None
+            cause = f"{self.base_url}, or the environment's proxy for it, is not an address"
+            raise Failed(cause, again=False) from None
         except aiohttp.ClientHttpProxyError as error:
-            text = f"the proxy answers {error.status} {self.shown(error.message)}"
-            raise Unavailable(f"no connection: {text}", sent=sent) from None
+            cause = f"no connection: the proxy answers {error.status} {self.quote(error.message)}"
+            raise Unavailable(cause, sent=sent) from None
         except aiohttp.ClientError as error:
-            nobody = isinstance(error, aiohttp.ClientConnectorError)
-            raise self._unconnected(_root_cause(error), sent, nobody=nobody) from None
+            raise self._unconnected(error, sent) from None
         except TimeoutError:
             raise Silent(f"no answer within {timeout:g} s", sent=sent) from None
         except OSError as error:
-            raise self._unconnected(_root_cause(error), sent) from None
+            raise self._unconnected(error, sent) from None
         except ValueError as error:
-            raise Failed(self.shown(error), again=False) from None
+            raise Failed(self.quote(error), again=False) from None
 
-    def shown(self, text: object) -> str:
+    def quote(self, text: object) -> str:
         """Return a short line of text that came from outside, without the key."""
         line = " ".join(str(text).split())
-        key = self._key_or_none()
-        if key:
+        if key := os.environ.get(self.api_key_env):
             line = line.replace(key, "[key]")
-        return line if len(line) <= _SHOWN else line[: _SHOWN - 1] + "…"
+        return line if len(line) <= _QUOTED_CHARACTERS else line[: _QUOTED_CHARACTERS - 1] + "…"
 
     def _key(self) -> str:
-        key = self._key_or_none()
+        key = os.environ.get(self.api_key_env) or None
         if key is None and self.api_key_env != "OPENAI_API_KEY":
             raise JudgeError(
-                f"The {self.called}'s key is to be in the environment variable {self.api_key_env}, "
-                f"which is not set. Set it, or leave out {self.called.setting('api_key_env')} for "
+                f"The {self.name}'s key should be in the environment variable {self.api_key_env}, "
+                f"which is not set. Set it, or leave out api_key_env for "
                 f"a server without keys."
             )
         if key and not (key.isascii() and key.isprintable()):
             raise JudgeError(
-                f"The {self.called}'s key in the environment variable {self.api_key_env} holds a "
+                f"The {self.name}'s key in the environment variable {self.api_key_env} holds a "
                 f"line break or another character that no header can carry. Set it anew."
             )
         return key or NO_KEY
@@ -201,22 +202,27 @@ class Endpoint:
             "Content-Type": "application/json",
             "User-Agent": "hf-rlhf",
         }
-        for header, variable in ACCOUNT.items():
-            if account := os.environ.get(variable):
-                headers[header] = account
-        return headers
+        accounts = {header: os.environ.get(variable) for header, variable in ACCOUNT.items()}
+        return headers | {header: account for header, account in accounts.items() if account}
 
-    def _key_or_none(self) -> str | None:
-        return os.environ.get(self.api_key_env) or None
+    def _json(self, body: Mapping[str, Any]) -> bytes:
+        fields = {name: value for name, value in body.items() if name != "extra_body"}
+        fields |= body.get("extra_body", {})
+        try:
+            text = json.dumps(fields, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        except (TypeError, ValueError) as error:
+            raise JudgeError(
+                f"The {self.name}'s extra_body cannot be sent as JSON: {error}."
+            ) from None
+        return text.encode("utf-8", "replace")
 
     def _reply(self, text: str) -> Reply:
         """Read the body of a 200 answer; should it quote the key, without it."""
-        key = self._key_or_none()
-        if key:
+        if key := os.environ.get(self.api_key_env):
             text = text.replace(json.dumps(key)[1:-1], "[key]")
         if _is_page(text):
             raise JudgeError(
-                f"The {self.called}'s {self.called.setting('base_url')} {self.base_url} answers "
+                f"The {self.name}'s base_url {self.base_url} answers "
                 f"with a web page, not with an OpenAI-compatible API. It usually ends in /v1."
             )
         try:
@@ -225,8 +231,8 @@ class Endpoint:
             message = choice["message"]
             content = text_of([message])
         except (ValueError, LookupError, TypeError, AttributeError):
-            exists = self.shown(text) or "an empty body"
-            raise Failed(f"the answer is not a chat completion: {exists}", again=True) from None
+            body = self.quote(text) or "an empty body"
+            raise Failed(f"the answer is not a chat completion: {body}", again=True) from None
         thought = message.get("reasoning_content") or message.get("reasoning") or ""
         usage = answer.get("usage") or {}
         return Reply(
@@ -237,58 +243,64 @@ class Endpoint:
             completion_tokens=_count(usage, "completion_tokens"),
         )
 
-    def _unconnected(
-        self, cause: BaseException, sent: float, *, nobody: bool = False
-    ) -> Unavailable | JudgeError:
-        if isinstance(cause, ssl.SSLCertVerificationError):
-            return JudgeError(
-                f"The {self.called}'s server {self.base_url} has a certificate that is not trusted "
-                f"here: {self.shown(cause)}. SSL_CERT_FILE names certificates of your own."
-            )
-        return Unavailable(f"no connection: {self.shown(cause)}", sent=sent, nobody=nobody)
+    def _unconnected(self, error: BaseException, sent: float) -> Unavailable | JudgeError:
+        import aiohttp
 
-    async def _diagnosed(
+        no_listener = isinstance(error, aiohttp.ClientConnectorError)
+        while (cause := error.__cause__ or error.__context__) is not None:
+            error = cause
+        if isinstance(error, ssl.SSLCertVerificationError):
+            return JudgeError(
+                f"The {self.name}'s server {self.base_url} has a certificate that is not trusted "
+                f"here: {self.quote(error)}. SSL_CERT_FILE names certificates of your own."
+            )
+        message = f"no connection: {self.quote(error)}"
+        return Unavailable(message, sent=sent, no_listener=no_listener)
+
+    async def _failure(
         self, client: "ClientSession", answer: Answer, sent: float
     ) -> Failed | JudgeError:
         """Turn an HTTP status into what it means for the run."""
         status, text = answer.status, answer.text
-        cause = f"HTTP {status}: {self.shown(text)}"
+        cause = f"HTTP {status}: {self.quote(text)}"
         busy = status == BUSY
         if status in GONE or (busy and "insufficient_quota" not in text):
-            after = retry_after(answer.headers)
-            return Unavailable(cause, sent=sent, after=after, busy=busy)
-        if status in AGAIN or (status >= 500 and status not in NO_CHAT):
+            wait = _retry_after(answer.headers)
+            return Unavailable(cause, sent=sent, retry_after=wait, busy=busy)
+        if status in TRANSIENT or (status >= 500 and status not in NO_CHAT):
             return Failed(cause, again=True)
-        return await self._refused(client, answer)
+        return await self._refusal(client, answer)
 
-    async def _refused(self, client: "ClientSession", answer: Answer) -> Failed | JudgeError:
-        """Say what a status means that waiting will not change."""
+    async def _refusal(self, client: "ClientSession", answer: Answer) -> Failed | JudgeError:
+        """Explain a status that waiting will not change."""
         status = answer.status
-        message = self.shown(answer.text)
-        where = f"The {self.called} at {self.base_url}"
-        base_url = self.called.setting("base_url")
+        message = self.quote(answer.text)
+        server = f"The {self.name} at {self.base_url}"
         if status == BUSY:
-            return JudgeError(f"{where} has no quota left for this key ({status}: {message}).")
+            return JudgeError(f"{server} has no quota left for this key ({status}: {message}).")
         if status in (401, 403) or (status == 400 and _REFUSES_KEY.search(answer.text)):
             return JudgeError(
-                f"{where} refused the key ({status}: {message}). "
+                f"{server} refused the key ({status}: {message}). "
                 f"Put a valid one in the environment variable {self.api_key_env}."
             )
         if status == 404:
             return JudgeError(
-                f"{where} answered 404 for the model {self.model!r}: {message}. "
+                f"{server} answered 404 for the model {self.model!r}: {message}. "
                 f"{await self._models(client)}"
             )
         if 300 <= status < 400:
-            host = _host(answer.headers.get("location", ""))
+            try:
+                host = urlsplit(answer.headers.get("location", "")).hostname or "another path"
+            except ValueError:
+                host = "a malformed address"
             return JudgeError(
-                f"{where} redirects to {self.shown(host)}, which is not followed. "
-                f"Set {base_url} to where it is served."
+                f"{server} redirects to {self.quote(host)}, which is not followed. "
+                f"Set base_url to where it is served."
             )
         if status in NO_CHAT or _is_page(answer.text):
             return JudgeError(
-                f"{where} takes no chat completions ({status}: {message}): it is no "
-                f"OpenAI-compatible API, or not under this path. {base_url} usually ends in /v1."
+                f"{server} takes no chat completions ({status}: {message}): it is no "
+                f"OpenAI-compatible API, or not under this path. base_url usually ends in /v1."
             )
         hint = ""
         if "response_format" in message or "json_schema" in message:
@@ -296,67 +308,53 @@ class Endpoint:
         return Failed(f"HTTP {status}: {message}{hint}", again=False)
 
     async def _models(self, client: "ClientSession") -> str:
-        """Say which models the server has, nearest names first."""
+        """Return a sentence on which models the server has, nearest names first."""
         try:
-            answer = await self._answer(client, "GET", "/models", None, timeout=5)
+            answer = await self._answer(client, "GET", "/models", timeout=5)
             names = [str(entry["id"]) for entry in json.loads(answer.text)["data"]]
         except (Failed, JudgeError, ValueError, LookupError, TypeError):
-            option = self.called.setting("base_url")
-            return f"It lists no models either; {option} usually ends in /v1."
+            return "It lists no models either; base_url usually ends in /v1."
         near = difflib.get_close_matches(self.model, names, n=3, cutoff=0.4)
         listed = near + [name for name in names if name not in near]
-        return f"It serves: {self.shown(', '.join(listed[:8]))}." if listed else "It serves none."
+        return f"It serves: {self.quote(', '.join(listed[:8]))}." if listed else "It serves none."
 
 
-def checked_url(base_url: str, called: DisplayName = JUDGE) -> str:
+def checked_url(base_url: str, name: str) -> str:
     """Return a base URL without its trailing slash. Raises JudgeError when it must not be used.
 
     Credentials and queries are refused, not cut off: a run file is recorded as it was written.
     """
-    text = f"The {called}'s {called.setting('base_url')}"
+    setting = f"The {name}'s base_url"
+    hint = "is not an address. It should look like http://localhost:8000/v1."
     try:
         parts = urlsplit(base_url.strip())
         host = parts.hostname or ""
         _ = parts.port  # raises for a port that is none
     except ValueError:  # whose text may hold a key
-        raise JudgeError(
-            f"{text} is not an address. It should look like http://localhost:8000/v1."
-        ) from None
+        raise JudgeError(f"{setting} {hint}") from None
     bare = urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
     if parts.scheme not in ("http", "https") or not host:
-        raise JudgeError(
-            f"{text} {bare!r} is not an address. It should look like http://localhost:8000/v1."
-        )
+        raise JudgeError(f"{setting} {bare!r} {hint}")
     if "@" in parts.netloc or parts.query or parts.fragment:
         raise JudgeError(
-            f"{text} {bare} carries a user, a query or a fragment, which would be written to the "
-            f"record. Leave them out; a key goes in an environment variable that "
-            f"{called.setting('api_key_env')} names."
+            f"{setting} {bare} carries a user, a query or a fragment, which would be written to "
+            f"the record. Leave them out; a key goes in an environment variable that "
+            f"api_key_env names."
         )
-    _refuse_forbidden(host, host, called)
+    _refuse_forbidden(host, host, name)
     return bare.rstrip("/")
 
 
-async def _refuse_internal(host: str, called: DisplayName) -> None:
-    """Refuse a name that resolves to such an address, also one to be resolved by a proxy."""
-    try:
-        result = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    except (OSError, UnicodeError):
-        return  # A proxy may know the name; if not, the call itself says so.
-    for *_, address in result:
-        _refuse_forbidden(str(address[0]), host, called)
-
-
-def _refuse_forbidden(address: str, host: str, called: DisplayName) -> None:
+def _refuse_forbidden(address: str, host: str, name: str) -> None:
     if is_forbidden(address):
         raise JudgeError(
-            f"The {called}'s {called.setting('base_url')} names {host}, a link-local or cloud "
+            f"The {name}'s base_url names {host}, a link-local or cloud "
             f"metadata address, where no model is served. Use the server's own name or address."
         )
 
 
-def retry_after(headers: Mapping[str, str]) -> float | None:
-    """Return the seconds that an answer asks to wait, given in seconds or as an HTTP date."""
+def _retry_after(headers: Mapping[str, str]) -> float | None:
+    """Return the seconds to wait, which a server gives in seconds or as an HTTP date."""
     for header, scale in (("retry-after-ms", 1e-3), ("retry-after", 1.0)):
         with contextlib.suppress(TypeError, ValueError):
             seconds = float(headers.get(header, "")) * scale
@@ -367,24 +365,6 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
     return None
 
 
-def _json(body: Mapping[str, Any], called: DisplayName) -> bytes:
-    sent = {name: value for name, value in body.items() if name != "extra_body"}
-    sent |= body.get("extra_body", {})
-    try:
-        text = json.dumps(sent, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    except (TypeError, ValueError) as error:
-        label = f"The {called}'s {called.setting('extra_body')}"
-        raise JudgeError(f"{label} cannot be sent as JSON: {error}.") from None
-    return text.encode("utf-8", "replace")
-
-
-def _host(url: str) -> str:
-    try:
-        return urlsplit(url).hostname or "another path"
-    except ValueError:
-        return "what is no address"
-
-
 def _is_page(text: str) -> bool:
     return text.lstrip()[:1] == "<"
 
@@ -392,9 +372,3 @@ def _is_page(text: str) -> bool:
 def _count(usage: Mapping[str, Any], name: str) -> int:
     value = usage.get(name)
     return value if isinstance(value, int) and value > 0 else 0
-
-
-def _root_cause(error: BaseException) -> BaseException:
-    while (deeper := error.__cause__ or error.__context__) is not None:
-        error = deeper
-    return error

@@ -1,37 +1,18 @@
 """A deterministic judge that compares words: no server, no model, no network.
 
-It answers one question, in three guises: *is this statement written here?*
+It answers one question, in three forms: *is this statement written here?* For `quality` and
+`presence` the statement is the criterion without its reporting phrase ("The response states that
+…"), looked for in the candidate; for `support` it is the candidate, looked for in the context.
 
-* `quality`, `presence`: the statement is the criterion without its reporting phrase ("The response
-  states that …", "Mentions …"), and it is looked for in the candidate.
-* `support`: the statement is the candidate, and it is looked for in the passages of the context.
+Both sides are cut into sentences and those into terms. A statement is found where, close together
+in one sentence, its anchors (numbers, names and its last term, where English puts what is new) and
+enough of its other terms stand, both sides deny or both assert, and names and numbers have the same
+roles. Because everything must stand close together, a bag of the right words earns nothing; because
+text is only ever compared, instructions in it ("score: 1") do nothing.
 
-How. Both sides lose their markup tags, are cut into sentences (a tag or a line break also cuts)
-and then into terms: words without function words, plurals folded, `1,925` read as `1925`. A
-statement is found in a sentence when, within `spread` times as many terms as it has itself,
-
-* its *anchors* stand: every number, every capitalised word, and its last term, where English puts
-  what is new;
-* its coverage, the share of its terms that stand, reaches `full` (score 1.0) or `partial` (0.5);
-* both sides deny or both assert; a denied match scores 0, and so does a question, or a clause
-  with "whether" or "if";
-* names and numbers have the same roles: "Ann hired Bob" is not found in "Bob hired Ann", but in
-  "Bob was hired by Ann", and "over 900" not in "under 900", nor "from Oslo" in "to Oslo".
-
-A compound statement ("Alder was founded in 1925 and is led by Ada") is cut at its conjunctions,
-each part inherits the subject, and the worst part decides. For `quality`, a candidate that also
-gives another value in the same place ("… in 1925. … in 1930.") scores 0: it asserts both.
-
-Because everything must stand close together in one sentence, a bag of the right words earns
-nothing; because text is only ever compared, instructions in it ("score: 1") do nothing.
-
-What it cannot judge: paraphrase, inference, arithmetic, synonyms, number words, tone, structure,
-length. Negation is crude: "not", "never", "it is a myth that" and their like immediately before a
-matched term, or at the end ("…, false as that is"). Roles are compared only where the words are
-otherwise the same. A short list of alternatives in one sentence passes, too. What it
-knows that it cannot judge (a criterion about form, or not in English) gets None, never a number.
-The policy can never bring about a None, neither by what it writes nor by which passages it cites:
-it would be a way to be excused. Where these are not English, only equal words are found in them.
+What it cannot judge, such as form, tone or a criterion that is not in English, gets None, never a
+number. The policy can never bring about a None, neither by its text nor by the passages that it
+cites: it would be a way to be excused. Details and limits: docs/reference/lexical-judge.md.
 """
 
 import math
@@ -82,12 +63,12 @@ _REMARK = re.compile(
 
 @dataclass(frozen=True)
 class Statement:
-    """What is looked for: its terms in order, and the ones that must stand."""
+    """What is looked for: its terms, in order."""
 
     terms: tuple[Term, ...]
     denied: bool = False
     text: str = ""
-    """As it was written, where the form of its verb and the relations of its values are read."""
+    """As it was written, for the form of its verb and the relations of its values."""
 
     @property
     def words(self) -> frozenset[str]:
@@ -105,17 +86,16 @@ class Statement:
 class LexicalJudge:
     """Judge by comparing words: no model, no server, the same verdict every time.
 
-    A stand-in where no model can be asked: it gives no verdict (None) on what it knows that it
-    cannot judge. What it compares, and its limits: docs/reference/lexical-judge.md. Raises
-    JudgeError for settings that cannot work.
+    For use without a model: it gives no verdict (None) where it cannot judge. Method
+    and limits: docs/reference/lexical-judge.md. Raises JudgeError for settings that cannot work.
     """
 
     full: float = 0.9
-    """Share of a statement's terms that must stand for 1.0."""
+    """Share of a statement's terms that must occur for a score of 1.0."""
     partial: float = 0.75
-    """Share of a statement's terms that must stand for 0.5."""
+    """Share of a statement's terms that must occur for a score of 0.5."""
     spread: float = 2.0
-    """Within how many times the statement's own number of terms they must stand together."""
+    """They must occur within a window of this many times the statement's number of terms."""
     _totals: dict[str, float] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -140,27 +120,27 @@ class LexicalJudge:
     def answer(self, question: Question) -> Verdict:
         """Answer one question: 0.0, 0.5, 1.0, or None for what words cannot tell."""
         if question.kind == "support":
-            sought, text, where = question.candidate, question.context, "passages"
+            wanted, text, source = question.candidate, question.context, "passages"
         else:
-            sought, text, where = question.criterion, question.candidate, "answer"
-            if refusal := _unjudgeable(sought):
+            wanted, text, source = question.criterion, question.candidate, "answer"
+            if refusal := _unjudgeable(wanted):
                 return Verdict(None, refusal)
-            sought = _REMARK.sub("", _REPORTING.sub("", sought, count=1))
-            if not _reads_as_english(sought):
+            wanted = _REMARK.sub("", _REPORTING.sub("", wanted, count=1))
+            if not _reads_as_english(wanted):
                 return Verdict(None, "Not judged: the lexical judge reads English only.")
-        statements = _statements(sought)
-        if question.kind == "support" and (not statements or any(map(_asks, _sentences(sought)))):
+        statements = _statements(wanted)
+        if question.kind == "support" and (not statements or any(map(_asks, _sentences(wanted)))):
             return Verdict(0.0, "The claim says nothing.")
         if not statements:
             return Verdict(None, "Not judged: the criterion holds no words to look for.")
         sentences = _sentences(text)
-        scores = [self._found(statement, sentences) for statement in statements]
+        scores = [self._score(statement, sentences) for statement in statements]
         score = min(scores)
         if question.kind == "quality" and score and (rival := _rival(statements, sentences)):
             return Verdict(0.0, f"The answer also says otherwise: {rival!r}.")
         worst = " ".join(term.text for term in statements[scores.index(score)].terms)
         verb = {0.0: "not found", 0.5: "partly found"}.get(score, "found")
-        return Verdict(score, f"'{worst}' was {verb} in the {where}.")
+        return Verdict(score, f"'{worst}' was {verb} in the {source}.")
 
     def describe(self) -> Mapping[str, Any]:
         """Return the method and its thresholds."""
@@ -179,13 +159,13 @@ class LexicalJudge:
         return dict(self._totals)
 
     async def ping(self) -> str:
-        """Say that it is there."""
+        """Report that it is there."""
         return "The lexical judge is built in: no server, no model."
 
-    def _found(self, statement: Statement, sentences: Sequence[str]) -> float:
-        return max((self._found_in(statement, sentence) for sentence in sentences), default=0.0)
+    def _score(self, statement: Statement, sentences: Sequence[str]) -> float:
+        return max((self._score_in(statement, sentence) for sentence in sentences), default=0.0)
 
-    def _found_in(self, statement: Statement, sentence: str) -> float:
+    def _score_in(self, statement: Statement, sentence: str) -> float:
         """Score the best stretch of the sentence that holds the statement's anchors."""
         if _asks(sentence):
             return 0.0
@@ -214,7 +194,7 @@ class LexicalJudge:
 
 
 def _unjudgeable(criterion: str) -> str:
-    """Say why this criterion is not about what a text states, or return nothing."""
+    """Return why this criterion is not about what a text states, or an empty text."""
     terms, _ = read_terms(criterion)
     has_name = any(term.is_number or term.is_name for term in terms[1:])
     if _REPORTING.match(criterion) or (has_name and not _ABOUT_THE_TEXT.match(criterion)):
@@ -223,7 +203,7 @@ def _unjudgeable(criterion: str) -> str:
 
 
 def _reads_as_english(text: str) -> bool:
-    """Tell whether letters are Latin and, in eight words or more, some are function words."""
+    """Return whether letters are Latin and, of eight words or more, one is a function word."""
     if not _is_latin(text):
         return False
     words = re.findall(r"[^\W\d_]+", text.casefold())

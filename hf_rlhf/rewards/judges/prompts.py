@@ -1,4 +1,4 @@
-"""Every word that a language-model judge is told, and the hash of them that goes on the card.
+"""The prompts of a language-model judge, and the hash of them that goes on the card.
 
 Scale: 0, 1 or 2, as in dr-tulu and open-instruct, read as 0, 0.5 and 1. Few levels, because a
 judge model repeats a coarse grade more reliably than a fine one, and any other number is an error.
@@ -88,26 +88,27 @@ def messages_for(question: Question) -> list[dict[str, str]]:
     """Return the chat messages that ask `question`; equal questions give equal messages."""
     code = _code(question)
     blocks = [("criterion", question.criterion), ("context", question.context)]
-    displayed = [(name, text) for name, text in blocks if text] + [
-        ("candidate", question.candidate)
+    blocks = [(name, text) for name, text in blocks if text]
+    fenced = [
+        f"<{name}-{code}>\n{escaped(text)}\n</{name}-{code}>"
+        for name, text in [*blocks, ("candidate", question.candidate)]
     ]
-    fenced = [f"<{name}-{code}>\n{escaped(text)}\n</{name}-{code}>" for name, text in displayed]
     user = "\n\n".join([TASKS[question.kind], *fenced, CLOSING])
     return [{"role": "system", "content": SYSTEM}, {"role": "user", "content": user}]
 
 
 def escaped(text: str) -> str:
-    """Escape what could pass for one of our block tags or for a chat template's control token.
+    """Escape text that looks like one of our block tags or a chat template's control token.
 
     Lone surrogates, which a tokenizer's broken bytes may leave behind, cannot be sent and become
     question marks.
     """
     sendable = text.encode("utf-8", "replace").decode("utf-8")
-    return _FORGED.sub(lambda result: _ESCAPED[result.group()], sendable)
+    return _FORGED.sub(lambda match: _ESCAPED[match.group()], sendable)
 
 
 def prompt_sha256() -> str:
-    """Return the hash of every fixed word that a judge is told."""
+    """Return the hash of everything in the prompts that does not depend on the question."""
     parts = [SYSTEM, *(f"{kind}\n{text}" for kind, text in sorted(TASKS.items())), CLOSING, REPAIR]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 

@@ -1,8 +1,8 @@
-"""Caps on the calls of one run to one server.
+"""Limits on the calls of one run to one server.
 
-Several rewards share a judge, and trainers call it from several threads and event loops, so a cap
+Several rewards share a judge, and trainers call it from several threads and event loops, so a limit
 holds for the whole process. The processes of a launch each take an equal share of it. Runs do not
-see each other: where several use one server, divide its caps among them.
+see each other: where several use one server, divide its limits among them.
 """
 
 import asyncio
@@ -19,11 +19,12 @@ from hf_rlhf.distributed import processes
 from hf_rlhf.errors import JudgeError
 
 _SHORTEST_WAIT, _LONGEST_WAIT = 0.005, 0.05
+_MINUTE_S = 60.0
 
 
 @dataclass
 class Booking:
-    """A permitted call. Set `tokens` to what it really used, once that is known."""
+    """A permitted call. Set `tokens` to the tokens that it used, once the server has sent them."""
 
     tokens: int
     at: float = field(default_factory=time.monotonic)
@@ -31,26 +32,23 @@ class Booking:
 
 @dataclass(frozen=True)
 class Limits:
-    """The caps on one server, of all processes together; None for a rate is no cap.
+    """The limits on one server, for all processes together; None for a rate is no limit.
 
-    Raises JudgeError for a cap below the number of processes, of which none could have a share.
+    Raises JudgeError for a limit below the number of processes, of which none could have a share.
     """
 
     server: str
-    """What the caps are about; equal strings share them."""
-    concurrency: int
+    """Equal strings share their limits."""
+    max_concurrency: int
     requests_per_minute: int | None = None
     tokens_per_minute: int | None = None
-    minute: float = 60.0
-    """Seconds in the window over which rates hold."""
 
     def __post_init__(self) -> None:
-        for name in ("concurrency", "requests_per_minute", "tokens_per_minute"):
-            cap = getattr(self, name)
-            if cap is not None and cap < processes():
-                setting = "max_concurrency" if name == "concurrency" else name
+        for name in ("max_concurrency", "requests_per_minute", "tokens_per_minute"):
+            limit = getattr(self, name)
+            if limit is not None and limit < processes():
                 raise JudgeError(
-                    f"`{setting}` of {self.server} is {cap}, for {processes()} processes "
+                    f"`{name}` of {self.server} is {limit}, for {processes()} processes "
                     f"together: less than one each. Set it to at least {processes()}, or launch "
                     "fewer processes."
                 )
@@ -59,13 +57,11 @@ class Limits:
     async def call(self, tokens: int) -> AsyncIterator[Booking]:
         """Wait for permission to make one call of about `tokens` tokens, and hold it."""
         calls = _CALLS.setdefault(self.server, _Calls())
-        wait = _SHORTEST_WAIT
-        while not calls.start(self.concurrency // processes()):
-            await asyncio.sleep(wait * random.uniform(0.5, 1.0))
-            wait = min(2 * wait, _LONGEST_WAIT)
+        poll = _SHORTEST_WAIT
+        while isinstance(booking := calls.start(self, tokens), float):
+            await asyncio.sleep(max(booking, poll * random.uniform(0.5, 1.0)))
+            poll = min(2 * poll, _LONGEST_WAIT)
         try:
-            while isinstance(booking := calls.book(self, tokens), float):
-                await asyncio.sleep(booking)
             yield booking
         finally:
             calls.end()
@@ -79,31 +75,29 @@ class _Calls:
         self._under_way = 0
         self._recent: deque[Booking] = deque()
 
-    def start(self, most: int) -> bool:
-        """Count a call as under way, if fewer than `most` are."""
+    def start(self, limits: Limits, tokens: int) -> Booking | float:
+        """Enter a call if the limits allow it, else return for how many seconds to wait at least.
+
+        That is 0 where a call under way has to end first, which may happen at any time.
+        """
         with self._lock:
-            allowed = self._under_way < most
-            self._under_way += allowed
-            return allowed
+            if self._under_way >= limits.max_concurrency // processes():
+                return 0.0
+            booking = Booking(tokens)
+            while self._recent and self._recent[0].at <= booking.at - _MINUTE_S:
+                self._recent.popleft()
+            # A call larger than the limit on tokens goes alone, instead of never.
+            if self._recent and not self._allows(limits, tokens):
+                return self._recent[0].at + _MINUTE_S - booking.at
+            if limits.requests_per_minute is not None or limits.tokens_per_minute is not None:
+                self._recent.append(booking)
+            self._under_way += 1
+            return booking
 
     def end(self) -> None:
         """Count a call as done."""
         with self._lock:
             self._under_way -= 1
-
-    def book(self, limits: Limits, tokens: int) -> Booking | float:
-        """Enter a call if the rates allow it, else return for how many seconds to wait."""
-        with self._lock:
-            booking = Booking(tokens)
-            while self._recent and self._recent[0].at <= booking.at - limits.minute:
-                self._recent.popleft()
-            # A call larger than the cap on tokens goes alone, instead of never.
-            if self._recent and not self._allows(limits, tokens):
-                rest = self._recent[0].at + limits.minute - booking.at
-                return float(max(_SHORTEST_WAIT, rest))
-            if limits.requests_per_minute is not None or limits.tokens_per_minute is not None:
-                self._recent.append(booking)
-            return booking
 
     def _allows(self, limits: Limits, tokens: int) -> bool:
         requests, budget = limits.requests_per_minute, limits.tokens_per_minute

@@ -1,4 +1,4 @@
-"""How the lexical judge reads words: as terms, with what is denied, related and in which role."""
+"""The terms of a text for the lexical judge: words and numbers, denials, relations and roles."""
 
 import re
 import unicodedata
@@ -41,7 +41,7 @@ _GENITIVE = re.compile(r"['’]s\b")
 
 @dataclass(frozen=True)
 class Term:
-    """One word or number: as it is compared, and what kind of thing it is."""
+    """One word or number, as it is compared."""
 
     text: str
     is_number: bool = False
@@ -75,7 +75,7 @@ def read_terms(text: str, denies: frozenset[str] | None = None) -> tuple[tuple[T
 
 
 def only_denies(text: str) -> bool:
-    """Whether a text says nothing but that something is not so: "False.", "That is not true."."""
+    """Whether a text only denies: "False.", "That is not true."."""
     words = [token.casefold() for token in _tokens(text)]
     return any(word in NEGATORS for word in words) and all(
         word in NEGATORS or word in STOPWORDS for word in words
@@ -89,7 +89,7 @@ def _tokens(text: str) -> list[str]:
 
 @dataclass(frozen=True)
 class _Form:
-    """What else of a text tells who does what: its relations, and what turns its order round."""
+    """The form of a text that shows who does what: its relations, and what reverses its order."""
 
     relations: frozenset[tuple[str, str]]
     """Values with what stands before them: ("900", "over"), ("oslo", "from")."""
@@ -121,10 +121,10 @@ def is_opposed(text: str, sentence: str) -> bool:
 
 
 def is_swapped(terms: Sequence[Term], text: str, stretch: Sequence[Term], sentence: str) -> bool:
-    """Whether names, or numbers, have each other's roles in two texts that else say the same.
+    """Whether names, or numbers, have each other's roles in two texts that are otherwise equal.
 
     `terms` were read from `text`, `stretch` from a part of `sentence`. The passive ("by") and the
-    genitive ("'s") turn the order round; "from" and "to" tell roles whatever the order. A word is
+    genitive ("'s") reverse the order; "from" and "to" show roles whatever the order. A word is
     a name if either text writes it with a capital.
     """
     here, there = _form(text), _form(sentence)
@@ -136,11 +136,11 @@ def is_swapped(terms: Sequence[Term], text: str, stretch: Sequence[Term], senten
     if [kind for kind, _ in ours] != [kind for kind, _ in theirs]:
         return False
     passive = here.passive != there.passive
-    for wanted_kind in ("name", "number"):
-        left = [values for kind, values in ours if kind == wanted_kind]
-        right = [values for kind, values in theirs if kind == wanted_kind]
+    for role_kind in ("name", "number"):
+        left = [values for kind, values in ours if kind == role_kind]
+        right = [values for kind, values in theirs if kind == role_kind]
         if sorted(left) == sorted(right) and left != right:
-            return wanted_kind == "number" or passive == (here.genitive != there.genitive)
+            return role_kind == "number" or passive == (here.genitive != there.genitive)
     return passive and sum(kind == "name" for kind, _ in ours) == 2
 
 
@@ -149,12 +149,12 @@ def _roles(
 ) -> list[tuple[str, tuple[str, ...]]]:
     """Return each term once: names and numbers by role, those joined in one, others as they are."""
     roles: list[tuple[str, tuple[str, ...]]] = []
-    visited: set[str] = set(settled)
+    done = set(settled)
     for term in terms:
         text = term.text
-        if text in visited:
+        if text in done:
             continue
-        visited.add(text)
+        done.add(text)
         kind = "number" if term.is_number else "name" if text in names else text
         if term.is_joined and roles and roles[-1][0] == kind:
             roles[-1] = (kind, tuple(sorted((*roles[-1][1], text))))

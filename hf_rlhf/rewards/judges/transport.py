@@ -30,22 +30,22 @@ _IDLE_S = 4.0
 
 @dataclass(frozen=True)
 class Answer:
-    """What a server said, whatever its status."""
+    """What a server answered, whatever its status."""
 
     status: int
     headers: Mapping[str, str]
-    """By names in letters of either case."""
+    """By case-insensitive names."""
     text: str
-    whole: bool
+    complete: bool
     """False: the body is longer than MAX_REPLY_BYTES, and `text` is its beginning."""
 
 
 def session(url: str, headers: Mapping[str, str], check: Callable[[str], None]) -> "ClientSession":
     """Return a session for `url` in the running event loop; `headers` go with each request.
 
-    It keeps as many connections as there are requests, no cookies, and has no time limit. Each
-    address that the host's name resolves to is given to `check`, which may raise, before anything
-    connects to it; behind a proxy it is the proxy that resolves the name.
+    It keeps as many connections as there are requests, no cookies, and has no time limit. `check`
+    is called with each address that the host's name resolves to before anything connects to it,
+    and may raise; behind a proxy it is the proxy that resolves the name.
     Raises JudgeError for a proxy or certificates that cannot be used.
     """
     import aiohttp
@@ -70,27 +70,27 @@ def session(url: str, headers: Mapping[str, str], check: Callable[[str], None]) 
 
 
 def _resolver(check: Callable[[str], None]) -> "ThreadedResolver":
-    """Return the system's resolver, whatever else is installed; addresses go to `check` first."""
+    """Return the system's resolver, whatever else is installed; it calls `check` on addresses."""
     import aiohttp
 
     class Checked(aiohttp.ThreadedResolver):
-        """What it returns is what is connected to, so that a name cannot change in between."""
+        """Returns what is then connected to, so that a name cannot change in between."""
 
         async def resolve(
             self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
         ) -> "list[ResolveResult]":
-            result = await super().resolve(host, port, family)
-            for item in result:
-                check(item["host"])
-            return result
+            addresses = await super().resolve(host, port, family)
+            for address in addresses:
+                check(address["host"])
+            return addresses
 
     return Checked()
 
 
-async def ask(client: "ClientSession", method: str, url: str, body: bytes | None = None) -> Answer:
+async def fetch(client: "ClientSession", method: str, url: str, body: bytes | None) -> Answer:
     """Send one request and read the answer. A redirect is an answer.
 
-    Raises aiohttp.ClientError, OSError, or ValueError for an address that cannot be asked.
+    Raises aiohttp.ClientError, OSError, or ValueError for an address that cannot be used.
     """
     async with client.request(method, url, data=body, allow_redirects=False) as response:
         read = bytearray()
@@ -98,9 +98,13 @@ async def ask(client: "ClientSession", method: str, url: str, body: bytes | None
             read += chunk
             if len(read) > MAX_REPLY_BYTES:
                 break
-        whole = len(read) <= MAX_REPLY_BYTES
-        text = _decoded(bytes(read[:MAX_REPLY_BYTES]), response.charset)
-        return Answer(response.status, response.headers, text, whole)
+        complete = len(read) <= MAX_REPLY_BYTES
+        content = bytes(read[:MAX_REPLY_BYTES])
+        try:
+            text = content.decode(response.charset or "utf-8", "replace")
+        except LookupError:
+            text = content.decode("utf-8", "replace")
+        return Answer(response.status, response.headers, text, complete)
 
 
 def environment_proxy(url: str) -> str | None:
@@ -113,8 +117,8 @@ def environment_proxy(url: str) -> str | None:
     names = getproxies()
     parts = urlsplit(url)
     proxy = names.get(parts.scheme) or names.get("all")
-    spared = names.get("no", "").lower().split(",")
-    if not proxy or _is_loopback(parts) or any(_names(entry.strip(), parts) for entry in spared):
+    exempt = names.get("no", "").lower().split(",")
+    if not proxy or _is_loopback(parts) or any(_matches(entry.strip(), parts) for entry in exempt):
         return None
     proxy = proxy if "://" in proxy else f"http://{proxy}"
     scheme = urlsplit(proxy).scheme
@@ -132,8 +136,8 @@ def _is_loopback(parts: SplitResult) -> bool:
     return parts.hostname == "localhost"
 
 
-def _names(entry: str, parts: SplitResult) -> bool:
-    """Say whether an entry of NO_PROXY, in small letters, names the host of an address."""
+def _matches(entry: str, parts: SplitResult) -> bool:
+    """Return whether an entry of NO_PROXY, in lower case, names the host of an address."""
     scheme, _, network = entry.rpartition("://")
     host = parts.hostname or ""
     if entry == "*" or scheme not in ("", "all", parts.scheme):
@@ -152,7 +156,7 @@ def _names(entry: str, parts: SplitResult) -> bool:
 
 
 @cache
-def _trusted(*where: str | None) -> ssl.SSLContext:
+def _trusted(*paths: str | None) -> ssl.SSLContext:
     """Return whom TLS trusts here. Made once: to load the certificates takes 50 ms."""
     try:
         import httpx2 as httpx
@@ -163,14 +167,7 @@ def _trusted(*where: str | None) -> ssl.SSLContext:
     except OSError as error:
         raise JudgeError(
             f"The certificates that SSL_CERT_FILE or SSL_CERT_DIR names "
-            f"({', '.join(filter(None, where))}) cannot be read: {error}."
+            f"({', '.join(filter(None, paths))}) cannot be read: {error}."
         ) from None
     context.set_alpn_protocols(["http/1.1"])
     return context
-
-
-def _decoded(body: bytes, charset: str | None) -> str:
-    try:
-        return body.decode(charset or "utf-8", "replace")
-    except LookupError:
-        return body.decode("utf-8", "replace")

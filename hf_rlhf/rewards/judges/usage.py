@@ -1,4 +1,7 @@
-"""What a judge counts while it works, and the point at which it has failed too often."""
+"""What a client counts while it works, and the point at which a judge has failed too often.
+
+A pickled copy starts from nothing: what it counts happens in another process.
+"""
 
 import threading
 from collections import defaultdict, deque
@@ -9,31 +12,20 @@ from hf_rlhf.contracts import Question, Verdict
 from hf_rlhf.errors import JudgeError
 
 TOTALS = (
-    "calls",
-    "cached",
-    "failed",
-    "requests",
-    "prompt_tokens",
-    "completion_tokens",
-    "cost",
-    "seconds",
+    *("calls", "cached", "failed", "requests"),
+    *("prompt_tokens", "completion_tokens", "cost", "seconds"),
 )
 
 
 class UsageCounter:
-    """Running totals and, per label, whether each of the last questions failed. Thread-safe.
+    """Running totals. Thread-safe."""
 
-    A pickled copy starts from nothing: what it counts happens in another process.
-    """
-
-    def __init__(self, window: int) -> None:
+    def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._window = window
         self._totals = dict.fromkeys(TOTALS, 0.0)
-        self._failures: dict[str, deque[bool]] = defaultdict(lambda: deque(maxlen=window))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return UsageCounter, (self._window,)
+        return UsageCounter, ()
 
     def add(self, **amounts: float) -> None:
         """Add to the totals."""
@@ -46,27 +38,34 @@ class UsageCounter:
         with self._lock:
             return dict(self._totals)
 
-    def check(
-        self, questions: Sequence[Question], verdicts: Sequence[Verdict], max_failure_rate: float
-    ) -> None:
+
+class FailureWindow:
+    """Per label, whether each of the last `size` questions failed. Thread-safe."""
+
+    def __init__(self, size: int, max_rate: float) -> None:
+        self.size, self.max_rate = size, max_rate
+        self._lock = threading.Lock()
+        self._failed: dict[str, deque[bool]] = defaultdict(lambda: deque(maxlen=size))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return FailureWindow, (self.size, self.max_rate)
+
+    def add(self, questions: Sequence[Question], verdicts: Sequence[Verdict]) -> None:
         """Note what failed. Raises JudgeError when a label's full window fails too often."""
         with self._lock:
             for question, verdict in zip(questions, verdicts, strict=True):
-                self._failures[question.label].append(verdict.score is None)
+                self._failed[question.label].append(verdict.score is None)
             rates = {
-                label: sum(failed) / self._window
-                for label, failed in self._failures.items()
-                if len(failed) == self._window
+                label: sum(failed) / self.size
+                for label, failed in self._failed.items()
+                if len(failed) == self.size
             }
         for label, rate in rates.items():
-            if rate > max_failure_rate:
-                causes = [
-                    verdict.reason
-                    for question, verdict in zip(questions, verdicts, strict=True)
-                    if question.label == label and verdict.score is None
-                ]
+            if rate > self.max_rate:
+                pairs = zip(questions, verdicts, strict=True)
+                causes = [v.reason for q, v in pairs if q.label == label and v.score is None]
                 last = f" The last cause: {causes[-1]}" if causes else ""
                 raise JudgeError(
-                    f"The judge failed on {rate:.0%} of the last {self._window} questions of "
-                    f"{label!r}, more than max_failure_rate {max_failure_rate:.0%}.{last}"
+                    f"The judge failed on {rate:.0%} of the last {self.size} questions of "
+                    f"{label!r}, more than max_failure_rate {self.max_rate:.0%}.{last}"
                 )

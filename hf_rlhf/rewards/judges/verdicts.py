@@ -1,4 +1,4 @@
-"""A judge model's reply, read strictly: a grade on the scale, or the reason why it is none.
+"""A judge model's reply, parsed strictly: a grade on the scale, or the reason why it is none.
 
 Nothing is guessed. A reply that does not hold a verdict is a failure of the judge, and a failure
 is never a score of the candidate.
@@ -16,7 +16,7 @@ _ASIDE = re.compile(r"\{(?![^{}]*score)[^{}\"]*\}", re.IGNORECASE)
 
 
 class Malformed(Exception):
-    """The reply holds no verdict; the message says why, in words fit to send back."""
+    """The reply holds no verdict; the message is the cause, in words fit to send back."""
 
 
 def read_verdict(reply: str) -> tuple[float, str]:
@@ -39,16 +39,11 @@ def read_verdict(reply: str) -> tuple[float, str]:
 
 
 def _grade(score: Any) -> int:
-    # A bool is an int to Python: `true` would be read as a grade of 1.
-    if isinstance(score, bool) or not isinstance(score, int | float) or score != score:
-        raise Malformed(f"'score' is {_shown(score)}, not an integer from 0 to {LEVELS}.")
-    if score not in range(LEVELS + 1):
-        raise Malformed(f"'score' is {_shown(score)}, not an integer from 0 to {LEVELS}.")
+    # A bool is an int to Python: `true` would be read as a grade of 1. NaN is in no range.
+    number = isinstance(score, int | float) and not isinstance(score, bool)
+    if not number or score not in range(LEVELS + 1):
+        raise Malformed(f"'score' is {repr(score)[:40]}, not an integer from 0 to {LEVELS}.")
     return int(score)
-
-
-def _shown(score: Any) -> str:
-    return repr(score)[:40]
 
 
 def _without_thinking(reply: str) -> str:
@@ -61,8 +56,8 @@ def _without_thinking(reply: str) -> str:
 def _only_object(text: str) -> dict[str, Any]:
     """Return the one JSON object, beside which no other may stand, whole or begun.
 
-    A judge that quotes the candidate's own verdict, before or after its own or inside a broken
-    object, must not be read as having given that verdict.
+    A judge that quotes a verdict of the candidate's, before or after its own or inside a broken
+    object, has not given that verdict.
     """
     begin = text.find("{")
     while begin >= 0 and (aside := _ASIDE.match(text, begin)):
@@ -70,16 +65,16 @@ def _only_object(text: str) -> dict[str, Any]:
     if begin < 0:
         raise Malformed("it holds no JSON object.")
     try:
-        result, end = json.JSONDecoder(object_pairs_hook=_no_repeats).raw_decode(text, begin)
+        verdict, end = json.JSONDecoder(object_pairs_hook=_no_repeats).raw_decode(text, begin)
     except (ValueError, RecursionError):
         raise Malformed("its JSON object is not complete or not valid JSON.") from None
     if _BRACE.search(_ASIDE.sub("", text[:begin]) + text[end:]):
         raise Malformed("it holds more than one JSON object, or a brace outside of it.")
-    return dict(result)
+    return dict(verdict)
 
 
 def _no_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     keys = dict(pairs)
     if len(keys) != len(pairs):
-        raise ValueError("a key is given twice")
+        raise ValueError("a key occurs twice")
     return keys

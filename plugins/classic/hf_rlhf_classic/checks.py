@@ -117,3 +117,13 @@ def splits(run: Run) -> Iterator[tuple[str, Any]]:
     spec = run.spec.evaluation
     if spec is not None and spec.split != "train" and spec.split in run.dataset:
         yield spec.split, held_out_rows(run)
+
+
+def fixed_reference(run: Run) -> Iterator[Problem]:
+    """Yield that log-probabilities of the reference are computed once, and the reference moves."""
+    if run.training.sync_ref_model and run.training.precompute_ref_log_probs:
+        yield Problem(
+            "precompute_ref_log_probs",
+            "is for a fixed reference, and `sync_ref_model` moves it.",
+            "Use one of the two.",
+        )

@@ -24,24 +24,12 @@ class GroupConfig(PromptsPerStep, GRPOConfig):  # type: ignore[misc]
     """TRL's `GRPOConfig`, in which the global batch can be said in prompts."""
 
 
-class GroupTrainer(Trainer, GRPOTrainer):  # type: ignore[misc]
-    """GRPO (Shao et al. 2024) under the run's composed reward: `--plugin grpo`.
+class GroupSampling(Trainer):
+    """What trainers share that sample a group of completions for each prompt."""
 
-    Advantages are rewards standardised within the completions of one prompt; a group whose rewards
-    are all the same teaches nothing, and their share is logged and reported. KL to where training
-    starts (the base, or the adapter that is continued) is the k3 estimator in the loss, times
-    `beta`.
-    """
-
-    Config = GroupConfig
-    default_run = "tiny"
     columns = frozenset({"prompt"})
-    method = Method(
-        "GRPO",
-        tags=("trl", "grpo"),
-        citations=("Shao et al. 2024, DeepSeekMath, arXiv:2402.03300",),
-        summary="KL to the starting weights is the k3 estimator in the loss, times `beta`.",
-    )
+    args: Any
+    """TRL's, as all else that `from_run` needs."""
 
     @classmethod
     def preflight(cls, run: Run) -> Iterable[Problem]:
@@ -51,7 +39,8 @@ class GroupTrainer(Trainer, GRPOTrainer):  # type: ignore[misc]
     @classmethod
     def from_run(cls, run: Run) -> Self:
         """Build the trainer that `run` describes; this is where the weights are loaded."""
-        return cls(
+        build: Any = cls
+        trainer: Self = build(
             **policy_arguments(run),
             reward_funcs=[run.reward],
             args=run.training,
@@ -59,6 +48,7 @@ class GroupTrainer(Trainer, GRPOTrainer):  # type: ignore[misc]
             processing_class=run.tokenizer,
             callbacks=[*run.callbacks, TellFlatGroups()],
         )
+        return trainer
 
     def report(self) -> Mapping[str, Any]:
         """Return the share of groups that taught nothing, at the start, in all, and at the end."""
@@ -78,6 +68,25 @@ class GroupTrainer(Trainer, GRPOTrainer):  # type: ignore[misc]
         super().save_model(output_dir, _internal_call)
         if self.args.should_save:
             drop_reference(output_dir or self.args.output_dir)
+
+
+class GroupTrainer(GroupSampling, GRPOTrainer):  # type: ignore[misc]
+    """GRPO (Shao et al. 2024) under the run's composed reward: `--plugin grpo`.
+
+    Advantages are rewards standardised within the completions of one prompt; a group whose rewards
+    are all the same teaches nothing, and their share is logged and reported. KL to where training
+    starts (the base, or the adapter that is continued) is the k3 estimator in the loss, times
+    `beta`.
+    """
+
+    Config = GroupConfig
+    default_run = "tiny"
+    method = Method(
+        "GRPO",
+        tags=("trl", "grpo"),
+        citations=("Shao et al. 2024, DeepSeekMath, arXiv:2402.03300",),
+        summary="KL to the starting weights is the k3 estimator in the loss, times `beta`.",
+    )
 
 
 class TellFlatGroups(TrainerCallback):  # type: ignore[misc]

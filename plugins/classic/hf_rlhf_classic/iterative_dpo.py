@@ -18,16 +18,15 @@ from trl import DPOTrainer
 from trl.trainer.utils import use_adapter
 
 from hf_rlhf import Method, Trainer
-from hf_rlhf.cards import settings_line
 from hf_rlhf.distributed import distributed_type
 from hf_rlhf.errors import Problem
+from hf_rlhf.formatting import settings_line
 from hf_rlhf.models import policy_arguments, prompt_lengths
 from hf_rlhf.runs import Run
 from hf_rlhf_classic.dpo import loss_problems
 from hf_rlhf_classic.iterative_dpo_config import REFUSED, IterativeDPOConfig
 from hf_rlhf_classic.iterative_dpo_measures import tables
-from hf_rlhf_classic.iterative_dpo_rounds import Rounds, as_row, held_out_split
-from hf_rlhf_classic.iterative_dpo_store import Store
+from hf_rlhf_classic.iterative_dpo_rounds import Rounds, held_out_split
 from hf_rlhf_classic.preference_buffer import Pair
 from hf_rlhf_classic.tokens_seen import TokensSeen
 
@@ -36,11 +35,11 @@ _REF = "ref"
 
 
 _ID_AND_TEXT, _BESIDE_TOKENS = 14, 200
-"""Bytes of JSON: of a token, as its number and as text, and of what else is kept of an answer."""
+"""Bytes of JSON: of a token, as its number and as text; and of an answer's other values."""
 
 
 class IterativeDPOTrainer(Trainer, DPOTrainer):  # type: ignore[misc]
-    """DPO (Rafailov et al. 2023) on pairs that the policy makes itself: `--plugin iterative_dpo`.
+    """DPO (Rafailov et al. 2023) on pairs sampled from the policy: `--plugin iterative_dpo`.
 
     Each iteration is one epoch of TRL's trainer, whose rows are made when it begins. One optimizer
     and one learning-rate schedule span the whole run. The reference's log-probabilities of an
@@ -68,7 +67,7 @@ class IterativeDPOTrainer(Trainer, DPOTrainer):  # type: ignore[misc]
 
     @classmethod
     def preflight(cls, run: Run) -> Iterator[Problem]:
-        """Yield what would stop the run at its first iteration, or change it unsaid."""
+        """Yield what would stop the run at its first iteration, or change it silently."""
         yield from loss_problems(run)
         yield from _fits(run)
         yield from _lengths(run)
@@ -121,10 +120,9 @@ class IterativeDPOTrainer(Trainer, DPOTrainer):  # type: ignore[misc]
     def train(self, resume_from_checkpoint: str | bool | None = None, **kwargs: Any) -> Any:
         """Train to the end, from a checkpoint of this run folder or of another if one is given."""
         if isinstance(resume_from_checkpoint, (str, Path)):
-            theirs = Path(resume_from_checkpoint).resolve().parents[1] / "iterations"
-            ours: Store = self.rounds.store
-            if self.is_world_process_zero() and theirs != ours.folder.resolve():
-                ours.adopt(theirs)
+            folder = Path(resume_from_checkpoint).resolve().parents[1] / "iterations"
+            if self.is_world_process_zero() and folder != self.rounds.folder.resolve():
+                self.rounds.copy_missing(folder)
             broadcast_object_list([None])  # the others wait
         return super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
 
@@ -133,14 +131,14 @@ class IterativeDPOTrainer(Trainer, DPOTrainer):  # type: ignore[misc]
         return tables(self.state.log_history)
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        """Write the policy alone: TRL's copy of the adapter it began with is made again."""
+        """Write the policy, without TRL's copy of the initial adapter."""
         super().save_model(output_dir, _internal_call=_internal_call)
         if self.args.should_save:
             shutil.rmtree(Path(output_dir or self.args.output_dir) / _REF, ignore_errors=True)
 
     @contextmanager
     def initial_policy(self) -> Iterator[Any]:
-        """Give the policy that the run began with, to be called within."""
+        """Yield the policy that the run began with."""
         if self.ref_model is not None:
             yield self.accelerator.unwrap_model(self.ref_model)
             return
@@ -150,7 +148,7 @@ class IterativeDPOTrainer(Trainer, DPOTrainer):  # type: ignore[misc]
 
     def reference_logps(self, pairs: Sequence[Pair]) -> list[list[float]]:
         """Return the reference's log-probability of each pair's chosen and rejected completion."""
-        batch = self.data_collator([as_row(pair) for pair in pairs])
+        batch = self.data_collator([pair.as_row() for pair in pairs])
         inputs = {name: value.to(self.args.device) for name, value in batch.items()}
         chosen, rejected = self._frozen_logps(inputs)
         return torch.stack([chosen, rejected], dim=1).tolist()

@@ -1,4 +1,4 @@
-"""The settings of iterative DPO: TRL's `DPOConfig`, and what an iteration is made of."""
+"""The settings of iterative DPO: TRL's `DPOConfig` and those of an iteration."""
 
 import math
 from collections.abc import Iterator
@@ -11,8 +11,8 @@ from hf_rlhf.distributed import processes
 from hf_rlhf_classic.preference_buffer import most_pairs
 
 
-def _setting(default: Any, words: str) -> Any:
-    return field(default=default, metadata={"help": words})
+def _setting(default: Any, help: str) -> Any:
+    return field(default=default, metadata={"help": help})
 
 
 _OUT = "Leave it out."
@@ -38,7 +38,12 @@ REFUSED = {
     ),
     "dataloader_persistent_workers": ("does not go with pairs that change.", _OUT),
 }
-"""Settings of DPOConfig that mean nothing here, or would be passed over, and what to do."""
+"""Settings of DPOConfig that have no meaning or effect here, why, and what to do instead."""
+
+_LEAST = {
+    **dict.fromkeys(("iterations", "prompts_per_iteration", "max_completion_length"), 1),
+    **{"completions_per_prompt": 2, "measured_prompts": 0, "margin": 0},
+}
 
 
 @dataclass
@@ -81,31 +86,15 @@ class IterativeDPOConfig(DPOConfig):  # type: ignore[misc]
     )
 
     def __post_init__(self) -> None:
-        if wrong := list(self._wrong()):
-            raise ValueError(" ".join(wrong))
+        if problems := list(self._problems()):
+            raise ValueError(" ".join(problems))
         self._plan_steps()
         super().__post_init__()
 
-    def _wrong(self) -> Iterator[str]:
-        least = {
-            **dict.fromkeys(("iterations", "prompts_per_iteration", "max_completion_length"), 1),
-            **{"completions_per_prompt": 2, "measured_prompts": 0},
-        }
-        for name, low in least.items():
-            if getattr(self, name) < low:
-                yield f"{name} is {getattr(self, name)}, at least {low} is needed."
-        known = {
-            "pairs": ("best_worst", "all"),
-            "buffer": ("current", "rolling2", "full"),
-            "reference": ("initial", "previous"),
-            "on_no_pairs": ("stop", "reuse"),
-        }
-        for name, names in known.items():
-            if getattr(self, name) not in names:
-                yield f"{name} is {getattr(self, name)!r}; known: {', '.join(names)}."
-        yield from self._wrong_sampling()
-
-    def _wrong_sampling(self) -> Iterator[str]:
+    def _problems(self) -> Iterator[str]:
+        for name, least in _LEAST.items():
+            if getattr(self, name) < least:
+                yield f"{name} is {getattr(self, name)}, at least {least} is needed."
         if not self.temperature > 0:
             yield (
                 f"temperature is {self.temperature}: greedy completions of a prompt are all the "
@@ -113,8 +102,6 @@ class IterativeDPOConfig(DPOConfig):  # type: ignore[misc]
             )
         if not 0 < self.top_p <= 1:
             yield f"top_p is {self.top_p}, expected a share in (0, 1]."
-        if self.margin < 0:
-            yield f"margin is {self.margin}, expected 0 or more."
         if self.rollout_batch_size < self.completions_per_prompt:
             yield (
                 f"rollout_batch_size {self.rollout_batch_size} does not hold the "
@@ -122,7 +109,7 @@ class IterativeDPOConfig(DPOConfig):  # type: ignore[misc]
             )
 
     def _plan_steps(self) -> None:
-        """Make max_steps and steps_per_iteration say the same."""
+        """Set `max_steps` from `steps_per_iteration`, or the other way round."""
         requested: int = self.max_steps
         if requested > 0:
             steps, rest = divmod(requested, self.iterations)

@@ -6,7 +6,7 @@ from statistics import fmean
 from typing import Any
 
 from hf_rlhf.contracts import Score
-from hf_rlhf.evaluation import Interval, mean_interval
+from hf_rlhf.evaluation import Interval
 from hf_rlhf_classic.evaluation.estimators import outcome
 
 
@@ -17,7 +17,7 @@ def win_rate(new: Sequence[Score], old: Sequence[Score]) -> Interval | None:
     percentile bootstrap over prompts. Prompts where either has no reward are left out; None if
     that is all of them. 0.5 is what a policy scores against itself, in expectation.
     """
-    return mean_interval([outcome(a, b) for a, b in zip(new, old, strict=True)])
+    return Interval.of_mean([outcome(a, b) for a, b in zip(new, old, strict=True)])
 
 
 def exact_kl(policy_logits: Any, other_logits: Any) -> Any:
@@ -43,7 +43,7 @@ def held_out_entry(
     mine = rows[policy]
     rewards = [row["reward"] for row in mine]
     entry: dict[str, float | int] = {"policy": policy}
-    entry |= _logged("held_out/reward", mean_interval(rewards))
+    entry |= _logged("held_out/reward", Interval.of_mean(rewards))
     entry["held_out/none"] = rewards.count(None)
     against = {"start": policy - 1, "initial": 0} if policy else {}
     for name, other in against.items():
@@ -62,6 +62,17 @@ def _logged(name: str, interval: Interval | None) -> dict[str, float]:
     return {name: interval.mean, f"{name}_low": interval.low, f"{name}_high": interval.high}
 
 
+def policy_summary(entry: Mapping[str, Any], iterations: int) -> str:
+    """Return the line that is printed when a policy was measured, from its log entry."""
+    name = "initial policy" if not entry["policy"] else f"policy {entry['policy']}/{iterations}"
+    text = [f"{name}: held-out reward {entry.get('held_out/reward', float('nan')):.3f}"]
+    if "held_out/win_rate_initial" in entry:
+        text.append(f"wins {entry['held_out/win_rate_start']:.2f} against its start")
+        text.append(f"{entry['held_out/win_rate_initial']:.2f} against the initial policy")
+        text.append(f"KL {entry['kl/sequence']:.3f}")
+    return ", ".join(text)
+
+
 def rollout_entry(
     iteration: int, rows: Sequence[Mapping[str, Any]], zero_std: float
 ) -> dict[str, float | int]:
@@ -70,9 +81,7 @@ def rollout_entry(
     `zero_std` is the share of prompts whose rewards are all equal.
     """
     completions = [completion for row in rows for completion in row["completions"]]
-    rewards = [
-        completion["reward"] for completion in completions if completion["reward"] is not None
-    ]
+    rewards = [each["reward"] for each in completions if each["reward"] is not None]
     entry: dict[str, float | int] = {"iteration": iteration}
     if rewards:
         mean = fmean(rewards)
@@ -81,57 +90,58 @@ def rollout_entry(
     entry["rollouts/none"] = len(completions) - len(rewards)
     entry["rollouts/zero_std_groups"] = zero_std
     for label in completions[0]["parts"]:
-        known = [v for completion in completions if (v := completion["parts"][label]) is not None]
-        if known:
-            entry[f"rollouts/{label}"] = fmean(known)
-    entry["rollouts/length"] = fmean(len(completion["ids"]) for completion in completions)
-    entry["rollouts/truncated"] = fmean(
-        float(completion["truncated"]) for completion in completions
-    )
+        scores = [v for each in completions if (v := each["parts"][label]) is not None]
+        if scores:
+            entry[f"rollouts/{label}"] = fmean(scores)
+    entry["rollouts/length"] = fmean(len(each["ids"]) for each in completions)
+    entry["rollouts/truncated"] = fmean(float(each["truncated"]) for each in completions)
     return entry
+
+
+_ROLLOUTS = {
+    "iteration": "iteration",
+    "prompts": "pairs/prompts",
+    "pairs": "pairs/new",
+    "tied prompts": "pairs/tied",
+    "dropped prompts": "pairs/dropped",
+    "pairs in the buffer": "pairs/buffer",
+    "times each is trained on": "pairs/passes",
+    "reward of rollouts": "rollouts/reward",
+    "tokens of a completion": "rollouts/length",
+}
+_HELD_OUT = {
+    "iterations done": "policy",
+    "reward": "held_out/reward",
+    "wins against its start": "held_out/win_rate_start",
+    "wins against the initial policy": "held_out/win_rate_initial",
+    "KL per token": "kl/token",
+    "KL per sequence": "kl/sequence",
+    "tokens of a completion": "held_out/length",
+}
+"""Column of the card's table -> key of the log entry."""
 
 
 def tables(history: Sequence[Mapping[str, Any]]) -> dict[str, list[dict[str, Any]]]:
     """Return the two tables of a run's card, from the log entries that are made above."""
-    rollouts = [entry for entry in history if "iteration" in entry]
-    measured = [entry for entry in history if "policy" in entry]
-    result = {}
-    if rollouts:
-        result["Pairs of each iteration"] = [_rollouts(entry) for entry in rollouts]
-    if measured:
-        result["Held out, after each iteration"] = [_measured(entry) for entry in measured]
-    return result
-
-
-def _rollouts(entry: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "iteration": entry["iteration"],
-        "prompts": entry["pairs/prompts"],
-        "pairs": entry["pairs/new"],
-        "tied prompts": entry["pairs/tied"],
-        "dropped prompts": entry["pairs/dropped"],
-        "pairs in the buffer": entry["pairs/buffer"],
-        "times each is trained on": entry["pairs/passes"],
-        "reward of rollouts": entry.get("rollouts/reward"),
-        "tokens of a completion": entry["rollouts/length"],
+    titled = {
+        "Pairs of each iteration": ("iteration", _ROLLOUTS),
+        "Held out, after each iteration": ("policy", _HELD_OUT),
     }
-
-
-def _measured(entry: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "iterations done": entry["policy"],
-        "reward": _interval(entry, "held_out/reward"),
-        "wins against its start": _interval(entry, "held_out/win_rate_start"),
-        "wins against the initial policy": _interval(entry, "held_out/win_rate_initial"),
-        "KL per token": entry["kl/token"],
-        "KL per sequence": entry["kl/sequence"],
-        "tokens of a completion": entry["held_out/length"],
+    rows = {
+        title: [
+            {column: _cell(entry, key) for column, key in columns.items()}
+            for entry in history
+            if kind in entry
+        ]
+        for title, (kind, columns) in titled.items()
     }
+    return {title: entries for title, entries in rows.items() if entries}
 
 
-def _interval(entry: Mapping[str, Any], name: str) -> str | None:
-    if name not in entry:
-        return None
+def _cell(entry: Mapping[str, Any], name: str) -> Any:
+    """Return a value of a log entry, as text with its interval if it has one."""
+    if f"{name}_low" not in entry:
+        return entry.get(name)
     low, high = entry[f"{name}_low"], entry[f"{name}_high"]
     # Of one prompt, or of prompts that are all alike, a bootstrap has no width: no interval.
     return f"{entry[name]:.3f}" + (f" [{low:.3f}, {high:.3f}]" if low < high else "")

@@ -1,14 +1,21 @@
-"""What happens between two epochs of an iterative DPO run: measure, sample, label, pair.
+"""What happens between two epochs of an iterative DPO run: measure, sample, score, pair.
 
 One epoch of the trainer is one iteration. At its beginning the policy is measured on held-out
 prompts, completions are sampled from it and scored by the run's reward, and the epoch's rows are
-drawn from the buffer. Everything is read back from the run folder where it has been written, so an
-iteration that was broken off goes on where it was; the trainer's random state is left as it was
-found, so training does not see the difference.
+drawn from the buffer.
+
+`iterations/policy-0003/` has what the policy after three iterations wrote: completions for
+held-out prompts (`held_out-*.json`), completions for the fourth iteration's prompts (`rollouts-*`),
+and the reference's log-probabilities of its pairs (`reference-*`). They belong to the policy's
+weights (`hf_rlhf.steps.PartFiles`), so an iteration that was cut off continues with the first file
+that is missing. The trainer's random state is left as it was.
 """
 
+import hashlib
+import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,10 +26,15 @@ from transformers import TrainerCallback
 from hf_rlhf.errors import HfRlhfError, RewardError, RunFolderError
 from hf_rlhf.rewards import ComposedReward, gather_rows
 from hf_rlhf.runs import Run
-from hf_rlhf.storage import redact_secrets
+from hf_rlhf.steps import PartFiles
+from hf_rlhf.storage import atomic_dir, redact_secrets
 from hf_rlhf.training import Boundary
-from hf_rlhf_classic.iterative_dpo_measures import exact_kl, held_out_entry, rollout_entry
-from hf_rlhf_classic.iterative_dpo_store import Store, fingerprint
+from hf_rlhf_classic.iterative_dpo_measures import (
+    exact_kl,
+    held_out_entry,
+    policy_summary,
+    rollout_entry,
+)
 from hf_rlhf_classic.preference_buffer import (
     Answered,
     Pair,
@@ -35,9 +47,11 @@ from hf_rlhf_classic.preference_buffer import (
 )
 from hf_rlhf_classic.sampling import Completion, sample, seed_of
 
+REFERENCE = ("ref_chosen_logps", "ref_rejected_logps")  # as TRL's collator and loss name them
+
 
 class DrawnPairs(Dataset):  # type: ignore[type-arg]
-    """The rows of the epoch under way, in the order of training; another epoch has others."""
+    """The rows of the current epoch, in the order of training."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -53,8 +67,7 @@ class DrawnPairs(Dataset):  # type: ignore[type-arg]
 class Rounds(TrainerCallback):  # type: ignore[misc]
     """Makes the rows of each epoch, and measures each policy. `trainer` is set once it is built.
 
-    Args:
-        run: the run; its folder gets `iterations/`.
+    A policy is known by its number: the iterations behind it.
     """
 
     def __init__(self, run: Run) -> None:
@@ -64,16 +77,16 @@ class Rounds(TrainerCallback):  # type: ignore[misc]
         self.reward: ComposedReward = run.reward
         self.args = run.training
         self.steps = int(run.training.steps_per_iteration)
-        self.store = Store(run.folder / "iterations")
+        self.folder = run.folder / "iterations"
         self.rows = DrawnPairs(self.steps * run.training.pairs_per_step)
         self.trainer: Any = None
         self._fresh = True
-        """Whether no step of the iteration under way is done, so that it can be begun anew."""
+        """Whether no step of the current iteration is done, so that it can begin again."""
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Check that epochs are iterations; measure, if training was over already."""
         batches = self.steps * args.gradient_accumulation_steps
-        loader = given.get("train_dataloader")
+        loader = kwargs["train_dataloader"]
         if loader is not None and len(loader) != batches:
             raise HfRlhfError(
                 f"an epoch has {len(loader)} batches, and an iteration {batches}: the data loader "
@@ -84,8 +97,7 @@ class Rounds(TrainerCallback):  # type: ignore[misc]
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Make the epoch's rows."""
         policy, done = divmod(state.global_step, self.steps)
-        with self._aside(state):
-            self._open(policy, fresh=done == 0)
+        with self._outside_training(state, policy, fresh=done == 0):
             self._measure(policy)
             self._make_rows(policy)
 
@@ -95,103 +107,122 @@ class Rounds(TrainerCallback):  # type: ignore[misc]
 
     def _measure_the_last(self, state: Any) -> None:
         if state.global_step >= self.args.max_steps and self.args.measured_prompts:
-            with self._aside(state):
-                self._open(self.args.iterations, fresh=True)
+            with self._outside_training(state, self.args.iterations, fresh=True):
                 self._measure(self.args.iterations)
 
     @contextmanager
-    def _aside(self, state: Any) -> Iterator[None]:
-        """Leave the trainer as it was: its random state, and the model's mode."""
+    def _outside_training(self, state: Any, policy: int, *, fresh: bool) -> Iterator[None]:
+        """Work with a policy; then put back the trainer's random state and the model's mode."""
         before = Boundary.taken(state)
         self.trainer.model.eval()
+        self._fresh = fresh
         try:
+            if fresh and self.trainer.is_world_process_zero():
+                files = self.files(policy)
+                if files.reset({"weights": fingerprint(self.trainer.model)}):
+                    self._print(
+                        f"{files.folder} was written by another policy, after steps that are "
+                        "lost: it is made anew."
+                    )
+            broadcast_object_list([None])  # the others wait
             yield
         finally:
             self.trainer.model.train()
             before.put_back(state)
 
-    def _open(self, policy: int, *, fresh: bool) -> None:
-        """Make ready to go on with what this policy has written, if it was this policy."""
-        self._fresh = fresh
-        stale = False
-        if fresh and self.trainer.is_world_process_zero():
-            stale = self.store.begin(policy, fingerprint(self.trainer.model))
-        if stale:
-            print(
-                f"{self.store.of(policy)} was written by another policy, after steps that are "
-                "lost: it is made anew.",
-                flush=True,
-            )
-        broadcast_object_list([None])  # the others wait
+    # ---- files
 
-    def _shared(
+    def files(self, policy: int) -> PartFiles:
+        """Return the files of a policy."""
+        return PartFiles(self.folder / f"policy-{policy:04}")
+
+    def rows_of(self, policy: int, kind: str) -> list[Any]:
+        """Return all rows of a kind that a policy has written, in order."""
+        return [row for rows in self.files(policy).read_all(kind) for row in rows]
+
+    def copy_missing(self, folder: Path) -> None:
+        """Copy the policies that another run's `iterations/` has, and this one lacks."""
+        for theirs in sorted(folder.glob("policy-*")):
+            if not (self.folder / theirs.name).exists():
+                self.folder.mkdir(parents=True, exist_ok=True)
+                with atomic_dir(self.folder / theirs.name) as new:
+                    shutil.copytree(theirs, new, dirs_exist_ok=True)
+
+    def _earlier_rows(self, policy: int, kind: str, count: int) -> list[Any]:
+        """Return what an earlier policy wrote. Raises RunFolderError if not all is there."""
+        rows = self.rows_of(policy, kind)
+        if len(rows) == count:
+            return rows
+        raise RunFolderError(
+            f"{self.files(policy).folder} has {len(rows)} of {count} {kind}. Restore the folder, "
+            "or begin anew in another `output_dir`."
+        )
+
+    def _in_batches(
         self, policy: int, kind: str, items: Sequence[Any], size: int, make: Callable[..., Any]
     ) -> list[Any]:
         """Return one row for each of `items`, made by `make` in batches of `size`.
 
-        The batches are the same on any number of processes, which take turns; each is kept on
+        The batches are the same on any number of processes, which take turns; each is written to
         disk as soon as it is made. All processes must call this.
         """
         batches = [items[start : start + size] for start in range(0, len(items), size)]
+        files = self.files(policy)
+        processes = self.args.process_index, self.args.world_size
         try:
-            for number in range(self.args.process_index, len(batches), self.args.world_size):
-                if self.store.has(policy, kind, number):
-                    continue
+            for number in files.missing(kind, len(batches), *processes):
                 if not self._fresh:
                     raise RunFolderError(
-                        f"{self.store.of(policy)} lacks {kind} that its iteration has begun to "
-                        "train on. Restore it, or begin anew in another `output_dir`."
+                        f"{files.folder} lacks {kind} that its iteration has begun to train on. "
+                        "Restore it, or begin anew in another `output_dir`."
                     )
-                self.store.write(policy, kind, number, make(batches[number]))
+                files.write(kind, number, make(batches[number]))
         except HfRlhfError as error:
             gather_rows([], failed=error)
             raise
         gather_rows([])
-        return [
-            row for number in range(len(batches)) for row in self.store.read(policy, kind, number)
-        ]
+        return [row for number in range(len(batches)) for row in files.read(kind, number)]
 
     # ---- the policy on held-out prompts
 
     def _measure(self, policy: int) -> None:
         """Sample and score a completion for each held-out prompt; log what that says."""
-        if not self.args.measured_prompts or self._logged("policy", policy):
+        if not self.args.measured_prompts or self._is_logged("policy", policy):
             return
         split = self.run.dataset[held_out_split(self.run)]
         count = min(self.args.measured_prompts, len(split))
 
-        def make(rows: Sequence[int]) -> list[dict[str, Any]]:
-            taken = split.select(rows)
-            sample = self._sample(
-                taken["prompt"][:], [self._seed("held out", policy, row, 0) for row in rows]
-            )
-            scores = self._score(taken, sample, self.reward.score)
-            kl = self._kl(sample) if policy else [0.0] * len(sample)
+        def make(numbers: Sequence[int]) -> list[dict[str, Any]]:
+            rows = split.select(numbers)
+            completions = self._sample(rows, [("held out", policy, row, 0) for row in numbers])
+            rewards = self._score(rows, completions, self.reward.score).total
+            kl = self._kl(completions) if policy else [0.0] * len(completions)
             return [
                 {
                     "row": row,
-                    "text": redact_secrets(item.text),
-                    "tokens": len(item.ids),
-                    "truncated": item.truncated,
+                    "text": redact_secrets(completion.text),
+                    "tokens": len(completion.ids),
+                    "truncated": completion.truncated,
                     "reward": reward,
                     "kl": distance,
                 }
-                for row, item, reward, distance in zip(rows, sample, scores.total, kl, strict=True)
+                for row, completion, reward, distance in zip(
+                    numbers, completions, rewards, kl, strict=True
+                )
             ]
 
-        batch = self.args.rollout_batch_size
-        self._shared(policy, "held_out", range(count), batch, make)
-        measured = [self._kept(number, "held_out", count) for number in range(policy + 1)]
+        self._in_batches(policy, "held_out", range(count), self.args.rollout_batch_size, make)
+        measured = [self._earlier_rows(number, "held_out", count) for number in range(policy + 1)]
         entry = held_out_entry(policy, measured)
-        self._log(entry)
-        self._say(_policy_summary(entry, self.args.iterations))
+        self.trainer.log(entry)
+        self._print(policy_summary(entry, self.args.iterations))
 
-    def _kl(self, made: Sequence[Completion]) -> list[float]:
+    def _kl(self, completions: Sequence[Completion]) -> list[float]:
         """Return the KL from the initial policy over each completion, in nats."""
         distances = []
-        for item in made:
-            ids = torch.tensor([item.prompt_ids + item.ids], device=self.args.device)
-            keep = len(item.ids) + 1
+        for completion in completions:
+            ids = torch.tensor([completion.prompt_ids + completion.ids], device=self.args.device)
+            keep = len(completion.ids) + 1
             with torch.inference_mode():
                 here = self.trainer.model(ids, logits_to_keep=keep).logits[0, -keep:-1]
                 with self.trainer.initial_policy() as initial:
@@ -202,20 +233,19 @@ class Rounds(TrainerCallback):  # type: ignore[misc]
     # ---- the rows of an iteration
 
     def _make_rows(self, policy: int) -> None:
-        answers = self._roll_out(policy)
-        held = self._buffer(policy, answers)
-        order = passes(len(held), len(self.rows), self._seed("order", policy))
+        pairs = self._buffer(policy, self._roll_out(policy))
+        order = passes(len(pairs), len(self.rows), seed_of(self.args.seed, "order", policy))
         used = sorted(set(order))
-        logps = self._shared(
+        logps = self._in_batches(
             policy,
             "reference",
-            [held[index] for index in used],
+            [pairs[index] for index in used],
             self.args.per_device_train_batch_size,
             self.trainer.reference_logps,
         )
         reference = dict(zip(used, logps, strict=True))
         self.rows.rows = [
-            as_row(held[index]) | dict(zip(REFERENCE, reference[index], strict=True))
+            pairs[index].as_row() | dict(zip(REFERENCE, reference[index], strict=True))
             for index in order
         ]
 
@@ -224,113 +254,87 @@ class Rounds(TrainerCallback):  # type: ignore[misc]
         split = self.run.dataset["train"]
         count = self.args.completions_per_prompt
 
-        def make(rows: Sequence[int]) -> list[dict[str, Any]]:
-            taken = split.select([row for row in rows for _ in range(count)])
-            seeds = [self._seed("rollouts", policy, row, n) for row in rows for n in range(count)]
-            sample = self._sample(taken["prompt"][:], seeds)
+        def make(numbers: Sequence[int]) -> list[dict[str, Any]]:
+            rows = split.select([row for row in numbers for _ in range(count)])
+            seeds = [("rollouts", policy, row, n) for row in numbers for n in range(count)]
+            completions = self._sample(rows, seeds)
             parts: dict[str, Any] = {}
-            totals = self._score(taken, sample, self.reward, parts.__setitem__)
-            message = [
+            totals = self._score(rows, completions, self.reward, parts.__setitem__)
+            scored = [
                 {
-                    "ids": item.ids,
-                    "text": redact_secrets(item.text),
-                    "truncated": item.truncated,
+                    "ids": completion.ids,
+                    "text": redact_secrets(completion.text),
+                    "truncated": completion.truncated,
                     "reward": totals[index],
                     "parts": {label: values[index] for label, values in parts.items()},
                 }
-                for index, item in enumerate(sample)
+                for index, completion in enumerate(completions)
             ]
             return [
                 {
                     "row": row,
-                    "prompt_ids": sample[index * count].prompt_ids,
-                    "completions": message[index * count : (index + 1) * count],
+                    "prompt_ids": completions[index * count].prompt_ids,
+                    "completions": scored[index * count : (index + 1) * count],
                 }
-                for index, row in enumerate(rows)
+                for index, row in enumerate(numbers)
             ]
 
-        chosen = prompts_of(
-            policy, self.args.prompts_per_iteration, len(split), self._seed("prompts")
-        )
-        batch = self.args.rollout_batch_size // count
-        return self._shared(policy, "rollouts", chosen, batch, make)
+        seed = seed_of(self.args.seed, "prompts")
+        chosen = prompts_of(policy, self.args.prompts_per_iteration, len(split), seed)
+        size = self.args.rollout_batch_size // count
+        return self._in_batches(policy, "rollouts", chosen, size, make)
 
     def _buffer(self, policy: int, rows: Sequence[Mapping[str, Any]]) -> list[Pair]:
         """Return the pairs to train on. Raises RewardError where there are none."""
         new = self._paired(rows)
-        held = [
+        pairs = [
             pair
             for iteration in held_iterations(self.args.buffer, policy)
-            for pair in (new if iteration == policy else self._earlier(iteration)).pairs
+            for pair in (new.pairs if iteration == policy else self._earlier_pairs(iteration))
         ]
-        if not held and self.args.on_no_pairs == "reuse":
-            earlier = (self._earlier(iteration).pairs for iteration in reversed(range(policy)))
-            held = next((list(pairs) for pairs in earlier if pairs), [])
-        if not held or (not new.pairs and self.args.on_no_pairs == "stop"):
-            if new.abstained == new.prompts:
-                raise RewardError(
-                    f"iteration {policy + 1} has no pairs to train on: the rewards abstained on "
-                    f"the completions of all {new.prompts} prompts, all but one of each at most. "
-                    "`hf-rlhf check` scores a few completions and shows what the rewards say."
-                )
+        if not pairs and self.args.on_no_pairs == "reuse":
+            earlier = map(self._earlier_pairs, reversed(range(policy)))
+            pairs = next((list(held) for held in earlier if held), [])
+        if not pairs or (not new.pairs and self.args.on_no_pairs == "stop"):
             raise RewardError(
-                f"iteration {policy + 1} has no pairs to train on: {new}. Does the reward vary "
-                "between completions of one prompt? More `completions_per_prompt` or a higher "
-                "`temperature` gives it more to prefer; `on_no_pairs: reuse` trains on the "
-                "buffer as it was."
+                f"iteration {policy + 1} has no pairs to train on: {_no_pairs_reason(new)}"
             )
         entry = rollout_entry(policy + 1, rows, new.tied / max(new.prompts - new.abstained, 1)) | {
             "pairs/prompts": new.prompts,
             "pairs/new": len(new.pairs),
             "pairs/tied": new.tied,
             "pairs/dropped": new.close + new.alike + new.abstained,
-            "pairs/buffer": len(held),
-            "pairs/passes": len(self.rows) / len(held),
+            "pairs/buffer": len(pairs),
+            "pairs/passes": len(self.rows) / len(pairs),
         }
-        if not self._logged("iteration", policy + 1):
-            self._log(entry)
-            self._say(f"iteration {policy + 1}/{self.args.iterations}: {new}")
-        return held
+        if not self._is_logged("iteration", policy + 1):
+            self.trainer.log(entry)
+            self._print(f"iteration {policy + 1}/{self.args.iterations}: {new}")
+        return pairs
 
-    def _earlier(self, iteration: int) -> Paired:
-        rows = self._kept(iteration, "rollouts", self.args.prompts_per_iteration)
-        return self._paired(rows)
-
-    def _kept(self, policy: int, kind: str, count: int) -> list[Any]:
-        """Return what an earlier policy wrote. Raises RunFolderError if not all is there."""
-        rows = self.store.read_all(policy, kind)
-        if len(rows) != count:
-            raise RunFolderError(
-                f"{self.store.of(policy)} has {len(rows)} of {count} {kind}. Restore the "
-                "folder, or begin anew in another `output_dir`."
-            )
-        return rows
+    def _earlier_pairs(self, iteration: int) -> Sequence[Pair]:
+        count = self.args.prompts_per_iteration
+        return self._paired(self._earlier_rows(iteration, "rollouts", count)).pairs
 
     def _paired(self, rows: Sequence[Mapping[str, Any]]) -> Paired:
         answers = [
             Answered(
                 row["row"],
                 tuple(row["prompt_ids"]),
-                tuple(
-                    Scored(tuple(completion["ids"]), completion["reward"])
-                    for completion in row["completions"]
-                ),
+                tuple(Scored(tuple(each["ids"]), each["reward"]) for each in row["completions"]),
             )
             for row in rows
         ]
         return make_pairs(answers, self.args.pairs, self.args.margin)
 
-    # ---- what both have in common
+    # ---- sampling, scoring and logging
 
-    def _seed(self, *parts: int | str) -> int:
-        return seed_of(self.args.seed, *parts)
-
-    def _sample(self, prompts: Sequence[Any], seeds: Sequence[int]) -> list[Completion]:
+    def _sample(self, rows: Any, seeds: Sequence[tuple[int | str, ...]]) -> list[Completion]:
         return sample(
             self.trainer.model,
             self.run.tokenizer,
-            prompts,
-            seeds,
+            rows["prompt"][:],
+            [seed_of(self.args.seed, *seed) for seed in seeds],
             temperature=self.args.temperature,
             top_p=self.args.top_p,
             max_new_tokens=self.args.max_completion_length,
@@ -339,50 +343,42 @@ class Rounds(TrainerCallback):  # type: ignore[misc]
 
     def _score(
         self,
-        taken: Any,
-        made: Sequence[Completion],
+        rows: Any,
+        completions: Sequence[Completion],
         reward: Callable[..., Any],
         log_extra: Callable[..., None] | None = None,
     ) -> Any:
-        """Return what `reward` says of completions to the rows `taken`."""
-        prompts = taken["prompt"][:]
-        plain = isinstance(prompts[0], str)
-        completions = [
-            item.text if plain else [{"role": "assistant", "content": item.text}] for item in made
-        ]
-        columns = {name: taken[name][:] for name in taken.column_names if name != "prompt"}
+        """Return what `reward` returns for completions to the prompts of `rows`."""
+        prompts = rows["prompt"][:]
+        texts: list[Any] = [completion.text for completion in completions]
+        if not isinstance(prompts[0], str):
+            texts = [[{"role": "assistant", "content": text}] for text in texts]
         return reward(
             prompts,
-            completions,
-            completion_ids=[item.ids for item in made],
+            texts,
+            completion_ids=[completion.ids for completion in completions],
             trainer_state=self.trainer.state,
             log_extra=log_extra,
-            **columns,
+            **{name: rows[name][:] for name in rows.column_names if name != "prompt"},
         )
 
-    def _logged(self, name: str, number: int) -> bool:
+    def _is_logged(self, name: str, number: int) -> bool:
         return any(entry.get(name) == number for entry in self.trainer.state.log_history)
 
-    def _log(self, entry: dict[str, float | int]) -> None:
-        # In evaluation mode (`_aside`), or TRL's log would mix in the metrics of recent steps.
-        self.trainer.log(entry)
-
-    def _say(self, text: str) -> None:
+    def _print(self, text: str) -> None:
         if self.trainer.is_world_process_zero():
             print(text, flush=True)
 
 
-REFERENCE = ("ref_chosen_logps", "ref_rejected_logps")
-"""The columns in which TRL's collator and loss take the reference's log-probabilities."""
-
-
-def as_row(pair: Pair) -> dict[str, Any]:
-    """Return a pair as a tokenized row of TRL's DPO: just what was sampled, and nothing added."""
-    return {
-        "prompt_ids": list(pair.prompt_ids),
-        "chosen_ids": list(pair.chosen_ids),
-        "rejected_ids": list(pair.rejected_ids),
-    }
+def fingerprint(model: Any) -> str:
+    """Return a checksum of a model's trainable weights."""
+    digest = hashlib.sha256()
+    for name, weight in model.named_parameters():
+        if weight.requires_grad:
+            digest.update(name.encode())
+            flat = weight.detach().cpu().contiguous().reshape(-1)
+            digest.update(memoryview(flat.view(torch.uint8).numpy()))
+    return digest.hexdigest()
 
 
 def held_out_split(run: Run) -> str:
@@ -390,11 +386,15 @@ def held_out_split(run: Run) -> str:
     return run.spec.evaluation.split if run.spec.evaluation is not None else "test"
 
 
-def _policy_summary(entry: Mapping[str, Any], iterations: int) -> str:
-    name = "initial policy" if not entry["policy"] else f"policy {entry['policy']}/{iterations}"
-    text = [f"{name}: held-out reward {entry.get('held_out/reward', float('nan')):.3f}"]
-    if "held_out/win_rate_initial" in entry:
-        text.append(f"wins {entry['held_out/win_rate_start']:.2f} against its start")
-        text.append(f"{entry['held_out/win_rate_initial']:.2f} against the initial policy")
-        text.append(f"KL {entry['kl/sequence']:.3f}")
-    return ", ".join(text)
+def _no_pairs_reason(new: Paired) -> str:
+    if new.abstained == new.prompts:
+        return (
+            f"the rewards abstained on the completions of all {new.prompts} prompts, all but one "
+            "of each at most. `hf-rlhf check` scores a few completions and shows what the rewards "
+            "say."
+        )
+    return (
+        f"{new}. Does the reward vary between completions of one prompt? More "
+        "`completions_per_prompt` or a higher `temperature` gives it more to prefer; "
+        "`on_no_pairs: reuse` trains on the buffer as it was."
+    )

@@ -13,13 +13,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hf_rlhf.evaluation import FEW, mean_interval, statistic_interval
+from hf_rlhf.evaluation import Interval
 from hf_rlhf_classic.encoding import encode_response
 from hf_rlhf_classic.evaluation.estimators import calibration_gap
 from hf_rlhf_classic.likelihood import Metrics, padded
 
 Array = NDArray[np.float64]
 BINS = 10
+_FEWEST = 10
+"""Pairs below which a bootstrap of a correlation or of a difference of groups is mostly luck."""
 _ROUNDING = 1e-12
 
 
@@ -125,7 +127,7 @@ def tables(pairs: Sequence[Pair]) -> dict[str, Any]:
 
 def accuracy(pairs: Sequence[Pair]) -> dict[str, Any]:
     """Return the share of pairs in the right order, with its 95% interval over pairs."""
-    mean = mean_interval([pair.right for pair in pairs])
+    mean = Interval.of_mean([pair.right for pair in pairs])
     assert mean is not None
     ends = _interval(mean.low, mean.high, f"all {mean.n} alike" if mean.n > 1 else "one pair")
     return {"pairs": mean.n, "accuracy": mean.mean, "95%": ends}
@@ -190,11 +192,10 @@ def calibration(pairs: Sequence[Pair]) -> dict[str, float]:
 
 
 def _with_interval(name: str, statistic: Callable[[Array], Array], count: int) -> dict[str, Any]:
-    estimate = statistic_interval(statistic, count)
+    estimate = Interval.of_statistic(statistic, count)
     if estimate is None:
         return {name: None}
-    # Of fewer pairs, a bootstrap of a correlation or of a difference of groups is mostly luck.
-    few = f"no interval: fewer than {FEW} pairs" if count < FEW else ""
+    few = f"no interval: fewer than {_FEWEST} pairs" if count < _FEWEST else ""
     ends = few or _interval(estimate.low, estimate.high, "the same in every resample")
     return {name: estimate.mean, f"{name}, 95%": ends}
 

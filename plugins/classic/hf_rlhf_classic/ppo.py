@@ -29,8 +29,8 @@ from trl.models import unwrap_model_for_generation
 
 from hf_rlhf import Method, Trainer
 from hf_rlhf.errors import ModelError, Problem
-from hf_rlhf.evaluation import Evaluation, prompt_ids
-from hf_rlhf.models import find_adapter, policy_arguments
+from hf_rlhf.evaluation import Evaluation
+from hf_rlhf.models import find_adapter, policy_arguments, prompt_ids
 from hf_rlhf.rewards import TOTAL
 from hf_rlhf.runs import Run
 from hf_rlhf_classic import ppo_card, ppo_math, ppo_models, ppo_preflight, ppo_rewards

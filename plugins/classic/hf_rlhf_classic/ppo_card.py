@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from hf_rlhf.cards import counted, settings_line
+from hf_rlhf.formatting import counted, settings_line
 
 _LOSS = (
     *("cliprange", "cliprange_value", "vf_coef", "gamma", "lam", "num_ppo_epochs"),

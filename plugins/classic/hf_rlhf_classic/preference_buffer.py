@@ -1,12 +1,13 @@
 """From scored completions to the pairs that DPO trains on: which pairs, and from which iterations.
 
-Pure functions of what is on disk, so that a resumed run, and each process of it, finds the same.
+Pure functions of the files on disk, so that a resumed run and each of its processes get the same.
 """
 
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from operator import itemgetter
 
 from hf_rlhf.contracts import Score
 
@@ -16,7 +17,7 @@ BUFFERS = ("current", "rolling2", "full")
 
 @dataclass(frozen=True)
 class Scored:
-    """One completion: its tokens, with the end-of-sequence token if it came to one; its reward."""
+    """One completion: its tokens, with the end-of-sequence token if it has one; its reward."""
 
     ids: tuple[int, ...]
     reward: Score
@@ -39,10 +40,14 @@ class Pair:
     chosen_ids: tuple[int, ...]
     rejected_ids: tuple[int, ...]
 
+    def as_row(self) -> dict[str, list[int]]:
+        """Return a tokenized row of TRL's DPO: just what was sampled, and nothing added."""
+        return {name: list(ids) for name, ids in vars(self).items()}
+
 
 @dataclass(frozen=True)
 class Paired:
-    """The pairs of one iteration, and what became of the prompts that gave none."""
+    """The pairs of one iteration, and the prompts that gave none, by cause."""
 
     pairs: tuple[Pair, ...]
     prompts: int
@@ -62,7 +67,7 @@ class Paired:
             "with equal completions": self.alike,
             "with fewer than two rewards": self.abstained,
         }
-        text = ", ".join(f"{count} {what}" for what, count in lost.items() if count)
+        text = ", ".join(f"{count} {cause}" for cause, count in lost.items() if count)
         return f"{len(self.pairs)} pairs of {self.prompts} prompts" + (f" ({text})" if text else "")
 
 
@@ -82,27 +87,24 @@ def make_pairs(answers: Sequence[Answered], selection: str, margin: float) -> Pa
     pairs: list[Pair] = []
     lost = dict.fromkeys(("tied", "close", "alike", "abstained"), 0)
     for answer in answers:
-        result, why = _pairs_of(answer, selection, margin)
-        pairs += result
-        if why:
-            lost[why] += 1
+        new, cause = _pairs_of(answer, selection, margin)
+        pairs += new
+        if cause:
+            lost[cause] += 1
     return Paired(tuple(pairs), len(answers), **lost)
 
 
 def _pairs_of(answer: Answered, selection: str, margin: float) -> tuple[list[Pair], str]:
-    """Return the pairs of one prompt, or none and why."""
-    known = [
-        (completion.reward, completion.ids)
-        for completion in answer.completions
-        if completion.reward is not None
-    ]
-    if len(known) < 2:
+    """Return the pairs of one prompt, or none and the cause."""
+    scored = [(each.reward, each.ids) for each in answer.completions if each.reward is not None]
+    if len(scored) < 2:
         return [], "abstained"
-    best, worst = max(known, key=lambda item: item[0]), min(known, key=lambda item: item[0])
+    reward = itemgetter(0)
+    best, worst = max(scored, key=reward), min(scored, key=reward)
     if best[0] == worst[0]:
         return [], "tied"
-    couples = [(best, worst)] if selection == "best_worst" else list(combinations(known, 2))
-    ordered = [sorted(two, key=lambda item: item[0], reverse=True) for two in couples]
+    couples = [(best, worst)] if selection == "best_worst" else list(combinations(scored, 2))
+    ordered = [sorted(couple, key=reward, reverse=True) for couple in couples]
     apart = [(up, down) for up, down in ordered if up[0] > down[0] and up[0] - down[0] >= margin]
     if not apart:
         return [], "close"

@@ -28,9 +28,9 @@ from hf_rlhf_classic.tokens_seen import TokensSeen
 
 
 class RewardModelTrainer(Trainer, RewardTrainer):  # type: ignore[misc]
-    """A reward model of a base or SFT checkpoint, from pairs: `--plugin reward`.
+    """Train a reward model on pairs, from a base or SFT model: `--plugin reward`.
 
-    The loss is Bradley and Terry's, -log sigmoid(r_chosen - r_rejected - margin), with the margin
+    The Bradley-Terry loss is -log sigmoid(r_chosen - r_rejected - margin), with the margin
     of a `margin` column where the rows have one (Touvron et al. 2023, eq. 2), and
     `center_rewards_coefficient` times (r_chosen + r_rejected)^2 (Eisenstein et al. 2023, eq. 2).
     The score is a new linear head without bias on the last token that is not padding. A LoRA is

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from hf_rlhf.cards import counted, no_interval
 from hf_rlhf.errors import HfRlhfError
+from hf_rlhf.formatting import counted, missing_interval
 from hf_rlhf.models import resolve_model_path
 from hf_rlhf.storage import RECORD_NAME, Estimate, load_record
 
@@ -29,7 +29,7 @@ def quality_advice(name: str, revision: str | None = None) -> str:
             "`evaluation` section measures it."
         )
     mean, rows = measured.mean, counted(measured.n or 0, "held-out pair")
-    if reason := no_interval(measured):
+    if reason := missing_interval(measured):
         return (
             f"the reward model {name!r} was measured on {rows} only ({METRIC} {mean:.3f}; "
             f"{reason}), which does not show that it prefers the better of two responses."

@@ -44,9 +44,15 @@ def reward_counts(run: Run) -> Mapping[str, RowCounts]:
     return {split: count(_pair_sizes(run, split, rows)) for split, rows in splits(run)}
 
 
+def truncation_mode(training: Any) -> str:
+    """Return which end of a long row is kept; trainers without the setting keep the start."""
+    mode: str = getattr(training, "truncation_mode", "keep_start")
+    return mode
+
+
 def preference_counts(run: Run) -> Mapping[str, RowCounts]:
     """Return how many pairs of each split keep a response, and of how many one is cut."""
-    most, mode = run.training.max_length, run.training.truncation_mode
+    most, mode = run.training.max_length, truncation_mode(run.training)
 
     def count(sizes: Sequence[tuple[int, int]]) -> RowCounts:
         starts = mode == "keep_start"

@@ -9,15 +9,17 @@ import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList, TopPLogitsWarper
 
 from hf_rlhf.errors import ModelError
-from hf_rlhf.evaluation import left_padded, prompt_ids
+from hf_rlhf.models import prompt_ids
 
 
 def noise(seed: int, step: int, rows: Sequence[int], tokens: int) -> Tensor:
@@ -112,7 +114,9 @@ def complete(
         ModelError: as `SampleByRow` does.
     """
     device = next(model.parameters()).device
-    ids, mask = left_padded(prompts, sampling.pad, device)
+    pad_left = partial(pad_sequence, batch_first=True, padding_side="left")
+    ids = pad_left([torch.tensor(row) for row in prompts], padding_value=sampling.pad).to(device)
+    mask = pad_left([torch.ones(len(row), dtype=torch.long) for row in prompts]).to(device)
     config = GenerationConfig(
         max_new_tokens=sampling.max_new_tokens,
         do_sample=False,

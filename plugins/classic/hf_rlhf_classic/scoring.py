@@ -26,7 +26,7 @@ HEAD = "score.weight"
 
 @dataclass
 class RewardModel:
-    """The score of a saved reward model, less `mean`, divided by `std`.
+    """The score of a saved reward model, minus `mean`, divided by `std`.
 
     A model that `--plugin reward` trained, or any other that transformers loads as a sequence
     classification model with one label. Loaded when first asked, by each process for itself.
@@ -54,7 +54,7 @@ class RewardModel:
     mean: float = 0.0
     """Subtracted from the score. The card of a reward model tells its mean on held-out texts."""
     std: float = 1.0
-    """By which the score, less `mean`, is divided."""
+    """The score, minus `mean`, is divided by this."""
     _loaded: Any = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -159,7 +159,7 @@ class RewardModel:
         """Return what `from_pretrained` takes, and the adapter's folder, having looked at both."""
         from hf_rlhf.models import (
             check_base,
-            check_there,
+            check_exists,
             find_adapter,
             read_adapter,
             resolve_model_path,
@@ -167,7 +167,7 @@ class RewardModel:
 
         path = resolve_model_path(self.model)
         if not Path(path).exists():
-            check_there(path)
+            check_exists(path)
         if (Path(path) / "adapter_config.json").exists():
             raise ModelError(
                 f"reward_model: {self.model} is an adapter. Write it as `adapter`, and its base as "

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from hf_rlhf.data import ChatRowArguments
+from hf_rlhf.data.chat_rows import ChatRowArguments
 from hf_rlhf.testing import check_dataset
 from hf_rlhf.testing.rows import WordTokenizer, write_rows
 from hf_rlhf_classic.data.preference import preference

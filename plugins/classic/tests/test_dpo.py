@@ -218,7 +218,7 @@ def test_rows_at_every_length_are_counted_as_trl_has_them(run, most):
     longest = [
         len(row["prompt_ids"]) + max(len(row[f"{side}_ids"]) for side in SIDES) for row in trained
     ]
-    assert counts.kept == len(trained)
+    assert counts.used == len(trained)
     assert sum(counts.cut.values()) == sum(length > most for length in longest)
 
 
@@ -226,11 +226,11 @@ def test_rows_at_every_length_are_counted_as_trl_has_them(run, most):
     ("rows", "settings", "said"),
     [
         ([{"prompt": "a", "completion": "b"}], {}, "chosen, rejected are missing"),
-        (PAIRS, {"sync_ref_model": True, **LORA}, "with LoRA the reference is the same model"),
+        (PAIRS, {"sync_ref_model": True, **LORA}, "with LoRA the reference is the base itself"),
         (
             PAIRS,
             {"sync_ref_model": True, "precompute_ref_log_probs": True},
-            "is for a reference that stays as it is",
+            "is for a fixed reference",
         ),
         (PAIRS, {"max_length": 2}, "8 of 8 rows of train (100%) would be dropped, so none is left"),
         (PAIRS, {"max_length": 5}, "would be cut, more than `max_cut_share` (50%) allows"),
@@ -293,4 +293,4 @@ def test_named_chat_templates_are_counted_with(prepared, gpt2, plugin):
     rows = [{name: row[name] for name in names}] * 2
     model = gpt2(chat_template={"default": "{{ messages }}", "tool_use": "{{ tools }}"})
     run = prepared(rows, rows[:1], **{**SETTINGS, "plugin": plugin, "model_name_or_path": model})
-    assert run.trainer_class.row_counts(run)["train"].kept == 2
+    assert run.trainer_class.row_counts(run)["train"].used == 2

@@ -34,8 +34,8 @@ def _run(command, **environment):
 
 
 def _results(out):
-    found = json.loads((out / "evaluation.json").read_text())
-    return found["results"], found["rows"]
+    task = json.loads((out / "results.json").read_text())["tasks"]["prompts"]
+    return task["results"], task["rows"]
 
 
 @pytest.fixture(scope="module")
@@ -46,17 +46,19 @@ def unharmed(tmp_path_factory):
 
 
 def test_killed_and_repeated(unharmed, tmp_path):
-    completions = tmp_path / "models" / "sft" / "completions.jsonl"
     process = subprocess.Popen(_command(tmp_path), stdout=subprocess.DEVNULL)
     until = time.monotonic() + 120
-    while not (completions.exists() and completions.stat().st_size) and time.monotonic() < until:
+    files: list[Path] = []
+    while not any(file.stat().st_size for file in files) and time.monotonic() < until:
         time.sleep(0.01)
+        files = list(tmp_path.glob("*/completions.jsonl"))
     process.send_signal(signal.SIGKILL)
     process.wait()
+    completions = max(files, key=lambda file: file.stat().st_mtime)
     saved = completions.read_bytes()
     saved = saved[: saved.rfind(b"\n") + 1]
     assert 0 < saved.count(b"\n") < 40
-    assert not (tmp_path / "evaluation.json").exists()
+    assert not (tmp_path / "results.json").exists()
     _run(_command(tmp_path))
     assert completions.read_bytes().startswith(saved)
     assert _results(tmp_path) == unharmed
@@ -65,8 +67,8 @@ def test_killed_and_repeated(unharmed, tmp_path):
 def test_two_processes_share_the_prompts(unharmed, tmp_path):
     launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2"]
     launcher += ["--standalone", "-m", "hf_rlhf.cli"]
-    said = _run(_command(tmp_path, launcher=launcher))
-    assert said.count("written:") == 1
+    output = _run(_command(tmp_path, launcher=launcher))
+    assert output.count("written:") == 1
     assert _results(tmp_path) == unharmed
 
 
@@ -84,8 +86,8 @@ def test_models_and_adapters_of_a_hub(tmp_path):
     get_peft_model(model, lora).save_pretrained(tmp_path / "adapter")
     (tmp_path / "adapter" / "README.md").unlink()  # peft's card names a folder of this machine
     config = tmp_path / "adapter" / "adapter_config.json"
-    named = {**json.loads(config.read_text()), "base_model_name_or_path": "demo/tiny-sft"}
-    config.write_text(json.dumps(named))
+    renamed = {**json.loads(config.read_text()), "base_model_name_or_path": "demo/tiny-sft"}
+    config.write_text(json.dumps(renamed))
     push = (
         "import sys, huggingface_hub as h\n"
         "for repo, folder in (('demo/tiny-sft', sys.argv[1]), ('demo/lora', sys.argv[2])):\n"
@@ -104,14 +106,14 @@ def test_models_and_adapters_of_a_hub(tmp_path):
         models += ["--model", "lora=demo/lora@main"]
         _run(_command(tmp_path / "out", models=models), **environment)
     results, rows = _results(tmp_path / "out")
-    assert rows["sft"] == rows["here"]
-    assert results["sft"]["kl"]["k1"]["per_sequence"]["mean"] == 0.0
-    assert results["lora"]["kl"]["k3"]["per_sequence"]["mean"] > 0
+    assert rows["sft"]["values"]["total"] == rows["here"]["values"]["total"]
+    assert results["sft"]["means"]["kl_k1"]["mean"] == 0.0
+    assert results["lora"]["means"]["kl_k3"]["mean"] > 0
 
 
 def test_the_worlds_two_models(unharmed):
     """The SFT model knows sums, the base does not: the interval of the difference excludes 0."""
-    found = unharmed[0]["sft"]
-    assert found["difference"]["total"]["low"] > 0
-    assert found["kl"]["k1"]["per_sequence"]["low"] > 0
-    assert found["win_rate"]["total"]["interval"]["low"] > 0.5
+    sft = unharmed[0]["sft"]
+    assert sft["difference"]["total"]["low"] > 0
+    assert sft["means"]["kl_k1"]["low"] > 0
+    assert sft["means"]["win rate by total"]["low"] > 0.5

@@ -1,9 +1,13 @@
 """The trainer of iterative DPO: what it refuses, what it writes, what it says."""
 
+import random
 import re
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 import pytest
+import torch
+from accelerate import PartialState
 
 from hf_rlhf import train
 from hf_rlhf.config.run_file import RunFile
@@ -14,7 +18,7 @@ from hf_rlhf.testing import check_trainer
 from hf_rlhf_classic.iterative_dpo import IterativeDPOTrainer
 from hf_rlhf_classic.iterative_dpo_config import IterativeDPOConfig
 from hf_rlhf_classic.iterative_dpo_rounds import Rounds
-from hf_rlhf_classic.iterative_dpo_store import Store
+from hf_rlhf_classic.preference_buffer import Answered, Scored, make_pairs
 
 TINY = {
     "plugin": "iterative_dpo",
@@ -31,6 +35,29 @@ TINY = {
 ON_CPU = {"use_cpu": True, "bf16": False, "output_dir": "nowhere"}
 
 
+def rounds_in(folder):
+    rounds = Rounds.__new__(Rounds)
+    rounds.folder = folder
+    return rounds
+
+
+def test_sampling_between_iterations_leaves_the_random_state_of_training(tmp_path):
+    """A resumed run does not sample again, and must train to the same bit."""
+    rounds = rounds_in(tmp_path)
+    model = torch.nn.Linear(1, 1)
+    rounds.trainer = SimpleNamespace(model=model, is_world_process_zero=lambda: False)
+    state = SimpleNamespace(global_step=0, num_input_tokens_seen=0)
+    PartialState()
+    before = torch.random.get_rng_state(), random.getstate()
+    with rounds._outside_training(state, 0, fresh=False):
+        assert not model.training
+        torch.rand(3)
+        random.random()
+    assert model.training
+    assert torch.equal(torch.random.get_rng_state(), before[0])
+    assert random.getstate() == before[1]
+
+
 def config(**given):
     return IterativeDPOConfig(**ON_CPU, **given)
 
@@ -38,12 +65,10 @@ def config(**given):
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"buffer": "rolling3"}, "buffer is 'rolling3'; known: current, rolling2, full"),
-        ({"reference": "last"}, "known: initial, previous"),
         ({"completions_per_prompt": 1}, "completions_per_prompt is 1, at least 2"),
         ({"temperature": 0.0}, "greedy completions of a prompt are all the same"),
         ({"top_p": 1.5}, "expected a share"),
-        ({"margin": -1.0}, "expected 0 or more"),
+        ({"margin": -1.0}, "at least 0 is needed"),
         ({"rollout_batch_size": 2}, "does not hold the 4 completions of one prompt"),
         ({"max_steps": 10}, "is not iterations 3 x"),
         ({"max_steps": 9, "steps_per_iteration": 4}, "is not iterations 3 x"),
@@ -85,8 +110,8 @@ def test_settings_of_dpo_that_mean_nothing_here_or_end_training(tmp_path, given,
 
 
 def test_every_setting_that_is_wrong_is_said_at_once():
-    with pytest.raises(ValueError, match=r"buffer is 'x'.*temperature is 0"):
-        config(buffer="x", temperature=0.0)
+    with pytest.raises(ValueError, match=r"iterations is 0.*temperature is 0"):
+        config(iterations=0, temperature=0.0)
 
 
 @pytest.mark.parametrize(
@@ -115,7 +140,7 @@ def test_an_iteration_has_as_many_steps_whatever_the_buffer(given, steps):
             {"evaluation": {"split": "validation"}},
             "no rows are held out ('validation')",
         ),
-        ({"buffer": "rolling3"}, "rolling3"),
+        ({"buffer": "rolling3"}, 'buffer: is `"rolling3"` (text), which is not a choice'),
     ],
 )
 def test_a_run_that_cannot_be_is_refused_before_weights_load(given, said, tmp_path, monkeypatch):
@@ -155,17 +180,17 @@ def test_before_the_first_step_the_policy_is_its_reference(trained):
 
 def test_the_run_folder_has_what_was_sampled(trained):
     folder, record = trained
-    store = Store(folder / "iterations")
+    rounds = rounds_in(folder / "iterations")
     for policy in range(2):
-        rows = store.read_all(policy, "rollouts")
+        rows = rounds.rows_of(policy, "rollouts")
         assert len({row["row"] for row in rows}) == len(rows) == 8
         rewards = [one["reward"] for row in rows for one in row["completions"]]
         assert len(rewards) == 24
         logged = next(e for e in record.training.history if e.get("iteration") == policy + 1)
         assert logged["rollouts/reward"] == pytest.approx(sum(rewards) / 24)
         assert logged["rollouts/utility"] == logged["rollouts/reward"]
-    assert not store.read_all(2, "rollouts")
-    assert len(store.read_all(2, "held_out")) == 8
+    assert not rounds.rows_of(2, "rollouts")
+    assert len(rounds.rows_of(2, "held_out")) == 8
 
 
 def test_the_room_that_iterations_take_is_known_before(trained, tmp_path):
@@ -209,19 +234,13 @@ def test_a_reward_that_does_not_vary_stops_the_run(offer, tmp_path):
         train(config={**given, "on_no_pairs": "reuse"}, output_dir=str(tmp_path / "run"))
 
 
-@dataclass
-class Silent:
-    """Abstains."""
-
-    def __call__(self, prompts, completions, **_):
-        return [None for _ in completions]
-
-
-def test_a_reward_that_always_abstains_stops_the_run_and_is_named_the_reason(offer, tmp_path):
-    offer("rewards", silent=Silent)
-    given = {**TINY, "rewards": [{"name": "silent"}], "measured_prompts": 0}
+def test_rewards_that_abstain_are_named_as_the_reason():
+    answers = [Answered(row, (1,), (Scored((2,), None), Scored((3,), 1.0))) for row in range(8)]
+    rounds = rounds_in(None)
+    rounds.args = SimpleNamespace(buffer="full", on_no_pairs="reuse", iterations=1)
+    rounds._paired = lambda _: make_pairs(answers, "all", 0.0)
     with pytest.raises(RewardError, match=r"the rewards abstained on the completions of all 8"):
-        train(config={**given, "on_no_pairs": "reuse"}, output_dir=str(tmp_path / "run"))
+        rounds._buffer(0, [])
 
 
 @pytest.mark.slow
@@ -236,63 +255,20 @@ def test_when_asked_to_an_iteration_without_pairs_reuses_the_buffer(offer, tmp_p
     assert second["pairs/buffer"] == first["pairs/buffer"] > 0
 
 
-@dataclass
-class NotANumber:
-    """Returns NaN."""
-
-    def __call__(self, prompts, completions, **_):
-        return [float("nan") for _ in completions]
-
-
-def test_a_reward_that_is_not_a_number_stops_the_run(offer, tmp_path):
-    offer("rewards", nan=NotANumber)
-    with pytest.raises(RewardError, match="nan"):
-        train(config={**TINY, "rewards": [{"name": "nan"}]}, output_dir=str(tmp_path / "run"))
-
-
-def test_rollouts_of_another_policy_are_not_taken_for_this_ones(tmp_path):
-    store = Store(tmp_path)
-    assert not store.begin(1, "one")
-    store.write(1, "rollouts", 0, [1, 2])
-    assert not store.begin(1, "one")
-    assert store.read_all(1, "rollouts") == [1, 2]
-    assert store.begin(1, "other")
-    assert not store.has(1, "rollouts", 0)
-
-
-def test_what_is_left_of_a_deletion_that_was_broken_off_is_not_taken(tmp_path):
-    store = Store(tmp_path)
-    store.begin(1, "one")
-    store.write(1, "rollouts", 0, [1, 2])
-    (store.of(1) / "policy.json").unlink()
-    assert store.begin(1, "other")
-    assert not store.has(1, "rollouts", 0)
-
-
-def test_a_damaged_file_is_named(tmp_path):
-    store = Store(tmp_path)
-    store.write(0, "rollouts", 0, [1])
-    (path,) = tmp_path.rglob("rollouts-*.json")
-    path.write_text('[{"row": 1')
-    with pytest.raises(RunFolderError, match=r"rollouts-00000\.json cannot be read"):
-        store.read_all(0, "rollouts")
-
-
-def test_an_iteration_that_has_gone_from_the_folder_is_missed(tmp_path):
-    rounds = Rounds.__new__(Rounds)
-    rounds.store = Store(tmp_path)
-    rounds.store.write(0, "rollouts", 0, [1, 2])
+def test_an_iteration_that_is_missing_from_the_folder_is_reported(tmp_path):
+    rounds = rounds_in(tmp_path)
+    rounds.files(0).write("rollouts", 0, [1, 2])
     with pytest.raises(RunFolderError, match=r"policy-0000 has 2 of 3 rollouts"):
-        rounds._kept(0, "rollouts", 3)
+        rounds._earlier_rows(0, "rollouts", 3)
 
 
 def test_another_runs_iterations_are_copied_and_none_replaced(tmp_path):
-    theirs, ours = Store(tmp_path / "theirs"), Store(tmp_path / "ours")
+    theirs, ours = rounds_in(tmp_path / "theirs"), rounds_in(tmp_path / "ours")
     for policy in range(2):
-        theirs.write(policy, "rollouts", 0, ["theirs"])
-    ours.write(0, "rollouts", 0, ["ours"])
-    ours.adopt(theirs.folder)
-    assert [ours.read_all(policy, "rollouts") for policy in range(2)] == [["ours"], ["theirs"]]
+        theirs.files(policy).write("rollouts", 0, ["theirs"])
+    ours.files(0).write("rollouts", 0, ["ours"])
+    ours.copy_missing(theirs.folder)
+    assert [ours.rows_of(policy, "rollouts") for policy in range(2)] == [["ours"], ["theirs"]]
 
 
 CONFORMANCE = {

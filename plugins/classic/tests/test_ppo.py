@@ -20,7 +20,7 @@ from transformers import AutoModelForCausalLM, OPTConfig, OPTForCausalLM, Traine
 
 from hf_rlhf.config import RunFile
 from hf_rlhf.errors import ModelError, RewardError
-from hf_rlhf.evaluation.generation import prompt_ids
+from hf_rlhf.models import prompt_ids
 from hf_rlhf.runs.resolve import resolve_run
 from hf_rlhf.testing import check_trainer
 from hf_rlhf.testing.tiny import make_tiny_policy

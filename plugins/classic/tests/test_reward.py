@@ -156,7 +156,7 @@ def test_pairs_that_are_too_long_are_left_out_and_counted(run):
         "trained on": 8,
     }
     held_out = run([long, *PAIRS], evaluation={"rows": 2}, max_dropped_share=0.2)
-    assert RewardModelTrainer.row_counts(held_out)["test"].kept == 1
+    assert RewardModelTrainer.row_counts(held_out)["test"].used == 1
     found = RewardModelTrainer.held_out(held_out, held_out.model_path, {})
     assert set(found.rows[0].values()) == {None}
     assert found.rows[1]["pair_accuracy"] in (0.0, 0.5, 1.0)

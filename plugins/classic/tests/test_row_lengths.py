@@ -58,7 +58,7 @@ def test_pairs_that_are_too_long_are_counted_and_refused(plugin, tmp_path):
     )
     counts = run.trainer_class.row_counts(run)
     assert len(rows) == counts["train"].rows == 80
-    assert counts["train"].kept == sum(kept)
+    assert counts["train"].used == sum(kept)
     assert sum(counts["train"].cut.values()) == cut
     assert counts["test"].rows == 20, "of the held-out rows those that are measured"
     assert [line.split(":")[0] for line in data_lines(run)] == ["rows", "train", "test"]

@@ -196,7 +196,7 @@ def test_a_held_out_row_without_a_response_in_reach_has_no_metrics(run):
     long = {"prompt": "1" * 30 + "=", "completion": "2"}
     settings = {"max_length": 16, "max_dropped_share": 0.5}
     prepared = run([TEXT[0], long], evaluation={"rows": 2}, **settings)
-    assert SupervisedTrainer.row_counts(prepared)["test"].kept == 1
+    assert SupervisedTrainer.row_counts(prepared)["test"].used == 1
     found = SupervisedTrainer.held_out(prepared, prepared.model_path, {})
     assert found.rows[1] == {"loss": None, "token_accuracy": None}
     assert found.rows[0]["loss"] > 0

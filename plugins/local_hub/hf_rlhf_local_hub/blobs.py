@@ -6,7 +6,7 @@ import uuid
 from dataclasses import dataclass
 from pathlib import Path
 
-from hf_rlhf.storage import sync_folder
+from hf_rlhf.storage import sync_path
 from hf_rlhf_local_hub.refusals import Refused
 
 
@@ -79,7 +79,7 @@ class Blobs:
         target = self.path(digest)
         target.parent.mkdir(exist_ok=True)
         os.replace(upload.path, target)
-        sync_folder(target.parent)
+        sync_path(target.parent)
 
     def put(self, content: bytes) -> str:
         """Keep `content` and return its SHA-256."""

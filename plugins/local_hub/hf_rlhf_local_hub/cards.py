@@ -1,26 +1,26 @@
-"""What the Hub reads out of a repository's README: metadata, tags, and mistakes in them."""
+"""The metadata of a repository's README: its tags, and mistakes in it."""
 
 import re
 from collections.abc import Mapping
 from typing import Any
 
+from huggingface_hub.repocard import REGEX_YAML_BLOCK
+
 from hf_rlhf.cards import hub_rules, is_hub_id
-from hf_rlhf.config import yaml as plain_yaml
+from hf_rlhf.config import load_yaml
 from hf_rlhf.errors import ConfigError
 from hf_rlhf_local_hub.refusals import Refused
 
-# The pattern of huggingface_hub/repocard.py, which keeps it in step with the server.
-_HEAD = re.compile(r"^(\s*---(?:\r\n|\r|\n))([\S\s]*?)((?:\r\n|\r|\n)---[ \t]*(\r\n|\n|$))")
 _LANGUAGE = re.compile(r"[a-z0-9-]+")
 
 
 def read_metadata(text: str) -> dict[str, Any] | None:
     """Return the YAML head of a README, or None without one; raises ValueError if it is broken."""
-    match = _HEAD.match(text)
+    match = REGEX_YAML_BLOCK.match(text)
     if match is None:
         return None
     try:
-        document = plain_yaml.load(match.group(2), "README.md")
+        document = load_yaml(match.group(2), "README.md")
     except ConfigError as error:
         raise ValueError(f"YAML metadata error: {error.problems[0]}") from error
     if document.problems:
@@ -49,21 +49,21 @@ def refuse_bad_metadata(content: bytes) -> None:
         raise Refused(400, "Invalid metadata in README.md.\n" + "\n".join(f"- {e}" for e in errors))
 
 
-def tags(kind: str, data: Mapping[str, Any]) -> list[str]:
+def derived_tags(kind: str, data: Mapping[str, Any]) -> list[str]:
     """Return the tags that the Hub derives from metadata, for its filters."""
     prefixes = {"license": "license", "base_model": "base_model", "datasets": "dataset"}
     if kind == "datasets":
         prefixes |= {"task_categories": "task_categories", "language": "language"}
-    result = [data.get("library_name"), data.get("pipeline_tag"), *listed(data.get("tags"))]
+    tags = [data.get("library_name"), data.get("pipeline_tag"), *listed(data.get("tags"))]
     if kind != "datasets":
-        result += listed(data.get("language"))
+        tags += listed(data.get("language"))
     for key, prefix in prefixes.items():
-        result += [f"{prefix}:{item}" for item in listed(data.get(key))]
-    return list(dict.fromkeys(item for item in result if isinstance(item, str)))
+        tags += [f"{prefix}:{value}" for value in listed(data.get(key))]
+    return list(dict.fromkeys(tag for tag in tags if isinstance(tag, str)))
 
 
 def listed(value: Any) -> list[Any]:
-    """Return a list of what the Hub lets one write as one value, as several or not at all."""
+    """Return a value of metadata as a list: it may be single, several, or missing."""
     if value is None:
         return []
     return value if isinstance(value, list) else [value]
@@ -71,18 +71,18 @@ def listed(value: Any) -> list[Any]:
 
 def _errors(data: Mapping[str, Any]) -> list[str]:
     errors = []
-    for item in listed(data.get("license")):
-        if not (isinstance(item, str) and item in hub_rules("licenses")):
-            errors.append(f'"license" must be one of the identifiers the Hub knows, not {item!r}')
+    for name in listed(data.get("license")):
+        if not (isinstance(name, str) and name in hub_rules("licenses")):
+            errors.append(f'"license" must be one of the identifiers the Hub knows, not {name!r}')
     for key, page in (("base_model", "models"), ("datasets", "datasets")):
         errors += [
             f'"{key}" with value {entry!r} is not valid. Use an id from https://hf.co/{page}.'
             for entry in listed(data.get(key))
             if not is_hub_id(entry)
         ]
-    for item in listed(data.get("language")):
-        if not (isinstance(item, str) and _LANGUAGE.fullmatch(item)):
-            errors.append(f'"language" must only contain lowercase characters, not {item!r}')
+    for code in listed(data.get("language")):
+        if not (isinstance(code, str) and _LANGUAGE.fullmatch(code)):
+            errors.append(f'"language" must only contain lowercase characters, not {code!r}')
     task = data.get("pipeline_tag")
     if task is not None and not (isinstance(task, str) and task in hub_rules("pipeline_tags")):
         errors.append(f'"pipeline_tag" must be a task the Hub knows, not {task!r}')

@@ -61,12 +61,12 @@ def _parser() -> argparse.ArgumentParser:
         description="A Hugging Face Hub in a folder of your own disk. It keeps what is pushed; "
         "Ctrl-C stops it. What it is not: docs/how-to/local-hub.md.",
     )
-    serve.add_argument("folder", metavar="DIR", type=Path, help="made if it is not there")
-    serve.add_argument("--port", type=int, default=0, help="default: any that is free")
+    serve.add_argument("folder", metavar="DIR", type=Path, help="created if it does not exist")
+    serve.add_argument("--port", type=int, default=0, help="default: any free port")
     serve.add_argument("--host", default="127.0.0.1", help="default: %(default)s")
     serve.add_argument("--user", default="demo", help="your name here (default: %(default)s)")
     serve.add_argument(
-        "--org", action="append", default=[], metavar="NAME", help="an organisation of yours"
+        "--org", action="append", default=[], metavar="NAME", help="an organisation of the account"
     )
     serve.add_argument(
         "--token_file",
@@ -75,12 +75,14 @@ def _parser() -> argparse.ArgumentParser:
         help="holds the only token that may write (default: every token may)",
     )
     serve.add_argument(
-        "--read_only_token_file", type=Path, metavar="FILE", help="holds a token that only reads"
+        "--read_only_token_file", type=Path, metavar="FILE", help="holds a token that may only read"
     )
     for name in ("--token", "--read_only_token"):
         serve.add_argument(name, action=_RefusedToken, help=argparse.SUPPRESS)
     serve.add_argument(
-        "--allow_remote", action="store_true", help="let other machines in; needs --token_file"
+        "--allow_remote",
+        action="store_true",
+        help="accept connections from other machines; needs --token_file",
     )
     serve.add_argument(
         "--env_file",
@@ -121,8 +123,8 @@ def _announce(
     lines.append("unset HF_HUB_OFFLINE")
     print(f"A Hub in {folder} at {url}\nIn the shell where you train, push or pull:\n", flush=True)
     # Not the token that somebody chose: terminals are recorded.
-    displayed = [line if environment["HF_TOKEN"] == _ANY_TOKEN else _masked(line) for line in lines]
-    print("\n".join(f"  {line}" for line in displayed) + "\n\nCtrl-C stops it.", flush=True)
+    masked = [line if environment["HF_TOKEN"] == _ANY_TOKEN else _masked(line) for line in lines]
+    print("\n".join(f"  {line}" for line in masked) + "\n\nCtrl-C stops it.", flush=True)
     if env_file is not None:
         # It holds the token.
         atomic_write_text(env_file, "\n".join(lines) + "\n", mode=0o600)

@@ -16,17 +16,17 @@ from hf_rlhf_local_hub.refusals import Refused, entry_not_found
 from hf_rlhf_local_hub.store import Entry, git_oid, lfs_pointer
 
 LARGEST_REGULAR_FILE = 10 * 1024 * 1024
-"""Bytes; what is larger goes by LFS or Xet, here as on the Hub."""
+"""Bytes; larger files go by LFS or Xet, here as on the Hub."""
 _LONGEST_LINE = 2 * LARGEST_REGULAR_FILE
 _SECRET = re.compile(rb"hf_[A-Za-z0-9]{30,}")
 
 FindLarge = Callable[[str, int | None], Entry | None]
-"""(SHA-256, size if the client told it) -> the large file as it was uploaded, or None."""
+"""(SHA-256, size if the client sent it) -> the large file as it was uploaded, or None."""
 
 
 @dataclass
 class Draft:
-    """A commit as the client described it. `add` and `delete` keep the order of the lines."""
+    """A commit as the client described it, its steps in the order of the lines."""
 
     title: str = ""
     message: str = ""
@@ -35,31 +35,30 @@ class Draft:
 
     def apply(self, files: Mapping[str, Entry]) -> Mapping[str, Entry]:
         """Return the files after this commit; raises Refused when it does not fit them."""
-        result = dict(files)
+        after = dict(files)
         for action, path, entry in self.steps:
             if entry is not None:
-                result[path] = entry
+                after[path] = entry
             elif action == "deletedFile":
-                if result.pop(path, None) is None:
+                if after.pop(path, None) is None:
                     raise entry_not_found(path)
             else:
-                inside = [name for name in result if name.startswith(f"{path}/")]
+                inside = [name for name in after if name.startswith(f"{path}/")]
                 if not inside:
                     raise entry_not_found(path)
                 for name in inside:
-                    del result[name]
-        _check_folders(result)
-        return result
+                    del after[name]
+        _check_folders(after)
+        return after
 
 
 def read_commit(body: Path, blobs: Blobs, find_large: FindLarge) -> Draft:
     """Read the NDJSON in `body`, keeping the contents of regular files in `blobs`.
 
-    Raises Refused (400, 413) with the line at fault. What was kept by then is not visible.
+    Raises Refused (400, 413) with the line at fault; contents stored by then are not visible.
     """
     draft: Draft | None = None
-    for number, item in _lines(body):
-        key, value = item["key"], item["value"]
+    for number, key, value in _lines(body):
         if draft is None:
             if key != "header":
                 raise Refused(400, f"Line {number}: the first line must be the header, not {key!r}")
@@ -72,13 +71,13 @@ def read_commit(body: Path, blobs: Blobs, find_large: FindLarge) -> Draft:
             path = str(value.get("path", "")).removesuffix("/")
             draft.steps.append((key, check_path(path), None))
         else:
-            raise Refused(400, f"Line {number}: {key!r} is not something that a commit can do")
+            raise Refused(400, f"Line {number}: {key!r} is not an operation of a commit")
     if draft is None:
         raise Refused(400, "The commit is empty: expected NDJSON beginning with a header.")
     return draft
 
 
-def _lines(body: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+def _lines(body: Path) -> Iterator[tuple[int, Any, dict[str, Any]]]:
     with body.open("rb") as file:
         number = 0
         while line := file.readline(_LONGEST_LINE):
@@ -88,12 +87,12 @@ def _lines(body: Path) -> Iterator[tuple[int, dict[str, Any]]]:
             if not line.strip():
                 continue
             try:
-                item = read_json(line)
+                content = read_json(line)
             except ValueError as error:
                 raise Refused(400, f"Line {number}: not JSON: {error}") from error
-            if not (isinstance(item, dict) and isinstance(item.get("value"), dict)):
+            if not (isinstance(content, dict) and isinstance(content.get("value"), dict)):
                 raise Refused(400, f'Line {number}: expected {{"key": …, "value": {{…}}}}')
-            yield number, {"key": item.get("key"), "value": item["value"]}
+            yield number, content.get("key"), content["value"]
 
 
 def _header(value: dict[str, Any]) -> Draft:
@@ -101,8 +100,8 @@ def _header(value: dict[str, Any]) -> Draft:
     if not isinstance(title, str) or not title.strip():
         raise Refused(400, "The header has no summary: a commit needs a message.")
     parent, message = value.get("parentCommit"), value.get("description")
-    for name, item in (("parentCommit", parent), ("description", message)):
-        if item is not None and not isinstance(item, str):
+    for name, text in (("parentCommit", parent), ("description", message)):
+        if text is not None and not isinstance(text, str):
             raise Refused(400, f"The header's {name} is not a text.")
     return Draft(title, message or "", parent or None)
 

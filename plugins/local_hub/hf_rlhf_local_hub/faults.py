@@ -1,7 +1,7 @@
-"""Scripted faults, to test how a client bears them.
+"""Scripted faults, to test how a client handles them.
 
-A `Fault` names requests by a pattern over `METHOD /path`, and says what happens to the next few:
-another answer, a delay, a dropped connection; before the request takes effect, or after it did::
+A `Fault` selects requests by a pattern over `METHOD /path`, and happens to the next few: another
+answer, a delay, a dropped connection; before the request takes effect, or after it did::
 
     with serve(folder) as hub:
         hub.faults.add(Fault("POST .*/commit/", status=504, after=True))   # it lands, then 504
@@ -51,7 +51,7 @@ class Faults:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._left: list[tuple[Fault, int]] = []
-        self._seen: list[str] = []
+        self._requests: list[str] = []
 
     def add(self, *faults: Fault) -> None:
         """Add faults; when several match a request, the one added first happens."""
@@ -62,17 +62,17 @@ class Faults:
         """Forget the faults still to come, and the requests so far."""
         with self._lock:
             self._left.clear()
-            self._seen.clear()
+            self._requests.clear()
 
-    def seen(self, match: str = "") -> list[str]:
+    def requests(self, match: str = "") -> list[str]:
         """Return the requests so far, as `METHOD /path`, that match a regular expression."""
         with self._lock:
-            return [line for line in self._seen if re.search(match, line)]
+            return [line for line in self._requests if re.search(match, line)]
 
     def take(self, line: str) -> Fault | None:
         """Note a request, and return the fault that happens to it, if one does."""
         with self._lock:
-            self._seen.append(line)
+            self._requests.append(line)
             for index, (fault, left) in enumerate(self._left):
                 if re.search(fault.match, line):
                     self._left[index : index + 1] = [(fault, left - 1)] if left > 1 else []

@@ -29,7 +29,7 @@ _PLAIN_TEXT = re.compile(r"\.(json|md|txt|ya?ml)$")
 
 
 def routes(hub: Hub) -> list[Route]:
-    """Return the routes of this part."""
+    """Return the routes of this module."""
     table: list[tuple[str, str, Handler, Guard | None]]
     table = [("POST", prefix + _LFS, lfs_batch, None) for prefix in ("/{kind:kind}", "")]
     table += [
@@ -48,7 +48,7 @@ def routes(hub: Hub) -> list[Route]:
 
 
 def resolve(call: Call) -> Response:
-    """Send a file, whole or in part."""
+    """Send a file, or a range of it."""
     repository = call.readable()
     settings = repository.settings
     call.caller.need_files(repository.id, private=settings.private, gated=settings.gated)
@@ -100,19 +100,19 @@ def _from_xet(
 
 
 def _read_xet(hub: Hub, xet: str, size: int, start: int, end: int) -> Iterator[bytes]:
-    return hub.reader.read(hub.cas_url(hub.own_url), xet, size, start, end)
+    return hub.reader.read(hub.cas_url(hub.loopback_url), xet, size, start, end)
 
 
 def _find_large(hub: Hub, digest: str, size: int | None) -> Entry | None:
     path = hub.store.blobs.path(digest)
     if path.is_file():
-        result = large_entry(digest, path.stat().st_size)
+        entry = large_entry(digest, path.stat().st_size)
     else:
         claim = hub.xet.find(digest, lambda xet, size: _read_xet(hub, xet, size, 0, size))
         if claim is None:
             return None
-        result = large_entry(digest, claim["size"], claim["file"])
-    return result if size in (None, result.size) else None
+        entry = large_entry(digest, claim["size"], claim["file"])
+    return entry if size in (None, entry.size) else None
 
 
 def _may_commit(call: Call) -> None:
@@ -130,7 +130,7 @@ def commit(call: Call) -> Response:
     draft = read_commit(
         upload.path, hub.store.blobs, lambda digest, size: _find_large(hub, digest, size)
     )
-    created = repository.add_commit(
+    new_commit = repository.add_commit(
         call.params["revision"],
         draft.apply,
         title=draft.title,
@@ -142,8 +142,8 @@ def commit(call: Call) -> Response:
     return Answer(
         {
             "success": True,
-            "commitOid": created.oid,
-            "commitUrl": f"{call.base}/{prefix}{repository.id}/commit/{created.oid}",
+            "commitOid": new_commit.oid,
+            "commitUrl": f"{call.base}/{prefix}{repository.id}/commit/{new_commit.oid}",
             "hookOutput": "",
         }
     )
@@ -153,8 +153,8 @@ def lfs_batch(call: Call) -> Response:
     """Say where to put (or, for git-lfs, to get) large files. https://git-lfs.com, Batch API."""
     call.writable()
     objects = []
-    for item in call.listed("objects"):
-        digest, size = _object(item)
+    for content in call.listed("objects"):
+        digest, size = _object(content)
         answer: dict[str, Any] = {"oid": digest, "size": size}
         if not call.hub.store.blobs.has(digest, size):
             query = f"?ticket={call.hub.ticket(f'lfs {digest}', _UPLOAD_SECONDS)}"
@@ -167,10 +167,10 @@ def lfs_batch(call: Call) -> Response:
     return Answer(answer, media_type="application/vnd.git-lfs+json")
 
 
-def _object(item: Any) -> tuple[str, int]:
-    if not isinstance(item, dict):
-        raise Refused(400, f"objects: {shorten(repr(item), 60)} is not oid and size")
-    digest, size = check_digest(item.get("oid")), item.get("size")
+def _object(content: Any) -> tuple[str, int]:
+    if not isinstance(content, dict):
+        raise Refused(400, f"objects: {shorten(repr(content), 60)} is not oid and size")
+    digest, size = check_digest(content.get("oid")), content.get("size")
     if type(size) is not int or size < 0:
         raise Refused(400, f"objects: {shorten(repr(size), 60)} is not a size")
     return digest, size
@@ -187,13 +187,13 @@ def _check_ticket(call: Call, digest: str) -> None:
 
 
 def lfs_upload(call: Call) -> Response:
-    """Keep one large file."""
+    """Store one large file."""
     call.hub.store.blobs.receive(call.received, call.params["digest"])
     return Response()
 
 
 def lfs_verify(call: Call) -> Response:
-    """Say whether a large file has arrived, to who was told to send it."""
+    """Say whether a large file has arrived, to the client that uploaded it."""
     digest, size = _object(call.body)
     _check_ticket(call, digest)
     if not call.hub.store.blobs.has(digest, size):

@@ -35,7 +35,7 @@ class Hub:
         self.id: str = identity["id"]
         self._secret = bytes.fromhex(identity["secret"])
         self.content_threads = anyio.CapacityLimiter(THREADS)
-        self.own_url = ""
+        self.loopback_url = ""
         """Where this process reaches its own server; set once it listens."""
 
     @property

@@ -1,4 +1,4 @@
-"""What the Hub tells about repositories, commits and files, as JSON."""
+"""Repositories, commits and files, as the JSON of the Hub's API."""
 
 import hashlib
 from collections.abc import Iterable, Mapping
@@ -13,13 +13,13 @@ from hf_rlhf_local_hub.store import MAIN, Commit, Entry, Repository, lfs_pointer
 def repository_info(
     repository: Repository, commit: Commit, blobs: Blobs, *, sizes: bool = False
 ) -> dict[str, Any]:
-    """Return what `model_info`, `dataset_info` and `space_info` read.
+    """Return the answer that `model_info`, `dataset_info` and `space_info` read.
 
     Args:
-        repository: which.
-        commit: at which commit.
-        blobs: where its README is.
-        sizes: tell size and hash of every file.
+        repository: the repository.
+        commit: its state.
+        blobs: the contents, for its README.
+        sizes: add size and hash of every file.
     """
     settings = repository.settings
     card = _card(commit, blobs)
@@ -35,7 +35,7 @@ def repository_info(
         "disabled": False,
         "downloads": 0,
         "likes": 0,
-        "tags": cards.tags(repository.kind, card),
+        "tags": cards.derived_tags(repository.kind, card),
         "cardData": card,
         "siblings": [
             {"rfilename": path} | (_blob(entry) if sizes else {})
@@ -54,8 +54,8 @@ def repository_info(
 def listing(
     repositories: Iterable[Repository], blobs: Blobs, query: Mapping[str, Any], filters: list[str]
 ) -> list[dict[str, Any]]:
-    """Return the repositories that a search of the Hub would: by author, text, tags; sorted."""
-    result = []
+    """Return the repositories that a search finds: by author, text, tags; sorted."""
+    matches = []
     for repository in repositories:
         author = query.get("author")
         if author and repository.id.split("/")[0].lower() != author.lower():
@@ -65,15 +65,15 @@ def listing(
         info = repository_info(repository, repository.resolve(MAIN), blobs)
         wanted = [*filters, *(v for v in [query.get("pipeline_tag")] if v)]
         if all(tag in info["tags"] for tag in wanted):
-            result.append(info)
+            matches.append(info)
     sort = query.get("sort", "lastModified")
-    result.sort(key=lambda info: str(info.get(sort, "")), reverse=query.get("direction") != "1")
+    matches.sort(key=lambda info: str(info.get(sort, "")), reverse=query.get("direction") != "1")
     limit = query.get("limit", "")
-    return result[: int(limit[:9])] if limit.isdecimal() else result
+    return matches[: int(limit[:9])] if limit.isdecimal() else matches
 
 
 def commit_info(commit: Commit) -> dict[str, Any]:
-    """Return what `list_repo_commits` reads."""
+    """Return the answer that `list_repo_commits` reads."""
     return {
         "id": commit.oid,
         "title": commit.title,
@@ -102,13 +102,13 @@ def tree(commit: Commit, folder: str, *, recursive: bool) -> list[dict[str, Any]
 
 def paths_info(commit: Commit, paths: Iterable[str]) -> list[dict[str, Any]]:
     """Return the files and folders among `paths` that exist."""
-    result = []
+    entries = []
     for path in paths:
         if path in commit.files:
-            result.append(file_info(path, commit.files[path]))
+            entries.append(file_info(path, commit.files[path]))
         elif any(name.startswith(f"{path}/") for name in commit.files):
-            result.append(folder_info(commit, path))
-    return result
+            entries.append(folder_info(commit, path))
+    return entries
 
 
 def file_info(path: str, entry: Entry) -> dict[str, Any]:
@@ -134,7 +134,7 @@ def folder_info(commit: Commit, path: str) -> dict[str, Any]:
 
 
 def with_last_commits(entries: list[dict[str, Any]], history: Iterable[Commit]) -> None:
-    """Add to each entry of a tree the commit that made it what it is (`expand=True`)."""
+    """Add to each entry of a tree the commit that last changed it (`expand=True`)."""
     open_entries = {entry["path"]: entry for entry in entries}
     newer: Commit | None = None
     for commit in history:
@@ -175,7 +175,7 @@ LARGE_SUFFIXES = (
 GIT_ATTRIBUTES = "".join(
     f"*{suffix} filter=lfs diff=lfs merge=lfs -text\n" for suffix in LARGE_SUFFIXES
 ).encode()
-"""What the Hub puts into a new repository."""
+"""The Hub's content of a new repository."""
 
 
 def _id_of(commit: Commit, path: str) -> str | None:

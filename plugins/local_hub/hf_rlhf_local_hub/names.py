@@ -1,6 +1,6 @@
-"""What may be the name of a repository, a file in it, a branch or a tag.
+"""Checks of the names of repositories, files in them, branches and tags.
 
-Nothing that a client sends becomes part of a path on disk unless one of these let it through.
+No text of a client becomes part of a path on disk without one of these checks.
 """
 
 import re
@@ -23,19 +23,19 @@ _LONGEST_PATH = 1024
 
 def check_kind(kind: str) -> Kind:
     """Return `kind` if it is one; raises Refused (404)."""
-    for known in KINDS:
-        if kind == known:
-            return known
+    for name in KINDS:
+        if kind == name:
+            return name
     raise Refused(404, f"There are no {kind!r} here, only {', '.join(KINDS)}.")
 
 
 def check_repo_id(repo_id: str) -> str:
     """Return `repo_id` if it is `namespace/name` by the Hub's rules; raises Refused (400)."""
     namespace, slash, name = repo_id.partition("/")
-    for part in (namespace, name):
-        if not _NAME.fullmatch(part) or "--" in part or ".." in part:
+    for word in (namespace, name):
+        if not _NAME.fullmatch(word) or "--" in word or ".." in word:
             break
-        if part.endswith((".git", ".ipynb")):
+        if word.endswith((".git", ".ipynb")):
             break
     else:
         if slash and namespace.lower() not in _RESERVED:
@@ -50,16 +50,14 @@ def check_repo_id(repo_id: str) -> str:
 
 def check_path(path: object) -> str:
     """Return `path` if it may name a file in a repository; raises Refused (400)."""
-    if isinstance(path, str) and path and len(path.encode("utf-8", "replace")) <= _LONGEST_PATH:
-        parts = path.split("/")
-        hidden_git = any(part.lower() == ".git" for part in parts)
-        if (
-            all(part not in ("", ".", "..") for part in parts)
-            and not hidden_git
-            and not _PATH_FORBIDDEN.search(path)
-            and _is_text(path)
-        ):
-            return path
+    if (
+        isinstance(path, str)
+        and len(path.encode("utf-8", "replace")) <= _LONGEST_PATH
+        and not {"", ".", "..", ".git"} & set(path.lower().split("/"))
+        and not _PATH_FORBIDDEN.search(path)
+        and _is_text(path)
+    ):
+        return path
     raise Refused(
         400,
         f"{path!r} cannot be a path in a repository: expected names separated by single slashes, "

@@ -18,7 +18,7 @@ _REPO = "/api/{kind:kind}/{namespace}/{name}"
 
 
 def routes(hub: Hub) -> list[Route]:
-    """Return the routes of this part."""
+    """Return the routes of this module."""
     table = [
         ("GET", "/api/whoami-v2", whoami),
         ("POST", "/api/validate-yaml", validate_yaml),
@@ -65,7 +65,7 @@ def validate_yaml(call: Call) -> Response:
 
 def create_repo(call: Call) -> Response:
     """Create a repository, with the Hub's `.gitattributes` in its first commit."""
-    kind, repo_id = _named(call)
+    kind, repo_id = _repo_of(call)
     call.caller.need_write(repo_id.split("/")[0])
     private = call.text("visibility") == "private" or call.body.get("private") is True
     settings = Settings(private=private, sdk=call.text("sdk") or None)
@@ -88,7 +88,7 @@ def create_repo(call: Call) -> Response:
 
 def delete_repo(call: Call) -> Response:
     """Delete a repository."""
-    call.hub.store.delete(call.find_writable(*_named(call)))
+    call.hub.store.delete(call.find_writable(*_repo_of(call)))
     return Response()
 
 
@@ -102,7 +102,7 @@ def list_repos(call: Call) -> Response:
             continue
         visible.append(repository)
     filters = [
-        tag for item in call.query.getlist("filter") for tag in item.split(",") if tag.strip()
+        tag for text in call.query.getlist("filter") for tag in text.split(",") if tag.strip()
     ]
     return Answer(info.listing(visible, call.hub.store.blobs, dict(call.query), filters))
 
@@ -218,13 +218,13 @@ def preupload(call: Call) -> Response:
         raise Refused(400, "This Hub has no pull requests: push without `create_pr`.")
     commit = call.writable().resolve(call.params["revision"])
     answer = []
-    for item in call.listed("files"):
+    for file in call.listed("files"):
         try:
-            path, size = check_path(item["path"]), int(item["size"])
-            sample = base64.b64decode(item.get("sample", ""), validate=True)
+            path, size = check_path(file["path"]), int(file["size"])
+            sample = base64.b64decode(file.get("sample", ""), validate=True)
         except (KeyError, TypeError, ValueError, OverflowError, binascii.Error) as error:
-            displayed = shorten(repr(item), 200)
-            raise Refused(400, f"files: {displayed} is not path, size and sample") from error
+            text = shorten(repr(file), 200)
+            raise Refused(400, f"files: {text} is not path, size and sample") from error
         old = commit.files.get(path)
         answer.append(
             {
@@ -247,8 +247,8 @@ def _expanded(
     return Answer(entries)
 
 
-def _named(call: Call) -> tuple[Kind, str]:
-    """Return which repository the body of a request names."""
+def _repo_of(call: Call) -> tuple[Kind, str]:
+    """Return the kind and id of the repository in the body of a request."""
     kind = (call.text("type") or "model") + "s"
     if kind not in KINDS:
         raise Refused(400, f"type: {kind.removesuffix('s')!r} is not model, dataset or space")

@@ -68,7 +68,7 @@ def serve(
         bound = listener.getsockname()[1]
         url = f"http://{name}:{bound}"
         # 0.0.0.0 is where one listens, not where one calls.
-        hub.own_url = f"http://127.0.0.1:{bound}" if remote and host == "0.0.0.0" else url
+        hub.loopback_url = f"http://127.0.0.1:{bound}" if remote and host == "0.0.0.0" else url
         hosts = ["*"] if remote else ["127.0.0.1", "localhost", name]
         config = uvicorn.Config(
             app.build(hub, faults, lambda scope: _drop(server, scope), hosts),
@@ -114,11 +114,15 @@ def _check(host: str, access: Access, allow_remote: bool) -> bool:
 def _listen(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        return socket.create_server((host, port), family=family, backlog=128)
+        listener = socket.create_server((host, port), family=family, backlog=128)
     except (OSError, OverflowError) as error:
         raise HfRlhfError(
             f"Cannot listen on {host} port {port}: {error}. Choose another port, or 0 for any."
         ) from error
+    # Connections inherit it. asyncio sets it only on sockets that name their protocol, and without
+    # it a body waits 40 ms for the acknowledgement of its headers.
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return listener
 
 
 def _wait(server: uvicorn.Server, thread: threading.Thread) -> None:

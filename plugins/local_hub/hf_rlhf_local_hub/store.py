@@ -10,7 +10,7 @@
     ROOT/xet/...                           contents that came by Xet (hf_rlhf_local_hub.xet)
 
 A commit is written in full before `refs.json` is replaced, and that replacement is the only thing
-that makes it visible. So whatever a crash leaves behind, every branch names a whole commit.
+that makes it visible. So after any crash every branch names a complete commit.
 """
 
 import hashlib
@@ -25,7 +25,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from hf_rlhf.storage import atomic_write_json, sync_folder
+from hf_rlhf.storage import atomic_write_json, sync_path
 from hf_rlhf_local_hub import names
 from hf_rlhf_local_hub.blobs import Blobs
 from hf_rlhf_local_hub.refusals import Refused, repo_not_found, revision_not_found
@@ -73,7 +73,7 @@ Change = Callable[[Mapping[str, Entry]], Mapping[str, Entry]]
 
 
 class Repository:
-    """One repository. Every reader sees whole commits; writers take turns."""
+    """One repository. Every reader sees complete commits; writers take turns."""
 
     def __init__(self, kind: names.Kind, repo_id: str, folder: Path, lock: threading.Lock) -> None:
         self.kind = kind
@@ -108,9 +108,9 @@ class Repository:
             if revision in refs[group]:
                 return self.commit(refs[group][revision])
         if len(revision) >= 7 and names.is_oid(revision.ljust(40, "0")):
-            result = list((self._folder / "commits").glob(f"{revision}*.json"))
-            if len(result) == 1:
-                return self.commit(result[0].stem)
+            paths = list((self._folder / "commits").glob(f"{revision}*.json"))
+            if len(paths) == 1:
+                return self.commit(paths[0].stem)
         raise revision_not_found(revision)
 
     def commit(self, oid: str) -> Commit:
@@ -144,8 +144,8 @@ class Repository:
             change: makes the new files out of the old ones.
             title: first line of the message.
             message: the rest of it.
-            author: who did it.
-            parent: what the caller believes to be the head. When it is not, Refused (412).
+            author: its author.
+            parent: the head that the caller expects. With another head, Refused (412).
         """
         with self.lock:
             refs = self.refs()
@@ -225,11 +225,11 @@ class Store:
             commit = _new_commit(None, files({}), "initial commit", "", author)
             repository._write_commit(commit)
             repository._write_refs({"branches": {MAIN: commit.oid}, "tags": {}})
-            created = replace(settings, created=commit.date)
-            atomic_write_json(draft / "repo.json", asdict(created), mode=0o600)
+            dated = replace(settings, created=commit.date)
+            atomic_write_json(draft / "repo.json", asdict(dated), mode=0o600)
             folder.parent.mkdir(parents=True, exist_ok=True)
             os.replace(draft, folder)
-            sync_folder(folder.parent)
+            sync_path(folder.parent)
         return self.get(kind, repo_id)
 
     def get(self, kind: names.Kind, repo_id: str) -> Repository:
@@ -250,8 +250,8 @@ class Store:
 
     def all(self, kind: names.Kind) -> list[Repository]:
         """Return every repository of a kind, sorted by id."""
-        result = sorted((self._repos / kind).glob("*/*/refs.json"))
-        return [self.get(kind, "/".join(path.parts[-3:-1])) for path in result]
+        paths = sorted((self._repos / kind).glob("*/*/refs.json"))
+        return [self.get(kind, "/".join(path.parts[-3:-1])) for path in paths]
 
     def _folder(self, kind: names.Kind, repo_id: str) -> Path:
         return self._repos / kind / names.check_repo_id(repo_id)

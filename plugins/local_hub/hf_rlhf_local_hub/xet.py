@@ -10,7 +10,7 @@ hf_xet could also keep these itself, in a folder (`local://`); but it opens such
 process at a time, for as long as that process lives, so that nobody could pull while a training
 run that had pushed is still up. Hence a server of the protocol, which also works from elsewhere.
 
-Clients are not believed: the first commit of a file reads it back and compares the SHA-256.
+Clients are not trusted: the first commit of a file reads it back and compares the SHA-256.
 """
 
 import hashlib
@@ -58,7 +58,7 @@ class XetStore:
         self._index = lru_cache(maxsize=256)(lambda name: read_xorb(self.xorbs.path(name)))
 
     def add_xorb(self, name: str, upload: Upload) -> bool:
-        """Keep a xorb; False when it was here already. Raises Refused (400)."""
+        """Store a xorb; False when it is stored already. Raises Refused (400)."""
         if self.xorbs.has(check_digest(name)):
             return False
         upload.finish()
@@ -70,7 +70,7 @@ class XetStore:
         return True
 
     def add_shard(self, upload: Upload) -> None:
-        """Keep the recipes of a shard; raises Refused (400) unless every xorb of them is here."""
+        """Store the recipes of a shard; raises Refused (400) if one of their xorbs is missing."""
         upload.finish()
         try:
             recipes = read_shard(upload.path)
@@ -93,7 +93,7 @@ class XetStore:
             read: (xet hash, size) -> its content; used once per file, to compare the SHA-256.
 
         Raises:
-            Refused: 400, the content is something else than the client said.
+            Refused: 400, the content differs from the SHA-256 that the client sent.
         """
         claim = self._read("sha256", sha256)
         if claim is not None and not claim["checked"]:
@@ -104,7 +104,7 @@ class XetStore:
                 self._path("sha256", sha256).unlink(missing_ok=True)
                 raise Refused(
                     400,
-                    f"What was uploaded by Xet as {sha256} has SHA-256 {digest.hexdigest()}: "
+                    f"The file uploaded by Xet as {sha256} has SHA-256 {digest.hexdigest()}: "
                     "altered, or announced wrongly. HF_HUB_DISABLE_XET=1 resends it.",
                 )
             claim["checked"] = True
@@ -133,43 +133,43 @@ class XetStore:
         end = size if last is None else min(last + 1, size)
         if first >= end:
             raise Refused(416, f"The file has {size} bytes; there is no byte {first}.")
-        offset, parts = self._cut(terms, first, end)
+        offset, pieces = self._cut(terms, first, end)
         return {
             "offset_into_first_range": offset,
             "terms": [
                 {
-                    "hash": part.xorb,
-                    "unpacked_length": part.size,
-                    "range": {"start": part.start, "end": part.end},
+                    "hash": piece.xorb,
+                    "unpacked_length": piece.size,
+                    "range": {"start": piece.start, "end": piece.end},
                 }
-                for part in parts
+                for piece in pieces
             ],
-            "fetch_info": self._fetch_info(parts, link),
+            "fetch_info": self._fetch_info(pieces, link),
         }
 
     def _cut(self, terms: list[Term], first: int, end: int) -> tuple[int, list[Term]]:
-        """Keep the chunks with bytes of [first, end), and say how many bytes lie before them."""
-        parts: list[Term] = []
+        """Return the chunks of [first, end), and how many bytes of them precede `first`."""
+        pieces: list[Term] = []
         offset = position = 0
         for term in terms:
             ends = self._index(term.xorb).unpacked
-            remaining: list[int] = []
+            chunks: list[int] = []
             for chunk, (low, high) in enumerate(
                 pairwise(ends[term.start : term.end + 1]), start=term.start
             ):
                 start, position = position, position + high - low
                 if position > first and start < end:
-                    if not parts and not remaining:
+                    if not pieces and not chunks:
                         offset = first - start
-                    remaining.append(chunk)
-            if remaining:
-                low, high = remaining[0], remaining[-1] + 1
-                parts.append(Term(term.xorb, ends[high] - ends[low], low, high))
-        return offset, parts
+                    chunks.append(chunk)
+            if chunks:
+                low, high = chunks[0], chunks[-1] + 1
+                pieces.append(Term(term.xorb, ends[high] - ends[low], low, high))
+        return offset, pieces
 
-    def _fetch_info(self, parts: list[Term], link: Link) -> dict[str, Any]:
+    def _fetch_info(self, pieces: list[Term], link: Link) -> dict[str, Any]:
         info = {}
-        for name in dict.fromkeys(part.xorb for part in parts):
+        for name in dict.fromkeys(piece.xorb for piece in pieces):
             packed = self._index(name).packed
             info[name] = [
                 {
@@ -177,7 +177,7 @@ class XetStore:
                     "url": link(name),
                     "url_range": {"start": packed[start], "end": packed[end] - 1},
                 }
-                for start, end in _merged([p for p in parts if p.xorb == name])
+                for start, end in _merged([p for p in pieces if p.xorb == name])
             ]
         return info
 
@@ -235,12 +235,12 @@ class XetReader:
             stream.cancel()
 
 
-def _merged(parts: list[Term]) -> list[tuple[int, int]]:
-    """Return the ranges of chunks, sorted, with those that touch made one."""
+def _merged(pieces: list[Term]) -> list[tuple[int, int]]:
+    """Return the ranges of chunks, sorted, adjacent ones joined."""
     merged: list[tuple[int, int]] = []
-    for part in sorted(parts, key=lambda part: part.start):
-        if merged and part.start <= merged[-1][1]:
-            merged[-1] = (merged[-1][0], max(merged[-1][1], part.end))
+    for piece in sorted(pieces, key=lambda piece: piece.start):
+        if merged and piece.start <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(merged[-1][1], piece.end))
         else:
-            merged.append((part.start, part.end))
+            merged.append((piece.start, piece.end))
     return merged

@@ -19,7 +19,7 @@ _REPO = "/api/{kind:kind}/{namespace}/{name}"
 
 
 def routes(hub: Hub) -> list[Route]:
-    """Return the routes of this part."""
+    """Return the routes of this module."""
     cas = hub.cas_path
     table: list[tuple[str, str, Handler, Guard | None]] = [
         ("GET", _REPO + "/xet-read-token/{revision}", read_token, None),

@@ -30,7 +30,7 @@ def test_another_answer_for_a_while(hub: RunningHub, api: HfApi) -> None:
     assert commits(api) == 0
     push(api)
     assert commits(api) == 1
-    assert len(hub.faults.seen(COMMIT)) == 3
+    assert len(hub.faults.requests(COMMIT)) == 3
 
 
 def test_it_lands_and_the_answer_is_lost(hub: RunningHub, api: HfApi) -> None:
@@ -83,4 +83,4 @@ def test_xet_uploads_survive_a_bad_moment(hub: RunningHub, api: HfApi) -> None:
     hub.faults.add(Fault("POST .*/v1/xorbs/", status=503))
     api.upload_file(repo_id="demo/m", path_in_repo="w.bin", path_or_fileobj=b"\0\1" * 50_000)
     assert commits(api) == 1
-    assert len(hub.faults.seen("POST .*/v1/xorbs/")) == 2
+    assert len(hub.faults.requests("POST .*/v1/xorbs/")) == 2

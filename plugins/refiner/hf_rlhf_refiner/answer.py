@@ -51,7 +51,7 @@ class Claim:
     text: str
     ids: tuple[str, ...]
     hallucinated: tuple[str, ...]
-    """Those of `ids` that name no source."""
+    """Those of `ids` that match no source."""
 
     @property
     def valid(self) -> tuple[str, ...]:
@@ -105,7 +105,7 @@ class Answer:
 
     @property
     def hallucinated_id_rate(self) -> float:
-        """Share of the citations that name no source; 0 when nothing is cited."""
+        """Share of the citations that match no source; 0 if nothing is cited."""
         wrong = sum(len(claim.hallucinated) for claim in self.claims)
         return wrong / len(self.cited_ids) if self.cited_ids else 0.0
 
@@ -367,7 +367,7 @@ def parse_sources(tool_output: str) -> list[Source]:
     if scan.problems:
         raise DataError(
             "tool output: " + "; ".join(scan.problems) + ". Expected blocks "
-            "<snippet id=ID>text</snippet>, each with an id of its own: rename, mend or drop them."
+            "<snippet id=ID>text</snippet>, each with an id of its own: rename, fix or drop them."
         )
     return scan.sources
 

@@ -11,19 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypedDict
 
 from hf_rlhf.contracts import Loaded
-from hf_rlhf.data import (
-    BadRow,
-    Row,
-    Rows,
-    Source,
-    Split,
-    convert_rows,
-    format_counts,
-    hold_out,
-    normalised_text,
-)
+from hf_rlhf.data import BadRow, Row, Source, Split, convert_source, format_counts
 from hf_rlhf.distributed import rank
-from hf_rlhf.errors import DataError
 from hf_rlhf_refiner.prompt import Prompt
 
 OnBad = Literal["stop", "drop"]
@@ -65,38 +54,6 @@ Convert = Callable[[Row, str], Converted]
 """(row, id to use if it has none) -> the converted row. Raises BadRow."""
 
 
-@dataclass
-class _Conversion:
-    """Converts rows, and counts the dropped ones by reason."""
-
-    convert: Convert
-    on_bad_row: OnBad
-    on_long_prompt: OnBad
-    dropped: Counter[str] = field(default_factory=Counter)
-    last: BadRow | None = None
-
-    def run(self, rows: Rows, prefix: str) -> list[Converted]:
-        before = self.dropped.total()
-        usable = list(
-            convert_rows(
-                rows, lambda row, number: self.convert(row, f"{prefix}-{number}"), self._drop
-            )
-        )
-        if not usable:
-            raise DataError(
-                f"{rows.name}: all {self.dropped.total() - before} rows were dropped "
-                f"({format_counts(self.dropped)}). The last one: {self.last}"
-            ) from self.last
-        return usable
-
-    def _drop(self, row: Row, number: int, error: BadRow) -> None:
-        is_long = error.reason == "prompt_too_long"
-        if (self.on_long_prompt if is_long else self.on_bad_row) == "stop":
-            raise error
-        self.dropped[error.reason] += 1
-        self.last = error
-
-
 def assemble(
     source: Source,
     convert: Convert,
@@ -110,27 +67,24 @@ def assemble(
     A file that cannot be read on stops in any case; `on_bad_row` is about single rows that cannot
     be read or used.
     """
-    conversion = _Conversion(convert, on_bad_row, on_long_prompt)
-    train_rows, held_out_rows = split.sources(source)
-    train = conversion.run(train_rows, "row")
-    if held_out_rows is not None:
-        test = conversion.run(held_out_rows, "held-out")
-    else:
-        held_out = hold_out([_question(row) for row in train], split)
-        test = [row for row, held in zip(train, held_out, strict=True) if held]
-        train = [row for row, held in zip(train, held_out, strict=True) if not held]
-    usable, dropped = len(train) + len(test), conversion.dropped
-    questions = [{normalised_text(_question(row)) for row in rows} for rows in (train, test)]
+
+    def stops(error: BadRow) -> bool:
+        is_long = error.reason == "prompt_too_long"
+        return (on_long_prompt if is_long else on_bad_row) == "stop"
+
+    converted = convert_source(source, convert, split, text=_question, stops=stops)
+    train, test = converted.train, converted.test
+    usable = len(train) + len(test)
     report: dict[str, Any] = {
         "source": source.name,
         "commit": source.commit,
-        "rows_read": usable + dropped.total(),
+        "rows_read": usable + converted.dropped.total(),
         "kept": usable,
-        "dropped": dict(dropped),
+        "dropped": dict(converted.dropped),
         **_prompt_report([*train, *test]),
         "splits": {"train": len(train), "test": len(test)},
         "held_out": split.describe(source, "question") if test else "nothing",
-        "questions_in_both_splits": len(questions[0] & questions[1]),
+        "questions_in_both_splits": converted.shared,
     }
     _print(report)
     return Loaded(_dataset(train, test), report)

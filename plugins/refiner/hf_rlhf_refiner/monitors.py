@@ -13,7 +13,7 @@ from hf_rlhf_refiner.answer import Answer, Source, parse_answer
 
 @dataclass
 class AnswerFormat:
-    """1 if the answer is well formed, else 0. Also fit for a gate."""
+    """1 if the answer is well formed, else 0. Suitable as a gate."""
 
     def __call__(self, prompts: Sequence[Any], completions: Sequence[Any], **_: Any) -> list[float]:
         """Return 1.0 or 0.0 per completion."""
@@ -22,7 +22,7 @@ class AnswerFormat:
 
 @dataclass
 class AnswerLength:
-    """How many words the answer has, tags not counted."""
+    """Number of words in the answer, without tags."""
 
     def __call__(self, prompts: Sequence[Any], completions: Sequence[Any], **_: Any) -> list[float]:
         """Return the number of words per completion."""
@@ -31,7 +31,7 @@ class AnswerLength:
 
 @dataclass
 class SnippetCount:
-    """How many claims of the answer cite something."""
+    """Number of claims in the answer that cite something."""
 
     def __call__(self, prompts: Sequence[Any], completions: Sequence[Any], **_: Any) -> list[float]:
         """Return the number of claims per completion."""
@@ -40,7 +40,7 @@ class SnippetCount:
 
 @dataclass
 class HallucinatedIds:
-    """Share of the citations that name no source; 0 when nothing is cited."""
+    """Share of the citations that match no source; 0 if nothing is cited."""
 
     def __call__(
         self,

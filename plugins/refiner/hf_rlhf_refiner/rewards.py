@@ -27,22 +27,22 @@ SourceColumn = Sequence[Sequence[Source]]
 class RubricJudge:
     """Score the answer by the row's rubrics and three static ones; in [0, 1].
 
-    A judge that is no model (`lexical`) is not asked for the static rubrics: they are counted.
-    None when a verdict failed, or when no rubric applies (a row without any, and
-    `instance_rubrics_only`): give such a mixed dataset `on_none: skip`.
+    A judge that is not a model (`lexical`) is not asked about static rubrics; they are computed.
+    None if a verdict failed, or if no rubric applies (a row without rubrics, and
+    `instance_rubrics_only`); for a dataset with such rows use `on_none: skip`.
     """
 
     judge: Judge | None = None
     instance_rubrics_only: bool = False
     """Leave the static rubrics out of the reward and the logs."""
     grounded_only: bool = True
-    """Positive rubrics see only claims that cite a real source; and abstentions, if a criterion is
-    about what the sources do not tell."""
+    """Positive rubrics see only claims that cite a real source, and abstentions if a criterion is
+    about what the sources do not contain."""
     gate_negatives: bool = True
-    """Negative and static rubrics earn only if the answer is well formed and says something: a
-    claim with a real source, or that the sources do not tell."""
+    """Negative and static rubrics earn only if the answer is well formed and has a claim with a
+    real source, or says that the sources do not contain the answer."""
     conjunctive: bool = True
-    """The mean of the row's own positive rubrics times that of the others; else one mean."""
+    """The mean of the row's own positive rubrics times that of the others; otherwise one mean."""
     max_missing_share: float = 0.0
     """Share of a row's rubric weight that may lack a verdict without voiding the row."""
 
@@ -107,13 +107,13 @@ class CitationF1:
 
     judge: Judge | None = None
     measure: Literal["f1", "precision", "recall"] = "f1"
-    """Which number is the score."""
+    """Which of the three is the score."""
     require_well_formed: bool = True
     """A malformed answer gets 0, and the judge is not asked."""
     max_questions: int = 64
-    """Support questions asked about one answer; claims beyond earn nothing."""
+    """Support questions asked about one answer; claims beyond the limit earn nothing."""
     discount_repeats: bool = True
-    """A claim that says word for word what an earlier one says is counted and earns nothing."""
+    """A claim that repeats an earlier one word for word is counted and earns nothing."""
 
     def __post_init__(self) -> None:
         if self.measure not in ("f1", "precision", "recall"):
@@ -163,7 +163,7 @@ class Settings:
     citation_weight: float
     """Weight of citation F1; the rubric score has 1."""
     verification_reward: float
-    """The whole is multiplied by this."""
+    """Factor of the whole score."""
     normalise: bool
     """Divide by 1 + citation_weight, so that a perfect answer gets `verification_reward`."""
     gate_on_format: bool
@@ -175,7 +175,7 @@ class Settings:
     conjunctive: bool
     """See `RubricJudge`; and where the rubrics earn nothing, neither does F1."""
     hallucination_penalty: float
-    """Subtracted, times the share of citations that name no source."""
+    """Subtracted, times the share of citations that match no source."""
     excuse_abstention: bool
     """An answer that only says that the sources do not tell has its rubric score for F1."""
     discount_repeats: bool
@@ -216,7 +216,7 @@ class RefinerReward:
 
     `verification_reward * max(0, rubrics + citation_weight * f1 - hallucination_penalty * h)`,
     divided by `1 + citation_weight` if `normalise`. If `conjunctive`, F1 counts only where the
-    rubrics earn something. A preset gives every field that is left out: `hardened` is in [0, 1],
+    rubrics earn something. A preset sets every field that is left out: `hardened` is in [0, 1],
     `card_faithful`, our reading of the published card, in [0, 12].
     """
 
@@ -228,11 +228,11 @@ class RefinerReward:
     max_missing_share: float = 0.0
     """Share of a row's rubric weight that may lack a verdict without voiding the row."""
     max_questions: int = 64
-    """Support questions asked about one answer; claims beyond earn nothing."""
+    """Support questions asked about one answer; claims beyond the limit earn nothing."""
     citation_weight: float | None = None
     """Weight of citation F1; the rubric score has 1. `hardened`: 0.5; card: 0.2."""
     verification_reward: float | None = None
-    """The whole is multiplied by this. `hardened`: 1; card: 10."""
+    """Factor of the whole score. `hardened`: 1; card: 10."""
     normalise: bool | None = None
     """Divide by 1 + citation_weight. `hardened`: yes; card: no."""
     gate_on_format: bool | None = None
@@ -245,11 +245,11 @@ class RefinerReward:
     """The mean of the positive rubrics times that of the others, and no F1 where that is 0.
     `hardened`: yes; card: no."""
     hallucination_penalty: float | None = None
-    """Subtracted, times the share of citations that name no source. `hardened`: 0.5; card: 0."""
+    """Subtracted, times the share of citations that match no source. `hardened`: 0.5; card: 0."""
     excuse_abstention: bool | None = None
-    """A pure abstention has its rubric score for F1. `hardened`: yes; card: no."""
+    """For a pure abstention the rubric score replaces F1. `hardened`: yes; card: no."""
     discount_repeats: bool | None = None
-    """A claim that says word for word what an earlier one says earns nothing in F1.
+    """A claim that repeats an earlier one word for word earns nothing in F1.
     `hardened`: yes; card: no."""
 
     def __post_init__(self) -> None:

@@ -1,6 +1,5 @@
 """`judged_rollouts`: agent rollouts, with the rubrics they were judged by, as refiner rows."""
 
-import json
 import math
 from collections import Counter
 from dataclasses import dataclass
@@ -9,14 +8,13 @@ from typing import Any
 from hf_rlhf.contracts import Loaded
 from hf_rlhf.data import (
     BadRow,
-    Output,
     Rollout,
     Row,
     Split,
+    ToolDocument,
     parse_rollout,
     read_rows,
-    result_items,
-    visible_fields,
+    tool_documents,
 )
 from hf_rlhf.errors import DataError
 from hf_rlhf_refiner.answer import Source
@@ -63,13 +61,13 @@ def judged_rollouts(
     on_bad_row: OnBad = "stop",
     on_long_prompt: OnBad = "drop",
 ) -> Loaded:
-    """Load agent rollouts in the OpenAI Responses form as refiner rows.
+    """Load agent rollouts, items of the OpenAI Responses API or chat messages, as refiner rows.
 
     The question is the last user message before the first call; a rollout in which another one
-    follows an answer is a bad row. The reasoning is what the rollout shows of it; each tool
-    output is one result, cut into snippets, whose ids say the call: `T3`, or `T3-1`, `T3-2` … where
-    the third call returned several documents or a long text. What the agent handed in as its
-    answer is no tool output: it is kept apart, in the column `answer`.
+    follows an answer is a bad row. The reasoning is all that the rollout shows; each tool
+    output is one result, split into snippets, whose ids name the call: `T3`, or `T3-1`, `T3-2` …
+    if the third call returned several documents or a long text. What the agent submitted as
+    its answer is not tool output: it is in the column `answer`.
 
     Rubrics are the row's `rubric_judgements` (`criteria` and `severity` as weight). A row without
     them gets one from its `expected_answer`: "States 51%.".
@@ -81,14 +79,14 @@ def judged_rollouts(
         revision: branch, tag or commit of a Hub dataset.
         subset: configuration name of a Hub dataset.
         columns: names of a rollout (`responses_create_params`, `response`, `rubric_judgements`,
-            `expected_answer`) -> the names in the data, dotted to reach into an object.
-        max_prompt_tokens: over it, tool results are dropped, the least relevant first.
-        max_snippet_chars: longest snippet; longer texts are parted between paragraphs or sentences.
-        test_rows: how many rows to hold out. By default the source's test split, or a tenth.
+            `expected_answer`) -> the names in the data, a dotted name reads a field of an object.
+        max_prompt_tokens: limit; above it tool results are dropped, the least relevant first.
+        max_snippet_chars: longest snippet; longer texts are split between paragraphs or sentences.
+        test_rows: number of rows to hold out. By default the source's test split, or a tenth.
         test_share: the same as a share.
         seed: for the choice of held-out questions.
-        system_prompt: the instructions; `""` for a template that knows no system role.
-        chat_template_kwargs: passed to the chat template. Give the trainer the same.
+        system_prompt: the instructions; `""` for a template without a system role.
+        chat_template_kwargs: passed to the chat template. Use the same for the trainer.
         on_bad_row: whether a row that cannot be used stops the run or is dropped and counted.
         on_long_prompt: the same for a row whose question and reasoning alone exceed the cap.
 
@@ -98,7 +96,7 @@ def judged_rollouts(
         outputs that answer no call.
 
     Raises:
-        DataError: a file cannot be read, or a row not be used; names file, row, field and cure.
+        DataError: a file cannot be read or a row cannot be used; names file, row, field and cure.
         ModelError: the tokenizer has no chat template or no pad token.
     """
     if max_snippet_chars < 40:
@@ -147,7 +145,7 @@ def tool_results(rollout: Rollout, longest: int, left_out: list[str]) -> tuple[l
         name = f"T{output.call.number}" if output.call else f"U{orphans}"
         ids = [name] if len(texts) == 1 else [f"{name}-{n}" for n in range(1, len(texts) + 1)]
         sources = tuple(Source(id=i, text=text) for i, text in zip(ids, texts, strict=True))
-        results.append(Result(sources, _head(output)))
+        results.append(Result(sources, f"{output.call.name}:" if output.call else ""))
     return results, empty
 
 
@@ -266,25 +264,15 @@ def _number(value: Any, what: str) -> float:
     return number
 
 
-def _head(output: Output) -> str:
-    return f"{output.call.name}:" if output.call else ""
-
-
 def _documents(text: str, left_out: list[str]) -> list[str]:
-    """Part a tool's output into documents: the items of a JSON list, or the text as one."""
-    items, names = result_items(text)
+    """Return the texts of the documents in a tool's output."""
+    documents, names = tool_documents(text)
     left_out += names
-    documents = (_document_text(item, left_out) for item in items)
-    return [document for document in documents if document]
+    return list(filter(None, map(_document_text, documents)))
 
 
-def _document_text(item: Any, left_out: list[str]) -> str:
-    """Show a document as lines `key: value`, a text as it is, and leave out what is empty."""
-    if isinstance(item, dict):
-        fields = visible_fields(item, left_out)
-        return "\n".join(
-            f"{key}: {value.strip()}" for key, value in fields if key not in _BOOKKEEPING
-        )
-    if item is None or isinstance(item, str):
-        return (item or "").strip()
-    return json.dumps(item, ensure_ascii=False)
+def _document_text(document: ToolDocument) -> str:
+    """Show a document as lines `key: value`, a text as it is."""
+    fields = document.fields.items()
+    lines = [f"{key}: {text.strip()}" for key, text in fields if key not in _BOOKKEEPING]
+    return "\n".join(lines) if fields else document.content.strip()

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from hf_rlhf.contracts import Loaded
-from hf_rlhf.data import BadRow, Row, Split, describe_value, near, read_rows, require
-from hf_rlhf.errors import DataError
+from hf_rlhf.data import BadRow, Row, Split, describe_value, read_rows, require
+from hf_rlhf.errors import DataError, did_you_mean
 from hf_rlhf_refiner.answer import parse_sources, scan_sources
 from hf_rlhf_refiner.assemble import (
     Converted,
@@ -49,10 +49,10 @@ def refiner_rows(
 ) -> Loaded:
     """Load refiner rows from a Hub dataset, a folder, or a JSONL, JSON, Parquet or CSV file.
 
-    A row has `question`; `reasoning` (the agent's, may be empty); `tool_output`, a text that holds
+    A row has `question`; `reasoning` (the agent's, may be empty); `tool_output`, a text with
     `<snippet id=ID>text</snippet>` blocks, or a list of such texts, one per tool call;
-    `positive_rubrics` and `negative_rubrics`, lists of texts or of `{"criterion", "weight"}`; and,
-    if it likes, `row_id`.
+    `positive_rubrics` and `negative_rubrics`, lists of texts or of `{"criterion", "weight"}`; and
+    optionally `row_id`.
 
     Args:
         path: a file, a folder, or the id of a Hub dataset.
@@ -60,14 +60,14 @@ def refiner_rows(
         split: the split to train on, unless it is `train` or the only one.
         revision: branch, tag or commit of a Hub dataset; the commit read is in the report.
         subset: configuration name of a Hub dataset.
-        columns: the names above -> the names in the data, dotted to reach into an object.
-        max_prompt_tokens: over it, tool results are dropped, the least relevant first.
-        test_rows: how many rows to hold out. By default the source's test split, or a tenth.
+        columns: the names above -> the names in the data, a dotted name reads a field of an object.
+        max_prompt_tokens: limit; above it tool results are dropped, the least relevant first.
+        test_rows: number of rows to hold out. By default the source's test split, or a tenth.
         test_share: the same as a share.
         seed: for the choice of held-out questions.
-        system_prompt: the instructions; `""` for a template that knows no system role.
+        system_prompt: the instructions; `""` for a template without a system role.
         chat_template_kwargs: passed to the chat template, such as `{"enable_thinking": false}`.
-            Give the trainer the same.
+            Use the same for the trainer.
         on_bad_row: whether a row that cannot be used stops the run or is dropped and counted.
         on_long_prompt: the same for a row whose question and reasoning alone exceed the cap.
 
@@ -76,7 +76,7 @@ def refiner_rows(
         prompt shows), positive_rubrics, negative_rubrics, row_id; and the report.
 
     Raises:
-        DataError: a file cannot be read, or a row not be used; names file, row, field and cure.
+        DataError: a file cannot be read or a row cannot be used; names file, row, field and cure.
         ModelError: the tokenizer has no chat template or no pad token.
     """
     maker = PromptMaker(tokenizer, max_prompt_tokens, system_prompt, chat_template_kwargs or {})
@@ -130,10 +130,7 @@ def text_field(row: Row, name: str, missing: str | None = None) -> str:
     if value is None and missing is not None:
         return missing
     if not isinstance(value, str):
-        raise BadRow(
-            f"wrong_type:{name}",
-            f"{row.where}: field {name!r}: is {describe_value(value)}, expected a text.",
-        )
+        raise BadRow.wrong_type(name, row.at(name), value, "a text.")
     return value
 
 
@@ -208,7 +205,7 @@ def rubrics_of(row: Row, name: str) -> list[Rubric]:
     perhaps a `weight`, a positive number (default 1). In `negative_rubrics` a negative weight is
     accepted and its size counts, since some data sets carry the sign there.
     """
-    where = f"{row.where}: field {name!r}"
+    where = row.at(name)
     value = row.values.get(name)
     if isinstance(value, str):
         value = _from_json(value, where, name)
@@ -236,9 +233,8 @@ def _rubric(item: Any, where: str, name: str) -> Rubric:
     elif isinstance(item, dict):
         present = [key for key in CRITERION_KEYS if item.get(key) is not None]
         if not present:
-            hint = next(
-                (near(key, CRITERION_KEYS) for key in item if near(key, CRITERION_KEYS)), ""
-            )
+            hints = (did_you_mean(key, CRITERION_KEYS) for key in item)
+            hint = next(filter(None, hints), "")
             raise _wrong_rubrics(name, f"{where}: has the keys {', '.join(item)}{hint}")
         criterion, weight = item[present[0]], item.get("weight")
     else:

@@ -403,7 +403,7 @@ def test_bad_sources_are_named_with_their_place(output, kept, problem):
     assert len(scan.problems) == 1
     assert problem in scan.problems[0]
     assert "character" in scan.problems[0]
-    with pytest.raises(DataError, match="rename, mend or drop"):
+    with pytest.raises(DataError, match="rename, fix or drop"):
         parse_sources(output)
 
 

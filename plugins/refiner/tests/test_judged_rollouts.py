@@ -9,8 +9,7 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from hf_rlhf.data.rollouts import parse_rollout
-from hf_rlhf.data.sources import read_rows
+from hf_rlhf.data import parse_rollout, read_rows
 from hf_rlhf.errors import DataError
 from hf_rlhf.testing.rows import write_rows
 from hf_rlhf_refiner.answer import parse_sources

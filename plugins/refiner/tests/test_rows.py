@@ -199,7 +199,7 @@ BAD_ROWS: list[tuple[dict[str, Any], str, str]] = [
     ({"question": ["a"]}, "wrong_type:question", "'question': is a list, expected a text"),
     ({"reasoning": 3}, "wrong_type:reasoning", "'reasoning': is 3, expected a text"),
     ({"positive_rubrics": "States it"}, "wrong_type:positive_rubrics", "text that is not a JSON"),
-    ({"positive_rubrics": {"a": 1}}, "wrong_type:positive_rubrics", "is a dict"),
+    ({"positive_rubrics": {"a": 1}}, "wrong_type:positive_rubrics", "is an object"),
     ({"positive_rubrics": [1]}, "wrong_type:positive_rubrics", "item 1: is 1"),
     ({"positive_rubrics": ["a", " "]}, "wrong_type:positive_rubrics", "item 2: the criterion is"),
     ({"positive_rubrics": [{"criterio": "a"}]}, "wrong_type:positive_rubrics", "mean 'criterion'"),

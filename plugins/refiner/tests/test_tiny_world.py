@@ -14,7 +14,7 @@ from hf_rlhf_worlds.towns import draw, render, stream, tiny_world
 
 shapes = st.integers(1, 5).flatmap(
     lambda facts: st.fixed_dictionaries(
-        {"facts": st.just(facts), "asked": st.integers(1, facts), "others": st.integers(0, 4)}
+        {"facts": st.just(facts), "wanted": st.integers(1, facts), "others": st.integers(0, 4)}
     )
 )
 
@@ -29,7 +29,7 @@ def test_a_problem_has_what_its_shape_says(seed, shape):
     problem = draw(random.Random(seed), **shape)
     own = [fact for _, fact in problem.snippets if problem.owns(fact)]
     assert len(own) == shape["facts"]
-    assert len(problem.wanted) == len(problem.facts) == shape["asked"]
+    assert len(problem.wanted) == len(problem.facts) == shape["wanted"]
     assert len(problem.snippets) == shape["facts"] + shape["others"]
     assert len({i for i, _ in problem.snippets}) == len(problem.snippets)
     assert [fact.attribute for _, fact in problem.facts] == list(problem.wanted)
@@ -96,7 +96,7 @@ def test_no_town_with_its_facts_is_in_both_splits():
     def keys(split):
         return {
             (p.entity, frozenset(f.sentence for _, f in p.snippets if p.owns(f)))
-            for p in islice(stream(random.Random(split), split, facts=1, asked=1), 2000)
+            for p in islice(stream(random.Random(split), split, facts=1, wanted=1), 2000)
         }
 
     train, test = keys("train"), keys("test")
@@ -110,9 +110,9 @@ def test_no_town_with_its_facts_is_in_both_splits():
     [
         ({"train_rows": 0}, "train_rows is 0"),
         ({"test_rows": -1}, "test_rows is -1"),
-        ({"asked": 4}, "asked 4 of 3"),
-        ({"asked": 0}, "asked 0 of 3"),
-        ({"facts": 9, "others": 0}, "asked 2 of 9"),
+        ({"wanted": 4}, "wanted is 4 of 3"),
+        ({"wanted": 0}, "wanted is 0 of 3"),
+        ({"facts": 9, "others": 0}, "wanted is 2 of 9"),
         ({"others": 7}, "10 snippets"),
         ({"others": -1}, "-1 others"),
     ],

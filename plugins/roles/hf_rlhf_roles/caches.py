@@ -1,4 +1,4 @@
-"""A workspace keeps its caches to itself: rows that were converted, and what a judge was asked."""
+"""The caches of a workspace: converted rows, and answers of a judge."""
 
 import os
 import sys
@@ -11,11 +11,11 @@ _DATASETS, _JUDGES = "HF_DATASETS_CACHE", "HF_RLHF_CACHE"
 
 
 @contextmanager
-def own_caches(workspace: Path) -> Iterator[None]:
+def workspace_caches(workspace: Path) -> Iterator[None]:
     """Let this process, and those that it starts, cache rows and verdicts in `workspace`.
 
-    A cache that the environment names stays where it is. `datasets` reads its variable when it is
-    imported, so that where it is already, its setting is changed.
+    A cache that the environment sets is left alone. `datasets` reads its variable when it is
+    imported; if it is already, its setting is changed.
     """
     folder = workspace.resolve() / FOLDER
     wanted = {_DATASETS: folder / "datasets", _JUDGES: folder}

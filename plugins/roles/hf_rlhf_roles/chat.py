@@ -12,19 +12,15 @@ HELP = (
 )
 
 
-def chat(engine: Engine, role: str, sampling: Sampling, lines: Iterable[str], out: TextIO) -> None:
-    """Talk until the lines end or `/quit`. Each role has a conversation of its own."""
-    _Chat(engine, role, sampling, out).run(lines)
-
-
-class _Chat:
-    """The conversations with the roles of an engine, and the role that is on."""
+class Chat:
+    """A conversation with each role of an engine; `role` is the current one."""
 
     def __init__(self, engine: Engine, role: str, sampling: Sampling, out: TextIO) -> None:
         self.engine, self.role, self.sampling, self.out = engine, role, sampling, out
         self.conversations: dict[str, list[dict[str, str]]] = {}
 
     def run(self, lines: Iterable[str]) -> None:
+        """Answer until the lines end or `/quit`."""
         self._print(f"{self.role}: {self.engine.role(self.role).title}. {HELP}\n{self.role}> ")
         for text in _turns(lines):
             if text == "/quit":

@@ -1,17 +1,20 @@
 """`hf-rlhf roles push`: a repository for each role, and an index that says how to load them.
 
-Each adapter is published by the core from its run folder, alone (the base is on the Hub once). The
-index is a repository of its own: a card that lists them, and `roles.json` with the same for
-programs, and with the hash of the card, by which a later push knows its own.
+Each adapter is published by the core from its run folder. The index is a separate repository: a
+card that lists the adapters, and `roles.json` with the same for programs and the hash of the card,
+by which a later push recognises it.
 """
 
+import math
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 from hf_rlhf.cards import COLLECTION, TAG, validate_card
-from hf_rlhf.errors import ConfigError, Problem, PublishError
+from hf_rlhf.errors import PublishError
 from hf_rlhf.hub import (
     Hub,
     Published,
@@ -20,16 +23,13 @@ from hf_rlhf.hub import (
     or_finish,
     publish,
     push_listed,
-    secrets_in_use,
 )
 from hf_rlhf.models import read_header
 from hf_rlhf_roles.guard import base_folder
 from hf_rlhf_roles.ledger import Ledger
 from hf_rlhf_roles.options import verb_parser
-from hf_rlhf_roles.role import Role
+from hf_rlhf_roles.role import Role, config_error
 from hf_rlhf_roles.workspace import Workspace, read_workspace
-
-CARD, INDEX = "README.md", "roles.json"
 
 
 @dataclass(frozen=True)
@@ -37,19 +37,19 @@ class Member:
     """One adapter of a collection."""
 
     name: str
-    """As the adapter is called when all are loaded: a role, or `ROLE_reward`."""
+    """The adapter's name when all are loaded: a role, or `ROLE_reward`."""
     role: Role
     stage: str
     makes: str
     run: str
     repo_id: str
     parameters: int
-    apart: bool
-    """Whether no step of another role was trained on rows of this one's steps."""
+    isolated: bool
+    """Whether the role is isolated, and none of its rows trained another role."""
 
     @property
     def purpose(self) -> str:
-        """What it does, as a cell of a Markdown table."""
+        """A description, as a cell of a Markdown table."""
         if self.makes == "reward":
             return f"Scores answers of `{self.role.name}`: its reward model."
         return " ".join(self.role.description.split()).replace("|", "\\|")
@@ -65,14 +65,19 @@ def members(workspace: Workspace, ledger: Ledger, prefix: str) -> list[Member]:
                 continue
             entry = ledger.entries()[key]["result"]
             label = name if makes == "policy" else f"{name}_{makes}"
-            header = read_header(workspace.folder / entry["adapter"] / "adapter_model.safetensors")
-            count = sum(_size(tensor.shape) for tensor in header.values())
-            repo_id = f"{prefix}-{label.replace('_', '-')}"
-            role, stage = workspace.role(name), key.split("/")[1]
-            member = Member(
-                label, role, stage, makes, entry["run"], repo_id, count, _apart(ledger, name)
+            weights = workspace.folder / entry["adapter"] / "adapter_model.safetensors"
+            members_in_use.append(
+                Member(
+                    name=label,
+                    role=workspace.role(name),
+                    stage=key.split("/")[1],
+                    makes=makes,
+                    run=entry["run"],
+                    repo_id=f"{prefix}-{label.replace('_', '-')}",
+                    parameters=_parameters(weights),
+                    isolated=_is_isolated(workspace, ledger, name),
+                )
             )
-            members_in_use.append(member)
     if not members_in_use:
         raise PublishError(
             "No role is trained, so there is nothing to push: hf-rlhf roles train --all."
@@ -80,19 +85,18 @@ def members(workspace: Workspace, ledger: Ledger, prefix: str) -> list[Member]:
     return members_in_use
 
 
-def _apart(ledger: Ledger, role: str) -> bool:
+def _is_isolated(workspace: Workspace, ledger: Ledger, role: str) -> bool:
+    """Return whether a role is isolated and none of its rows trained another role."""
     for key, entry in ledger.entries().items():
         shared = entry["result"]["shared_data"]
-        if shared and (key.startswith(f"{role}/") or any(k.startswith(f"{role}/") for k in shared)):
+        if shared and any(step.startswith(f"{role}/") for step in (key, *shared)):
             return False
-    return True
+    return workspace.role(role).isolated
 
 
-def _size(shape: Sequence[int]) -> int:
-    count = 1
-    for length in shape:
-        count *= length
-    return count
+def _parameters(*paths: Path) -> int:
+    """Return the number of parameters in safetensors files."""
+    return sum(math.prod(t.shape) for path in paths for t in read_header(path).values())
 
 
 def index_card(
@@ -103,18 +107,16 @@ def index_card(
     base_parameters: int,
     endpoint: str,
 ) -> str:
-    """Return the index's README: what there is, how to load it together, what memory it takes."""
-    from jinja2 import Environment, PackageLoader, StrictUndefined
+    """Return the index's README: the adapters, how to load them together, their parameters."""
+    from jinja2 import StrictUndefined, Template
 
-    loader = PackageLoader("hf_rlhf_roles", package_path="")
-    environment = Environment(
-        loader=loader, undefined=StrictUndefined, autoescape=False, keep_trailing_newline=True
-    )
+    source = (files("hf_rlhf_roles") / "index_card.md.jinja").read_text(encoding="utf-8")
+    template = Template(source, undefined=StrictUndefined, keep_trailing_newline=True)
     policies = [member for member in members if member.makes == "policy"]
-    return environment.get_template("index_card.md.jinja").render(
+    card: str = template.render(
         members=members,
         policies=policies or members,
-        isolated=[member for member in policies if member.role.isolated and member.apart],
+        isolated=[member for member in policies if member.isolated],
         scorers=[member for member in members if member.makes == "reward"],
         title=repo_id.rpartition("/")[2],
         repo_id=repo_id,
@@ -125,10 +127,11 @@ def index_card(
         endpoint=endpoint,
         tags=(TAG, "roles", "lora", COLLECTION),
     )
+    return card
 
 
 def index_facts(members: Sequence[Member], base: str) -> dict[str, Any]:
-    """Return what `roles.json` says, for programs."""
+    """Return the content of `roles.json`."""
     roles = {
         member.name: {
             "repo_id": member.repo_id,
@@ -145,26 +148,16 @@ def index_facts(members: Sequence[Member], base: str) -> dict[str, Any]:
     return {"base": base, "roles": roles}
 
 
-def index_bundle(workspace: Workspace, card: str, hub: Hub) -> UploadSet:
-    """Return the files of the index repository but for `roles.json`, without secrets."""
-    if problems := validate_card(card):
-        raise PublishError("The index card does not fit the Hub's rules: " + "; ".join(problems))
-    bundle = UploadSet(workspace.folder)
-    bundle.add_text(CARD, card)
-    bundle.check(secrets_in_use(hub))
-    return bundle
-
-
 def push_main(argv: Sequence[str]) -> int:
     """Push a workspace's roles and their index."""
     parser = verb_parser(
         "push",
         "Push each role's adapter to PREFIX-ROLE (with - where its name has _), and an index of "
-        "them to PREFIX. It can be repeated: what has not changed makes no commit.",
+        "them to PREFIX. It can be repeated: unchanged content makes no commit.",
     )
     parser.add_argument("--prefix", required=True, metavar="YOU/NAME")
     parser.add_argument(
-        "--role", action="append", default=[], metavar="NAME", help="only these, and no index"
+        "--role", action="append", default=[], metavar="NAME", help="only these roles, and no index"
     )
     parser.add_argument("--base_model", metavar="ID", help="the base's id on the Hub, if a folder")
     parser.add_argument("--push_base", action="store_true", help="push the base there first")
@@ -184,8 +177,7 @@ def push_main(argv: Sequence[str]) -> int:
         workspace.trained(name)
     trained = members(workspace, ledger, prefix)
     base = chosen.base_model or workspace.base_on_hub or _hub_base(workspace)
-    header = [read_header(path) for path in base_folder(workspace).glob("*.safetensors")]
-    count = sum(_size(tensor.shape) for file in header for tensor in file.values())
+    count = _parameters(*base_folder(workspace).glob("*.safetensors"))
     card = index_card(trained, prefix, base, workspace.base_revision, count, hub.endpoint)
     if chosen.dry_run:
         print(card)
@@ -196,26 +188,37 @@ def push_main(argv: Sequence[str]) -> int:
         done = _publish(workspace, member, base, chosen)
         new = f"{done.new_commits} new commit{'s' * (done.new_commits != 1)}"
         print(f"{member.name}: {done.url} ({new})", flush=True)
-    if chosen.role:
-        return 0
-    with or_finish(hub, prefix, again):
-        _, after = push_listed(
-            hub,
-            hub.writable_repo(prefix),
-            index_bundle(workspace, card, hub),
-            INDEX,
-            index_facts(trained, base),
-            message="Index of roles",
-            private=chosen.private,
-            overwrite=chosen.overwrite,
-            option="--prefix",
-        )
-    print(f"index: {hub.endpoint}/{prefix} at {after.commit[:8]}")
+    if not chosen.role:
+        facts = index_facts(trained, base)
+        with or_finish(hub, prefix, again):
+            _push_index(hub, prefix, workspace, card, facts, chosen)
     return 0
 
 
+def _push_index(
+    hub: Hub, prefix: str, workspace: Workspace, card: str, facts: Mapping[str, Any], chosen: Any
+) -> None:
+    if problems := validate_card(card):
+        raise PublishError("The index card does not fit the Hub's rules: " + "; ".join(problems))
+    bundle = UploadSet(workspace.folder)
+    bundle.add_text("README.md", card)
+    bundle.check(hub.secrets())
+    _, after = push_listed(
+        hub,
+        prefix,
+        bundle,
+        "roles.json",
+        facts,
+        message="Index of roles",
+        private=chosen.private,
+        overwrite=chosen.overwrite,
+        option="--prefix",
+    )
+    print(f"index: {hub.endpoint}/{prefix} at {after.commit[:8]}")
+
+
 def _check_unchanged(ledger: Ledger, members: Sequence[Member]) -> None:
-    """Raise PublishError for weights that are not those that the ledger knows."""
+    """Raise PublishError for weights that differ from those in the ledger."""
     for member in members:
         key = f"{member.role.name}/{member.stage}"
         if lines := ledger.reasons(key):
@@ -241,14 +244,10 @@ def _publish(workspace: Workspace, member: Member, base: str, chosen: Any) -> Pu
 
 def _hub_base(workspace: Workspace) -> str:
     if workspace.has_local_base():
-        raise ConfigError(
-            [
-                Problem(
-                    "--base_model",
-                    f"the base is {workspace.base!r}, which nobody else can load.",
-                    "Name it on the Hub with --base_model ID (or `base_on_hub` in workspace.yaml); "
-                    "--push_base pushes it there first.",
-                )
-            ]
+        raise config_error(
+            "--base_model",
+            f"the base is {workspace.base!r}, which nobody else can load.",
+            "Name it on the Hub with --base_model ID (or `base_on_hub` in workspace.yaml); "
+            "--push_base pushes it there first.",
         )
     return workspace.base

@@ -7,14 +7,14 @@ from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 
-from hf_rlhf.errors import ConfigError, HfRlhfError, Problem
 from hf_rlhf_roles.data import EXPECTED
 from hf_rlhf_roles.options import verb_parser
+from hf_rlhf_roles.role import config_error
 from hf_rlhf_roles.workspace import Step, Workspace, make_workspace, read_workspace
 
 
 def command(argv: Sequence[str]) -> int:
-    """Train, check, serve, merge and publish roles: one base, an adapter each."""
+    """Train, check, serve, merge and publish roles: one base, one adapter per role."""
     if not argv or argv[0] not in VERBS:
         _parser().parse_args(list(argv[:1]) or ["--help"])
     module, name, _ = VERBS[argv[0]]
@@ -34,17 +34,17 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def init_main(argv: Sequence[str]) -> int:
-    """Make a workspace."""
+    """Create a workspace."""
     parser = argparse.ArgumentParser(
         prog="hf-rlhf roles init",
-        description="Make a workspace: a folder with the shipped roles, their sample rows, and "
+        description="Create a workspace: a folder with the shipped roles, their sample rows, and "
         "the recommended order.",
         allow_abbrev=False,
     )
     parser.add_argument("folder", type=Path, metavar="DIR")
     parser.add_argument("--base", metavar="MODEL", help="Hub id, folder or package://PACKAGE/DIR")
     parser.add_argument(
-        "--tiny", action="store_true", help="a small random base made here, to try it on a CPU"
+        "--tiny", action="store_true", help="a small random base, to try it on a CPU"
     )
     chosen = parser.parse_args(argv)
     workspace = make_workspace(chosen.folder, chosen.base, tiny=chosen.tiny)
@@ -54,23 +54,25 @@ def init_main(argv: Sequence[str]) -> int:
 
 
 def train_main(argv: Sequence[str]) -> int:
-    """Train one stage of one role, or all that is left to do."""
+    """Train one stage of one role, or all remaining steps."""
     parser = verb_parser(
         "train",
-        "Train one stage of one role on a file, or with --all what is left to do of the "
+        "Train one stage of one role on a file, or with --all the remaining steps of the "
         "workspace's order. Any other option changes a key of the run file: --learning_rate 1e-5.",
     )
     parser.add_argument("--role", metavar="NAME")
     parser.add_argument("--stage", metavar="NAME")
-    parser.add_argument("--data", metavar="FILE", help="default: the workspace's for that step")
-    parser.add_argument("--role_file", type=Path, metavar="FILE", help="a role of your own")
-    parser.add_argument("--all", action="store_true", help="every step of the order, as needed")
-    parser.add_argument("--optional", action="store_true", help="optional steps too")
+    parser.add_argument("--data", metavar="FILE", help="default: the file in the workspace's order")
+    parser.add_argument(
+        "--role_file", type=Path, metavar="FILE", help="the file of an additional role"
+    )
+    parser.add_argument("--all", action="store_true", help="all remaining steps of the order")
+    parser.add_argument("--optional", action="store_true", help="include optional steps")
     parser.add_argument("--dry_run", action="store_true", help="print the plan, train nothing")
     parser.add_argument(
         "--allow_shared_data",
         action="store_true",
-        help="let other roles share the rows of an isolated one",
+        help="allow other roles to use the rows of an isolated one",
     )
     chosen, overrides = parser.parse_known_args(argv)
     workspace = read_workspace(chosen.workspace, role_file=chosen.role_file)
@@ -93,7 +95,7 @@ def train_main(argv: Sequence[str]) -> int:
         )
         plan = planner.plan(steps)
         print(plan_table(plan, left_out), flush=True)
-        # One step alone is checked as its training begins.
+        # A single step is checked when its training begins.
         if chosen.dry_run or sum(step.state != "done" for step in plan) > 1:
             check_steps(planner, plan)
         if not chosen.dry_run:
@@ -105,39 +107,41 @@ def train_main(argv: Sequence[str]) -> int:
 def _steps(workspace: Workspace, chosen: argparse.Namespace) -> list[Step]:
     if chosen.all:
         if chosen.role or chosen.stage or chosen.data:
-            raise _wrong("--all", "cannot be combined with --role, --stage or --data.", "Pick one.")
+            raise config_error(
+                "--all", "cannot be combined with --role, --stage or --data.", "Pick one."
+            )
         return [step for step in workspace.order if chosen.optional or not step.optional]
     role = chosen.role or (chosen.role_file.stem if chosen.role_file else None)
     if role is None or chosen.stage is None:
-        raise _wrong(
+        raise config_error(
             "command line",
             "names no step to train.",
             "Give --role NAME --stage NAME, with --data FILE, or --all.",
         )
     workspace.role(role).stage(chosen.stage)
-    known = workspace.step(role, chosen.stage)
+    step = workspace.step(role, chosen.stage)
     if chosen.data is not None:
-        data = workspace.path_of(chosen.data, Path.cwd())
-        return [replace(known, data=data) if known else Step(role, chosen.stage, data)]
-    if known is None:
+        data = workspace.path_of(chosen.data)
+        return [replace(step, data=data) if step else Step(role, chosen.stage, data)]
+    if step is None:
         kind = workspace.role(role).stage(chosen.stage).data
         what = f"the workspace's order has no data for {role}/{chosen.stage}."
-        raise _wrong("--data", what, f"Give --data FILE: {EXPECTED[kind]}.")
-    return [known]
-
-
-def _wrong(where: str, what: str, fix: str) -> HfRlhfError:
-    return ConfigError([Problem(where, what, fix)])
+        raise config_error("--data", what, f"Give --data FILE: {EXPECTED[kind]}.")
+    return [step]
 
 
 VERBS = {
-    "init": ("command", "init_main", "make a workspace"),
-    "train": ("command", "train_main", "one stage of one role, or --all in the order"),
-    "list": ("verbs", "list_main", "the roles, and what is trained"),
-    "check": ("verbs", "check_main", "every weight and row as the ledger says"),
-    "eval": ("evaluation", "eval_main", "evidence and conclusion reliability, with intervals"),
+    "init": ("command", "init_main", "create a workspace"),
+    "train": ("command", "train_main", "train one stage of one role, or --all steps in order"),
+    "list": ("verbs", "list_main", "list roles, stages and what is trained"),
+    "check": ("verbs", "check_main", "compare all weights and rows with the ledger"),
+    "eval": (
+        "evaluation",
+        "eval_main",
+        "measure evidence and conclusion reliability, with intervals",
+    ),
     "chat": ("verbs", "chat_main", "talk to the roles; /role NAME switches"),
-    "serve": ("verbs", "serve_main", "all roles on one loaded base, OpenAI-compatible"),
-    "merge": ("verbs", "merge_main", "one role's adapter into the base"),
-    "push": ("collection", "push_main", "a repository for each role, and an index of them"),
+    "serve": ("verbs", "serve_main", "serve all roles on one loaded base, OpenAI-compatible"),
+    "merge": ("verbs", "merge_main", "merge one role's adapter into the base"),
+    "push": ("collection", "push_main", "push a repository for each role, and an index"),
 }

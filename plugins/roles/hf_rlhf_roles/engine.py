@@ -1,4 +1,4 @@
-"""Roles on one loaded base: the adapter of a role is switched on for each reply, under a lock."""
+"""Roles on one loaded base: each reply switches on the adapter of its role, under a lock."""
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,10 +17,10 @@ from transformers import (
     TextStreamer,
 )
 
-from hf_rlhf.errors import ConfigError, HfRlhfError, ModelError, Problem
+from hf_rlhf.errors import ConfigError, HfRlhfError, ModelError
 from hf_rlhf.models import check_base
 from hf_rlhf_roles.guard import base_folder
-from hf_rlhf_roles.role import Role, unknown_role
+from hf_rlhf_roles.role import Role, config_error, unknown_role
 from hf_rlhf_roles.workspace import Workspace
 
 Message = Mapping[str, str]
@@ -35,7 +35,7 @@ class Sampling:
     """How a reply is generated."""
 
     max_tokens: int = 512
-    """At most; fewer where the context has no room for them."""
+    """At most; fewer if the context has no room for them."""
     temperature: float = 0.0
     """0 decodes greedily."""
     top_p: float = 1.0
@@ -45,13 +45,13 @@ class Sampling:
 
 @dataclass(frozen=True)
 class Reply:
-    """What a role answered."""
+    """A role's answer."""
 
     text: str
     prompt_tokens: int
     completion_tokens: int
     finish_reason: str
-    """`stop`, or `length` where the answer was cut."""
+    """`stop`, or `length` if the answer was cut."""
 
 
 class Engine:
@@ -89,10 +89,9 @@ class Engine:
         """Return a role that is loaded. Raises ConfigError, with the loaded ones, for another."""
         if name in self._not_loaded:
             what = "is not loaded: it was not trained when this process started, or not selected."
-            fix = f"Loaded are: {', '.join(self.roles)}."
-            raise ConfigError([Problem(f"role {name!r}", what, fix)])
+            raise config_error(f"role {name!r}", what, f"Loaded are: {', '.join(self.roles)}.")
         if name not in self.roles:
-            raise unknown_role(name, self.roles)
+            raise ConfigError([unknown_role(name, self.roles)])
         return self.roles[name]
 
     def encode(self, role: str, messages: Sequence[Message]) -> Any:
@@ -139,31 +138,25 @@ class Engine:
         Raises ConfigError for a role that is not loaded, BadPrompt for messages that it cannot
         take.
         """
-        sampling = sampling or Sampling()
-        pieces: list[str] = []
-
-        def receive(text: str) -> None:
-            pieces.append(text)
-            if on_text:
-                on_text(text)
-
+        streamer = _Streamer(self.tokenizer, on_text)
+        stopping = _Stopping(stop or threading.Event())
         with self._lock:
             batch = self.encode(role, messages)
-            tokens = self._generate(role, batch, sampling, receive, stop or threading.Event())
+            tokens = self._generate(role, batch, sampling or Sampling(), streamer, stopping)
         ends = self.model.generation_config.eos_token_id
         ends = ends if isinstance(ends, list) else [ends]
         ended = bool(tokens) and tokens[-1] in (*ends, self.tokenizer.eos_token_id)
         prompt_tokens = batch["input_ids"].shape[1]
         finish_reason = "stop" if ended else "length"
-        return Reply("".join(pieces), prompt_tokens, len(tokens), finish_reason)
+        return Reply("".join(streamer.pieces), prompt_tokens, len(tokens), finish_reason)
 
     def _generate(
         self,
         role: str,
         batch: Any,
         sampling: Sampling,
-        receive: Callable[[str], None],
-        stop: threading.Event,
+        streamer: TextStreamer,
+        stopping: StoppingCriteria,
     ) -> list[int]:
         draw = (
             {"do_sample": True, "temperature": sampling.temperature, "top_p": sampling.top_p}
@@ -173,35 +166,37 @@ class Engine:
         length = batch["input_ids"].shape[1]
         room = sampling.max_tokens if self.context is None else self.context - length
         with torch.inference_mode(), _random_numbers(sampling.seed, self.model.device):
-            # An adapter that is set for training would have its gradients switched on.
+            # Without inference_mode the adapter's gradients would be switched on.
             self.model.set_adapter(role, inference_mode=True)
             output = self.model.generate(
                 **batch,
                 max_new_tokens=min(sampling.max_tokens, room),
                 pad_token_id=self.tokenizer.pad_token_id,
-                streamer=_Listener(self.tokenizer, receive),
+                streamer=streamer,
                 top_k=None,
-                stopping_criteria=StoppingCriteriaList([_Stopped(stop)]),
+                stopping_criteria=StoppingCriteriaList([stopping]),
                 **draw,
             )
         tokens: list[int] = output[0, length:].tolist()
         return tokens
 
 
-class _Listener(TextStreamer):  # type: ignore[misc]
-    """Passes the text of a reply on, in whole words."""
+class _Streamer(TextStreamer):  # type: ignore[misc]
+    """Collects the text of a reply in whole words, and passes it on."""
 
-    def __init__(self, tokenizer: Any, receive: Callable[[str], None]) -> None:
+    def __init__(self, tokenizer: Any, on_text: Callable[[str], None] | None) -> None:
         super().__init__(tokenizer, skip_prompt=True, skip_special_tokens=True)
-        self.receive = receive
+        self.on_text = on_text
+        self.pieces: list[str] = []
 
     def on_finalized_text(self, text: str, stream_end: bool = False) -> None:
-        if text:
-            self.receive(text)
+        self.pieces.append(text)
+        if text and self.on_text:
+            self.on_text(text)
 
 
-class _Stopped(StoppingCriteria):  # type: ignore[misc]
-    """Ends a generation whose client is gone."""
+class _Stopping(StoppingCriteria):  # type: ignore[misc]
+    """Ends a generation when an event is set."""
 
     def __init__(self, event: threading.Event) -> None:
         self.event = event

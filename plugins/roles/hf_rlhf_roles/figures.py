@@ -1,7 +1,7 @@
-"""Figures in a claim against those in its evidence: stated there, or one step of arithmetic away.
+"""Figures of a claim that its evidence states, or that are one step of arithmetic away.
 
 A figure agrees when the evidence states it (in the same kind: 12% is not 12; in the same currency,
-where both have one; 4.2 million is 4,200,000), or when two of the evidence's figures give it by
+where both have one; 4.2 million is 4,200,000), or when it follows from two of its figures by
 
 * sum or difference, for a plain figure, and between percentages (percentage points);
 * the change or the share in percent, for a percentage;
@@ -41,7 +41,7 @@ _YEAR = re.compile(
 _IN_YEAR = re.compile(
     r"(?:\s+(?!and\b|but\b|while\b|or\b|than\b|to\b)\w+){0,5}\s+(?:in|for|during)\s+"
 )
-"""What stands between a figure and the year that it is of."""
+"""Between a figure and its year."""
 _MIXED = re.compile(r"\b(?=\w*\d)(?=\w*[^\W\d_])\w+\b")
 _RANGE = re.compile(r"\s*(?:to|and|or|-|–)\s*", re.IGNORECASE)
 _MOST = 16
@@ -66,7 +66,7 @@ class Figure:
     """Half of the last place that is written."""
     currency: str = ""
     span: tuple[int, int] = (0, 0)
-    """Where it stands in its text."""
+    """Its start and end in the text."""
     is_year: bool = False
     negative: bool = False
     """Whether it is written with a minus sign; `value` is without."""
@@ -80,57 +80,51 @@ def figures_of(text: str) -> list[Figure]:
     """Return the figures of a text; in "50 to 56 million" both are millions."""
     matches = list(_FIGURE.finditer(text))
     scales = [_SCALES.get((match["scale"] or "").lower(), 1.0) for match in matches]
-    kinds = [_kind(match) for match in matches]
-    for here in range(len(matches) - 2, -1, -1):
-        between = text[matches[here].end() : matches[here + 1].start()]
-        plain = scales[here] == 1.0 and not kinds[here]
-        if plain and _RANGE.fullmatch(between) and scales[here + 1] != 1.0:
-            scales[here] = scales[here + 1]
-        elif plain and _RANGE.fullmatch(between) and kinds[here + 1] == "%":
-            kinds[here] = "%"
-    years = {match.start(1) for match in _YEAR.finditer(text)}
-    return [
-        _figure(match, scale, kind, is_year=match.start("number") in years)
-        for match, scale, kind in zip(matches, scales, kinds, strict=True)
+    kinds = [
+        "%" if match["percent"] else "x" * bool(match["times"] or match["x"]) for match in matches
     ]
-
-
-def _kind(match: re.Match[str]) -> str:
-    if match["percent"]:
-        return "%"
-    return "x" if match["times"] or match["x"] else ""
-
-
-def _figure(match: re.Match[str], scale: float, kind: str, *, is_year: bool) -> Figure:
-    number = match["number"].replace(",", "")
-    decimals = len(number.partition(".")[2])
-    return Figure(
-        match[0].strip(),
-        float(number) * scale,
-        kind,
-        0.5 * 10**-decimals * scale,
-        match["currency"] or "",
-        (match.start("number"), match.end()),
-        is_year,
-        bool(match["minus"]),
-    )
+    for index in range(len(matches) - 2, -1, -1):
+        between = text[matches[index].end() : matches[index + 1].start()]
+        plain = scales[index] == 1.0 and not kinds[index]
+        if plain and _RANGE.fullmatch(between) and scales[index + 1] != 1.0:
+            scales[index] = scales[index + 1]
+        elif plain and _RANGE.fullmatch(between) and kinds[index + 1] == "%":
+            kinds[index] = "%"
+    years = {match.start(1) for match in _YEAR.finditer(text)}
+    figures = []
+    for match, scale, kind in zip(matches, scales, kinds, strict=True):
+        number = match["number"].replace(",", "")
+        decimals = len(number.partition(".")[2])
+        figures.append(
+            Figure(
+                match[0].strip(),
+                float(number) * scale,
+                kind,
+                0.5 * 10**-decimals * scale,
+                match["currency"] or "",
+                (match.start("number"), match.end()),
+                match.start("number") in years,
+                bool(match["minus"]),
+            )
+        )
+    return figures
 
 
 def disagreements(claim: str, passages: Sequence[str]) -> list[str]:
-    """Return the figures of a claim that its evidence neither states nor gives, as written."""
+    """Return the figures of a claim that do not follow from its evidence, as written."""
     stated = [figure for passage in passages for figure in figures_of(passage)]
-    known = {token.casefold() for passage in passages for token in _mixed(passage)}
+    tokens = {token.casefold() for passage in passages for token in _mixed(passage)}
     fell = set().union(*map(_directions, passages)) == {"down"}
     wrong = [figure.text for figure in figures_of(claim) if not _agrees(figure, stated, fell)]
-    wrong += [token for token in _mixed(claim) if token.casefold() not in known]
+    wrong += [token for token in _mixed(claim) if token.casefold() not in tokens]
     return wrong
 
 
 def _mixed(text: str) -> Iterator[str]:
     """Yield tokens of letters and digits, such as Q3, which stand in the evidence or do not."""
-    taken = [match.span() for match in _FIGURE.finditer(text)]
+    figures = [match.span() for match in _FIGURE.finditer(text)]
     for match in _MIXED.finditer(text):
-        if not any(start < match.end() and match.start() < end for start, end in taken):
+        if not any(start < match.end() and match.start() < end for start, end in figures):
             yield match[0]
 
 
@@ -144,9 +138,9 @@ def _agrees(figure: Figure, stated: Sequence[Figure], fell: bool) -> bool:
         # What is stated may be rounded, not made finer.
         if same_kind and figure.is_close(other.value) and (signless or other.negative):
             return True
-    known = stated[:_MOST]
-    # What became less stands after what it was.
-    pairs = permutations(known, 2) if signless else ((b, a) for a, b in combinations(known, 2))
+    sources = stated[:_MOST]
+    # A smaller value after a larger one is a decline.
+    pairs = permutations(sources, 2) if signless else ((b, a) for a, b in combinations(sources, 2))
     return any(
         figure.is_close(value) and (signless or value < 0)
         for first, second in pairs
@@ -180,10 +174,10 @@ def wrong_date(claim: str, passages: Sequence[str]) -> bool:
     dated = [_dated(passage) for passage in passages]
     for figure, year in _dated(claim):
         years = [[y for other, y in pairs if _same(figure, other)] for pairs in dated]
-        if any(year in own_years for own_years in years):
+        if any(year in stated for stated in years):
             continue
-        for pairs, own_years in zip(dated, years, strict=True):
-            if own_years and any(y == year and other.kind == figure.kind for other, y in pairs):
+        for pairs, stated in zip(dated, years, strict=True):
+            if stated and any(y == year and other.kind == figure.kind for other, y in pairs):
                 return True
     return False
 
@@ -193,7 +187,7 @@ def _same(first: Figure, second: Figure) -> bool:
 
 
 def _dated(text: str) -> list[tuple[Figure, float]]:
-    """Return the figures that are said to be of a year, each with it: "410 tonnes in 2024"."""
+    """Return figures with the year that follows them: "410 tonnes in 2024"."""
     return [
         (figure, year.value)
         for figure, year in pairwise(figures_of(text))
@@ -219,7 +213,7 @@ def wrong_direction(claim: str, passages: Sequence[str]) -> bool:
 
 def _directions(text: str) -> set[str]:
     words = set(re.findall(r"[^\W\d_]+", text.casefold()))
-    return {name for name, known in (("up", UP), ("down", DOWN)) if words & known}
+    return {name for name, verbs in (("up", UP), ("down", DOWN)) if words & verbs}
 
 
 def _spans(claim: str) -> Iterator[tuple[float, float]]:
@@ -228,5 +222,5 @@ def _spans(claim: str) -> Iterator[tuple[float, float]]:
         start, end = figures_of(match[1]), figures_of(match[2])
         if start and end and start[0].kind == end[0].kind:
             # In "from 50 to 56 million" the first number has its scale only beside the second.
-            whole = figures_of(match[0])
-            yield whole[0].value, whole[len(start)].value
+            figures = figures_of(match[0])
+            yield figures[0].value, figures[len(start)].value

@@ -1,39 +1,39 @@
-"""Proof that training one role left everything else as it was: sha256 of files."""
+"""Hashes that show that training one role left the base and the other adapters unchanged."""
 
 from collections.abc import Mapping
 from pathlib import Path
 
 from hf_rlhf.errors import ModelError, RunFolderError
-from hf_rlhf.models import resolve_model_path
+from hf_rlhf.models import download, resolve_model_path
 from hf_rlhf.steps import differences, file_digests
 from hf_rlhf_roles.ledger import Ledger
 from hf_rlhf_roles.workspace import Workspace
 
-Seal = Mapping[str, str]
+Digests = Mapping[str, str]
 """File -> sha256."""
 _ADAPTER = ("*.safetensors", "adapter_config.json")
 _BASE = ("*.safetensors", "*.json", "*.jinja", "*.model", "*.txt")
-"""Weights, and what they are nothing without: configuration, tokenizer, chat template."""
+"""Weights, configuration, tokenizer and chat template."""
 
 
-def seal_adapter(folder: Path) -> dict[str, str]:
+def adapter_digests(folder: Path) -> dict[str, str]:
     """Return the sha256 of every weights file of an adapter, and of its settings."""
     return file_digests(folder, _ADAPTER)
 
 
-def seal_base(workspace: Workspace) -> dict[str, str]:
-    """Return the sha256 of every file of the base that decides what it says."""
+def base_digests(workspace: Workspace) -> dict[str, str]:
+    """Return the sha256 of every file of the base that determines its output."""
     return file_digests(base_folder(workspace), _BASE)
 
 
-def seal_all(workspace: Workspace) -> dict[str, str]:
+def workspace_digests(workspace: Workspace) -> dict[str, str]:
     """Return the sha256 of the files of base and adapters: `base/...`, `adapters/ROLE/...`."""
-    sealed = {f"base/{name}": digest for name, digest in seal_base(workspace).items()}
+    digests = {f"base/{name}": digest for name, digest in base_digests(workspace).items()}
     for path in sorted((workspace.folder / "adapters").glob("*/adapter_config.json")):
         folder = f"adapters/{path.parent.name}"
-        for name, digest in seal_adapter(path.parent).items():
-            sealed[f"{folder}/{name}"] = digest
-    return sealed
+        for name, digest in adapter_digests(path.parent).items():
+            digests[f"{folder}/{name}"] = digest
+    return digests
 
 
 def base_folder(workspace: Workspace) -> Path:
@@ -43,7 +43,13 @@ def base_folder(workspace: Workspace) -> Path:
     """
     with workspace.inside():
         path = Path(resolve_model_path(workspace.base))
-        folder = path.resolve() if path.is_dir() else _from_hub(workspace)
+        if path.is_dir():
+            folder = path.resolve()
+        else:
+            ignored = ["consolidated*", "*/*"]
+            folder = download(
+                str(path), workspace.base_revision, _BASE, "base", ignore_patterns=ignored
+            )
     if not any(folder.glob("*.safetensors")):
         raise ModelError(
             f"the base {workspace.base!r} ({folder}) holds no *.safetensors. Is the workspace "
@@ -52,44 +58,20 @@ def base_folder(workspace: Workspace) -> Path:
     return folder
 
 
-def _from_hub(workspace: Workspace) -> Path:
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
-
-    try:
-        return Path(
-            snapshot_download(
-                workspace.base,
-                revision=workspace.base_revision,
-                allow_patterns=list(_BASE),
-                ignore_patterns=["consolidated*", "*/*"],
-            )
-        )
-    except (HFValidationError, HfHubHTTPError, LocalEntryNotFoundError) as error:
-        raise ModelError(
-            f"the base {workspace.base!r} is neither a folder (relative to {workspace.folder}) nor "
-            f"available from the Hub: {str(error).splitlines()[0]}"
-        ) from error
-
-
-def sealed_in_use(ledger: Ledger, folder: str, key: str) -> dict[str, str]:
-    """Return what the ledger knows of an adapter in use, as `seal_all` has it."""
+def changed_in_use(now: Digests, ledger: Ledger, folder: str, key: str) -> list[str]:
+    """Return the differences between a folder of `adapters/` and what its step left there."""
     outputs = ledger.entries()[key]["outputs"]
-    return {f"{folder}/{Path(name).name}": digest for name, digest in outputs.items()}
-
-
-def changed_in_use(now: Seal, ledger: Ledger, folder: str, key: str) -> list[str]:
-    """Return what differs in a folder of `adapters/` from what its step left there."""
+    left = {f"{folder}/{Path(name).name}": digest for name, digest in outputs.items()}
     here = {name: digest for name, digest in now.items() if name.startswith(f"{folder}/")}
-    return differences(sealed_in_use(ledger, folder, key), here)
+    return differences(left, here)
 
 
-def check_as_left(now: Seal, ledger: Ledger, own: str) -> None:
-    """Raise RunFolderError if an adapter changed since its step ended; `own` is replaced."""
+def check_as_left(now: Digests, ledger: Ledger, replaced: str) -> None:
+    """Raise RunFolderError if an adapter outside folder `replaced` changed since its step ended."""
     changed = {
         key: lines
         for folder, key in ledger.in_use().items()
-        if folder != own and (lines := changed_in_use(now, ledger, folder, key))
+        if folder != replaced and (lines := changed_in_use(now, ledger, folder, key))
     }
     if changed:
         again = " and ".join(
@@ -98,18 +80,19 @@ def check_as_left(now: Seal, ledger: Ledger, own: str) -> None:
         details = "; ".join(line for lines in changed.values() for line in lines)
         raise RunFolderError(
             f"Adapters of other roles are not as {', '.join(changed)} left them ({details}), so "
-            f"nothing could be proved of them. Restore them first: hf-rlhf roles train {again}."
+            "training could not show that it leaves them alone. First: hf-rlhf roles train "
+            f"{again}."
         )
 
 
-def check_untouched(before: Seal, after: Seal, role: str) -> None:
+def check_untouched(before: Digests, after: Digests, role: str) -> None:
     """Raise RunFolderError if any weights changed while `role` was trained.
 
-    Its own adapter is among them: the new one is put in place only afterwards.
+    Its own adapter is among them: the new one is installed only afterwards.
     """
     if lines := differences(before, after):
         raise RunFolderError(
             f"while {role!r} was trained, weights that are not its own changed: "
-            f"{'; '.join(lines)}. Its new adapter was not put in place. Did another process write "
+            f"{'; '.join(lines)}. Its new adapter was not installed. Did another process write "
             "there? Restore those files, then train again."
         )

@@ -6,8 +6,8 @@
     Conclusion: One or two sentences. [E1][E2]
     Uncertainty: What is open, or "none". [E2]
 
-Evidence stands in the last user turn of the prompt, each piece from `[E1]` at the start of a line
-to the next such line or an empty one. What an answer itself calls evidence is none.
+Evidence is in the last user turn of the prompt, each piece from `[E1]` at the start of a line to
+the next such line or an empty one. An answer cannot add evidence.
 """
 
 import re
@@ -32,7 +32,7 @@ _WORD = re.compile(r"[^\W_]+(?:[.,]\d+)*", re.UNICODE)
 _STOP_WORDS = """a an the and or of in on at to by for from with as is are was were be been it its
     this that than then there not no nothing none only one may so"""
 STOP = frozenset(_STOP_WORDS.split())
-"""Words that say nothing of what a text is about."""
+"""Words without a topic."""
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ def words_of(text: str) -> tuple[str, ...]:
 
 
 def content_of(text: str) -> frozenset[str]:
-    """Return the words and numbers by which a text is about something, plurals folded."""
+    """Return the words and numbers with a topic, plurals folded."""
     return frozenset(_stem(word) for word in words_of(text)) - STOP
 
 
@@ -168,13 +168,13 @@ def _without_thinking(text: str) -> str:
     return after if closed and not _HEAD.search(before) else text
 
 
-# What the wording of a claim shows without a judge: copies, repetitions, hedges, advice.
+# What the wording of a claim shows without a judge.
 _RUN = 4
-"""Words in a row that count as taken over."""
+"""Words in a row that count as copied."""
 _COPIED = 0.85
-"""Share of a claim's words that may not stand in such runs of the evidence."""
+"""Share of a claim's words in such runs of the evidence from which it is a copy."""
 _NEW = 0.25
-"""Share of new words up to which a claim on the same evidence says the same again."""
+"""Share of new words up to which a claim on the same evidence is a repetition."""
 _HEDGE_WORDS = "may might could possibly perhaps maybe probably seemingly apparently"
 _HEDGES = frozenset(_HEDGE_WORDS.split())
 _ADVICE_WORDS = "should shall ought recommend recommends recommended advise advises advised"
@@ -194,13 +194,13 @@ def is_copy(claim: Claim, runs: frozenset[Run]) -> bool:
     A claim of up to 4 words is never one.
     """
     words = claim.words
-    taken = {
+    copied = {
         index
         for start, run in enumerate(_runs(words))
         if run in runs
         for index in range(start, start + _RUN)
     }
-    return len(words) > _RUN and len(taken) >= _COPIED * len(words)
+    return len(words) > _RUN and len(copied) >= _COPIED * len(words)
 
 
 def _runs(words: Sequence[str]) -> list[Run]:

@@ -1,4 +1,4 @@
-"""The ledger of a workspace: what each step read and made, and which rows it was trained on."""
+"""The ledger of a workspace: the inputs and outputs of each step, and fingerprints of its rows."""
 
 from array import array
 from collections.abc import Mapping
@@ -19,15 +19,26 @@ class Ledger(StepLedger):
     def __init__(self, workspace: Workspace) -> None:
         """Open it; a new one is empty. Raises RunFolderError if it is damaged."""
         super().__init__(workspace.folder, LEDGER, folder_option="--workspace")
+        self.workspace = workspace
+
+    def is_isolated(self, key: str) -> bool:
+        """Return whether a step's role is isolated, or was when the step was trained.
+
+        The workspace may no longer list the role.
+        """
+        role = self.workspace.roles.get(key.split("/")[0])
+        trained_so: bool = self.entries()[key]["result"]["isolated"]
+        return trained_so or (role is not None and role.isolated)
 
     def adapters(self) -> dict[str, str]:
         """Return the folder of the adapter that each finished step made."""
         return {key: entry["result"]["adapter"] for key, entry in self.entries().items()}
 
     def in_use(self) -> dict[str, str]:
-        """Return the step whose adapter is in use, by folder: `adapters/ROLE`. It is the newest."""
-        entries = sorted(self.entries().items(), key=lambda item: item[1]["notes"]["number"])
-        return {entry["result"]["placed"]: key for key, entry in entries}
+        """Return the newest step of each folder `adapters/ROLE`, whose adapter is in use there."""
+        entries = self.entries()
+        newest_last = sorted(entries, key=lambda key: entries[key]["notes"]["number"])
+        return {entries[key]["result"]["placed"]: key for key in newest_last}
 
     def next_number(self) -> int:
         """Return a number above those of all finished steps."""
@@ -38,15 +49,15 @@ class Ledger(StepLedger):
         path = self._fingerprints(key)
         if not path.exists():
             raise RunFolderError(
-                f"{path} is missing: the workspace is incomplete, and nothing says which rows "
-                f"{key} was trained on. Restore it, or train {key} again."
+                f"{path}, the fingerprints of the rows of {key}, is missing: the workspace is "
+                f"incomplete. Restore it, or train {key} again."
             )
         numbers = array("Q")
         numbers.frombytes(path.read_bytes())
         return numbers
 
     def write_fingerprints(self, key: str, data: Inspected) -> None:
-        """Keep the fingerprints of a step's rows beside the ledger."""
+        """Write the fingerprints of a step's rows beside the ledger."""
         atomic_write_bytes(self._fingerprints(key), data.marks.tobytes())
 
     def _fingerprints(self, key: str) -> Path:
@@ -58,7 +69,6 @@ class Trained:
     """Rows that a step of another role was, or will be, trained on."""
 
     isolated: bool
-    """Whether that role is isolated, or was when it was trained."""
     marks: "array[int]"
 
 

@@ -1,7 +1,7 @@
-"""Which steps are to do: what each would read, and whether that has been done already."""
+"""The plan of a training: the inputs of each step, and whether the step is up to date."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -9,7 +9,7 @@ from hf_rlhf.config import RunFile
 from hf_rlhf.errors import ConfigError, DataError, Problem
 from hf_rlhf.steps import digest
 from hf_rlhf_roles.data import Inspected, check_kind, check_system, inspect_data, pins_of
-from hf_rlhf_roles.guard import seal_adapter, seal_base
+from hf_rlhf_roles.guard import adapter_digests, base_digests
 from hf_rlhf_roles.ledger import Ledger, Trained, check_isolation
 from hf_rlhf_roles.role import BASE, OWNED, REFERENCE, Role, Stage
 from hf_rlhf_roles.workspace import Step, Workspace
@@ -22,7 +22,7 @@ _FIXED = {key: fix for key, fix in OWNED.items() if key != "dataset"} | {
     "dataset.subset": "Write it under the stage's `dataset`.",
 }
 """Keys that no option may change."""
-State = Literal["done", "to do", "stale", "waits"]
+State = Literal["done", "to do", "stale", "waiting"]
 
 
 @dataclass(frozen=True)
@@ -38,12 +38,12 @@ class Planned:
     values: Mapping[str, Any]
     """The run file, without `output_dir`."""
     inputs: Mapping[str, Any]
-    """Everything that decides the adapter: settings, and digests of files."""
+    """Everything that determines the adapter: settings, and digests of files."""
     state: State
     why: str
     """Why it is stale, or what it waits for."""
-    shared: Sequence[str] = ()
-    """Steps of other roles with the same rows, where that is allowed."""
+    shared: Sequence[str]
+    """Steps of other roles with some of its rows, where that is allowed."""
 
     def run_folder(self) -> Path:
         """Return the run folder, relative to the workspace; its name depends on the inputs."""
@@ -51,7 +51,13 @@ class Planned:
 
 
 class Planner:
-    """Resolves steps against one workspace; data is read once for each file."""
+    """Resolves steps against one workspace.
+
+    The settings name the adapter that a step continues, which depends on the stages trained so far,
+    so each step is resolved when those before it are done. The adapters' digests are inputs of a
+    step, in place of the ledger's `after`: with it, the steps of older workspaces would be trained
+    again.
+    """
 
     def __init__(
         self,
@@ -63,21 +69,14 @@ class Planner:
     ) -> None:
         self.workspace = workspace
         self.ledger = ledger
-        self.base = seal_base(workspace)
+        self.base = base_digests(workspace)
         self.overrides = overrides
         self.allow_shared_data = allow_shared_data
         self._inspected: dict[tuple[Any, ...], Inspected] = {}
-        self._roles: dict[str, Role] = {}
-
-    def role(self, name: str) -> Role:
-        """Return a role; its file is read once."""
-        if name not in self._roles:
-            self._roles[name] = self.workspace.role(name)
-        return self._roles[name]
 
     def inspected(self, step: Step, system_column: str = "system") -> Inspected:
-        """Return what was read of a step's data."""
-        pins = pins_of(self.role(step.role).stage(step.stage).dataset)
+        """Return the inspection of a step's data, whose rows are read once."""
+        pins = pins_of(self.workspace.role(step.role).stage(step.stage).dataset)
         key = (step.data, *sorted(pins.items()), system_column)
         if key not in self._inspected:
             with self.workspace.inside():
@@ -86,10 +85,8 @@ class Planner:
                         step.data, pins, system_column=system_column
                     )
                 except DataError as error:
-                    raise DataError(
-                        f"{error} (Paths in workspace.yaml are relative to "
-                        f"{self.workspace.folder}.)"
-                    ) from error
+                    paths = f"Paths in workspace.yaml are relative to {self.workspace.folder}."
+                    raise DataError(f"{error} ({paths})") from error
         return self._inspected[key]
 
     def plan(self, steps: Sequence[Step]) -> list[Planned]:
@@ -103,11 +100,16 @@ class Planner:
     def resolve(
         self, step: Step, beside: Sequence[Step] = (), changing: Sequence[str] = ()
     ) -> Planned:
-        """Resolve one step. `beside` are others whose data must be told apart from its own.
+        """Resolve one step, before any weights load.
 
-        `changing` are steps that will run before it. Raises what is wrong, before weights load.
+        Args:
+            step: the step.
+            beside: other steps to train; an isolated role may share no rows with them.
+            changing: keys of steps that will run before it.
+
+        Raises ConfigError for wrong settings and missing adapters, DataError for unfit data.
         """
-        role = self.role(step.role)
+        role = self.workspace.role(step.role)
         stage = role.stage(step.stage)
         data = self.inspected(step)
         shared = self._shared(step, role, data, beside)
@@ -124,28 +126,23 @@ class Planner:
             "base": self.base,
             "adapters": self._adapters(step, stage, start),
         }
-        waits = self._waits(step, stage, start, changing)
-        planned = Planned(step, role, stage, data, start, values, inputs, "to do", waits, shared)
-        if waits:
-            return replace(planned, state="waits")
-        reasons = self.ledger.reasons(step.key, inputs)
-        if reasons is None:
-            return planned
-        return replace(planned, state="stale" if reasons else "done", why="; ".join(reasons))
+        state: State = "waiting"
+        why = self._waits(step, stage, start, changing)
+        if not why:
+            reasons = self.ledger.reasons(step.key, inputs)
+            state = "to do" if reasons is None else "stale" if reasons else "done"
+            why = "; ".join(reasons or ())
+        return Planned(step, role, stage, data, start, values, inputs, state, why, shared)
 
     def _shared(self, step: Step, role: Role, data: Inspected, beside: Sequence[Step]) -> list[str]:
         others: dict[str, Trained] = {}
-        for key, entry in self.ledger.entries().items():
-            name = key.split("/")[0]
-            if name != role.name:
-                # Also of a role that the workspace does not name, or not any more.
-                isolated = name in self.workspace.roles and self.role(name).isolated
-                marks = self.ledger.fingerprints(key)
-                others[key] = Trained(isolated or entry["result"]["isolated"], marks)
+        for key in self.ledger.entries():
+            if key.split("/")[0] != role.name:
+                others[key] = Trained(self.ledger.is_isolated(key), self.ledger.fingerprints(key))
         for other in beside:
             if other.role != role.name:
-                marks = self.inspected(other).marks
-                others[other.key] = Trained(self.role(other.role).isolated, marks)
+                isolated = self.workspace.role(other.role).isolated
+                others[other.key] = Trained(isolated, self.inspected(other).marks)
         if self.allow_shared_data:
             return [key for key, other in others.items() if data.shares(other.marks)]
         with self.workspace.inside():
@@ -153,47 +150,32 @@ class Planner:
 
     def _start(self, step: Step, role: Role, changing: Sequence[str]) -> str | None:
         """Return the stage whose adapter this one continues: the first that is trained."""
-        stage = role.stage(step.stage)
-        for name in stage.continues:
-            key = f"{step.role}/{name}"
-            if key in self.ledger.entries() or key in changing:
-                return name
-        if stage.continues:
-            wanted = " or ".join(stage.continues)
-            raise ConfigError(
-                [
-                    Problem(
-                        f"{step.role}/{step.stage}",
-                        f"continues the adapter of {wanted}, which is not trained yet.",
-                        f"First: hf-rlhf roles train --role {step.role} "
-                        f"--stage {stage.continues[-1]} --data FILE.",
-                    )
-                ]
-            )
+        stages = role.stage(step.stage).continues
+        trained = {*self.ledger.entries(), *changing}
+        if start := next((name for name in stages if f"{step.role}/{name}" in trained), None):
+            return start
+        if stages:
+            what = f"continues the adapter of {' or '.join(stages)}"
+            raise ConfigError([_untrained(step, what, stages[-1])])
         return None
 
     def _waits(self, step: Step, stage: Stage, start: str | None, changing: Sequence[str]) -> str:
         """Return which adapters this step needs that earlier steps will make."""
-        keys = [f"{step.role}/{name}" for name in _upstream(stage, start)]
-        if missing := [key for key in keys if key not in (*self.ledger.entries(), *changing)]:
+        trained, names = {*self.ledger.entries(), *changing}, _upstream(stage, start)
+        if missing := [name for name in names if f"{step.role}/{name}" not in trained]:
             raise ConfigError(
                 [
-                    Problem(
-                        step.key,
-                        f"needs the adapter of {key}, which is not trained yet.",
-                        f"First: hf-rlhf roles train --role {step.role} "
-                        f"--stage {key.split('/')[1]} --data FILE.",
-                    )
-                    for key in missing
+                    _untrained(step, f"needs the adapter of {step.role}/{name}", name)
+                    for name in missing
                 ]
             )
-        waiting_for = [key for key in keys if key in changing]
-        return f"for {', '.join(waiting_for)}" if waiting_for else ""
+        due = [key for key in (f"{step.role}/{name}" for name in names) if key in changing]
+        return f"for {', '.join(due)}" if due else ""
 
     def _values(
         self, step: Step, role: Role, stage: Stage, start: str | None, shared: Sequence[str]
     ) -> Mapping[str, Any]:
-        run = _put_in(stage.run, self.workspace.base, self._folders(step.role))
+        run = _substitute(stage.run, self.workspace.base, self._folders(step.role))
         values: dict[str, Any] = {
             "schema": 1,
             "plugin": stage.trainer,
@@ -207,10 +189,10 @@ class Planner:
             "use_peft": True,
             "card": _card(role, step, shared),
             **run,
-            # What a role sets to null its stage cannot have, whatever the workspace asks for.
+            # A null in the role wins over the workspace: the stage cannot have that setting.
             **{
                 key: value
-                for key, value in _put_in(self.workspace.run, self.workspace.base, {}).items()
+                for key, value in _substitute(self.workspace.run, self.workspace.base, {}).items()
                 if run.get(key, value) is not None
             },
         }
@@ -222,7 +204,7 @@ class Planner:
 
     def _overridden(self, values: Mapping[str, Any]) -> Mapping[str, Any]:
         file = RunFile.from_mapping(values, name="roles").override(self.overrides)
-        # What was inspected and sealed is what is trained on.
+        # The data that was inspected and the base that was hashed are those trained on.
         changed = [
             Problem(f"--{key}", "is decided by the workspace.", fix)
             for key, fix in _FIXED.items()
@@ -241,10 +223,15 @@ class Planner:
         """Return the digests of each adapter that this step reads."""
         folders = self._folders(step.role)
         return {
-            name: seal_adapter(self.workspace.folder / folders[name])
+            name: adapter_digests(self.workspace.folder / folders[name])
             for name in _upstream(stage, start)
             if name in folders
         }
+
+
+def _untrained(step: Step, what: str, stage: str) -> Problem:
+    fix = f"First: hf-rlhf roles train --role {step.role} --stage {stage} --data FILE."
+    return Problem(step.key, f"{what}, which is not trained yet.", fix)
 
 
 def _upstream(stage: Stage, start: str | None) -> list[str]:
@@ -253,15 +240,15 @@ def _upstream(stage: Stage, start: str | None) -> list[str]:
 
 
 def _at(values: Any, key: str) -> Any:
-    for part in key.split("."):
-        values = values.get(part) if isinstance(values, Mapping) else None
+    for name in key.split("."):
+        values = values.get(name) if isinstance(values, Mapping) else None
     return values
 
 
 def _card(role: Role, step: Step, shared: Sequence[str]) -> dict[str, Any]:
     card = {key: value for key, value in vars(role.card).items() if value}
     if role.stage(step.stage).makes == "reward":
-        # What the role is for, and what is known of its answers, is not true of what scores them.
+        # The role's use, and the notes on its answers, do not hold for a model that scores them.
         card["known_notes"] = (
             ["Trained only on rows of this role."] if role.isolated and not shared else []
         )
@@ -277,12 +264,12 @@ def _card(role: Role, step: Step, shared: Sequence[str]) -> dict[str, Any]:
     return {"title": f"{role.title} ({step.stage})", **card}
 
 
-def _put_in(value: Any, base: str, adapters: Mapping[str, str]) -> Any:
+def _substitute(value: Any, base: str, adapters: Mapping[str, str]) -> Any:
     """Replace `{base}` and `{adapter:STAGE}` by folders; a stage without an adapter stays."""
     if isinstance(value, Mapping):
-        return {key: _put_in(item, base, adapters) for key, item in value.items()}
+        return {key: _substitute(inner, base, adapters) for key, inner in value.items()}
     if isinstance(value, list):
-        return [_put_in(item, base, adapters) for item in value]
+        return [_substitute(inner, base, adapters) for inner in value]
     if not isinstance(value, str):
         return value
     text = value.replace(BASE, base)
@@ -290,7 +277,7 @@ def _put_in(value: Any, base: str, adapters: Mapping[str, str]) -> Any:
 
 
 def _without_paths(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a run file without what other hashes stand for: data, base and the adapter."""
+    """Return a run file without the paths of data, base and adapter: their hashes count."""
     settings = {k: v for k, v in values.items() if k not in ("adapter", "model_name_or_path")}
-    settings["dataset"] = {key: item for key, item in values["dataset"].items() if key != "path"}
+    settings["dataset"] = {k: v for k, v in values["dataset"].items() if k != "path"}
     return settings

@@ -1,7 +1,7 @@
-"""A small OpenAI-compatible server for trying the roles on this machine; a model is a role.
+"""A small OpenAI-compatible server for trying the roles on this machine; `model` is a role.
 
 It listens on 127.0.0.1 and answers one request after another. For other machines, many users, tools
-and stop sequences, serve the adapters by vLLM (docs/how-to/roles.md).
+and stop sequences, serve the adapters by vLLM (docs/how-to/serve-roles.md).
 """
 
 import asyncio
@@ -53,16 +53,18 @@ class ChatRequest(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _without_nulls(cls, body: Any) -> Any:
-        """Drop nulls, which many clients send for every field that they know."""
+        """Drop nulls, which many clients send for every optional field."""
         if not isinstance(body, dict):
             return body
         return {key: value for key, value in body.items() if value is not None}
 
-    def sampling(self, most: int) -> Sampling:
-        """Return how the reply is generated. Raises BadPrompt for more than `most` tokens."""
-        tokens = self.max_completion_tokens or self.max_tokens or most
-        if tokens > most:
-            raise BadPrompt(f"max_tokens is {tokens}; this server allows {most}. See --max_tokens.")
+    def sampling(self, limit: int) -> Sampling:
+        """Return how the reply is generated. Raises BadPrompt for more than `limit` tokens."""
+        tokens = self.max_completion_tokens or self.max_tokens or limit
+        if tokens > limit:
+            raise BadPrompt(
+                f"max_tokens is {tokens}; this server allows {limit}. See --max_tokens."
+            )
         return Sampling(tokens, self.temperature, self.top_p, self.seed)
 
 
@@ -79,7 +81,7 @@ def make_app(engine: Engine, max_tokens: int = 1024) -> web.Application:
 async def _only_local(
     request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
 ) -> web.StreamResponse:
-    """Refuse what a web page could send: a rebound host name, or a form that needs no preflight."""
+    """Refuse what a web page could send: a rebound host name, or a form without a preflight."""
     if not LOCAL_HOSTS.fullmatch(request.headers.get("Host", "")):
         return _error(403, "This server answers requests to localhost and 127.0.0.1 only.")
     if request.method == "POST" and request.content_type != "application/json":
@@ -101,7 +103,11 @@ async def _chat(request: web.Request) -> web.StreamResponse:
     try:
         body = ChatRequest.model_validate_json(await request.read())
         engine.role(body.model)
-        reply = _Generation(engine, body, request.app[MAX_TOKENS])
+        sampling = body.sampling(request.app[MAX_TOKENS])
+        head = {"id": f"chatcmpl-{uuid.uuid4().hex}", "created": int(time.time())}
+        pieces = _generate(engine, body, sampling)
+        send = _stream if body.stream else _complete
+        return await send(request, pieces, {**head, "model": body.model})
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"])) or "request"
@@ -110,97 +116,73 @@ async def _chat(request: web.Request) -> web.StreamResponse:
         return _error(404, "; ".join(map(str, error.problems)), code="model_not_found")
     except BadPrompt as error:
         return _error(400, str(error))
-    head = {"id": f"chatcmpl-{uuid.uuid4().hex}", "created": int(time.time()), "model": body.model}
-    if body.stream:
-        return await _streamed(request, reply, head)
+
+
+async def _generate(
+    engine: Engine, body: ChatRequest, sampling: Sampling
+) -> AsyncGenerator[str | Reply]:
+    """Yield the text while a thread generates it, then the reply. Closing ends the generation."""
+    loop, queue = asyncio.get_running_loop(), asyncio.Queue[str | None]()
+    stop = threading.Event()
+    messages = [message.model_dump() for message in body.messages]
+
+    def put(text: str) -> None:
+        loop.call_soon_threadsafe(queue.put_nowait, text)
+
+    work = asyncio.to_thread(engine.reply, body.model, messages, sampling, on_text=put, stop=stop)
+    task = asyncio.create_task(work)
+    task.add_done_callback(lambda _: queue.put_nowait(None))
     try:
-        async with aclosing(reply.pieces()) as pieces:
-            async for _ in pieces:
-                if request.transport is None or request.transport.is_closing():
-                    break
-    except BadPrompt as error:
-        return _error(400, str(error))
-    message = {"role": "assistant", "content": reply.text}
-    choice = {"index": 0, "message": message, "finish_reason": reply.finish_reason}
-    return web.json_response(
-        {**head, "object": "chat.completion", "choices": [choice], "usage": reply.usage()}
-    )
+        while (text := await queue.get()) is not None:
+            yield text
+        yield await task
+    finally:
+        stop.set()
 
 
-class _Generation:
-    """One reply, generated in a thread."""
-
-    def __init__(self, engine: Engine, body: ChatRequest, max_tokens: int) -> None:
-        self.engine, self.body, self.sampling = engine, body, body.sampling(max_tokens)
-        self.text = ""
-        self.reply: Reply | None = None
-
-    async def pieces(self) -> AsyncGenerator[str]:
-        """Yield the text while it is generated; closing this ends the generation."""
-        loop, queue = asyncio.get_running_loop(), asyncio.Queue[str | None]()
-        stop = threading.Event()
-        messages = [message.model_dump() for message in self.body.messages]
-
-        def put(piece: str | None) -> None:
-            loop.call_soon_threadsafe(queue.put_nowait, piece)
-
-        def work() -> None:
-            try:
-                self.reply = self.engine.reply(
-                    self.body.model,
-                    messages,
-                    self.sampling,
-                    on_text=put,
-                    stop=stop,
-                )
-            finally:
-                put(None)
-
-        task = asyncio.create_task(asyncio.to_thread(work))
-        try:
-            while (piece := await queue.get()) is not None:
-                self.text += piece
-                yield piece
-            await task
-        finally:
-            stop.set()
-
-    @property
-    def finish_reason(self) -> str:
-        return self.reply.finish_reason if self.reply else "length"
-
-    def usage(self) -> dict[str, int]:
-        if self.reply is None:
-            return {}
-        prompt, completion = self.reply.prompt_tokens, self.reply.completion_tokens
-        counts = {"prompt_tokens": prompt, "completion_tokens": completion}
-        return {**counts, "total_tokens": prompt + completion}
-
-
-async def _streamed(
-    request: web.Request, reply: _Generation, head: dict[str, Any]
+async def _complete(
+    request: web.Request, pieces: AsyncGenerator[str | Reply], head: dict[str, Any]
 ) -> web.StreamResponse:
+    """Return the whole reply at its end; nothing to a client that disconnected before."""
+    async with aclosing(pieces):
+        async for piece in pieces:
+            if isinstance(piece, Reply):
+                return web.json_response({**head, "object": "chat.completion", **_content(piece)})
+            if request.transport is None or request.transport.is_closing():
+                break
+    return web.Response()
+
+
+def _content(reply: Reply) -> dict[str, Any]:
+    message = {"role": "assistant", "content": reply.text}
+    return {
+        "choices": [{"index": 0, "message": message, "finish_reason": reply.finish_reason}],
+        "usage": {
+            "prompt_tokens": reply.prompt_tokens,
+            "completion_tokens": reply.completion_tokens,
+            "total_tokens": reply.prompt_tokens + reply.completion_tokens,
+        },
+    }
+
+
+async def _stream(
+    request: web.Request, pieces: AsyncGenerator[str | Reply], head: dict[str, Any]
+) -> web.StreamResponse:
+    """Send each piece of the reply as an event."""
     response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
-
-    async def send(delta: dict[str, str], finish: str | None = None) -> None:
-        choice = {"index": 0, "delta": delta, "finish_reason": finish}
-        chunk = {**head, "object": "chat.completion.chunk", "choices": [choice]}
-        await response.write(f"data: {json.dumps(chunk)}\n\n".encode())
-
-    async with aclosing(reply.pieces()) as pieces:
-        try:
+    async with aclosing(pieces):
+        with suppress(ConnectionError):  # the client disconnected
             async for piece in pieces:
-                if not response.prepared:
+                if not response.prepared:  # with the first piece the prompt is known to be good
                     await response.prepare(request)
-                await send({"role": "assistant", "content": piece})
-            if not response.prepared:
-                await response.prepare(request)
-            await send({}, reply.finish_reason)
+                choice: dict[str, Any] = {"index": 0, "delta": {}, "finish_reason": None}
+                if isinstance(piece, Reply):
+                    choice["finish_reason"] = piece.finish_reason
+                else:
+                    choice["delta"] = {"role": "assistant", "content": piece}
+                chunk = {**head, "object": "chat.completion.chunk", "choices": [choice]}
+                await response.write(f"data: {json.dumps(chunk)}\n\n".encode())
             await response.write(b"data: [DONE]\n\n")
-        except BadPrompt as error:
-            return _error(400, str(error))
-        except ConnectionError:  # the client is gone
-            pass
     return response
 
 

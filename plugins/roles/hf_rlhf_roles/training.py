@@ -1,4 +1,4 @@
-"""Train steps: run each by the core, prove that nothing else changed, put its adapter in place."""
+"""Train steps: run each, check that no other weights changed, and install its adapter."""
 
 import shlex
 import shutil
@@ -6,20 +6,19 @@ import subprocess
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from hf_rlhf.cards import tell_weights
+from hf_rlhf.cards import refresh_card
 from hf_rlhf.config import RunFile
 from hf_rlhf.errors import ConfigError, HfRlhfError, ModelError, Problem
 from hf_rlhf.models import check_head, read_adapter
 from hf_rlhf.storage import atomic_dir, atomic_write_text, load_record
-from hf_rlhf_roles.caches import own_caches
+from hf_rlhf_roles.caches import workspace_caches
 from hf_rlhf_roles.guard import (
+    adapter_digests,
     changed_in_use,
     check_as_left,
     check_untouched,
-    seal_adapter,
-    seal_all,
+    workspace_digests,
 )
 from hf_rlhf_roles.plan import Planned, Planner
 from hf_rlhf_roles.role import REFERENCE
@@ -27,15 +26,15 @@ from hf_rlhf_roles.workspace import Step, Workspace
 
 
 def check_steps(planner: Planner, plan: Sequence[Planned]) -> None:
-    """Check each step that is to be done as its training will, its rows with it.
+    """Check the settings and rows of each remaining step as its training will.
 
-    Where a step waits for an adapter, what depends on that is left out. Raises ConfigError with
+    Checks that need an adapter which an earlier step makes are left out. Raises ConfigError with
     the problems of all steps.
     """
     from hf_rlhf.distributed import planned
 
     problems: list[Problem] = []
-    with planner.workspace.inside(), own_caches(planner.workspace.folder):
+    with planner.workspace.inside(), workspace_caches(planner.workspace.folder):
         for step in plan:
             if step.state == "done":
                 continue
@@ -72,33 +71,33 @@ def _prepare(step: Planned) -> None:
 
 
 def train_step(planner: Planner, planned: Planned) -> Path:
-    """Train one step and return the folder its adapter was placed in.
+    """Train one step and return the folder its adapter was installed in.
 
     The same step on the same inputs continues where it stopped. Raises what the run raises, and
-    RunFolderError, without placing the adapter, if weights of others changed meanwhile.
+    RunFolderError, without installing the adapter, if weights of others changed meanwhile.
     """
     workspace, ledger, key = planner.workspace, planner.ledger, planned.step.key
     with workspace.inside(), ledger.recording(key, planned.inputs) as recording:
         folder = planned.run_folder()
         file = folder.with_suffix(".yaml")
-        placed = workspace.adapter(planned.step.role, planned.stage.makes)
+        target = workspace.adapter(planned.step.role, planned.stage.makes)
         values = {**planned.values, "output_dir": str(folder)}
         atomic_write_text(file, RunFile.from_mapping(values).to_yaml())
-        before = seal_all(workspace)
-        check_as_left(before, ledger, str(placed))
+        before = workspace_digests(workspace)
+        check_as_left(before, ledger, str(target))
         _run(workspace, file)
         record = load_record(folder)
         if record.status != "finished":
             raise HfRlhfError(f"{folder} is {record.status}: the same command continues it.")
         adapter = folder / "adapter"
         check_adapter(adapter, planned.stage.makes)
-        check_untouched(before, seal_all(workspace), planned.step.role)
-        _install(adapter, placed)
+        check_untouched(before, workspace_digests(workspace), planned.step.role)
+        _install(adapter, target)
         if not workspace.keep_merged:
             shutil.rmtree(folder / "merged", ignore_errors=True)
-            tell_weights(folder)
+            refresh_card(folder)
         ledger.write_fingerprints(key, planned.data)
-        recording.outputs = [adapter / name for name in seal_adapter(adapter)]
+        recording.outputs = [adapter / name for name in adapter_digests(adapter)]
         recording.result = {
             "data": planned.step.data,
             "pins": dict(planned.data.pins),
@@ -109,49 +108,49 @@ def train_step(planner: Planner, planned: Planned) -> Path:
             "makes": planned.stage.makes,
             "isolated": planned.role.isolated,
             "adapter": str(adapter),
-            "placed": str(placed),
+            "placed": str(target),
             "shared_data": list(planned.shared),
         }
         recording.notes = {
             "number": ledger.next_number(),
             "untouched": {
-                name: digest for name, digest in before.items() if not name.startswith(f"{placed}/")
+                name: digest for name, digest in before.items() if not name.startswith(f"{target}/")
             },
         }
-    return placed
+    return target
 
 
-def _install(adapter: Path, placed: Path) -> None:
-    with atomic_dir(placed, overwrite=True) as new:
+def _install(adapter: Path, target: Path) -> None:
+    with atomic_dir(target, overwrite=True) as new:
         shutil.copytree(adapter, new, dirs_exist_ok=True)
 
 
-def restore(planner: Planner, key: str) -> str | None:
-    """Copy a finished step's adapter to where it is used, if it is in use and differs there.
+def restore(planner: Planner, key: str) -> Path | None:
+    """Copy a finished step's adapter to `adapters/` if it is in use and differs there.
 
-    Returns the folder if that was so.
+    Returns the folder if it did.
     """
     workspace, ledger = planner.workspace, planner.ledger
     folder = next((folder for folder, step in ledger.in_use().items() if step == key), None)
-    if folder is None or not changed_in_use(seal_all(workspace), ledger, folder, key):
+    if folder is None or not changed_in_use(workspace_digests(workspace), ledger, folder, key):
         return None
     with workspace.inside():
         _install(Path(ledger.adapters()[key]), Path(folder))
-    return folder
+    return Path(folder)
 
 
 def _run(workspace: Workspace, file: Path) -> None:
     if workspace.launch is None:
-        import datasets.config  # noqa: F401 - it keeps what the environment is when it is imported
+        import datasets.config  # noqa: F401 - it reads the environment when it is imported
 
         from hf_rlhf import train
 
-        with own_caches(workspace.folder):
+        with workspace_caches(workspace.folder):
             train(config=str(file))
         return
     command = [*workspace.launch, "-m", "hf_rlhf.train", "--config", str(file)]
     try:
-        with own_caches(workspace.folder):
+        with workspace_caches(workspace.folder):
             status = subprocess.run(command, check=False).returncode
     except OSError as error:
         raise HfRlhfError(f"`launch` in workspace.yaml: {command[0]}: {error.strerror}.") from error
@@ -172,30 +171,28 @@ def check_adapter(adapter: Path, makes: str) -> None:
         )
 
 
-def train_all(planner: Planner, steps: Sequence[Step], *, say: Any = print) -> list[str]:
-    """Do the steps in order, leaving out those that are done; return the keys of those trained."""
-    trained = []
+def train_all(planner: Planner, steps: Sequence[Step]) -> None:
+    """Do the steps in order, except those that are done, and print a line for each."""
     workspace, relative = planner.workspace, ""
     push = "hf-rlhf roles push --prefix YOU/NAME"
     if Path.cwd() != workspace.folder.resolve():
         relative = f"; paths below are relative to {workspace.folder}"
         push += f" --workspace {shlex.quote(str(workspace.folder))}"
+    if workspace.has_local_base() and not workspace.base_on_hub:
+        push += " --base_model YOU/BASE --push_base"
+    trained = False
     for step in steps:
         planned = planner.resolve(step, steps)
         if planned.state == "done":
             folder = restore(planner, step.key)
-            say(f"{step.key}: done already" + (f"; {folder} was restored" if folder else ""))
+            print(f"{step.key}: done already" + (f"; {folder} was restored" if folder else ""))
             continue
-        reason = f" ({planned.why})" if planned.why else ""
-        say(f"{step.key}: training on {step.data}, {planned.data.rows} rows{reason}{relative}")
-        placed = train_step(planner, planned)
-        say(f"{step.key}: {placed}; base and other roles unchanged, bit for bit")
-        trained.append(step.key)
+        trained, reason = True, f" ({planned.why})" if planned.why else ""
+        print(f"{step.key}: training on {step.data}, {planned.data.rows} rows{reason}{relative}")
+        folder = train_step(planner, planned)
+        print(f"{step.key}: {folder}; base and other roles unchanged, bit for bit")
     if trained:
-        if workspace.has_local_base() and not workspace.base_on_hub:
-            push += " --base_model YOU/BASE --push_base"
-        say(f"To publish all roles: {push}")
-    return trained
+        print(f"To publish all roles: {push}")
 
 
 def plan_table(plan: Sequence[Planned], left_out: Sequence[Step]) -> str:
@@ -203,7 +200,7 @@ def plan_table(plan: Sequence[Planned], left_out: Sequence[Step]) -> str:
     lines = []
     for number, planned in enumerate(plan, start=1):
         step, rows = planned.step, planned.data.rows
-        line = f"  {number}. {step.key:24} {planned.state:6} {rows:>7} rows of {step.data}"
+        line = f"  {number}. {step.key:24} {planned.state:7} {rows:>7} rows of {step.data}"
         details = [f"from {planned.start}"] if planned.start else []
         lines.append("; ".join([line, *details, *([planned.why] if planned.why else [])]))
     lines += [f"  -  {step.key:24} optional; --optional adds it" for step in left_out]

@@ -1,4 +1,4 @@
-"""The verbs of `hf-rlhf roles` that use what is trained: check, list, chat, serve, merge."""
+"""The verbs of `hf-rlhf roles` that use trained roles: check, list, chat, serve, merge."""
 
 import sys
 from collections.abc import Sequence
@@ -9,8 +9,10 @@ from hf_rlhf_roles.workspace import read_workspace
 
 
 def list_main(argv: Sequence[str]) -> int:
-    """Print the roles of a workspace and what is trained."""
-    chosen = verb_parser("list", "The roles of a workspace, and what is trained.").parse_args(argv)
+    """Print the roles of a workspace, and which stages are trained."""
+    chosen = verb_parser(
+        "list", "The roles of a workspace, and which stages are trained."
+    ).parse_args(argv)
     workspace = read_workspace(chosen.workspace)
 
     from hf_rlhf_roles.inspection import listing
@@ -24,8 +26,9 @@ def check_main(argv: Sequence[str]) -> int:
     """Check a workspace; the status is 1 if something is wrong."""
     chosen = verb_parser(
         "check",
-        "Read every weight and row of a workspace: adapters as their steps left them and made for "
-        "this base, base and data unchanged, no rows shared with an isolated role.",
+        "Read every weight and row of a workspace, and check that adapters are as their steps left "
+        "them and fit this base, that base and data are unchanged, and that no rows are shared "
+        "with an isolated role.",
     ).parse_args(argv)
     workspace = read_workspace(chosen.workspace)
 
@@ -51,13 +54,13 @@ def chat_main(argv: Sequence[str]) -> int:
         workspace.role(chosen.role)
         workspace.trained(chosen.role)
 
-    from hf_rlhf_roles.chat import chat
+    from hf_rlhf_roles.chat import Chat
     from hf_rlhf_roles.engine import Engine, Sampling
 
     engine = Engine(workspace)
     role = chosen.role or next(iter(engine.roles))
     sampling = Sampling(chosen.max_tokens, chosen.temperature)
-    chat(engine, role, sampling, sys.stdin, sys.stdout)
+    Chat(engine, role, sampling, sys.stdout).run(sys.stdin)
     return 0
 
 
@@ -67,11 +70,13 @@ def serve_main(argv: Sequence[str]) -> int:
         "serve",
         "A small OpenAI-compatible server of all trained roles on one loaded base, for this "
         "machine: `model` is a role. For many users or other machines use vLLM "
-        "(docs/how-to/roles.md).",
+        "(docs/how-to/serve-roles.md).",
     )
-    parser.add_argument("--role", action="append", default=[], metavar="NAME", help="only these")
+    parser.add_argument(
+        "--role", action="append", default=[], metavar="NAME", help="only these roles"
+    )
     parser.add_argument("--port", type=int, default=8000, help="default: %(default)s; 0: any")
-    parser.add_argument("--max_tokens", type=positive, default=1024, help="of one answer, at most")
+    parser.add_argument("--max_tokens", type=positive, default=1024, help="maximum of one answer")
     options = parser.parse_args(argv)
     workspace = read_workspace(options.workspace)
 

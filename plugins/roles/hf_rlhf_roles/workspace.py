@@ -1,28 +1,29 @@
-"""A workspace: one folder with the base's name, the roles, their data, runs and adapters.
+"""A workspace: one folder with the name of the base, the roles, their data, runs and adapters.
 
-    workspace.yaml   the base, the roles, the recommended order, what this machine needs
+    workspace.yaml   the base, the roles, the order of steps, and settings for this machine
     data/            rows, one file for each step
-    roles/           roles of one's own, a YAML file each
-    runs/            a run folder for each training, with the run file that made it beside it
-    adapters/        the adapter of each role, as the last step left it
-    ledger.json      which step was trained on what, with hashes
+    roles/           further roles, a YAML file each
+    runs/            a run folder for each training, and its run file beside it
+    adapters/        the adapter of each role, as its last step left it
+    ledger.json      the inputs and outputs of each step, with hashes
 
-Nothing in it names a place outside, except data and base where the user did, so it can be moved.
+It can be moved: paths in it are relative, except those of data and base that the user wrote.
 """
 
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, chdir
 from dataclasses import dataclass, field
+from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from hf_rlhf.config import yaml as plain_yaml
+from hf_rlhf.config import RunFile, bind, dump_yaml
 from hf_rlhf.data import read_file
-from hf_rlhf.errors import ConfigError, ModelError, Problem, RunFolderError
+from hf_rlhf.errors import ConfigError, ModelError, Problem, RunFolderError, did_you_mean
 from hf_rlhf.storage import atomic_write_text
-from hf_rlhf_roles.role import OWNED, SCHEMA, FileReader, Role, read_role, shipped, unknown_role
+from hf_rlhf_roles.role import OWNED, Role, config_error, read_role, shipped, unknown_role
 
 NAME = "workspace.yaml"
 LEDGER = "ledger.json"
@@ -31,7 +32,7 @@ FOLDERS = ("data", "roles", "runs", "adapters")
 
 @dataclass(frozen=True)
 class Step:
-    """One stage of one role on its data, as `order` has them."""
+    """One stage of one role, and its data: an entry of `order`."""
 
     role: str
     stage: str
@@ -46,62 +47,60 @@ class Step:
         return f"{self.role}/{self.stage}"
 
 
-@dataclass(frozen=True)
-class _File:
-    """The top level of workspace.yaml, as `bind` checks it."""
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """The settings in the file of a workspace, except its roles."""
 
-    schema: int
-    base: str
-    roles: list[str]
-    order: list[dict[str, Any]]
-    base_revision: str | None = None
-    base_on_hub: str | None = None
-    run: dict[str, Any] = field(default_factory=dict)
-    launch: list[str] | None = None
-    keep_merged: bool = False
-    judge: dict[str, Any] | None = None
-
-
-@dataclass(frozen=True)
-class Workspace:
-    """A workspace, as its file says."""
-
-    folder: Path
+    schema: Literal[1]
     base: str
     """A Hub id, package://PACKAGE/FOLDER, or a folder (relative to the workspace)."""
-    roles: Mapping[str, Path]
-    """The file of each role."""
-    order: Sequence[Step]
+    order: list[Step]
     base_revision: str | None = None
     base_on_hub: str | None = None
     """The base's id on the Hub, where `base` is a folder."""
-    run: Mapping[str, Any] = field(default_factory=dict)
-    """Run file keys for every step: what this machine needs."""
-    launch: Sequence[str] | None = None
+    run: dict[str, Any] = field(default_factory=dict)
+    """Run file keys for every step: settings for this machine."""
+    launch: list[str] | None = None
     """The command that starts a training, such as `[accelerate, launch]`. None: this process."""
     keep_merged: bool = False
     """Whether runs keep their merged weights, each as large as the base."""
-    judge: Mapping[str, Any] | None = None
+    judge: dict[str, Any] | None = None
     """Who judges in `roles eval`. None: nobody, the preset `structure`."""
 
+
+@dataclass(frozen=True, kw_only=True)
+class _File(Settings):
+    """workspace.yaml."""
+
+    roles: list[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workspace(Settings):
+    """A workspace with its roles."""
+
+    folder: Path
+    roles: Mapping[str, Role]
+
     def role(self, name: str) -> Role:
-        """Return a role; ConfigError, with near names, for one that the workspace has not."""
-        if name not in self.roles:
-            if (self.folder / "roles" / f"{name}.yaml").is_file():
-                fix = f"Add {name} to `roles` in {NAME}; it has: {', '.join(self.roles)}."
-                raise ConfigError(
-                    [Problem(f"role {name!r}", f"is in roles/, and not in {NAME}.", fix)]
-                )
-            raise unknown_role(name, self.roles)
-        return read_role(self.roles[name])
+        """Return a role. Raises ConfigError, with near names, if the workspace lacks it."""
+        if name in self.roles:
+            return self.roles[name]
+        if (self.folder / "roles" / f"{name}.yaml").is_file():
+            raise config_error(
+                f"role {name!r}",
+                f"is in roles/, but not in {NAME}.",
+                f"Add {name} to `roles` in {NAME}; it has: {', '.join(self.roles)}.",
+            )
+        raise ConfigError([unknown_role(name, self.roles)])
 
     def has_local_base(self) -> bool:
-        """Return whether the base is on this machine, where nobody else can load it from."""
+        """Return whether the base is on this machine only."""
         local = self.base.startswith((".", "/", "~", "package://"))
         return local or (self.folder / self.base).is_dir()
 
     def inside(self) -> AbstractContextManager[None]:
-        """Make the workspace the working directory: what a run records is relative to it."""
+        """Make the workspace the working directory: paths in run records are relative to it."""
         return chdir(self.folder)
 
     def adapter(self, role: str, makes: str = "policy") -> Path:
@@ -119,11 +118,11 @@ class Workspace:
             )
         return folder
 
-    def path_of(self, data: str, folder: Path) -> str:
-        """Return the name of a file of `folder`: relative if it is in the workspace."""
-        path = folder / Path(data).expanduser()
+    def path_of(self, data: str) -> str:
+        """Return the path of a data file: relative if it is in the workspace, else absolute."""
+        path = Path(data).expanduser()
         if not os.path.exists(path):
-            return data  # a Hub dataset, or a mistake that reading it will name
+            return data  # a Hub dataset, or a mistake that is reported when it is read
         path = path.resolve()
         home = self.folder.resolve()
         return path.relative_to(home).as_posix() if path.is_relative_to(home) else str(path)
@@ -148,90 +147,75 @@ def find_workspace(start: Path | None = None) -> Path:
 def read_workspace(folder: Path | None = None, *, role_file: Path | None = None) -> Workspace:
     """Read a workspace; by default the one that the working directory is in.
 
-    `role_file` is a further role, which wins over one of its name. Raises ConfigError with
-    everything that is wrong in workspace.yaml, RunFolderError where there is no workspace.
+    `role_file` is a further role, which replaces one of its name. Raises ConfigError with all
+    problems of workspace.yaml and of its roles' files, RunFolderError if there is no workspace.
     """
     home = find_workspace() if folder is None else folder
     if not (home / NAME).is_file():
         left = [name for name in (LEDGER, *FOLDERS) if (home / name).exists()]
-        what = f"holds {', '.join(left)}, but no {NAME}: it is incomplete" if left else "is none"
+        holds = f"holds {', '.join(left)}, but no {NAME}: it is incomplete"
+        what = holds if left else "is not a workspace"
         raise RunFolderError(
             f"{home} {what}. Restore {NAME}, or make a workspace: "
             f"hf-rlhf roles init {home} --base MODEL."
         )
-    return _WorkspaceReader(home, role_file).workspace()
+    file, home = RunFile.read(home / NAME), home.resolve()
+    fields, problems = bind(_File, file.values, where=file.where_key, title="a workspace")
+    problems = [*file.problems, *problems]
+    for key in sorted(fields.get("run", {}).keys() & OWNED.keys()):
+        where = file.where(("run", key))
+        problems.append(Problem(where, "cannot be set for all steps.", OWNED[key]))
+    paths = shipped() | {path.stem: path for path in (home / "roles").glob("*.yaml")}
+    names = fields.get("roles", [])
+    for number, name in enumerate(names):
+        if name not in paths:
+            problems.append(unknown_role(name, paths, file.where(("roles", number))))
+    listed = {name: paths[name] for name in names if name in paths}
+    if role_file is not None:
+        listed[role_file.stem] = role_file.resolve()
+    roles, role_problems = _read_roles(listed)
+    problems += role_problems
+    problems += _order_problems(
+        file, fields.get("order", ()), dict.fromkeys([*names, *listed]), roles
+    )
+    if problems:
+        raise ConfigError(problems)
+    return Workspace(**{**fields, "roles": roles}, folder=home)
 
 
-class _WorkspaceReader(FileReader):
-    def __init__(self, home: Path, role_file: Path | None) -> None:
-        super().__init__(home / NAME)
-        self.home = home.resolve()
-        self.role_file = role_file
-
-    def workspace(self) -> Workspace:
-        fields = self.bound(_File, self.file.values, (), "a workspace")
-        if fields.get("schema", SCHEMA) != SCHEMA:
-            self.report(("schema",), f"is {fields['schema']}.", f"This package reads {SCHEMA}.")
-        for key in sorted((fields.get("run") or {}).keys() & OWNED.keys()):
-            self.report(("run", key), "is not for every step to have.", OWNED[key])
-        roles = self._roles(fields.get("roles") or [])
-        steps = [self._step(n, entry, roles) for n, entry in enumerate(fields.get("order") or [])]
-        self.finish()
-        del fields["schema"]
-        order = tuple(step for step in steps if step is not None)
-        if repeated := {s.key for s in order if [o.key for o in order].count(s.key) > 1}:
-            what = f"has {', '.join(sorted(repeated))} twice."
-            raise ConfigError([Problem(self.file.where(("order",)), what, "Keep one of them.")])
-        fields = {**fields, "roles": roles, "order": order}
-        return Workspace(folder=self.home, **fields)
-
-    def _roles(self, names: Sequence[str]) -> dict[str, Path]:
-        known = shipped() | {path.stem: path for path in (self.home / "roles").glob("*.yaml")}
-        roles = {}
-        for number, name in enumerate(names):
-            if name in known:
-                roles[name] = known[name]
-            else:
-                (problem,) = unknown_role(name, known).problems
-                self.report(("roles", number), problem.what, problem.fix)
-        if self.role_file is not None:
-            roles[self.role_file.stem] = self.role_file.resolve()
-        return roles
-
-    def _step(
-        self, number: int, entry: Mapping[str, Any], roles: Mapping[str, Path]
-    ) -> Step | None:
-        before = len(self.problems)
-        fields = self.bound(Step, entry, ("order", number), "a step")
-        if len(self.problems) > before:
-            return None
-        step = Step(**fields)
-        if step.role not in roles:
-            (problem,) = unknown_role(step.role, roles).problems
-            self.report(("order", number, "role"), problem.what, problem.fix)
-            return None
+def _read_roles(paths: Mapping[str, Path]) -> tuple[dict[str, Role], list[Problem]]:
+    """Return the roles whose files have no errors, and the problems of the others."""
+    roles: dict[str, Role] = {}
+    problems: list[Problem] = []
+    for name, path in paths.items():
         try:
-            read_role(roles[step.role]).stage(step.stage)
+            roles[name] = read_role(path)
         except ConfigError as error:
-            for problem in error.problems:
-                self.report(("order", number), str(problem), "")
-        return step
+            problems += error.problems
+    return roles, problems
 
 
-_ORDER = (
-    ("data_insight", "sft", False),
-    ("writer", "sft", False),
-    ("writer", "dpo", False),
-    ("writer", "reward", False),
-    ("writer", "ppo", True),
-)
-_MACHINE = """\
-# Keys of the run file for every step: what this machine needs.
-run: {}
-"""
+def _order_problems(
+    file: RunFile, order: Sequence[Step], names: Collection[str], roles: Mapping[str, Role]
+) -> Iterator[Problem]:
+    """Yield what is wrong in `order`: steps of unknown roles or stages, and repeated ones.
+
+    `names` are the workspace's roles; `roles` are those whose files have no errors.
+    """
+    for number, step in enumerate(order):
+        where = file.where(("order", number))
+        if step.role not in names:
+            yield unknown_role(step.role, names, file.where(("order", number, "role")))
+        elif step.role in roles and step.stage not in (role := roles[step.role]).stages:
+            what = f"role {role.name!r} has no stage {step.stage!r}"
+            near = did_you_mean(step.stage, role.stages)
+            yield Problem(where, f"{what}{near}.", f"It has: {', '.join(role.stages)}.")
+        if step.key in {earlier.key for earlier in order[:number]}:
+            yield Problem(where, f"repeats {step.key}.", "Keep one of them.")
+
+
 _CPU = """\
-# Keys of the run file for every step: a CPU, and a base that knows nothing yet.
-run:
+run:  # for a CPU, and an untrained base
   use_cpu: true
   bf16: false
   activation_checkpointing: false
@@ -251,34 +235,21 @@ def make_workspace(folder: Path, base: str | None, *, tiny: bool = False) -> Wor
     if folder.is_dir() and any(folder.iterdir()):
         raise RunFolderError(f"{folder} is not empty. Choose another folder.")
     if tiny == (base is not None):
-        raise ConfigError(
-            [Problem("command line", "names no base.", "Give --base MODEL or --tiny.")]
-        )
+        raise config_error("command line", "names no base.", "Give --base MODEL or --tiny.")
     if base is not None:
         base = _base_name(base)
     for name in FOLDERS:
         (folder / name).mkdir(parents=True, exist_ok=True)
-    roles = {name: read_role(path) for name, path in shipped().items()}
-    steps = []
-    for role, stage, optional in _ORDER:
-        sample = roles[role].sample(stage)
-        assert sample is not None, (role, stage)
-        data = f"data/{sample.name.replace('.sample', '')}"
-        shutil.copyfile(sample, folder / data)
-        note = ", optional: true" if optional else ""
-        steps.append(f"  - {{role: {role}, stage: {stage}, data: {data}{note}}}\n")
+    package = Path(str(files("hf_rlhf_roles")))
+    for sample in (package / "roles").glob("*.sample.jsonl"):
+        shutil.copyfile(sample, folder / "data" / sample.name.replace(".sample", ""))
+    text = (package / "workspace_template.yaml").read_text(encoding="utf-8")
     if tiny:
         from hf_rlhf_worlds.tiny_models import make_tiny_base
 
         make_tiny_base(folder / "base", _texts(folder / "data"))
-    text = (
-        "schema: 1\n"
-        "# One base for all roles: a Hub id, a folder, or package://PACKAGE/FOLDER.\n"
-        f"{plain_yaml.dump({'base': './base' if tiny else base})}"
-        f"roles: [{', '.join(roles)}]\n"
-        "# What `hf-rlhf roles train --all` does, in this order. Put your own files here.\n"
-        f"order:\n{''.join(steps)}{_CPU if tiny else _MACHINE}"
-    )
+        text = text.replace("run: {}\n", _CPU)
+    text = text.replace("base: BASE\n", dump_yaml({"base": base or "./base"}))
     atomic_write_text(folder / NAME, text)
     return read_workspace(folder)
 
@@ -296,7 +267,5 @@ def _base_name(base: str) -> str:
     if path.is_dir():
         return str(path.resolve())
     if base.startswith((".", "/", "~")):
-        raise ConfigError(
-            [Problem("--base", f"there is no folder {base}.", "Name a folder, or a Hub id.")]
-        )
+        raise config_error("--base", f"there is no folder {base}.", "Name a folder, or a Hub id.")
     return base

@@ -45,7 +45,7 @@ def runs(monkeypatch):
     monkeypatch.setattr(
         training, "load_record", lambda folder: RunRecord(status="finished", run_id="r")
     )
-    monkeypatch.setattr(training, "tell_weights", lambda folder: None)
+    monkeypatch.setattr(training, "refresh_card", lambda folder: None)
     run.spoilers, run.ran = spoilers, ran
     return run
 

@@ -18,7 +18,7 @@ TALK = [{"role": "user", "content": "Q"}, {"role": "assistant", "content": "A"}]
 
 
 @pytest.mark.parametrize(
-    ("rows", "said"),
+    ("rows", "message"),
     [
         ([{**GOOD, "response": ""}] * 4, "empty_response"),
         ([{**GOOD, "prompt": ""}] * 4, "empty_prompt"),
@@ -27,21 +27,24 @@ TALK = [{"role": "user", "content": "Q"}, {"role": "assistant", "content": "A"}]
         ([GOOD], "test"),  # one row cannot be held out from itself
     ],
 )
-def test_a_dry_run_refuses_the_rows_that_training_does(home, rows, said):
+def test_a_dry_run_refuses_the_rows_that_training_does(home, rows, message):
     data = home / "data" / "bad.jsonl"
     data.write_text("".join(json.dumps(row) + "\n" for row in rows))
     options = ["--role", "writer", "--stage", "sft", "--data", str(data)]
     with pytest.raises(ConfigError) as planned:
         train(home, *options, "--dry_run")
-    assert said in str(planned.value)
+    assert message in str(planned.value)
     assert "writer/sft: " in str(planned.value)
     assert not [path for path in (home / "runs").rglob("*") if path.is_file()]
     with pytest.raises(ConfigError) as trained:
         train(home, *options)
     # Training lists the rows in its folder, which a dry run has none of.
     same = [
-        [re.sub(r" (All are listed|The first process).*?\.jsonl\.", "", one.what) for one in found]
-        for found in (planned.value.problems, trained.value.problems)
+        [
+            re.sub(r" (All are listed|The first process).*?\.jsonl\.", "", problem.what)
+            for problem in problems
+        ]
+        for problems in (planned.value.problems, trained.value.problems)
     ]
     assert same[0] == same[1]
 
@@ -60,6 +63,6 @@ def test_a_dry_run_of_all_checks_the_steps_that_wait_for_others(home, capsys):
     ):  # and nothing is trained before the last step is known to be right
         with pytest.raises(ConfigError) as planned:
             train(home, "--all", "--optional", *dry)
-        said = {one.where.partition(":")[0] for one in planned.value.problems}
-        assert said == {"writer/dpo", "writer/reward", "writer/ppo"}
+        steps = {problem.where.partition(":")[0] for problem in planned.value.problems}
+        assert steps == {"writer/dpo", "writer/reward", "writer/ppo"}
     assert not list((home / "adapters").glob("*"))

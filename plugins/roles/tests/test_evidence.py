@@ -123,8 +123,8 @@ def components(completions, judge, prompt=PROMPT, **settings):
 
 
 def score(completion, judge=None, prompt=PROMPT, **settings):
-    (found,) = components([completion], judge or LexicalJudge(), prompt, **settings)
-    return found
+    (parts,) = components([completion], judge or LexicalJudge(), prompt, **settings)
+    return parts
 
 
 def test_an_honest_answer_has_a_full_score_offline():
@@ -211,8 +211,8 @@ def test_a_reference_that_adds_nothing_costs():
 
 def test_a_failed_verdict_voids_and_never_scores():
     failing = ScriptedJudge(lambda question: None if "flour" in question.candidate else 1.0)
-    found = score(HONEST, failing)
-    assert found["total"] is None
+    parts = score(HONEST, failing)
+    assert parts["total"] is None
     assert asyncio.run(EvidenceReliability(judge=failing)([PROMPT], [HONEST])) == [None]
 
 
@@ -287,18 +287,18 @@ def test_the_shipped_sample_keeps_its_own_rules():
     assert len(rows) >= 12
     believes = ScriptedJudge(lambda question: 1.0)
     for reward in (EvidenceReliability(judge=believes), EvidenceReliability(preset="structure")):
-        found = asyncio.run(
+        parts = asyncio.run(
             reward.components([row["prompt"] for row in rows], [row["response"] for row in rows])
         )
-        assert [one["total"] for one in found] == [1.0] * len(rows)
+        assert [one["total"] for one in parts] == [1.0] * len(rows)
 
 
-SEEN_BY_STRUCTURE = sorted(
+VISIBLE_TO_STRUCTURE = sorted(
     HACKS.keys() - {"negated conclusion"}  # what only a judge can tell
 )
 
 
-@pytest.mark.parametrize("name", SEEN_BY_STRUCTURE)
+@pytest.mark.parametrize("name", VISIBLE_TO_STRUCTURE)
 def test_structure_sees_all_but_support(name):
     reward = EvidenceReliability(preset="structure")
     assert asyncio.run(reward([PROMPT], [HACKS[name]]))[0] <= 0.5

@@ -41,7 +41,7 @@ def hf_rlhf(*argv, **settings):
 def wait_for(what, process, seconds=300):
     end = time.monotonic() + seconds
     while not what():
-        assert process.poll() is None, "it ended by itself"
+        assert process.poll() is None, "it ended early"
         assert time.monotonic() < end
         time.sleep(0.1)
 
@@ -55,7 +55,7 @@ def home(tmp_path_factory):
     assert last in text
     (folder / "workspace.yaml").write_text(text.replace(last, SMALLEST))
     train = ["train", "--workspace", str(folder)]
-    # Killed in the middle of the second step; the same command goes on.
+    # Killed in the middle of the second step; the same command continues.
     first = hf_rlhf("roles", *train, "--all")
     wait_for(lambda: list(folder.glob("runs/writer/sft-*/*")), first)
     first.kill()
@@ -106,14 +106,14 @@ def untouched(ledger, key, folder):
     return {Path(name).name: at for name, at in digests.items() if name.startswith(f"{folder}/")}
 
 
-def test_without_a_judge_data_insight_learns_from_what_a_program_sees(home):
+def test_without_a_judge_data_insight_learns_from_structure(home):
     ledger = Ledger(read_workspace(home))
     card = (home / ledger.entries()["data_insight/ppo"]["result"]["run"] / "README.md").read_text()
     assert "structure" in card
     assert "whether the cited evidence supports what is claimed" in card
 
 
-def test_cards_tell_what_is_there_and_what_it_is_for(home):
+def test_cards_state_files_and_intended_use(home):
     ledger = Ledger(read_workspace(home))
     cards = {
         key: (home / ledger.entries()[key]["result"]["run"] / "README.md").read_text()
@@ -130,7 +130,7 @@ def test_cards_tell_what_is_there_and_what_it_is_for(home):
 
 
 @pytest.mark.smoke
-def test_each_stage_goes_on_from_the_one_before(home):
+def test_each_stage_continues_the_previous_adapter(home):
     ledger = Ledger(read_workspace(home))
     starts = {key: entry["result"]["starts_from"] for key, entry in ledger.entries().items()}
     assert starts == {
@@ -163,7 +163,7 @@ def test_the_other_stages_of_data_insight_fit_their_trainers(home, tmp_path, sta
     assert "You do not plan, recommend or write reports" in str(run.dataset["train"][0]["prompt"])
 
 
-def test_the_card_of_an_isolated_role_tells_of_no_other(home):
+def test_the_card_of_an_isolated_role_names_no_other(home):
     ledger = Ledger(read_workspace(home))
     for name in ("README.md", "run.json", "config.yaml"):
         text = (home / ledger.entries()["data_insight/sft"]["result"]["run"] / name).read_text()
@@ -174,7 +174,7 @@ def test_the_card_of_an_isolated_role_tells_of_no_other(home):
     assert record.evaluation.after, "the held-out loss is on the card"
 
 
-def test_a_merged_role_says_what_the_adapter_says(home, tmp_path):
+def test_a_merged_role_equals_base_and_adapter(home, tmp_path):
     import torch
     from transformers import AutoModelForCausalLM
 
@@ -196,18 +196,19 @@ def test_a_merged_role_says_what_the_adapter_says(home, tmp_path):
 
 def test_eval_scores_the_role_and_its_references(home, tmp_path, capsys):
     data = str(home / "data" / "data_insight_sft.jsonl")
-    out = str(tmp_path / "eval.json")
+    out = str(tmp_path / "eval")
     argv = ["eval", "--workspace", str(home), "--data", data, "--out", out]
     assert command([*argv, "--references"]) == 0
-    said = capsys.readouterr().out
-    assert re.search(r"well_formed +1\.000 \(all 16 alike\) +16", said)
-    assert "was not checked" in said
+    output = capsys.readouterr().out
+    assert re.search(r"well_formed +16 +1\.000 \(all 16 alike\)", output)
+    assert "was not checked" in output
     judge = ["--judge", '{"name": "lexical"}']
     assert command([*argv, "--rows", "2", "--max_tokens", "8", *judge]) == 0
     assert "equal words only" in capsys.readouterr().out
-    told = json.loads((tmp_path / "eval.json").read_text())
-    assert len(told["rows"]) == told["means"]["total"]["n"] == 2
-    assert told["means"]["well_formed"]["mean"] == 0.0, "two steps teach no form"
+    task = json.loads((tmp_path / "eval" / "results.json").read_text())["tasks"]["evidence"]
+    means = task["results"]["data_insight"]["means"]
+    assert len(task["rows"]["data_insight"]["ids"]) == means["total"]["n"] == 2
+    assert means["well_formed"]["mean"] == 0.0, "two steps teach no form"
 
 
 @pytest.fixture(scope="module")
@@ -268,7 +269,7 @@ print(sorted(model.peft_config), model.active_adapter)
         "['data_insight', 'writer'] writer",
     ]
     base = Path(online.hf_hub_download("demo/tiny", "README.md", local_dir=tmp_path / "base"))
-    assert "begin from" in base.read_text()
+    assert "A base model of adapters" in base.read_text()
     of_writer = online.hf_hub_download("demo/team-writer", "README.md", local_dir=tmp_path / "w")
     assert f"[`demo/tiny`]({online.endpoint}/demo/tiny)" in Path(of_writer).read_text()
     capsys.readouterr()
@@ -276,7 +277,7 @@ print(sorted(model.peft_config), model.active_adapter)
     assert push(home) == 0
     assert capsys.readouterr().out.count("(0 new commits)") == 3
     assert len(online.list_repo_commits("demo/team")) == commits
-    # What somebody else put there is left alone.
+    # Files of somebody else are left alone.
     online.upload_file(path_or_fileobj=b"mine", path_in_repo="README.md", repo_id="demo/team")
     with pytest.raises(
         PublishError, match=r"was not pushed from here, or was changed since: README\.md"
@@ -307,15 +308,15 @@ def test_served_over_http_to_the_openai_client(home):
         alone = {role: engine.reply(role, HELLO, Sampling(5)).text for role in engine.roles}
 
         def ask(role):
-            asked = {"model": role, "messages": HELLO, "max_tokens": 5, "temperature": 0}
-            whole = client.chat.completions.create(**asked).choices[0].message.content
-            pieces = client.chat.completions.create(**asked, stream=True)
-            return role, whole, "".join(one.choices[0].delta.content or "" for one in pieces)
+            request = {"model": role, "messages": HELLO, "max_tokens": 5, "temperature": 0}
+            text = client.chat.completions.create(**request).choices[0].message.content
+            pieces = client.chat.completions.create(**request, stream=True)
+            return role, text, "".join(piece.choices[0].delta.content or "" for piece in pieces)
 
         with ThreadPoolExecutor(6) as threads:
-            for role, whole, streamed in threads.map(ask, [*engine.roles] * 3):
-                assert whole == streamed == alone[role]
-        # One that goes away in the middle gives its place back.
+            for role, text, streamed in threads.map(ask, [*engine.roles] * 3):
+                assert text == streamed == alone[role]
+        # A client that disconnects frees the engine.
         for _ in range(3):
             with client.chat.completions.create(
                 model="writer", messages=HELLO, max_tokens=1000, stream=True, seed=0

@@ -10,7 +10,7 @@ from hf_rlhf_roles.data import check_kind, inspect_data
 from hf_rlhf_roles.role import read_role, shipped
 from hf_rlhf_roles.workspace import find_workspace, make_workspace, read_workspace
 
-OWN = """schema: 1
+TUTOR = """schema: 1
 name: tutor
 title: Tutor
 description: Explains.
@@ -34,9 +34,9 @@ def test_shipped_roles_bring_all_four_stages_and_fitting_samples(name):
     assert set(role.stages) == {"sft", "dpo", "reward", "ppo"}
     for stage in role.stages.values():
         if stage.sample:
-            found = inspect_data(str(role.folder / stage.sample))
-            assert found.kinds == {stage.data: found.rows}
-            assert found.rows >= 12
+            data = inspect_data(str(role.folder / stage.sample))
+            assert data.kinds == {stage.data: data.rows}
+            assert data.rows >= 12
 
 
 def test_the_samples_of_the_roles_share_no_row():
@@ -47,9 +47,9 @@ def test_the_samples_of_the_roles_share_no_row():
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "said"),
+    ("old", "new", "message"),
     [
-        ("schema: 1", "schema: 2", "is 2. This package reads 1."),
+        ("schema: 1", "schema: 2", "schema: should be 1, not `2`"),
         ("name: tutor", "name: Tutor", "is 'Tutor'. Use small letters"),
         ("name: tutor", "name: other", "but the file is tutor.yaml"),
         ("system: Explain it.", "system: ' '", "is empty. Write the system prompt of the role."),
@@ -59,23 +59,42 @@ def test_the_samples_of_the_roles_share_no_row():
         ("{adapter:rm}", "{adapter:reward}", "names the stage 'reward'"),
         ("max_length: 512", "output_dir: x", "is decided by the workspace. A workspace keeps"),
         ("data: sft,", "data: sft, sample: none.jsonl,", "there is no file 'none.jsonl'"),
-        ("data: sft,", "data: sft, dataset: {system: x},", "is given by the workspace"),
+        ("data: sft,", "data: sft, dataset: {system: x},", "is set by the workspace"),
         ("title: Tutor\n", "", "title: is missing"),
         ("title: Tutor\n", "title: Tutor\ncolour: red\n", "colour"),
         ("stages:", "stages: {}\nx:", "A role has at least one stage"),
     ],
 )
-def test_a_bad_role_file_says_where_and_what(tmp_path, old, new, said):
-    assert old in OWN
-    (tmp_path / "tutor.yaml").write_text(OWN.replace(old, new))
+def test_a_bad_role_file_says_where_and_what(tmp_path, old, new, message):
+    assert old in TUTOR
+    (tmp_path / "tutor.yaml").write_text(TUTOR.replace(old, new))
     with pytest.raises(ConfigError) as caught:
         read_role(tmp_path / "tutor.yaml")
-    assert said in str(caught.value)
+    assert message in str(caught.value)
     assert "tutor.yaml" in str(caught.value)
 
 
-def test_a_role_of_ones_own_is_a_file(home):
-    (home / "roles" / "tutor.yaml").write_text(OWN)
+def test_all_problems_of_a_role_and_its_workspace_are_reported_at_once(home):
+    bad = TUTOR.replace("title: Tutor", "titel: Tutor").replace("name: tutor", "name: other")
+    (home / "roles" / "tutor.yaml").write_text(bad.replace("{adapter:rm}", "{adapter:reward}"))
+    text = (home / "workspace.yaml").read_text().replace("writer]", "writer, tutor, nobody]")
+    (home / "workspace.yaml").write_text(text.replace("stage: dpo", "stage: dpoo"))
+    with pytest.raises(ConfigError) as caught:
+        read_workspace(home)
+    problems = {problem.where: problem for problem in caught.value.problems}
+    assert list(problems) == [
+        "workspace.yaml:4 roles.3",
+        "tutor.yaml:3 titel",
+        "tutor.yaml:1 title",
+        "tutor.yaml:2 name",
+        "tutor.yaml:8 stages.ppo.run",
+        "workspace.yaml:9 order.2",
+    ]
+    assert "Did you mean `title`?" in str(problems["tutor.yaml:3 titel"])
+
+
+def test_a_further_role_is_a_file(home):
+    (home / "roles" / "tutor.yaml").write_text(TUTOR)
     with pytest.raises(ConfigError, match=r"Add tutor to `roles` in workspace\.yaml"):
         read_workspace(home).role("tutor")
     text = (home / "workspace.yaml").read_text()
@@ -86,13 +105,13 @@ def test_a_role_of_ones_own_is_a_file(home):
     assert read_workspace(home).role("tutor").stage("rm").makes == "reward"
 
 
-def test_role_file_brings_a_role_for_once(home, tmp_path):
-    (tmp_path / "tutor.yaml").write_text(OWN)
+def test_role_file_adds_a_role_for_one_call(home, tmp_path):
+    (tmp_path / "tutor.yaml").write_text(TUTOR)
     workspace = read_workspace(home, role_file=tmp_path / "tutor.yaml")
     assert workspace.role("tutor").system == "Explain it."
 
 
-def test_unknown_names_are_told_with_near_ones(home):
+def test_unknown_names_are_reported_with_near_ones(home):
     workspace = read_workspace(home)
     with pytest.raises(ConfigError, match=r"did you mean 'writer'\?.*data_insight, writer"):
         workspace.role("writter")
@@ -103,23 +122,23 @@ def test_unknown_names_are_told_with_near_ones(home):
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "said"),
+    ("old", "new", "message"),
     [
         ("role: writer, stage: sft", "role: writre, stage: sft", "order.1.role"),
         ("role: writer, stage: sft", "role: writer, stage: sftt", "did you mean 'sft'?"),
-        ("stage: dpo", "stage: sft", "has writer/sft twice"),
+        ("stage: dpo", "stage: sft", "order.2: repeats writer/sft"),
         ("[data_insight, writer]", "[data_insight, writer, nobody]", "there is no such role"),
         ("base: package://hf_rlhf_classic/tiny_base\n", "", "base: is missing"),
         ("run: {}", "run: {}\nspeed: 1", "speed"),
     ],
 )
-def test_a_bad_workspace_file_says_where_and_what(home, old, new, said):
+def test_a_bad_workspace_file_says_where_and_what(home, old, new, message):
     text = (home / "workspace.yaml").read_text()
     assert old in text
     (home / "workspace.yaml").write_text(text.replace(old, new, 1))
     with pytest.raises(ConfigError) as caught:
         read_workspace(home)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_a_workspace_is_found_from_inside_and_missed_outside(home, tmp_path):
@@ -150,15 +169,15 @@ def write(path: Path, rows) -> str:
 TALK = [{"role": "user", "content": "Is it so?"}, {"role": "assistant", "content": "Yes."}]
 
 
-def test_messages_may_be_json_text_and_bad_ones_are_told(tmp_path):
+def test_messages_may_be_json_text_and_bad_ones_are_reported(tmp_path):
     as_text = inspect_data(write(tmp_path / "a.jsonl", [{"messages": json.dumps(TALK)}]))
     one = inspect_data(write(tmp_path / "b.jsonl", [{"prompt": "Is it so?", "response": "No."}]))
     assert as_text.shares(one.marks) >= 1
     rows = [{"messages": TALK}] * 2 + [{"messages": TALK[:1]}]
     role = read_role(next(iter(shipped().values())))
-    found = inspect_data(write(tmp_path / "c.jsonl", rows))
+    data = inspect_data(write(tmp_path / "c.jsonl", rows))
     with pytest.raises(DataError) as caught:
-        check_kind(found, role, "sft", role.stage("sft"))
+        check_kind(data, role, "sft", role.stage("sft"))
     assert "c.jsonl:3: the last turn of `messages` is user's" in str(caught.value)
     assert "--stage" not in str(caught.value)
 
@@ -179,45 +198,45 @@ def test_a_row_is_known_again_however_it_is_written(tmp_path):
         {"messages": [{"role": "user", "content": "Is it so?"}, {"role": "assistant"}]},
     ):
         assert inspect_data(write(tmp_path / "b.jsonl", [row])).shares(one.marks) >= 1, row
-    other = [{"prompt": "Yes.", "response": "Is it so?"}]  # what was asked here was said there
+    other = [{"prompt": "Yes.", "response": "Is it so?"}]  # prompt and response swapped
     assert inspect_data(write(tmp_path / "c.jsonl", other)).shares(one.marks) == 0
 
 
-ASKED = "How did the sales of the bakery develop in this year?"
-TOLD = "They grew by a tenth, and nobody can say exactly why."
+QUESTION = "How did the sales of the bakery develop in this year?"
+ANSWER = "They grew by a tenth, and nobody can say exactly why."
 
 
 @pytest.mark.parametrize(
     "row",
     [
-        {"messages": [{"role": "user", "content": ASKED}]},
-        {"messages": [{"role": "system", "content": "S"}, {"role": "user", "content": ASKED}]},
-        {"prompt": [{"role": "system", "content": "S"}, {"role": "user", "content": ASKED}]},
-        {"instruction": "Write a brief.", "input": ASKED, "output": "No."},
-        {"conversations": [{"from": "human", "value": ASKED}, {"from": "gpt", "value": "No."}]},
-        {"chosen": [{"role": "user", "content": ASKED}, {"role": "assistant", "content": "Y"}]},
-        {"chosen": f"\n\nHuman: Hi\n\nAssistant: Yes?\n\nHuman: {ASKED}\n\nAssistant: No."},
-        {"chosen": f"\n\nHuman: Hi\n\nAssistant: {TOLD}", "rejected": "\n\nHuman: Hi"},
-        {"messages": [{"role": "assistant", "content": TOLD}, {"role": "user", "content": "Hm"}]},
-        {"messages": json.dumps([{"role": "user", "content": c} for c in ("Hi", ASKED, "Hm")])},
-        {"prompt": [{"role": "developer", "content": "S"}, {"role": "user", "content": ASKED}]},
+        {"messages": [{"role": "user", "content": QUESTION}]},
+        {"messages": [{"role": "system", "content": "S"}, {"role": "user", "content": QUESTION}]},
+        {"prompt": [{"role": "system", "content": "S"}, {"role": "user", "content": QUESTION}]},
+        {"instruction": "Write a brief.", "input": QUESTION, "output": "No."},
+        {"conversations": [{"from": "human", "value": QUESTION}, {"from": "gpt", "value": "No."}]},
+        {"chosen": [{"role": "user", "content": QUESTION}, {"role": "assistant", "content": "Y"}]},
+        {"chosen": f"\n\nHuman: Hi\n\nAssistant: Yes?\n\nHuman: {QUESTION}\n\nAssistant: No."},
+        {"chosen": f"\n\nHuman: Hi\n\nAssistant: {ANSWER}", "rejected": "\n\nHuman: Hi"},
+        {"messages": [{"role": "assistant", "content": ANSWER}, {"role": "user", "content": "Hm"}]},
+        {"messages": json.dumps([{"role": "user", "content": c} for c in ("Hi", QUESTION, "Hm")])},
+        {"prompt": [{"role": "developer", "content": "S"}, {"role": "user", "content": QUESTION}]},
     ],
 )
 def test_a_row_is_known_again_within_a_conversation(tmp_path, row):
-    own = inspect_data(write(tmp_path / "a.jsonl", [{"prompt": ASKED, "response": TOLD}]))
+    own = inspect_data(write(tmp_path / "a.jsonl", [{"prompt": QUESTION, "response": ANSWER}]))
     assert inspect_data(write(tmp_path / "b.jsonl", [row])).shares(own.marks) >= 1
 
 
-def test_what_one_role_says_another_may_be_asked_about(tmp_path):
-    own = inspect_data(write(tmp_path / "a.jsonl", [{"prompt": ASKED, "response": TOLD}]))
-    brief = {"instruction": "Write a brief.", "input": TOLD, "output": "It grew."}
-    talk = [{"role": "user", "content": TOLD}, {"role": "assistant", "content": "It grew."}]
+def test_answers_of_one_role_may_be_questions_of_another(tmp_path):
+    own = inspect_data(write(tmp_path / "a.jsonl", [{"prompt": QUESTION, "response": ANSWER}]))
+    brief = {"instruction": "Write a brief.", "input": ANSWER, "output": "It grew."}
+    talk = [{"role": "user", "content": ANSWER}, {"role": "assistant", "content": "It grew."}]
     for row in (brief, {"messages": talk}):
         assert inspect_data(write(tmp_path / "b.jsonl", [row])).shares(own.marks) == 0
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
         (b"", "is empty"),
         (b'{"prompt": "a"\n', "is not valid JSON"),
@@ -225,7 +244,7 @@ def test_what_one_role_says_another_may_be_asked_about(tmp_path):
         (b"[1, 2]\n", "expected a JSON object"),
     ],
 )
-def test_unreadable_data_is_told_by_line(tmp_path, content, said):
+def test_unreadable_data_is_reported_by_line(tmp_path, content, message):
     (tmp_path / "bad.jsonl").write_bytes(content)
-    with pytest.raises(DataError, match=said):
+    with pytest.raises(DataError, match=message):
         inspect_data(str(tmp_path / "bad.jsonl"))

@@ -12,9 +12,9 @@ import pytest
 
 from hf_rlhf.errors import ConfigError, HfRlhfError, ModelError
 from hf_rlhf.models.fingerprint import identify, write_identity
-from hf_rlhf_roles.chat import chat
+from hf_rlhf_roles.chat import Chat
 from hf_rlhf_roles.engine import BadPrompt, Engine, Reply, Sampling
-from hf_rlhf_roles.guard import seal_all
+from hf_rlhf_roles.guard import workspace_digests
 from hf_rlhf_roles.server import make_app, open_port
 from hf_rlhf_roles.workspace import make_workspace
 
@@ -87,7 +87,7 @@ def ask(client, **changed):
 
 
 def alone(workspace, role, prompt):
-    """What the role says when it is loaded by plain peft, alone."""
+    """The role's answer when it is loaded alone, by plain peft."""
     import torch
     from peft import PeftModel
     from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -104,30 +104,30 @@ def alone(workspace, role, prompt):
     return tokenizer.decode(out[0, ids["input_ids"].shape[1] :], skip_special_tokens=True)
 
 
-def test_each_role_says_what_it_says_alone(workspace, engine):
-    before = seal_all(workspace)
+def test_each_role_answers_as_when_loaded_alone(workspace, engine):
+    before = workspace_digests(workspace)
     texts = {}
     for role in ("writer", "data_insight", "writer", "data_insight"):
         texts.setdefault(role, set()).add(engine.reply(role, HELLO, Sampling(6)).text)
     assert texts == {role: {alone(workspace, role, HELLO)} for role in texts}
     assert texts["writer"] != texts["data_insight"]
-    assert seal_all(workspace) == before
+    assert workspace_digests(workspace) == before
 
 
 def test_concurrent_replies_do_not_mix(engine):
     wanted = {role: engine.reply(role, HELLO, Sampling(6)).text for role in engine.roles}
-    found, threads = [], []
+    replies, threads = [], []
     for role in [*engine.roles] * 4:
 
         def work(role=role):
-            found.append((role, engine.reply(role, HELLO, Sampling(6)).text))
+            replies.append((role, engine.reply(role, HELLO, Sampling(6)).text))
 
         threads.append(threading.Thread(target=work))
         threads[-1].start()
     for thread in threads:
         thread.join()
-    assert len(found) == 8
-    assert all(text == wanted[role] for role, text in found)
+    assert len(replies) == 8
+    assert all(text == wanted[role] for role, text in replies)
 
 
 def test_models_are_roles(client):
@@ -138,7 +138,7 @@ def test_models_are_roles(client):
     assert "POST /v1/chat/completions" in unknown.json()["error"]["message"]
 
 
-def test_a_completion_is_as_openai_has_it(client, engine):
+def test_a_completion_has_the_form_of_openai(client, engine):
     answer = ask(client, stop=None, tools=None, top_p=None, user="me").json()
     reply = engine.reply("writer", HELLO, Sampling(6))
     assert answer["choices"][0]["message"] == {"role": "assistant", "content": reply.text}
@@ -150,13 +150,13 @@ def test_a_completion_is_as_openai_has_it(client, engine):
     }
 
 
-def test_streamed_pieces_are_the_whole(client):
-    whole = ask(client).json()["choices"][0]["message"]["content"]
+def test_streamed_pieces_join_to_the_reply(client):
+    reply = ask(client).json()["choices"][0]["message"]["content"]
     lines = ask(client, stream=True).text.split("\n\n")
     assert lines[-2] == "data: [DONE]"
     chunks = [json.loads(line.removeprefix("data: ")) for line in lines[:-2]]
     pieces = [chunk["choices"][0]["delta"].get("content", "") for chunk in chunks]
-    assert "".join(pieces) == whole
+    assert "".join(pieces) == reply
     assert chunks[-1]["choices"][0]["finish_reason"] in ("stop", "length")
 
 
@@ -273,22 +273,22 @@ def test_a_reply_can_be_stopped(engine):
     assert 0 < reply.completion_tokens < 400
 
 
-def test_the_clients_system_message_takes_the_place_of_the_roles(engine):
-    own = engine.encode("writer", [{"role": "system", "content": "Hi."}, *HELLO])
-    given = engine.encode("writer", HELLO)
-    assert own["input_ids"].shape[1] < given["input_ids"].shape[1]
+def test_a_system_message_of_the_client_replaces_the_roles(engine):
+    replaced = engine.encode("writer", [{"role": "system", "content": "Hi."}, *HELLO])
+    default = engine.encode("writer", HELLO)
+    assert replaced["input_ids"].shape[1] < default["input_ids"].shape[1]
 
 
-def test_chat_switches_roles_and_keeps_their_talks(engine):
+def test_chat_switches_roles(engine):
     out = io.StringIO()
     lines = ["Hello.", "/role data_insight", "<<<", "[E1] one", ">>>", "/roles", "/role nobody"]
     lines += ["/reset", "/what", "/quit", "never read"]
-    chat(engine, "writer", Sampling(3), lines, out)
-    said = out.getvalue()
-    assert "data_insight> " in said
-    assert "error: role 'nobody': there is no such role. Roles here: " in said
-    assert "* data_insight:" in said
-    assert "never read" not in said
+    Chat(engine, "writer", Sampling(3), out).run(lines)
+    output = out.getvalue()
+    assert "data_insight> " in output
+    assert "error: role 'nobody': there is no such role. Roles here: " in output
+    assert "* data_insight:" in output
+    assert "never read" not in output
 
 
 def test_an_adapter_for_another_base_is_refused(workspace, tmp_path):
@@ -304,7 +304,7 @@ def test_an_adapter_for_another_base_is_refused(workspace, tmp_path):
         Engine(other)
 
 
-def test_what_is_not_there_is_told(workspace, tmp_path):
+def test_unknown_and_untrained_roles_are_reported(workspace, tmp_path):
     with pytest.raises(ConfigError, match="did you mean 'writer'"):
         Engine(workspace, only=["write"])
     with pytest.raises(ConfigError, match=r"'data_insight': is not loaded.*Loaded are: writer\."):

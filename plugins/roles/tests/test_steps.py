@@ -71,34 +71,34 @@ def test_a_run_file_has_the_role_and_the_workspace_in_it(home, runs):
     assert "adapter" not in values
 
 
-def test_null_in_a_role_stays_null_whatever_the_workspace_asks_for(home, tmp_path, runs):
+def test_null_in_a_role_wins_over_the_workspace(home, tmp_path, runs):
     stage = "{trainer: sft, data: sft, run: {evaluation: null}}"
-    told = (
+    role = (
         f"schema: 1\nname: tutor\ntitle: T\ndescription: D\nsystem: S\nstages: {{sft: {stage}}}\n"
     )
-    (tmp_path / "tutor.yaml").write_text(told)
+    (tmp_path / "tutor.yaml").write_text(role)
     file = ("--role_file", str(tmp_path / "tutor.yaml"))
     step(home, "tutor", "sft", *file, "--data", str(home / "data" / "writer_sft.jsonl"))
     assert runs.ran[0]["evaluation"] is None
 
 
-def test_it_says_where_the_paths_are_seen_from_and_how_to_publish(home, runs, capsys, monkeypatch):
+def test_training_prints_where_paths_begin_and_how_to_publish(home, runs, capsys, monkeypatch):
     step(home, "data_insight", "sft")
-    said = capsys.readouterr().out
-    assert f"paths below are relative to {home}\n" in said
-    last = said.splitlines()[-1]
+    output = capsys.readouterr().out
+    assert f"paths below are relative to {home}\n" in output
+    last = output.splitlines()[-1]
     push = f"hf-rlhf roles push --prefix YOU/NAME --workspace {home}"
     assert last == f"To publish all roles: {push} --base_model YOU/BASE --push_base"
     step(home, "data_insight", "sft")
     assert "To publish" not in capsys.readouterr().out, "nothing was trained"
     monkeypatch.chdir(home)
     assert command(["train", "--role", "writer", "--stage", "sft"]) == 0
-    said = capsys.readouterr().out
-    assert "relative to" not in said
-    assert "hf-rlhf roles push --prefix YOU/NAME" in said
+    output = capsys.readouterr().out
+    assert "relative to" not in output
+    assert "hf-rlhf roles push --prefix YOU/NAME" in output
 
 
-def test_all_goes_on_where_it_stopped(home, runs):
+def test_all_continues_where_it_stopped(home, runs):
     def stop(_):
         if len(runs.ran) == 2:
             raise KeyboardInterrupt
@@ -109,7 +109,7 @@ def test_all_goes_on_where_it_stopped(home, runs):
     runs.spoilers.clear()
     first = runs.ran[1]["output_dir"]
     train(home, "--all")
-    assert runs.ran[2]["output_dir"] == first, "the interrupted run is gone on with"
+    assert runs.ran[2]["output_dir"] == first, "the interrupted run continues"
     assert plugins(runs) == ["sft", "sft", "sft", "dpo", "reward"]
 
 
@@ -119,16 +119,16 @@ def test_what_changed_makes_a_step_and_what_follows_stale(home, runs, capsys):
     with (home / "data" / "writer_sft.jsonl").open("a") as file:
         file.write('{"prompt": "Task: new", "response": "New."}\n')
     train(home, "--all", "--dry_run")
-    said = capsys.readouterr().out
-    assert re.search(r"data_insight/sft +done", said)
-    assert re.search(r"writer/sft +stale.*data changed", said)
-    assert re.search(r"writer/dpo +waits.*for writer/sft", said)
+    output = capsys.readouterr().out
+    assert re.search(r"data_insight/sft +done", output)
+    assert re.search(r"writer/sft +stale.*data changed", output)
+    assert re.search(r"writer/dpo +waiting.*for writer/sft", output)
     assert len(runs.ran) == 4
     train(home, "--all")
     assert plugins(runs)[4:] == ["sft", "dpo", "reward"]
 
 
-def test_changed_settings_role_and_base_are_said(home, runs, capsys):
+def test_changed_settings_and_base_are_reported(home, runs, capsys):
     step(home, "data_insight", "sft")
     step(home, "data_insight", "sft", "--seed", "3", "--dry_run")
     assert "settings.seed: 0 -> 3" in capsys.readouterr().out
@@ -150,7 +150,7 @@ def test_a_later_stage_needs_the_earlier_one(home, runs):
 
 
 @pytest.mark.parametrize(
-    ("argv", "error", "said"),
+    ("argv", "error", "message"),
     [
         (["--role", "writer"], ConfigError, "names no step to train"),
         (["--all", "--role", "writer"], ConfigError, "combined with --role"),
@@ -160,8 +160,8 @@ def test_a_later_stage_needs_the_earlier_one(home, runs):
         (["--role", "writer", "--stage", "sft", "--sed", "1", "x"], ConfigError, "not an option"),
     ],
 )
-def test_bad_commands_are_told_before_anything_runs(home, runs, argv, error, said):
-    with pytest.raises(error, match=said):
+def test_bad_commands_are_refused_before_anything_runs(home, runs, argv, error, message):
+    with pytest.raises(error, match=message):
         train(home, *argv)
     assert runs.ran == []
 
@@ -178,16 +178,16 @@ def test_bad_commands_are_told_before_anything_runs(home, runs, argv, error, sai
         ["--output_dir", "/tmp/x"],
     ],
 )
-def test_options_do_not_lead_around_what_was_looked_at(home, runs, argv):
+def test_options_cannot_replace_inspected_data_and_base(home, runs, argv):
     with pytest.raises(ConfigError, match="is decided by the workspace"):
         step(home, "data_insight", "sft", *argv)
     assert runs.ran == []
 
 
-def test_a_workspace_gives_every_step_settings_and_no_data(home, runs):
+def test_a_workspace_sets_settings_for_all_steps_but_no_data(home, runs):
     path = home / "workspace.yaml"
     path.write_text(path.read_text() + "  dataset: {name: sft, path: data/writer_sft.jsonl}\n")
-    with pytest.raises(ConfigError, match="run.dataset.*not for every step"):
+    with pytest.raises(ConfigError, match="run.dataset: cannot be set for all steps"):
         step(home, "data_insight", "sft")
 
 
@@ -200,10 +200,10 @@ def test_data_of_the_wrong_kind_names_the_stage_for_it(home, runs):
     assert runs.ran == []
 
 
-def talk(system: object, *, by: str = "role", said: str = "content") -> dict[str, object]:
+def talk(system: object, *, by: str = "role", text: str = "content") -> dict[str, object]:
     turns = (("system", system), ("user", "Q"), ("assistant", "A"))
     name = "messages" if by == "role" else "conversations"
-    return {name: [{by: role, said: text} for role, text in turns]}
+    return {name: [{by: role, text: content} for role, content in turns]}
 
 
 @pytest.mark.parametrize(
@@ -211,7 +211,7 @@ def talk(system: object, *, by: str = "role", said: str = "content") -> dict[str
     [
         ("sft", {"system": "You are a pirate.", "prompt": "Q", "response": "A"}),
         ("sft", talk("You are a pirate.")),
-        ("sft", talk("You are a pirate.", by="from", said="value")),
+        ("sft", talk("You are a pirate.", by="from", text="value")),
         ("sft", talk([{"type": "text", "text": "You are a pirate."}])),
         ("sft", {"messages": json.dumps(talk("You are a pirate.")["messages"])}),
         (
@@ -237,7 +237,7 @@ def test_rows_with_a_system_prompt_of_their_own_are_refused(home, runs, stage, r
     assert len(runs.ran) == 1
 
 
-def test_rows_with_the_system_prompt_of_the_role_are_as_those_without(home, runs):
+def test_rows_may_have_the_system_prompt_of_the_role(home, runs):
     system = read_workspace(home).role("writer").system
     data = home / "data" / "mine.jsonl"
     rows = [talk(f"{system}\n"), talk(" "), {"prompt": "R", "response": "B", "system": ""}]
@@ -272,7 +272,7 @@ def test_isolation_looks_into_columns_of_other_names(home, runs):
         step(home, "writer", "sft", "--data", str(path), *mapped)
 
 
-def test_an_isolated_role_stays_so_when_the_workspace_names_it_no_more(home, runs):
+def test_an_isolated_role_stays_isolated_when_the_workspace_no_longer_lists_it(home, runs):
     step(home, "data_insight", "sft")
     path = home / "workspace.yaml"
     kept = [line for line in path.read_text().splitlines() if "{role: data_insight" not in line]
@@ -283,7 +283,7 @@ def test_an_isolated_role_stays_so_when_the_workspace_names_it_no_more(home, run
     assert len(runs.ran) == 1
 
 
-def test_what_was_placed_is_put_back_and_proved_before_others_train(home, runs, capsys):
+def test_a_lost_adapter_is_restored_before_others_train(home, runs, capsys):
     train(home, "--all")
     shutil.rmtree(home / "adapters" / "data_insight")
     (home / "adapters" / f".writer.{'0' * 32}.tmp").mkdir()  # as a killed process leaves it
@@ -297,7 +297,7 @@ def test_what_was_placed_is_put_back_and_proved_before_others_train(home, runs, 
     assert len(runs.ran) == 4
 
 
-def test_a_step_killed_between_placing_and_noting_is_noted(home, runs, monkeypatch):
+def test_a_step_killed_before_its_ledger_entry_is_repeated(home, runs, monkeypatch):
     step(home, "data_insight", "sft")
 
     def killed(*_):
@@ -327,7 +327,7 @@ def test_shared_rows_in_the_order_are_refused_before_the_first_step(home, runs):
 
 
 @pytest.mark.parametrize("victim", ["base/model.safetensors", "adapters/data_insight"])
-def test_weights_of_others_that_change_meanwhile_stop_it(home, runs, victim):
+def test_a_change_to_other_weights_during_training_is_refused(home, runs, victim):
     step(home, "data_insight", "sft")
 
     def spoil(folder):
@@ -343,7 +343,7 @@ def test_weights_of_others_that_change_meanwhile_stop_it(home, runs, victim):
     assert not (home / "adapters" / "writer").exists()
 
 
-def test_the_ledger_proves_what_stayed(home, runs):
+def test_the_ledger_shows_what_did_not_change(home, runs):
     train(home, "--all")
     workspace = read_workspace(home)
     ledger = Ledger(workspace)
@@ -360,7 +360,7 @@ def test_the_ledger_proves_what_stayed(home, runs):
 
 
 @pytest.mark.parametrize(
-    ("spoil", "said"),
+    ("spoil", "message"),
     [
         (lambda h: shutil.rmtree(h / "adapters" / "writer"), "not as writer/dpo left it"),
         (lambda h: shutil.rmtree(next(h.glob("runs/writer/sft-*/"))), "is missing or was changed"),
@@ -372,12 +372,12 @@ def test_the_ledger_proves_what_stayed(home, runs):
         (lambda h: next(h.glob("runs/writer/dpo-*/run.json")).unlink(), "cannot be pushed"),
     ],
 )  # fmt: skip
-def test_check_names_what_is_wrong(home, runs, spoil, said, capsys):
+def test_check_names_what_is_wrong(home, runs, spoil, message, capsys):
     train(home, "--all")
     spoil(home)
     capsys.readouterr()
     assert command(["check", "--workspace", str(home)]) == 1
-    assert said in capsys.readouterr().out
+    assert message in capsys.readouterr().out
 
 
 def test_a_workspace_can_be_moved(home, runs, tmp_path):
@@ -388,7 +388,7 @@ def test_a_workspace_can_be_moved(home, runs, tmp_path):
     assert command(["check", "--workspace", str(tmp_path / "moved")]) == 0
 
 
-def test_a_damaged_or_incomplete_ledger_is_told(home, runs):
+def test_a_damaged_or_incomplete_ledger_is_refused(home, runs):
     train(home, "--all")
     (home / "ledger" / "writer.sft.rows").unlink()
     with pytest.raises(RunFolderError, match="the workspace is incomplete"):
@@ -398,7 +398,7 @@ def test_a_damaged_or_incomplete_ledger_is_told(home, runs):
         Ledger(read_workspace(home))
 
 
-def test_a_base_that_is_gone_is_told(home):
+def test_a_missing_base_is_reported(home):
     shutil.rmtree(home / "base")
     with pytest.raises(ModelError, match=r"\./base"):
         train(home, "--all")
@@ -413,7 +413,7 @@ def test_a_reward_adapter_without_its_head_is_refused(tmp_path, home, make_adapt
         training.check_adapter(tmp_path / "policy", "reward")
 
 
-def test_another_launcher_is_a_command_of_the_workspace(home, monkeypatch):
+def test_an_unknown_launcher_is_reported(home, monkeypatch):
     monkeypatch.undo()
     workspace = read_workspace(home)
     text = (home / "workspace.yaml").read_text() + "launch: [no-such-launcher]\n"
@@ -423,31 +423,33 @@ def test_another_launcher_is_a_command_of_the_workspace(home, monkeypatch):
         step(home, "writer", "sft")
 
 
-SHOWN = "import os; print(*(os.environ.get('HF_' + x) for x in ('DATASETS_CACHE', 'RLHF_CACHE')))"
+PRINT_CACHES = (
+    "import os; print(*(os.environ.get('HF_' + x) for x in ('DATASETS_CACHE', 'RLHF_CACHE')))"
+)
 
 
-@pytest.mark.parametrize("given", [False, True])
-def test_a_step_caches_rows_and_verdicts_in_the_workspace(home, monkeypatch, capfd, given):
+@pytest.mark.parametrize("preset", [False, True])
+def test_a_step_caches_rows_and_verdicts_in_the_workspace(home, monkeypatch, capfd, preset):
     from datasets import config
 
     monkeypatch.undo()
     for name in ("HF_DATASETS_CACHE", "HF_RLHF_CACHE"):
-        monkeypatch.setenv(name, "/elsewhere") if given else monkeypatch.delenv(name, False)
+        monkeypatch.setenv(name, "/elsewhere") if preset else monkeypatch.delenv(name, False)
     monkeypatch.setattr(config, "HF_DATASETS_CACHE", "before")
-    caches = ["/elsewhere"] * 2 if given else [f"{home}/.cache/datasets", f"{home}/.cache"]
-    seen = []
-    monkeypatch.setattr("hf_rlhf.train", lambda **_: seen.append(str(config.HF_DATASETS_CACHE)))
+    caches = ["/elsewhere"] * 2 if preset else [f"{home}/.cache/datasets", f"{home}/.cache"]
+    used = []
+    monkeypatch.setattr("hf_rlhf.train", lambda **_: used.append(str(config.HF_DATASETS_CACHE)))
     training._run(read_workspace(home), home / "run.yaml")
-    assert seen == ["before" if given else caches[0]]
+    assert used == ["before" if preset else caches[0]]
     assert config.HF_DATASETS_CACHE == "before"
-    launched = replace(read_workspace(home), launch=[sys.executable, "-c", SHOWN])
+    launched = replace(read_workspace(home), launch=[sys.executable, "-c", PRINT_CACHES])
     training._run(launched, home / "run.yaml")
     assert capfd.readouterr().out.split() == caches
-    if not given:
+    if not preset:
         assert os.environ.keys().isdisjoint(("HF_DATASETS_CACHE", "HF_RLHF_CACHE"))
 
 
-def test_columns_that_are_mapped_are_left_to_the_adapter(home, runs):
+def test_mapped_columns_are_left_to_the_adapter(home, runs):
     path = home / "data" / "odd.jsonl"
     path.write_text('{"ask": "Q", "say": "A"}\n')
     with pytest.raises(DataError, match="1 of kind unknown"):

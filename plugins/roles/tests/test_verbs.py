@@ -37,7 +37,7 @@ def test_the_index_card_lists_what_is_in_use(home, runs, capsys):
     assert f"| as 3 merged models | {3 * base:,} |" in card
 
 
-def test_the_index_card_claims_no_isolation_that_was_given_up(home, runs, capsys):
+def test_the_index_card_claims_no_isolation_after_shared_data(home, runs, capsys):
     step(home, "data_insight", "sft")
     data = str(home / "data" / "data_insight_sft.jsonl")
     step(home, "writer", "sft", "--data", data, "--allow_shared_data")
@@ -48,12 +48,12 @@ def test_the_index_card_claims_no_isolation_that_was_given_up(home, runs, capsys
     assert "is isolated" not in capsys.readouterr().out
 
 
-def test_nothing_trained_is_nothing_to_push(home):
+def test_an_untrained_workspace_cannot_be_pushed(home):
     with pytest.raises(PublishError, match="nothing to push"):
         command(["push", "--workspace", str(home), "--prefix", "a/b", "--dry_run"])
 
 
-def test_chat_with_a_role_that_is_not_there_is_told_before_a_model_loads(home):
+def test_chat_refuses_unknown_and_untrained_roles_before_a_model_loads(home):
     with pytest.raises(ConfigError, match="no such role.*did you mean 'writer'"):
         command(["chat", "--workspace", str(home), "--role", "write"])
     with pytest.raises(ModelError, match="role 'writer' has no adapter"):
@@ -65,7 +65,7 @@ def evaluate(home, *argv):
 
 
 @pytest.mark.parametrize(
-    ("row", "argv", "error", "said"),
+    ("row", "argv", "error", "message"),
     [
         ('{"prompt": "no evidence"}', [], DataError, "rows.jsonl:1: holds no prompt with evidence"),
         ('{"prompt": "[E1] a"}', [], ModelError, "Train it first"),
@@ -77,24 +77,26 @@ def evaluate(home, *argv):
         ('{"prompt": "[E1] a"}', ["--role", "insight"], ConfigError, "no such role"),
     ],
 )
-def test_what_eval_cannot_do_is_told_before_a_model_loads(home, row, argv, error, said):
+def test_eval_refuses_bad_options_before_a_model_loads(home, row, argv, error, message):
     (home / "rows.jsonl").write_text(row + "\n")
-    with pytest.raises(error, match=re.escape(said)):
+    with pytest.raises(error, match=re.escape(message)):
         evaluate(home, "--data", str(home / "rows.jsonl"), *argv)
 
 
 def test_eval_of_references_has_every_part_with_its_interval(home, capsys):
     data = str(home / "data" / "data_insight_sft.jsonl")
-    asked = ["--data", data, "--references", "--rows", "5"]
-    assert evaluate(home, *asked) == 0
-    said = capsys.readouterr().out
-    assert "total          1.000 (all 5 alike) " in said
-    assert "No judge: whether the evidence supports what is claimed was not checked" in said
-    assert evaluate(home, *asked, "--judge", '{"name": "lexical"}') == 0
-    said = capsys.readouterr().out
+    options = ["--data", data, "--references", "--rows", "5"]
+    assert evaluate(home, *options) == 0
+    output = capsys.readouterr().out
+    assert re.search(r"total +5 +1\.000 \(all 5 alike\)", output)
+    assert "No judge: whether the evidence supports what is claimed was not checked" in output
+    assert evaluate(home, *options, "--judge", '{"name": "lexical"}') == 0
+    output = capsys.readouterr().out
     for name in ("total", "insights", "conclusion", "uncertainty", "well_formed"):
-        assert re.search(rf"^{name} +[\d.]+ (\[[\d.]+, [\d.]+\]|\(all 5 alike\)) +5$", said, re.M)
-    assert "not judged: 0 of 5; judge: lexical" in said
+        assert re.search(
+            rf"^ {name} +5 +[\d.]+ (\[[\d.]+, [\d.]+\]|\(all 5 alike\)) *$", output, re.M
+        )
+    assert "not judged: 0 of 5; judge: lexical" in output
 
 
 def test_changed_weights_are_not_pushed(home, runs, monkeypatch):
@@ -107,7 +109,7 @@ def test_changed_weights_are_not_pushed(home, runs, monkeypatch):
 
 
 @pytest.mark.parametrize("base", ["/tmp/no such: place", "./nowhere"])
-def test_a_base_that_is_no_folder_is_told_at_once(tmp_path, base):
+def test_a_base_that_is_no_folder_is_refused(tmp_path, base):
     with pytest.raises(ConfigError, match="there is no folder"):
         command(["init", str(tmp_path / "ws"), "--base", base])
     assert not (tmp_path / "ws").exists()

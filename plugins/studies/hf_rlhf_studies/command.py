@@ -10,21 +10,28 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from hf_rlhf import ConfigError, Problem, RunFolderError
-from hf_rlhf.cards import duration, number
-from hf_rlhf.rewards import TOTAL
-from hf_rlhf.storage import LOCK_NAME, atomic_write_text
+from hf_rlhf.formatting import duration, terminal_table
+from hf_rlhf.storage import LOCK_NAME, atomic_write_text, human
 from hf_rlhf_studies.check import check
-from hf_rlhf_studies.folder import StudyFolder, TaskStatus, read_state
+from hf_rlhf_studies.folder import STATE_NAME, StudyFolder, plan_text
 from hf_rlhf_studies.jobs import Job, JobEnd, run_jobs
 from hf_rlhf_studies.plots import draw
-from hf_rlhf_studies.report import answers, control_results, markdown, title_of, with_interval
+from hf_rlhf_studies.report import (
+    answers,
+    control_results,
+    markdown,
+    metric_table,
+    p_value,
+    t_interval,
+    with_interval,
+)
 from hf_rlhf_studies.results import ROWS_NAME, Results, collect, read_rows
-from hf_rlhf_studies.runs import Runs, Task, record_of
+from hf_rlhf_studies.runs import Runs, Task
 from hf_rlhf_studies.study import Cell, Study
 
 FAILED, INTERRUPTED, TERMINATED = 1, 130, 143
@@ -38,14 +45,21 @@ def study(argv: Sequence[str]) -> int:
     """Run a study of many runs, report on it, or show its progress."""
     options = _parser().parse_args(argv)
     content = Study.read(options.file)
-    out = options.out or Path("studies") / (content.source.resolve().parent.name or "study")
-    match options.verb:
-        case "run":
-            return _run(content, out, options, argv)
-        case "status":
-            return _status(StudyFolder(Runs(content, out)))
-        case _:
-            return _report(content, options.out)
+    here = content.source.resolve().parent
+    if options.verb == "report":
+        folder = options.out or content.source.parent
+        write_report(read_rows(content, folder), folder)
+        return 0
+    # The folder of a sweep holds its own study file.
+    default = here if (here / STATE_NAME).exists() else Path("studies") / (here.name or "study")
+    out = options.out or default
+    if options.verb == "status":
+        return _print_status(StudyFolder(Runs(content, out)))
+    launch, problems = launch_words(options)
+    cells, wrong = _chosen(content, options)
+    if problems := [*problems, *wrong]:
+        raise ConfigError(problems)
+    return run_study(StudyFolder(Runs(content, out, launch)), cells, options, ["study", *argv])
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -58,9 +72,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
     about = {
-        "run": "run what is not done, then report",
+        "run": "do the remaining runs, then write the report",
         "report": f"write {RESULTS_NAME} and plots from {ROWS_NAME}, beside the study file",
-        "status": "list what is done, to do, failed or stale, and why",
+        "status": "list the state of each run: done, to do, failed or stale, and why",
     }
     for name, text in about.items():
         verb = verbs.add_parser(name, help=text, description=text, allow_abbrev=False)
@@ -68,62 +82,45 @@ def _parser() -> argparse.ArgumentParser:
         if name == "report":
             verb.add_argument("--out", type=Path, help=f"the folder of {ROWS_NAME} instead")
             continue
-        verb.add_argument("--out", type=Path, help="where runs go (default: studies/FOLDER)")
+        verb.add_argument("--out", type=Path, help="the output folder (default: studies/FOLDER)")
         if name == "run":
-            verb.add_argument("--only", default="", help="cells whose name has one of these words")
+            verb.add_argument(
+                "--only", default="", help="only cells whose name contains one of these words"
+            )
             verb.add_argument("--seeds", default="", help="only these seeds: 1,2")
-            verb.add_argument("--redo", action="store_true", help="delete stale runs, do them anew")
             add_run_options(verb)
     return parser
 
 
 def add_run_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of how runs are started."""
-    parser.add_argument(
+    add = parser.add_argument
+    add(
         "--launch",
         default=shlex.quote(sys.executable),
-        help="what starts a run, before `-m hf_rlhf.train`, such as 'accelerate launch "
+        help="the launcher of a run, before `-m hf_rlhf.train`, such as 'accelerate launch "
         "--num_processes 8' (default: this Python); {job} is 0 to jobs - 1",
     )
-    parser.add_argument("--jobs", type=int, default=1, help="how many runs at once (default: 1)")
-    parser.add_argument(
-        "--dry_run", action="store_true", help="show cells and commands, run nothing"
-    )
+    add("--jobs", type=int, default=1, help="number of concurrent runs (default: 1)")
+    add("--redo", action="store_true", help="delete stale runs and repeat them")
+    add("--dry_run", action="store_true", help="show cells and commands, run nothing")
 
 
-def launch_words(text: str) -> tuple[list[str], list[Problem]]:
-    """Return the words that start a run, and what is wrong with them."""
-    where = "--launch (command line)"
+def launch_words(options: argparse.Namespace) -> tuple[list[str], list[Problem]]:
+    """Return the words that start a run, and the problems of the options of how runs start."""
+    where, text = "--launch (command line)", options.launch
+    words: list[str] = []
+    problems = []
     try:
         words = shlex.split(text)
+        if not words or shutil.which(words[0]) is None:
+            what = f"`{text}` does not begin with a program that is installed."
+            problems.append(Problem(where, what))
     except ValueError as error:
-        return [], [Problem(where, f"`{text}` is no command: {error}.")]
-    if not words or shutil.which(words[0]) is None:
-        return [], [Problem(where, f"`{text}` does not begin with a program that is installed.")]
-    return words, []
-
-
-def _run(content: Study, out: Path, options: argparse.Namespace, argv: Sequence[str]) -> int:
-    launch, problems = launch_words(options.launch)
+        problems.append(Problem(where, f"`{text}` is no command: {error}."))
     if options.jobs < 1:
         problems.append(Problem("--jobs (command line)", "should be 1 or more."))
-    cells, wrong = _chosen(content, options)
-    if problems := [*problems, *wrong]:
-        raise ConfigError(problems)
-    folder = StudyFolder(Runs(content, out, launch))
-    tasks = folder.runs.tasks(cells)
-    if options.dry_run:
-        check(folder, _to_run(folder, tasks))
-        show_plan(folder, tasks)
-        return 0
-    with folder.locked():
-        folder.begin(content.file.model_dump(by_alias=True), ["study", *argv])
-        check(folder, _to_run(folder, tasks))
-        stopped = perform(folder, tasks, options.jobs, redo=options.redo)
-        results = collect(folder)
-        write_report(results, folder.out)
-        failed = [status for status in folder.statuses(tasks) if status.state != "done"]
-    return end(failed, stopped, ["hf-rlhf", "study", *argv])
+    return words, problems
 
 
 def _chosen(content: Study, options: argparse.Namespace) -> tuple[list[Cell], list[Problem]]:
@@ -142,51 +139,86 @@ def _chosen(content: Study, options: argparse.Namespace) -> tuple[list[Cell], li
     return [], [Problem("--only, --seeds (command line)", "choose no run.", fix)]
 
 
-def _to_run(folder: StudyFolder, tasks: Sequence[Task]) -> list[Cell]:
-    """Return the cells whose runs are still to do."""
-    statuses = folder.statuses([task for task in tasks if task.kind == "run"])
-    return [status.task.cell for status in statuses if status.state != "done" and status.task.cell]
+def run_study(
+    folder: StudyFolder,
+    cells: Sequence[Cell],
+    options: argparse.Namespace,
+    command: Sequence[str],
+    study_file: str = "",
+) -> int:
+    """Do the tasks of some cells that are not done, and report; return the exit status.
+
+    Args:
+        folder: of the study.
+        cells: to run.
+        options: those of `add_run_options`.
+        command: the words after `hf-rlhf`, which continue the study.
+        study_file: text of a study file to write into the folder; empty: there is one elsewhere.
+    """
+    plan_text(folder.runs.study)  # one that cannot be read is an error of a dry run too
+    tasks = folder.runs.tasks(cells)
+    if options.dry_run:
+        _show_plan(folder, tasks)
+        return 0
+    with folder.ledger.locked():
+        folder.begin(command)
+        if study_file:
+            atomic_write_text(folder.runs.study.source, study_file)
+        check(folder, folder.statuses(tasks))
+        stopped = _perform(folder, tasks, options.jobs, redo=options.redo)
+        write_report(collect(folder), folder.out)
+        unfinished = [status for status in folder.statuses(tasks) if status.state != "done"]
+    for status in unfinished:
+        print(status)
+    if stopped is not None:
+        words = shlex.join(["hf-rlhf", *command])
+        print(f"stopped; the same command continues: {words}", file=sys.stderr)
+        return INTERRUPTED if stopped == signal.SIGINT else TERMINATED
+    return FAILED if unfinished else 0
 
 
-def show_plan(folder: StudyFolder, tasks: Sequence[Task]) -> None:
-    """Print how each task stands, with the command line of each run."""
-    for status in folder.statuses(tasks):
-        print(_line(status))
-        if status.task.kind == "run" and status.task.cell is not None:
+def _show_plan(folder: StudyFolder, tasks: Sequence[Task]) -> None:
+    """Check the runs, and print the state of each task with the command line of each run."""
+    statuses = folder.statuses(tasks)
+    need = check(folder, statuses)
+    for status in statuses:
+        print(status)
+        if status.task.kind == "run":
             print(f"  {shlex.join(folder.runs.run_command(status.task.cell))}")
+    todo = sum(status.state != "done" for status in statuses)
+    print(f"{len(tasks)} tasks in {folder.out}; {todo} to do, about {human(need)}")
 
 
-def perform(
-    folder: StudyFolder, tasks: Sequence[Task], at_once: int, *, redo: bool = False
-) -> int | None:
-    """Do what is to be done; return the signal that stopped it, if one did.
+def _perform(folder: StudyFolder, tasks: Sequence[Task], at_once: int, *, redo: bool) -> int | None:
+    """Do the tasks that are not done; return the signal that stopped it, if one did.
 
     Raises RunFolderError when runs are stale and are not to be done anew.
     """
     statuses = folder.statuses(tasks)
     stale = [status for status in statuses if status.state == "stale"]
-    remaining = [entry for entry in stale if entry.task.kind != "measure"]
-    if remaining and not redo:
-        text = "".join(f"\n  - {entry.task.step}: {entry.why}" for entry in remaining)
+    expensive = [status for status in stale if status.task.kind != "measure"]
+    if expensive and not redo:
+        text = "".join(f"\n  - {status.task.step}: {status.why}" for status in expensive)
         raise RunFolderError(
             f"{folder.out} has results of other settings (there -> here):{text}\nPut the study "
             "file back as it was, choose another `--out`, or add --redo: it deletes these runs "
             "and does them anew."
         )
-    for item in stale:
-        folder.discard(item.task)
+    for status in stale:
+        folder.discard(status.task)
     todo = [status.task for status in statuses if status.state != "done"]
-    await_orphans([entry.output for entry in todo if entry.kind == "run"])
-    queue = _Queue(
-        folder, todo, {status.task.step for status in statuses if status.state == "done"}, at_once
-    )
-    return run_jobs(queue.next_job, at_once, queue.ended) if todo else None
+    for step in folder.ledger.entries().keys() & {task.step for task in todo}:
+        folder.ledger.remove(step)  # its output was deleted, and half of a new one is not done
+    _await_orphans([task.output for task in todo if task.kind == "run"])
+    done = {status.task.step for status in statuses if status.state == "done"}
+    queue = _Queue(folder, todo, done, at_once)
+    return run_jobs(queue.next_job, at_once, queue.ended)
 
 
-def await_orphans(folders: Sequence[Path]) -> None:
+def _await_orphans(folders: Sequence[Path]) -> None:
     """Wait for runs of a study that was killed: they may save once more before they end.
 
-    A folder that is locked for longer is its run's to refuse, which says by whom.
+    A run refuses a folder that stays locked for longer, and names its owner.
     """
     from filelock import FileLock, Timeout
 
@@ -243,7 +275,6 @@ class _Queue:
         words = f"{state} after {duration(end.seconds)}"
         if state == "finished":
             self.done.add(task.step)
-            words += _held_out_total(task)
         elif error := self.folder.state["errors"].get(task.step):
             words += f": {error}"
         left = len(self.waiting) + len(self.running)
@@ -253,70 +284,56 @@ class _Queue:
         self._print(number, task, words)
 
     def _print(self, number: int, task: Task, text: str) -> None:
-        print(f"[{number}/{self.count}] {self._title(task)}: {text}", flush=True)
-
-    def _title(self, task: Task) -> str:
-        if task.cell is None:
-            return task.step
-        label = self.folder.runs.study.label(task.cell.condition)
-        block = f"{task.cell.block}, " if task.cell.block else ""
-        measured = ", measured" if task.kind == "measure" else ""
-        return f"{block}{label}, seed {task.cell.seed}{measured}"
+        title = task.step
+        if task.kind != "prepare":
+            title = f"{self.folder.runs.study.title(task.cell)}, seed {task.cell.seed}"
+            title += ", measured" * (task.kind == "measure")
+        print(f"[{number}/{self.count}] {title}: {text}", flush=True)
 
 
-def _held_out_total(task: Task) -> str:
-    if task.kind != "run":
-        return ""
-    after = (record_of(task.output).get("evaluation") or {}).get("after") or {}
-    return f", {TOTAL} {number(after[TOTAL]['mean'])}" if TOTAL in after else ""
-
-
-def end(failed: Sequence[TaskStatus], stopped: int | None, command: Sequence[str]) -> int:
-    """Print what is not done, and how to continue; return the exit status."""
-    for item in failed:
-        print(_line(item))
-    if stopped is not None:
-        print(f"stopped; the same command continues: {shlex.join(command)}", file=sys.stderr)
-        return INTERRUPTED if stopped == signal.SIGINT else TERMINATED
-    return FAILED if failed else 0
-
-
-def _line(status: TaskStatus) -> str:
-    return f"{status.task.step}: {status.state}" + (f": {status.why}" if status.why else "")
-
-
-def _status(folder: StudyFolder) -> int:
-    if read_state(folder.out) is None:
+def _print_status(folder: StudyFolder) -> int:
+    if not (folder.out / STATE_NAME).exists():
         raise RunFolderError(
             f"{folder.out} is not a study's folder. Name the `--out` of its `study run`."
         )
-    statuses = folder.statuses(folder.runs.tasks(folder.runs.study.cells()))
+    statuses = folder.statuses(folder.runs.tasks())
     for status in statuses:
-        print(_line(status))
-    done = sum(item.state == "done" for item in statuses)
+        print(status)
+    done = sum(status.state == "done" for status in statuses)
     print(f"{done} of {len(statuses)} tasks are done in {folder.out}")
     return 0
 
 
-def _report(content: Study, out: Path | None) -> int:
-    folder = out or content.source.parent
-    write_report(read_rows(content, folder), folder)
-    return 0
-
-
 def write_report(results: Results, folder: Path) -> None:
-    """Write the report and its plots into a folder, and print the answers."""
+    """Write the report and its plots into a folder, and print the answers.
+
+    Of a study with a reference, the tables of its metrics are printed too.
+    """
     from rich.console import Console
 
-    plots = draw(results, folder)
-    atomic_write_text(folder / RESULTS_NAME, markdown(results, plots))
+    atomic_write_text(folder / RESULTS_NAME, markdown(results, draw(results, folder)))
     console = Console(highlight=False, markup=False)
-    for answer in answers(results, predicted=True):
-        block = f" ({answer.block})" if answer.block else ""
-        numbers = f"{answer.question.metric} {with_interval(answer.difference)}"
-        words = f"{title_of(answer.question)}{block}: {answer.verdict}; {numbers}"
-        console.print(words, soft_wrap=True)
-    for control in control_results(results):
-        name = control.control.name or control.control.condition
-        console.print(f"control {name}: {control.outcome}", soft_wrap=True)
+    if results.study.file.reference is not None:
+        for block in results.study.file.blocks:
+            for metric in results.metrics(block):
+                title = f"{block}, {metric}" if block else metric
+                console.print(terminal_table(*metric_table(results, block, metric), title=title))
+    for line in _answer_lines(results):
+        console.print(line, soft_wrap=True)
     print(f"report: {folder / RESULTS_NAME}")
+
+
+def _answer_lines(results: Results) -> Iterator[str]:
+    printed = answers(results, predicted=True)
+    if results.study.file.reference is not None:
+        printed += answers(results, predicted=False)
+    for answer in printed:
+        block = f" ({answer.block})" if answer.block else ""
+        words = answer.verdict
+        if gap := answer.difference:
+            numbers = f"{answer.question.metric} {with_interval(gap)}, t {t_interval(gap)}"
+            p = f"p (Holm) {p_value(answer.p_holm)}"
+            words = "; ".join(filter(None, (words, f"{numbers}, {p}")))
+        yield f"{answer.title}{block}: {words}"
+    for control in control_results(results):
+        yield f"control {control.control.condition}: {control.outcome}"

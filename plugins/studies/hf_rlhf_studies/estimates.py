@@ -7,7 +7,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from hf_rlhf.evaluation import Interval, crossed_mean, holm, ratio_interval
+from hf_rlhf.evaluation import Interval
+from hf_rlhf_studies.crossed import crossed_mean
 
 ALPHA = 0.05
 Values = Mapping[int, Sequence[float | None]]
@@ -29,25 +30,24 @@ class Estimate:
     p: float | None
     """Two-sided, of that t; None where nothing varies."""
     by_seed: Mapping[int, float]
-    clusters: int
     left_out: int = 0
     """Rows that some seed could not score: the t interval is without them."""
 
     @property
     def constant(self) -> bool:
-        """Whether all values are alike, so that no interval says anything."""
+        """Whether all values are equal, so that no interval says anything."""
         return self.low == self.high
 
     @property
     def spread(self) -> float:
-        """How far the seeds' means are apart."""
+        """The largest difference between the means of two seeds."""
         return max(self.by_seed.values()) - min(self.by_seed.values())
 
     def negative(self) -> "Estimate":
         """Return the estimate of the negative quantity."""
         by_seed = {seed: -value for seed, value in self.by_seed.items()}
         ends = (-self.mean, -self.high, -self.low, -self.t_high, -self.t_low, self.p)
-        return Estimate(*ends, by_seed, self.clusters, self.left_out)
+        return Estimate(*ends, by_seed, self.left_out)
 
 
 def estimate(
@@ -72,15 +72,18 @@ def estimate(
         return None
     with np.errstate(invalid="ignore"):
         cells = sums / counts
-    known = {seed: float(sums[at].sum() / counts[at].sum()) for at, seed in enumerate(values)
-             if counts[at].sum()}  # fmt: skip
-    whole = ~np.isnan(cells).any(axis=0)
-    if shared:
-        drawn = _interval(sums, counts, draw_seeds)
-        table = cells[:, whole] if whole.any() else np.array([[v] for v in known.values()])
-    else:
-        drawn = _interval(sums.reshape(1, -1), counts.reshape(1, -1), False)
-        table = np.array([[value] for value in known.values()])
+    by_seed = {
+        seed: float(row.sum() / count.sum())
+        for seed, row, count in zip(values, sums, counts, strict=True)
+        if count.sum()
+    }
+    complete = ~np.isnan(cells).any(axis=0) & shared
+    table = cells[:, complete] if complete.any() else np.array([[v] for v in by_seed.values()])
+    if not shared:
+        sums, counts, draw_seeds = sums.reshape(1, -1), counts.reshape(1, -1), False
+    above, below = _with_gaps(sums, counts), _with_gaps(counts, counts)
+    drawn = Interval.of_ratio(above, below, draw_seeds=draw_seeds)
+    assert drawn is not None  # there is a value
     crossed = crossed_mean(table)
     return Estimate(
         mean=drawn.mean,
@@ -89,66 +92,63 @@ def estimate(
         t_low=crossed.low,
         t_high=crossed.high,
         p=crossed.p,
-        by_seed=known,
-        clusters=int((counts.sum(axis=0) > 0).sum()) if shared else int((counts > 0).sum()),
-        left_out=int((~whole).sum()) if shared else 0,
+        by_seed=by_seed,
+        left_out=int((~complete).sum()) if shared else 0,
     )
 
 
 def _by_cluster(
     values: Values, clusters: Mapping[int, Sequence[str]] | None
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return sums and counts of known values, each of shape (seeds, clusters)."""
-    size = max((len(row) for row in values.values()), default=0)
-    places = {
-        seed: clusters[seed] if clusters else [str(at) for at in range(len(row))]
-        for seed, row in values.items()
-    }
-    names = sorted({name for row in places.values() for name in row}) if clusters else None
-    order = {name: at for at, name in enumerate(names or map(str, range(size)))}
-    sums, counts = np.zeros((len(values), len(order))), np.zeros((len(values), len(order)))
+    """Return sums and counts of the values, each of shape (seeds, clusters)."""
+    names = clusters or {seed: list(map(str, range(len(row)))) for seed, row in values.items()}
+    # Rows that are their own clusters stay in their order.
+    distinct = dict.fromkeys(name for seed in values for name in names[seed])
+    order = {name: at for at, name in enumerate(sorted(distinct) if clusters else distinct)}
+    sums, counts = np.zeros((2, len(values), len(order)))
     for at, (seed, row) in enumerate(values.items()):
-        for name, value in zip(places[seed], row, strict=True):
+        for name, value in zip(names[seed], row, strict=True):
             if value is not None:
                 sums[at, order[name]] += value
                 counts[at, order[name]] += 1
     return sums, counts
 
 
-def _interval(sums: NDArray[np.float64], counts: NDArray[np.float64], draw_seeds: bool) -> Interval:
-    """Return the interval of the core's bootstrap: seeds and clusters drawn, crossed."""
-    above = [_cells(*rows) for rows in zip(sums, counts, strict=True)]
-    below = [_cells(row, row) for row in counts]
-    interval = ratio_interval(above, below, draw_seeds=draw_seeds)
-    assert interval is not None  # there is a value
-    return interval
-
-
-def _cells(values: NDArray[np.float64], counts: NDArray[np.float64]) -> list[float | None]:
-    """Return a row of a table, None where nothing was counted."""
-    return [float(v) if n else None for v, n in zip(values, counts, strict=True)]
+def _with_gaps(
+    values: NDArray[np.float64], counts: NDArray[np.float64]
+) -> list[list[float | None]]:
+    """Return a table with None where nothing was counted."""
+    pairs = zip(values.tolist(), counts.tolist(), strict=True)
+    return [[v if n else None for v, n in zip(*rows, strict=True)] for rows in pairs]
 
 
 def paired(values: Values, other: Values) -> dict[int, list[float | None]]:
     """Return one minus other, row by row, for the seeds that both have."""
+    seeds = [seed for seed in values if seed in other]
+    pairs = {seed: zip(values[seed], other[seed], strict=True) for seed in seeds}
     return {
-        seed: [None if a is None or b is None else a - b
-               for a, b in zip(values[seed], other[seed], strict=True)]
-        for seed in values
-        if seed in other
-    }  # fmt: skip
+        seed: [None if a is None or b is None else a - b for a, b in rows]
+        for seed, rows in pairs.items()
+    }
 
 
 def adjusted(p_values: Sequence[float | None]) -> list[float | None]:
     """Return p values adjusted for their number (Holm 1979); None where nothing varies."""
-    result = iter(holm([p for p in p_values if p is not None]))
-    return [None if p is None else next(result) for p in p_values]
+    values = {at: p for at, p in enumerate(p_values) if p is not None}
+    highest = 0.0
+    for rank, at in enumerate(sorted(values, key=values.__getitem__)):
+        highest = min(max(highest, (len(values) - rank) * values[at]), 1.0)
+        values[at] = highest
+    return [values.get(at) for at in range(len(p_values))]
 
 
 def verdict(
     difference: Estimate, predicted: str, p_holm: float | None, decision: Decision, spread: float
 ) -> str:
-    """Return how a difference stands to the direction that was predicted.
+    """Return whether a difference is the predicted one.
+
+    A difference that is the same in every row of three seeds or more has no variance to test: it
+    is reported as such, and is no plain yes.
 
     Args:
         difference: of the two conditions.
@@ -157,17 +157,19 @@ def verdict(
         decision: `intervals`: a plain yes needs both intervals beyond 0 and `p_holm` below 0.05.
             `signs`: it needs the bootstrap's interval beyond 0, the same sign in every seed, and
             a difference larger than `spread`.
-        spread: how far the seeds of either condition are apart.
+        spread: the largest difference between the seeds of either condition.
     """
-    result = difference if predicted == "higher" else difference.negative()
-    if result.low <= 0 or result.constant:
-        if result.high < 0:
-            return "no: the other way"
+    gain = difference if predicted == "higher" else difference.negative()
+    if gain.high < 0:
+        return "no: the opposite"
+    if gain.constant and gain.p is None and gain.mean > 0 and len(gain.by_seed) >= 3:
+        return "as predicted and the same everywhere: nothing varies, no test"
+    if gain.low <= 0 or gain.constant:
         return "not shown"
     if decision == "signs":
-        if any(value <= 0 for value in result.by_seed.values()):
+        if any(value <= 0 for value in gain.by_seed.values()):
             return "not shown: a seed differs"
-        return "yes" if result.mean >= spread else "not shown: within the spread of seeds"
-    if result.t_low <= 0:
+        return "yes" if gain.mean >= spread else "not shown: within the spread of seeds"
+    if gain.t_low <= 0:
         return "by the bootstrap only"
-    return "yes" if p_holm is not None and p_holm < ALPHA else "alone, not among so many"
+    return "yes" if p_holm is not None and p_holm < ALPHA else "not after Holm's adjustment"

@@ -4,18 +4,16 @@ import difflib
 import hashlib
 import json
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hf_rlhf import ConfigError, RunFolderError
-from hf_rlhf.config import RunFile
+from hf_rlhf import ConfigError, Problem, RunFolderError
 from hf_rlhf.steps import Ledger
-from hf_rlhf.storage import RECORD_NAME, atomic_write_json, now, redact_secrets
+from hf_rlhf.storage import RECORD_NAME, atomic_write_json, load_record, now, redact_secrets
 from hf_rlhf_studies.jobs import JobEnd
-from hf_rlhf_studies.runs import Runs, Task, compared, record_of
+from hf_rlhf_studies.runs import Runs, Task
 from hf_rlhf_studies.study import Study
 
 STATE_NAME = "study.json"
@@ -24,11 +22,14 @@ SCHEMA = 1
 
 @dataclass(frozen=True)
 class TaskStatus:
-    """How a task stands: `done`, `to do`, `waiting`, `failed`, `stale`; and why."""
+    """The state of a task: `done`, `to do`, `waiting`, `failed` or `stale`; and why."""
 
     task: Task
     state: str
     why: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.task.step}: {self.state}" + (f": {self.why}" if self.why else "")
 
 
 class StudyFolder:
@@ -38,30 +39,21 @@ class StudyFolder:
         self.runs = runs
         self.out = runs.out
         self.ledger = Ledger(runs.out, folder_option="`--out`")
-        self.state = read_state(runs.out) or {"schema": SCHEMA, "errors": {}, "checks": {}}
-        self._locked = False
+        self.state = read_state(runs.out)
 
-    @contextmanager
-    def locked(self) -> Iterator[None]:
-        """Keep other processes from working in the folder; raise RunFolderError if one does."""
-        with self.ledger.locked():
-            self._locked = True
-            try:
-                yield
-            finally:
-                self._locked = False
-
-    def begin(self, content: Mapping[str, Any], command: Sequence[str]) -> None:
-        """Record the study, and at the first run its plan.
+    def begin(self, command: Sequence[str]) -> None:
+        """Record the command, and at the first run the plan.
 
         Raises RunFolderError when the folder holds other things.
         """
-        if self.out.exists() and "study" not in self.state and any(self.out.glob("[!.]*")):
+        new = not (self.out / STATE_NAME).exists()
+        if new and any(self.out.glob("[!.]*")):
             raise RunFolderError(f"{self.out} is not a study's folder. Choose another `--out`.")
-        text = plan_text(self.runs.study)
         if "plan" not in self.state:
-            self.state["plan"] = None if text is None else recorded_plan(text)
-        self.state |= {"study": content, "command": list(command)}
+            text = plan_text(self.runs.study)
+            digest = text and hashlib.sha256(text.encode()).hexdigest()
+            self.state["plan"] = text and {"sha256": digest, "recorded": now(), "text": text}
+        self.state["command"] = list(command)
         self.save()
 
     def save(self) -> None:
@@ -69,89 +61,54 @@ class StudyFolder:
         atomic_write_json(self.out / STATE_NAME, redact_secrets(self.state))
 
     def statuses(self, tasks: Sequence[Task]) -> list[TaskStatus]:
-        """Return how tasks stand, in their order, each after those that it reads.
-
-        Writes only while the folder is locked: it may be looked at while a study runs in it.
-        """
+        """Return the state of tasks, in their order, each after those that it reads."""
         statuses: dict[str, TaskStatus] = {}
         for task in tasks:
             statuses[task.step] = self._status(task, statuses)
         return list(statuses.values())
 
     def _status(self, task: Task, before: Mapping[str, TaskStatus]) -> TaskStatus:
-        due = [s for s in task.after if s in before and before[s].state != "done"]
-        reasons = self.ledger.reasons(task.step)
-        if reasons is not None and not task.output.exists():
-            if self._locked:
-                self.ledger.remove(task.step)
-            reasons = None
-        if reasons is None and not due and self._finished_before(task):
-            if not self._locked:
-                return TaskStatus(task, "done")
-            self._record(task, {})
-            reasons = []
-        if reasons is None:
-            return self._not_done(task, due)
+        due = ", ".join(s for s in task.after if s in before and before[s].state != "done")
+        if not task.output.exists() or self.ledger.reasons(task.step) is None:
+            return self._unfinished(task, due)
         if due:
-            return TaskStatus(task, "stale", f"{', '.join(due)} will be done anew")
+            return TaskStatus(task, "stale", f"{due} will be done anew")
         try:
             reasons = self.ledger.reasons(task.step, task.inputs(), task.after) or []
         except ConfigError as error:
             reasons = [str(error.problems[0])]
         return TaskStatus(task, "stale" if reasons else "done", "; ".join(reasons))
 
-    def _not_done(self, task: Task, due: Sequence[str]) -> TaskStatus:
+    def _unfinished(self, task: Task, due: str) -> TaskStatus:
         if due and task.kind == "run" and (task.output / RECORD_NAME).exists():
             # It would go on from a checkpoint that began with other weights.
-            return TaskStatus(task, "stale", f"it began before {', '.join(due)} is done anew")
+            return TaskStatus(task, "stale", f"it began before {due} is done anew")
         if due:
-            return TaskStatus(task, "waiting", f"for {', '.join(due)}")
+            return TaskStatus(task, "waiting", f"for {due}")
         error = self.state["errors"].get(task.step)
         return TaskStatus(task, "failed", error) if error else TaskStatus(task, "to do")
-
-    def _finished_before(self, task: Task) -> bool:
-        """Return whether a run ended well after the study that started it was killed."""
-        file = task.output.with_name(f"{task.output.name}.yaml")
-        if task.kind != "run" or not (task.output / RECORD_NAME).exists() or not file.exists():
-            return False
-        same = compared(RunFile.read(file).values) == task.inputs()["run"]
-        return same and str(record_of(task.output)["status"]) == "finished"
 
     def ended(self, task: Task, end: JobEnd) -> str:
         """Record how a task ended; return `finished` or how far it got."""
         self.state["errors"].pop(task.step, None)
-        seconds = self.state.setdefault("seconds", {})
-        seconds[task.step] = seconds.get(task.step, 0.0) + end.seconds
-        state = self._outcome(task, end)
+        seconds = self.state["seconds"].get(task.step, 0.0) + end.seconds
+        self.state["seconds"][task.step] = seconds
+        state = _outcome(task, end)
         if state == "finished":
-            self._record(task, {"seconds": seconds[task.step]})
+            with self.ledger.recording(task.step, task.inputs(), after=task.after) as recording:
+                if task.kind == "run":
+                    # Another run gives another model, and measurements of the old one are stale.
+                    recording.result["run_id"] = record_of(task.output).get("run_id")
+                recording.notes["seconds"] = seconds
         elif state == "failed":
-            what = f"{task.output.name} was not written" if end.status == 0 else end.error
-            self.state["errors"][task.step] = what
+            self.failed(task, end.error or f"{task.output.name} was not written")
         self.save()
         return state
 
     def failed(self, task: Task, why: str) -> None:
-        """Record why a task could not begin."""
+        """Record why a task failed."""
         self.state["errors"][task.step] = why
         self.save()
-
-    def _outcome(self, task: Task, end: JobEnd) -> str:
-        if task.kind == "run":
-            there = (task.output / RECORD_NAME).exists()
-            status = str(record_of(task.output)["status"]) if there else "not run"
-            if status == "finished" or (end.stopped and there):
-                return status
-        elif end.status == 0 and task.output.exists():
-            return "finished"
-        return "stopped" if end.stopped else "failed"
-
-    def _record(self, task: Task, notes: Mapping[str, Any]) -> None:
-        with self.ledger.recording(task.step, task.inputs(), after=task.after) as recording:
-            if task.kind == "run":
-                # Made anew, it is another model, and what was measured of the old one is stale.
-                recording.result["run_id"] = record_of(task.output).get("run_id")
-            recording.notes |= notes
 
     def discard(self, task: Task) -> None:
         """Delete what a stale task wrote, so that it can be done anew."""
@@ -162,50 +119,53 @@ class StudyFolder:
             task.output.unlink(missing_ok=True)
 
 
-def read_state(out: Path) -> dict[str, Any] | None:
-    """Return `study.json` of a folder; None where there is none. Raises RunFolderError."""
+def _outcome(task: Task, end: JobEnd) -> str:
+    if task.kind == "run":
+        begun = (task.output / RECORD_NAME).exists()
+        status = str(record_of(task.output)["status"]) if begun else "not run"
+        if status == "finished" or (end.stopped and begun):
+            return status
+    elif end.status == 0 and task.output.exists():
+        return "finished"
+    return "stopped" if end.stopped else "failed"
+
+
+def record_of(folder: Path) -> dict[str, Any]:
+    """Return the record of a run as JSON has it. Raises RunFolderError as `load_record` does."""
+    return load_record(folder).to_json()
+
+
+def read_state(out: Path) -> dict[str, Any]:
+    """Return `study.json` of a folder, or an empty state. Raises RunFolderError if damaged."""
     path = out / STATE_NAME
     try:
         content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         if content["schema"] != SCHEMA:
             raise ValueError(f"schema {content['schema']}, this package reads {SCHEMA}")
     except FileNotFoundError:
-        return None
+        content = {"schema": SCHEMA}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise RunFolderError(
             f"{path} cannot be read ({error!r}). Restore it, or choose another `--out`."
         ) from error
-    return content
+    return {"errors": {}, "checks": {}, "seconds": {}, **content}
 
 
 def plan_text(study: Study) -> str | None:
-    """Return the plan's text, or None if the study has none. Raises RunFolderError."""
+    """Return the plan's text, or None if the study has none. Raises ConfigError if unreadable."""
     if study.file.plan is None:
         return None
     path = study.source.parent / study.file.plan
     try:
         return path.read_text(encoding="utf-8")
     except OSError as error:
-        raise RunFolderError(
-            f"{path}: the plan cannot be read ({error.strerror}). Write it before the first run, "
-            "or leave `plan` out of the study file."
-        ) from error
+        fix = "Write it before the first run, or leave `plan` out of the study file."
+        what = f"{path} cannot be read ({error.strerror})."
+        raise ConfigError([Problem(f"{study.source.name} plan", what, fix)]) from error
 
 
-def recorded_plan(text: str) -> dict[str, str]:
-    """Return what is recorded of a plan at the first run."""
-    return {"sha256": sha256(text), "recorded": now(), "text": text}
-
-
-def sha256(text: str) -> str:
-    """Return the sha256 of a text as UTF-8."""
-    return hashlib.sha256(text.encode("utf-8")).hexdigest()
-
-
-def plan_changes(recorded: Mapping[str, str] | None, text: str | None) -> list[str] | None:
-    """Return the lines in which a plan differs from the recorded one; None if none is recorded."""
-    if recorded is None:
-        return None
+def plan_changes(recorded: Mapping[str, str], text: str | None) -> list[str]:
+    """Return the lines in which a plan differs from the recorded one."""
     lines = difflib.unified_diff(
         recorded["text"].splitlines(), (text or "").splitlines(), lineterm="", n=0
     )

@@ -26,7 +26,7 @@ _ERROR = re.compile(
 
 @dataclass(frozen=True)
 class Job:
-    """One command: its title for people, its words, where its output goes."""
+    """One command: its title for people, its words, the file for its output."""
 
     title: str
     command: tuple[str, ...]
@@ -48,12 +48,6 @@ class JobEnd:
 
 
 @dataclass
-class _Stop:
-    signal: int | None = None
-    count: int = 0
-
-
-@dataclass
 class _Running:
     job: Job
     process: "subprocess.Popen[bytes]"
@@ -61,6 +55,24 @@ class _Running:
     log_before: int
     """Bytes of its log that earlier attempts wrote."""
     start: float = field(default_factory=time.monotonic)
+
+    def has_ended(self, stopping: bool) -> bool:
+        # A launcher may end at once, and leave its workers to their last save.
+        return self.process.poll() is not None and not (stopping and self.send(0))
+
+    def send(self, number: int) -> bool:
+        """Send a signal to a launcher and all that it launched; return whether any is left."""
+        try:
+            os.killpg(self.process.pid, number)
+        except ProcessLookupError:
+            return False
+        return True
+
+    def end(self, stopping: bool) -> JobEnd:
+        status = self.process.returncode
+        seconds = time.monotonic() - self.start
+        error = last_error(self.job.log, self.log_before, status) if status else ""
+        return JobEnd(self.job, status, seconds, error, stopping)
 
 
 def run_jobs(
@@ -72,22 +84,23 @@ def run_jobs(
     SIGTERM and are waited for, and a second signal kills them. Return the first signal, or None.
     """
     running: list[_Running] = []
-    with _signals_noted() as stop:
+    with _collected_signals() as signals:
         passed_on = 0
         while True:
             free = sorted(set(range(at_once)) - {entry.slot for entry in running})
-            while free and stop.signal is None and (job := next_job()) is not None:
+            while free and not signals and (job := next_job()) is not None:
                 running.append(_start(job, free.pop(0)))
             if not running:
-                return stop.signal
-            if stop.count > passed_on:
-                passed_on = stop.count
-                for item in running:
-                    _send(item.process, signal.SIGTERM if passed_on == 1 else signal.SIGKILL)
+                return signals[0] if signals else None
+            if len(signals) > passed_on:
+                passed_on = len(signals)
+                for entry in running:
+                    entry.send(signal.SIGTERM if passed_on == 1 else signal.SIGKILL)
             time.sleep(POLL_SECONDS)
-            for item in [entry for entry in running if _has_ended(entry.process, stop)]:
-                running.remove(item)
-                ended(_end_of(item, stop))
+            stopping = bool(signals)
+            for entry in [entry for entry in running if entry.has_ended(stopping)]:
+                running.remove(entry)
+                ended(entry.end(stopping))
 
 
 def _start(job: Job, slot: int) -> _Running:
@@ -109,63 +122,35 @@ def _start(job: Job, slot: int) -> _Running:
     return _Running(job, process, slot, before)
 
 
-def _end_of(ended: _Running, stop: _Stop) -> JobEnd:
-    status = ended.process.returncode
-    seconds = time.monotonic() - ended.start
-    error = last_error(ended.job.log, ended.log_before, status) if status else ""
-    return JobEnd(ended.job, status, seconds, error, stop.signal is not None)
-
-
-def _send(process: "subprocess.Popen[bytes]", number: int) -> None:
-    """Send a signal to a launcher and to all that it has launched."""
-    try:
-        os.killpg(process.pid, number)
-    except ProcessLookupError:
-        return  # it has just ended
-
-
-def _has_ended(process: "subprocess.Popen[bytes]", stop: _Stop) -> bool:
-    if process.poll() is None:
-        return False
-    if stop.signal is None:
-        return True
-    # A launcher may end at once, and leave its workers to their last save.
-    try:
-        os.killpg(process.pid, 0)
-    except ProcessLookupError:
-        return True
-    return False
-
-
 @contextmanager
-def _signals_noted() -> Iterator[_Stop]:
-    stop = _Stop()
+def _collected_signals() -> Iterator[list[int]]:
+    """Collect SIGINT and SIGTERM in place of ending."""
+    signals: list[int] = []
 
-    def note(number: int, frame: FrameType | None) -> None:
-        stop.signal = stop.signal or number
-        stop.count += 1
+    def collect(number: int, frame: FrameType | None) -> None:
+        signals.append(number)
 
-    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, collect) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield stop
+        yield signals
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
 
 
 def last_error(log: Path, since: int, status: int) -> str:
-    """Return why a run failed, in a line: what its log says from byte `since` on, or its signal.
+    """Return why a run failed, in a line: the last error in its log from byte `since` on.
 
-    That is its last error, with the lines indented under it; not the launcher's, which comes after
-    it and says only that there was one.
+    Indented lines below an error belong to it. A launcher's own error, which comes after and only
+    reports that there was one, is skipped. Without any error: the signal, or the last line.
     """
     with log.open("rb") as file:
         file.seek(max(since, log.stat().st_size - _LOG_END))
         text = file.read().decode(errors="replace").rstrip()
     if errors := _ERROR.findall(text):
-        result = errors[-1]
+        reason = errors[-1]
     elif status < 0:
-        result = f"killed by {signal.Signals(-status).name}"
+        reason = f"killed by {signal.Signals(-status).name}"
     else:
-        result = text.rpartition("\n")[2] or f"exit status {status}"
-    return shorten(result, 400, placeholder=" ...")
+        reason = text.rpartition("\n")[2] or f"exit status {status}"
+    return shorten(reason, 400, placeholder=" ...")

@@ -1,12 +1,11 @@
 """The report of a study: every seed, both intervals, a verdict for each prediction."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from hf_rlhf.cards import cell as table_cell
-from hf_rlhf.cards import duration, number
+from hf_rlhf.formatting import counted, duration, markdown_table, number
 from hf_rlhf_studies.estimates import Estimate, adjusted, verdict
 from hf_rlhf_studies.folder import plan_changes, plan_text
 from hf_rlhf_studies.results import Results
@@ -26,18 +25,24 @@ DECISION = {
     ),
     "signs": (
         "A plain yes needs the bootstrap interval on the predicted side of 0, the same sign in "
-        "every seed, and a difference larger than the seeds of either condition are apart."
+        "every seed, and a difference larger than that between two seeds of either condition."
     ),
 }
+STANDARD = (
+    "Where the metric differs, its definition is not the same in both conditions. To compare them, "
+    "add a reward with `weight: 0` that is the same in all of them."
+)
 
 
 @dataclass(frozen=True)
 class Answer:
     """A question with what was measured."""
 
+    title: str
     question: Question
     block: str
-    difference: Estimate
+    difference: Estimate | None
+    """None where the two cannot be compared."""
     p_holm: float | None
     verdict: str
 
@@ -59,63 +64,85 @@ class ControlResult:
 
     @property
     def outcome(self) -> str:
-        """What came, and whether it was expected."""
-        fires = self.fires and not (self.rose.t_low > 0 and self.fell.t_high < 0)
-        words = "fires" + (" by the bootstrap only" if fires else "") if self.fires else "silent"
+        """Whether it fired, and whether that was expected."""
+        words = "silent"
+        if self.fires:
+            by_t = self.rose.t_low > 0 and self.fell.t_high < 0
+            words = "fires" if by_t else "fires by the bootstrap only"
         return f"{words}, {'as' if self.fires == self.control.expected else 'not as'} expected"
 
 
 def answers(results: Results, *, predicted: bool) -> list[Answer]:
     """Return the answers to the questions with a prediction, or to those without.
 
-    p is adjusted for the number of questions in the list.
+    Those without include each condition against the study's reference. p is adjusted for the
+    number of questions in the list.
     """
     file = results.study.file
-    result = []
-    for question in file.questions:
+    measured = []
+    titled = [(title_of(question), question) for question in file.questions]
+    for title, question in [*titled, *_reference_questions(results)]:
         if (question.predicted is not None) != predicted:
             continue
-        for block in question.blocks or file.blocks:
-            difference = _difference(results, question, block)
-            if difference is not None:
-                result.append((question, block, difference))
-    p_values = adjusted([difference.p for _, _, difference in result])
+        for block in file.blocks:
+            why = _incomparable(results, question, block)
+            difference = None if why else _difference(results, question, block)
+            if why or difference:
+                measured.append((title, question, block, difference, why))
+    p_values = adjusted([gap.p if gap else None for *_, gap, _ in measured])
     return [
-        Answer(question, block, difference, p, _verdict(results, question, block, difference, p))
-        for (question, block, difference), p in zip(result, p_values, strict=True)
+        Answer(title, question, block, gap, p, why or _verdict(results, question, block, gap, p))
+        for (title, question, block, gap, why), p in zip(measured, p_values, strict=True)
+    ]
+
+
+def _reference_questions(results: Results) -> list[tuple[str, Question]]:
+    file, label = results.study.file, results.study.label
+    if (reference := file.reference) is None:
+        return []
+    metrics = dict.fromkeys(name for block in file.blocks for name in results.metrics(block))
+    others = [name for name in file.conditions if name != reference]
+    return [
+        (
+            f"{label(name)} - {label(reference)}",
+            Question(condition=name, against=reference, metric=metric),
+        )
+        for metric in metrics
+        for name in others
     ]
 
 
 def _difference(results: Results, question: Question, block: str) -> Estimate | None:
-    condition, other, metric = question.condition, question.against, question.metric
-    if not results.seeds(block, condition, *([other] if other else [])):
-        return None
-    if other is None:
-        return results.gain(block, condition, metric)
-    if question.of == "gain":
-        return results.difference_of_gains(block, condition, other, metric)
-    return results.difference(block, condition, other, metric)
+    if question.against is None:
+        return results.gain(block, question.condition, question.metric)
+    pair = (question.condition, question.against)
+    return results.difference(block, *pair, question.metric, of_gains=question.of == "gain")
+
+
+def _incomparable(results: Results, question: Question, block: str) -> str:
+    if question.against is None:
+        return ""
+    why = results.incomparable(block, question.condition, question.against, question.metric)
+    return f"not comparable: {why}" if why else ""
 
 
 def _verdict(
-    results: Results, question: Question, block: str, difference: Estimate, p: float | None
+    results: Results, question: Question, block: str, difference: Estimate | None, p: float | None
 ) -> str:
-    if question.predicted is None:
+    if question.predicted is None or difference is None:
         return ""
     pair = [name for name in (question.condition, question.against) if name]
-    if len(pair) == 2 and (why := results.incomparable(block, pair[0], pair[1], question.metric)):
-        return f"not comparable: {why}"
     spread = results.spread(block, pair, question.metric)
     words = verdict(difference, question.predicted, p, results.study.file.decision, spread)
-    wanted = len(set(results.study.file.seeds))
     count = len(difference.by_seed)
-    return words if count >= wanted else f"{words} (of {count} seeds only)"
+    planned = len(set(results.study.file.seeds))
+    return words if count >= planned else f"{words} (of {count} seeds only)"
 
 
 def control_results(results: Results) -> Iterator[ControlResult]:
     """Yield the controls that can be looked at."""
     for control in results.study.file.controls:
-        for block in control.blocks or results.study.file.blocks:
+        for block in results.study.file.blocks:
             rises = control.rises.removeprefix("-")
             rose = results.gain(block, control.condition, rises)
             fell = results.gain(block, control.condition, control.falls)
@@ -133,9 +160,9 @@ def with_interval(estimate: Estimate | None, sign: str = "+") -> str:
     return f"{estimate.mean:{sign}.3f} ({estimate.low:{sign}.3f} to {estimate.high:{sign}.3f})"
 
 
-def t_interval(estimate: Estimate | None) -> str:
+def t_interval(estimate: Estimate | None, sign: str = "+") -> str:
     """Write a t interval."""
-    return "" if estimate is None else f"{estimate.t_low:+.3f} to {estimate.t_high:+.3f}"
+    return f"{estimate.t_low:{sign}.3f} to {estimate.t_high:{sign}.3f}" if estimate else ""
 
 
 def p_value(p: float | None) -> str:
@@ -145,73 +172,72 @@ def p_value(p: float | None) -> str:
     return "< 0.001" if p < 0.001 else f"{p:.3f}"
 
 
-def table(headings: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> list[str]:
-    """Return a Markdown table, its first columns to the left and the others to the right."""
-    rule = "|" + "---|" * left + "--:|" * (len(headings) - left)
-    lines = [
-        "| " + " | ".join(row) + " |" for row in (headings, *(map(table_cell, r) for r in rows))
-    ]
-    return [lines[0], rule, *lines[1:], ""]
-
-
 def markdown(results: Results, plots: Sequence[str]) -> str:
     """Return RESULTS.md."""
-    file = results.study.file
-    lines = [f"# {file.title}", "", *_introduction(results)]
+    lines = [f"# {results.study.file.title}", "", *_introduction(results)]
     lines += [*_questions(results), *_controls(results)]
-    lines += [part for name in plots for part in (f"![{name.removesuffix('.png')}]({name})", "")]
-    for block in file.blocks:
-        if any(cell.block == block for cell in results.cells):
+    for name in plots:
+        lines += [f"![{name.removesuffix('.png')}]({name})", ""]
+    for block in results.study.file.blocks:
+        if results.conditions(block):
             lines += [f"## Measured{f' in {block}' if block else ''}", "", *_block(results, block)]
-    lines += _runs(results)
-    return "\n".join([*lines, *_plan(results)])
+    return "\n".join([*lines, *_runs(results), *_plan(results)])
 
 
 def _introduction(results: Results) -> Iterator[str]:
-    file = results.study.file
-    source = results.study.source.name
+    file, source = results.study.file, results.study.source.name
     yield f"Written by `hf-rlhf study report {source}` from `rows.json`, which has every row."
     yield f"In brackets: {BOOTSTRAP[file.resample if file.held_out_rows == 'shared' else 'rows']}."
     yield f"Beside it: {T_INTERVAL[file.held_out_rows]}. A change is over the condition's start."
+    if len(file.seeds) == 1:
+        yield "With one seed both are over rows alone, and tell nothing of another seed."
     yield ""
     if results.missing:
         names = ", ".join(cell.folder for cell in results.missing)
-        yield f"**{len(results.missing)} of {len(results.missing) + len(results.cells)} runs are "
+        yield f"**{len(results.missing)} of {len(results.missing) + len(results.cells)} runs are"
         yield f"missing** ({names}): `hf-rlhf study run {source}` continues with them."
+        yield ""
+    measured = {name for cell in results.cells.values() for name in cell["rows"]}
+    if lacking := [name for name in file.metrics if measured and name not in measured]:
+        yield f"**No run measured {', '.join(lacking)}**; measured: {', '.join(sorted(measured))}."
         yield ""
 
 
 def _block(results: Results, block: str) -> Iterator[str]:
-    conditions = dict.fromkeys(cell.condition for cell in results.cells if cell.block == block)
-    seeds = sorted({cell.seed for cell in results.cells if cell.block == block})
     for metric in results.metrics(block):
-        rows = []
-        for condition in conditions:
-            result = results.of(block, condition, metric)
-            if result is None:
-                continue
-            gain = results.gain(block, condition, metric)
-            by_seed = (gain or result).by_seed
-            before = results.values(block, condition, metric, before=True)
-            start = results.estimate(before, block, condition, metric) if before else None
-            rows.append(
-                [
-                    results.study.label(condition),
-                    *([f"{start.mean:.3f}"] if start else []),
-                    with_interval(result, ""),
-                    with_interval(gain),
-                    t_interval(gain),
-                    *(_seed(by_seed, seed, "+" if gain else "") for seed in seeds),
-                ]
-            )
-        measured_before = bool(rows) and len(rows[0]) == 5 + len(seeds)
-        heads = ["condition", *["before"] * measured_before, "after", "change", "its t interval"]
-        lines = table([*heads, *(f"seed {seed}" for seed in seeds)], rows)
-        yield from (f"### {metric}", "", *lines)
+        heads, rows = metric_table(results, block, metric)
+        yield from (f"### {metric}", "", markdown_table(heads, rows, 1), "")
+        for condition in results.conditions(block):
+            mean = results.of(block, condition, metric)
+            if mean and mean.left_out:
+                count = counted(mean.left_out, "row")
+                yield f"{results.study.label(condition)}: t intervals are without {count} that some"
+                yield from ("seed could not score.", "")
 
 
-def _seed(by_seed: Mapping[int, float], seed: int, sign: str) -> str:
-    return f"{by_seed[seed]:{sign}.3f}" if seed in by_seed else ""
+def metric_table(
+    results: Results, block: str, metric: str
+) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+    """Return the headings and rows of a metric's table, a row for each condition."""
+    seeds = sorted({cell.seed for cell in results.cells if cell.block == block})
+    heads = ["condition", "before", "after", "change", "its t interval"]
+    rows = []
+    for condition in results.conditions(block):
+        if (after := results.of(block, condition, metric)) is None:
+            continue
+        gain = results.gain(block, condition, metric)
+        by_seed, sign = (gain or after).by_seed, "+" if gain else ""
+        values = results.values(block, condition, metric, before=True)
+        before = results.estimate(values, block, condition, metric)
+        row = [results.study.label(condition), f"{before.mean:.3f}" if before else ""]
+        row += [with_interval(after, ""), with_interval(gain), t_interval(gain)]
+        rows.append(
+            row + [f"{by_seed[seed]:{sign}.3f}" if seed in by_seed else "" for seed in seeds]
+        )
+    lines = [[*heads, *(f"seed {seed}" for seed in seeds)], *rows]
+    if not any(row[1] for row in rows):
+        lines = [[condition, *rest] for condition, _, *rest in lines]
+    return lines[0], lines[1:]
 
 
 def _questions(results: Results) -> Iterator[str]:
@@ -221,50 +247,57 @@ def _questions(results: Results) -> Iterator[str]:
         yield f"p is of the t interval, adjusted for these {len(predicted)} questions (Holm 1979)."
         yield from (DECISION[results.study.file.decision], "")
         names = ["question", "block", "metric", "predicted", *heads, "verdict"]
-        rows = [[*_question(item), item.question.predicted or "", *_numbers(item), item.verdict]
-                for item in predicted]  # fmt: skip
-        yield from table(names, rows, 3)
+        rows = [
+            [*_question(answer), answer.question.predicted or "", *_numbers(answer), answer.verdict]
+            for answer in predicted
+        ]
+        yield from (markdown_table(names, rows, 3), "")
     if others := answers(results, predicted=False):
         yield from ("## Differences for which nothing was predicted", "")
-        yield from (f"p is adjusted for these {len(others)} differences.", "")
-        rows = [[*_question(other), *_numbers(other)] for other in others]
-        yield from table(["difference of", "block", "metric", *heads], rows, 3)
+        count = sum(answer.difference is not None for answer in others)
+        yield f"p is adjusted for {counted(count, 'difference')}."
+        if any(answer.verdict.endswith("the metric differs") for answer in others):
+            yield STANDARD
+        rows = [[*_question(answer), *_numbers(answer)] for answer in others]
+        names = ["difference of", "block", "metric", *heads]
+        yield from ("", markdown_table(names, rows, 3), "")
 
 
 def _question(answer: Answer) -> list[str]:
-    question = answer.question
-    return [title_of(question), answer.block or "-", question.metric]
+    return [answer.title, answer.block or "-", answer.question.metric]
 
 
 def title_of(question: Question) -> str:
-    """Return what tables call a question."""
+    """Return the name of a question in tables."""
     gains = " (gains)" if question.of == "gain" else ""
     pair = f"{question.condition} - {question.against or 'its start'}{gains}"
     return f"{question.name}: {pair}" if question.name else pair
 
 
 def _numbers(answer: Answer) -> list[str]:
-    result = answer.difference
-    return [with_interval(result), t_interval(result), p_value(result.p), p_value(answer.p_holm)]
+    if (difference := answer.difference) is None:
+        return [answer.verdict, "", "-", "-"]
+    numbers = [with_interval(difference), t_interval(difference)]
+    return [*numbers, p_value(difference.p), p_value(answer.p_holm)]
 
 
 def _controls(results: Results) -> Iterator[str]:
     rows = [
         [
-            result.control.name or results.study.label(result.control.condition),
-            result.block or "-",
-            f"{result.control.rises}: {with_interval(result.rose)}",
-            f"{result.control.falls}: {with_interval(result.fell)}",
-            result.outcome,
+            results.study.label(each.control.condition),
+            each.block or "-",
+            f"{each.control.rises}: {with_interval(each.rose)}",
+            f"{each.control.falls}: {with_interval(each.fell)}",
+            each.outcome,
         ]
-        for result in control_results(results)
+        for each in control_results(results)
     ]
     if rows:
         yield from ("## Controls", "")
         yield "A control fires where one metric rose over the start while the other fell, each"
         yield from ("beyond its interval.", "")
         heads = ["control", "block", "should rise together", "with a fall", "outcome"]
-        yield from table(heads, rows, 2)
+        yield from (markdown_table(heads, rows, 2), "")
 
 
 def _runs(results: Results) -> Iterator[str]:
@@ -272,36 +305,32 @@ def _runs(results: Results) -> Iterator[str]:
         dict.fromkeys(name for cell in results.cells.values() for name in cell.get("values") or {})
     )
     rows = []
-    for (block, condition), cells in _by_condition(results).items():
-        name = results.study.label(condition)
-        numbers = [[(cell.get("values") or {}).get(key) for cell in cells] for key in names]
+    pairs = dict.fromkeys((cell.block, cell.condition) for cell in results.cells)
+    for block, condition in pairs:
+        cells = results.of_condition(block, condition).values()
+        label = results.study.label(condition)
+        numbers = (_mean((cell.get("values") or {}).get(key) for cell in cells) for key in names)
         rows.append(
             [
-                f"{block}: {name}" if block else name,
+                f"{block}: {label}" if block else label,
                 str(len(cells)),
                 ", ".join(dict.fromkeys(str(cell.get("steps") or "-") for cell in cells)),
-                duration(_mean([cell.get("training_seconds") for cell in cells])),
-                *("" if (mean := _mean(each)) is None else number(mean) for each in numbers),
+                duration(_mean(cell.get("training_seconds") for cell in cells)),
+                *("" if mean is None else number(mean) for mean in numbers),
             ]
         )
     yield from ("## Runs", "")
-    yield from table(["condition", "seeds", "steps", "training, mean", *names], rows)
+    heads = ["condition", "seeds", "steps", "training, mean", *names]
+    yield from (markdown_table(heads, rows, 1), "")
     commits = sorted({cell["commit"] for cell in results.cells.values() if cell.get("commit")})
     packages = ", ".join(f"{name} {version}" for name, version in results.packages.items())
     yield f"Commits that the runs ran at: {'; '.join(commits) or 'not recorded'}."
     yield from (f"Packages: {packages or 'not recorded'}.", "")
 
 
-def _by_condition(results: Results) -> dict[tuple[str, str], list[Mapping[str, Any]]]:
-    result: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
-    for cell, content in results.cells.items():
-        result.setdefault((cell.block, cell.condition), []).append(content)
-    return result
-
-
-def _mean(values: Sequence[Any]) -> float | None:
-    known = [float(value) for value in values if value is not None]
-    return fmean(known) if known else None
+def _mean(values: Iterable[Any]) -> float | None:
+    numbers = [float(value) for value in values if value is not None]
+    return fmean(numbers) if numbers else None
 
 
 def _plan(results: Results) -> Iterator[str]:
@@ -309,13 +338,12 @@ def _plan(results: Results) -> Iterator[str]:
     if file.plan is None:
         return
     yield from ("## Plan", "")
-    changes = plan_changes(results.plan, plan_text(results.study))
-    if changes is None or results.plan is None:
+    if not results.plan:
         yield f"[{file.plan}]({file.plan}). Its text was not recorded when these runs began."
     else:
         head = f"[{file.plan}]({file.plan}), sha256 {results.plan['sha256'][:16]}"
         yield f"{head}, recorded at the first run, {results.plan['recorded']}."
-        if changes:
+        if changes := plan_changes(results.plan, plan_text(results.study)):
             yield f"**Changed since in {len(changes)} lines:**"
             yield from ("", "```diff", *changes, "```")
         else:

@@ -11,65 +11,79 @@ from hf_rlhf.rewards import TOTAL
 from hf_rlhf.steps import digest
 from hf_rlhf.storage import RECORD_NAME, atomic_write_text
 from hf_rlhf_studies.estimates import Estimate, Values, estimate, paired
-from hf_rlhf_studies.folder import StudyFolder
-from hf_rlhf_studies.runs import Runs, record_of
+from hf_rlhf_studies.folder import StudyFolder, record_of
+from hf_rlhf_studies.runs import Runs
 from hf_rlhf_studies.study import Cell, Study
 
 ROWS_NAME = "rows.json"
 SCHEMA = 1
 DECIMALS = 6
-"""Of the kept values. Tables are made of those, so that anybody gets the same."""
+"""Of the values in `rows.json`. Tables are made of those, so that anybody gets the same."""
 CURVES = ("rewards/total/mean", "rewards/reward/mean", "reward", "objective/scores", "loss")
+_NOT_IN_STANDARD = ("weight", "on_none", "clip", "threshold", "label")
 
 
 class Results:
-    """The kept cells of a study, by block, condition and seed."""
+    """The measured cells of a study, by block, condition and seed."""
 
     def __init__(self, study: Study, content: Mapping[str, Any]) -> None:
         self.study = study
         self.plan: Mapping[str, str] | None = content.get("plan")
         self.packages: Mapping[str, Any] = content.get("packages") or {}
-        stored = content["cells"]
-        self.cells = {cell: stored[cell.folder] for cell in study.cells() if cell.folder in stored}
+        cells = content["cells"]
+        self.cells = {cell: cells[cell.folder] for cell in study.cells() if cell.folder in cells}
+        self.missing = [cell for cell in study.cells() if cell.folder not in cells]
         self._estimates: dict[tuple[str, ...], Estimate | None] = {}
-        self.missing = [cell for cell in study.cells() if cell.folder not in stored]
 
-    def seeds(self, block: str, *conditions: str) -> list[int]:
-        """Return the seeds for which all of these conditions are measured."""
-        each = [
-            {cell.seed for cell in self.cells if (cell.block, cell.condition) == (block, name)}
-            for name in conditions
-        ]
-        return sorted(set.intersection(*each)) if each else []
+    def of_condition(self, block: str, condition: str) -> dict[int, Mapping[str, Any]]:
+        """Return the cells of a condition by seed."""
+        wanted = (block, condition)
+        return {
+            cell.seed: content
+            for cell, content in self.cells.items()
+            if (cell.block, cell.condition) == wanted
+        }
+
+    def conditions(self, block: str) -> list[str]:
+        """Return the conditions of which a block has a cell."""
+        return list(dict.fromkeys(cell.condition for cell in self.cells if cell.block == block))
 
     def metrics(self, block: str) -> list[str]:
         """Return the metrics to show, or all that some cell of a block measured."""
-        cells = [content for cell, content in self.cells.items() if cell.block == block]
-        known = list(dict.fromkeys(name for content in cells for name in content["rows"]))
+        cells = (content for cell, content in self.cells.items() if cell.block == block)
+        measured = list(dict.fromkeys(name for content in cells for name in content["rows"]))
         chosen = self.study.file.metrics
-        return [name for name in chosen if name in known] if chosen else known
+        return [name for name in chosen if name in measured] if chosen else measured
 
     def values(self, block: str, condition: str, metric: str, *, before: bool = False) -> Values:
         """Return a metric's rows by seed, after training or before it."""
         section = "before" if before else "rows"
-        result = {}
-        for seed in self.seeds(block, condition):
-            rows = self.cells[Cell(block, condition, seed)].get(section) or {}
-            if any(value is not None for value in rows.get(metric, ())):
-                result[seed] = rows[metric]
-        return result
+        rows = {
+            seed: (content.get(section) or {}).get(metric) or ()
+            for seed, content in self.of_condition(block, condition).items()
+        }
+        return {seed: row for seed, row in rows.items() if any(v is not None for v in row)}
+
+    def gains(self, block: str, condition: str, metric: str) -> Values:
+        """Return by how much each row rose over the condition's start, or over its own before."""
+        after = self.values(block, condition, metric)
+        start = self.study.file.conditions[condition].start
+        if before := self.values(block, condition, metric, before=True):
+            return paired(after, before)
+        return paired(after, self.values(block, start, metric)) if start else {}
 
     def estimate(self, values: Values, block: str, condition: str, metric: str) -> Estimate | None:
         """Return the estimate of values that belong to the rows of a condition."""
         group = metric.partition("/")[0]
+        cells = self.of_condition(block, condition)
         clusters: dict[int, Sequence[str]] = {}
         for seed in values:
-            stored = self.cells[Cell(block, condition, seed)].get("clusters") or {}
-            clusters[seed] = stored.get(group) or stored.get("") or ()
+            groups = cells[seed].get("clusters") or {}
+            clusters[seed] = groups.get(group) or groups.get("", ())
         file = self.study.file
         return estimate(
             values,
-            clusters if clusters and all(clusters.values()) else None,
+            clusters if all(clusters.values()) else None,
             shared=file.held_out_rows == "shared",
             draw_seeds=file.resample == "seeds_and_rows",
         )
@@ -82,54 +96,39 @@ class Results:
             self._estimates[key] = self.estimate(values, block, condition, metric)
         return self._estimates[key]
 
-    def difference(self, block: str, condition: str, other: str, metric: str) -> Estimate | None:
-        """Return one condition minus another, paired by seed and row."""
-        pairs = paired(self.values(block, condition, metric), self.values(block, other, metric))
-        return self.estimate(pairs, block, condition, metric)
-
-    def gains(self, block: str, condition: str, metric: str) -> Values:
-        """Return by how much each row rose over the condition's start, or over its own before."""
-        after = self.values(block, condition, metric)
-        start = self.study.file.conditions[condition].start
-        if before := self.values(block, condition, metric, before=True):
-            return paired(after, before)
-        return paired(after, self.values(block, start, metric)) if start else {}
-
     def gain(self, block: str, condition: str, metric: str) -> Estimate | None:
         """Return the mean of `gains`; None where there is nothing to compare with."""
         key = ("gain", block, condition, metric)
         if key not in self._estimates:
             gains = self.gains(block, condition, metric)
-            estimate_of_gain = self.estimate(gains, block, condition, metric) if gains else None
-            self._estimates[key] = estimate_of_gain
+            self._estimates[key] = self.estimate(gains, block, condition, metric)
         return self._estimates[key]
 
-    def difference_of_gains(
-        self, block: str, condition: str, other: str, metric: str
+    def difference(
+        self, block: str, condition: str, other: str, metric: str, *, of_gains: bool = False
     ) -> Estimate | None:
-        """Return how much more one condition gained over its start than another over its own."""
-        pairs = paired(self.gains(block, condition, metric), self.gains(block, other, metric))
+        """Return one condition minus another, or its gain minus the other's, paired by row."""
+        values = self.gains if of_gains else self.values
+        pairs = paired(values(block, condition, metric), values(block, other, metric))
         return self.estimate(pairs, block, condition, metric)
 
     def spread(self, block: str, conditions: Sequence[str], metric: str) -> float:
-        """Return the largest distance between two seeds of any of these conditions."""
+        """Return the largest difference between two seeds of any of these conditions."""
         estimates = [self.of(block, name, metric) for name in conditions]
         return max((each.spread for each in estimates if each is not None), default=0.0)
 
     def incomparable(self, block: str, condition: str, other: str, metric: str) -> str:
-        """Say why a metric of two conditions is not one measurement, or nothing if it is."""
-        stored = [
-            [c for cell, c in self.cells.items() if (cell.block, cell.condition) == (block, name)]
-            for name in (condition, other)
-        ]
-        for key, why in (
-            ("rows_digest", "measured on other rows"),
-            ("evaluation", "evaluated with other settings"),
-        ):
-            if not all(stored) or stored[0][0].get(key) != stored[1][0].get(key):
-                return why
-        standards = [(cells[0].get("standards") or {}).get(metric) for cells in stored]
-        return "another standard" if standards[0] != standards[1] else ""
+        """Say why a metric of two conditions is not one measurement; empty if it is."""
+        cells = [list(self.of_condition(block, name).values()) for name in (condition, other)]
+        if not all(cells):
+            return ""  # nothing is compared
+        first, second = (of_seeds[0] for of_seeds in cells)
+        if first.get("rows_digest") != second.get("rows_digest"):
+            return "measured on other rows"
+        if first.get("evaluation") != second.get("evaluation"):
+            return "evaluated with other settings"
+        standards = [(cell.get("standards") or {}).get(metric) for cell in (first, second)]
+        return "the metric differs" if standards[0] != standards[1] else ""
 
 
 def read_rows(study: Study, folder: Path) -> Results:
@@ -151,26 +150,22 @@ def collect(folder: StudyFolder) -> Results:
 
     A cell whose run folder was deleted is missing: its run is to be done again.
     """
-    runs = folder.runs
-    done = {
-        status.task.step
-        for status in folder.statuses(runs.tasks(runs.study.cells()))
-        if status.state in ("done", "stale")
-    }
+    runs, study = folder.runs, folder.runs.study
+    statuses = folder.statuses(runs.tasks())
+    done = {status.task.step for status in statuses if status.state in ("done", "stale")}
+    ending = "" if study.file.measure is None else "/measured"
     cells = {}
-    for cell in runs.study.cells():
-        measured = runs.study.file.measure is not None
-        trained = runs.study.file.conditions[cell.condition].trained
-        if trained and not (runs.folder(cell) / RECORD_NAME).exists():
+    for cell in study.cells():
+        trained = runs.condition(cell).trained
+        if f"{cell.folder}{ending}" not in done or (
+            trained and not (runs.folder(cell) / RECORD_NAME).exists()
+        ):
             continue
-        if (f"{cell.folder}/measured" if measured else cell.folder) in done:
-            content = collected_cell(runs, cell)
-            if content is not None:
-                content["seconds"] = (folder.state.get("seconds") or {}).get(cell.folder)
-                cells[cell.folder] = content
+        if (content := _cell_content(runs, cell)) is not None:
+            cells[cell.folder] = content
     content = {"plan": folder.state.get("plan"), "packages": _packages(cells), "cells": cells}
     write_rows(content, folder.out)
-    return Results(runs.study, content)
+    return Results(study, content)
 
 
 def write_rows(content: Mapping[str, Any], folder: Path) -> None:
@@ -186,25 +181,25 @@ def write_rows(content: Mapping[str, Any], folder: Path) -> None:
     )
 
 
-def collected_cell(runs: Runs, cell: Cell) -> dict[str, Any] | None:
+def _cell_content(runs: Runs, cell: Cell) -> dict[str, Any] | None:
     """Return what is kept of one cell; None of a run that measured nothing."""
-    content: dict[str, Any] = {"rows": {}}
-    if runs.study.file.conditions[cell.condition].trained:
+    training: dict[str, Any] = {}
+    if runs.condition(cell).trained:
         record = record_of(runs.folder(cell))
-        content = {**_training(record), "rows": {}}
+        training = _training(record)
         if runs.study.file.measure is None:
             held_out = _held_out(runs, cell, record)
-            return None if held_out is None else {**content, **held_out}
+            return held_out and {**training, **held_out}
     path = runs.beside(cell, ".measured.json")
     try:
         measured = json.loads(path.read_text(encoding="utf-8"))
-        rows = {name: rounded(values) for name, values in measured.pop("rows").items()}
-    except (OSError, ValueError, KeyError, AttributeError) as error:
+        rows = {name: rounded(values) for name, values in measured["rows"].items()}
+        return {**training, **measured, "rows": rows}
+    except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
         raise RunFolderError(
             f"{path} is not what a measurement writes ({error!r}): an object with `rows`, metric "
-            "-> a list of numbers. Mend the study's `measure` commands and delete that file."
+            "-> a list of numbers. Correct the study's `measure` commands and delete that file."
         ) from error
-    return {**content, **measured, "rows": rows}
 
 
 def rounded(values: Sequence[float | None]) -> list[float | int | None]:
@@ -233,40 +228,29 @@ def _held_out(runs: Runs, cell: Cell, record: Mapping[str, Any]) -> dict[str, An
     if not section.get("after"):
         return None
     folder = runs.folder(cell) / "evaluation"
-    result: dict[str, dict[str, Any]] = {"before": {}, "after": {}}
-    digests = []
-    for stage, rows in result.items():
+    rows: dict[str, dict[str, Any]] = {"before": {}, "after": {}}
+    digests = set()
+    for stage, columns in rows.items():
         # Of what the rewards score, and of what the trainer measures itself.
         for path in (folder / f"{stage}.json", folder / f"{stage}_held_out.json"):
             if path.exists():
                 evaluation = Evaluation.load(path)
-                digests.append(evaluation.digest)
-                rows.update(_by_prompt(evaluation))
-    if lost := section["after"].keys() - result["after"].keys():
+                digests.add(evaluation.digest)
+                for name in evaluation.metrics():
+                    columns[name] = rounded(evaluation.column(name))
+    if lost := section["after"].keys() - rows["after"].keys():
         raise RunFolderError(
             f"{folder} lacks what its run measured ({', '.join(sorted(lost))}). Put it back, or "
             f"delete {runs.folder(cell)}: the same command then runs it again."
         )
     values = runs.run_file(cell).values
     return {
-        "rows": result["after"],
-        "before": result["before"],
-        "rows_digest": digest(sorted({name for name in digests if name})),
+        "rows": rows["after"],
+        "before": rows["before"],
+        "rows_digest": digest(sorted(filter(None, digests))),
         "evaluation": digest(values.get("evaluation")),
-        "standards": {name: digest(standard(values, name)) for name in result["after"]},
+        "standards": {name: digest(standard(values, name)) for name in rows["after"]},
     }
-
-
-def _by_prompt(evaluation: Evaluation) -> dict[str, Any]:
-    """Return each metric's values, the completions of one prompt averaged."""
-    size = evaluation.completions_per_prompt
-    result = {}
-    for name in evaluation.metrics():
-        column = [row[name] for row in evaluation.rows]
-        groups = (column[at : at + size] for at in range(0, len(column), size))
-        known = [[value for value in group if value is not None] for group in groups]
-        result[name] = rounded([sum(group) / len(group) if group else None for group in known])
-    return result
 
 
 def standard(values: Mapping[str, Any], metric: str) -> Any:
@@ -281,10 +265,9 @@ def standard(values: Mapping[str, Any], metric: str) -> Any:
         return parts, judges
     for part in parts:
         if (part.get("label") or str(part.get("name")).rpartition("/")[2]) == metric:
-            beside = ("weight", "on_none", "clip", "threshold", "label")
-            own = {key: value for key, value in part.items() if key not in beside}
+            settings = {key: value for key, value in part.items() if key not in _NOT_IN_STANDARD}
             judge = part.get("judge")
-            return own, judges.get(judge) if judge else judges
+            return settings, judges.get(judge) if judge else judges
     return None  # lengths and the like, which no setting changes
 
 

@@ -7,21 +7,24 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from hf_rlhf import ConfigError, Problem
 from hf_rlhf.config import RunFile, choose_run_file, value_of
 from hf_rlhf.steps import differences, file_digest
-from hf_rlhf.storage import atomic_write_text, load_record, redact_secrets
-from hf_rlhf_studies.study import PLACEHOLDER, Cell, Study
+from hf_rlhf.storage import atomic_write_text, redact_secrets
+from hf_rlhf_studies.study import PLACEHOLDER, Cell, Condition, Study
 
 REFERENCE = re.compile(r"\{(weights|folder|prepared):(\{\w+\}|[\w.=+-]+)\}")
 """A placeholder that names a condition or preparation; the name may be a placeholder itself."""
-Names = Mapping[str, str]
-NONE: Names = {}
 NOT_COMPARED = ("publish", "card", "output_dir", "seed")
 """Keys of a run file that change nothing of what is trained and measured."""
+Commands = Sequence[Sequence[str]]
+Paths = Mapping[str, Path]
+"""By placeholder, beside those of every cell."""
+NO_PATHS: Paths = {}
 
 
 @dataclass(frozen=True)
@@ -31,7 +34,8 @@ class Task:
     step: str
     kind: str
     """`run`, `measure` or `prepare`."""
-    cell: Cell | None
+    cell: Cell
+    """Of a preparation, one of those that read it."""
     log: Path
     after: tuple[str, ...]
     inputs: Callable[[], Mapping[str, Any]]
@@ -49,12 +53,14 @@ class Runs:
     launch: Sequence[str] = (sys.executable,)
     base: RunFile = None  # type: ignore[assignment]
     """What all conditions change; None: what the study file names."""
-    absent_starts: bool = True
-    """Whether a run file may begin with weights that are still to be made."""
 
     def __post_init__(self) -> None:
         self.out = self.out.resolve()
         self.base = shared_by_all(self.base or base_run_file(self.study))
+
+    def condition(self, cell: Cell) -> Condition:
+        """Return the condition of a cell."""
+        return self.study.file.conditions[cell.condition]
 
     def folder(self, cell: Cell) -> Path:
         """Return the run folder of a cell."""
@@ -66,120 +72,130 @@ class Runs:
         return folder.with_name(f"{folder.name}{ending}")
 
     def start(self, cell: Cell) -> str | None:
-        """Return the model that a cell begins with; None: what its run file names."""
-        start = self.study.file.conditions[cell.condition].start
+        """Return the model that a cell begins with; None: the one that its run file names."""
+        start = self.condition(cell).start
         if start in self.study.file.conditions:
-            return str(self.weights(replace(cell, condition=start)))
+            return self.weights(replace(cell, condition=start))
         return None if start is None else str(self.fill(start, cell))
 
     def weights(self, cell: Cell) -> str:
         """Return the model that a cell ends with."""
-        if self.study.file.conditions[cell.condition].trained:
+        if self.condition(cell).trained:
             return str(self.folder(cell) / "merged")
         return str(self.start(cell))
 
-    def run_file(self, cell: Cell) -> RunFile:
+    def run_file(self, cell: Cell, *, skip_missing: bool = False) -> RunFile:
         """Return the run file of a cell.
 
+        With `skip_missing`, weights and settings that another task has yet to write are left out.
         Raises ConfigError when a setting cannot be applied or its settings file cannot be read.
         """
-        condition = self.study.file.conditions[cell.condition]
+        condition = self.condition(cell)
         settings = {**self.study.file.settings, **condition.settings}
         if condition.settings_file is not None:
             path = Path(self.fill(condition.settings_file, cell))
-            settings |= _read_settings(path) if self.absent_starts or path.exists() else {}
+            if path.exists() or not skip_missing:
+                settings |= _read_settings(path)
         base, start = self.base, self.start(cell)
-        if start is not None and (self.absent_starts or _is_there(start)):
+        missing = start is not None and Path(start).is_absolute() and not Path(start).exists()
+        if start is not None and not (missing and skip_missing):
             settings["model_name_or_path"] = start
-            # It is of the run file's own model.
-            own_values = {
-                key: value for key, value in base.values.items() if key != "model_revision"
-            }
-            base = replace(base, values=own_values)
-        # A component that is replaced whole comes before settings within it.
-        ordered = sorted(settings.items(), key=lambda item: item[0].count("."))
+            # The revision is of the run file's own model.
+            values = {k: v for k, v in base.values.items() if k != "model_revision"}
+            base = replace(base, values=values)
+        # A component comes before settings within it.
+        ordered = sorted(settings.items(), key=lambda pair: pair[0].count("."))
         if condition.placeholders:
             ordered = [(key, self.fill(value, cell, typed=True)) for key, value in ordered]
-        options = [f"--{key}={written(value)}" for key, value in ordered]
-        options += [f"--seed={cell.seed}", f"--output_dir={self.folder(cell)}"]
-        file = base.override(options)
+        options = [f"--{key}={as_option(value)}" for key, value in ordered]
+        file = base.override([*options, f"--seed={cell.seed}", f"--output_dir={self.folder(cell)}"])
         if problems := file.problems[len(base.problems) :]:
-            result = [
-                replace(problem, where=f"{cell.folder}: {problem.where}") for problem in problems
-            ]
-            raise ConfigError(result)
+            raise ConfigError([replace(p, where=f"{cell.folder}: {p.where}") for p in problems])
         return file
 
     def run_command(self, cell: Cell) -> list[str]:
         """Return the command line of a cell's run."""
         return [*self.launch, "-m", "hf_rlhf.train", "--config", str(self.beside(cell, ".yaml"))]
 
-    def tasks(self, cells: Sequence[Cell]) -> list[Task]:
-        """Return the tasks of cells, each after those that it reads."""
-        known: dict[str, Task] = {}
+    def tasks(self, cells: Sequence[Cell] = ()) -> list[Task]:
+        """Return the tasks of some cells, or of all, each after those that it reads.
+
+        Raises ConfigError when a task reads what no task of the study writes.
+        """
+        by_step: dict[str, Task] = {}
         for cell in self.study.cells():
-            preparations = [self._preparation(name, cell) for name in self.study.file.prepare]
-            known |= {task.step: task for task in (*preparations, *self._cell_tasks(cell))}
-        result: dict[str, Task] = {}
+            preparations = (self._preparation(name, cell) for name in self.study.file.prepare)
+            by_step |= {task.step: task for task in (*preparations, *self._cell_tasks(cell))}
+        if problems := [
+            Problem(
+                str(self.study.source),
+                f"{task.step} reads {step}, which is not in the study.",
+                "Compare the `blocks` and `seeds` of the two conditions.",
+            )
+            for task in by_step.values()
+            for step in task.after
+            if step not in by_step
+        ]:
+            raise ConfigError(problems)
+        ordered: dict[str, Task] = {}
 
         def add(task: Task) -> None:
-            if task.step not in result:
+            if task.step not in ordered:
                 for step in task.after:
-                    add(known[step])
-                result[task.step] = task
+                    add(by_step[step])
+                ordered[task.step] = task
 
-        for cell in cells:
+        for cell in cells or self.study.cells():
             for task in self._cell_tasks(cell):
-                add(known[task.step])
-        return list(result.values())
+                add(task)
+        return list(ordered.values())
 
     def _cell_tasks(self, cell: Cell) -> Iterator[Task]:
-        condition = self.study.file.conditions[cell.condition]
+        condition = self.condition(cell)
         if condition.trained:
-            read = [condition.settings, condition.settings_file, self.study.file.settings]
+            settings = [condition.settings, condition.settings_file, self.study.file.settings]
             yield Task(
                 step=cell.folder,
                 kind="run",
                 cell=cell,
                 log=self.beside(cell, ".log"),
-                after=self._references(read, cell, condition.start),
+                after=self._steps_read(settings, cell, condition.start),
                 inputs=lambda: {"run": compared(self.run_file(cell).values)},
                 command=lambda: self._written_run(cell),
                 output=self.folder(cell),
             )
         if (commands := self.study.file.measure) is not None:
-            own = (cell.folder,) if condition.trained else ()
-            start = None if condition.trained else condition.start
+            model = None if condition.trained else condition.start
+            after = [cell.folder] if condition.trained else []
+            after += self._steps_read(commands, cell, model)
             out = self.beside(cell, ".measured.json")
             yield Task(
                 step=f"{cell.folder}/measured",
                 kind="measure",
                 cell=cell,
                 log=self.beside(cell, ".measured.log"),
-                after=tuple(dict.fromkeys((*own, *self._references(commands, cell, start)))),
-                inputs=lambda: self._command_inputs(commands, cell),
-                command=lambda: self._shell(commands, cell, {"out": str(out)}),
+                after=tuple(dict.fromkeys(after)),
+                inputs=partial(self._command_inputs, commands, cell),
+                command=lambda: self._shell(commands, cell, {"out": out}),
                 output=out,
             )
 
     def _preparation(self, name: str, cell: Cell) -> Task:
         preparation = self.study.file.prepare[name]
         folder = self.prepared(name, cell)
-        after = tuple(
-            self._preparation(item, cell).step
-            if item in self.study.file.prepare
-            else replace(cell, condition=item).folder
-            for item in preparation.after
-        )
+        after = [
+            self._preparation(step, cell).step
+            if step in self.study.file.prepare
+            else replace(cell, condition=step).folder
+            for step in preparation.after
+        ]
         return Task(
             step=folder.relative_to(self.out).as_posix(),
             kind="prepare",
-            cell=None,
+            cell=cell,
             log=folder.with_name(f"{folder.name}.log"),
-            after=tuple(
-                dict.fromkeys((*after, *self._references(preparation.commands, cell))),
-            ),
-            inputs=lambda: self._command_inputs(preparation.commands, cell),
+            after=tuple(dict.fromkeys([*after, *self._steps_read(preparation.commands, cell)])),
+            inputs=partial(self._command_inputs, preparation.commands, cell),
             command=lambda: self._fresh_shell(preparation.commands, cell, folder),
             output=folder,
         )
@@ -191,56 +207,55 @@ class Runs:
         parts += [] if per == "study" else [f"seed-{cell.seed}"]
         return self.out.joinpath("prepared", name, *parts)
 
-    def fill(self, value: Any, cell: Cell, *, typed: bool = False, more: Names = NONE) -> Any:
-        """Return a value with its placeholders filled in.
+    def fill(self, value: Any, cell: Cell, *, typed: bool = False, paths: Paths = NO_PATHS) -> Any:
+        """Return a value with its placeholders filled in, those for `paths` too.
 
         With `typed`, text that had any is read again: `{seed}000` is a number. Raises ConfigError
         for a placeholder that does not exist.
         """
+        fill = partial(self.fill, cell=cell, typed=typed, paths=paths)
         if isinstance(value, Mapping):
-            return {
-                key: self.fill(item, cell, typed=typed, more=more) for key, item in value.items()
-            }
+            return {key: fill(inner) for key, inner in value.items()}
         if isinstance(value, list):
-            return [self.fill(item, cell, typed=typed, more=more) for item in value]
+            return [fill(inner) for inner in value]
         if not isinstance(value, str) or not PLACEHOLDER.search(value):
             return value
-        if whole := PLACEHOLDER.fullmatch(value):
-            lookup = self._lookup(whole[1], cell, more)
-            return self.fill(lookup, cell, typed=typed, more=more) if lookup != value else lookup
-        text = PLACEHOLDER.sub(lambda item: str(self._lookup(item[1], cell, more)), value)
+        if alone := PLACEHOLDER.fullmatch(value):
+            lookup = self._lookup(alone[1], cell, paths)
+            return fill(lookup) if lookup != value else lookup
+        text = PLACEHOLDER.sub(lambda match: str(self._lookup(match[1], cell, paths)), value)
         if PLACEHOLDER.search(text):
-            return self.fill(text, cell, typed=typed, more=more)
+            return fill(text)
         return value_of(text) if typed else text
 
-    def _lookup(self, name: str, cell: Cell, more: Names) -> Any:
+    def _lookup(self, name: str, cell: Cell, paths: Paths) -> Any:
         kind, _, other = name.partition(":")
-        conditions = self.study.file.conditions
-        if kind in ("weights", "folder") and other in conditions:
-            of = replace(cell, condition=other)
-            return self.weights(of) if kind == "weights" else str(self.folder(of))
         if kind == "prepared" and other in self.study.file.prepare:
             return str(self.prepared(other, cell))
-        condition = conditions[cell.condition]
-        known: dict[str, Any] = {
+        if kind in ("weights", "folder") and (not other or other in self.study.file.conditions):
+            of = replace(cell, condition=other or cell.condition)
+            return self.weights(of) if kind == "weights" else str(self.folder(of))
+        if name == "start":
+            return self.start(cell)
+        values: dict[str, Any] = {
             "block": cell.block,
             "condition": cell.condition,
             "seed": cell.seed,
-            "here": str(self.study.source.parent.resolve()),
+            "here": self.study.source.parent.resolve(),
             "python": sys.executable,
-            **self.study.file.blocks[cell.block],
-            **condition.values,
-            **more,
+            **self._values(cell),
+            **paths,
         }
-        if name in ("weights", "folder", "start"):
-            return {"weights": self.weights, "folder": self.folder, "start": self.start}[name](cell)
-        if name not in known:
+        if name not in values:
             what = f"`{{{name}}}` is not a placeholder of {cell.condition}."
-            fix = f"There are {', '.join(known)}, weights, folder, start, and weights:CONDITION."
+            fix = f"Choose from {', '.join(values)}, weights, folder, start, weights:CONDITION."
             raise ConfigError([Problem(str(self.study.source), what, fix)])
-        return known[name]
+        return str(values[name]) if isinstance(values[name], Path) else values[name]
 
-    def _references(self, values: Any, cell: Cell, start: str | None = None) -> tuple[str, ...]:
+    def _values(self, cell: Cell) -> dict[str, Any]:
+        return {**self.study.file.blocks[cell.block], **self.condition(cell).values}
+
+    def _steps_read(self, values: Any, cell: Cell, start: str | None = None) -> tuple[str, ...]:
         """Return the steps that a start and the placeholders within values name."""
         conditions = self.study.file.conditions
         names = [start] if start in conditions else []
@@ -253,42 +268,35 @@ class Runs:
                 names.append(name)
         for name in names:
             other = replace(cell, condition=name)
-            if conditions[name].trained:
-                steps += [other.folder] if other != cell else []
-            else:
-                steps += self._references([], other, conditions[name].start)
+            if not conditions[name].trained:
+                steps += self._steps_read([], other, conditions[name].start)
+            elif other != cell:
+                steps.append(other.folder)
         return tuple(dict.fromkeys(steps))
 
     def _written_run(self, cell: Cell) -> list[str]:
         atomic_write_text(self.beside(cell, ".yaml"), self.run_file(cell).to_yaml())
         return self.run_command(cell)
 
-    def _command_inputs(self, commands: Sequence[Sequence[str]], cell: Cell) -> dict[str, Any]:
+    def _command_inputs(self, commands: Commands, cell: Cell) -> dict[str, Any]:
         """Return what decides the result of commands: their words, and scripts by digest."""
-        words = [word for command in commands for word in command]
         here = self.study.source.parent
-        scripts = [word.removeprefix("{here}/") for word in words if word.startswith("{here}/")]
+        words = (word for command in commands for word in command if word.startswith("{here}/"))
         # Each by its own path, which may lead out of the study's folder.
-        result = {name: file_digest(here / name) for name in scripts if (here / name).is_file()}
-        values = {
-            **self.study.file.blocks[cell.block],
-            **self.study.file.conditions[cell.condition].values,
-        }
-        return {"commands": commands, "values": values, "scripts": result}
+        paths = [word.removeprefix("{here}/") for word in words]
+        scripts = {path: file_digest(here / path) for path in paths if (here / path).is_file()}
+        return {"commands": commands, "values": self._values(cell), "scripts": scripts}
 
-    def _fresh_shell(
-        self, commands: Sequence[Sequence[str]], cell: Cell, folder: Path
-    ) -> list[str]:
+    def _fresh_shell(self, commands: Commands, cell: Cell, folder: Path) -> list[str]:
         """Return the command line of a preparation, in an empty folder."""
-        if folder.exists():
-            shutil.rmtree(folder)  # of an attempt that failed
+        shutil.rmtree(folder, ignore_errors=True)  # of an attempt that failed
         folder.mkdir(parents=True)
-        return self._shell(commands, cell, {"prepared": str(folder)})
+        return self._shell(commands, cell, {"prepared": folder})
 
-    def _shell(self, commands: Sequence[Sequence[str]], cell: Cell, more: Names) -> list[str]:
+    def _shell(self, commands: Commands, cell: Cell, paths: Paths) -> list[str]:
         """Return one command line that runs commands in turn, up to the first that fails."""
         lines = [
-            shlex.join(str(self.fill(word, cell, more=more)) for word in command)
+            shlex.join(str(self.fill(word, cell, paths=paths)) for word in command)
             for command in commands
         ]
         return ["sh", "-ec", "\n".join(lines)]
@@ -321,18 +329,18 @@ def shared_by_all(file: RunFile) -> RunFile:
 
 
 def compared(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a run file's content without what changes no result."""
+    """Return a run file's content without the keys that change no result."""
     return {key: value for key, value in values.items() if key not in NOT_COMPARED}
 
 
-def written(value: Any) -> str:
-    """Return a value as the command line writes it: `overrides.value_of` reads it back."""
+def as_option(value: Any) -> str:
+    """Return a value as the command line writes it: `value_of` reads it back."""
     if isinstance(value, str):
         try:
-            same = value_of(value) == value
+            if value_of(value) == value:
+                return value
         except ValueError:
-            same = False
-        return value if same else json.dumps(value)
+            pass
     # JSON is YAML, and every number of it is a number here.
     return json.dumps(value)
 
@@ -341,16 +349,6 @@ def _read_settings(path: Path) -> dict[str, Any]:
     try:
         return dict(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError) as error:
-        fix = "It is written by the commands of a preparation: see its log."
+        fix = "The commands of a preparation write it: see its log."
         problem = Problem(str(path), f"is not a JSON object of settings ({error}).", fix)
         raise ConfigError([problem]) from error
-
-
-def _is_there(model: str) -> bool:
-    """Return whether a model can be looked at now: it is no folder that is still to be made."""
-    return not Path(model).is_absolute() or Path(model).exists()
-
-
-def record_of(folder: Path) -> dict[str, Any]:
-    """Return the record of a run as JSON has it. Raises RunFolderError as `load_record` does."""
-    return load_record(folder).to_json()

@@ -1,14 +1,14 @@
 """A study file: conditions, seeds, measurements, questions. Read and checked as a whole."""
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
-from hf_rlhf.config import RunFile
+from hf_rlhf.config import InvalidValue, RunFile, validate
 from hf_rlhf.errors import ConfigError, Problem, suggest
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.=+-]*")
@@ -16,20 +16,17 @@ PLACEHOLDER = re.compile(r"\{([A-Za-z_][\w.:/+=-]*)\}")
 """`{seed}`, `{weights:sft3}`: the innermost ones, so that one may stand within another."""
 
 
-Locate = Callable[[Sequence[str | int]], str]
-"""Tells where a key was written."""
-
-
-class _Part(BaseModel):
+class _Section(BaseModel):
     model_config = ConfigDict(extra="forbid", populate_by_name=True)
 
 
-class Condition(_Part):
+class Condition(_Section):
     """One way of training, or of preparing a model; its runs differ by their seed alone."""
 
     label: str = ""
     like: str | None = None
-    """A condition whose keys this one has, but for its own; its `settings` are added to."""
+    """A condition whose keys this one has, unless it sets them; `settings` and `values` are added
+    to that one's."""
     start: str | None = Field(None, alias="from")
     """The condition whose weights it begins with, or a model. None: what the settings name."""
     settings: dict[str, Any] = {}
@@ -46,7 +43,7 @@ class Condition(_Part):
     """False: `from` is measured as it is."""
 
 
-class Preparation(_Part):
+class Preparation(_Section):
     """Commands that make what runs read: once, for each seed, or for each block and seed."""
 
     per: Literal["study", "seed", "block"] = "seed"
@@ -55,7 +52,7 @@ class Preparation(_Part):
     commands: list[list[str]]
 
 
-class Question(_Part):
+class Question(_Section):
     """Two conditions to compare by one metric, or one with its start."""
 
     name: str = ""
@@ -66,22 +63,19 @@ class Question(_Part):
     predicted: Literal["higher", "lower"] | None = None
     of: Literal["value", "gain"] = "value"
     """`gain`: what each gained over its own start is compared."""
-    blocks: list[str] | None = None
 
 
-class Control(_Part):
+class Control(_Section):
     """A planted failure: one metric should rise over the start while another falls, or not."""
 
-    name: str = ""
     condition: str
     rises: str
     """A metric; with a minus in front, its negative."""
     falls: str
     expected: bool = True
-    blocks: list[str] | None = None
 
 
-class StudyFile(_Part):
+class StudyFile(_Section):
     """The content of a study file."""
 
     schema_: Literal[1] = Field(1, alias="schema")
@@ -106,7 +100,7 @@ class StudyFile(_Part):
     metrics: list[str] = []
     """For the tables; all if empty."""
     reference: str | None = None
-    """The condition that every other is compared with in the tables; None: each one's start."""
+    """A condition that every other is compared with, by each of the metrics."""
     questions: list[Question] = []
     controls: list[Control] = []
 
@@ -121,61 +115,59 @@ class Cell:
 
     @property
     def folder(self) -> str:
-        """Where its run lies, relative to the study's output folder."""
+        """The folder of its run, relative to the study's output folder."""
         return "/".join([*filter(None, (self.block, self.condition)), f"seed-{self.seed}"])
 
 
 @dataclass(frozen=True)
 class Study:
-    """A checked study file, and where it lies."""
+    """A checked study file, and its path."""
 
     file: StudyFile
     source: Path
 
     @classmethod
     def read(cls, path: Path) -> "Study":
-        """Read a study file. Raises ConfigError with all that is wrong with it."""
-        document = RunFile.read(path)
-        return cls.parse(document.values, path, document.where, document.problems)
+        """Read a study file. Raises ConfigError with every problem in it."""
+        return cls.parse(RunFile.read(path), path)
 
     @classmethod
-    def parse(
-        cls,
-        values: Mapping[str, Any],
-        source: Path,
-        where: Locate | None = None,
-        problems: Sequence[Problem] = (),
-    ) -> "Study":
-        """Check a study's content; `where` locates a key. Raises ConfigError."""
-        locate = where or (lambda path: ".".join(map(str, path)))
+    def parse(cls, document: RunFile, source: Path) -> "Study":
+        """Check the content of a study file. Raises ConfigError with every problem in it."""
+        problems = list(document.problems)
         try:
-            file = StudyFile.model_validate(dict(values))
-        except ValidationError as error:
-            result = [_problem(item, locate) for item in error.errors(include_url=False)]
-            raise ConfigError([*problems, *result]) from None
-        result = list(_problems(file, locate))
-        if problems or result:
-            raise ConfigError([*problems, *result])
+            file: StudyFile = validate(document.values, StudyFile)
+        except InvalidValue as error:
+            problems += [Problem(document.where(path), text) for path, text in error.errors]
+            raise ConfigError(problems) from None
+        if problems := [*problems, *_problems(file, document)]:
+            raise ConfigError(problems)
         conditions = {name: _inherited(file, name) for name in file.conditions}
         return cls(file.model_copy(update={"conditions": conditions}), source)
 
     def cells(self, seeds: Sequence[int] = ()) -> list[Cell]:
-        """Return all cells, seed by seed: a study that is stopped has compared something."""
-        known = {*self.file.seeds}.union(*(c.seeds or () for c in self.file.conditions.values()))
-        ordered = [*self.file.seeds, *sorted(known - {*self.file.seeds})]
+        """Return all cells, seed by seed: a study that is stopped early can still compare."""
+        file = self.file
+        every_seed = {*file.seeds}.union(*(c.seeds or () for c in file.conditions.values()))
+        ordered = [*file.seeds, *sorted(every_seed - {*file.seeds})]
         return [
             Cell(block, name, seed)
             for seed in ordered
             if not seeds or seed in seeds
-            for block in self.file.blocks
-            for name, condition in self.file.conditions.items()
-            if seed in (condition.seeds or self.file.seeds)
-            and block in (condition.blocks or self.file.blocks)
+            for block in file.blocks
+            for name, condition in file.conditions.items()
+            if seed in (condition.seeds or file.seeds)
+            and block in (condition.blocks or file.blocks)
         ]
 
     def label(self, condition: str) -> str:
-        """Return what tables call a condition."""
+        """Return the name of a condition in tables."""
         return self.file.conditions[condition].label or condition
+
+    def title(self, cell: Cell) -> str:
+        """Return the name of a cell's condition in messages, with its block."""
+        label = self.label(cell.condition)
+        return f"{cell.block}, {label}" if cell.block else label
 
 
 def _inherited(file: StudyFile, name: str) -> Condition:
@@ -183,87 +175,60 @@ def _inherited(file: StudyFile, name: str) -> Condition:
     if condition.like is None:
         return condition
     parent = _inherited(file, condition.like)
-    own = {key: getattr(condition, key) for key in condition.model_fields_set}
-    own["settings"] = {**parent.settings, **condition.settings}
-    own["values"] = {**parent.values, **condition.values}
-    return parent.model_copy(update={**own, "label": condition.label, "like": None})
+    changes = {key: getattr(condition, key) for key in condition.model_fields_set}
+    changes["settings"] = {**parent.settings, **condition.settings}
+    changes["values"] = {**parent.values, **condition.values}
+    return parent.model_copy(update={**changes, "label": condition.label, "like": None})
 
 
-def _problems(file: StudyFile, locate: Locate) -> Iterator[Problem]:
-    at: tuple[str | int, ...]
-    names = list(file.conditions)
-    for key in [*names, *file.blocks, *file.prepare]:
-        if key and not NAME.fullmatch(key):
-            fix = "Use letters, digits and `_ . = + -`: it names a folder."
-            yield Problem(locate(("conditions", key)), f"{key!r} is not a name.", fix)
+def _problems(file: StudyFile, document: RunFile) -> Iterator[Problem]:
+    where = document.where
+    for section in ("conditions", "blocks", "prepare"):
+        for key in getattr(file, section):
+            if key and not NAME.fullmatch(key):
+                fix = "Use letters, digits and `_ . = + -`: it names a folder."
+                yield Problem(where((section, key)), f"{key!r} is not a name.", fix)
     for name, condition in file.conditions.items():
-        at = ("conditions", name)
-        yield from _unknown(locate, (*at, "like"), condition.like, names)
         if not condition.trained and condition.start is None:
-            yield Problem(locate(at), "is not trained and has no `from`.", "Name a model.")
-        yield from _unknown_blocks(locate, at, condition.blocks, file)
-    yield from _circles(file, locate)
-    for number, question in enumerate(file.questions):
-        at = ("questions", number)
-        for key in ("condition", "against"):
-            yield from _unknown(locate, (*at, key), getattr(question, key), names)
-        yield from _unknown_blocks(locate, at, question.blocks, file)
-    for number, control in enumerate(file.controls):
-        yield from _unknown(locate, ("controls", number, "condition"), control.condition, names)
+            what = "is not trained and has no `from`."
+            yield Problem(where(("conditions", name)), what, "Name a model.")
+        if circle := _circle(file, name):
+            yield Problem(where(("conditions", name)), f"depends on itself: {circle}.")
+    for path, name, names in _references(file):
+        if name not in names:
+            guess = suggest(name, names)
+            fix = f"Did you mean `{guess}`?" if guess else f"Choose from: {', '.join(names)}."
+            yield Problem(where(path), f"`{name}` does not exist.", fix)
+
+
+def _references(file: StudyFile) -> Iterator[tuple[tuple[str | int, ...], str, list[str]]]:
+    """Yield each name of a condition, block or preparation that a key has, and the valid names."""
+    conditions = list(file.conditions)
+    if file.reference is not None:
+        yield ("reference",), file.reference, conditions
+    for name, condition in file.conditions.items():
+        if condition.like is not None:
+            yield ("conditions", name, "like"), condition.like, conditions
+        for block in condition.blocks or ():
+            yield ("conditions", name, "blocks"), block, list(file.blocks)
     for name, preparation in file.prepare.items():
-        for item in preparation.after:
-            at = ("prepare", name, "after")
-            yield from _unknown(locate, at, item, [*names, *file.prepare])
+        for step in preparation.after:
+            yield ("prepare", name, "after"), step, [*conditions, *file.prepare]
+    for number, question in enumerate(file.questions):
+        yield ("questions", number, "condition"), question.condition, conditions
+        if question.against is not None:
+            yield ("questions", number, "against"), question.against, conditions
+    for number, control in enumerate(file.controls):
+        yield ("controls", number, "condition"), control.condition, conditions
 
 
-def _circles(file: StudyFile, locate: Locate) -> Iterator[Problem]:
+def _circle(file: StudyFile, name: str) -> str:
+    """Return the conditions by which one is like itself or begins with itself; empty if not."""
     for key in ("like", "start"):
-        for name in file.conditions:
-            visited, current = [name], getattr(file.conditions[name], key)
-            while current in file.conditions and current not in visited:
-                visited.append(current)
-                current = getattr(file.conditions[current], key)
-            if current == name:
-                displayed = "from" if key == "start" else key
-                what = f"begins with itself: {' -> '.join([*visited, name])}."
-                yield Problem(locate(("conditions", name, displayed)), what)
-
-
-def _unknown(
-    locate: Locate,
-    path: Sequence[str | int],
-    name: str | None,
-    known: Sequence[str],
-) -> Iterator[Problem]:
-    if name is not None and name not in known:
-        guess = suggest(name, known)
-        fix = f"Did you mean `{guess}`?" if guess else f"There are: {', '.join(known)}."
-        yield Problem(locate(path), f"`{name}` does not exist.", fix)
-
-
-def _unknown_blocks(
-    locate: Locate,
-    path: Sequence[str | int],
-    blocks: Sequence[str] | None,
-    file: StudyFile,
-) -> Iterator[Problem]:
-    for block in blocks or ():
-        yield from _unknown(locate, (*path, "blocks"), block, list(file.blocks))
-
-
-def _problem(error: Any, locate: Locate) -> Problem:
-    """Turn one of pydantic's errors into a problem, with a near name for an unknown key."""
-    path = [part for part in error["loc"] if part not in ("str", "dict[str,any]")]
-    if error["type"] == "extra_forbidden":
-        model: dict[str, type[_Part]] = {
-            "conditions": Condition,
-            "prepare": Preparation,
-            "questions": Question,
-        }
-        model |= {"controls": Control}
-        fields = (model.get(str(path[0]), StudyFile) if len(path) > 1 else StudyFile).model_fields
-        known = [field.alias or name for name, field in fields.items()]
-        guess = suggest(str(path[-1]), known)
-        fix = f"Did you mean `{guess}`?" if guess else f"Keys: {', '.join(known)}."
-        return Problem(locate(path), f"`{path[-1]}` is not a key of a study here.", fix)
-    return Problem(locate(path), f"{error['msg'][0].lower()}{error['msg'][1:]}.")
+        path, current = [name], getattr(file.conditions[name], key)
+        while current in file.conditions and current not in path:
+            path.append(current)
+            current = getattr(file.conditions[current], key)
+        if current == name:
+            return " -> ".join([*path, name])
+    return ""

@@ -1,62 +1,96 @@
-"""`hf-rlhf sweep`: one run file, some of its values varied, several seeds, one table.
+"""`hf-rlhf sweep`: one run file, some of its values varied, several seeds, one report.
 
-A sweep is the short form of a study with one run file. Each run is an ordinary one, in a folder
-and a process of its own. The same command continues where it was stopped; with more values or
-seeds it runs what is new. This process never imports torch.
+A sweep is the short form of a study: it writes a study file into its folder and runs it. The same
+command continues where it was stopped; with more values or seeds it runs what is new.
 """
 
 import argparse
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+import hashlib
+import itertools
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from hf_rlhf.config import RunFile, choose_run_file, without_shipped_card
-from hf_rlhf.errors import ConfigError, Problem, RunFolderError, suggest
+from hf_rlhf.config import (
+    KeyPath,
+    RunFile,
+    choose_run_file,
+    dotted,
+    dump_yaml,
+    load_yaml,
+    without_shipped_card,
+)
+from hf_rlhf.errors import ConfigError, Problem, RunFolderError
 from hf_rlhf.rewards import TOTAL
 from hf_rlhf.steps import differences
-from hf_rlhf.storage import human
-from hf_rlhf_studies.check import check
-from hf_rlhf_studies.command import add_run_options, end, launch_words, perform, show_plan
-from hf_rlhf_studies.folder import StudyFolder, read_state
-from hf_rlhf_studies.results import collect
-from hf_rlhf_studies.runs import Runs, compared, shared_by_all
+from hf_rlhf_studies.command import add_run_options, launch_words, run_study
+from hf_rlhf_studies.folder import StudyFolder
+from hf_rlhf_studies.runs import Runs, as_option, compared, shared_by_all
 from hf_rlhf_studies.study import Cell, Study
-from hf_rlhf_studies.sweep_table import labels_of, write_table
-from hf_rlhf_studies.vary import Combination, combinations, parse_axes, parse_seeds
+
+STUDY_NAME = "study.yaml"
+DEFAULT_SEED = 42
+"""Of transformers, where the run file has none."""
+_NOT_VARIED = {
+    "seed": "`--seeds` gives each cell its seeds.",
+    "output_dir": "`--out DIR` holds a folder for each run.",
+    "plugin": "Make a sweep for each trainer.",
+    "publish": "Nothing of a sweep is published; publish the run you choose: `hf-rlhf publish`.",
+    "card": "It holds what only the author knows, and changes no run.",
+    "schema": "It is the version of the format.",
+}
+Settings = Mapping[str, Any]
+"""Value by dotted key: what one cell of a sweep changes in the run file."""
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One `--vary`: a key of the run file and its values."""
+
+    path: KeyPath
+    values: tuple[Any, ...]
+
+    @property
+    def key(self) -> str:
+        """The key, dotted, with indices in the place of labels: one key has one spelling."""
+        return dotted(self.path)
 
 
 def sweep(argv: Sequence[str]) -> int:
-    """Run, continue, or report on a sweep: values of one run file, with several seeds."""
+    """Run or continue a sweep: values of one run file, with several seeds."""
     # Not a positional of argparse, which would take the value of an override for it.
     run = argv[0] if argv and not argv[0].startswith("-") else None
     options, overrides = _parser().parse_known_args(argv[1:] if run else argv)
-    if options.report:
-        if run or overrides or options.out is None:
-            fix = "Write `hf-rlhf sweep --out DIR --report`."
-            raise ConfigError([Problem("--report", "takes `--out DIR` and `--metric` only.", fix)])
-        return _report(options.out, options.metric)
     if run is None:
-        fix = "Write `hf-rlhf sweep RUN --vary KEY=VALUE,VALUE`; `--help` tells more."
+        fix = "Write `hf-rlhf sweep RUN --vary KEY=VALUE,VALUE`; see `--help`."
         raise ConfigError([Problem("command line", "names no run.", fix)])
-    request = _Request(run, options, overrides)
-    folder = request.folder()
-    tasks = folder.runs.tasks(request.cells)
-    if options.dry_run:
-        todo = [status.task.cell for status in folder.statuses(tasks) if status.state != "done"]
-        plans = request.check(folder, [cell for cell in todo if cell])
-        show_plan(folder, tasks)
-        need = sum(plans[cell.block, cell.condition]["bytes"] for cell in todo if cell)
-        print(f"{len(tasks)} runs in {folder.out}; {len(todo)} to do, about {human(need)}")
-        return 0
-    with folder.locked():
-        folder.begin(folder.runs.study.file.model_dump(by_alias=True), ["sweep", *argv])
-        todo = [status.task.cell for status in folder.statuses(tasks) if status.state != "done"]
-        request.check(folder, [cell for cell in todo if cell])
-        stopped = perform(folder, tasks, options.jobs)
-        write_table(collect(folder), folder, options.metric)
-        left = [status for status in folder.statuses(tasks) if status.state != "done"]
-    return end(left, stopped, ["hf-rlhf", "sweep", *argv])
+    is_file = run.endswith((".yaml", ".yml")) or Path(run).is_file()
+    file = choose_run_file(None if is_file else run, options.run, run if is_file else None)
+    file = file.override(overrides)
+    axes, problems = parse_axes(options.vary, file)
+    if not is_file:
+        file, _ = without_shipped_card(file, varied=[str(axis.path[0]) for axis in axes])
+        file = replace(file, values={**file.values, "plugin": run})
+    launch, wrong = launch_words(options)
+    seeds, not_seeds = parse_seeds(options.seeds, file)
+    problems += [*wrong, *not_seeds]
+    if not options.vary:
+        problems.append(Problem("command line", "varies nothing.", "Add `--vary KEY=VALUE,VALUE`."))
+    if any(path[0] == "output_dir" for path in file.overrides):
+        problems.append(Problem("--output_dir (command line)", "follows from `--out DIR`."))
+    if problems := [*file.problems, *problems]:
+        raise ConfigError(problems)
+    stem = f"{(file.plugin or '').replace('/', '-')}-{Path(file.name).stem}"
+    out = options.out or Path("sweeps") / stem
+    settings = combinations(axes)
+    content = sweep_study(shared_by_all(file), settings, seeds, options.metric, out)
+    study = Study.parse(RunFile.from_mapping(content), out / STUDY_NAME)
+    cells = [Cell("", cell_name(each), seed) for seed in seeds for each in settings]
+    folder = StudyFolder(Runs(study, out, launch, file))
+    return run_study(folder, cells, options, ["sweep", *argv], dump_yaml(content))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -68,134 +102,164 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
         epilog="Values are read as a YAML list is: `--vary "
-        "'lora_target_modules=[q_proj],[q_proj,v_proj]'`. docs/how-to/studies.md tells more.",
+        "'lora_target_modules=[q_proj],[q_proj,v_proj]'`. See docs/how-to/studies.md.",
     )
     add = parser.add_argument
     add("--run", help="another run file that the trainer's package ships")
     add("--vary", action="append", default=[], metavar="KEY=VALUE,VALUE", help="repeat for a grid")
     add("--seeds", default="1", help="how many, or which: 1,2,3 (default: one)")
     add("--out", type=Path, help="the sweep's folder (default: sweeps/PLUGIN-RUN)")
-    add("--metric", action="append", default=[], help="for the table; repeatable (default: total)")
+    add("--metric", action="append", default=[], help="to report; repeatable (default: total)")
     add_run_options(parser)
-    add("--report", action="store_true", help="make the table of --out again, run nothing")
     return parser
 
 
-class _Request:
-    """What the command line asks for, resolved as far as that goes without the training stack."""
+def parse_axes(texts: Sequence[str], base: RunFile) -> tuple[list[Axis], list[Problem]]:
+    """Return what the `--vary KEY=VALUE,VALUE` options mean, and the problems with them."""
+    axes: list[Axis] = []
+    problems: list[Problem] = []
+    for text in texts:
+        try:
+            axis = _axis(text, base)
+            if clash := next((a for a in axes if _overlap(a.path, axis.path)), None):
+                raise ValueError(f"`{clash.key}` is varied already. Join the two.")
+            axes.append(axis)
+        except ValueError as error:
+            problems.append(Problem(f"--vary {text} (command line)", str(error)))
+    return axes, problems
 
-    def __init__(self, run: str, options: argparse.Namespace, overrides: Sequence[str]) -> None:
-        is_file = run.endswith((".yaml", ".yml")) or Path(run).is_file()
-        plugin, config = (None, run) if is_file else (run, None)
-        file = choose_run_file(plugin, options.run, config)
-        self.file = file.override(overrides)
-        axes, problems = parse_axes(options.vary, self.file)
-        if config is None:
-            varied = [str(axis.path[0]) for axis in axes]
-            self.file, _ = without_shipped_card(self.file, self.file.values, varied=varied)
-        self.launch, wrong = launch_words(options.launch)
-        self.seeds, not_seeds = parse_seeds(options.seeds, self.file)
-        problems += [*wrong, *not_seeds, *self._problems(options)]
-        if problems := [*self.file.problems, *problems]:
-            raise ConfigError(problems)
-        label = plugin or file.plugin
-        values = {**self.file.values, **({"plugin": label} if label else {})}
-        self.base = shared_by_all(replace(self.file, values=values))
-        self.combinations, self.metrics = combinations(axes), options.metric
-        stem = f"{(label or '').replace('/', '-')}-{Path(file.name).stem}"
-        self.out = options.out or Path("sweeps") / stem
 
-    def _problems(self, options: argparse.Namespace) -> Iterator[Problem]:
-        if not options.vary:
-            yield Problem("command line", "varies nothing.", "Write `--vary KEY=VALUE,VALUE`.")
-        if options.jobs < 1:
-            yield Problem("--jobs (command line)", "should be 1 or more.")
-        if any(path[0] == "output_dir" for path in self.file.overrides):
-            yield Problem("--output_dir (command line)", "is made of `--out DIR`.")
+def _axis(text: str, base: RunFile) -> Axis:
+    key, equals, values = text.partition("=")
+    key = key.strip().removeprefix("--")
+    if not equals or not key:
+        raise ValueError("is not KEY=VALUE,VALUE.")
+    top = key.partition(".")[0]
+    if top in _NOT_VARIED:
+        raise ValueError(f"`{top}` cannot be varied. {_NOT_VARIED[top]}")
+    parsed = _values(values)
+    changed = base.override([f"--{key}={as_option(parsed[0])}"])
+    if new := changed.problems[len(base.problems) :]:
+        raise ValueError(f"{new[0].what} {new[0].fix}".strip())
+    path = max((p for p, option in changed.overrides.items() if option == f"--{key}"), key=len)
+    if clash := next((p for p in base.overrides if _overlap(p, path)), None):
+        raise ValueError(f"`{dotted(clash)}` is also set by an option. Leave one out.")
+    return Axis(path, tuple(parsed))
 
-    @property
-    def cells(self) -> list[Cell]:
-        """The cells that are asked for: all of the first seed, then all of the next."""
-        return [
-            Cell("", combination.name, seed)
-            for seed in self.seeds
-            for combination in self.combinations
-        ]
 
-    def folder(self) -> StudyFolder:
-        """Return the sweep's folder, with what is asked for added to what it holds.
+def _values(text: str) -> list[Any]:
+    """Read values between commas as the inside of a YAML list: `a,b` or `[q_proj],[q,v]`."""
+    fix = "Brackets and quotes keep a comma: `[q_proj],[q_proj,v_proj]` or `'a, b',c`."
+    try:
+        document = load_yaml(f"[{text}]", "values")
+    except ConfigError:
+        raise ValueError(f"`{text}` is not values between commas. {fix}") from None
+    if document.problems:
+        raise ValueError(f"{document.problems[0].what} {document.problems[0].fix}")
+    if not document.value:
+        raise ValueError("names no value. Write KEY=VALUE,VALUE.")
+    # 0 and 0.0 are one value: two spellings must not make two cells.
+    values = [
+        int(value)
+        if isinstance(value, float) and value.is_integer() and abs(value) < 2**53
+        else value
+        for value in document.value
+    ]
+    texts = [json.dumps(value, sort_keys=True) for value in values]
+    if repeated := next((text for text in texts if texts.count(text) > 1), None):
+        raise ValueError(f"the value {repeated} is there twice.")
+    return values
 
-        Raises RunFolderError when it holds a sweep of another run.
-        """
-        state = read_state(self.out)
-        conditions: dict[str, Any] = dict(state["study"]["conditions"]) if state else {}
-        if state and (lines := differences(compared(state["study"]["run"]), self._run())):
+
+def _overlap(path: KeyPath, other: KeyPath) -> bool:
+    shorter = min(len(path), len(other))
+    return path[:shorter] == other[:shorter]
+
+
+def parse_seeds(text: str, base: RunFile) -> tuple[list[int], list[Problem]]:
+    """Return the seeds that `--seeds` means: a count from the run file's on, or a list of them.
+
+    What is wrong with it is returned beside, as by `parse_axes`.
+    """
+    try:
+        numbers = [int(word) for word in text.split(",") if word.strip()]
+    except ValueError:
+        numbers = []
+    if "," not in text and numbers and numbers[0] > 0:
+        first = base.values.get("seed")
+        start = first if isinstance(first, int) else DEFAULT_SEED
+        return list(range(start, start + numbers[0])), []
+    if "," in text and numbers and min(numbers) >= 0 and len(set(numbers)) == len(numbers):
+        return numbers, []
+    fix = "Write how many (`--seeds 3`), or which (`--seeds 1,2,3`)."
+    return [], [Problem(f"--seeds {text} (command line)", "is not seeds.", fix)]
+
+
+def combinations(axes: Sequence[Axis]) -> list[dict[str, Any]]:
+    """Return every combination of the axes' values, the last axis changing fastest."""
+    keys = [axis.key for axis in axes]
+    products = itertools.product(*(axis.values for axis in axes))
+    return [dict(zip(keys, values, strict=True)) for values in products]
+
+
+def cell_name(settings: Settings) -> str:
+    """Return a folder's name: readable, safe on every system, the same for the same settings."""
+    # In whatever order the keys were varied.
+    words = [f"{key.rpartition('.')[2]}={as_option(settings[key])}" for key in sorted(settings)]
+    readable = re.sub(r"[^A-Za-z0-9=._+-]+", "-", "_".join(words))[:60].strip("-.")
+    # Two values may look alike once they are made safe, or differ only in upper case.
+    content = json.dumps(dict(settings), sort_keys=True)
+    return f"{readable}-{hashlib.sha256(content.encode()).hexdigest()[:6]}"
+
+
+def cell_label(settings: Settings) -> str:
+    """Return the name of a cell in tables: `citation_weight 0.2, beta 0`."""
+    ends = [key.rpartition(".")[2] for key in settings]
+    return ", ".join(
+        f"{end if ends.count(end) == 1 else key} {as_option(value)}"
+        for end, (key, value) in zip(ends, settings.items(), strict=True)
+    )
+
+
+def sweep_study(
+    base: RunFile,
+    settings: Sequence[Settings],
+    seeds: Sequence[int],
+    metrics: Sequence[str],
+    out: Path,
+) -> dict[str, Any]:
+    """Return a sweep as the content of a study file, with the cells that its folder has already.
+
+    The first cell of all is the one that others are compared with. Raises RunFolderError when the
+    folder has a sweep of another run.
+    """
+    conditions: dict[str, Any] = {}
+    if (out / STUDY_NAME).exists():
+        earlier = Study.read(out / STUDY_NAME).file.model_dump(by_alias=True, exclude_unset=True)
+        if lines := differences(compared(earlier["run"]), compared(base.values)):
             text = "".join(f"\n  - {line}" for line in lines)
             raise RunFolderError(
-                f"{self.out} holds a sweep of another run. What differs (there -> here):{text}\n"
+                f"{out} holds a sweep of another run. Differences (there -> here):{text}\n"
                 "Give this sweep another `--out`, or delete that folder."
             )
-        for combination in self.combinations:
-            known = conditions.setdefault(combination.name, sweep_condition(combination))
-            known["seeds"] = list(dict.fromkeys([*known["seeds"], *self.seeds]))
-        study = sweep_study(self.base, conditions, self.out)
-        return StudyFolder(Runs(study, self.out, self.launch, self.base))
-
-    def _run(self) -> dict[str, Any]:
-        return compared(self.base.values)
-
-    def check(self, folder: StudyFolder, cells: Sequence[Cell]) -> Mapping[Any, Any]:
-        """Check the cells that will be run, and the metrics; return their plans.
-
-        Raises ConfigError for a metric that no cell measures: now, not after the last run.
-        """
-        plans = check(folder, cells)
-        if any(plan["own"] is None for plan in plans.values()) or not plans:
-            return plans  # their names are only the trainer's to know
-        own = [name for plan in plans.values() for name in plan["own"]]
-        known = [TOTAL, *labels_of(self.file.values), "completion_tokens", "truncated", *own]
-        problems = []
-        for name in [name for name in self.metrics if name not in known]:
-            guess = suggest(name, known)
-            measured = ", ".join(dict.fromkeys(known))
-            fix = f"Did you mean `{guess}`?" if guess else f"Measured: {measured}."
-            problems.append(Problem("--metric (command line)", f"`{name}` is not measured.", fix))
-        if problems:
-            raise ConfigError(problems)
-        return plans
-
-
-def sweep_condition(combination: Combination) -> dict[str, Any]:
-    """Return the condition that a cell is, without seeds."""
+        conditions = earlier["conditions"]
+    for each in settings:
+        condition = conditions.setdefault(
+            cell_name(each),
+            {
+                "label": cell_label(each),
+                "settings": dict(each),
+                "placeholders": False,
+                "seeds": [],
+            },
+        )
+        condition["seeds"] = list(dict.fromkeys([*condition["seeds"], *seeds]))
     return {
-        "label": combination.label,
-        "settings": dict(combination.settings),
-        "placeholders": False,
-        "seeds": [],
-    }
-
-
-def sweep_study(base: RunFile, conditions: Mapping[str, Any], out: Path) -> Study:
-    """Return a sweep as a study."""
-    content = {
         "schema": 1,
         "title": f"Sweep of {base.name}",
         "run": dict(base.values),
-        "seeds": sorted({seed for condition in conditions.values() for seed in condition["seeds"]}),
-        "conditions": dict(conditions),
+        "seeds": sorted({seed for each in conditions.values() for seed in each["seeds"]}),
+        "conditions": conditions,
+        "metrics": list(metrics) or [TOTAL],
         "reference": next(iter(conditions)),
     }
-    return Study.parse(content, out / "sweep.yaml")
-
-
-def _report(out: Path, metrics: Sequence[str]) -> int:
-    state = read_state(out)
-    if state is None or not isinstance(state.get("study"), Mapping):
-        raise RunFolderError(
-            f"{out} is not a sweep's folder. Name the `--out` of a sweep, or another folder for a "
-            "new one."
-        )
-    folder = StudyFolder(Runs(Study.parse(state["study"], out / "sweep.yaml"), out))
-    write_table(collect(folder), folder, metrics)
-    tasks = folder.runs.tasks(folder.runs.study.cells())
-    return end([status for status in folder.statuses(tasks) if status.state != "done"], None, [])

@@ -6,28 +6,28 @@ import pytest
 from hf_rlhf_studies.estimates import Estimate, adjusted, estimate, paired, verdict
 
 
-def found(low, t_low, mean=0.1, seeds=(0.1, 0.1)):
+def difference(low, t_low, mean=0.1, seeds=(0.1, 0.1)):
     by_seed = dict(enumerate(seeds, start=1))
-    return Estimate(mean, low, 0.3, t_low, 0.3, 0.01, by_seed, 10)
+    return Estimate(mean, low, 0.3, t_low, 0.3, 0.01, by_seed)
 
 
 @pytest.mark.parametrize(
     ("low", "t_low", "p", "expected"),
     [
         (0.01, 0.01, 0.049, "yes"),
-        (0.01, 0.01, 0.05, "alone, not among so many"),
-        (0.01, 0.01, None, "alone, not among so many"),
+        (0.01, 0.01, 0.05, "not after Holm's adjustment"),
+        (0.01, 0.01, None, "not after Holm's adjustment"),
         (0.01, -0.01, 0.2, "by the bootstrap only"),
         (-0.01, -0.01, 0.2, "not shown"),
     ],
 )
 @pytest.mark.parametrize("predicted", ["higher", "lower"])
 def test_a_plain_yes_needs_both_intervals_and_the_adjusted_p(low, t_low, p, expected, predicted):
-    gap = found(low, t_low)
+    gap = difference(low, t_low)
     gap = gap if predicted == "higher" else gap.negative()
     assert verdict(gap, predicted, p, "intervals", 0.0) == expected
     other = "lower" if predicted == "higher" else "higher"
-    assert verdict(gap, other, p, "intervals", 0.0) in ("no: the other way", "not shown")
+    assert verdict(gap, other, p, "intervals", 0.0) in ("no: the opposite", "not shown")
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def test_a_plain_yes_needs_both_intervals_and_the_adjusted_p(low, t_low, p, expe
     ],
 )
 def test_by_signs_a_difference_must_exceed_the_spread_of_seeds(seeds, spread, expected):
-    assert verdict(found(0.01, -0.5, seeds=seeds), "higher", None, "signs", spread) == expected
+    assert verdict(difference(0.01, -0.5, seeds=seeds), "higher", None, "signs", spread) == expected
 
 
 def test_p_is_adjusted_for_the_number_of_questions():
@@ -49,35 +49,58 @@ def test_p_is_adjusted_for_the_number_of_questions():
 def test_seeds_that_are_drawn_widen_the_bootstrap():
     rng = np.random.default_rng(0)
     values = {seed: list(seed / 2 + rng.normal(scale=0.1, size=50)) for seed in (1, 2, 3)}
-    drawn, kept = (estimate(values, draw_seeds=draw) for draw in (True, False))
-    assert drawn.mean == kept.mean == pytest.approx(1.0, abs=0.05)
-    assert drawn.high - drawn.low > 5 * (kept.high - kept.low)
-    assert (drawn.t_low, drawn.p) == (kept.t_low, kept.p)
+    drawn, fixed = (estimate(values, draw_seeds=draw) for draw in (True, False))
+    assert drawn.mean == fixed.mean == pytest.approx(1.0, abs=0.05)
+    assert drawn.high - drawn.low > 5 * (fixed.high - fixed.low)
+    assert (drawn.t_low, drawn.p) == (fixed.t_low, fixed.p)
 
 
-def test_rows_of_one_cluster_are_drawn_together():
+def test_rows_of_a_cluster_are_drawn_together():
     values = {1: [0.0, 0.0, 0.0, 1.0, 1.0, 1.0]}
     alone = estimate(values)
     clustered = estimate(values, {1: ["a", "a", "a", "b", "b", "b"]})
     assert clustered.high - clustered.low > alone.high - alone.low
-    assert clustered.clusters == 2
 
 
-def test_seeds_with_rows_of_their_own_are_pooled():
-    values = {1: [1.0, 2.0, 3.0], 2: [4.0, 5.0]}
-    pooled = estimate(values, {1: ["q1", "q1", "q2"], 2: ["q1", "q3"]}, shared=False)
+def test_seeds_with_separate_rows_are_pooled():
+    values, clusters = {1: [1.0, 2.0, 3.0], 2: [4.0, 5.0]}, {1: ["a", "a", "b"], 2: ["a", "c"]}
+    pooled = estimate(values, clusters, shared=False)
     assert pooled.mean == pytest.approx(3.0)
     assert pooled.by_seed == {1: 2.0, 2: 4.5}
-    assert pooled.clusters == 4  # a question of another seed is another one
+    # A question of another seed is another one: four clusters, not three.
+    assert pooled.low > estimate(values, clusters).low
+
+
+def test_the_t_interval_of_seeds_with_separate_rows_is_over_their_means():
+    values = {1: [1.0, 2.0, 3.0], 2: [4.0, 5.0, 9.0], 3: [2.0, 2.0, 2.0]}
+    separate, of_means = estimate(values, shared=False), estimate({1: [2.0], 2: [6.0], 3: [2.0]})
+    assert (separate.t_low, separate.t_high) == (of_means.t_low, of_means.t_high)
+    assert separate.left_out == 0
 
 
 def test_rows_without_a_score_are_left_out():
-    one, other = {1: [1.0, None, 3.0], 2: [1.0, 2.0, 3.0]}, {1: [0.0, 1.0, 1.0], 2: [0.0, 1.0, 1.0]}
-    gap = estimate(paired(one, other))
+    first, other = (
+        {1: [1.0, None, 3.0], 2: [1.0, 2.0, 3.0]},
+        {1: [0.0, 1.0, 1.0], 2: [0.0, 1.0, 1.0]},
+    )
+    gap = estimate(paired(first, other))
     assert gap.left_out == 1
     assert gap.mean == pytest.approx(7 / 5)
     assert estimate({1: [None, None]}) is None
 
 
-def test_values_that_are_alike_say_so():
-    assert estimate({1: [1.0, 1.0], 2: [1.0, 1.0]}).constant
+@pytest.mark.parametrize(
+    ("value", "seeds", "expected"),
+    [
+        (1.0, 3, "as predicted and the same everywhere: nothing varies, no test"),
+        (1.0, 2, "not shown"),
+        (0.0, 3, "not shown"),
+        (-1.0, 3, "no: the opposite"),
+    ],
+)
+@pytest.mark.parametrize("decision", ["intervals", "signs"])
+def test_a_difference_that_never_varies_has_no_test(value, seeds, expected, decision):
+    gap = estimate({seed: [value, value] for seed in range(seeds)})
+    assert gap.constant
+    assert verdict(gap, "higher", gap.p, decision, 0.0) == expected
+    assert verdict(gap.negative(), "lower", gap.p, decision, 0.0) == expected

@@ -31,10 +31,10 @@ def test_the_rows_of_classic_learning_are_complete():
     file = ROOT / "experiments" / "classic_learning" / "study.yaml"
     results = read_rows(Study.read(file), file.parent)
     assert results.missing == []
-    for cell, kept in results.cells.items():
-        assert {len(values) for values in kept["rows"].values()} == {200}
-        assert {"reward", "greedy_reward", "kl_sequence", "dpo_loss"} <= set(kept["rows"])
-        assert ("proxy" in kept["rows"]) == (cell.block == "tastes")
+    for cell, content in results.cells.items():
+        assert {len(values) for values in content["rows"].values()} == {200}
+        assert {"reward", "greedy_reward", "kl_sequence", "dpo_loss"} <= set(content["rows"])
+        assert ("proxy" in content["rows"]) == (cell.block == "tastes")
 
 
 @pytest.mark.slow
@@ -49,6 +49,5 @@ def test_the_published_tables_come_of_the_published_rows(file):
 def test_the_study_file_of_the_docs_is_valid():
     text = (ROOT / "docs" / "how-to" / "studies.md").read_text(encoding="utf-8")
     (content,) = re.findall(r"```yaml\n(schema: 1.*?)```", text, re.S)
-    file = RunFile.parse(content, "studies.md")
-    study = Study.parse(file.values, ROOT / "studies.md", file.where, file.problems)
+    study = Study.parse(RunFile.parse(content, "studies.md"), ROOT / "studies.md")
     assert len(study.cells()) == 9

@@ -43,7 +43,7 @@ LAUNCHERS_END = "subprocess.CalledProcessError: Command '['python']' returned 1.
         ("", 3, "exit status 3"),
     ],
 )
-def test_the_reason_is_this_attempts_own(log, status, expected, tmp_path):
+def test_the_reason_is_that_of_this_attempt(log, status, expected, tmp_path):
     """Not the launcher's, which only says that there was one, nor that of an earlier attempt."""
     earlier = b"error: of an earlier attempt\n"
     path = tmp_path / "log"
@@ -89,3 +89,17 @@ def test_a_stop_waits_for_the_launchers_workers_and_starts_no_more(tmp_path):
     assert (tmp_path / "saved").exists()
     assert sorted(end.job.title for end in ended if end.stopped) == ["job 0", "job 1"]
     assert not (tmp_path / "2.log").exists()
+
+
+def test_a_second_signal_kills_runs_that_do_not_end(tmp_path):
+    deaf = "import os, pathlib, signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+    ready = repr(str(tmp_path / "ready"))
+    programs = [
+        f"{deaf}pathlib.Path({ready}).touch(); time.sleep(20)",
+        f"{deaf}while not os.path.exists({ready}): time.sleep(0.01)\n"
+        f"for _ in range(2): os.kill({os.getpid()}, signal.SIGTERM); time.sleep(1)\n"
+        "time.sleep(20)",
+    ]
+    ended = []
+    assert run_jobs(queue(tmp_path, *programs), 2, ended.append) == signal.SIGTERM
+    assert [(end.status, end.stopped) for end in ended] == [(-signal.SIGKILL, True)] * 2

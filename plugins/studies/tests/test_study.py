@@ -29,7 +29,7 @@ run: {schema: 1, plugin: sft, model_name_or_path: base, learning_rate: 1.0}
 prepare:
   data:
     per: block
-    commands: [["{python}", "{here}/stand_in.py", data, "{prepared}/data.json", "{seed}"]]
+    commands: [["{python}", -S, "{here}/stand_in.py", data, "{prepared}/data.json", "{seed}"]]
 conditions:
   first:
     settings:
@@ -39,7 +39,7 @@ conditions:
   third: {like: second, from: second, blocks: [hard], seeds: [2]}
   untrained: {from: base, trained: false}
 measure:
-  - ["{python}", "{here}/measure.py", "{out}", "{weights}", "{weights:{reference}}"]
+  - ["{python}", -S, "{here}/measure.py", "{out}", "{weights}", "{weights:{reference}}"]
 questions:
   - {name: H1, condition: second, against: first, metric: score, predicted: higher}
   - {condition: third, against: second, metric: score}
@@ -49,7 +49,7 @@ import json, pathlib, re, sys
 
 if sys.argv[1:3] == ["-m", "hf_rlhf_studies.check"]:
     files = json.loads(pathlib.Path(sys.argv[3]).read_text())["files"]
-    plan = {"problems": [], "steps": 2, "bytes": 10, "rows": None, "own": []}
+    plan = {"problems": [], "steps": 2, "bytes": 10, "rows": None, "metrics": []}
     pathlib.Path(sys.argv[4]).write_text(json.dumps([plan] * len(files)))
 elif sys.argv[1:3] == ["-m", "hf_rlhf.train"]:
     text = pathlib.Path(sys.argv[4]).read_text()
@@ -57,13 +57,14 @@ elif sys.argv[1:3] == ["-m", "hf_rlhf.train"]:
     folder = pathlib.Path(values["output_dir"])
     with (pathlib.Path(__file__).parent / "ran").open("a") as ran:
         print(folder, file=ran)
+    folder.mkdir(parents=True, exist_ok=True)
     if (pathlib.Path(__file__).parent / "fail").exists():
         sys.exit("error: out of luck")
     start = pathlib.Path(values["model_name_or_path"])
     gain = float(values["learning_rate"])
     if start.is_absolute():
         gain += json.loads((start / "weights.json").read_text())
-    (folder / "merged").mkdir(parents=True)
+    (folder / "merged").mkdir()
     (folder / "merged" / "weights.json").write_text(json.dumps(gain))
     training = {"steps": 2, "seconds": 1.0, "history": [{"step": 1, "loss": 2.0}]}
     record = {"schema": 1, "status": "finished", "run_id": str(folder), "training": training}
@@ -95,6 +96,7 @@ def folder(tmp_path, monkeypatch) -> Path:
 
 def run(folder: Path, *options: str, verb: str = "run") -> int:
     words = [verb, str(folder / "study.yaml"), "--out", str(folder / "out"), *options]
+    # A study starts its runs by a launcher: here a small program that is quicker than one.
     launch = ["--launch", shlex.join([sys.executable, "-S", str(folder / "stand_in.py")])]
     return study([*words, *(launch if verb == "run" else [])])
 
@@ -107,7 +109,7 @@ def ran(folder: Path) -> list[str]:
     return [str(Path(line).relative_to(folder / "out")) for line in lines]
 
 
-def test_runs_begin_with_what_others_made_and_are_not_repeated(folder, capsys):
+def test_runs_begin_with_weights_of_other_runs_and_are_not_repeated(folder, capsys):
     assert run(folder) == 0
     order = ran(folder)
     assert len(order) == 9
@@ -125,7 +127,7 @@ def test_runs_begin_with_what_others_made_and_are_not_repeated(folder, capsys):
     assert "the second, seed 1: finished" in capsys.readouterr().out
 
 
-def test_the_report_has_seeds_verdicts_and_the_plan(folder, capsys):
+def test_the_report_has_seeds_verdicts_and_the_plan_and_needs_only_the_rows(folder, capsys):
     run(folder)
     text = (folder / "out" / "RESULTS.md").read_text()
     assert "| H1: second - first | easy | score | higher |" in text
@@ -134,47 +136,45 @@ def test_the_report_has_seeds_verdicts_and_the_plan(folder, capsys):
     assert "| seed 1 | seed 2 |" in text
     assert "Unchanged since." in text
     assert "H1: second - first (easy): yes" in capsys.readouterr().out
+    (folder / "rows.json").write_bytes((folder / "out" / "rows.json").read_bytes())
+    shutil.rmtree(folder / "out")
+    assert study(["report", str(folder / "study.yaml")]) == 0
+    assert (folder / "RESULTS.md").read_text() == text
     (folder / "PLAN.md").write_text("# Plan\n\nIt learns, we saw.\n")
-    assert run(folder, verb="report") == 0
-    text = (folder / "out" / "RESULTS.md").read_text()
+    assert study(["report", str(folder / "study.yaml")]) == 0
+    text = (folder / "RESULTS.md").read_text()
     assert "**Changed since in 2 lines:**" in text
     assert "+It learns, we saw." in text
-
-
-def test_the_report_needs_only_the_kept_rows(folder):
-    run(folder)
-    first = (folder / "out" / "RESULTS.md").read_text()
-    (folder / "rows.json").write_bytes((folder / "out" / "rows.json").read_bytes())
-    assert study(["report", str(folder / "study.yaml")]) == 0
-    assert (folder / "RESULTS.md").read_text() == first
     with pytest.raises(RunFolderError, match=r"rows.json cannot be read .* First: hf-rlhf study"):
         run(folder, "--out", str(folder / "none"), verb="report")
 
 
 def test_a_changed_setting_makes_its_runs_stale_and_names_it(folder, capsys):
-    run(folder)
+    words = ["--seeds", "2"]
+    run(folder, *words)
     ran(folder)
     changed = STUDY.replace("learning_rate: 2.0", "learning_rate: 3.0")
     (folder / "study.yaml").write_text(changed)
-    with pytest.raises(RunFolderError, match=r"easy/second/seed-1: run.learning_rate: 2.0 -> 3.0"):
-        run(folder)
+    with pytest.raises(RunFolderError, match=r"easy/second/seed-2: run.learning_rate: 2.0 -> 3.0"):
+        run(folder, *words)
     assert run(folder, verb="status") == 0
-    shown = capsys.readouterr().out
-    assert "hard/third/seed-2: stale" in shown
-    assert "easy/first/seed-1: done" in shown
+    output = capsys.readouterr().out
+    assert "hard/third/seed-2: stale" in output
+    assert "easy/first/seed-2: done" in output
     assert ran(folder) == []
-    assert run(folder, "--redo") == 0
-    assert "easy/first/seed-1" not in (again := ran(folder))
-    assert len(again) == 5
-    assert read_rows(Study.read(folder / "study.yaml"), folder / "out").missing == []
+    assert run(folder, *words, "--redo") == 0
+    assert ran(folder) == ["easy/second/seed-2", "hard/second/seed-2", "hard/third/seed-2"]
+    missing = read_rows(Study.read(folder / "study.yaml"), folder / "out").missing
+    assert {cell.seed for cell in missing} == {1}
 
 
-def test_a_changed_measurement_is_made_again_without_training(folder):
-    run(folder)
+def test_a_changed_measurement_is_repeated_without_training(folder):
+    words = ["--only", "easy/second", "--seeds", "1"]
+    run(folder, *words)
     ran(folder)
     before = (folder / "out" / "rows.json").read_text()
     (folder / "measure.py").write_text(MEASURE.replace("row / 10", "row / 5"))
-    assert run(folder) == 0
+    assert run(folder, *words) == 0
     assert ran(folder) == []
     assert (folder / "out" / "rows.json").read_text() != before
 
@@ -196,7 +196,7 @@ def test_a_changed_script_outside_of_the_folder_is_noticed(folder):
     assert [(s.task.kind, s.state) for s in statuses if s.state != "done"] == [("measure", "stale")]
 
 
-def test_a_run_cut_off_does_not_go_on_from_weights_that_are_made_anew(folder, capsys):
+def test_an_interrupted_run_does_not_resume_when_its_start_is_trained_anew(folder, capsys):
     words = ["--only", "easy/second", "--seeds", "1"]
     assert run(folder, *words) == 0
     ledger = folder / "out" / "steps.json"
@@ -212,29 +212,36 @@ def test_a_run_cut_off_does_not_go_on_from_weights_that_are_made_anew(folder, ca
     assert ran(folder) == ["easy/first/seed-1", "easy/second/seed-1"]
 
 
-def test_a_failed_run_is_named_and_run_again(folder, capsys):
+def test_a_failed_run_is_reported_and_run_again(folder, capsys):
     (folder / "fail").touch()
     assert run(folder, "--only", "easy/first", "--seeds", "1") == 1
-    assert "easy, first, seed 1: failed" in (shown := capsys.readouterr().out)
-    assert "error: out of luck" in shown
-    assert "easy/first/seed-1/measured: waiting: for easy/first/seed-1" in shown
+    assert "easy, first, seed 1: failed" in (output := capsys.readouterr().out)
+    assert "error: out of luck" in output
+    assert "easy/first/seed-1/measured: waiting: for easy/first/seed-1" in output
     (folder / "fail").unlink()
     assert run(folder, "--only", "easy/first", "--seeds", "1") == 0
     assert ran(folder) == ["easy/first/seed-1"] * 2
 
 
-def test_the_status_is_shown_while_the_study_runs(folder, capsys):
+def test_a_deleted_run_that_then_fails_is_not_done(folder, capsys):
+    words = ["--only", "easy/first", "--seeds", "1"]
+    assert run(folder, *words) == 0
+    shutil.rmtree(folder / "out" / "easy" / "first" / "seed-1")
+    (folder / "fail").touch()
+    assert run(folder, *words) == 1
+    capsys.readouterr()
+    assert run(folder, verb="status") == 0
+    assert "easy/first/seed-1: failed: error: out of luck" in capsys.readouterr().out
+
+
+def test_status_works_while_the_study_runs(folder, capsys):
     assert run(folder, "--only", "easy/first", "--seeds", "1") == 0
-    ledger = folder / "out" / "steps.json"
-    content = json.loads(ledger.read_text())
-    for step in ("easy/first/seed-1", "easy/first/seed-1/measured"):
-        del content["steps"][step]  # it has just ended, and is not recorded yet
-    ledger.write_text(json.dumps(content))
+    files = {path: path.read_bytes() for path in (folder / "out").glob("*.json")}
     capsys.readouterr()
     with locked_folder(folder / "out"):
         assert run(folder, verb="status") == 0
     assert "easy/first/seed-1: done\n" in capsys.readouterr().out
-    assert json.loads(ledger.read_text()) == content
+    assert {path: path.read_bytes() for path in (folder / "out").glob("*.json")} == files
 
 
 def test_a_cell_whose_run_was_deleted_is_missing(folder):
@@ -264,6 +271,9 @@ def test_a_dry_run_shows_commands_and_writes_nothing(folder, capsys):
     assert not (folder / "out").exists()
     with pytest.raises(ConfigError, match="choose no run"):
         run(folder, "--only", "fourth")
+    (folder / "PLAN.md").unlink()
+    with pytest.raises(ConfigError, match=r"study.yaml plan: .*PLAN.md cannot be read"):
+        run(folder, "--dry_run")
 
 
 def test_another_folder_is_not_taken(folder):
@@ -278,28 +288,42 @@ def test_another_folder_is_not_taken(folder):
 @pytest.mark.parametrize(
     ("old", "new", "expected"),
     [
-        ("from: first", "from: first, lable: x", r"study.yaml:\d+ .*`lable` is not a key.*`label`"),
+        (
+            "from: first",
+            "from: first, lable: x",
+            r"study.yaml:\d+ conditions.second.lable: is not a setting.*`label`",
+        ),
         ("like: second", "like: secnd", r"conditions.third.like: `secnd` does not.*`second`"),
         ("against: first", "against: frist", r"questions.0.against: `frist` does not.*`first`"),
         ("blocks: [hard]", "blocks: [hrd]", r"blocks: `hrd` does not exist.*`hard`"),
-        ("from: first", "from: second", "begins with itself: second -> second"),
+        ("from: first", "from: second", "depends on itself: second -> second"),
         ("from: base, trained", "trained", "is not trained and has no `from`"),
-        ("seeds: [1, 2]", "seeds: []", "seeds: list should have at least 1 item"),
-        ("title: Does it learn?", "", "title: field required"),
-        ("predicted: higher", "predicted: up", "questions.0.predicted: input should be 'higher'"),
+        ("seeds: [1, 2]", "seeds: []", r"study.yaml:5 seeds: "),
+        ("title: Does it learn?", "", "title: is missing"),
+        ("predicted: higher", "predicted: up", "questions.0.predicted: .*higher"),
     ],
 )
-def test_what_is_wrong_with_a_study_file_is_named(folder, old, new, expected):
+def test_problems_of_a_study_file_are_reported(folder, old, new, expected):
     (folder / "study.yaml").write_text(STUDY.replace(old, new, 1))
     with pytest.raises(ConfigError, match=expected):
         Study.read(folder / "study.yaml")
 
 
-def test_a_placeholder_that_does_not_exist_is_named(folder):
+def test_an_unknown_placeholder_is_reported(folder):
     (folder / "study.yaml").write_text(STUDY.replace('"{seed}0"', '"{sed}0"'))
     content = Study.read(folder / "study.yaml")
     with pytest.raises(ConfigError, match=r"`\{sed\}` is not a placeholder of first"):
         Runs(content, folder / "out").run_file(Cell("easy", "first", 1))
+
+
+def test_a_start_that_another_block_lacks_is_reported(folder):
+    file = folder / "study.yaml"
+    file.write_text(STUDY.replace("from: second, blocks: [hard]", "from: second"))
+    assert run(folder, "--dry_run") == 0
+    file.write_text(STUDY.replace("label: the second,", "label: the second, seeds: [1],"))
+    what = "hard/third/seed-2 reads hard/second/seed-2, which is not in the study"
+    with pytest.raises(ConfigError, match=what):
+        run(folder, "--dry_run")
 
 
 def test_a_control_says_whether_it_fires(folder, capsys):
@@ -318,6 +342,6 @@ controls:
         cells[cell.folder] = {"rows": {"score": list(score + up), "other": list(other - up)}}
     write_rows({"plan": None, "packages": {}, "cells": cells}, folder)
     assert study(["report", str(folder / "study.yaml")]) == 0
-    shown = capsys.readouterr().out
-    assert shown.count("control second: fires, as expected") == 2
-    assert shown.count("control second: silent, as expected") == 2
+    output = capsys.readouterr().out
+    assert output.count("control second: fires, as expected") == 2
+    assert output.count("control second: silent, as expected") == 2

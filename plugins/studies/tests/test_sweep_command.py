@@ -23,6 +23,7 @@ from hf_rlhf.storage.disk import Space
 from hf_rlhf.storage.record import load_record, write_record
 from hf_rlhf_studies.check import as_json
 from hf_rlhf_studies.check import main as check_main
+from hf_rlhf_studies.command import study as study_main
 from hf_rlhf_studies.sweep import sweep as sweep_main
 
 STAND_IN = """
@@ -34,11 +35,11 @@ if sys.argv[2] == "hf_rlhf_studies.check":
     request = json.loads(pathlib.Path(arguments[0]).read_text())
     (here / "checked.json").write_text(json.dumps(request))
     rows = "others" if (here / "others").exists() else "r"
-    plan = {"problems": [], "steps": 2, "bytes": 10, "rows": rows}
-    plan["own"] = json.loads((here / "own").read_text()) if (here / "own").exists() else []
+    metrics = json.loads((here / "metrics").read_text()) if (here / "metrics").exists() else None
+    plan = {"rows": rows, "metrics": metrics}
     plans = []
     for file in request["files"]:
-        wrong = [["my.yaml:3 beta", "is wrong.", "Mend it."]] if (here / "all").exists() else []
+        wrong = [["my.yaml:3 beta", "is wrong.", "Fix it."]] if (here / "all").exists() else []
         if (here / "one").exists() and file["values"]["learning_rate"] == 2:
             wrong.append(["learning_rate", "is 2.", ""])
         plans.append({**plan, "problems": wrong, "bytes": 10**30 if (here / "big").exists() else 9})
@@ -72,8 +73,8 @@ record = {"schema": 1, "status": "finished", "evaluation": evaluation, "training
 @pytest.fixture
 def sweep(tmp_path, monkeypatch):
     """Return a function that sweeps over stand-ins: sweep("--seeds", "2")."""
-    # Plots take longer than all the rest, and test_sweep.py looks at one.
-    monkeypatch.setattr("hf_rlhf_studies.sweep_table.by_value", lambda *_: None)
+    # Plots take longer than all the rest.
+    monkeypatch.setattr("hf_rlhf_studies.command.draw", lambda *_: [])
     monkeypatch.setattr("hf_rlhf_studies.jobs.POLL_SECONDS", 0.01)
     (tmp_path / "stand_in.py").write_text(STAND_IN)
     file = tmp_path / "my.yaml"
@@ -91,71 +92,77 @@ def sweep(tmp_path, monkeypatch):
 def ran(tmp_path: Path) -> list[str]:
     """Return what has been run since the last call: rate and seed."""
     path = tmp_path / "ran"
-    found = path.read_text().splitlines() if path.exists() else []
+    lines = path.read_text().splitlines() if path.exists() else []
     path.unlink(missing_ok=True)
-    return found
+    return lines
 
 
 @pytest.mark.slow
-def test_only_what_is_missing_is_run_and_values_and_seeds_can_be_added(sweep, tmp_path, capsys):
+def test_only_missing_runs_start_and_values_and_seeds_can_be_added(sweep, tmp_path, capsys):
     assert sweep("--vary", "learning_rate=1,2", "--seeds", "2") == 0
     # All cells of one seed first: a sweep that is stopped has compared something.
     assert ran(tmp_path) == ["1 42", "2 42", "1 43", "2 43"]
-    shown = capsys.readouterr().out
-    assert "[4/4] learning_rate 2, seed 43: finished after" in shown
-    assert " left" in shown
+    output = capsys.readouterr().out
+    assert "[4/4] learning_rate 2, seed 43: finished after" in output
+    assert " left" in output
     assert sweep("--vary", "learning_rate=1,2", "--seeds", "2") == 0
     assert ran(tmp_path) == []
     assert sweep("--vary", "learning_rate=1,2,3", "--seeds", "2") == 0
     assert ran(tmp_path) == ["3 42", "3 43"]
     assert sweep("--vary", "learning_rate=3", "--seeds", "42,44,") == 0
     assert ran(tmp_path) == ["3 44"]
-    text = (tmp_path / "out" / "sweep.md").read_text()
+    text = (tmp_path / "out" / "RESULTS.md").read_text()
     # The first cell of the sweep stays the one that others are compared with.
-    assert re.search(r"\| total \| learning_rate 1 \| 2 \|.*\| first \|", text)
-    assert re.search(r"\| total \| learning_rate 3 \| 3 \|.*\| \+2\.000", text)
+    assert "| learning_rate 3 - learning_rate 1 | - | total | +2.000" in text
+    assert "| learning_rate 3 | 3 |" in text
+    # Its folder is a study's folder.
+    file = str(tmp_path / "out" / "study.yaml")
+    assert study_main(["report", file]) == 0
+    assert (tmp_path / "out" / "RESULTS.md").read_text() == text
+    capsys.readouterr()
+    assert study_main(["status", file]) == 0
+    assert "7 of 7 tasks are done" in capsys.readouterr().out
 
 
-def test_a_failed_run_is_told_and_run_again(sweep, tmp_path, capsys):
+def test_a_failed_run_is_reported_and_run_again(sweep, tmp_path, capsys):
     (tmp_path / "fail").touch()
     assert sweep("--vary", "learning_rate=2,1") == 1
     assert ran(tmp_path) == ["2 42", "1 42"]
-    shown = capsys.readouterr().out
-    assert "learning_rate 2, seed 42: failed after" in shown
-    assert ": error: out of luck" in shown
-    text = (tmp_path / "out" / "sweep.md").read_text()
-    assert "| learning_rate 2 | 42 | failed |" in text
-    assert "| total | learning_rate 1 | 1 |" in text
+    output = capsys.readouterr().out
+    assert "learning_rate 2, seed 42: failed after" in output
+    assert ": error: out of luck" in output
+    assert "/seed-42: failed: error: out of luck" in output
+    text = (tmp_path / "out" / "RESULTS.md").read_text()
+    assert "**1 of 2 runs are\nmissing** (learning_rate=2-" in text
+    assert "| learning_rate 1 | 1 |" in text
     (tmp_path / "fail").unlink()
     assert sweep("--vary", "learning_rate=2,1") == 0
     assert ran(tmp_path) == ["2 42"]
-    assert "| failed |" not in (tmp_path / "out" / "sweep.md").read_text()
+    assert "missing" not in (tmp_path / "out" / "RESULTS.md").read_text()
 
 
-def test_nothing_starts_when_one_cell_is_wrong(sweep, tmp_path):
+def test_nothing_starts_when_a_cell_is_wrong(sweep, tmp_path):
     (tmp_path / "all").touch()
     (tmp_path / "one").touch()
     with pytest.raises(ConfigError) as caught:
         sweep()
     assert [str(problem) for problem in caught.value.problems] == [
-        "my.yaml:3 beta: is wrong. Mend it.",
+        "my.yaml:3 beta: is wrong. Fix it.",
         "learning_rate 2: learning_rate: is 2.",
     ]
     assert ran(tmp_path) == []
 
 
-def test_a_metric_that_nothing_measures_is_told_before_any_run(sweep, tmp_path):
-    options = ["--vary", "learning_rate=1", "--rewards", "[{name: refiner_reward, label: refiner}]"]
+def test_a_metric_that_nothing_measures_is_refused_before_any_run(sweep, tmp_path):
+    options = ["--vary", "learning_rate=1", "--metric", "total", "--metric"]
+    (tmp_path / "metrics").write_text('["total", "refiner"]')
     with pytest.raises(ConfigError, match="`refinr` is not measured. Did you mean `refiner`"):
-        sweep(*options, "--metric", "refinr", "--metric", "total")
+        sweep(*options, "refinr")
     assert ran(tmp_path) == []
+    assert sweep(*options, "refiner", "--dry_run") == 0
     # What a trainer measures beside the rewards, only it can name, and may not.
-    (tmp_path / "own").write_text('["margin"]')
-    assert sweep(*options, "--metric", "margin", "--dry_run") == 0
-    with pytest.raises(ConfigError, match="Did you mean `margin`"):
-        sweep(*options, "--metric", "margn")
-    (tmp_path / "own").write_text("null")
-    assert sweep(*options, "--metric", "refinr", "--dry_run") == 0
+    (tmp_path / "metrics").write_text("null")
+    assert sweep(*options, "refinr", "--dry_run") == 0
 
 
 def test_nothing_starts_without_room_for_all(sweep, tmp_path):
@@ -165,7 +172,7 @@ def test_nothing_starts_without_room_for_all(sweep, tmp_path):
     assert ran(tmp_path) == []
 
 
-def test_what_a_run_has_written_counts_as_room(sweep, tmp_path, monkeypatch):
+def test_files_that_a_run_has_written_count_as_room(sweep, tmp_path, monkeypatch):
     assert sweep("--vary", "learning_rate=1") == 0
     folder = next((tmp_path / "out").glob("learning_rate=1*/seed-42"))
     record = load_record(folder)
@@ -186,21 +193,34 @@ def test_runs_on_other_held_out_rows_are_not_added_to_a_cell(sweep, tmp_path):
     assert ran(tmp_path) == []
     # A cell of its own is run, and the table says that it cannot be compared.
     assert sweep("--vary", "learning_rate=2") == 0
-    assert "measured on other rows" in (tmp_path / "out" / "sweep.md").read_text()
+    assert "measured on other rows" in (tmp_path / "out" / "RESULTS.md").read_text()
+
+
+def test_a_folder_of_another_run_is_refused_with_the_difference(sweep, tmp_path):
+    assert sweep("--vary", "learning_rate=1") == 0
+    with pytest.raises(RunFolderError, match=r"beta was added \(0\.1\)"):
+        sweep("--vary", "learning_rate=1", "--beta", "0.1")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").touch()
+    with pytest.raises(RunFolderError, match="Choose another `--out`"):
+        sweep("--vary", "learning_rate=1", "--out", str(tmp_path / "mine"))
+    # All that was asked for is there: nothing is checked or run.
+    (tmp_path / "all").touch()
+    assert sweep("--vary", "learning_rate=1") == 0
 
 
 def test_a_dry_run_shows_the_commands_and_writes_nothing(sweep, tmp_path, capsys):
     assert sweep("--vary", "learning_rate=1,2", "--beta", "0.1", "--dry_run") == 0
-    shown = capsys.readouterr().out
-    assert re.search(r"learning_rate=2-\w+/seed-42: to do\n .* -m hf_rlhf.train --config", shown)
-    assert "2 to do" in shown
+    output = capsys.readouterr().out
+    assert re.search(r"learning_rate=2-\w+/seed-42: to do\n .* -m hf_rlhf.train --config", output)
+    assert "2 to do" in output
     assert ran(tmp_path) == []
     assert not (tmp_path / "out").exists()
     request = json.loads((tmp_path / "checked.json").read_text())
     assert [file["values"]["beta"] for file in request["files"]] == [0.1, 0.1]
 
 
-def test_the_runs_read_files_of_their_own(sweep, tmp_path):
+def test_runs_read_copies_of_the_run_file(sweep, tmp_path):
     """A run file that is edited while a sweep goes on must not change its later cells."""
     assert sweep("--vary", "learning_rate=1", "--beta", "0.1") == 0
     (file,) = (tmp_path / "out").glob("learning_rate=1*/seed-42.yaml")
@@ -260,15 +280,6 @@ def test_the_run_of_a_sweep_that_was_killed_is_waited_for(sweep, tmp_path, monke
     assert ran(tmp_path) == ["1 42"]
 
 
-def test_a_run_that_finished_after_its_sweep_was_killed_is_kept(sweep, tmp_path):
-    assert sweep("--vary", "learning_rate=1") == 0
-    ran(tmp_path)
-    (folder,) = (tmp_path / "out").glob("learning_rate=1*")
-    Ledger(tmp_path / "out").remove(f"{folder.name}/seed-42")
-    assert sweep("--vary", "learning_rate=1") == 0
-    assert ran(tmp_path) == []
-
-
 def test_every_cell_is_checked_as_its_run_would_be(tiny_run, tmp_path):
     base = RunFile.parse(RunFile.from_mapping(tiny_run).to_yaml(), "my.yaml")
     cells = [
@@ -283,7 +294,8 @@ def test_every_cell_is_checked_as_its_run_would_be(tiny_run, tmp_path):
     request.write_text(json.dumps({"held_out": True, "files": files}))
     assert check_main(str(request), str(answer)) == 0
     good, wrong, other_rows, same_rows, blind = json.loads(answer.read_text())
-    assert (good["problems"], good["steps"], good["own"]) == ([], 7, [])
+    assert good["problems"] == []
+    assert good["metrics"] == ["total", "refiner", "format", "completion_tokens", "truncated"]
     assert good["bytes"] > 1e6
     assert good["rows"] == same_rows["rows"] != other_rows["rows"]
     words = "\n".join(" ".join(problem) for problem in wrong["problems"])
@@ -331,10 +343,8 @@ def test_a_sweep_that_is_killed_goes_on_and_ends_in_a_table(tiny_run, tmp_path, 
     assert load_record(second).training.steps == 6
     assert "resuming from" in second.with_name("seed-42.log").read_text()
     assert "checking 1 cells" in capsys.readouterr().out
-    text = (out / "sweep.md").read_text()
-    assert "| total | learning_rate 0.03 | 1 |" in text
-    assert text.count("| done |") == 2
-    assert (out / "sweep.png").exists()
+    assert "| learning_rate 0.03 | 1 | 6 |" in (out / "RESULTS.md").read_text()
+    assert (out / "changes.png").read_bytes().startswith(b"\x89PNG")
     # Whatever `logging_steps` is, the first and a saved step are shown, and TRL drafts no card.
     log = first.with_name("seed-42.log").read_text()
     assert "step     1/6" in log

@@ -2,11 +2,10 @@
 
 import pytest
 
-from hf_rlhf.config.overrides import value_of
-from hf_rlhf.config.run_file import RunFile
+from hf_rlhf.config.run_file import RunFile, value_of
 from hf_rlhf.errors import ConfigError
-from hf_rlhf_studies.runs import compared, shared_by_all, written
-from hf_rlhf_studies.vary import Combination, combinations, numeric, parse_axes, parse_seeds
+from hf_rlhf_studies.runs import as_option, compared, shared_by_all
+from hf_rlhf_studies.sweep import cell_label, cell_name, combinations, parse_axes, parse_seeds
 
 BASE = """
 schema: 1
@@ -32,8 +31,6 @@ def test_values_keep_their_brackets_and_their_types(base):
     assert problems == []
     assert axes[0].values == (["q_proj"], ["q_proj", "v_proj"])
     assert axes[1].values == (1e-3, 1e-2)
-    assert numeric(axes[1].values)
-    assert not numeric(axes[0].values)
     assert axes[2].values[0] == "a, b"
     assert len(combinations(axes)) == 8
 
@@ -60,17 +57,17 @@ def test_values_keep_their_brackets_and_their_types(base):
     ids=repr,
 )
 def test_a_value_is_written_so_that_the_run_reads_it_back(value, base):
-    assert value_of(written(value)) == value
-    assert type(value_of(written(value))) is type(value)
+    assert value_of(as_option(value)) == value
+    assert type(value_of(as_option(value))) is type(value)
     nested = {"a": [value, {"b": value}]}
-    assert value_of(written(nested)) == nested
-    changed = base.override([f"--card.title={written(value)}"])
+    assert value_of(as_option(nested)) == nested
+    changed = base.override([f"--card.title={as_option(value)}"])
     assert changed.values["card"]["title"] == value
 
 
-def test_a_label_and_an_index_are_one_key(base):
+def test_a_label_and_an_index_are_the_same_key(base):
     by_label, by_index = (
-        parse_axes([f"rewards.{item}.citation_weight=0,0.2"], base)[0][0] for item in ("refiner", 0)
+        parse_axes([f"rewards.{name}.citation_weight=0,0.2"], base)[0][0] for name in ("refiner", 0)
     )
     assert by_label == by_index
     assert by_label.key == "rewards.0.citation_weight"
@@ -91,27 +88,27 @@ def test_a_label_and_an_index_are_one_key(base):
         ("learning_rate.x=1,2", "single value"),
     ],
 )
-def test_what_cannot_be_varied_is_said(text, expected, base):
+def test_a_key_that_cannot_be_varied_is_refused(text, expected, base):
     axes, problems = parse_axes([text], base)
     assert axes == []
     assert expected in str(problems[0])
     assert f"--vary {text}" in str(problems[0])
 
 
-def test_all_that_is_wrong_with_the_grid_is_said_at_once(base):
+def test_all_problems_of_the_grid_are_reported_at_once(base):
     changed = base.override(["--learning_rate", "1"])
     texts = ["learning_rate=1,2", "rewards.0.weight=1,2", "rewards.refiner.weight=3", "seed=1"]
     axes, problems = parse_axes(texts, changed)
     assert [axis.key for axis in axes] == ["rewards.0.weight"]
     assert len(problems) == 3
-    assert "also given a value" in str(problems[0])
+    assert "also set by an option" in str(problems[0])
     assert "varied already" in str(problems[1])
 
 
 def test_names_are_safe_and_the_same_every_time():
-    assert Combination({"rewards.0.citation_weight": 0.2}).name == "citation_weight=0.2-39a75c"
+    assert cell_name({"rewards.0.citation_weight": 0.2}) == "citation_weight=0.2-39a75c"
     values = ["a/b", "a b", "A b", "../../etc", "x" * 300, "ü", "-", ["q"], {"a": 1}, "", None]
-    names = [Combination({"k": value}).name for value in values]
+    names = [cell_name({"k": value}) for value in values]
     assert len({name.lower() for name in names}) == len(values)
     for name in names:
         assert len(name) <= 70
@@ -119,12 +116,12 @@ def test_names_are_safe_and_the_same_every_time():
             "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789=._+-"
         )
         assert name[0] not in "-."
-    assert Combination({"a.w": 1}).name != Combination({"b.w": 1}).name
-    assert Combination({"a": 1, "b": 2}).name == Combination({"b": 2, "a": 1}).name
-    assert Combination({"a.w": 1, "b.w": 2}).label == "a.w 1, b.w 2"
+    assert cell_name({"a.w": 1}) != cell_name({"b.w": 1})
+    assert cell_name({"a": 1, "b": 2}) == cell_name({"b": 2, "a": 1})
+    assert cell_label({"a.w": 1, "b.w": 2}) == "a.w 1, b.w 2"
 
 
-def test_seeds_are_a_count_from_the_files_own_or_a_list(base):
+def test_seeds_are_a_list_or_a_count_from_the_files_seed(base):
     assert parse_seeds("3", base) == ([7, 8, 9], [])
     assert parse_seeds("3", RunFile.parse("a: 1", "x")) == ([42, 43, 44], [])
     assert parse_seeds("5,1", base) == ([5, 1], [])
@@ -143,7 +140,7 @@ def test_nothing_is_published_by_a_sweep(base):
     assert not {"publish", "seed"} & set(compared(values))
 
 
-def test_a_secret_is_refused_before_it_is_written(base, monkeypatch):
+def test_a_secret_is_refused_before_it_is_as_option(base, monkeypatch):
     monkeypatch.setenv("MY_API_KEY", "0123456789-secret")
     changed = base.override(["--judges.words.note", "0123456789-secret"])
     with pytest.raises(ConfigError, match=r"my.yaml judges.words.note: holds a secret") as caught:

@@ -1,7 +1,7 @@
-"""Blocks of whole lines of files of any size, and worker processes that go through them in order.
+"""Blocks of complete lines of files of any size, and worker processes that yield in order.
 
-Where a block ends depends on the file alone, so nothing that is made of blocks depends on how many
-workers there are or on which machine they run. Memory holds a few blocks for each worker.
+Where a block ends depends on the file alone, so results depend neither on the number of workers nor
+on their machine. Memory holds a few blocks for each worker.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from typing import IO, TypeVar
 from msgspec import Struct
 
 from hf_rlhf.errors import DataError
-from hf_rlhf_traces.options import whole
+from hf_rlhf_traces.options import whole_number
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -31,11 +31,11 @@ BLOCK = 8 << 20
 """Bytes after which a block ends, at the end of the line it is in."""
 _GARBAGE_THRESHOLD = 200_000
 _AHEAD = 2
-"""Blocks that are submitted beyond one for each worker."""
+"""Tasks that are submitted beyond one for each worker."""
 
 
 class Block(Struct, frozen=True, gc=False):
-    """Whole lines of a file: where they start, in bytes, and how many bytes they are."""
+    """Complete lines of a file: where they start, and their size, in bytes."""
 
     path: str
     start: int
@@ -45,7 +45,7 @@ class Block(Struct, frozen=True, gc=False):
 
     @property
     def where(self) -> str:
-        """The file and first line, for messages: `traces.jsonl:12`."""
+        """The file and first line, for messages: `raw.jsonl:12`."""
         return f"{self.path}:{self.line}"
 
 
@@ -91,30 +91,30 @@ def unreadable(path: Path | str, error: OSError) -> DataError:
 
 
 def in_order(
-    work: Callable[[T], R], items: Iterable[T], *, workers: int | None = None
+    work: Callable[[T], R], tasks: Iterable[T], *, workers: int | None = None
 ) -> Iterator[R]:
-    """Yield `work(item)` for each item, in the order of the items.
+    """Yield `work(task)` for each task, in the order of the tasks.
 
     Args:
         work: a pure function that can be pickled.
-        items: taken a few ahead of the results, so that memory stays flat.
+        tasks: taken a few ahead of the results, so that memory stays flat.
         workers: processes; None is one for each core this process may use. With 0 or 1, and with
-            one item only, this process does the work.
+            one task only, this process does the work.
 
-    What `work` raises is raised here, at the position of its result. Raises DataError when a
-    worker is killed. However this ends, no worker is left.
+    An error of `work` is raised at the position of its result. Raises DataError when a worker is
+    killed. However this ends, no worker is left.
     """
-    coming = iter(items)
-    first = list(islice(coming, 2))
+    upcoming = iter(tasks)
+    first = list(islice(upcoming, 2))
     count = cores() if workers is None else workers
     if count < 2 or len(first) < 2:
         with _rare_garbage_collection():
-            yield from map(work, chain(first, coming))
+            yield from map(work, chain(first, upcoming))
         return
     with _pool(count) as pool:
         waiting: deque[Future[R]] = deque()
-        for item in chain(first, coming):
-            waiting.append(pool.submit(work, item))
+        for task in chain(first, upcoming):
+            waiting.append(pool.submit(work, task))
             if len(waiting) >= count + _AHEAD:
                 yield waiting.popleft().result()
         while waiting:
@@ -136,7 +136,7 @@ def _rare_garbage_collection() -> Iterator[None]:
 def _pool(count: int) -> Iterator[ProcessPoolExecutor]:
     """Give a pool whose workers end at once when the block fails or this process ends."""
     context = multiprocessing.get_context("spawn")
-    lifeline, held_end = context.Pipe(duplex=False)
+    lifeline, parent_end = context.Pipe(duplex=False)
     pool = ProcessPoolExecutor(count, context, _start_worker, (lifeline,))
     try:
         yield pool
@@ -148,7 +148,7 @@ def _pool(count: int) -> Iterator[ProcessPoolExecutor]:
             "that starts workers must be a file that is guarded by `if __name__ == '__main__'`.)"
         ) from error
     finally:
-        held_end.close()
+        parent_end.close()
         pool.shutdown(cancel_futures=True)
         lifeline.close()
 
@@ -169,7 +169,7 @@ def add_workers_option(parser: argparse.ArgumentParser) -> None:
     """Add `--workers`."""
     parser.add_argument(
         "--workers",
-        type=whole(0),
+        type=whole_number(0),
         metavar="N",
         help="processes; default: one for each core. The output does not depend on it",
     )

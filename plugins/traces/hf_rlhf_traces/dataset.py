@@ -1,6 +1,5 @@
 """`traces`: the datasets that `hf-rlhf traces` builds, for a run."""
 
-import difflib
 import hashlib
 import json
 import re
@@ -8,12 +7,22 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+from annotated_types import Ge
 
 from hf_rlhf.contracts import Loaded
 from hf_rlhf.errors import DataError, ModelError
 from hf_rlhf.storage import atomic_write_text
-from hf_rlhf_traces.rows import DATASETS, FORMS, MADE_BY, Form, arrow_schema, conversation
+from hf_rlhf_traces.rows import (
+    BUILT_BY,
+    DATASETS,
+    FORMS,
+    Form,
+    arrow_schema,
+    command_of,
+    conversation,
+)
 from hf_rlhf_traces.shards import shard_files, split_digest
 from hf_rlhf_traces.store import MANIFEST, Store
 
@@ -23,21 +32,22 @@ if TYPE_CHECKING:
 BATCH = 64
 """Samples tokenized at once: the tokenizers library works on them in parallel."""
 _SPLITS = {"train": "train", "validation": "test"}
-_CHECKED = 20
+_TEMPLATE_SAMPLES = 20
 """Rows whose rendering by the chat template is compared with their text."""
 _RESHAPED = {"multiturn": ["messages"], "steps": ["answer"]}
 """Dataset without prompt and completion -> the columns that these replace."""
+Positive = Annotated[int, Ge(1)]
 
 
 @dataclass(frozen=True)
 class _Source:
-    """Where rows are, and what identifies their version."""
+    """The rows of a dataset by split, and what identifies their version."""
 
     name: str
     splits: Mapping[str, "Dataset"]
     commit: str | None = None
     sha256: str | None = None
-    """Of the files, in a folder."""
+    """Of the files in a folder."""
 
 
 def traces(
@@ -46,27 +56,27 @@ def traces(
     tokenizer: Any,
     rejected_rows: Path | None = None,
     form: Form = "multiturn",
-    max_tokens: int | None = None,
-    max_train_rows: int | None = None,
-    max_test_rows: int | None = None,
+    max_tokens: Positive | None = None,
+    max_train_rows: Positive | None = None,
+    max_test_rows: Positive | None = None,
     revision: str | None = None,
 ) -> Loaded:
-    """Load a dataset made of agent search traces by `hf-rlhf traces`.
+    """Load a dataset that `hf-rlhf traces` built from agent search traces.
 
-    Each sample is a `prompt` and a `completion`, as messages: the completion is the reply to learn,
-    in `multiturn` the last turn alone, since each turn before it is the reply of a sample of its
-    own. The validation questions are the split `test`.
+    Each sample is a `prompt` and a `completion`, as messages: the completion is the reply to train
+    on, in `multiturn` the last turn alone, since each earlier turn is the reply of another sample.
+    The validation questions are the split `test`.
 
     Args:
         path: the folder that the verbs work in, its folder `datasets` or a copy of that, or the id
-            of a dataset on the Hub that `hf-rlhf traces push` has pushed.
+            of a dataset pushed by `hf-rlhf traces push`.
         tokenizer: from the run.
         rejected_rows: from the run: the file to which rows that are too long are written.
         form: which of the datasets; `summary_both` is `summary_prefix` and `summary_only`.
         max_tokens: longer samples, prompt and reply with the chat template, are left out.
-        max_train_rows: at most so many; which, depends on their ids alone, and those of a smaller
-            number are among those of a larger one.
-        max_test_rows: the same of the validation split.
+        max_train_rows: keep at most so many, chosen by their ids alone: those of a smaller number
+            are among those of a larger one.
+        max_test_rows: the same for the validation split.
         revision: a branch, tag or commit of the Hub dataset.
 
     Returns:
@@ -74,16 +84,13 @@ def traces(
         from: `id`, `trace`, `question`, `step`, `steps`.
 
     Raises:
-        DataError: there is no such dataset, or its columns are others; all rows are too long.
-        RunFolderError: it is not built yet, or what it was built from has changed.
+        DataError: the dataset is missing, or lacks columns; all rows are too long.
+        RunFolderError: it is not built yet, or its inputs have changed.
         ModelError: the tokenizer has no chat template, or one that drops text.
     """
     from datasets import DatasetDict
 
-    most = {"train": max_train_rows, "test": max_test_rows}
-    _check(
-        form, {"max_tokens": max_tokens, **{f"max_{n}_rows": value for n, value in most.items()}}
-    )
+    max_rows = {"train": max_train_rows, "test": max_test_rows}
     source = _source(path, form, revision)
     splits: dict[str, Dataset] = {}
     too_long: list[dict[str, Any]] = []
@@ -96,7 +103,7 @@ def traces(
         special += _with_special_tokens(shaped, tokenizer)
         short, long = _short_enough(shaped, tokenizer, max_tokens)
         too_long += [{"where": f"{source.name} {form} ({split})", **row} for row in long]
-        selected = _fewer(short, most[_SPLITS[split]])
+        selected = _limited(short, max_rows[_SPLITS[split]])
         above += len(short) - len(selected)
         if len(selected):
             splits[_SPLITS[split]] = selected
@@ -122,31 +129,21 @@ def traces(
     return Loaded(DatasetDict(splits), report)
 
 
-def _check(form: str, sizes: Mapping[str, int | None]) -> None:
-    if form not in FORMS:
-        close = difflib.get_close_matches(form, FORMS, n=1)
-        hint = f" Did you mean {close[0]!r}?" if close else ""
-        raise DataError(f"`form` is {form!r}, expected one of {', '.join(FORMS)}.{hint}")
-    for name, value in sizes.items():
-        if value is not None and value < 1:
-            raise DataError(f"`{name}` is {value}, expected at least 1.")
-
-
 def _source(path: str, form: str, revision: str | None) -> _Source:
-    """Return the rows of a form, those of one dataset after those of another."""
+    """Return the rows of a form: those of its datasets, one after the other."""
     from datasets import concatenate_datasets
 
     read = _in_folder if Path(path).expanduser().exists() else _on_the_hub
-    parts = [read(path, name, revision) for name in FORMS[form]]
-    if len(parts) == 1:
-        return parts[0]
+    first, *others = sources = [read(path, name, revision) for name in FORMS[form]]
+    if not others:
+        return first
     splits = {
-        split: concatenate_datasets([part.splits[split] for part in parts])
-        for split in parts[0].splits
+        split: concatenate_datasets([source.splits[split] for source in sources])
+        for split in first.splits
     }
-    digests = " ".join(part.sha256 or "" for part in parts).strip()
+    digests = " ".join(source.sha256 or "" for source in sources).strip()
     sha256 = hashlib.sha256(digests.encode()).hexdigest() if digests else None
-    return _Source(path, splits, parts[0].commit, sha256)
+    return _Source(path, splits, first.commit, sha256)
 
 
 def _in_folder(name: str, form: str, revision: str | None) -> _Source:
@@ -155,14 +152,14 @@ def _in_folder(name: str, form: str, revision: str | None) -> _Source:
     path = Path(name).expanduser()
     if revision:
         raise DataError(f"{path}: `revision` is for a dataset on the Hub. Leave it out.")
-    store = next((folder for folder in (path, path.parent) if (folder / MANIFEST).exists()), None)
-    if store is not None:
-        Store.open(store).report(MADE_BY[form])
-    folder = (path / "datasets" if store == path else path) / form
+    is_store = (path / MANIFEST).exists()
+    if is_store or (path.parent / MANIFEST).exists():
+        Store.open(path if is_store else path.parent).report(BUILT_BY[form])
+    folder = (path / "datasets" if is_store else path) / form
     files = {split: [str(file) for file in shard_files(folder, split)] for split in _SPLITS}
     if not any(files.values()):
         others = [dataset for dataset in DATASETS if shard_files(folder.parent / dataset, "train")]
-        cure = f"First: hf-rlhf traces {MADE_BY[form]} DIR, and then `path: DIR`."
+        cure = f"Build it with {command_of(form)}, and then `path: DIR`."
         if shard_files(path, "train"):
             cure = f"Name the folder above: `path: {path.parent}`."
         raise DataError(
@@ -170,7 +167,7 @@ def _in_folder(name: str, form: str, revision: str | None) -> _Source:
             f"{', '.join(others) or 'none'}. {cure}"
         )
     try:
-        splits = {split: Dataset.from_parquet(some) for split, some in files.items() if some}
+        splits = {split: Dataset.from_parquet(paths) for split, paths in files.items() if paths}
     except (OSError, ValueError) as error:
         raise DataError(f"{folder}: cannot be read: {error}. Build it again.") from error
     return _Source(str(path), splits, sha256=split_digest(folder, *_SPLITS))
@@ -191,12 +188,12 @@ def _check_columns(name: str, form: str, split: str, rows: "Dataset") -> None:
     if missing := [column for column in needed if column not in rows.column_names]:
         raise DataError(
             f"{name}: {form} ({split}) lacks the columns {', '.join(missing)}; it has "
-            f"{', '.join(rows.column_names)}. Build it by hf-rlhf traces {MADE_BY[FORMS[form][0]]}."
+            f"{', '.join(rows.column_names)}. Build it with {command_of(FORMS[form][0])}."
         )
 
 
 def as_prompt_completion(rows: "Dataset", form: str) -> "Dataset":
-    """Return rows in columns `prompt` and `completion`, which those of summaries are already."""
+    """Return rows with the columns `prompt` and `completion`, as those of summaries have."""
     if form not in _RESHAPED:
         return rows
     from datasets import Features
@@ -205,32 +202,32 @@ def as_prompt_completion(rows: "Dataset", form: str) -> "Dataset":
     turns = Features.from_arrow_schema(arrow_schema("summary_prefix"))
     both = {column: turns[column] for column in ("prompt", "completion")}
     features = Features({**{column: rows.features[column] for column in others}, **both})
-    shape = partial(_reply_apart, form)
-    return rows.map(shape, remove_columns=_RESHAPED[form], features=features)
+    split_reply = partial(_split_reply, form)
+    return rows.map(split_reply, remove_columns=_RESHAPED[form], features=features)
 
 
-def _reply_apart(form: str, row: Mapping[str, Any]) -> dict[str, Any]:
+def _split_reply(form: str, row: Mapping[str, Any]) -> dict[str, Any]:
     prompt, completion = conversation(form, row)
     return {"prompt": prompt, "completion": completion}
 
 
 def _check_template(name: str, rows: "Dataset", tokenizer: Any) -> None:
     """Refuse a chat template that drops text: Qwen3's drops <think> in earlier turns."""
-    for row in rows.select(range(min(len(rows), _CHECKED))):
+    for row in rows.select(range(min(len(rows), _TEMPLATE_SAMPLES))):
         turns = [*row["prompt"], *row["completion"]]
         text = rendered(tokenizer, turns)
         lost = [turn["content"] for turn in turns if turn["content"].strip() not in text]
         if lost:
             raise ModelError(
-                f"{name}: the tokenizer's chat template changes the text of {row['id']}: it "
-                f"shows {lost[0][:80]!r} otherwise, or not at all. A template that drops earlier "
-                "reasoning knows it by its tag: build the dataset with another one, as in "
-                "--format.think thought, or change the template."
+                f"{name}: the tokenizer's chat template changes or drops text of {row['id']}: "
+                f"{lost[0][:80]!r}. A template that drops earlier reasoning finds it by its tag: "
+                "build the dataset with another one, as in --format.think thought, or change the "
+                "template."
             )
 
 
 def _with_special_tokens(rows: "Dataset", tokenizer: Any) -> int:
-    """Count rows whose text holds a special token: the model reads it as one, not as text."""
+    """Count rows with a special token in their text: the model does not read it as text."""
     import pyarrow.compute as pc
 
     special = "|".join(re.escape(token) for token in tokenizer.all_special_tokens if token)
@@ -238,7 +235,7 @@ def _with_special_tokens(rows: "Dataset", tokenizer: Any) -> int:
         return 0
     columns = ["prompt", "completion"]
     count = 0
-    # In Arrow, since every process does it, and rows as Python objects take ten times as long.
+    # In Arrow: every process does it, and Python objects take ten times as long.
     for table in rows.select_columns(columns).with_format("arrow").iter(batch_size=256):
         hit: set[int] = set()
         for turns in (table[name].combine_chunks() for name in columns):
@@ -252,7 +249,7 @@ def _with_special_tokens(rows: "Dataset", tokenizer: Any) -> int:
 def _short_enough(
     rows: "Dataset", tokenizer: Any, most: int | None
 ) -> tuple["Dataset", list[dict[str, Any]]]:
-    """Return the rows of at most so many tokens, and the others as they are reported."""
+    """Return the rows of at most `most` tokens, and a report of each longer one."""
     if most is None:
         return rows, []
     short: list[int] = []
@@ -276,7 +273,7 @@ def _token_counts(rows: "Dataset", tokenizer: Any) -> Iterator[int]:
 
 
 def rendered(tokenizer: Any, messages: Sequence[Mapping[str, str]]) -> str:
-    """Return messages as the model sees them.
+    """Return messages as text, by the chat template.
 
     Raises ModelError for a tokenizer without a chat template, or one that refuses them.
     """
@@ -297,8 +294,8 @@ def rendered(tokenizer: Any, messages: Sequence[Mapping[str, str]]) -> str:
         ) from error
 
 
-def _fewer(rows: "Dataset", most: int | None) -> "Dataset":
-    """Return at most so many rows: those whose ids have the lowest hashes."""
+def _limited(rows: "Dataset", most: int | None) -> "Dataset":
+    """Return at most `most` rows: those whose ids have the lowest hashes."""
     if most is None or len(rows) <= most:
         return rows
     ranks = [hashlib.blake2b(row_id.encode(), digest_size=8).digest() for row_id in rows["id"]]

@@ -1,8 +1,8 @@
-"""How a trace is written as text that a model learns: tags and templates, and back.
+"""Traces as text to train on, in tags and templates, and back.
 
 A turn of the agent is `<think>…</think>` and then `<search>…</search>` (several if parallel) or
-`<answer>…</answer>`; results are `<information>` blocks. The names are fields. What stands in
-a tag is escaped, so that contents which hold tags cannot end it, and unescaped when read.
+`<answer>…</answer>`; results are `<information>` blocks. The tag names are fields.
+Content is escaped, so that a tag in it ends nothing, and unescaped when read.
 
 The tags are those of Search-R1 (Jin et al. 2025, https://arxiv.org/abs/2503.09516).
 """
@@ -17,7 +17,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hf_rlhf.config import yaml as plain_yaml
+from hf_rlhf.config import bind, load_yaml, read_text
 from hf_rlhf.errors import ConfigError, Problem
 from hf_rlhf_traces.trace import (
     SEARCH_TOOL,
@@ -32,10 +32,8 @@ from hf_rlhf_traces.trace import (
 if TYPE_CHECKING:
     from hf_rlhf_traces.store import Store
 
-TAGS = (
-    *("think", "search", "information", "answer", "summary"),
-    *("question", "reasoning", "evidence", "quote"),
-)
+_TURN_TAGS = ("think", "search", "information", "answer", "summary")
+TAGS = (*_TURN_TAGS, "question", "reasoning", "evidence", "quote")
 """The fields that name tags, as templates name them."""
 
 
@@ -52,7 +50,7 @@ class Format:
     reasoning: str = "reasoning"
     evidence: str = "evidence"
     quote: str = "quote"
-    """The parts of a summary, and what each quote of its evidence stands in."""
+    """Tags of the parts of a summary, and of each quote in its evidence."""
     document: str = "Doc {number} (Title: {title})\n{content}"
     """One document of an `<information>` block; `{number}` counts from 1 in each block."""
 
@@ -79,13 +77,13 @@ class Format:
         "your summary: think in <{think}> tags, and either search in <{search}> tags or give the "
         "answer in <{answer}> tags.\n\n{context}"
     )
-    """What is asked for in `summary_prefix`; `{context}` is the prompt of a sample of `steps`."""
+    """The prompt of `summary_prefix`; `{context}` is the prompt of a sample of `steps`."""
     summary_only: str = (
         "Below is the summary of what a search agent has thought and found so far. Go on from it: "
         "think in <{think}> tags, and either search in <{search}> tags or give the answer in "
         "<{answer}> tags.\n\n{context}"
     )
-    """What is asked for in `summary_only`; `{context}` is the summary."""
+    """The prompt of `summary_only`; `{context}` is the summary."""
 
     def __post_init__(self) -> None:
         """Raise ConfigError, with all that is wrong, for tags and templates that cannot work."""
@@ -94,101 +92,82 @@ class Format:
 
     @classmethod
     def of(cls, settings: Mapping[str, object], where: str = "format") -> "Format":
-        """Return the format that `settings` or a file gave. Raises ConfigError, naming `where`."""
-        known = {field.name for field in fields(cls)}
-        problems = [
-            Problem(f"{where}: {name}", "is no field of the format.", f"Known: {sorted(known)}.")
-            if name not in known
-            else Problem(f"{where}: {name}", f"is {value!r}, expected text.")
-            for name, value in settings.items()
-            if name not in known or not isinstance(value, str)
-        ]
+        """Return the format of settings. Raises ConfigError, naming `where` they come from."""
+        arguments, problems = bind(
+            cls, settings, where=lambda name: f"{where}: {name}", title="format"
+        )
         if problems:
             raise ConfigError(problems)
-        return cls(**{name: str(value) for name, value in settings.items()})
+        return cls(**arguments)
 
-    @property
-    def tags(self) -> tuple[str, ...]:
-        """The tags that turns are written in."""
-        return (self.think, self.search, self.information, self.answer, self.summary)
-
-    @property
+    @cached_property
     def names(self) -> dict[str, str]:
         """All tags, by field: contents may hold none of them."""
         return {name: getattr(self, name) for name in TAGS}
 
-    def ask(self, template: str, context: str) -> str:
-        """Return a template with its tags named and its context in place."""
+    def fill(self, template: str, context: str) -> str:
+        """Return a template with its tags and its context filled in."""
         return template.format(context=context, **self.names)
 
     @cached_property
     def _tag(self) -> re.Pattern[str]:
-        names = "|".join(re.escape(name) for name in self.names.values())
+        names = "|".join(map(re.escape, self.names.values()))
         return re.compile(rf"<(\\*)(?=/?(?:{names})\b)", re.IGNORECASE)
 
     @cached_property
-    def _percent(self) -> str:
-        """`document` for the operator `%`, which takes half of the time; "" in another order."""
-        parts = list(string.Formatter().parse(self.document))
-        if [name for _, name, _, _ in parts if name] != ["number", "title", "content"]:
-            return ""
-        return "".join(text.replace("%", "%%") + ("%s" if name else "") for text, name, *_ in parts)
-
-    @cached_property
-    def _escaped(self) -> re.Pattern[str]:
-        names = "|".join(re.escape(name) for name in self.names.values())
-        return re.compile(rf"<(\\*)\\(?=/?(?:{names})\b)", re.IGNORECASE)
-
-    @cached_property
     def _block(self) -> re.Pattern[str]:
-        names = "|".join(re.escape(name) for name in self.tags)
+        names = "|".join(re.escape(self.names[name]) for name in _TURN_TAGS)
         return re.compile(rf'<({names})(?: tool="([^"<>]*)")?>(.*?)</\1>', re.DOTALL)
 
+    @cached_property
+    def _document_parts(self) -> list[tuple[str, str | None]]:
+        return [(text, name) for text, name, _, _ in string.Formatter().parse(self.document)]
+
     def escape(self, text: str) -> str:
-        r"""Return text in which no tag of ours stands: `<think>` becomes `<\think>`."""
+        r"""Return text without any of our tags: `<think>` becomes `<\think>`."""
         return self._tag.sub(r"<\1\\", text) if "<" in text else text
 
     def unescape(self, text: str) -> str:
         r"""Undo `escape`."""
-        return self._escaped.sub(r"<\1", text) if "<\\" in text else text
+        if "<\\" not in text:
+            return text
+        return self._tag.sub(lambda tag: f"<{tag[1][1:]}", text)
 
-    def said(self, steps: Iterable[Step], *, think_tags: bool = True) -> str:
-        """Return what the agent said at one go, in tags; unknown steps and results have none.
+    def turn_text(self, steps: Iterable[Step], *, think_tags: bool = True) -> str:
+        """Return what the agent does in one turn, in tags; unknown steps and results have none.
 
-        Without `think_tags`, thoughts stand there as plain text.
+        Without `think_tags`, thoughts are plain text.
         """
-        return "\n".join(filter(None, (self._step(step, think_tags) for step in steps)))
+        return "\n".join(filter(None, (self._step_text(step, think_tags) for step in steps)))
 
-    def _step(self, step: Step, think_tags: bool) -> str:
+    def _step_text(self, step: Step, think_tags: bool) -> str:
         if isinstance(step, Reasoning):
-            if not think_tags:
-                return self.escape(step.content)
-            return f"<{self.think}>{self.escape(step.content)}</{self.think}>"
+            text = self.escape(step.content)
+            return f"<{self.think}>{text}</{self.think}>" if think_tags else text
         if isinstance(step, Search):
-            tool_attribute = "" if step.tool == SEARCH_TOOL else f' tool="{html.escape(step.tool)}"'
-            return f"<{self.search}{tool_attribute}>{self.escape(step.query)}</{self.search}>"
+            tool = "" if step.tool == SEARCH_TOOL else f' tool="{html.escape(step.tool)}"'
+            return f"<{self.search}{tool}>{self.escape(step.query)}</{self.search}>"
         if isinstance(step, Answer):
             return f"<{self.answer}>{self.escape(step.content)}</{self.answer}>"
         return ""
 
-    def found(self, results: Sequence[SearchResult]) -> str:
+    def results_text(self, results: Sequence[SearchResult]) -> str:
         """Return results as `<information>` blocks, one for each."""
-        return "\n".join(self._information(step.documents) for step in results)
+        blocks = []
+        for result in results:
+            numbered = enumerate(result.documents, start=1)
+            texts = (self._document_text(number, document) for number, document in numbered)
+            text = self.escape("\n".join(texts))
+            blocks.append(f"<{self.information}>{text}</{self.information}>")
+        return "\n".join(blocks)
 
-    def _information(self, documents: Sequence[Document]) -> str:
-        numbered = enumerate(documents, start=1)
-        if usual := self._percent:
-            texts = [usual % (number, step.title, step.content) for number, step in numbered]
-        else:
-            template = self.document
-            texts = [
-                template.format(number=number, title=step.title, content=step.content)
-                for number, step in numbered
-            ]
-        inside = self.escape("\n".join(texts))
-        return f"<{self.information}>{inside}</{self.information}>"
+    def _document_text(self, number: int, document: Document) -> str:
+        # `str.format` takes twice as long, and this is called for every document.
+        values = {"number": str(number), "title": document.title, "content": document.content}
+        parts = [text + values[name] if name else text for text, name in self._document_parts]
+        return "".join(parts)
 
-    def read(self, text: str) -> list[tuple[str, str]]:
+    def blocks(self, text: str) -> list[tuple[str, str]]:
         """Return the blocks of a text in order, as (tag, content unescaped); others are skipped."""
         return [(tag, self.unescape(inside)) for tag, _, inside in self._block.findall(text)]
 
@@ -205,22 +184,13 @@ class Format:
                 steps.append(Answer(content))
         return steps
 
-    def asked(self, text: str) -> str:
+    def question_text(self, text: str) -> str:
         """Return a question in its tag, as the prompts of `steps` begin."""
         return f"<{self.question}>{self.escape(text)}</{self.question}>"
 
     def settings(self) -> dict[str, str]:
-        """Return the fields, for records and cards.
-
-        A field that came later is left out while it has its default: folders and summaries that
-        were made before stay those of this format.
-        """
-        later = {"multiturn_without_reasoning"}
-        return {
-            name: value
-            for name, value in asdict(self).items()
-            if name not in later or value != getattr(Format, name)
-        }
+        """Return the fields, for records and cards."""
+        return asdict(self)
 
 
 _TAG_NAME = re.compile(r"[A-Za-z](?:[A-Za-z0-9_-]*[A-Za-z0-9_])?")
@@ -236,41 +206,37 @@ _PLACEHOLDERS: Mapping[str, tuple[tuple[str, ...], str]] = {
 
 
 def _bad_tags(form: Format) -> Iterable[Problem]:
-    visited: dict[str, str] = {}
+    fields_by_tag: dict[str, str] = {}
     for field in TAGS:
-        name = getattr(form, field)
-        if not _TAG_NAME.fullmatch(name):
+        tag = getattr(form, field)
+        if not _TAG_NAME.fullmatch(tag):
             yield Problem(
                 f"format: {field}",
-                f"{name!r} cannot be the name of a tag.",
+                f"{tag!r} cannot be the name of a tag.",
                 "Use letters, digits, - and _, a letter first and no - last.",
             )
-        elif (other := visited.setdefault(name.lower(), field)) != field:
-            yield Problem(f"format: {field}", f"{name!r} is the tag of {other} too.", "Rename one.")
+        elif (other := fields_by_tag.setdefault(tag.lower(), field)) != field:
+            yield Problem(f"format: {field}", f"{tag!r} is the tag of {other} too.", "Rename one.")
 
 
 def _bad_templates(form: Format) -> Iterable[Problem]:
-    for field, (known, needed) in _PLACEHOLDERS.items():
+    for field, (allowed, required) in _PLACEHOLDERS.items():
         try:
             parts = list(string.Formatter().parse(getattr(form, field)))
         except ValueError as error:
             yield Problem(f"format: {field}", f"{error}.", "Write a brace as {{ or }}.")
             continue
-        used = [name for _, name, _, _ in parts if name is not None]
-        odd = [
+        wrong = [
             f"{{{name}}}"
-            for _, name, spec, how in parts
-            if name not in (None, *known) or spec or how
+            for _, name, spec, conversion in parts
+            if name not in (None, *allowed) or spec or conversion
         ]
-        if odd:
-            placeholders = ", ".join(f"{{{name}}}" for name in known)
-            yield Problem(
-                f"format: {field}",
-                f"it has {', '.join(odd)}.",
-                f"Use {placeholders} only; write a brace as {{{{ or }}}}.",
-            )
-        elif needed and needed not in used:
-            yield Problem(f"format: {field}", f"it lacks {{{needed}}}.", "Say where that goes.")
+        if wrong:
+            placeholders = ", ".join(f"{{{name}}}" for name in allowed)
+            fix = f"Use {placeholders} only; write a brace as {{{{ or }}}}."
+            yield Problem(f"format: {field}", f"it has {', '.join(wrong)}.", fix)
+        elif required and required not in [name for _, name, _, _ in parts]:
+            yield Problem(f"format: {field}", f"it lacks {{{required}}}.", "Say where that goes.")
 
 
 _PREFIX = "format."
@@ -278,44 +244,33 @@ _PREFIX = "format."
 
 def add_format_options(parser: argparse.ArgumentParser) -> None:
     """Add `--format FILE` and an option for each field: `--format.think reasoning`."""
+    names = [field.name for field in fields(Format)]
     group = parser.add_argument_group(
         "format",
         "Tags and templates; a folder has one format for all that is made in it. Fields, as in the "
-        "file: "
-        + ", ".join(field.name for field in fields(Format))
-        + ". Each is an option, too, as "
-        "--format.think TEXT.",
+        f"file: {', '.join(names)}. Each is an option, too, as --format.think TEXT.",
     )
     group.add_argument("--format", type=Path, metavar="FILE.yaml", help="fields that differ")
-    for field in fields(Format):
-        group.add_argument(f"--{_PREFIX}{field.name}", metavar="TEXT", help=argparse.SUPPRESS)
+    for name in names:
+        group.add_argument(f"--{_PREFIX}{name}", metavar="TEXT", help=argparse.SUPPRESS)
 
 
 def format_from_options(chosen: argparse.Namespace) -> Format | None:
-    """Return the format that is asked for, or None if nothing is said of it.
-
-    Raises ConfigError, with every field that is wrong.
-    """
+    """Return the format in the options, None without any. Raises ConfigError for wrong fields."""
     options = {
         name.removeprefix(_PREFIX): value
         for name, value in vars(chosen).items()
         if name.startswith(_PREFIX) and value is not None
     }
-    if chosen.format is None and not options:
-        return None
-    return Format.of({**_in_file(chosen.format), **options}, str(chosen.format or "options"))
-
-
-def _in_file(path: Path | None) -> dict[str, object]:
-    if path is None:
-        return {}
-    document = plain_yaml.load(plain_yaml.read(path), str(path))
+    if chosen.format is None:
+        return Format.of(options, "options") if options else None
+    document = load_yaml(read_text(chosen.format), str(chosen.format))
     if document.problems:
         raise ConfigError(document.problems)
     if not isinstance(document.value, dict):
         fix = "Write fields of the format: `think: reasoning`."
-        raise ConfigError([Problem(str(path), "holds no fields.", fix)])
-    return document.value
+        raise ConfigError([Problem(str(chosen.format), "holds no fields.", fix)])
+    return Format.of({**document.value, **options}, str(chosen.format))
 
 
 def store_format(
@@ -323,9 +278,9 @@ def store_format(
 ) -> Format:
     """Return the format of a store: `wanted`, or the default, where it has none yet.
 
-    A folder has one format for all that is made in it, which is a step of the store. Raises
-    RunFolderError, with the differences, when it has another one than `wanted` and `overwrite` is
-    not set. With it, all that was made in the other format is stale.
+    A folder has one format for all that is made in it, which is a step of the store; with another
+    one, all of that is stale. Raises RunFolderError, with the differences, when it has another one
+    than `wanted` and `overwrite` is not set.
     """
     if wanted is None:
         wanted = Format.of(store.settings("format"), f"{store.folder}: format")

@@ -7,8 +7,9 @@ what cannot is rejected.
 
 from collections.abc import Mapping
 
-from hf_rlhf.data import near
-from hf_rlhf_traces.readers.rough import BadRow, Noted, Rough
+from hf_rlhf.data import BadRow
+from hf_rlhf.errors import did_you_mean
+from hf_rlhf_traces.readers.raw_trace import Noted, RawTrace
 from hf_rlhf_traces.readers.search import KNOWN, NO_TYPE
 from hf_rlhf_traces.trace import (
     Answer,
@@ -21,20 +22,20 @@ from hf_rlhf_traces.trace import (
 )
 
 
-def normalize_steps(rough: Rough, noted: Noted, *, max_document_chars: int) -> tuple[Step, ...]:
+def normalize_steps(raw: RawTrace, noted: Noted, *, max_document_chars: int) -> tuple[Step, ...]:
     """Return the steps to keep. Raises BadRow for a row that is no trace."""
-    if _is_regular(rough.steps, max_document_chars):
-        return tuple(rough.steps)
-    steps = _without_empty(rough.steps, noted)
+    if _is_regular(raw.steps, max_document_chars):
+        return tuple(raw.steps)
+    steps = _without_empty(raw.steps, noted)
     if all(isinstance(step, Unknown) for step in steps):
-        raise BadRow("no_trace", _nothing_known(rough.steps))
+        raise BadRow("no_trace", _why_unknown(raw.steps))
     _check_results(steps, noted)
     steps = _keep_last_answer(steps, noted)
     return tuple(_cut(step, max_document_chars, noted) for step in steps)
 
 
 def _is_regular(steps: list[Step], most: int) -> bool:
-    """Whether nothing is to be changed or noted, as in most traces; one look at each step.
+    """Whether nothing has to be changed or noted, as in most traces; in one pass.
 
     Each search has a result before the next one, nothing is empty or too long, and there is one
     answer, at the end.
@@ -58,7 +59,7 @@ def _is_short(result: SearchResult, most: int) -> bool:
     return not any([len(doc.content) > most or len(doc.title) > most for doc in result.documents])
 
 
-def _nothing_known(steps: list[Step]) -> str:
+def _why_unknown(steps: list[Step]) -> str:
     """Return what a trace has instead of steps that are known."""
     hint = f"{len(steps)} steps, none with a text of a known type"
     nameless = next((s.value for s in steps if isinstance(s, Unknown) and s.kind == NO_TYPE), None)
@@ -75,17 +76,17 @@ def _nothing_known(steps: list[Step]) -> str:
 def _unknown(steps: list[Step]) -> str:
     """Return the first unknown types, with the known ones that they are near to."""
     kinds = dict.fromkeys(step.kind for step in steps if isinstance(step, Unknown))
-    return ", ".join(f"{kind!r}{near(kind, KNOWN)}" for kind in list(kinds)[:3])
+    return ", ".join(f"{kind!r}{did_you_mean(kind, KNOWN)}" for kind in list(kinds)[:3])
 
 
 def _without_empty(steps: list[Step], noted: Noted) -> list[Step]:
-    remaining: list[Step] = []
+    regular: list[Step] = []
     for step in steps:
         if isinstance(step, (Reasoning, Answer)) and not step.content.strip():
             noted["reasoning_empty" if isinstance(step, Reasoning) else "answers_empty"] += 1
         else:
-            remaining.append(step)
-    return remaining
+            regular.append(step)
+    return regular
 
 
 def _check_results(steps: list[Step], noted: Noted) -> None:
@@ -130,15 +131,15 @@ def _keep_last_answer(steps: list[Step], noted: Noted) -> list[Step]:
 
 def _ended(steps: list[Step], final: list[int], noted: Noted) -> list[Step]:
     last = final[0] if final else len(steps)
-    remaining: list[Step] = []
+    regular: list[Step] = []
     for at, step in enumerate(steps):
         if isinstance(step, Answer) and at < last:
-            remaining.append(Reasoning(step.content))
+            regular.append(Reasoning(step.content))
         elif at <= last or isinstance(step, Unknown):
-            remaining.append(step)
+            regular.append(step)
         elif isinstance(step, Reasoning):
             noted["reasoning_after_the_answer"] += 1
-    return remaining
+    return regular
 
 
 def _cut(step: Step, most: int, noted: Noted) -> Step:

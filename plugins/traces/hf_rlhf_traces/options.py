@@ -1,7 +1,6 @@
-"""What the command lines of the verbs share: the parser, options of several, and kinds of numbers.
+"""What the command lines of the verbs share: the parser, options of several, types of numbers.
 
-A kind of number is a `type` for argparse: it refuses what makes no sense for an option, NaN too,
-with what was expected, before anything is done.
+A type refuses a value that makes no sense for its option, NaN too, with what was expected.
 """
 
 import argparse
@@ -9,36 +8,38 @@ import re
 from collections.abc import Callable
 from math import inf
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
+
+Number = TypeVar("Number", int, float)
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that takes no part of an option for it, and names the nearest of a misspelt one."""
+    """A parser without abbreviations, which suggests the nearest option for a misspelt one."""
 
     def __init__(self, **arguments: Any) -> None:
         super().__init__(**arguments, allow_abbrev=False)
 
     def options(self) -> list[str]:
-        """Return the options, as they are written: `--seed`."""
+        """Return the options: `--seed`."""
         return [name for name in self._option_string_actions if name.startswith("--")]
 
     def error(self, message: str) -> NoReturn:
-        """Tell what is wrong, with the nearest right name, and exit with status 2."""
-        from hf_rlhf.data import near
+        """Print the error, with the nearest name, and exit with status 2."""
+        from hf_rlhf.errors import did_you_mean
 
         if choice := re.search(r"invalid choice: '(.*)' \(choose from (.*)\)", message):
-            message += near(choice[1], re.findall(r"[\w.]+", choice[2]))
+            message += did_you_mean(choice[1], re.findall(r"[\w.]+", choice[2]))
         elif message.startswith("unrecognized arguments: "):
             words = [word.partition("=")[0] for word in message.split()[2:]]
             wrong = [word for word in words if word.startswith("--")]
-            message += "".join(near(word, self.options()) for word in wrong)
+            message += "".join(did_you_mean(word, self.options()) for word in wrong)
         super().error(message)
 
 
 def verb_parser(
     verb: str, description: str, *, folder: str | None = None, epilog: str | None = None
 ) -> Parser:
-    """Return the parser of a verb; with `folder`, its help, for one that works in a folder DIR."""
+    """Return the parser of a verb; `folder` is the help of its argument DIR, if it has one."""
     parser = Parser(prog=f"hf-rlhf traces {verb}", description=description, epilog=epilog)
     if folder is not None:
         parser.add_argument("folder", type=Path, metavar="DIR", help=folder)
@@ -46,7 +47,7 @@ def verb_parser(
 
 
 def add_overwrite(
-    parser: argparse.ArgumentParser, text: str = "make anew what was made with other settings"
+    parser: argparse.ArgumentParser, text: str = "replace what was built with other settings"
 ) -> None:
     """Add `--overwrite`."""
     parser.add_argument("--overwrite", action="store_true", help=text)
@@ -57,49 +58,38 @@ def add_model_repo(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--repo_id", metavar="YOU/NAME", help="where the model is pushed to")
 
 
-def whole(least: int, most: float = inf) -> Callable[[str], int]:
-    """Return the kind of whole numbers from `least` to `most`."""
-    upper = f" to {most:.0f}" if most < inf else " on"
-    expected = f"a whole number from {least}{upper}"
+def number_type(
+    convert: Callable[[str], Number], expected: str, fits: Callable[[Number], bool]
+) -> Callable[[str], Number]:
+    """Return the type of numbers that `fits` accepts; `expected` describes them for messages."""
 
-    def read(text: str) -> int:
+    def read(text: str) -> Number:
         try:
-            number = int(text)
+            number = convert(text)
         except ValueError:
-            raise _not(text, expected) from None
-        if not least <= number <= most:
-            raise _not(text, expected)
+            number = None
+        if number is None or not fits(number):
+            raise argparse.ArgumentTypeError(f"is {text!r}, expected {expected}")
         return number
 
     return read
+
+
+def whole_number(least: int, most: float = inf) -> Callable[[str], int]:
+    """Return the type of whole numbers from `least` to `most`."""
+    upper = f" to {most:.0f}" if most < inf else " on"
+    expected = f"a whole number from {least}{upper}"
+    return number_type(int, expected, lambda number: least <= number <= most)
 
 
 def real(expected: str, fits: Callable[[float], bool]) -> Callable[[str], float]:
-    """Return the kind of numbers that `fits` says are `expected`: "a number above 0"."""
-
-    def read(text: str) -> float:
-        try:
-            number = float(text)
-        except ValueError:
-            raise _not(text, expected) from None
-        if not fits(number):
-            raise _not(text, expected)
-        return number
-
-    return read
+    """Return the type of numbers that `fits` accepts: "a number above 0"."""
+    return number_type(float, expected, fits)
 
 
-def _not(text: str, expected: str) -> argparse.ArgumentTypeError:
-    return argparse.ArgumentTypeError(f"is {text!r}, expected {expected}")
-
-
-count = whole(1)
-"""How many: 1 or more."""
-seed = whole(0, 2**32 - 1)
-"""What Python, NumPy and PyTorch all take as a seed."""
+count = whole_number(1)
+"""1 or more."""
+seed = whole_number(0, 2**32 - 1)
+"""A seed for Python, NumPy and PyTorch."""
 share = real("a share from 0 to 1", lambda number: 0 <= number <= 1)
-"""Of a whole."""
-above_zero = real("a number above 0", lambda number: 0 < number < inf)
-"""Finite."""
 not_negative = real("a number from 0 on", lambda number: 0 <= number < inf)
-"""Finite."""

@@ -1,4 +1,4 @@
-"""Why a row is rejected, and what is changed or only counted in a row that is kept."""
+"""Reasons to reject a row, and changes and counts of rows that are read."""
 
 REJECTED = {
     "not_json": "the line is no whole JSON: corrupt, or cut off",
@@ -17,17 +17,12 @@ REJECTED = {
     "user_turn_in_the_middle": "a second question is asked in the middle of the trace",
     "result_before_search": "a result has no search that it could answer",
     "two_answers": "there are two different final answers",
-    "unknown_step": "a step of unknown type, with --unknown drop_row",
     "duplicate": "the same row was read before",
-    "filtered": "a --where does not hold",
-    "field_missing": "the field of a --where is not there, or cannot be compared",
-    "answer_wrong": "the answer is wrong, as its type or `expected_answer` says (--answers)",
-    "answer_unjudged": "nothing says that the answer is right, with --answers correct",
-    "contaminated": "the evaluation file of --decontaminate has the question, or words of it",
+    "answer_wrong": "the source calls the answer wrong, and there is no search",
 }
 """Reason -> what it means."""
 
-BY_CHOICE = ("duplicate", "contaminated", "filtered", "answer_wrong", "answer_unjudged")
+BY_CHOICE = ("duplicate", "answer_wrong")
 """Reasons by which nothing is wrong with a row."""
 
 NOTED = {

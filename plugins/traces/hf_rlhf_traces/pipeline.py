@@ -1,21 +1,20 @@
-"""From files to the shards of `steps` in one pass: the worker that reads a trace builds its rows.
+"""From files to the shards of datasets in one pass: the worker that reads a trace builds its rows.
 
-Two things are known only when all rows are read: which ones repeat others, and where the split by
-question lies. The split will be near to its ratio, so rows are built at once of the traces whose
-rank is not near to it, and of the few others in the end, in a last shard. Shards with repeated
-rows, and all shards if the split lies elsewhere (few questions), are built again.
+Repeated rows and the cut of the split are known only when all rows are read. The cut will be near
+its ratio, so traces whose rank is not near it are built at once, the few others in a last shard.
+Shards with repeated rows, and all shards if the cut is elsewhere (few questions), are built again.
 """
 
 import shutil
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -27,37 +26,29 @@ from hf_rlhf_traces.building import (
     AFTER,
     RowBuilder,
     Shard,
-    build,
     dataset_report,
     shard_size,
     shards_of,
 )
 from hf_rlhf_traces.format import Format, store_format
-from hf_rlhf_traces.read_files import (
-    Reading,
-    has_traces,
-    read_item,
-    replaced,
-    total_bytes,
-    write_reject,
-)
-from hf_rlhf_traces.reading import Read, Rejected
+from hf_rlhf_traces.read_files import Reading, rejects_file, total_bytes, write_reject
+from hf_rlhf_traces.reading import Read, Rejected, read_row
 from hf_rlhf_traces.rows import Split as Side
-from hf_rlhf_traces.samples import step_rows
+from hf_rlhf_traces.samples import multiturn_rows, step_rows
 from hf_rlhf_traces.shards import ShardWriter, name_shards
 from hf_rlhf_traces.sources import blocks_of, rows_in
 from hf_rlhf_traces.split import Split, rank
-from hf_rlhf_traces.store import REJECTS, TRACES, Store
+from hf_rlhf_traces.store import Store
+from hf_rlhf_traces.tally import Tally
 from hf_rlhf_traces.terminal import bars
 
-DATASET = "steps"
 NEAR = 0.01
-"""How near to the ratio, as a share of all ranks, a question's side is not known at once."""
+"""Ranks this near to the ratio, as a share of all ranks, have no side yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """The ranks near to the ratio: the split will lie there, unless there are few questions."""
+    """The ranks near the ratio, where the cut will be unless there are few questions."""
 
     low: int
     high: int
@@ -69,7 +60,7 @@ class Band:
         return cls(int((ratio - NEAR) * 2**64), int((ratio + NEAR) * 2**64), seed)
 
     def of(self, key: str) -> Side | None:
-        """Return the side of a question, or None where it is not known yet."""
+        """Return the side of a question, None if it is not decided yet."""
         position = rank(key, self.seed)
         if position < self.low:
             return "validation"
@@ -77,31 +68,34 @@ class Band:
 
 
 class ShardFacts(Struct):
-    """What came of the input of a shard."""
+    """The rows and counts of one shard."""
 
     rows: list[Read | Rejected | None]
     """Without their contents."""
     undecided: list[Block]
-    """Where the traces stand whose side was not known."""
-    counts: dict[str, int]
+    """The traces whose side is not decided yet."""
+    counts: dict[str, dict[str, int]]
+    """Of each dataset."""
 
 
 @dataclass(frozen=True)
 class FileShards:
-    """Builds shards from blocks of the files that are read; a worker's part of the pipeline."""
+    """Builds shards from blocks of the input files, in a worker."""
 
     reading: Reading
-    form: Format
-    folder: Path
+    builders: Sequence[RowBuilder]
+    folder: Path | None
+    """With a folder for each dataset. None only counts."""
     split: Split | Band
     corrections: Mapping[str, str | None] = field(default_factory=dict)
-    """Place of a row -> its id, if that is another than its own; None leaves the row out."""
+    """Row -> the id that replaces its own; None leaves the row out."""
 
     def __call__(self, shard: Shard) -> ShardFacts:
-        """Write a shard, in place of one that is there."""
-        facts, counts = ShardFacts([], [], {}), Counter[str]()
-        builder = RowBuilder(DATASET, partial(step_rows, form=self.form))
-        writer = ShardWriter(self.folder, DATASET, shard.number)
+        """Write a shard, replacing an earlier one."""
+        facts = ShardFacts([], [], {})
+        targets = [
+            (builder, self._writer(builder, shard), Counter[str]()) for builder in self.builders
+        ]
         for line, row in self._rows(shard):
             facts.rows.append(row)
             if isinstance(row, Read) and row.trace is not None:
@@ -109,98 +103,145 @@ class FileShards:
                 if (side := self.split.of(row.key)) is None:
                     facts.undecided.append(line)
                 elif name is not None:
-                    builder.add(replace(row.trace, id=name), side, writer, counts)
-                row.body, row.trace = b"", None
-        writer.close()
-        facts.counts = dict(counts)
+                    trace = replace(row.trace, id=name)
+                    for builder, writer, counts in targets:
+                        builder.add(trace, side, writer, counts)
+                row.trace = None
+        for builder, writer, counts in targets:
+            if writer is not None:
+                writer.close()
+            facts.counts[builder.dataset] = dict(counts)
         return facts
+
+    def _writer(self, builder: RowBuilder, shard: Shard) -> ShardWriter | None:
+        if self.folder is None:
+            return None
+        folder = self.folder / builder.dataset
+        folder.mkdir(exist_ok=True)
+        return ShardWriter(folder, builder.dataset, shard.number)
 
     def _rows(self, shard: Shard) -> Iterator[tuple[Block, Read | Rejected | None]]:
         options = self.reading.options
         for block in shard.blocks:
-            for line, where, item in rows_in(block, options):
-                yield line, read_item(where, item, options)
+            for line, where, raw in rows_in(block, options):
+                yield line, read_row(raw, where, options)
 
 
 FirstPass = Callable[[FileShards, Sequence[Shard]], Iterator[ShardFacts]]
-"""How the shards are built that do not depend on each other: here, or by tasks on a cluster."""
+"""Builds the shards of the first pass: here, or by tasks on a cluster."""
 
 
 def input_shards(reading: Reading) -> list[Shard]:
-    """Return the shards of what is read."""
+    """Divide the input files into shards."""
     size = shard_size(total_bytes(reading.files))
-    coming = chain.from_iterable(blocks_of(file, size) for file in reading.files)
-    return list(shards_of(coming, size))
+    blocks = chain.from_iterable(blocks_of(file, size) for file in reading.files)
+    return list(shards_of(blocks, size))
 
 
-def first_job(reading: Reading, form: Format, folder: Path) -> FileShards:
-    """Return what builds shards before the split is known."""
-    return FileShards(reading, form, folder, Band.around(reading.validation_ratio, reading.seed))
+@dataclass(frozen=True)
+class Build:
+    """What is built of which files."""
+
+    reading: Reading
+    form: Format
+    builders: Sequence[RowBuilder]
+
+    def first_job(self, folder: Path | None) -> FileShards:
+        """Return the builder of the first pass, when the cut is not known."""
+        band = Band.around(self.reading.validation_ratio, self.reading.seed)
+        return FileShards(self.reading, self.builders, folder, band)
 
 
-def run_pipeline(
-    reading: Reading,
-    form: Format,
+def row_builders(
+    names: Sequence[str], form: Format, drop: Mapping[str, Any]
+) -> tuple[RowBuilder, ...]:
+    """Return the builders of datasets; `drop` are the settings of `multiturn_rows`."""
+    builders = (
+        RowBuilder("multiturn", partial(multiturn_rows, form=form, **drop), drop),
+        RowBuilder("steps", partial(step_rows, form=form)),
+    )
+    return tuple(builder for builder in builders if builder.dataset in names)
+
+
+def run_build(
+    build: Build,
     *,
     workers: int | None = None,
     folder: Path | None = None,
     first_pass: FirstPass | None = None,
-) -> Mapping[str, Any]:
-    """Read files into a store and build its steps; return the report of the steps.
+) -> None:
+    """Read files and build the datasets of a store. The traces are not written.
 
-    Traces are not written. `first_pass` gives what was built into `folder` by other processes.
-    Raises as `read` and `build` do.
+    `first_pass` reads the shards that other processes have built in `folder`. Raises RunFolderError
+    when the store's folder holds other files or another process works in it; DataError when too
+    many rows are rejected (rejects.refused.jsonl has them), or no trace gives a sample.
     """
+    reading = build.reading
     store, sources = Store.make(reading.out), reading.sources()
-    with store.locked():
-        if reading.is_done(store, sources) and has_traces(store):
-            store_format(store, form, overwrite=reading.overwrite)
-            return build(store, RowBuilder(DATASET, partial(step_rows, form=form)), {},
-                         workers=workers)  # fmt: skip
-        with _scratch_folder(reading.out, folder) as folder:
-            job, shards = first_job(reading, form, folder), input_shards(reading)
-            coming = (first_pass or partial(in_order, workers=workers))(job, shards)
-            with store.recording("read", reading.settings(), replaces=True) as recording:
-                first = _read(reading, shards, coming, recording, sources)
-            (reading.out / TRACES).unlink(missing_ok=True)  # those of another reading
-            store_format(store, form, overwrite=reading.overwrite)
-            with (
-                store.recording(DATASET, {}, after=AFTER, replaces=True) as recording,
-                atomic_dir(store.folder / "datasets" / DATASET, overwrite=True) as dataset,
-            ):
-                split = Split.of_report(store.report("read"))
-                exact = FileShards(reading, form, folder, split, first.corrections)
-                counts = _complete(first, exact, shards, workers)
-                recording.result.update(
-                    dataset_report(DATASET, counts, ", ".join(reading.files[:3]))
-                )
-                _move_shards(folder, dataset)
-                name_shards(dataset)
-    return store.report(DATASET)
+    with store.locked(), _scratch_folder(reading.out, folder) as folder:
+        job, shards = build.first_job(folder), input_shards(reading)
+        facts = (first_pass or partial(in_order, workers=workers))(job, shards)
+        with (
+            store.recording("build", reading.settings(), replaces=True) as recording,
+            rejects_file(reading.out) as rejects,
+            reading.tallied(recording, sources) as tally,
+        ):
+            first = _count_rows(reading, shards, facts, tally, rejects)
+        store_format(store, build.form, overwrite=reading.overwrite)
+        split = Split.of_report(store.report("build"))
+        exact = FileShards(reading, build.builders, folder, split, first.corrections)
+        counts = _complete(first, exact, shards, workers)
+        # Renamed, because after a kill between two moves tasks would count as finished.
+        built = folder.rename(folder.with_name(f".shards.{uuid.uuid4().hex}.tmp"))
+        try:
+            for builder in build.builders:
+                _record_dataset(store, builder, counts[builder.dataset], built, reading)
+        finally:
+            shutil.rmtree(built, ignore_errors=True)
 
 
-def _move_shards(folder: Path, dataset: Path) -> None:
-    """Move the shards of a folder, which no longer exists from the first move on.
-
-    Else tasks would be taken for finished whose shards were moved by a process killed since.
-    """
-    emptied = folder.rename(folder.with_name(f".shards.{uuid.uuid4().hex}.tmp"))
-    try:
-        for path in emptied.glob("*.parquet"):
+def _record_dataset(
+    store: Store, builder: RowBuilder, counts: Counter[str], built: Path, reading: Reading
+) -> None:
+    name = builder.dataset
+    with (
+        store.recording(name, builder.settings, after=AFTER, replaces=True) as recording,
+        atomic_dir(store.folder / "datasets" / name, overwrite=True) as dataset,
+    ):
+        recording.result.update(dataset_report(name, counts, ", ".join(reading.files[:3])))
+        for path in (built / name).glob("*.parquet"):
             shutil.move(path, dataset / path.name)
-    finally:
-        shutil.rmtree(emptied, ignore_errors=True)
+        name_shards(dataset)
+
+
+def count_build(
+    build: Build, *, workers: int | None = None
+) -> tuple[Mapping[str, Any], dict[str, Mapping[str, Any]]]:
+    """Return the reports of a build, of the rows and of each dataset, and write nothing.
+
+    Raises DataError as `run_build` does.
+    """
+    reading, recording = build.reading, Recording()
+    shards = input_shards(reading)
+    facts = in_order(build.first_job(None), shards, workers=workers)
+    with reading.tallied(recording, reading.sources(), dry_run=True) as tally:
+        first = _count_rows(reading, shards, facts, tally, None)
+    report = {**recording.result, **recording.notes}
+    exact = FileShards(reading, build.builders, None, Split.of_report(report), first.corrections)
+    counts = _complete(first, exact, shards, workers)
+    files = ", ".join(reading.files[:3])
+    return report, {name: dataset_report(name, counts[name], files) for name in counts}
 
 
 @contextmanager
 def _scratch_folder(out: Path, folder: Path | None) -> Iterator[Path]:
-    # Such a name is removed by the next command if this process is killed.
-    scratch = folder or out / f".pipeline.{uuid.uuid4().hex}.tmp"
+    # A folder of this name that a killed process left is removed by the next command.
+    scratch = folder or out / f".build.{uuid.uuid4().hex}.tmp"
     scratch.mkdir(parents=True, exist_ok=True)
     try:
         yield scratch
     except BaseException:
-        if folder is None:  # or what other processes built would be lost
+        if folder is None:  # the shards of other processes are kept
             shutil.rmtree(scratch, ignore_errors=True)
         raise
     shutil.rmtree(scratch, ignore_errors=True)
@@ -208,33 +249,29 @@ def _scratch_folder(out: Path, folder: Path | None) -> Iterator[Path]:
 
 @dataclass
 class _FirstPass:
-    """What is known when all rows are read."""
+    """The result of the first pass."""
 
-    counts: dict[int, Mapping[str, int]] = field(default_factory=dict)
-    """Of each shard, by its number."""
+    counts: dict[int, Mapping[str, Mapping[str, int]]] = field(default_factory=dict)
+    """Shard number -> dataset -> counts."""
     undecided: dict[int, list[Block]] = field(default_factory=dict)
-    """By the number of the shard in whose input they are."""
+    """By the number of the shard."""
     corrections: dict[str, str | None] = field(default_factory=dict)
     corrected: set[int] = field(default_factory=set)
     """Numbers of the shards with corrections."""
 
 
-def _read(
+def _count_rows(
     reading: Reading,
     shards: Sequence[Shard],
-    coming: Iterator[ShardFacts],
-    recording: Recording,
-    sources: Sequence[Mapping[str, Any]],
+    facts_of_shards: Iterable[ShardFacts],
+    tally: Tally,
+    rejects: IO[bytes] | None,
 ) -> _FirstPass:
     """Count the rows of all shards in order, and write the rejected ones."""
     first = _FirstPass()
-    with (
-        replaced(reading.out, REJECTS) as (rejects,),
-        reading.tallied(recording, sources) as tally,
-        bars() as progress,
-    ):
-        task = progress.add_task("read and build", total=total_bytes(reading.files) or None)
-        for shard, facts in zip(shards, coming, strict=True):
+    with bars() as progress:
+        task = progress.add_task("build", total=total_bytes(reading.files) or None)
+        for shard, facts in zip(shards, facts_of_shards, strict=True):
             first.counts[shard.number] = facts.counts
             first.undecided[shard.number] = facts.undecided
             for row in facts.rows:
@@ -242,7 +279,7 @@ def _read(
                     tally.noted["blank_lines"] += 1
                     continue
                 counted = tally.add(row)
-                if isinstance(counted, Rejected):
+                if isinstance(counted, Rejected) and rejects is not None:
                     write_reject(rejects, counted)
                 if counted is not row:
                     first.corrections[row.where] = getattr(counted, "id", None)
@@ -253,8 +290,8 @@ def _read(
 
 def _complete(
     first: _FirstPass, exact: FileShards, shards: Sequence[Shard], workers: int | None
-) -> Counter[str]:
-    """Build again the shards that came out wrong, and a last one of what was undecided."""
+) -> dict[str, Counter[str]]:
+    """Build the wrong shards again, and a last one of the undecided traces; return all counts."""
     assert isinstance(exact.split, Split)
     band = Band.around(exact.split.ratio, exact.split.seed)
     outside = not band.low <= exact.split.cut <= band.high
@@ -266,19 +303,19 @@ def _complete(
         or any(not block.size for block in first.undecided[shard.number])
     ]
     rebuilt = {shard.number for shard in again}
-    left = [
+    undecided = [
         block
         for number, blocks in first.undecided.items()
         if number not in rebuilt
         for block in blocks
     ]
-    last = [Shard(len(shards), tuple(left))] if left else []
+    if undecided:
+        again.append(Shard(len(shards), tuple(undecided)))
     counts = dict(first.counts)
-    for shard, facts in zip(
-        [*again, *last], in_order(exact, [*again, *last], workers=workers), strict=True
-    ):
+    for shard, facts in zip(again, in_order(exact, again, workers=workers), strict=True):
         counts[shard.number] = facts.counts
-    total: Counter[str] = Counter()
+    totals = {builder.dataset: Counter[str]() for builder in exact.builders}
     for shard_counts in counts.values():
-        total.update(shard_counts)
-    return total
+        for name, total in totals.items():
+            total.update(shard_counts[name])
+    return totals

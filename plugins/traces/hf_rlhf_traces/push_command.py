@@ -1,7 +1,6 @@
 """`hf-rlhf traces push DIR --repo_id YOU/NAME`: the datasets of a store as a Hub dataset.
 
-One commit of Parquet files, the card, and a list of both with their hashes, by which a later push
-recognises its own files.
+One commit of Parquet files, the card, and a list of both with their hashes (`push_listed`).
 """
 
 import argparse
@@ -18,19 +17,19 @@ from hf_rlhf.hub import (
     connect,
     or_finish,
     push_listed,
-    secrets_in_use,
 )
 from hf_rlhf.storage import find_secrets, redact_secrets
-from hf_rlhf_traces.dataset_card import CARD, check_card, present, render, write_card
+from hf_rlhf_traces.dataset_card import CARD, ready_datasets, render, write_card
 from hf_rlhf_traces.options import add_overwrite, verb_parser
-from hf_rlhf_traces.rows import DATASETS, MADE_BY
+from hf_rlhf_traces.rows import BUILT_BY, DATASETS
 from hf_rlhf_traces.shards import SPLITS, shard_files
 from hf_rlhf_traces.store import Store
 from hf_rlhf_traces.terminal import bars
 
 LIST = "traces_dataset.json"
 _FACTS = ("license", "license_name", "license_link", "language", "pretty_name", "source")
-_BATCH, _SHOWN = 64, 3
+_BATCH = 64
+_MAX_PROBLEMS = 3
 
 
 def push_main(argv: Sequence[str]) -> int:
@@ -39,12 +38,10 @@ def push_main(argv: Sequence[str]) -> int:
     store = Store.open(chosen.folder)
     names = wanted(store, chosen.dataset)
     facts = {name: getattr(chosen, name) for name in _FACTS}
-    facts["redacted"] = chosen.redact
+    facts = {**facts, "redacted": chosen.redact, "repo_id": chosen.repo_id}
     if chosen.dry_run:
         new = {name: value for name, value in facts.items() if value is not None}
-        card = render(store, names, {**store.settings("card"), **new, "repo_id": chosen.repo_id})
-        check_card(card)
-        print(card)
+        print(render(store, names, {**store.settings("card"), **new}))
         return 0
     hub = connect(chosen.endpoint, kind="dataset")
     again = f"hf-rlhf traces push {shlex.join(argv)}"
@@ -53,12 +50,12 @@ def push_main(argv: Sequence[str]) -> int:
     write_card(store, {**facts, "repo_id": repo_id})
     card = render(store, names, store.settings("card"))
     with TemporaryDirectory() as scratch:
-        bundle = bundle_of(store, names, card, hub, Path(scratch) if chosen.redact else None)
+        uploads = upload_set(store, names, card, hub, Path(scratch) if chosen.redact else None)
         with or_finish(hub, repo_id, again):
             before, after = push_listed(
                 hub,
                 repo_id,
-                bundle,
+                uploads,
                 LIST,
                 {"datasets": list(names)},
                 message="Datasets of agent search traces",
@@ -67,7 +64,7 @@ def push_main(argv: Sequence[str]) -> int:
                 option="--repo_id",
             )
     verb = "pushed" if before != after.commit else "there already, nothing pushed"
-    print(f"{verb}: {len(bundle.files)} files, verified: {hub.endpoint}/datasets/{repo_id}")
+    print(f"{verb}: {len(uploads.files)} files, verified: {hub.endpoint}/datasets/{repo_id}")
     print(f"commit {after.commit}")
     return 0
 
@@ -76,7 +73,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = verb_parser(
         "push",
         "Push the datasets of a folder, with their card, as a dataset on the Hub. The token is "
-        "HF_TOKEN's or that of `hf auth login`. It can be repeated: what is there already makes no "
+        "HF_TOKEN's or that of `hf auth login`. It can be repeated: without changes it makes no "
         "commit.",
         folder="the folder that the verbs work in",
     )
@@ -86,7 +83,7 @@ def _parser() -> argparse.ArgumentParser:
         "--dataset",
         action="append",
         choices=DATASETS,
-        help="only these, and none else in the repository; default: all there are",
+        help="only these, and no others in the repository; default: all that are built",
     )
     parser.add_argument("--license", metavar="ID", help="as the Hub names it; the card has none")
     parser.add_argument("--license_name", metavar="NAME", help="with --license other")
@@ -104,30 +101,31 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def wanted(store: Store, requested: Sequence[str] | None) -> list[str]:
-    """Return the datasets to push. Raises PublishError for one that is not there, or is stale."""
-    there = present(store)
+    """Return the datasets to push. Raises PublishError for one that is not built, or is stale."""
+    ready = ready_datasets(store)
     folder = store.folder / "datasets"
     built = [name for name in DATASETS if shard_files(folder / name, "train")]
     names = [name for name in DATASETS if name in (requested or built)]
     if not names:
         raise PublishError(
-            f"{store.folder} has no dataset yet. First: hf-rlhf traces multiturn {store.folder}"
+            f"{store.folder} has no dataset yet. First: "
+            f"hf-rlhf traces build FILE --out {store.folder}"
         )
-    if lacking := [name for name in names if name not in there]:
-        verbs = ", ".join(dict.fromkeys(MADE_BY[name] for name in lacking))
+    if missing := [name for name in names if name not in ready]:
+        verbs = ", ".join(dict.fromkeys(BUILT_BY[name] for name in missing))
         raise PublishError(
-            f"{store.folder}: {', '.join(lacking)}: not built, or built from what has changed "
-            f"since. Build anew ({verbs}), or name the others with --dataset."
+            f"{store.folder}: {', '.join(missing)}: not built, or built from what has changed "
+            f"since. Build again ({verbs}), or name the others with --dataset."
         )
     return names
 
 
-def bundle_of(
+def upload_set(
     store: Store, names: Sequence[str], card: str, hub: Hub, scratch: Path | None
 ) -> UploadSet:
-    """Return the files to push. Rows are redacted into `scratch`, if there is one.
+    """Return the files to push. With `scratch`, rows are written there without their secrets.
 
-    Raises PublishError for a secret in the card, or in rows that are not redacted, or cannot be.
+    Raises PublishError for a secret in the card or in the rows.
     """
     folder = store.folder / "datasets"
     files = {
@@ -136,30 +134,31 @@ def bundle_of(
         for split in SPLITS
         for path in shard_files(folder / name, split)
     }
-    secrets = secrets_in_use(hub)
-    bundle = UploadSet(folder if scratch is None else scratch)
-    bundle.add_text(CARD, card)
-    bundle.check(secrets)
-    if scratch is None:
-        _check_rows(files, secrets)
-    else:
+    secrets = hub.secrets()
+    uploads = UploadSet(scratch or folder)
+    uploads.add_text(CARD, card)
+    uploads.check(secrets)
+    if scratch is not None:
         files = _redacted(files, scratch)
-        _check_rows(files, secrets)  # such as a token in use that looks like none
+    _check_rows(files, secrets)  # redacted ones too: a token in use may have any form
     for path, file in files.items():
-        bundle.add_file(path, file)
-    return bundle
+        uploads.add_file(path, file)
+    return uploads
 
 
 def _check_rows(files: Mapping[str, Path], secrets: Mapping[str, str]) -> None:
-    problems: list[str] = []
-    for path, file in files.items():
-        for batch in _batches(file, f"looking for secrets in {path}"):
-            problems += (f"{path}: {line}" for line in _secrets_of(batch.to_pylist(), secrets))
+    problems = [
+        f"{path}: {line}"
+        for path, file in files.items()
+        for batch in _batches(file, f"looking for secrets in {path}")
+        for line in _secrets_of(batch.to_pylist(), secrets)
+    ]
     if problems:
-        first = "".join(f"\n  - {line}" for line in problems[:_SHOWN])
-        more = f"\n  and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
+        lines = [f"\n  - {line}" for line in problems[:_MAX_PROBLEMS]]
+        if (more := len(problems) - _MAX_PROBLEMS) > 0:
+            lines.append(f"\n  and {more} more")
         raise PublishError(
-            f"{len(problems)} samples hold what looks like a secret:{first}{more}\n"
+            f"{len(problems)} samples hold what looks like a secret:{''.join(lines)}\n"
             "Nothing was pushed. Remove it from the source, or add --redact; and replace what is a "
             "secret of yours."
         )
@@ -186,7 +185,7 @@ def _secrets_of(rows: Sequence[Mapping[str, Any]], secrets: Mapping[str, str]) -
 
 
 def _redacted(files: Mapping[str, Path], scratch: Path) -> dict[str, Path]:
-    """Write the files without secrets into `scratch`, and return where they are."""
+    """Return copies of the files in `scratch`, without what looks like a secret."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

@@ -1,6 +1,6 @@
-"""What each step took in and what became of it: at every step, in = out + left out by reason."""
+"""Rows in and out of each step of a store: in = out + left out, by reason."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,16 +15,20 @@ class Account:
     step: str
     unit: str
     """What is counted: rows, cuts, samples."""
-    taken: int
-    kept: int
+    rows_in: int
+    rows_out: int
     left_out: Mapping[str, int]
     """Reason -> how many."""
 
     @property
     def reasons(self) -> str:
-        """What was left out, in words."""
+        """Why rows were left out, with counts."""
         texts = [f"{count:,} {reason}" for reason, count in self.left_out.items() if count]
         return ", ".join(texts) or "nothing"
+
+    def cells(self) -> tuple[str, str, str]:
+        """Return the cells of a table: in, kept, left out."""
+        return f"{self.rows_in:,} {self.unit}", f"{self.rows_out:,}", self.reasons
 
 
 def accounts(store: Store) -> list[Account]:
@@ -32,41 +36,28 @@ def accounts(store: Store) -> list[Account]:
 
     Raises DataError, with the numbers, where those of a step do not add up.
     """
-    steps = ("read", "multiturn", "steps", "summarize", "split_summary")
-    all_accounts = [
-        account
-        for step in steps
-        if store.state(step) == "done"
-        for account in _accounts(step, store.report(step))
+    steps = ("build", "multiturn", "steps", "summarize", "split_summary")
+    done = [_account(name, store.report(name)) for name in steps if store.state(name) == "done"]
+    wrong = [
+        f"{each.step}: {each.rows_in:,} {each.unit}, {each.rows_out:,} kept, left out: "
+        f"{each.reasons}"
+        for each in done
+        if each.rows_in != each.rows_out + sum(each.left_out.values())
     ]
-    odd = [step for step in all_accounts if step.taken != step.kept + sum(step.left_out.values())]
-    if odd:
-        lines = [
-            f"{step.step}: {step.taken:,} {step.unit}, {step.kept:,} kept, left out: {step.reasons}"
-            for step in odd
-        ]
-        raise DataError("The counts of these steps do not add up:\n" + "\n".join(lines))
-    return all_accounts
+    if wrong:
+        raise DataError("The counts of these steps do not add up:\n" + "\n".join(wrong))
+    return done
 
 
-def _accounts(step: str, report: Mapping[str, Any]) -> Iterator[Account]:
-    if step == "read":
-        yield Account(step, "rows", report["rows"], report["traces"], report["rejected"])
-    elif step == "summarize":
-        left_out = {**_prefixed(report["failed"]), "not tried": report["missing"]}
-        yield Account(step, "samples", report["samples"], report["summarised"], left_out)
-    elif step == "split_summary":
-        left_out = {
-            **report["filtered"],
-            **_prefixed(report["failed"]),
-            "not summarised": report["missing"],
-        }
-        samples = sum(report["samples"].values())
-        yield Account(step, "samples", report["steps"], samples, left_out)
-    else:
-        samples = sum(report["samples"].values())
-        yield Account(step, "cuts", report["cuts"], samples, report["skipped"])
-
-
-def _prefixed(failed: Mapping[str, int]) -> dict[str, int]:
-    return {f"failed: {reason}": count for reason, count in failed.items()}
+def _account(step: str, report: Mapping[str, Any]) -> Account:
+    if step == "build":
+        return Account(step, "rows", report["rows"], report["traces"], report["rejected"])
+    failed = {f"failed: {why}": count for why, count in report.get("failed", {}).items()}
+    if step == "summarize":
+        left_out = {**failed, "not tried": report["missing"]}
+        return Account(step, "samples", report["samples"], report["summarised"], left_out)
+    samples = sum(report["samples"].values())
+    if step == "split_summary":
+        left_out = {**report["filtered"], **failed, "not summarised": report["missing"]}
+        return Account(step, "samples", report["steps"], samples, left_out)
+    return Account(step, "cuts", report["cuts"], samples, report["skipped"])

@@ -1,7 +1,7 @@
-"""The rows that are built, typed: what stands in each JSONL line and Parquet column.
+"""The rows of the datasets as types.
 
-The fields are told once, here: the Parquet schema, the dataset card and the table of
-docs/reference/traces-data.md follow from these types.
+The Parquet schemas, the dataset card and the tables of docs/reference/traces-data.md follow from
+them.
 """
 
 import types
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 Split = Literal["train", "validation"]
 DATASETS: Final = ("multiturn", "steps", "summary_prefix", "summary_only")
-MADE_BY: Mapping[str, str] = types.MappingProxyType(
+BUILT_BY: Mapping[str, str] = types.MappingProxyType(
     {
         "multiturn": "multiturn",
         "steps": "steps",
@@ -22,12 +22,21 @@ MADE_BY: Mapping[str, str] = types.MappingProxyType(
         "summary_only": "split_summary",
     }
 )
-"""Dataset -> the verb, and step of a store, that makes it."""
+"""Dataset -> the verb, and step of a store, that builds it."""
+
+
+def command_of(dataset: str) -> str:
+    """Return the command that builds a dataset, for messages."""
+    summaries = BUILT_BY[dataset] == "split_summary"
+    words = "split_summary DIR" if summaries else "build FILE --out DIR"
+    return f"`hf-rlhf traces {words}`"
+
+
 Form = Literal["multiturn", "steps", "summary_prefix", "summary_only", "summary_both"]
 FORMS: Mapping[str, tuple[str, ...]] = types.MappingProxyType(
     {**{name: (name,) for name in DATASETS}, "summary_both": ("summary_prefix", "summary_only")}
 )
-"""What a run trains on -> the datasets that it is the rows of."""
+"""Form of a run's rows -> the datasets with them."""
 
 
 class Chat(TypedDict):
@@ -38,28 +47,29 @@ class Chat(TypedDict):
 
 
 class Origin(TypedDict):
-    """Where a sample comes from."""
+    """The source of a sample."""
 
     id: Annotated[str, "of the sample: the trace's id, `#` and the step"]
     trace: Annotated[str, "id of the trace"]
-    question_key: Annotated[str, "what the split goes by: 16 hex digits of the question"]
+    question_key: Annotated[str, "hash of the question, by which the split is made: 16 hex digits"]
     step: Annotated[int, "groups of results seen before the reply, from 0"]
     steps: Annotated[int, "groups of results in the whole trace"]
-    question: Annotated[str, "the question as it was asked"]
+    question: Annotated[str, "the question"]
 
 
 class Multiturn(Origin):
-    """A conversation up to a reply, its last turn, which is learned."""
+    """A conversation up to a reply, its last turn, which is trained on."""
 
     messages: Annotated[list[Chat], "question and results are the user's turns"]
 
 
 class Step(Origin):
-    """What was seen up to a result, and the reply to it."""
+    """The context up to a result, and the reply to it."""
 
-    prompt: Annotated[str, "question, and all that was said and found so far, in tags"]
-    answer: Annotated[str, "what was said next, up to the next result or the end, in tags"]
+    prompt: Annotated[str, "question, agent's text and results so far, in tags"]
+    answer: Annotated[str, "the agent's next text, up to the next result or the end, in tags"]
     final: Annotated[bool, "whether the reply ends the trace"]
+    expected_answers: Annotated[list[str], "what the source calls right answers; may be empty"]
 
 
 class Summarised(Origin):
@@ -71,7 +81,7 @@ class Summarised(Origin):
     answer: Annotated[str, "the reply alone, in tags"]
     verbatim: Annotated[
         float,
-        "share of all quotes made, left out or not, that are word for word; 1 without any",
+        "share of the quotes that are word for word, before any is left out; 1 without quotes",
     ]
 
 
@@ -87,7 +97,7 @@ ROWS: Mapping[str, type] = types.MappingProxyType(
 
 
 def arrow_schema(dataset: str) -> "pa.Schema":
-    """Return the Parquet schema of a dataset, as its row type says. No column may be null."""
+    """Return the Parquet schema of a dataset's row type. No column may be null."""
     import pyarrow as pa
 
     hints = typing.get_type_hints(ROWS[dataset])
@@ -110,7 +120,7 @@ def _arrow(hint: Any) -> "pa.DataType":
 
 
 def fields_of(dataset: str) -> list[tuple[str, str, str]]:
-    """Return each field of a dataset's rows: its name, its type, and what it is."""
+    """Return name, type and meaning of each field of a dataset's rows."""
     hints = typing.get_type_hints(ROWS[dataset], include_extras=True)
     return [
         (name, _type_name(hint.__origin__), hint.__metadata__[0]) for name, hint in hints.items()
@@ -119,13 +129,15 @@ def fields_of(dataset: str) -> list[tuple[str, str, str]]:
 
 def _type_name(hint: Any) -> str:
     if typing.get_origin(hint) is list:
-        inside = typing.get_type_hints(typing.get_args(hint)[0])
-        return "list of {" + ", ".join(inside) + "}"
+        inner = typing.get_args(hint)[0]
+        return "list of " + (
+            "text" if inner is str else f"{{{', '.join(typing.get_type_hints(inner))}}}"
+        )
     return {str: "text", int: "integer", float: "number", bool: "true or false"}[hint]
 
 
 def conversation(dataset: str, row: Mapping[str, Any]) -> tuple[list[Chat], list[Chat]]:
-    """Return a row as what is read, and what is said to it last."""
+    """Return a row as prompt and completion."""
     if dataset == "multiturn":
         return row["messages"][:-1], row["messages"][-1:]
     if dataset == "steps":

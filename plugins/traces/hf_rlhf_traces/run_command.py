@@ -1,7 +1,7 @@
 """`hf-rlhf traces run`: every verb one after the other, from raw files to a published model.
 
-What a verb does is not repeated here: each is called as its own command would be, so the same
-command goes on where it stopped, and each step can be made anew by its own verb.
+Each verb is called as by its own command, and knows by the ledger of the folder whether it is done:
+the same command continues where it stopped, and a verb can also be repeated alone.
 """
 
 import argparse
@@ -13,27 +13,29 @@ from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 
-from hf_rlhf.data import near
-from hf_rlhf.errors import ConfigError, DataError, HfRlhfError, Problem
+from hf_rlhf.errors import ConfigError, DataError, HfRlhfError, Problem, did_you_mean
 from hf_rlhf.storage import load_record
+from hf_rlhf_traces.build_command import BUILT
 from hf_rlhf_traces.options import Parser, add_model_repo, add_overwrite, real, seed, verb_parser
 from hf_rlhf_traces.reconciliation import accounts
-from hf_rlhf_traces.store import Store
+from hf_rlhf_traces.store import MANIFEST, Store
 from hf_rlhf_traces.terminal import no_bars_of_datasets
-from hf_rlhf_traces.train_command import check_overrides, train_parser
+from hf_rlhf_traces.train_command import check_overrides, is_local, train_parser
 
 STEPS = (
-    *("read", "multiturn", "steps", "summarize", "split_summary"),
+    *("build", "summarize", "split_summary"),
     *("train", "eval", "analyze", "publish"),
 )
 """In this order; `publish` only where a repository is named."""
 BASE = "base"
 """The label of the model that training began with."""
 _ratio = real("a share above 0 and below 1", lambda number: 0 < number < 1)
+Options = Mapping[str, Sequence[str]]
+"""Step -> words of its command line."""
 
 
 def main(argv: Sequence[str]) -> int:
-    """Do every step, and print what came of them."""
+    """Do every step, and print the results."""
     chosen, others = _parser().parse_known_args(argv)
     options = step_options(others)
     _check_options(options, chosen.out)
@@ -45,62 +47,69 @@ def main(argv: Sequence[str]) -> int:
         try:
             words = [*_arguments(step, chosen, options), *options.get(step, [])]
             verb = step if step == "publish" else f"traces {step}"
-            print(f"\n[{number}/{len(steps)}] hf-rlhf {verb} {shlex.join(words)}", flush=True)
-            code = _run_verb(step, words)
+            state = _state(chosen.out, step)
+            print(
+                f"\n[{number}/{len(steps)}] hf-rlhf {verb} {shlex.join(words)}{state}", flush=True
+            )
+            if code := _run_verb(step, words):
+                _report_stop(step, argv)
+                return code
         except HfRlhfError:
             _report_stop(step, argv)
             raise
-        if code:
-            _report_stop(step, argv)
-            return code
         seconds[step] = time.perf_counter() - started
     _show_results(chosen, seconds, _run_folder(chosen.out, options))
     return 0
 
 
-def step_options(others: Sequence[str]) -> dict[str, list[str]]:
-    """Return step -> its options, of `--STEP.OPTION VALUE ...`; a value may begin with no `--`.
+def _state(folder: Path, step: str) -> str:
+    """Return why a step is done again, if it is."""
+    reasons = Store(folder).reasons(step) if (folder / MANIFEST).exists() else None
+    return f"\n{step}: stale ({'; '.join(reasons)})" if reasons else ""
 
-    Raises ConfigError, with every word that is none.
+
+def step_options(words: Sequence[str]) -> dict[str, list[str]]:
+    """Return step -> its options, of `--STEP.OPTION VALUE ...`; no value begins with `--`.
+
+    Raises ConfigError with every word that belongs to no step.
     """
     parsed: dict[str, list[str]] = {}
-    problems, step, known = [], "", True
-    for word in others:
-        if word.startswith("--"):
-            step, dot, option = word.removeprefix("--").partition(".")
-            known = bool(dot) and step in STEPS
-            if known:
-                parsed.setdefault(step, []).append(f"--{option}")
-                continue
-        elif step:
-            if known:
-                parsed[step].append(word)
-            continue
-        what = f"is no option of `hf-rlhf traces run`{_suggestion(word)}."
+    wrong: list[str] = []
+    values: list[str] | None = wrong
+    """Where values go to; None after a wrong option."""
+    for word in words:
+        step, dot, option = word.removeprefix("--").partition(".")
+        if not word.startswith("--"):
+            if values is not None:
+                values.append(word)
+        elif dot and step in STEPS:
+            values = parsed.setdefault(step, [])
+            values.append(f"--{option}")
+        else:
+            wrong.append(word)
+            values = None
+    if wrong:
         fix = f"Options of a step are written --STEP.OPTION; steps are {', '.join(STEPS)}."
-        problems.append(Problem(word, what, fix))
-    if problems:
-        raise ConfigError(problems)
+        problem = "is not an option of `hf-rlhf traces run`"
+        raise ConfigError([Problem(word, f"{problem}{_suggestion(word)}.", fix) for word in wrong])
     return parsed
 
 
 def _suggestion(word: str) -> str:
     """Return which option of a step may have been meant, or ""."""
-    name = word.removeprefix("--").partition("=")[0]
-    known = [
-        f"{step}.{option.removeprefix('--')}"
-        for step, parser in _late_parsers().items()
-        for option in parser.options()
-    ]
-    if "." in name:
-        step, _, option = name.partition(".")
-        return near(step, STEPS).replace("'?", f".{option}'?").replace("mean '", "mean '--")
-    same = sorted(f"--{option_name}" for option_name in known if option_name.endswith(f".{name}"))
-    return f" (did you mean {' or '.join(map(repr, same))}?)" if same else ""
+    step, dot, option = word.removeprefix("--").partition("=")[0].partition(".")
+    if dot:
+        return did_you_mean(step, STEPS).replace("'?", f".{option}'?").replace("mean '", "mean '--")
+    names = sorted(
+        f"'--{name}.{step}'"
+        for name, parser in _late_parsers().items()
+        if f"--{step}" in parser.options()
+    )
+    return f" (did you mean {' or '.join(names)}?)" if names else ""
 
 
 def _late_parsers() -> Mapping[str, Parser]:
-    from hf_rlhf_traces.evaluation.analyze_command import analyze_parser
+    from hf_rlhf_traces.evaluation.analysis import analyze_parser
     from hf_rlhf_traces.evaluation.command import eval_parser
     from hf_rlhf_traces.summaries.command import split_parser, summarize_parser
 
@@ -113,38 +122,36 @@ def _late_parsers() -> Mapping[str, Parser]:
     }
 
 
-def _check_options(options: Mapping[str, Sequence[str]], out: Path) -> None:
-    """Read the options of steps that come late, so that none of them stops a run of hours.
+def _check_options(options: Options, out: Path) -> None:
+    """Check the options of late steps, so that none of them stops a run of hours.
 
-    Raises ConfigError, or ends as argparse does.
+    Raises ConfigError or JudgeError, or ends as argparse does.
     """
-    from hf_rlhf_traces.summaries.command import summarize_options
+    from hf_rlhf_traces.format import Format
+    from hf_rlhf_traces.summaries.command import make_summarizer
 
-    summarize_options(["DIR", *options.get("summarize", [])])
     for step, parser in _late_parsers().items():
         words = [str(out), *options.get(step, [])]
-        if step != "train":
-            parser.parse_args(words)
-        elif len(words) > 1:
-            check_overrides(*parser.parse_known_args(words))
+        if step == "train":
+            if len(words) > 1:
+                check_overrides(*parser.parse_known_args(words))
+            continue
+        chosen = parser.parse_args(words)
+        if step == "summarize":
+            make_summarizer(chosen, Format())
 
 
-def _arguments(
-    step: str, chosen: argparse.Namespace, options: Mapping[str, Sequence[str]]
-) -> list[str]:
+def _arguments(step: str, chosen: argparse.Namespace, options: Options) -> list[str]:
     """Return the words of a step that follow from those of the run."""
-    folder = str(chosen.out)
+    folder, seed_words = str(chosen.out), ["--seed", str(chosen.seed)]
     anew = ["--overwrite"] if chosen.overwrite else []
     match step:
-        case "read":
-            files = [str(file) for file in chosen.files]
-            split = ["--validation_ratio", str(chosen.validation_ratio), "--seed", str(chosen.seed)]
-            return [*files, "--out", folder, *split, *anew]
-        case "multiturn":
-            return [folder, "--seed", str(chosen.seed), *anew]
+        case "build":
+            files, ratio = map(str, chosen.files), str(chosen.validation_ratio)
+            return [*files, "--out", folder, "--validation_ratio", ratio, *seed_words, *anew]
         case "train":
             unmeasured = _without_held_out(chosen.out, options.get("eval", []))
-            return [folder, "--seed", str(chosen.seed), *unmeasured, *anew]
+            return [folder, *seed_words, *unmeasured, *anew]
         case "eval":
             return [folder, "--record", *_eval_words(chosen.out, options)]
         case "analyze":
@@ -155,14 +162,14 @@ def _arguments(
             return [folder, *anew]
 
 
-def _run_folder(folder: Path, options: Mapping[str, Sequence[str]]) -> Path:
-    """Return the folder of the run: there may be newer ones, of other strategies."""
+def _run_folder(folder: Path, options: Options) -> Path:
+    """Return the folder of the run, of the strategy that is trained."""
     chosen, _ = train_parser().parse_known_args([str(folder), *options.get("train", [])])
     return folder / "runs" / str(chosen.strategy)
 
 
-def _eval_words(folder: Path, options: Mapping[str, Sequence[str]]) -> list[str]:
-    """Return which models are measured by default: the base, and what became of it."""
+def _eval_words(folder: Path, options: Options) -> list[str]:
+    """Return the models that are measured by default: the base and the trained one."""
     if _has_option(options.get("eval", []), "--model"):
         return []
     run = _run_folder(folder, options)
@@ -171,10 +178,9 @@ def _eval_words(folder: Path, options: Mapping[str, Sequence[str]]) -> list[str]
 
 
 def _base(run: Path) -> str:
-    """Return the model that a run began with."""
+    """Return the model that a run began with, with its revision on the Hub."""
     config = load_record(run).config
-    revision = config.get("model_revision")
-    model = str(config["model_name_or_path"])
+    model, revision = str(config["model_name_or_path"]), config.get("model_revision")
     return f"{model}@{revision}" if revision and not Path(model).exists() else model
 
 
@@ -183,7 +189,7 @@ def _has_option(words: Sequence[str], name: str) -> bool:
 
 
 def _without_held_out(folder: Path, eval_words: Sequence[str]) -> list[str]:
-    """Return what trains without measuring where no sample is held out.
+    """Return the option to train without measuring, where no sample is held out.
 
     Raises DataError, before anything is trained, unless the evaluation is of another split.
     """
@@ -192,7 +198,7 @@ def _without_held_out(folder: Path, eval_words: Sequence[str]) -> list[str]:
         return []
     if _has_option(eval_words, "--split"):
         return ["--evaluation", "null"]
-    sides = store.report("read")["questions"]
+    sides = store.report("build")["questions"]
     raise DataError(
         f"{folder}: no sample is held out (questions: {sides['train']:,} for training, "
         f"{sides['validation']:,} for validation), so the model could not be measured. Give traces "
@@ -202,10 +208,9 @@ def _without_held_out(folder: Path, eval_words: Sequence[str]) -> list[str]:
 
 
 def _publish_words(run: Path, repo_id: str) -> list[str]:
-    """Return how a run is published; a base model that is not on the Hub is pushed, too."""
+    """Return the words that publish a run, and its base model if that is not on the Hub."""
     base = str(load_record(run).config["model_name_or_path"])
-    local = base.startswith("package://") or Path(base).exists()
-    pushed = ["--base_model", f"{repo_id}-base", "--push_base"] if local else []
+    pushed = ["--base_model", f"{repo_id}-base", "--push_base"] if is_local(base) else []
     return [str(run), "--repo_id", repo_id, *pushed]
 
 
@@ -221,39 +226,29 @@ def _run_verb(step: str, words: Sequence[str]) -> int:
 
 
 def _report_stop(step: str, argv: Sequence[str]) -> None:
-    print(
+    text = (
         f"\nStopped in {step}. Finished steps are kept: after the problem below is solved, the "
-        f"same command continues with this one: hf-rlhf traces run {shlex.join(argv)}",
-        file=sys.stderr,
-        flush=True,
+        f"same command continues with this one: hf-rlhf traces run {shlex.join(argv)}"
     )
+    print(text, file=sys.stderr, flush=True)
 
 
 def _show_results(chosen: argparse.Namespace, seconds: Mapping[str, float], run: Path) -> None:
-    """Print how long each step took, what became of its input, and the verdict."""
-    from rich.table import Table
-
+    """Print the time and counts of each step, where the results are, and the verdict."""
+    from hf_rlhf.formatting import terminal_table
     from hf_rlhf.training import clock
-    from hf_rlhf_traces.evaluation.tables import verdict_lines
     from hf_rlhf_traces.terminal import console
 
     store = Store.open(chosen.out)
-    counts = {account.step: account for account in accounts(store)}
-    table = Table(title="Steps", title_justify="left")
-    for name in ("step", "time", "in", "kept", "left out"):
-        table.add_column(name, justify="left" if name in ("step", "left out") else "right")
+    cells = {account.step: account.cells() for account in accounts(store)}
+    rows = []
     for step, time_s in seconds.items():
-        account = counts.get(step)
-        cells = (
-            (f"{account.taken:,} {account.unit}", f"{account.kept:,}", account.reasons)
-            if account
-            else ()
-        )
-        table.add_row(step, clock(time_s), *cells)
+        rows.append([step, clock(time_s), *cells.get(step, ())])
+        if step == "build":
+            rows += [[dataset, "", *cells[dataset]] for dataset in BUILT if dataset in cells]
     print()
-    console().print(table)
-    for plot in sorted((store.folder / "analysis").glob("*.png")):
-        print(f"plot: {plot}")
+    console().print(terminal_table(("step", "time", "in", "kept", "left out"), rows, "Steps"))
+    print(f"plot: {store.folder / 'eval' / 'results.png'}")
     print(f"model: {run} (card: README.md, weights: merged)")
     if chosen.repo_id:
         print(f"published: {load_record(run).published()['url']}")
@@ -261,21 +256,21 @@ def _show_results(chosen: argparse.Namespace, seconds: Mapping[str, float], run:
         words = shlex.join(_publish_words(run, "YOU/NAME"))
         print(f"publish it: hf-rlhf publish {words}")
     results = json.loads((store.folder / "eval" / "results.json").read_text(encoding="utf-8"))
-    for line in verdict_lines(results, run.name, BASE):
+    for line in results["verdicts"] if results["baseline"] == BASE else ():
         print(line)
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = verb_parser(
         "run",
-        "Do every step with the embedded defaults: read, build the datasets, train in phases, "
+        "Do every step with the embedded defaults: build the datasets, train in phases, "
         "evaluate, analyse, and publish if --repo_id is given. Options of a step: --STEP.OPTION "
-        "VALUE, as `hf-rlhf traces STEP --help` says them.",
+        "VALUE, see `hf-rlhf traces STEP --help`.",
     )
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="raw traces")
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="to work in")
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder to work in")
     add_model_repo(parser)
     parser.add_argument("--seed", type=seed, default=42, help="of the split and training (42)")
     parser.add_argument("--validation_ratio", type=_ratio, default=0.1, help="of questions (0.1)")
-    add_overwrite(parser, "make anew what differs")
+    add_overwrite(parser, "replace what differs")
     return parser

@@ -1,8 +1,8 @@
-"""What a trace becomes: multi-turn conversations, and steps. Pure functions of one trace.
+"""Samples of a trace: multi-turn conversations, and steps. Pure functions of one trace.
 
-A trace with N groups of results has N + 1 cuts: the question, and each group. What the agent wrote
-next is the reply to be learned. Each cut makes a sample or is counted under the reason why not:
-`trailing_results`, where nothing follows, and `empty_reply`, where only unknown steps do.
+A trace with N groups of results has N + 1 cuts: the question, and each group. The agent's next text
+is the reply to train on. Each cut makes a sample or is counted by a reason: `trailing_results`,
+where nothing follows, and `empty_reply`, where only unknown steps do.
 """
 
 import hashlib
@@ -13,13 +13,15 @@ from hf_rlhf_traces.format import Format
 from hf_rlhf_traces.rows import Chat, Multiturn, Origin, Step
 from hf_rlhf_traces.trace import Answer, Reasoning, Search, Trace, Unknown, turns
 
-_WHOLE = -1
-"""The number of a draw for a whole conversation."""
+EXPECTED = "expected_answer"
+"""The field of a row with the right answer, or a list of right answers."""
+_CONVERSATION = -1
+"""The number of a draw for the conversation, not for one of its turns."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Turns:
-    """The turns of a trace as text. Where there is none, the text is empty."""
+    """The turns of a trace as text, "" where there is none."""
 
     key: str
     """Of the question."""
@@ -31,16 +33,16 @@ class _Turns:
     @classmethod
     def of(cls, trace: Trace, form: Format) -> "_Turns":
         parts = turns(trace.steps)
-        replies = [form.said(turn.said) for turn in parts]
-        acts = [any(isinstance(step, (Search, Answer)) for step in turn.said) for turn in parts]
-        return cls(trace.key, replies, [form.found(turn.results) for turn in parts], acts)
+        replies = [form.turn_text(turn.actions) for turn in parts]
+        acts = [any(isinstance(step, (Search, Answer)) for step in turn.actions) for turn in parts]
+        return cls(trace.key, replies, [form.results_text(turn.results) for turn in parts], acts)
 
     @property
     def groups(self) -> int:
         return sum(map(bool, self.results))
 
     def counts(self, trace: Trace, first: int) -> Counter[str]:
-        """Count the cuts from `first` on, and what becomes of them."""
+        """Count the cuts from `first` on, by what they make."""
         empty = sum(not reply for reply in self.replies[first:])
         trailing = bool(self.results and self.results[-1])
         counts = Counter(
@@ -69,11 +71,11 @@ def multiturn_rows(
 ) -> tuple[list[Multiturn], Counter[str]]:
     """Return the conversations up to each reply, and counts.
 
-    Of the turns before the reply, each has its thoughts as plain text, without their tags, with
-    probability `think_drop_prob`. With probability `reasoning_drop_prob` a whole conversation is
-    written without reasoning, under the opening that asks for none; a turn of nothing but reasoning
-    keeps it. Each draw is its own: it depends on seed, trace, sample and turn, not on what was
-    drawn before. What unknown steps alone part is one user's turn.
+    Each turn before the reply has its thoughts as plain text, without tags, with probability
+    `think_drop_prob`. With probability `reasoning_drop_prob` a conversation is written without
+    reasoning, under an opening that asks for none; a turn of nothing but reasoning keeps it. A draw
+    depends on seed, trace, sample and turn alone. Results that only unknown steps separate are one
+    user's turn.
     """
     texts = _Turns.of(trace, form)
     untagged, bare = _untagged(trace, form), _bare(trace, form, texts.replies)
@@ -83,12 +85,12 @@ def multiturn_rows(
         if not reply:
             continue
         reasons = bare[: last + 1] == texts.replies[: last + 1] or (
-            _draw(seed, trace.id, last, _WHOLE) >= reasoning_drop_prob
+            _draw(seed, trace.id, last, _CONVERSATION) >= reasoning_drop_prob
         )
         if not reasons:
             counts["reasoning_dropped"] += 1
         template = form.multiturn if reasons else form.multiturn_without_reasoning
-        messages = _opening(form, form.ask(template, form.escape(trace.question)))
+        messages = _opening(form, form.fill(template, form.escape(trace.question)))
         for turn in range(last + 1):
             text = (texts.replies if reasons else bare)[turn]
             if reasons and turn < last and untagged[turn] != text:
@@ -105,23 +107,23 @@ def multiturn_rows(
 
 
 def _untagged(trace: Trace, form: Format) -> list[str]:
-    """The replies, thoughts as plain text; with their tags, where they hold no text."""
+    """Return the replies with thoughts as plain text; in tags where that leaves nothing."""
     return [
-        form.said(turn.said, think_tags=False) or form.said(turn.said)
+        form.turn_text(turn.actions, think_tags=False) or form.turn_text(turn.actions)
         for turn in turns(trace.steps)
     ]
 
 
 def _bare(trace: Trace, form: Format, replies: list[str]) -> list[str]:
-    """The replies without reasoning; with it, where there is nothing else."""
+    """Return the replies without reasoning; with it where there is nothing else."""
     return [
-        form.said(step for step in turn.said if not isinstance(step, Reasoning)) or whole
-        for turn, whole in zip(turns(trace.steps), replies, strict=True)
+        form.turn_text(step for step in turn.actions if not isinstance(step, Reasoning)) or reply
+        for turn, reply in zip(turns(trace.steps), replies, strict=True)
     ]
 
 
 def _opening(form: Format, opening: str) -> list[Chat]:
-    system: list[Chat] = [{"role": "system", "content": form.ask(form.system, "")}]
+    system: list[Chat] = [{"role": "system", "content": form.fill(form.system, "")}]
     return [*(system if form.system else []), {"role": "user", "content": opening}]
 
 
@@ -133,7 +135,7 @@ def _add_results(messages: list[Chat], results: str) -> None:
 
 
 def _draw(seed: int, trace: str, sample: int, turn: int) -> float:
-    """A number from 0 to below 1."""
+    """Return a number from 0 to below 1."""
     text = f"{seed}\0{sample}\0{turn}\0{trace}".encode("utf-8", "surrogatepass")
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest()) / 2**64
 
@@ -141,12 +143,12 @@ def _draw(seed: int, trace: str, sample: int, turn: int) -> float:
 def step_rows(trace: Trace, form: Format) -> tuple[list[Step], Counter[str]]:
     """Return a sample for each group of results that has a reply, and counts.
 
-    Prompt: the question and all up to that group. Answer: the agent's words up to the next group,
-    or to the end.
+    Prompt: the question and all up to that group. Answer: the agent's text up to the next group or
+    the end.
     """
     texts = _Turns.of(trace, form)
     rows: list[Step] = []
-    prompt = form.asked(trace.question)
+    prompt = form.question_text(trace.question)
     for number, (reply, results) in enumerate(zip(texts.replies, texts.results, strict=True)):
         if number and reply:
             rows.append(
@@ -155,10 +157,18 @@ def step_rows(trace: Trace, form: Format) -> tuple[list[Step], Counter[str]]:
                     "prompt": prompt,
                     "answer": reply,
                     "final": number == texts.groups,
+                    "expected_answers": _expected_answers(trace),
                 }
             )
         prompt = "\n".join(filter(None, (prompt, reply, results)))
     return rows, texts.counts(trace, first=1)
+
+
+def _expected_answers(trace: Trace) -> list[str]:
+    """Return the answers that the field `expected_answer` calls right: one, a list, or none."""
+    value = trace.fields.get(EXPECTED)
+    listed = value if isinstance(value, list) else [value]
+    return [str(each) for each in listed if each is not None and str(each).strip()]
 
 
 def _origin(trace: Trace, texts: _Turns, step: int) -> Origin:

@@ -4,16 +4,21 @@ Each worker writes its own shards. Which rows are in which shard depends on the 
 """
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from hf_rlhf.errors import DataError
+from hf_rlhf.steps import file_digest
+from hf_rlhf.storage import atomic_dir
 from hf_rlhf_traces.rows import Split, arrow_schema
 
 SPLITS: tuple[Split, ...] = ("train", "validation")
 ROW_GROUP = 16 << 20
 """Characters of text after which a row group ends."""
+SHARD_ROWS = 20_000
+"""Rows of a shard, where these are counted."""
 Row = Mapping[str, Any]
 
 
@@ -28,13 +33,11 @@ class ShardWriter:
         self._pending: dict[Split, list[Row]] = {split: [] for split in SPLITS}
         self._sizes = dict.fromkeys(SPLITS, 0)
         self._files: dict[Split, Any] = {}
-        self.rows = dict.fromkeys(SPLITS, 0)
 
     def add(self, split: Split, rows: Sequence[Row]) -> None:
-        """Add rows. Raises DataError, naming the sample, for text that UTF-8 cannot hold."""
+        """Add rows."""
         self._pending[split].extend(rows)
         self._sizes[split] += sum(map(_text_size, rows))
-        self.rows[split] += len(rows)
         if self._sizes[split] >= ROW_GROUP:
             self._write(split)
 
@@ -51,10 +54,7 @@ class ShardWriter:
         import pyarrow.parquet as pq
 
         rows, self._pending[split], self._sizes[split] = self._pending[split], [], 0
-        try:
-            table = pa.Table.from_pylist(rows, self._schema)
-        except UnicodeEncodeError as error:
-            raise _unwritable(rows, error) from error
+        table = pa.Table.from_pylist(rows, self._schema)
         if split not in self._files:
             # Long texts outgrow a dictionary. What a prompt repeats of the one before, zstd finds.
             self._files[split] = pq.ParquetWriter(
@@ -67,6 +67,28 @@ class ShardWriter:
         self._files[split].write_table(table, row_group_size=len(rows))
 
 
+@contextmanager
+def dataset_writer(folder: Path, dataset: str) -> Iterator[Callable[[Split, Row], None]]:
+    """Give a function that adds a row to a split of `folder/dataset`, which is replaced in the end.
+
+    A shard has `SHARD_ROWS` rows.
+    """
+    with atomic_dir(folder / dataset, overwrite=True) as unfinished:
+        writer, count = ShardWriter(unfinished, dataset, 0), 0
+
+        def add(split: Split, row: Row) -> None:
+            nonlocal writer, count
+            if count and count % SHARD_ROWS == 0:
+                writer.close()
+                writer = ShardWriter(unfinished, dataset, count // SHARD_ROWS)
+            count += 1
+            writer.add(split, [row])
+
+        yield add
+        writer.close()
+        name_shards(unfinished)
+
+
 def _text_size(row: Row) -> int:
     """Return the characters of a row's texts and conversations."""
     size = 0
@@ -74,16 +96,8 @@ def _text_size(row: Row) -> int:
         if isinstance(value, str):
             size += len(value)
         elif isinstance(value, list):
-            size += sum(len(turn["content"]) for turn in value)
+            size += sum(len(each if isinstance(each, str) else each["content"]) for each in value)
     return size
-
-
-def _unwritable(rows: Sequence[Row], error: UnicodeEncodeError) -> DataError:
-    sample = next((row["id"] for row in rows if "\\ud" in ascii(row)), "?")
-    return DataError(
-        f"sample {sample!r} cannot be written: {error}. Read the traces again: characters that "
-        "Unicode does not have are replaced or rejected there."
-    )
 
 
 def name_shards(folder: Path) -> None:
@@ -101,15 +115,8 @@ def shard_files(folder: Path, split: str) -> list[Path]:
 
 def split_digest(folder: Path, *splits: str) -> str:
     """Return the sha256 of the contents of splits, in 64 hex digits."""
-    digests = b"".join(
-        _file_digest(path) for split in splits for path in shard_files(folder, split)
-    )
-    return hashlib.sha256(digests).hexdigest()
-
-
-def _file_digest(path: Path) -> bytes:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").digest()
+    paths = [path for split in splits for path in shard_files(folder, split)]
+    return hashlib.sha256(b"".join(bytes.fromhex(file_digest(path)) for path in paths)).hexdigest()
 
 
 def row_count(folder: Path, split: str) -> int:

@@ -1,8 +1,8 @@
-"""Which questions are for training and which for validation: by question, never by sample.
+"""The split of questions, never of samples, into training and validation.
 
-A question's rank is a hash of it and the seed, so that its side depends on nothing else: not on
-the order of the file, nor on what other machine reads which part of it. Validation are the ranks
-below a cut, chosen once, when the traces are read.
+A question's rank is a hash of it and the seed, so its side does not depend on the order of the file
+or on the machine that reads it. Ranks below a cut are for validation; the cut is chosen once, when
+the traces are read.
 """
 
 from collections.abc import Iterable, Mapping
@@ -16,7 +16,7 @@ from hf_rlhf_traces.rows import Split as Side
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """Parts questions in two. `cut` is between 0, nothing for validation, and 2**64."""
+    """Divides questions. `cut` is between 0, nothing for validation, and 2**64."""
 
     ratio: float
     seed: int
@@ -27,10 +27,8 @@ class Split:
         """Return the split whose validation has the share of distinct questions nearest to `ratio`.
 
         `ranks` are those of the questions under `seed`, repeated or not. At least one question is
-        on each side where there are two; one alone is for training. Raises ConfigError unless the
-        ratio is between 0 and 1.
+        on each side where there are two; a single one is for training.
         """
-        check_ratio(ratio)
         import numpy as np
 
         distinct = np.unique(np.fromiter(ranks, np.uint64))
@@ -41,9 +39,8 @@ class Split:
 
     @classmethod
     def of_report(cls, report: Mapping[str, Any]) -> "Split":
-        """Return the split that the report of `read` tells."""
-        noted = report["split"]
-        return cls(noted["ratio"], noted["seed"], noted["cut"])
+        """Return the split of a report of `build`."""
+        return cls(**report["split"])
 
     def of(self, key: str) -> Side:
         """Return the side of a question, by `hf_rlhf_traces.trace.question_key`."""

@@ -1,12 +1,11 @@
-"""The folder that the verbs work in: which steps are done there, from what, and what came of them.
+"""The folder that the verbs work in, and its ledger: which steps are done, from what.
 
 DIR/
   traces.json            the ledger (`hf_rlhf.steps`): inputs and result of each step
-  traces.jsonl           the traces that `read` wrote, in the typed form
   rejects.jsonl          the rows that could not be read: where, reason, detail, the row
-  summaries/             summaries written so far, and those that failed
-  datasets/              what is trained on and pushed: a folder for each dataset, and their card
-  runs/ eval/ analysis/  what training, evaluation and analysis write
+  summaries/             summaries, and the samples that failed
+  datasets/              a folder for each dataset, and their card
+  runs/ eval/ analysis/  output of training, evaluation and analysis
 """
 
 from collections.abc import Mapping
@@ -17,10 +16,11 @@ from hf_rlhf.errors import RunFolderError
 from hf_rlhf.steps import Ledger
 
 MANIFEST = "traces.json"
-TRACES = "traces.jsonl"
 REJECTS = "rejects.jsonl"
 REFUSED = "rejects.refused.jsonl"
-"""The rejects of a reading that had too many, and so did not replace what was there."""
+"""The rejects of a reading that had too many, and so replaced nothing."""
+BUILD_STEPS = ("build", "format", "multiturn", "steps")
+"""The steps that `hf-rlhf traces build` does."""
 State = Literal["to do", "done", "stale"]
 
 
@@ -30,6 +30,11 @@ class Store(Ledger):
     def __init__(self, folder: Path, folder_option: str = "DIR") -> None:
         """Open the ledger in `folder`. Raises RunFolderError when it is damaged."""
         super().__init__(folder, MANIFEST, folder_option=folder_option, command=self._command)
+        if "read" in self.entries():
+            raise RunFolderError(
+                f"{folder} is of an earlier version, which read and built in two steps. Build it "
+                "again in a new folder: hf-rlhf traces build FILE --out NEW."
+            )
 
     @classmethod
     def make(cls, folder: Path) -> "Store":
@@ -51,33 +56,33 @@ class Store(Ledger):
         """Return the store in a folder. Raises RunFolderError when there is none."""
         if not (folder / MANIFEST).exists():
             raise RunFolderError(
-                f"{folder} has no {MANIFEST}: nothing was read into it. "
-                f"First: hf-rlhf traces read FILE --out {folder}"
+                f"{folder} has no {MANIFEST}: nothing was built in it. "
+                f"First: hf-rlhf traces build FILE --out {folder}"
             )
         return cls(folder)
 
     def report(self, step: str) -> Mapping[str, Any]:
-        """Return what came of a step, and how it went.
+        """Return the result and notes of a step.
 
-        Raises RunFolderError when it is not done, or what it was made from has changed.
+        Raises RunFolderError when it is not done, or its inputs have changed.
         """
         entry = self.entry(step)
         return {**entry["result"], **entry["notes"]}
 
     def settings(self, step: str) -> Mapping[str, Any]:
-        """Return the settings that a step was done with; {} if it was not."""
+        """Return the settings of a step that is done, else {}."""
         entry = self.entries().get(step)
         return dict(entry["inputs"]) if entry else {}
 
     def state(self, step: str, settings: Mapping[str, Any] | None = None) -> State:
-        """Return how a step stands; with `settings`, it is stale if it was done with others."""
+        """Return the state of a step; with `settings`, it is stale if it was done with others."""
         reasons = self.reasons(step, settings)
         if reasons is None:
             return "to do"
         return "stale" if reasons else "done"
 
     def check(self, step: str, settings: Mapping[str, Any], *, overwrite: bool = False) -> State:
-        """Return how a step stands.
+        """Return the state of a step.
 
         Raises RunFolderError, with the differences, when it was done with other settings and
         `overwrite` is not set.
@@ -87,8 +92,9 @@ class Store(Ledger):
         return self.state(step, settings)
 
     def _command(self, step: str) -> str:
-        words = f"FILE --out {self.folder}" if step == "read" else self.folder
-        return f"hf-rlhf traces {step} {words}"
+        if step in BUILD_STEPS:
+            return f"hf-rlhf traces build FILE --out {self.folder}"
+        return f"hf-rlhf traces {step} {self.folder}"
 
 
 def _holds_other_files(folder: Path) -> bool:
@@ -98,11 +104,10 @@ def _holds_other_files(folder: Path) -> bool:
         return folder.exists()
     # A process that was killed before it wrote the ledger leaves these.
     ours = (
-        "pipeline",
+        "build",
         LOCK_NAME,
         OWNER_NAME,
         f".{MANIFEST}.",
-        f".{TRACES}.",
         f".{REJECTS}.",
         REFUSED,
     )

@@ -1,24 +1,25 @@
-"""Synthetic traces of which the truth is known: `traces_multihop` and `hf-rlhf traces generate`.
+"""Synthetic traces with known answers: `traces_multihop` and `hf-rlhf traces generate`.
 
 The world is `hf_rlhf_worlds.multihop`: towns and people, and questions that take several searches.
 """
 
 import argparse
-import os
-import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+import msgspec
+
 from hf_rlhf.contracts import Loaded
 from hf_rlhf.errors import DataError, RunFolderError
+from hf_rlhf.storage import atomic_file
 from hf_rlhf_traces.dataset import as_prompt_completion
 from hf_rlhf_traces.format import Format
 from hf_rlhf_traces.options import count, real, verb_parser
 from hf_rlhf_traces.rows import FORMS, arrow_schema
 from hf_rlhf_traces.samples import multiturn_rows, step_rows
 from hf_rlhf_traces.split import Split, rank
-from hf_rlhf_traces.trace import Trace, from_json
+from hf_rlhf_traces.trace import Trace
 from hf_rlhf_worlds.multihop import Recipe, lines_with_faults, trace_rows
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ _share_below_1 = real("a share from 0 on, below 1", lambda number: 0 <= number <
 
 def synthetic_traces(recipe: Recipe, number: int) -> Iterator[Trace]:
     """Yield the traces of a recipe, as they are read from the file that `generate` writes."""
-    return (from_json({**row, "where": ""}) for row in trace_rows(recipe, number))
+    return (msgspec.convert(row, Trace) for row in trace_rows(recipe, number))
 
 
 def traces_multihop(
@@ -46,7 +47,7 @@ def traces_multihop(
     think_drop_prob: float = 0.3,
     max_test_rows: int | None = None,
 ) -> Loaded:
-    """Make synthetic multi-hop search traces, and of them the rows that `hf-rlhf traces` builds.
+    """Generate synthetic multi-hop search traces, as rows of a dataset of `hf-rlhf traces`.
 
     They are those that the verbs would build of a file of `hf-rlhf traces generate`, with summaries
     by the embedded extractive summariser; no file is read or written.
@@ -87,13 +88,15 @@ def traces_multihop(
         for row in _rows(drawn, name, split_seed, think_drop_prob):
             (rows["train"] if split.of(row["question_key"]) == "train" else held_out).append(row)
         rows["validation"] += held_out[:max_test_rows]
-    splits = {_SPLITS[side]: _dataset(form, some) for side, some in rows.items() if some}
+    splits = {
+        _SPLITS[side]: _dataset(form, side_rows) for side, side_rows in rows.items() if side_rows
+    }
     report = {
         "world": "multihop",
         "form": form,
         "traces": len(drawn),
         "questions": len({trace.key for trace in drawn}),
-        "splits": {name: len(some) for name, some in splits.items()},
+        "splits": {name: len(dataset) for name, dataset in splits.items()},
         "held_out": "questions that no row of train has, in no form",
     }
     return Loaded(DatasetDict(splits), report)
@@ -139,18 +142,9 @@ def generate(
         raise DataError(f"the share of faults is {share_of_faults}, expected from 0 on, below 1.")
     counts: dict[str, int] = {}
     rows = trace_rows(recipe, number)
-    temporary = out.with_name(f".{out.name}.{uuid.uuid4().hex}.tmp")
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with temporary.open("w", encoding="utf-8", newline="\n") as file:
-                for line in lines_with_faults(rows, share_of_faults, recipe.seed, counts):
-                    file.write(line + "\n")
-            os.replace(temporary, out)
-        finally:
-            temporary.unlink(missing_ok=True)
-    except OSError as error:
-        raise RunFolderError(f"{out} cannot be written: {error.strerror or error}.") from error
+    with atomic_file(out) as file:
+        for line in lines_with_faults(rows, share_of_faults, recipe.seed, counts):
+            file.write(line.encode() + b"\n")
     return counts
 
 
@@ -176,7 +170,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = verb_parser("generate", "Write synthetic search traces of which the truth is known.")
+    parser = verb_parser("generate", "Write synthetic search traces with known answers.")
     parser.add_argument("--out", type=Path, required=True, help="the JSONL file to write")
     parser.add_argument("--traces", type=count, default=500, help="how many (500)")
     parser.add_argument("--seed", type=int, default=0, help="of facts and questions (0)")

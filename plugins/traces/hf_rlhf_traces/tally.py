@@ -1,7 +1,6 @@
-"""What was read, counted, so that every row of the input is accounted for.
+"""Counts of what was read, so that every row of the input is accounted for.
 
-Memory grows by some 200 bytes a trace, for its id and the rank of its question, whatever the size
-of the rows.
+Memory grows by about 200 bytes a trace, for its id and the rank of its question.
 """
 
 from array import array
@@ -13,27 +12,25 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from hf_rlhf.data import near
 from hf_rlhf.errors import DataError
 from hf_rlhf_traces.outcomes import BY_CHOICE, REJECTED
-from hf_rlhf_traces.readers.search import KNOWN
 from hf_rlhf_traces.reading import Options, Read, Rejected, rejected
 from hf_rlhf_traces.split import Split, rank
 from hf_rlhf_traces.store import REFUSED
 
 NAMES = 60
-"""Names of unknown types and of fields that are told apart in a report."""
+"""Names of unknown types and fields in a report; rarer ones are counted together."""
 PLACES = 3
-"""Places that are shown for each reason."""
+"""Rows that a message names for each reason."""
 EARLY = 1_000
 """Rows after which a file without a single trace is given up."""
 
 
 class Tally:
-    """Counts rows, and settles ids, in the order of the input."""
+    """Counts rows and makes ids unique, in the order of the input."""
 
     def __init__(
-        self, options: Options, seed: int, folder: Path = Path(), files: Sequence[str] = ()
+        self, options: Options, seed: int, folder: Path | None = None, files: Sequence[str] = ()
     ) -> None:
         self.options = options
         self.folder, self.files = folder, files
@@ -52,10 +49,9 @@ class Tally:
         """Hash of an id -> beginning of the digest of its row."""
 
     def add(self, row: Read | Rejected) -> Read | Rejected:
-        """Count a row. Return it as it is to be written: a repeated one comes back rejected.
+        """Count a row and return it, renamed or rejected if it repeats another.
 
-        Raises DataError at a step of unknown type where those are refused, and when the first
-        `EARLY` rows are all rejected.
+        Raises DataError when the first `EARLY` rows are all rejected.
         """
         self.rows += 1
         if isinstance(row, Read):
@@ -72,7 +68,7 @@ class Tally:
         return row
 
     def _resolve_repeats(self, read: Read) -> Read | Rejected:
-        """Reject a row that was read before, and rename one that only has the id of another."""
+        """Reject a row that was read before; rename one that only has the id of another."""
         name, digest = _hash(read.id), int(read.digest[:16], 16)
         before = self._digests.get(name)
         if before is None:
@@ -88,11 +84,6 @@ class Tally:
 
     def _count(self, read: Read) -> None:
         for kind, name in read.types:
-            if kind == "unknown" and self.options.unknown == "refuse":
-                raise DataError(
-                    f"{read.where}: a step of type {name!r}{near(name, KNOWN)}, which is not "
-                    "known. Correct it, or keep such steps, untrained: --unknown keep."
-                )
             self.types[kind][name] += 1
         self.steps.update(read.steps)
         self.traces += 1
@@ -103,18 +94,18 @@ class Tally:
 
     @property
     def bad(self) -> int:
-        """Return how many rows are rejected for what is wrong with them."""
+        """Return how many rows are rejected for a fault."""
         return self.rejected.total() - sum(self.rejected[reason] for reason in BY_CHOICE)
 
     @property
     def content(self) -> str:
-        """Return 32 hex digits of all traces, which are the same for the same traces.jsonl."""
+        """Return a digest of all traces, 32 hex digits."""
         return self._content.hexdigest()[:32]
 
     def refuse_if_more(self, share: float) -> None:
-        """Raise DataError, with reasons and places, when more than `share` of rows are rejected.
+        """Raise DataError, with reasons and rows, when more than `share` of the rows have a fault.
 
-        Repeated rows and those left out by choice do not count: nothing is wrong with them.
+        Repeated rows and those left out by choice have none.
         """
         if not self.rows:
             read = f"{', '.join(self.files[:3])}{' and others' * (len(self.files) > 3)}"
@@ -131,17 +122,13 @@ class Tally:
         text = f"{bad:,} of {self.rows:,} rows are no traces{allowed}"
         if not bad:
             text = f"None of {self.rows:,} rows is left"
-        raise DataError(
-            f"{text}:\n" + "\n".join(lines) + "\n"
-            f"All are in {self.folder / REFUSED}. {self._cure()}"
-        )
+        listed = f"All are in {self.folder / REFUSED}. " if self.folder else ""
+        raise DataError(f"{text}:\n" + "\n".join(lines) + f"\n{listed}{self._cure()}")
 
     def _cure(self) -> str:
         if not self.bad:
-            return "Ask for less by --where, --answers or --decontaminate, or give other files."
+            return "Give other files."
         cures = ["mend them"]
-        if self.rejected["field_missing"]:
-            cures.append("name another field by --where")
         if self.options.form is None and self.rejected.keys() & {
             "no_form",
             "two_forms",
@@ -185,7 +172,7 @@ def _hash(name: str) -> int:
 
 
 def _sorted(counts: Counter[str]) -> dict[str, int]:
-    """Return counts by name; of names that the data chooses, the many that are rare are one."""
+    """Return counts by name, rare names as `others`: the data chooses the names."""
     frequent = dict(counts.most_common(NAMES))
     if rare := counts.total() - sum(frequent.values()):
         frequent["others"] = rare

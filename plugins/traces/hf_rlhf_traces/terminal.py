@@ -1,4 +1,4 @@
-"""What is shown in the terminal: tables, and how far something is."""
+"""Output in the terminal: tables and progress bars."""
 
 import os
 import sys
@@ -13,20 +13,20 @@ _WIDTH = 120
 
 
 def console() -> "Console":
-    """Return what tables are printed on."""
+    """Return the console for tables."""
     from rich.console import Console
 
     return Console(width=None if sys.stdout.isatty() else _WIDTH)
 
 
 def no_bars_of_datasets() -> None:
-    """Have `datasets`, which is not imported yet, draw no bars where there is no terminal."""
+    """Turn off the bars of `datasets`, which is not imported yet, where there is no terminal."""
     if not sys.stderr.isatty():
         os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")
 
 
 def bars() -> "Progress":
-    """Return bars on standard error, which say nothing where that is no terminal."""
+    """Return progress bars on standard error; without a terminal they draw nothing."""
     from rich.console import Console
     from rich.progress import Progress
 

@@ -1,8 +1,7 @@
-"""What an agent did to answer a question: one typed form, whatever it was read from.
+"""An agent's steps to answer a question: one typed form for all sources.
 
-As JSON it is the search-agent form (`{"question", "trace": [{"type", ...}]}`) with an `id`, the
-`where` it was read from, and `fields` for the rest of the row. The types are msgspec's, which makes
-them of JSON and of parsed rows, and checks them, without Python code for each step.
+The types are msgspec's, which makes them of rows in the search-agent form (`{"question", "trace":
+[{"type", ...}]}`), and checks them, without Python code for each step.
 """
 
 import hashlib
@@ -11,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 import msgspec
-import orjson
 from msgspec import Meta, Struct, field
 
 SEARCH_TOOL = "search"
@@ -27,16 +25,16 @@ class Document(Struct, frozen=True, gc=False, forbid_unknown_fields=True):
 
 
 class _Step(Struct, frozen=True, gc=False, tag_field="type", forbid_unknown_fields=True):
-    """What an agent did, or what came back. `type` is the name in JSON."""
+    """An action of the agent, or a result. `type` is its name in JSON."""
 
 
 class Reasoning(_Step, frozen=True, gc=False, tag="reasoning"):
-    """What the agent thought, or said between its searches."""
+    """A thought of the agent, or its words between searches."""
 
     content: str
 
 
-class Search(_Step, frozen=True, gc=False, tag="search", omit_defaults=True):
+class Search(_Step, frozen=True, gc=False, tag="search"):
     """A query, or a call of another tool with its arguments as they were written."""
 
     query: str
@@ -44,17 +42,17 @@ class Search(_Step, frozen=True, gc=False, tag="search", omit_defaults=True):
 
 
 class SearchResult(_Step, frozen=True, gc=False, tag="search_result"):
-    """What came back, for a search before it; parallel searches have several in a row."""
+    """The result of an earlier search; parallel searches have several in a row."""
 
     documents: tuple[Document, ...]
 
 
-class Answer(_Step, frozen=True, gc=False, tag=RIGHT_ANSWER, omit_defaults=True):
-    """What the agent answered. `kind` is the type that the source gives it, and JSON's."""
+class Answer(_Step, frozen=True, gc=False, tag=RIGHT_ANSWER):
+    """The agent's answer. `kind` is its type in the source."""
 
     content: str
     kind: Annotated[str, Meta(pattern=f"^{RIGHT_ANSWER}$")] = RIGHT_ANSWER
-    """The pattern holds for what msgspec makes: other kinds are `from_json`'s to read."""
+    """The pattern is for msgspec; answers of other kinds are read by the readers."""
 
 
 class Unknown(_Step, frozen=True, gc=False, tag="unknown"):
@@ -74,13 +72,13 @@ class Trace(Struct, frozen=True, gc=False):
     question: str
     steps: tuple[Step, ...] = field(name="trace")
     fields: Mapping[str, Any] = field(default_factory=dict)
-    """Whatever else the row holds: expected answers, rewards, verdicts."""
+    """The row's other fields: expected answers, rewards, verdicts."""
     where: str = ""
-    """The place to name in an error: `traces.jsonl:12`."""
+    """The place to name in an error: `raw.jsonl:12`."""
 
     @property
     def key(self) -> str:
-        """What stands for the question, however it is cased, spaced or composed: 16 hex digits."""
+        """16 hex digits of the question, regardless of case, spaces and Unicode composition."""
         return question_key(self.question)
 
     @property
@@ -96,107 +94,30 @@ def question_key(question: str) -> str:
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
 
-def to_json(trace: Trace) -> dict[str, Any]:
-    """Return a trace as JSON, in the search-agent form."""
-    return {
-        "id": trace.id,
-        "question": trace.question,
-        "trace": [_step_to_json(step) for step in trace.steps],
-        "fields": dict(trace.fields),
-        "where": trace.where,
-    }
+_ENCODER = msgspec.json.Encoder(enc_hook=str)
 
 
-def _step_to_json(step: Step) -> dict[str, Any]:
-    match step:
-        case Reasoning(content):
-            return {"type": "reasoning", "content": content}
-        case Search(query, tool):
-            tool_field = {} if tool == SEARCH_TOOL else {"tool": tool}
-            return {"type": "search", "query": query, **tool_field}
-        case SearchResult(documents):
-            listed = [
-                {"title": document.title, "content": document.content} for document in documents
-            ]
-            return {"type": "search_result", "documents": listed}
-        case Answer(content, kind):
-            return {"type": kind, "content": content}
-        case Unknown(kind, value):
-            return {"type": "unknown", "kind": kind, "value": value}
+def content_of(trace: Trace) -> bytes:
+    """Return question, steps and fields as JSON, of which the digest of a trace is made.
 
-
-def body_of(trace: Trace) -> bytes:
-    """Return the JSON of `to_json` without braces, id and place.
-
-    Raises TypeError (orjson.JSONEncodeError) for fields that are no JSON, or nested too deep.
+    Raises TypeError or UnicodeEncodeError for what is no JSON, RecursionError for deep nesting.
     """
-    steps = trace.steps
-    if all(map(_usual, steps)):
-        written = _ENCODER.encode(steps)
-    else:
-        written = orjson.dumps([_step_to_json(step) for step in steps], default=str)
-    question = orjson.dumps(trace.question)
-    fields = orjson.dumps(trace.fields, default=str)
-    return b'"question":%b,"trace":%b,"fields":%b' % (question, written, fields)
-
-
-def _usual(step: Step) -> bool:
-    """Whether msgspec writes a step as `to_json` does: to it, defaults are objects, not texts."""
-    if type(step) is Answer:
-        return step.kind is RIGHT_ANSWER
-    if type(step) is Search:
-        return step.tool is SEARCH_TOOL
-    return type(step) is not Unknown
-
-
-def decoded(line: bytes | str) -> Trace:
-    """Return the trace in a line of traces.jsonl. Raises ValueError, KeyError or TypeError."""
-    try:
-        return _DECODER.decode(line)
-    except msgspec.ValidationError:
-        return from_json(orjson.loads(line))
-
-
-_ENCODER = msgspec.json.Encoder()
-_DECODER = msgspec.json.Decoder(Trace)
-
-
-def from_json(row: Mapping[str, Any]) -> Trace:
-    """Return the trace that `to_json` wrote. What others wrote is read by the readers instead."""
-    steps = tuple(_step_from_json(step) for step in row["trace"])
-    return Trace(row["id"], row["question"], steps, row["fields"], row["where"])
-
-
-def _step_from_json(step: Mapping[str, Any]) -> Step:
-    match step["type"]:
-        case "reasoning":
-            return Reasoning(step["content"])
-        case "search":
-            return Search(step["query"], step.get("tool", SEARCH_TOOL))
-        case "search_result":
-            documents = (
-                Document(document["title"], document["content"]) for document in step["documents"]
-            )
-            return SearchResult(tuple(documents))
-        case "unknown":
-            return Unknown(step["kind"], step["value"])
-        case kind:
-            return Answer(step["content"], kind)
+    return _ENCODER.encode((trace.question, trace.steps, trace.fields))
 
 
 class Turn(Struct, frozen=True, gc=False):
-    """What the agent did at one go, and what came back."""
+    """The agent's actions before it waited, and their results."""
 
-    said: tuple[Step, ...]
-    """Reasoning, searches (several if parallel) or an answer."""
+    actions: tuple[Step, ...]
+    """Reasoning, searches (several if parallel) or an answer; unknown steps."""
     results: tuple[SearchResult, ...]
-    """What the searches found; empty at the end of a trace."""
+    """Empty at the end of a trace."""
 
 
 def turns(steps: Sequence[Step]) -> list[Turn]:
-    """Part a trace at its results: results in a row belong together. Unknown steps stay in `said`.
+    """Part a trace at its results: results in a row belong together.
 
-    All `said` and `results` one after another are the steps again.
+    All actions and results one after another are the steps again.
     """
     parted: list[Turn] = []
     actions: list[Step] = []

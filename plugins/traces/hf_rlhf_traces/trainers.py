@@ -4,10 +4,10 @@ from hf_rlhf_classic.sft import SupervisedTrainer
 
 
 class PrefixTrainer(SupervisedTrainer):
-    """Supervised fine-tuning on whole contexts: summarise what was found, then go on from that.
+    """Supervised fine-tuning on full contexts: summarise the results, then continue.
 
     The trainer `sft` on `dataset: {name: traces, form: summary_prefix}`: the prompt is the question
-    with all that was searched and found, the completion a summary of it and the next steps.
+    with all searches and results, the completion a summary of it and the next steps.
     """
 
     default_run = "tiny"
@@ -15,10 +15,10 @@ class PrefixTrainer(SupervisedTrainer):
 
 
 class OnlyTrainer(SupervisedTrainer):
-    """Supervised fine-tuning on summaries alone: go on from a summary, without what it sums up.
+    """Supervised fine-tuning on summaries alone: continue from a summary without its context.
 
     The trainer `sft` on `dataset: {name: traces, form: summary_only}`: the prompt is a summary, the
-    completion the next steps. Samples are short; that what it trains cannot summarise is likely.
+    completion the next steps. Samples are short; the model is not likely to learn to summarise.
     """
 
     default_run = "tiny"
@@ -29,11 +29,11 @@ class ProgressiveTrainer(SupervisedTrainer):
     """Supervised fine-tuning in phases: multi-turn traces, then summaries alone, then both tasks.
 
     The last phase has the rows of both summary datasets: without those of the phase before, the
-    model would forget how to go on from a given summary.
+    model would forget how to continue from a given summary.
 
     A sequence of runs of the trainer `sft`, one for each entry of the run file's `phases`, each
-    beginning with the weights of the one before. The same command resumes in the phase and step
-    where it stopped; an option holds for all phases (`--learning_rate 1e-5`) or for one
+    starting with the weights of the phase before. The same command resumes in the phase and step
+    where it stopped; an option applies to all phases (`--learning_rate 1e-5`) or to one
     (`--phases.multiturn.learning_rate 5e-6`); `--dry_run` prints the plan.
     """
 

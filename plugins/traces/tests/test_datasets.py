@@ -1,4 +1,4 @@
-"""The datasets of a store: built whole or not at all, read by runs, described and pushed."""
+"""The datasets of a store: built completely or not at all, read by runs, described and pushed."""
 
 import json
 import os
@@ -16,15 +16,14 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
+from hf_rlhf.config.validation import bind
 from hf_rlhf.errors import DataError, HfRlhfError, ModelError, PublishError, RunFolderError
-from hf_rlhf_traces.building import RowBuilder, build
 from hf_rlhf_traces.command import command
 from hf_rlhf_traces.dataset import traces
 from hf_rlhf_traces.dataset_card import fields_table, render, write_card
-from hf_rlhf_traces.format import Format, store_format
+from hf_rlhf_traces.format import Format
 from hf_rlhf_traces.rows import DATASETS, arrow_schema, fields_of
-from hf_rlhf_traces.samples import step_rows
-from hf_rlhf_traces.shards import ShardWriter, dataset_rows, shard_files
+from hf_rlhf_traces.shards import dataset_rows, shard_files
 from hf_rlhf_traces.store import Store
 from hf_rlhf_traces.synthetic import synthetic_traces as world
 from hf_rlhf_worlds.multihop import Recipe
@@ -37,26 +36,29 @@ ODD: tuple[Mapping[str, Any], ...] = (
 
 
 def run(*arguments: object) -> int:
-    return command([str(one) for one in arguments])
+    return command([str(argument) for argument in arguments])
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def built(tmp_path_factory: pytest.TempPathFactory, as_row: Any) -> Path:
     """A store with `multiturn` and `steps`; tests that change it take a copy."""
-    from hf_rlhf_traces.trace import to_json
-
     folder = tmp_path_factory.mktemp("traces")
-    rows = [*map(to_json, world(Recipe(seed=3), 60)), *ODD]
+    rows = [*map(as_row, world(Recipe(seed=3), 60)), *ODD]
     (folder / "raw.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     store = folder / "store"
-    assert run("read", folder / "raw.jsonl", "--out", store) == 0
-    assert run("multiturn", store) == run("steps", store) == 0
+    assert run("build", folder / "raw.jsonl", "--out", store, "--workers", 1) == 0
     return store
 
 
+def build_again(store: Path, *options: object) -> int:
+    """Build the files of a store again, with other options."""
+    files = Store.open(store).settings("build")["files"]
+    return run("build", *files, "--out", store, "--workers", 1, *options)
+
+
 @pytest.fixture
-def store(made: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(made, tmp_path / "store"))
+def store(built: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(built, tmp_path / "store"))
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +73,7 @@ def tokenizer() -> Any:
 def test_rows_built_otherwise_are_other_data_to_a_run(store: Path, tokenizer: Any) -> None:
     first = traces(str(store), tokenizer=tokenizer).report
     assert traces(str(store / "datasets"), tokenizer=tokenizer).report["sha256"] == first["sha256"]
-    assert run("multiturn", store, "--seed", 7, "--overwrite") == 0
+    assert build_again(store, "--think_drop_prob", 1, "--overwrite") == 0
     second = traces(str(store), tokenizer=tokenizer).report
     assert first["splits"] == second["splits"]
     assert first["sha256"] != second["sha256"]
@@ -85,14 +87,19 @@ def bytes_of(folder: Path) -> dict[str, bytes]:
     }
 
 
+def raw_lines(store: Path) -> list[bytes]:
+    (file,) = Store.open(store).settings("build")["files"]
+    return Path(file).read_bytes().splitlines(keepends=True)
+
+
 def rows_of(store: Path, dataset: str, split: str) -> list[dict[str, Any]]:
     return list(dataset_rows(store / "datasets" / dataset, split))
 
 
 @pytest.mark.parametrize("dataset", ["multiturn", "steps"])
 @pytest.mark.parametrize("split", ["train", "validation"])
-def test_a_shard_has_the_columns_of_its_rows_type(made: Path, dataset: str, split: str) -> None:
-    (shard,) = shard_files(made / "datasets" / dataset, split)
+def test_a_shard_has_the_columns_of_its_rows_type(built: Path, dataset: str, split: str) -> None:
+    (shard,) = shard_files(built / "datasets" / dataset, split)
     assert shard.name == f"{split}-00000-of-00001.parquet"
     table = pq.read_table(shard)
     assert table.schema == arrow_schema(dataset)
@@ -115,63 +122,55 @@ def test_all_four_datasets_part_the_questions_alike(store: Path, tokenizer: Any)
     assert not sides["train"] & sides["validation"]
     card = (store / "datasets/README.md").read_text(encoding="utf-8")
     assert "| `split_summary` | 120 samples | 120 | nothing |" in card
-    assert re.search(r"Of \d+ quotes in the summaries, \d+ \(100\.0%\) stand in the context", card)
+    assert re.search(r"Of \d+ quotes in the summaries, \d+ \(100\.0%\) are word for word", card)
 
 
-def test_counts_reconcile(made: Path) -> None:
-    store = Store.open(made)
+def test_counts_reconcile(built: Path) -> None:
+    store = Store.open(built)
     for name in ("multiturn", "steps"):
         report = store.report(name)
-        assert sum(report["traces"].values()) == store.report("read")["traces"] == 62
+        assert sum(report["traces"].values()) == store.report("build")["traces"] == 62
         assert report["cuts"] == sum(report["samples"].values()) + sum(report["skipped"].values())
         assert report["samples"] == {
-            split: len(rows_of(made, name, split)) for split in ("train", "validation")
+            split: len(rows_of(built, name, split)) for split in ("train", "validation")
         }
         assert report["skipped"]["trailing_results"] == 1
     assert store.report("steps")["traces_without_samples"] == 2
 
 
-def test_the_same_input_and_settings_give_the_same_bytes(made: Path, tmp_path: Path) -> None:
+def test_the_same_input_and_settings_give_the_same_bytes(built: Path, tmp_path: Path) -> None:
     again = tmp_path / "again" / "store"
-    run("read", made.parent / "raw.jsonl", "--out", again)
-    run("multiturn", again)
-    run("steps", again)
-    assert bytes_of(again / "datasets") == bytes_of(made / "datasets")
-    run("multiturn", again, "--seed", 7, "--overwrite")
-    one, other = (bytes_of(folder / "datasets" / "multiturn") for folder in (made, again))
-    assert one["train-00000-of-00001.parquet"] != other["train-00000-of-00001.parquet"]
+    run("build", built.parent / "raw.jsonl", "--out", again)
+    assert bytes_of(again / "datasets") == bytes_of(built / "datasets")
+    build_again(again, "--seed", 7, "--overwrite")
+    first, other = (bytes_of(folder / "datasets" / "multiturn") for folder in (built, again))
+    assert first["train-00000-of-00001.parquet"] != other["train-00000-of-00001.parquet"]
 
 
 def test_what_is_done_is_not_done_again_and_other_settings_are_refused(
     store: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = bytes_of(store / "datasets")
-    run("multiturn", store)
+    build_again(store)
     assert "done already" in capsys.readouterr().out
     with pytest.raises(RunFolderError, match=r"think_drop_prob: 0\.3 -> 0\.5(.|\n)*--overwrite"):
-        run("multiturn", store, "--think_drop_prob", "0.5")
+        build_again(store, "--think_drop_prob", "0.5")
     assert bytes_of(store / "datasets") == before
-    assert run("multiturn", store, "--think_drop_prob", "0.5", "--overwrite") == 0
+    assert build_again(store, "--think_drop_prob", "0.5", "--overwrite") == 0
     assert Store.open(store).settings("multiturn")["think_drop_prob"] == 0.5
 
 
 def test_what_was_dropped_is_counted(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
     capsys.readouterr()
     drops = ["--think_drop_prob", "1", "--reasoning_drop_prob", "0.5"]
-    assert run("multiturn", store, *drops, "--overwrite") == 0
+    assert build_again(store, *drops, "--overwrite") == 0
     report = Store.open(store).report("multiturn")
-    shown = " ".join(capsys.readouterr().out.split())
+    output = " ".join(capsys.readouterr().out.split())
     turns = f"{report['think_dropped']} of {report['think_turns']} earlier turns"
-    assert f"{turns} have their thoughts without tags." in shown
-    assert f"{report['reasoning_dropped']} samples are without reasoning" in shown
+    assert f"{turns} have their thoughts without tags." in output
+    assert f"{report['reasoning_dropped']} samples are without reasoning" in output
     card = (store / "datasets/README.md").read_text(encoding="utf-8")
     assert f"| `multiturn: reasoning_dropped` | {report['reasoning_dropped']} |" in card
-
-
-def test_a_folder_of_before_has_the_format_that_it_had() -> None:
-    assert "multiturn_without_reasoning" not in Format().settings()
-    other = Format(multiturn_without_reasoning="{context}")
-    assert Format.of(other.settings()) == other
 
 
 @pytest.mark.parametrize("share", ["-0.1", "1.1", "nan", "x"])
@@ -179,79 +178,64 @@ def test_a_probability_is_from_0_to_1(
     store: Path, share: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit):
-        run("multiturn", store, "--think_drop_prob", share, "--overwrite")
+        build_again(store, "--think_drop_prob", share, "--overwrite")
     assert "--think_drop_prob" in capsys.readouterr().err
 
 
-def test_a_build_that_fails_leaves_what_was_there(store: Path) -> None:
-    before = bytes_of(store)
-    lines_ = (store / "traces.jsonl").read_text().splitlines(keepends=True)
-    (store / "traces.jsonl").write_text(
-        "".join([*lines_[:5], '{"id": "x"}'.ljust(len(lines_[5]) - 1) + "\n", *lines_[6:]])
-    )
-    with pytest.raises(DataError, match=r"traces\.jsonl:6: is not a trace"):
-        run("steps", store, "--overwrite", "--format.think", "thought")
-    after = bytes_of(store)
-    changed = {name for name in before if before[name] != after.get(name)} | {*after} - {*before}
-    assert changed == {"traces.jsonl", "traces.json"}  # the format is another now
+def test_a_build_that_fails_leaves_what_was_there(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = bytes_of(store / "datasets")
+
+    def failing(*_: object) -> None:
+        raise DataError("no space")
+
+    monkeypatch.setattr("hf_rlhf_traces.pipeline.name_shards", failing)
+    with pytest.raises(DataError, match="no space"):
+        build_again(store, "--overwrite", "--format.think", "thought")
+    assert bytes_of(store / "datasets") == before
     assert Store.open(store).state("steps") == "stale"
-
-
-def test_traces_that_were_cut_by_hand_are_not_built(store: Path) -> None:
-    lines_ = (store / "traces.jsonl").read_text().splitlines(keepends=True)
-    (store / "traces.jsonl").write_text("".join(lines_[:40]))
-    with pytest.raises(DataError, match=r"traces\.jsonl has .* it was changed since"):
-        run("steps", store, "--overwrite", "--format.think", "thought")
 
 
 @pytest.mark.slow
 def test_a_process_killed_as_it_swaps_files_leaves_no_word_on_the_old_ones(store: Path) -> None:
+    (raw,) = Store.open(store).settings("build")["files"]
     script = f"""
         import os
         from pathlib import Path
-        from hf_rlhf_traces import building, command
-        building.dataset_report = lambda *_: os._exit(9)
-        command.command(["steps", {str(store)!r}, "--format.think", "thought", "--overwrite"])
+        from hf_rlhf_traces import command, pipeline
+        pipeline.name_shards = lambda *_: os._exit(9)
+        words = ["build", {raw!r}, "--out", {str(store)!r}, "--workers", "1"]
+        command.command([*words, "--format.think", "thought", "--overwrite"])
     """
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], check=False)
     assert done.returncode == 9
-    assert Store.open(store).state("steps") == "to do"
-    run("steps", store)
+    assert Store.open(store).state("multiturn") == "to do"
+    build_again(store, "--format.think", "thought")
     assert "<thought>" in rows_of(store, "steps", "train")[0]["answer"]
     assert not [path for path in store.rglob("*.tmp")]
 
 
 def test_no_sample_at_all_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "raw.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ODD))
-    run("read", tmp_path / "raw.jsonl", "--out", tmp_path / "store")
     with pytest.raises(
         DataError, match="no trace gives a sample of steps(.|\n)*1 trailing_results"
     ):
-        run("steps", tmp_path / "store")
+        run("build", tmp_path / "raw.jsonl", "--out", tmp_path / "store")
     assert not (tmp_path / "store/datasets/steps").exists()
 
 
 def test_row_groups_and_shards_are_bounded(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = rows_of(store, "steps", "train")
+    everything = rows_of(store, "steps", "train")
     monkeypatch.setattr("hf_rlhf_traces.shards.ROW_GROUP", 10_000)
     monkeypatch.setattr("hf_rlhf_traces.building.SHARD", 30_000)
-    opened = Store.open(store)
-    rows = RowBuilder("steps", partial(step_rows, form=store_format(opened)))
-    build(opened, rows, {}, workers=0)
+    shutil.rmtree(store / "datasets/steps")
+    build_again(store)
     shards = shard_files(store / "datasets/steps", "train")
     assert len(shards) > 1
     assert pq.ParquetFile(shards[0]).num_row_groups > 1
-    assert rows_of(store, "steps", "train") == whole
-
-
-def test_half_a_character_is_an_error_that_names_the_sample(tmp_path: Path) -> None:
-    row = {name: "x" for name in ("trace", "question_key", "question", "prompt", "answer")}
-    numbers = {"step": 1, "steps": 1, "final": True}
-    writer = ShardWriter(tmp_path, "steps", 0)
-    writer.add("train", [{**row, **numbers, "id": "a#1"}])
-    writer.add("train", [{**row, **numbers, "id": "b#1", "answer": "\ud83d"}])
-    with pytest.raises(DataError, match=r"sample 'b#1' cannot be written"):
-        writer.close()
+    by_id = {row["id"]: row for row in rows_of(store, "steps", "train")}
+    assert by_id == {row["id"]: row for row in everything}
 
 
 # The format of a store
@@ -261,20 +245,21 @@ def test_a_store_has_one_format(store: Path, tmp_path: Path) -> None:
     file = tmp_path / "tags.yaml"
     file.write_text("think: reason\nanswer: final\n")
     with pytest.raises(RunFolderError, match='think: "think" -> "reason"'):
-        run("steps", store, "--format", file)
-    run("steps", store, "--format", file, "--format.answer", "answer", "--overwrite")
+        build_again(store, "--format", file)
+    both = ("--format", file, "--format.answer", "answer")
+    build_again(store, *both, "--dataset", "steps", "--overwrite")
     assert Store.open(store).settings("format") == Format(think="reason").settings()
     assert "<reason>" in rows_of(store, "steps", "train")[0]["answer"]
     assert Store.open(store).state("multiturn") == "stale"
-    run("multiturn", store)
+    build_again(store, *both)
     assert "<reason>" in json.dumps(rows_of(store, "multiturn", "train"))
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
-        ("thnk: x", "tags.yaml: thnk: is no field"),
-        ("think: 3", "think: is 3, expected text"),
+        ("thnk: x", "Did you mean `think`?"),
+        ("think: 3", "tags.yaml: think: should be text, not `3`"),
         ("think: a b", "'a b' cannot be the name of a tag"),
         ("think: a-", "'a-' cannot be the name of a tag"),
         ("think: Answer", "is the tag of think too"),
@@ -287,14 +272,14 @@ def test_a_store_has_one_format(store: Path, tmp_path: Path) -> None:
     ],
 )
 def test_a_format_that_cannot_work_is_told(
-    store: Path, tmp_path: Path, text: str, told: str
+    store: Path, tmp_path: Path, text: str, message: str
 ) -> None:
     file = tmp_path / "tags.yaml"
     file.write_text(text)
     before = bytes_of(store)
     with pytest.raises(HfRlhfError) as error:
-        run("steps", store, "--format", file, "--overwrite")
-    assert told in str(error.value)
+        build_again(store, "--format", file, "--overwrite")
+    assert message in str(error.value)
     assert bytes_of(store) == before
 
 
@@ -302,29 +287,43 @@ def test_a_format_that_cannot_work_is_told(
 
 
 @pytest.mark.parametrize("form", ["multiturn", "steps"])
-def test_the_adapter_conforms(made: Path, form: str, tokenizer: Any) -> None:
+def test_the_adapter_conforms(built: Path, form: str, tokenizer: Any) -> None:
     from hf_rlhf.testing import check_dataset
 
     check_dataset(
         traces,
-        {"path": str(made), "form": form, "max_tokens": 2000, "max_train_rows": 40},
+        {"path": str(built), "form": form, "max_tokens": 2000, "max_train_rows": 40},
         columns=["id", "trace", "question", "step", "steps"],
         tokenizer=tokenizer,
         bad=[
-            ({"form": "summary_only"}, f"First: hf-rlhf traces split_summary {made}"),
-            ({"form": "step"}, "Did you mean 'steps'?"),
-            ({"path": str(made / "datasets" / form)}, f"path: {made / 'datasets'}"),
-            ({"path": str(made.parent)}, "First: hf-rlhf traces"),
+            ({"form": "summary_only"}, f"First: hf-rlhf traces split_summary {built}"),
+            ({"path": str(built / "datasets" / form)}, f"path: {built / 'datasets'}"),
+            ({"path": str(built.parent)}, "Build it with `hf-rlhf traces build FILE --out DIR`"),
             ({"max_tokens": 1}, "Raise `max_tokens`"),
-            ({"max_train_rows": 0}, "expected at least 1"),
             ({"revision": "main"}, "`revision` is for a dataset on the Hub"),
         ],
     )
 
 
-def test_of_a_conversation_the_last_turn_alone_is_learned(made: Path, tokenizer: Any) -> None:
-    loaded = traces(str(made), tokenizer=tokenizer).dataset["train"]
-    for row, written in zip(loaded, rows_of(made, "multiturn", "train"), strict=True):
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"form": "step"}, "Did you mean `steps`?"),
+        ({"max_tokens": 0}, "greater than or equal to 1"),
+        ({"max_train_rows": 0}, "greater than or equal to 1"),
+    ],
+)
+def test_arguments_of_a_run_file_are_checked_by_their_types(
+    wrong: dict[str, Any], message: str
+) -> None:
+    arguments = {"path": "d", **wrong}
+    _, (problem,) = bind(traces, arguments, where=str, injected=["tokenizer", "rejected_rows"])
+    assert message in str(problem)
+
+
+def test_of_a_conversation_the_last_turn_alone_is_learned(built: Path, tokenizer: Any) -> None:
+    loaded = traces(str(built), tokenizer=tokenizer).dataset["train"]
+    for row, written in zip(loaded, rows_of(built, "multiturn", "train"), strict=True):
         assert [*row["prompt"], *row["completion"]] == written["messages"]
         assert [turn["role"] for turn in row["completion"]] == ["assistant"]
 
@@ -333,7 +332,7 @@ def test_both_summary_datasets_may_be_one(store: Path, tokenizer: Any) -> None:
     run("summarize", store)
     run("split_summary", store)
     forms = ("summary_prefix", "summary_only", "summary_both")
-    prefix, only, both = (traces(str(store), tokenizer=tokenizer, form=one) for one in forms)
+    prefix, only, both = (traces(str(store), tokenizer=tokenizer, form=name) for name in forms)
     for split in ("train", "test"):
         parts = [*prefix.dataset[split], *only.dataset[split]]
         assert list(both.dataset[split]) == parts
@@ -344,20 +343,20 @@ def test_both_summary_datasets_may_be_one(store: Path, tokenizer: Any) -> None:
 
 
 def test_rows_that_are_too_long_are_left_out_and_listed(
-    made: Path, tmp_path: Path, tokenizer: Any
+    built: Path, tmp_path: Path, tokenizer: Any
 ) -> None:
-    whole = traces(str(made / "datasets"), tokenizer=tokenizer, form="steps")
+    everything = traces(str(built / "datasets"), tokenizer=tokenizer, form="steps")
     listed = tmp_path / "rejected.jsonl"
-    some = traces(
-        str(made), tokenizer=tokenizer, form="steps", max_tokens=600, rejected_rows=listed
+    selected = traces(
+        str(built), tokenizer=tokenizer, form="steps", max_tokens=600, rejected_rows=listed
     )
     long = [json.loads(line) for line in listed.read_text().splitlines()]
-    assert some.report["dropped"] == {"too_long": len(long)}
-    assert 0 < some.report["kept"] == whole.report["kept"] - len(long)
-    ids = {one["values"]["id"] for one in long}
-    assert all(one["values"]["tokens"] > 600 for one in long)
-    assert not ids & {*some.dataset["train"]["id"], *some.dataset["test"]["id"]}
-    for row in some.dataset["train"]:
+    assert selected.report["dropped"] == {"too_long": len(long)}
+    assert 0 < selected.report["kept"] == everything.report["kept"] - len(long)
+    ids = {line["values"]["id"] for line in long}
+    assert all(line["values"]["tokens"] > 600 for line in long)
+    assert not ids & {*selected.dataset["train"]["id"], *selected.dataset["test"]["id"]}
+    for row in selected.dataset["train"]:
         text = tokenizer.apply_chat_template([*row["prompt"], *row["completion"]], tokenize=False)
         assert len(tokenizer(text, add_special_tokens=False)["input_ids"]) <= 600
 
@@ -366,8 +365,7 @@ def test_rows_with_special_tokens_in_their_text_are_counted(tmp_path: Path, toke
     steps = [*ODD[0]["trace"], {"type": "answer", "content": f"See {tokenizer.eos_token}."}]
     row = {"question": "One?", "trace": steps}
     (tmp_path / "raw.jsonl").write_text(json.dumps(row) + "\n")
-    run("read", tmp_path / "raw.jsonl", "--out", tmp_path / "store")
-    run("steps", tmp_path / "store")
+    run("build", tmp_path / "raw.jsonl", "--out", tmp_path / "store")
     loaded = traces(str(tmp_path / "store"), tokenizer=tokenizer, form="steps")
     assert loaded.report["rows_with_special_tokens_in_text"] == 1
     assert set(loaded.dataset) == {"train"}  # one question: nothing is held out
@@ -375,9 +373,9 @@ def test_rows_with_special_tokens_in_their_text_are_counted(tmp_path: Path, toke
     assert "split: validation" not in card
 
 
-def test_fewer_rows_are_some_of_more_rows(made: Path, tokenizer: Any) -> None:
+def test_fewer_rows_are_some_of_more_rows(built: Path, tokenizer: Any) -> None:
     few, more = (
-        traces(str(made), tokenizer=tokenizer, form="steps", max_train_rows=rows).dataset["train"]
+        traces(str(built), tokenizer=tokenizer, form="steps", max_train_rows=rows).dataset["train"]
         for rows in (5, 20)
     )
     assert (len(few), len(more)) == (5, 20)
@@ -385,7 +383,7 @@ def test_fewer_rows_are_some_of_more_rows(made: Path, tokenizer: Any) -> None:
 
 
 def test_a_stale_dataset_is_refused(store: Path, tokenizer: Any) -> None:
-    run("steps", store, "--format.think", "thought", "--overwrite")
+    build_again(store, "--format.think", "thought", "--overwrite", "--dataset", "steps")
     for path in (store, store / "datasets"):
         with pytest.raises(
             RunFolderError, match=r"multiturn is not up to date \(step format has a new result\)"
@@ -400,7 +398,7 @@ def test_other_columns_are_refused(store: Path, tokenizer: Any) -> None:
         traces(str(store), tokenizer=tokenizer, form="steps")
 
 
-def test_a_chat_template_that_drops_reasoning_is_refused(made: Path, tokenizer: Any) -> None:
+def test_a_chat_template_that_drops_reasoning_is_refused(built: Path, tokenizer: Any) -> None:
     from copy import deepcopy
 
     other = deepcopy(tokenizer)
@@ -408,28 +406,27 @@ def test_a_chat_template_that_drops_reasoning_is_refused(made: Path, tokenizer: 
         "{% for m in messages %}{{ m.role }}: {{ m.content.split('</think>')[-1] }}\n{% endfor %}"
     )
     with pytest.raises(ModelError, match=r"--format\.think thought"):
-        traces(str(made), tokenizer=other, form="multiturn")
+        traces(str(built), tokenizer=other, form="multiturn")
     other.chat_template = None
     with pytest.raises(ModelError, match="no chat template"):
-        traces(str(made), tokenizer=other, form="multiturn")
+        traces(str(built), tokenizer=other, form="multiturn")
 
 
 # Tokens, card and Hub
 
 
-def test_the_card_says_what_became_of_every_row(made: Path) -> None:
-    text = (made / "datasets/README.md").read_text(encoding="utf-8")
+def test_the_card_says_what_became_of_every_row(built: Path) -> None:
+    text = (built / "datasets/README.md").read_text(encoding="utf-8")
     head = yaml.safe_load(text.split("---\n")[1])
-    assert [one["config_name"] for one in head["configs"]] == ["multiturn", "steps"]
-    assert head["size_categories"] == ["n<1K"]
+    assert [config["config_name"] for config in head["configs"]] == ["multiturn", "steps"]
     assert not {"license", "language"} & {*head}
     assert "Not specified: license and language." in text
-    assert "| `read` | 62 rows | 62 | nothing |" in text
-    assert str(made.parent) not in text
-    cuts, samples = (Store.open(made).report("steps")[name] for name in ("cuts", "samples"))
+    assert "| `build` | 62 rows | 62 | nothing |" in text
+    assert str(built.parent) not in text
+    cuts, samples = (Store.open(built).report("steps")[name] for name in ("cuts", "samples"))
     left = r"1 trailing\_results"
     assert f"| `steps` | {cuts} cuts | {sum(samples.values())} | {left} |" in text
-    assert write_card(Store.open(made)).read_text(encoding="utf-8") == text
+    assert write_card(Store.open(built)).read_text(encoding="utf-8") == text
 
 
 def test_a_card_that_the_hub_would_refuse_is_not_written(store: Path) -> None:
@@ -479,15 +476,17 @@ def test_push_is_verified_once_and_refuses_what_is_not_its_own(
     push = ("push", store, "--repo_id", "demo/rows", "--endpoint", hub)
     run(*push, "--license", "mit")
     run(*push)
-    said = capsys.readouterr().out
-    assert re.search(r"^pushed: 6 files, verified(.|\n)*^there already, nothing pushed", said, re.M)
+    output = capsys.readouterr().out
+    assert re.search(
+        r"^pushed: 6 files, verified(.|\n)*^there already, nothing pushed", output, re.M
+    )
     files = set(api.list_repo_files("demo/rows", repo_type="dataset"))
     assert {"README.md", "steps/train-00000-of-00001.parquet", "traces_dataset.json"} < files
     assert len(api.list_repo_commits("demo/rows", repo_type="dataset")) == 2  # and the first, empty
     shutil.rmtree(store / "datasets/multiturn")
     run(*push)
     left = api.list_repo_files("demo/rows", repo_type="dataset")
-    assert not [one for one in left if one.startswith("multiturn/")]
+    assert not [path for path in left if path.startswith("multiturn/")]
     api.create_repo("demo/other", repo_type="dataset")
     api.upload_file(
         path_or_fileobj=b"theirs", path_in_repo="x", repo_id="demo/other", repo_type="dataset"
@@ -502,7 +501,7 @@ def test_a_dataset_of_the_hub_is_read_again_when_it_has_a_new_commit(
 ) -> None:
     from huggingface_hub import HfApi
 
-    api, lines = HfApi(endpoint=hub), (store / "traces.jsonl").read_bytes().splitlines(True)
+    api, lines = HfApi(endpoint=hub), raw_lines(store)
     api.create_repo("demo/raw", repo_type="dataset")
     card = """---
 configs:
@@ -516,26 +515,26 @@ configs:
 
     def read_of(count: int, *options: str) -> tuple[int, str]:
         put(path_or_fileobj=b"".join(lines[:count]), path_in_repo="few.jsonl")
-        given = {"HF_ENDPOINT": hub, "HF_HOME": str(tmp_path / "home"), "HF_HUB_OFFLINE": "0"}
-        told = subprocess.run(
-            [sys.executable, "-m", "hf_rlhf.cli", "traces", "read", "demo/raw", *options]
+        environment = {"HF_ENDPOINT": hub, "HF_HOME": str(tmp_path / "home"), "HF_HUB_OFFLINE": "0"}
+        process = subprocess.run(
+            [sys.executable, "-m", "hf_rlhf.cli", "traces", "build", "demo/raw", *options]
             + ["--out", str(tmp_path / "again"), "--max_rejected_share", "1"],
-            env={**os.environ, **given},
+            env={**os.environ, **environment},
             capture_output=True,
             text=True,
         )
-        assert told.returncode == 0, told.stderr[-2000:]
-        return Store.open(tmp_path / "again").report("read")["rows"], told.stdout
+        assert process.returncode == 0, process.stderr[-2000:]
+        return Store.open(tmp_path / "again").report("build")["rows"], process.stdout
 
     assert read_of(10, "--subset", "few")[0] == 10
-    assert "nothing to do" in read_of(10, "--subset", "few")[1]
+    assert "done already" in read_of(10, "--subset", "few")[1]
     assert read_of(12, "--subset", "few")[0] == 12
     assert read_of(12, "--subset", "one", "--revision", "main", "--overwrite")[0] == 1
 
 
 def test_what_is_of_the_hub_is_refused_for_a_file(store: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="--subset and --revision are for datasets on the Hub"):
-        run("read", store / "traces.jsonl", "--out", tmp_path / "again", "--subset", "few")
+        run("build", store / "traces.json", "--out", tmp_path / "again", "--subset", "few")
 
 
 @pytest.mark.slow
@@ -562,7 +561,7 @@ def test_a_secret_is_not_pushed(store: Path, hub: str, monkeypatch: pytest.Monke
 
 
 def test_stale_and_missing_datasets_are_not_pushed(store: Path) -> None:
-    run("steps", store, "--format.think", "thought", "--overwrite")
+    build_again(store, "--format.think", "thought", "--overwrite", "--dataset", "steps")
     with pytest.raises(PublishError, match="multiturn: not built, or built from what has changed"):
         run("push", store, "--repo_id", "demo/stale")
     shutil.rmtree(store / "datasets")

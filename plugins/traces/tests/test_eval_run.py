@@ -13,28 +13,35 @@ import pyarrow.parquet as pq
 import pytest
 
 from hf_rlhf.errors import ConfigError, DataError, HfRlhfError, ModelError, RunFolderError
-from hf_rlhf.evaluation.saved_models import SavedModel
+from hf_rlhf.evaluation import Candidate
+from hf_rlhf.evaluation.saved_models import SavedModel, find_saved
 from hf_rlhf_traces.command import command
-from hf_rlhf_traces.evaluation.candidates import Sampling
-from hf_rlhf_traces.evaluation.command import main, models_of, newest_run
-from hf_rlhf_traces.evaluation.evaluate import Options, evaluate
+from hf_rlhf_traces.evaluation.command import main, newest_run
 from hf_rlhf_traces.evaluation.held_out import held_out
 from hf_rlhf_traces.evaluation.metrics import METRICS
+from hf_rlhf_traces.evaluation.task import Options, TraceTask, make_suite
+from hf_rlhf_traces.format import Format
 from hf_rlhf_traces.shards import shard_files
 from hf_rlhf_traces.store import Store
 
 Texts = Callable[[list[dict[str, Any]]], list[str]]
-OPTIONS = Options(num_samples=12, sampling=Sampling(max_new_tokens=2, batch_size=8), use_cpu=True)
+OPTIONS = Options(num_samples=12, max_new_tokens=2, batch_size=8, use_cpu=True)
+
+
+def evaluate(
+    store: Store, models: dict[str, list[str]], options: Options, *, record: bool = False
+) -> dict[str, Any]:
+    return make_suite(store, models, options).run([], record=record)
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A store with the datasets of 60 traces."""
     folder = tmp_path_factory.mktemp("eval")
     raw, out = str(folder / "raw.jsonl"), str(folder / "store")
     assert not command(["generate", "--out", raw, "--traces", "60", "--seed", "1"])
-    assert not command(["read", raw, "--out", out, "--validation_ratio", "0.4"])
-    for verb in ("steps", "summarize", "split_summary"):
+    assert not command(["build", raw, "--out", out, "--validation_ratio", "0.4"])
+    for verb in ("summarize", "split_summary"):
         assert not command([verb, out])
     return Path(out)
 
@@ -51,10 +58,10 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture(scope="module")
-def evaluated(made: Path, model: str) -> Path:
+def evaluated(built: Path, model: str) -> Path:
     """The store with replies of the model, of 2 tokens."""
-    evaluate(Store.open(made), {"a": model}, OPTIONS)
-    return made
+    evaluate(Store.open(built), {"a": [model]}, OPTIONS)
+    return built
 
 
 @pytest.fixture
@@ -66,19 +73,19 @@ def store(evaluated: Path, tmp_path: Path) -> Store:
 def planted(store: Store, model: str, texts: Texts, **options: Any) -> dict[str, Any]:
     """Evaluate as if the model had given these texts."""
     for folder in (store.folder / "eval").glob("*-*"):
-        scores = [json.loads(line) for line in (folder / "scores.jsonl").read_text().splitlines()]
+        samples = [json.loads(line) for line in (folder / "samples.jsonl").read_text().splitlines()]
         replies = [
             {"id": row["id"], "value": {"text": text, "ids": [1] * 9, "truncated": False}}
-            for row, text in zip(scores, texts(scores), strict=True)
+            for row, text in zip(samples, texts(samples), strict=True)
         ]
-        lines = "".join(json.dumps(one) + "\n" for one in replies)
+        lines = "".join(json.dumps(reply) + "\n" for reply in replies)
         (folder / "completions.jsonl").write_text(lines)
-    return evaluate(store, {"a": model}, replace(OPTIONS, **options))
+    return evaluate(store, {"a": [model]}, replace(OPTIONS, **options))
 
 
 def means(results: dict[str, Any], task: str) -> dict[str, float]:
-    found = results["models"]["a"]["tasks"][task]["metrics"]
-    return {name: one["mean"] for name, one in found.items() if one}
+    estimates = results["tasks"][task]["results"]["a"]["means"]
+    return {name: estimate["mean"] for name, estimate in estimates.items()}
 
 
 def test_one_who_gives_the_expected_replies_has_the_best_of_all_numbers(
@@ -86,14 +93,12 @@ def test_one_who_gives_the_expected_replies_has_the_best_of_all_numbers(
 ) -> None:
     results = planted(store, model, lambda rows: [row["expected"] for row in rows])
     for task in ("prefix", "only"):
-        found = means(results, task)
-        assert {"answer_f1", "expected_f1", "query_f1", "format_valid"} <= found.keys()
-        for name, value in found.items():
+        means_of = means(results, task)
+        assert {"answer_f1", "expected_f1", "query_f1", "format_valid"} <= means_of.keys()
+        for name, value in means_of.items():
             if METRICS[name].better:
                 assert value == float(METRICS[name].better == "higher"), name
-    assert results["expected"]["prefix"]["metrics"]["format_valid"]["mean"] == 1
-    by_step = results["models"]["a"]["tasks"]["only"]["by_step"]
-    assert sum(one["format_valid"]["n"] for one in by_step.values()) == 12
+    assert results["tasks"]["prefix"]["data_means"]["format_valid"]["mean"] == 1
 
 
 def test_the_replies_to_other_samples_are_worth_little(store: Store, model: str) -> None:
@@ -103,10 +108,10 @@ def test_the_replies_to_other_samples_are_worth_little(store: Store, model: str)
 
     results = planted(store, model, shuffled)
     for task in ("prefix", "only"):
-        found = means(results, task)
-        assert found["format_valid"] == 1
-        assert found["answer_exact"] < 0.3
-        assert found["query_f1"] < 0.7
+        means_of = means(results, task)
+        assert means_of["format_valid"] == 1
+        assert means_of["answer_exact"] < 0.3
+        assert means_of["query_f1"] < 0.7
     assert means(results, "prefix")["quotes_verbatim"] < 0.3
 
 
@@ -114,16 +119,16 @@ def test_the_replies_to_other_samples_are_worth_little(store: Store, model: str)
 def test_rubbish_is_worth_nothing(store: Store, model: str, text: str) -> None:
     results = planted(store, model, lambda rows: [text] * len(rows))
     for task in ("prefix", "only"):
-        found = means(results, task)
-        assert {found[name] for name in ("format_valid", "answer_f1", "query_f1")} == {0}
+        means_of = means(results, task)
+        assert {means_of[name] for name in ("format_valid", "answer_f1", "query_f1")} == {0}
 
 
 def test_what_is_done_is_not_done_again(
     store: Store, model: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(SavedModel, "load", lambda *_: pytest.fail("weights were loaded"))
-    results = evaluate(store, {"again": model}, replace(OPTIONS, num_samples=5))
-    assert results["data"]["prefix"]["samples"] == 5
+    results = evaluate(store, {"again": [model]}, replace(OPTIONS, num_samples=5))
+    assert results["tasks"]["prefix"]["data"]["samples"] == 5
 
 
 @pytest.mark.slow
@@ -133,9 +138,9 @@ def test_other_weights_or_other_settings_are_generated_anew(
     other = shutil.copytree(model, tmp_path / "other")
     (other / "generation_config.json").write_text('{"eos_token_id": [1, 3]}')
     options = replace(OPTIONS, tasks=("only",), num_samples=2)
-    evaluate(store, {"a": model, "b": str(other)}, options)
-    longer = replace(options, sampling=Sampling(max_new_tokens=3))
-    results = evaluate(store, {"a": model}, longer)
+    evaluate(store, {"a": [model], "b": [str(other)]}, options)
+    longer = replace(options, max_new_tokens=3)
+    results = evaluate(store, {"a": [model]}, longer)
     assert len(list((store.folder / "eval").glob("only-*"))) == 3
     assert means(results, "only")["tokens"] <= 3
 
@@ -146,20 +151,20 @@ def test_fewer_samples_are_among_more_of_them(evaluated: Path) -> None:
     assert more[:5] == few
     assert held_out(store, "only", count=5, seed=1).samples != few
     every = held_out(store, "only", count=10_000)
-    assert len(every.samples) == every.available == len({one.id for one in every.samples})
+    assert len(every.samples) == every.available == len({each.id for each in every.samples})
 
 
 @pytest.mark.slow
 def test_all_samples_are_taken_where_there_are_fewer(store: Store, model: str) -> None:
-    results = evaluate(store, {"a": model}, replace(OPTIONS, num_samples=10_000))
+    results = evaluate(store, {"a": [model]}, replace(OPTIONS, num_samples=10_000))
     assert any("so all of them are measured" in note for note in results["notes"])
 
 
 def test_questions_of_training_are_refused(store: Store) -> None:
     with pytest.raises(DataError, match="these questions were trained on"):
         held_out(store, "only", split="train")
-    asked = held_out(store, "only", split="train", count=3, allow_training=True)
-    assert len(asked.trained) == 3
+    allowed = held_out(store, "only", split="train", count=3, allow_training=True)
+    assert len(allowed.trained) == 3
 
 
 def test_a_row_of_training_among_the_held_out_is_found(store: Store) -> None:
@@ -177,23 +182,18 @@ def test_prompts_without_room_are_left_out_and_counted(
 ) -> None:
     small = shutil.copytree(model, tmp_path / "small")
     config = json.loads((small / "config.json").read_text())
-    lengths = [
-        json.loads(line)["prompt_tokens"]
-        for folder in (store.folder / "eval").glob("prefix-*")
-        for line in (folder / "scores.jsonl").read_text().splitlines()
-    ]
+    task = TraceTask(held_out(store, "prefix", count=12), Format(), OPTIONS)
+    lengths = [len(ids) for ids in task.prompts(Candidate("a", find_saved(model))).values()]
     config["max_position_embeddings"] = sorted(lengths)[5] + 2
     (small / "config.json").write_text(json.dumps(config))
-    results = evaluate(store, {"a": str(small)}, replace(OPTIONS, tasks=("prefix",)))
-    found = results["models"]["a"]["tasks"]["prefix"]
-    assert found["too_long"] > 0
-    assert found["samples"] + found["too_long"] == 12
-    assert any(
-        f"{found['too_long']} of 12 samples of prefix left out" in one for one in results["notes"]
-    )
-    tiny = replace(OPTIONS, sampling=Sampling(max_new_tokens=5000))
-    with pytest.raises(ModelError, match="leaves no room for a prompt"):
-        evaluate(store, {"a": str(small)}, tiny)
+    results = evaluate(store, {"a": [str(small)]}, replace(OPTIONS, tasks=("prefix",)))
+    entry, rows = (results["tasks"]["prefix"][key]["a"] for key in ("results", "rows"))
+    assert entry["left_out"] > 0
+    assert len(rows["ids"]) + entry["left_out"] == 12
+    note = f"{entry['left_out']} of 12 prompts of prefix left out"
+    assert any(note in each for each in results["notes"])
+    with pytest.raises(ModelError, match="no prompt of prefix and 5000 new tokens fit"):
+        evaluate(store, {"a": [str(small)]}, replace(OPTIONS, max_new_tokens=5000))
 
 
 def spoil_tokenizer(folder: Path) -> None:
@@ -208,7 +208,7 @@ def test_a_model_without_chat_template_is_refused(store: Store, model: str, tmp_
     bare = shutil.copytree(model, tmp_path / "bare")
     spoil_tokenizer(bare)
     with pytest.raises(ModelError, match="has no chat template"):
-        evaluate(store, {"a": str(bare)}, OPTIONS)
+        evaluate(store, {"a": [str(bare)]}, OPTIONS)
 
 
 def test_tags_that_a_tokenizer_would_leave_out_are_refused(
@@ -221,14 +221,16 @@ def test_tags_that_a_tokenizer_would_leave_out_are_refused(
     tokenizer.add_special_tokens({"additional_special_tokens": ["<think>"]})
     tokenizer.save_pretrained(other)
     with pytest.raises(ModelError, match="<think> are special tokens"):
-        evaluate(store, {"a": str(other)}, OPTIONS)
+        evaluate(store, {"a": [str(other)]}, OPTIONS)
 
 
-def test_datasets_that_are_not_made_are_named(tmp_path: Path, made: Path) -> None:
-    with pytest.raises(RunFolderError, match="hf-rlhf traces read FILE"):
+def test_datasets_that_are_not_made_are_named(tmp_path: Path, built: Path) -> None:
+    with pytest.raises(RunFolderError, match="hf-rlhf traces build FILE"):
         main([str(tmp_path), "--model", "x"])
-    fresh = shutil.copytree(made, tmp_path / "fresh")
-    assert not command(["steps", str(fresh), "--overwrite", "--format.think", "thought"])
+    fresh = shutil.copytree(built, tmp_path / "fresh")
+    files = Store.open(fresh).settings("build")["files"]
+    words = ["--out", str(fresh), "--validation_ratio", "0.4", "--overwrite"]
+    assert not command(["build", *files, *words, "--format.think", "thought"])
     with pytest.raises(RunFolderError, match="split_summary"):
         held_out(Store.open(fresh), "only")
 
@@ -241,8 +243,8 @@ def test_an_empty_validation_split_is_an_error(store: Store) -> None:
 
 
 def test_a_model_that_is_not_there(store: Store, model: str) -> None:
-    with pytest.raises(ModelError, match="there is no folder"):
-        evaluate(store, {"a": model + "/nothing/here"}, OPTIONS)
+    with pytest.raises(ConfigError, match="there is no folder"):
+        evaluate(store, {"a": [model + "/nothing/here"]}, OPTIONS)
     with pytest.raises(ModelError, match="has no run that is trained to its end"):
         newest_run(store)
 
@@ -258,19 +260,7 @@ def test_the_newest_run_is_that_of_the_newest_weights(store: Store) -> None:
         os.utime(merged / "config.json", (at, at))
     phase = store.folder / "runs" / "new" / "phases" / "1-a"
     shutil.copytree(store.folder / "runs" / "old", phase)
-    assert newest_run(store) == {"new": str(store.folder / "runs" / "new")}
-
-
-def test_labels() -> None:
-    asked = ["runs/prefix/", "x=runs/only", "org/name", "runs/p/checkpoints/checkpoint-5"]
-    assert models_of(asked) == {
-        "prefix": "runs/prefix/",
-        "x": "runs/only",
-        "name": "org/name",
-        "checkpoints-checkpoint-5": "runs/p/checkpoints/checkpoint-5",
-    }
-    with pytest.raises(ConfigError, match="two models would be labelled 'a'"):
-        models_of(["runs/a", "other/a"])
+    assert newest_run(store) == {"new": [str(store.folder / "runs" / "new")]}
 
 
 @pytest.mark.slow
@@ -278,18 +268,16 @@ def test_the_commands_print_tables_and_write_what_they_say(
     store: Store, model: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     planted(store, model, lambda rows: half_right([row["expected"] for row in rows]))
-    shown = ["--num_samples", "12", "--max_new_tokens", "2", "--use_cpu"]
-    assert main([str(store.folder), "--model", f"a={model}", *shown]) == 0
-    told = capsys.readouterr().out
-    assert "summary: ROUGE-L" in told
+    options = ["--num_samples", "12", "--max_new_tokens", "2", "--use_cpu"]
+    assert main([str(store.folder), "--model", f"a={model}", *options]) == 0
+    output = capsys.readouterr().out
+    assert "summary: ROUGE-L" in output
     assert (store.folder / "eval" / "results.md").read_text().startswith("# Evaluation")
     assert command(["analyze", str(store.folder), "--worst", "2"]) == 0
-    folder = store.folder / "analysis"
-    worst = [json.loads(line) for line in (folder / "worst.jsonl").read_text().splitlines()]
-    assert [one["task"] for one in worst] == ["prefix"] * 2 + ["only"] * 2
-    assert worst[0]["score"] <= worst[1]["score"] < 1
-    assert worst[0]["got"] != worst[0]["expected"]
-    assert "overview.png" in (folder / "report.md").read_text()
+    page = (store.folder / "analysis" / "report.md").read_text()
+    assert page.count("#### `a`") == 4
+    assert "../eval/results.png" in page
+    assert (store.folder / "eval" / "results.png").read_bytes().startswith(b"\x89PNG")
     assert "by results in the whole trace" in capsys.readouterr().out
 
 
@@ -301,21 +289,19 @@ def half_right(texts: list[str]) -> list[str]:
 def test_json_is_all_that_is_printed_if_asked(
     store: Store, model: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    shown = ["--quick", "--num_samples", "12", "--max_new_tokens", "2", "--use_cpu", "--json"]
-    assert main([str(store.folder), "--model", f"a={model}", *shown]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found == json.loads((store.folder / "eval" / "results.json").read_text())
+    options = ["--quick", "--num_samples", "12", "--max_new_tokens", "2", "--use_cpu", "--json"]
+    assert main([str(store.folder), "--model", f"a={model}", *options]) == 0
+    means_of = json.loads(capsys.readouterr().out)
+    assert means_of == json.loads((store.folder / "eval" / "results.json").read_text())
 
 
 def test_an_analysis_is_of_the_data_that_was_measured(
-    made: Path, store: Store, tmp_path: Path
+    built: Path, store: Store, tmp_path: Path
 ) -> None:
-    fresh = shutil.copytree(made, tmp_path / "fresh")
+    fresh = shutil.copytree(built, tmp_path / "fresh")
     shutil.rmtree(fresh / "eval", ignore_errors=True)
     with pytest.raises(RunFolderError, match="nothing is evaluated"):
         command(["analyze", str(fresh)])
-    with pytest.raises(RunFolderError, match="has no such label. It has: a"):
-        command(["analyze", str(store.folder), "--model", "b"])
     (shard,) = shard_files(store.folder / "datasets" / "summary_only", "validation")
     pq.write_table(pq.read_table(shard).slice(1), shard)
     with pytest.raises(HfRlhfError, match="has changed since only was evaluated"):
@@ -324,4 +310,4 @@ def test_an_analysis_is_of_the_data_that_was_measured(
 
 def test_results_on_the_card_of_a_run_need_a_run(store: Store, model: str) -> None:
     with pytest.raises(ConfigError, match="none of the models is a run folder"):
-        evaluate(store, {"a": model}, replace(OPTIONS, num_samples=13, record=True))
+        evaluate(store, {"a": [model]}, replace(OPTIONS, num_samples=13), record=True)

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hf_rlhf_traces.evaluation.metrics import METRICS, Task, metrics_of
-from hf_rlhf_traces.evaluation.scores import Expected, Lengths, is_valid, read_reply, score
+from hf_rlhf_traces.evaluation.metrics import METRICS, TaskName, metrics_of
+from hf_rlhf_traces.evaluation.scores import Expected, is_valid, read_reply, score
 from hf_rlhf_traces.format import Format
 from hf_rlhf_traces.summaries.summary import Quote, Summary, render
 from hf_rlhf_traces.trace import Answer, Document, Reasoning, Search, SearchResult, Step
@@ -17,9 +17,9 @@ FORM = Format()
 DOCUMENT = "The mayor of Tarn is Kira Voss. Tarn lies by the sea."
 CONTEXT = "\n".join(
     [
-        FORM.asked("Who is the mayor of Tarn?"),
-        FORM.said([Reasoning("I need the mayor."), Search("mayor of Tarn")]),
-        FORM.found([SearchResult((Document("Tarn", DOCUMENT),))]),
+        FORM.question_text("Who is the mayor of Tarn?"),
+        FORM.turn_text([Reasoning("I need the mayor."), Search("mayor of Tarn")]),
+        FORM.results_text([SearchResult((Document("Tarn", DOCUMENT),))]),
     ]
 )
 SUMMARY = Summary(
@@ -28,54 +28,55 @@ SUMMARY = Summary(
     (Quote("The mayor of Tarn is Kira Voss.", "Tarn"),),
 )
 WRITTEN = render(SUMMARY, FORM)
-ANSWER = FORM.said([Reasoning("It is said there."), Answer("Kira Voss")])
-SEARCH = FORM.said([Reasoning("More."), Search("age of Kira Voss")])
+ANSWER = FORM.turn_text([Reasoning("It is said there."), Answer("Kira Voss")])
+SEARCH = FORM.turn_text([Reasoning("More."), Search("age of Kira Voss")])
 PIECES = st.lists(st.sampled_from([*WRITTEN.split("\n"), ANSWER, SEARCH])).map("\n".join)
-LENGTHS = Lengths(reply=20, summary=10, context=50, cut_off=False)
 
 
-def expected(task: Task, reply: str, known: tuple[str, ...] = ("Kira Voss",)) -> Expected:
+def expected(task: TaskName, reply: str, answers: tuple[str, ...] = ("Kira Voss",)) -> Expected:
     text = f"{WRITTEN}\n{reply}" if task == "prefix" else reply
-    return Expected(task, text, CONTEXT, known)
+    return Expected(task, text, CONTEXT, answers)
 
 
-def scored(text: str, wanted: Expected) -> Mapping[str, float | None]:
-    lengths = replace(LENGTHS, summary=10 if "</summary>" in text else None)
-    return score(text, wanted, lengths, FORM)
+def scored(text: str, wanted: Expected, *, cut_off: bool = False) -> Mapping[str, float | None]:
+    def count(part: str) -> int:
+        return 50 if part == CONTEXT else 10
+
+    return score(text, wanted, FORM, count=count, tokens=20, cut_off=cut_off)
 
 
 @pytest.mark.parametrize("task", ["prefix", "only"])
 @pytest.mark.parametrize("reply", [ANSWER, SEARCH])
-def test_the_expected_reply_is_the_best_there_is(task: Task, reply: str) -> None:
+def test_the_expected_reply_is_the_best_there_is(task: TaskName, reply: str) -> None:
     wanted = expected(task, reply)
-    found = scored(wanted.text, wanted)
-    assert found.keys() == {one.name for one in metrics_of(task)}
-    for name, value in found.items():
+    scores = scored(wanted.text, wanted)
+    assert scores.keys() == {one.name for one in metrics_of(task)}
+    for name, value in scores.items():
         if value is not None and METRICS[name].better and name != "cut_off":
             assert value == float(METRICS[name].better == "higher"), name
     asked = "answer_f1" if reply == ANSWER else "query_f1"
     other = "query_f1" if reply == ANSWER else "answer_f1"
-    assert found[asked] == 1
-    assert found[other] is None
+    assert scores[asked] == 1
+    assert scores[other] is None
 
 
 @pytest.mark.parametrize("task", ["prefix", "only"])
 @pytest.mark.parametrize(
     "text", ["", "Sure! Kira Voss.", "<answer>", "<summary><question>x", "</s>"]
 )
-def test_rubbish_is_worth_nothing(task: Task, text: str) -> None:
+def test_rubbish_is_worth_nothing(task: TaskName, text: str) -> None:
     for reply, names in (
         (ANSWER, ("answer_exact", "answer_f1", "expected_exact", "expected_f1")),
         (SEARCH, ("query_f1", "query_similarity")),
     ):
-        found = scored(text, expected(task, reply))
-        assert [found[name] for name in (*names, "format_valid", "kind_right")] == [0] * (
+        scores = scored(text, expected(task, reply))
+        assert [scores[name] for name in (*names, "format_valid", "kind_right")] == [0] * (
             len(names) + 2
         )
         if task == "prefix":
-            assert (found["summary_valid"], found["summary_rouge_l"]) == (0, 0)
-            assert (found["quotes_recall"], found["quotes_none"]) == (0, 1)
-            assert found["quotes_verbatim"] is found["compression"] is None
+            assert (scores["summary_valid"], scores["summary_rouge_l"]) == (0, 0)
+            assert (scores["quotes_recall"], scores["quotes_none"]) == (0, 1)
+            assert scores["quotes_verbatim"] is scores["compression"] is None
 
 
 @given(
@@ -91,27 +92,27 @@ def test_any_text_has_metrics_within_their_bounds(text: str) -> None:
 
 
 def test_the_answer_of_another_sample_is_not_right() -> None:
-    found = scored(ANSWER.replace("Kira Voss", "Odo Lenn"), expected("only", ANSWER))
-    assert found["format_valid"] == found["kind_right"] == 1
-    assert found["answer_f1"] == found["expected_exact"] == 0
+    scores = scored(ANSWER.replace("Kira Voss", "Odo Lenn"), expected("only", ANSWER))
+    assert scores["format_valid"] == scores["kind_right"] == 1
+    assert scores["answer_f1"] == scores["expected_exact"] == 0
 
 
 def test_the_nearest_of_several_known_answers_counts() -> None:
-    wanted = expected("only", FORM.said([Answer("She is Kira Voss")]), ("Voss", "K. Voss"))
-    found = scored(FORM.said([Answer("voss")]), wanted)
-    assert found["expected_exact"] == 1
-    assert found["answer_exact"] == 0
+    wanted = expected("only", FORM.turn_text([Answer("She is Kira Voss")]), ("Voss", "K. Voss"))
+    scores = scored(FORM.turn_text([Answer("voss")]), wanted)
+    assert scores["expected_exact"] == 1
+    assert scores["answer_exact"] == 0
     assert scored(ANSWER, expected("only", ANSWER, ()))["expected_f1"] is None
 
 
 def test_an_answer_where_a_search_is_expected_is_no_answer_metric() -> None:
-    found = scored(ANSWER, expected("only", SEARCH))
-    assert found["answer_f1"] is None
-    assert (found["kind_right"], found["query_f1"]) == (0, 0)
+    scores = scored(ANSWER, expected("only", SEARCH))
+    assert scores["answer_f1"] is None
+    assert (scores["kind_right"], scores["query_f1"]) == (0, 0)
 
 
 def test_both_an_answer_and_a_search_hits_neither() -> None:
-    both = FORM.said([Answer("Kira Voss"), Search("age of Kira Voss")])
+    both = FORM.turn_text([Answer("Kira Voss"), Search("age of Kira Voss")])
     assert scored(both, expected("only", ANSWER))["kind_right"] == 0
     assert scored(both, expected("only", SEARCH))["kind_right"] == 0
 
@@ -138,7 +139,7 @@ SAYS: list[tuple[list[Step], bool]] = [
 def test_what_follows_is_reasoning_and_then_searches_or_an_answer(
     steps: list[Step], valid: bool
 ) -> None:
-    text = FORM.said(steps)
+    text = FORM.turn_text(steps)
     assert is_valid(read_reply(text, "only", FORM), FORM) is valid
     for whole in (f"{WRITTEN}\n{text}", f"\n{WRITTEN}{text}\n"):
         assert is_valid(read_reply(whole, "prefix", FORM), FORM) is valid
@@ -170,27 +171,27 @@ def quoted(*quotes: str) -> Mapping[str, float | None]:
 
 
 def test_an_invented_quote_is_counted() -> None:
-    found = quoted("The mayor of Tarn is Kira Voss.", "The mayor of Tarn is Odo Lenn.")
-    assert (found["quotes_verbatim"], found["quotes_invented"]) == (0.5, 1)
-    assert found["quotes_recall"] == 1
+    scores = quoted("The mayor of Tarn is Kira Voss.", "The mayor of Tarn is Odo Lenn.")
+    assert (scores["quotes_verbatim"], scores["quotes_invented"]) == (0.5, 1)
+    assert scores["quotes_recall"] == 1
 
 
 def test_saying_nothing_is_not_faithful() -> None:
-    found = quoted()
-    assert found["quotes_verbatim"] is found["quotes_invented"] is None
-    assert (found["quotes_recall"], found["quotes_none"]) == (0, 1)
+    scores = quoted()
+    assert scores["quotes_verbatim"] is scores["quotes_invented"] is None
+    assert (scores["quotes_recall"], scores["quotes_none"]) == (0, 1)
 
 
 def test_a_single_word_is_faithful_and_recalls_little() -> None:
-    found = quoted("Tarn")
-    assert found["quotes_verbatim"] == 1
-    assert found["quotes_recall"] == pytest.approx(1 / 7)
+    scores = quoted("Tarn")
+    assert scores["quotes_verbatim"] == 1
+    assert scores["quotes_recall"] == pytest.approx(1 / 7)
 
 
 def test_what_is_invented_recalls_nothing() -> None:
     # The words are the expected ones, but the quote is not in the context.
-    found = quoted("Kira Voss is the mayor of Tarn.")
-    assert (found["quotes_verbatim"], found["quotes_recall"]) == (0, 0)
+    scores = quoted("Kira Voss is the mayor of Tarn.")
+    assert (scores["quotes_verbatim"], scores["quotes_recall"]) == (0, 0)
 
 
 def test_quotes_of_what_the_agent_thought_are_invented() -> None:
@@ -206,7 +207,7 @@ def test_whatever_is_cut_out_of_a_document_is_verbatim(start: int, size: int) ->
 
 def test_lengths_are_in_tokens_and_undefined_without_a_summary() -> None:
     wanted = expected("prefix", ANSWER)
-    found = score(wanted.text, wanted, Lengths(20, 10, 50, True), FORM)
-    assert (found["compression"], found["summary_tokens"]) == (0.2, 10)
-    assert (found["tokens"], found["cut_off"]) == (20, 1)
-    assert score(ANSWER, wanted, Lengths(20, None, 50, True), FORM)["compression"] is None
+    scores = scored(wanted.text, wanted, cut_off=True)
+    assert (scores["compression"], scores["summary_tokens"]) == (0.2, 10)
+    assert (scores["tokens"], scores["cut_off"]) == (20, 1)
+    assert scored(ANSWER, wanted)["compression"] is None

@@ -6,10 +6,10 @@ from hypothesis import strategies as st
 
 from hf_rlhf_traces.evaluation.text import (
     exact_match,
+    match_searches,
     normalise,
     recall,
     rouge_l,
-    searches_alike,
     token_f1,
     words,
 )
@@ -113,21 +113,21 @@ def test_words_are_wanted_as_often_as_they_stand() -> None:
 
 def test_queries_are_paired_with_the_nearest() -> None:
     one, other = Search("capital of France"), Search("mayor of Paris")
-    assert searches_alike([other, one], [one, other]) == (1, 1)
-    assert searches_alike([one], [one, other]) == (pytest.approx(2 / 3), pytest.approx(2 / 3))
+    assert match_searches([other, one], [one, other]) == (1, 1)
+    assert match_searches([one], [one, other]) == (pytest.approx(2 / 3), pytest.approx(2 / 3))
     # Guessing more queries than are wanted gains nothing.
-    assert searches_alike([one, one, one], [one]) == (0.5, 0.5)
-    assert searches_alike([], [one]) == (0, 0)
+    assert match_searches([one, one, one], [one]) == (0.5, 0.5)
+    assert match_searches([], [one]) == (0, 0)
 
 
 def test_queries_of_different_tools_have_nothing_in_common() -> None:
-    assert searches_alike([Search("x", "edgar")], [Search("x")]) == (0, 0)
+    assert match_searches([Search("x", "edgar")], [Search("x")]) == (0, 0)
 
 
 SEARCHES = st.lists(st.builds(Search, TEXT, st.sampled_from(["search", "edgar"])), max_size=4)
 
 
 @given(SEARCHES, SEARCHES)
-def test_searches_alike_is_a_share(one: list[Search], other: list[Search]) -> None:
-    assert all(0 <= value <= 1 for value in searches_alike(one, other))
-    assert all(value == pytest.approx(1) for value in searches_alike(one, one) if one)
+def test_match_searches_is_a_share(one: list[Search], other: list[Search]) -> None:
+    assert all(0 <= value <= 1 for value in match_searches(one, other))
+    assert all(value == pytest.approx(1) for value in match_searches(one, one) if one)

@@ -9,12 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hf_rlhf.errors import ConfigError
 from hf_rlhf_traces.format import Format
 from hf_rlhf_traces.samples import step_rows
 from hf_rlhf_traces.summaries.context_blocks import Passage, passages
-from hf_rlhf_traces.summaries.extractive import Extractive, Limits
-from hf_rlhf_traces.summaries.summary import Summary, parse, render, verbatim
+from hf_rlhf_traces.summaries.extractive import Extractive
+from hf_rlhf_traces.summaries.summary import Summary, are_verbatim, parse, render
 from hf_rlhf_traces.summaries.words import LONGEST, sentences, words
 from hf_rlhf_traces.synthetic import synthetic_traces as traces
 from hf_rlhf_traces.trace import Answer, Document, Reasoning, Search, SearchResult, Step, Trace
@@ -40,7 +39,7 @@ def row_of(*steps: Step, question: str = "Who?") -> Any:
 
 
 def summary_of(*steps: Step, question: str = "Who?", **limits: Any) -> Summary:
-    return Extractive(FORM, Limits(**limits)).summarise(row_of(*steps, question=question))
+    return Extractive(FORM, **limits).summarise(row_of(*steps, question=question))
 
 
 @settings(max_examples=60)
@@ -49,19 +48,19 @@ def test_quotes_are_always_word_for_word_and_within_the_limit(
     steps: tuple[Step, ...], question: str, limit: int
 ) -> None:
     rows, _ = step_rows(Trace("t", question, steps), FORM)
-    by = Extractive(FORM, Limits(max_quote_chars=limit, max_reasoning_chars=limit))
+    by = Extractive(FORM, max_quote_chars=limit, max_reasoning_chars=limit)
     for row in rows:
         summary = by.summarise(row)
         assert summary.question == question
         assert all(quote.text.strip() for quote in summary.quotes)
-        assert verbatim(summary.quotes, row["prompt"], FORM) == 1.0
+        assert all(are_verbatim(summary.quotes, row["prompt"], FORM))
         assert len(summary.reasoning) <= limit
         length = sum(len(" ".join(quote.text.split())) for quote in summary.quotes)
         assert length < 2 * limit  # a space stands between sentences
-        assert by.summarise(row) == Extractive(FORM, by.limits).summarise(row) == summary
+        assert by.summarise(row) == Extractive(FORM, limit, limit).summarise(row) == summary
         if question.strip():
             read = parse(render(summary, FORM), FORM)
-            assert verbatim(read.quotes, row["prompt"], FORM) == 1.0
+            assert all(are_verbatim(read.quotes, row["prompt"], FORM))
 
 
 @given(TEXT)
@@ -113,7 +112,7 @@ def test_a_text_of_one_thing_takes_no_longer_than_another(part: str) -> None:
     row = row_of(Search("a 字"), found)
     summary = Extractive(FORM).summarise(row)
     assert sum(len(quote.text) for quote in summary.quotes) <= 2000
-    assert verbatim(summary.quotes, row["prompt"], FORM) == 1.0
+    assert all(are_verbatim(summary.quotes, row["prompt"], FORM))
 
 
 def test_what_stands_in_a_result_again_and_again_is_quoted_once() -> None:
@@ -129,14 +128,14 @@ def test_words_are_folded_and_paired_where_a_script_has_no_spaces() -> None:
 def test_documents_are_told_apart_by_their_numbers() -> None:
     fake = "Doc 2 (Title: forged)\nDoc 9 (Title: x)\nrest"
     result = SearchResult((Document("A", "one"), Document("B (c)", fake), Document("C", "")))
-    inside = FORM.read(FORM.found([result]))[0][1]
+    inside = FORM.blocks(FORM.results_text([result]))[0][1]
     assert passages(inside, FORM) == [
         Passage("A", "one\n"),
         Passage("B (c)", f"{fake}\n"),
         Passage("C", ""),
     ]
     bare = Format(document="{content} [{title}]")
-    inside = bare.read(bare.found([result]))[0][1]
+    inside = bare.blocks(bare.results_text([result]))[0][1]
     assert passages(inside, bare) == [Passage("", inside)]
 
 
@@ -169,24 +168,19 @@ def test_long_reasoning_is_cut_to_the_last_sentence_of_each_thought() -> None:
     assert summary_of(*unseen).reasoning == "one\ntwo"  # thoughts may be encrypted
 
 
-def test_limits_within_which_nothing_can_be_said_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"--max_quote_chars.*\n.*--keep"):
-        Limits(max_quote_chars=0, keep=1.5)
-
-
 @pytest.mark.parametrize("recipe", [Recipe(5), Recipe(6, hops=(2, 4), documents=6, sentences=20)])
 def test_the_fact_for_the_next_hop_is_quoted(recipe: Recipe) -> None:
     by = Extractive(FORM)
     world = World(recipe.seed)
-    quoted = whole = 0
+    quoted = total = 0
     for trace in traces(recipe, 60):
         for row in step_rows(trace, FORM)[0]:
             needed = re.findall(r"<search>(\w+) of (\w+)</search>", row["prompt"])[-1]
             fact = world.hop(*needed).sentence
             assert fact in row["answer"]
-            whole += 1
+            total += 1
             quoted += any(fact in quote.text for quote in by.summarise(row).quotes)
-    assert quoted == whole > 60
+    assert quoted == total > 60
 
 
 def test_the_order_of_sets_does_not_show() -> None:

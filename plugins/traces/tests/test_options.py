@@ -15,25 +15,18 @@ from hf_rlhf_traces.command import VERBS, command
 from hf_rlhf_traces.store import Store
 
 COUNT, SHARE = "a whole number from 1 on", "a share from 0 to 1"
-POSITIVE = "a number above 0"
 NOT_NEGATIVE = "a number from 0 on"
 SEED = "a whole number from 0 to 4294967295"
 WRONG = {
     COUNT: ("0", "-1", "1.5", "nan", "many", ""),
     SHARE: ("-0.1", "1.1", "3", "nan", "inf", "half"),
-    POSITIVE: ("0", "-1", "nan", "inf", "soon"),
     NOT_NEGATIVE: ("-0.5", "nan", "inf", "low"),
     SEED: ("-1", "4294967296", "0.5", "nan"),
 }
-ASKED = {
+OPTIONS = {
     "summarize": {
-        COUNT: (
-            *("limit", "max_tries", "max_tokens", "max_concurrent", "requests_per_minute"),
-            *("tokens_per_minute", "max_quote_chars", "max_reasoning_chars"),
-        ),
-        SHARE: ("max_failure_rate", "keep"),
-        POSITIVE: ("timeout",),
-        NOT_NEGATIVE: ("patience", "price_in", "price_out", "temperature"),
+        COUNT: ("limit", "max_quote_chars", "max_reasoning_chars"),
+        SHARE: ("keep",),
     },
     "split_summary": {SHARE: ("min_verbatim",)},
     "eval": {
@@ -47,20 +40,18 @@ ASKED = {
 }
 CASES = [
     (verb, option, text, expected)
-    for verb, kinds in ASKED.items()
+    for verb, kinds in OPTIONS.items()
     for expected, names in kinds.items()
     for option in names
     for text in WRONG[expected]
 ] + [
-    *(("summarize", "retries", text, "a whole number from 0 on") for text in ("-1", "0.5", "nan")),
-    *(("summarize", "seed", text, "a whole number from -9223") for text in ("9" * 20, "x")),
-    *(("summarize", "extra_body", text, "is no JSON") for text in ('{"a": NaN}', "{")),
+    *(("summarize", "extra_body", text, "is not ") for text in ("{", "[1]")),
     *(("generate", "faults", text, "a share from 0 on, below 1") for text in ("1", "2", "nan")),
     *(("run", "validation_ratio", text, "a share above 0 and below 1") for text in "01x"),
 ]
 
 
-def asked(verb: str, *words: str) -> None:
+def call(verb: str, *words: str) -> None:
     """Call a verb on a folder that is not there: what is wrong with an option comes first."""
     module, name, _ = VERBS[verb]
     files = {"run": ["there.jsonl", "--out"], "generate": ["--out"]}.get(verb, [])
@@ -73,22 +64,22 @@ def test_a_number_that_makes_no_sense_is_refused_at_parsing(
     verb: str, option: str, text: str, expected: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
-        asked(verb, f"--{option}={text}")
+        call(verb, f"--{option}={text}")
     assert ended.value.code == 2
-    said = capsys.readouterr().err
-    assert f"argument --{option}: " in said
-    assert expected in said
+    output = capsys.readouterr().err
+    assert f"argument --{option}: " in output
+    assert expected in output
 
 
 @pytest.mark.parametrize(
     ("words", "meant"),
     [
-        (["read", "t.jsonl", "--out", "d", "--valdation_ratio", "0.2"], "--validation_ratio"),
-        (["read", "t.jsonl", "--out", "d", "--validation-ratio=0.2"], "--validation_ratio"),
-        (["multiturn", "d", "--format.thnk", "t"], "--format.think"),
+        (["build", "t.jsonl", "--out", "d", "--valdation_ratio", "0.2"], "--validation_ratio"),
+        (["build", "t.jsonl", "--out", "d", "--validation-ratio=0.2"], "--validation_ratio"),
+        (["build", "t.jsonl", "--out", "d", "--format.thnk", "t"], "--format.think"),
         (["train", "d", "--strategy", "progresive"], "progressive"),
         (["generate", "--out", "t.jsonl", "--trace", "3"], "--traces"),
-        (["reed", "t.jsonl"], "read"),
+        (["biuld", "t.jsonl"], "build"),
     ],
 )
 def test_what_is_misspelt_is_told_with_the_nearest_name(
@@ -107,15 +98,15 @@ def test_ctrl_c_tells_what_is_kept_and_the_command_that_goes_on(
 
     monkeypatch.setattr(Store, "open", stopped)
     assert main(["traces", "summarize", str(tmp_path), "--keep", "0.5"]) == 130
-    told = "The summaries made so far are kept. The same command goes on:"
+    text = "Finished summaries are kept. The same command continues:"
     again = f"hf-rlhf traces summarize {tmp_path} --keep 0.5"
-    assert capsys.readouterr().err == f"interrupted.\n{told}\n  {again}\n"
+    assert capsys.readouterr().err == f"interrupted.\n{text}\n  {again}\n"
 
 
 def test_what_makes_sense_is_read() -> None:
-    assert [options.count("1"), options.seed("0"), options.whole(0)("7")] == [1, 0, 7]
+    assert [options.count("1"), options.seed("0"), options.whole_number(0)("7")] == [1, 0, 7]
     assert [options.share(text) for text in ("0", "1", "0.05")] == [0.0, 1.0, 0.05]
-    assert [options.not_negative("0"), options.above_zero("1e-3")] == [0.0, 0.001]
+    assert options.not_negative("0") == 0.0
 
 
 def test_a_parser_has_the_verbs_name_and_takes_no_part_of_an_option() -> None:
@@ -131,44 +122,45 @@ def test_the_options_of_every_verb_are_said_without_heavy_imports() -> None:
     heavy = ("torch", "transformers", "trl", "peft", "datasets", "matplotlib", "polars")
     modules = sorted({f"hf_rlhf_traces.{module}" for module, _, _ in VERBS.values()})
     code = f"import sys, {', '.join(modules)}; print([n for n in {heavy} if n in sys.modules])"
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert found.stdout.strip() == "[]"
+    process = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert process.stdout.strip() == "[]"
 
 
 def test_a_folder_in_use_is_named_as_the_user_gave_it(tmp_path: Path) -> None:
-    made = Store.make(tmp_path)
+    store_of_out = Store.make(tmp_path)
     with locked_folder(tmp_path):
-        for store, option in ((made, "--out"), (Store(tmp_path), "DIR")):
+        for store, option in ((store_of_out, "--out"), (Store(tmp_path), "DIR")):
             with (
                 pytest.raises(RunFolderError, match=rf"in use by .* another {option}\."),
-                store.recording("read", {}),
+                store.recording("build", {}),
             ):
                 pass
 
 
-@pytest.mark.parametrize("made", ["a file", "holds other files and no traces.json"])
-def test_what_is_in_the_way_of_a_folder_is_named(made: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("obstacle", ["a file", "holds other files and no traces.json"])
+def test_what_is_in_the_way_of_a_folder_is_named(obstacle: str, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    if made == "a file":
+    if obstacle == "a file":
         out.touch()
     else:
         out.mkdir()
         (out / "notes.txt").touch()
-    with pytest.raises(RunFolderError, match=f"out (is )?{made}. Choose another --out"):
+    with pytest.raises(RunFolderError, match=f"out (is )?{obstacle}. Choose another --out"):
         Store.make(out)
 
 
 def test_all_that_is_stale_is_told_in_the_order_in_which_it_is_made(tmp_path: Path) -> None:
     store = Store.make(tmp_path / "d")
-    chain = {"read": [], "format": [], "steps": ["read", "format"], "summarize": ["read", "steps"]}
+    chain = {"build": [], "format": [], "steps": ["build", "format"], "summarize": ["steps"]}
     for step, after in {**chain, "split_summary": ["steps", "summarize"]}.items():
         with store.recording(step, {}, after=after):
             pass
     assert store.state("split_summary") == "done"
-    with store.recording("read", {"seed": 1}):
+    with store.recording("build", {"seed": 1}):
         pass
-    told = [
-        f"hf-rlhf traces {one} {store.folder}" for one in ("steps", "summarize", "split_summary")
-    ]
-    with pytest.raises(RunFolderError, match=f"First: {', then '.join(told)}$"):
+    verbs = ("build FILE --out", "summarize", "split_summary")
+    commands = [f"hf-rlhf traces {verb} {store.folder}" for verb in verbs]
+    with pytest.raises(RunFolderError, match=f"First: {', then '.join(commands)}$"):
         store.report("split_summary")

@@ -1,11 +1,13 @@
-"""read and steps in one pass: the rows of the two verbs, whatever stands in the files."""
+"""Datasets in one pass: the same rows for any shards, workers and tasks."""
 
 import gzip
 import json
 import os
+import re
 import stat
 import subprocess
 import sys
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,11 @@ from hf_rlhf.errors import ConfigError, DataError, RunFolderError
 from hf_rlhf_traces import building, pipeline
 from hf_rlhf_traces.command import command
 from hf_rlhf_traces.format import Format
+from hf_rlhf_traces.pipeline import Build, row_builders
+from hf_rlhf_traces.read_files import Reading
+from hf_rlhf_traces.reading import Options
 from hf_rlhf_traces.shards import dataset_rows, shard_files
+from hf_rlhf_traces.store import Store
 
 LAX = ("--max_rejected_share", "0.5")
 
@@ -29,31 +35,39 @@ def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run(files: list[Path], out: Path, *more: str) -> None:
-    assert command(["pipeline", *map(str, files), "--out", str(out), *LAX, *more]) == 0
+    assert command(["build", *map(str, files), "--out", str(out), *LAX, *more]) == 0
 
 
-def rows_of(store: Path, split: str) -> list[dict[str, Any]]:
-    rows = dataset_rows(store / "datasets" / "steps", split)
+def build_of(files: list[Path], out: Path) -> Build:
+    """Return the build of `run`."""
+    reading = Reading.of([*map(str, files)], out, Options(max_row_mb=64), max_rejected_share=0.5)
+    drop = {"seed": 42, "think_drop_prob": 0.3, "reasoning_drop_prob": 0.0}
+    return Build(reading, Format(), row_builders(("multiturn", "steps"), Format(), drop))
+
+
+def rows_of(store: Path, split: str, dataset: str = "steps") -> list[dict[str, Any]]:
+    rows = dataset_rows(store / "datasets" / dataset, split)
     return sorted(rows, key=lambda row: str(row["id"]))
 
 
-def check_same(out: Path, verbs: Path) -> None:
+def check_same(out: Path, in_one_shard: Path) -> None:
     assert rows_of(out, "train")
-    for split in ("train", "validation"):
-        assert rows_of(out, split) == rows_of(verbs, split)
-    assert (out / "rejects.jsonl").read_bytes() == (verbs / "rejects.jsonl").read_bytes()
-    one, two = (json.loads((home / "traces.json").read_text())["steps"] for home in (out, verbs))
-    for step in ("read", "steps"):
-        assert one[step]["result"] == two[step]["result"]
-        assert one[step]["digest"] == two[step]["digest"]
-    assert not (out / "traces.jsonl").exists()
-    assert not list(out.glob(".pipeline*"))
+    for split, dataset in product(("train", "validation"), ("multiturn", "steps")):
+        assert rows_of(out, split, dataset) == rows_of(in_one_shard, split, dataset)
+    assert (out / "rejects.jsonl").read_bytes() == (in_one_shard / "rejects.jsonl").read_bytes()
+    steps_here, steps_there = (
+        json.loads((home / "traces.json").read_text())["steps"] for home in (out, in_one_shard)
+    )
+    for step in ("build", "multiturn", "steps"):
+        assert steps_here[step]["result"] == steps_there[step]["result"]
+        assert steps_here[step]["digest"] == steps_there[step]["digest"]
+    assert not list(out.glob(".build*"))
 
 
 @pytest.mark.usefixtures("small_shards")
-def test_one_pass_makes_what_the_verbs_make(
+def test_many_shards_have_the_rows_of_one(
     files: list[Path],
-    verbs: Path,
+    in_one_shard: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -72,7 +86,7 @@ def test_one_pass_makes_what_the_verbs_make(
     out = tmp_path / "store"
     run(files, out, "--workers", "1")
     assert rebuilt[0] > 3, "most shards were built once"
-    check_same(out, verbs)
+    check_same(out, in_one_shard)
     assert len(shard_files(out / "datasets" / "steps", "train")) > 3
     capsys.readouterr()
     run(files, out, "--workers", "1")
@@ -83,21 +97,21 @@ def test_one_pass_makes_what_the_verbs_make(
 
 @pytest.mark.usefixtures("small_shards")
 def test_a_cut_that_is_not_near_to_the_ratio_builds_all_again(
-    files: list[Path], verbs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    files: list[Path], in_one_shard: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pipeline, "NEAR", 1e-9)
     run(files, tmp_path / "store", "--workers", "1")
-    check_same(tmp_path / "store", verbs)
+    check_same(tmp_path / "store", in_one_shard)
 
 
 @pytest.mark.usefixtures("small_shards")
 def test_the_number_of_workers_changes_nothing(files: list[Path], tmp_path: Path) -> None:
-    made = []
+    outputs = []
     for workers in ("1", "2"):
         run(files, tmp_path / workers, "--workers", workers)
         folder = tmp_path / workers / "datasets"
-        made.append({p.relative_to(folder): p.read_bytes() for p in folder.rglob("*.parquet")})
-    assert made[0] == made[1]
+        outputs.append({p.relative_to(folder): p.read_bytes() for p in folder.rglob("*.parquet")})
+    assert outputs[0] == outputs[1]
 
 
 @pytest.mark.usefixtures("small_shards")
@@ -106,27 +120,26 @@ def test_a_row_that_is_repeated_in_another_shard_is_left_out_and_counted(tmp_pat
     command(["generate", "--out", str(raw), "--traces", "60"])
     lines = raw.read_bytes().splitlines(keepends=True)
     raw.write_bytes(b"".join([*lines, lines[3], lines[40]]))
-    for workers in ("1", "2"):
-        out = tmp_path / workers
-        run([raw], out, "--workers", workers)
-        ids = [row["id"] for split in ("train", "validation") for row in rows_of(out, split)]
-        assert len(ids) == len(set(ids))
-        assert len({one.partition("#")[0] for one in ids}) == 60
-        report = json.loads((out / "traces.json").read_text())["steps"]["read"]["result"]
-        assert report["rejected"] == {"duplicate": 2}
-        where = [json.loads(line)["where"] for line in (out / "rejects.jsonl").open()]
-        assert where == [f"{raw}:61", f"{raw}:62"]
+    out = tmp_path / "store"
+    run([raw], out, "--workers", "1")
+    ids = [row["id"] for split in ("train", "validation") for row in rows_of(out, split)]
+    assert len(ids) == len(set(ids))
+    assert len({sample.partition("#")[0] for sample in ids}) == 60
+    report = json.loads((out / "traces.json").read_text())["steps"]["build"]["result"]
+    assert report["rejected"] == {"duplicate": 2}
+    where = [json.loads(line)["where"] for line in (out / "rejects.jsonl").open()]
+    assert where == [f"{raw}:61", f"{raw}:62"]
 
 
 @pytest.mark.usefixtures("small_shards")
 def test_files_that_are_read_from_their_start_give_the_same_rows(
-    files: list[Path], verbs: Path, tmp_path: Path
+    files: list[Path], in_one_shard: Path, tmp_path: Path
 ) -> None:
     packed = tmp_path / "one.jsonl.gz"
     packed.write_bytes(gzip.compress(files[0].read_bytes()))
     run([packed, files[1]], tmp_path / "store", "--workers", "1")
     for split in ("train", "validation"):
-        assert rows_of(tmp_path / "store", split) == rows_of(verbs, split)
+        assert rows_of(tmp_path / "store", split) == rows_of(in_one_shard, split)
 
 
 @pytest.mark.usefixtures("small_shards")
@@ -142,17 +155,35 @@ def test_a_failure_leaves_nothing_behind(files: list[Path], tmp_path: Path) -> N
     }
 
 
-def test_datasets_that_need_the_traces_say_how_to_get_them(
-    files: list[Path], tmp_path: Path
+def test_a_dataset_may_be_built_later_without_another_becoming_stale(
+    files: list[Path], in_one_shard: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "store"
+    run(files, out, "--workers", "1", "--dataset", "steps")
+    assert not (out / "datasets" / "multiturn").exists()
     run(files, out, "--workers", "1")
-    with pytest.raises(DataError, match="`pipeline` writes no traces. First: hf-rlhf traces read"):
-        command(["multiturn", str(out)])
-    command(["read", *map(str, files), "--out", str(out), *LAX, "--workers", "1"])
-    assert command(["multiturn", str(out), "--workers", "1"]) == 0
-    steps = json.loads((out / "traces.json").read_text())["steps"]
-    assert steps["steps"]["after"]["read"] == steps["read"]["digest"], "steps are up to date still"
+    assert "steps: done already" in capsys.readouterr().out
+    check_same(out, in_one_shard)
+    assert Store.open(out).state("steps") == "done"
+
+
+def test_a_dry_run_counts_what_a_build_counts_and_writes_nothing(
+    files: list[Path], in_one_shard: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(files, tmp_path / "store", "--workers", "1", "--dry_run")
+    output = capsys.readouterr().out
+    assert not list(tmp_path.iterdir())
+    run(files, in_one_shard)
+    built = re.sub("done already. ", "", capsys.readouterr().out).splitlines()[:2]
+    assert output.splitlines()[-2:] == built
+
+
+def test_a_folder_of_an_earlier_version_is_refused(files: list[Path], tmp_path: Path) -> None:
+    store = Store.make(tmp_path)
+    with store.recording("read", {}):
+        pass
+    with pytest.raises(RunFolderError, match="of an earlier version.*traces build FILE --out NEW"):
+        run(files, tmp_path)
 
 
 def test_it_needs_no_datatrove(tmp_path: Path) -> None:
@@ -161,7 +192,7 @@ def test_it_needs_no_datatrove(tmp_path: Path) -> None:
         "from hf_rlhf_traces.command import command\n"
         f"raw, out = {str(tmp_path / 'raw.jsonl')!r}, {str(tmp_path / 'store')!r}\n"
         "command(['generate', '--out', raw, '--traces', '20'])\n"
-        "assert command(['pipeline', raw, '--out', out, '--workers', '1']) == 0\n"
+        "assert command(['build', raw, '--out', out, '--workers', '1']) == 0\n"
     )
     subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, timeout=120)
     assert rows_of(tmp_path / "store", "train")
@@ -175,38 +206,36 @@ def test_slurm_needs_a_partition_and_a_time(files: list[Path], tmp_path: Path) -
 
 
 @pytest.mark.slow
-def test_datatrove_tasks_make_what_the_verbs_make(
-    files: list[Path], verbs: Path, tmp_path: Path
+def test_datatrove_tasks_make_what_one_process_makes(
+    files: list[Path], in_one_shard: Path, tmp_path: Path
 ) -> None:
     pytest.importorskip("datatrove")
     out = tmp_path / "store"
     run(files, out, "--tasks", "2")
-    check_same(out, verbs)
+    check_same(out, in_one_shard)
     run(files, out, "--tasks", "2", "--overwrite", "--seed", "3")
     run(files, out, "--tasks", "2", "--overwrite")  # which had finished before
-    check_same(out, verbs)
+    check_same(out, in_one_shard)
 
 
 def test_what_tasks_built_is_kept_until_it_is_complete(
-    files: list[Path], verbs: Path, tmp_path: Path
+    files: list[Path], in_one_shard: Path, tmp_path: Path
 ) -> None:
     pytest.importorskip("datatrove")
     from hf_rlhf_traces import datatrove_tasks as tasks
-    from hf_rlhf_traces.read_files import Reading
-    from hf_rlhf_traces.reading import Options
 
-    out, folder = tmp_path / "store", tmp_path / "store" / "pipeline" / "key"
+    out, folder = tmp_path / "store", tmp_path / "store" / "build" / "key"
     folder.mkdir(parents=True)
-    reading = Reading.of([*map(str, files)], out, Options(max_row_mb=64), max_rejected_share=0.5)
-    job = pipeline.first_job(reading, Format(), folder)
-    shards = pipeline.input_shards(reading)
+    build = build_of(files, out)
+    job = build.first_job(folder)
+    shards = pipeline.input_shards(build.reading)
     (folder / tasks.PLAN).write_bytes(msgspec.msgpack.encode(shards))
     with pytest.raises(DataError, match="is missing: a task failed"):
-        list(tasks.complete(None, reading=reading, form=Format(), folder=folder))
+        list(tasks.complete(None, build=build, folder=folder))
     for rank in (1, 0):
         list(tasks.build_shards(None, rank, 2, job=job))
-    list(tasks.complete(None, reading=reading, form=Format(), folder=folder))
-    check_same(out, verbs)
+    list(tasks.complete(None, build=build, folder=folder))
+    check_same(out, in_one_shard)
     assert not folder.exists()
 
 
@@ -215,14 +244,12 @@ def test_tasks_are_done_again_when_completing_was_killed_between_two_moves(
 ) -> None:
     pytest.importorskip("datatrove")
     from hf_rlhf_traces import datatrove_tasks as tasks
-    from hf_rlhf_traces.read_files import Reading
-    from hf_rlhf_traces.reading import Options
 
-    out, folder = tmp_path / "store", tmp_path / "store" / "pipeline" / "key" / "shards"
+    out, folder = tmp_path / "store", tmp_path / "store" / "build" / "key" / "shards"
     folder.mkdir(parents=True)
-    reading = Reading.of([*map(str, files)], out, Options(max_row_mb=64), max_rejected_share=0.5)
-    job = pipeline.first_job(reading, Format(), folder)
-    shards = pipeline.input_shards(reading)
+    build = build_of(files, out)
+    job = build.first_job(folder)
+    shards = pipeline.input_shards(build.reading)
     (folder / tasks.PLAN).write_bytes(msgspec.msgpack.encode(shards))
     list(tasks.build_shards(None, 0, 1, job=job))
 
@@ -235,7 +262,7 @@ def test_tasks_are_done_again_when_completing_was_killed_between_two_moves(
     with monkeypatch.context() as patch:
         patch.setattr(pipeline, "name_shards", killed)
         with pytest.raises(Killed):
-            list(tasks.complete(None, reading=reading, form=Format(), folder=folder))
+            list(tasks.complete(None, build=build, folder=folder))
     assert not folder.exists(), "shards are missing, so that the tasks are to run again"
 
 
@@ -260,8 +287,8 @@ SCONTROL = "#!/bin/bash\necho here\n"
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="Slurm is for Linux")
-def test_slurm_jobs_write_what_the_verbs_write(
-    files: list[Path], verbs: Path, tmp_path: Path
+def test_slurm_jobs_write_what_one_process_writes(
+    files: list[Path], in_one_shard: Path, tmp_path: Path
 ) -> None:
     """A Slurm that runs at once what is submitted: scripts and ranks are the real ones."""
     pytest.importorskip("datatrove")
@@ -276,16 +303,18 @@ def test_slurm_jobs_write_what_the_verbs_write(
     out = tmp_path / "store"
     arguments = [*map(str, files), "--out", str(out), *LAX, "--tasks", "2"]
     slurm = ["--slurm", "partition=cpu,time=01:00:00,qos=low"]
-    said = subprocess.run(
-        [sys.executable, "-m", "hf_rlhf.cli", "traces", "pipeline", *arguments, *slurm],
+    process = subprocess.run(
+        [sys.executable, "-m", "hf_rlhf.cli", "traces", "build", *arguments, *slurm],
         env={**os.environ, "PATH": path},
         capture_output=True,
         text=True,
     )
-    assert said.returncode == 0, said.stderr[-3000:]
-    assert "Submitted" in said.stdout
-    check_same(out, verbs)
-    submitted = [one.read_text() for one in sorted(log.iterdir(), key=lambda one: int(one.name))]
+    assert process.returncode == 0, process.stderr[-3000:]
+    assert "Submitted" in process.stdout
+    check_same(out, in_one_shard)
+    submitted = [
+        path.read_text() for path in sorted(log.iterdir(), key=lambda path: int(path.name))
+    ]
     jobs = [text for text in submitted if "launch_pickled_pipeline" in text]
     assert [text.split("--job-name=")[1].split()[0] for text in jobs] == [
         *("traces_shards", "traces_complete")

@@ -51,9 +51,11 @@ def command(file: Path, *options: str, launch: tuple[str, ...] = ()) -> list[str
     return [sys.executable, *(start if launch else ()), *train, *options]
 
 
-def train(*arguments: Any, status: int = 0, env: dict[str, str] | None = None, **given: Any) -> str:
+def train(
+    *arguments: Any, status: int = 0, env: dict[str, str] | None = None, **others: Any
+) -> str:
     done = subprocess.run(
-        command(*arguments, **given),
+        command(*arguments, **others),
         env=env or launch_environment(),
         capture_output=True,
         text=True,
@@ -64,11 +66,11 @@ def train(*arguments: Any, status: int = 0, env: dict[str, str] | None = None, *
 
 
 def record(folder: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((folder / "run.json").read_text(encoding="utf-8"))
-    return found
+    recorded: dict[str, Any] = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+    return recorded
 
 
-def kill_when(file: Path, seen: Path, number: signal.Signals) -> None:
+def kill_when(file: Path, file_seen: Path, number: signal.Signals) -> None:
     """Start the run and end it as soon as a checkpoint is whole."""
     with subprocess.Popen(
         command(file),
@@ -76,18 +78,18 @@ def kill_when(file: Path, seen: Path, number: signal.Signals) -> None:
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     ) as process:
-        while not seen.exists():
+        while not file_seen.exists():
             assert process.poll() is None, "it ended before it was killed"
             time.sleep(0.02)
         process.send_signal(number)
 
 
-def same_weights(one: Path, other: Path) -> bool:
+def same_weights(path: Path, other: Path) -> bool:
     from safetensors.torch import load_file
 
-    found, expected = load_file(one), load_file(other)
-    return found.keys() == expected.keys() and all(
-        found[name].equal(tensor) for name, tensor in expected.items()
+    actual, expected = load_file(path), load_file(other)
+    return actual.keys() == expected.keys() and all(
+        actual[name].equal(tensor) for name, tensor in expected.items()
     )
 
 
@@ -108,18 +110,18 @@ def test_killed_in_a_phase_it_goes_on_there_and_ends_with_the_same_weights(
     kill_when(file, out / "phases/2-second/checkpoints/checkpoint-4/manifest.json", number)
     assert not (out / "phases/3-third/run.json").exists()
     before = (out / "phases/1-first/run.json").stat().st_mtime_ns
-    said = train(file)
-    assert "phase 1 of 3, first: done already" in said
-    assert "resuming from " + str(out / "phases/2-second/checkpoints/checkpoint-") in said
+    output = train(file)
+    assert "phase 1 of 3, first: already done" in output
+    assert "resuming from " + str(out / "phases/2-second/checkpoints/checkpoint-") in output
     assert (out / "phases/1-first/run.json").stat().st_mtime_ns == before
     assert same_weights(out / "merged/model.safetensors", whole / "merged/model.safetensors")
     if kind == "lora":
         name = "adapter/adapter_model.safetensors"
         assert same_weights(out / name, whole / name)
-    found, expected = record(out)["training"], record(whole)["training"]
-    assert (found["steps"], found["planned_steps"]) == (16, 16)
-    assert [one.get("loss") for one in found["history"]] == [
-        one.get("loss") for one in expected["history"]
+    recorded, expected = record(out)["training"], record(whole)["training"]
+    assert (recorded["steps"], recorded["planned_steps"]) == (16, 16)
+    assert [entry.get("loss") for entry in recorded["history"]] == [
+        entry.get("loss") for entry in expected["history"]
     ]
     again = train(file)
     assert "is finished: nothing is left to train" in again
@@ -132,20 +134,20 @@ def test_killed_in_a_phase_it_goes_on_there_and_ends_with_the_same_weights(
             (out / name).unlink()
         for name in ("evaluation", "merged", "adapter"):
             shutil.rmtree(out / name, ignore_errors=True)
-        said = train(file)
-        assert "phase 2 of 3, second: done already" in said
+        output = train(file)
+        assert "phase 2 of 3, second: already done" in output
         assert same_weights(out / "merged/model.safetensors", whole / "merged/model.safetensors")
 
 
 def test_one_record_and_one_card_tell_of_all_phases(unbroken: tuple[str, Path]) -> None:
     kind, out = unbroken
-    found = record(out)
-    assert found["model"]["base"] == "package://hf_rlhf_classic/tiny_base"
-    assert found["model"]["identity"]["base"] == "package://hf_rlhf_classic/tiny_base"
-    assert (found["model"]["adapter"] is not None) == (kind == "lora")
-    assert [entry["step"] for entry in found["training"]["history"]] == list(range(1, 17))
-    rows = found["training"]["report"]["Phases"]
-    assert "Training rows (phase third)" in found["training"]["report"]
+    recorded = record(out)
+    assert recorded["model"]["base"] == "package://hf_rlhf_classic/tiny_base"
+    assert recorded["model"]["identity"]["base"] == "package://hf_rlhf_classic/tiny_base"
+    assert (recorded["model"]["adapter"] is not None) == (kind == "lora")
+    assert [entry["step"] for entry in recorded["training"]["history"]] == list(range(1, 17))
+    rows = recorded["training"]["report"]["Phases"]
+    assert "Training rows (phase third)" in recorded["training"]["report"]
     card = (out / "README.md").read_text(encoding="utf-8")
     assert "Data, results and samples describe the last phase, `third`" in card
     assert [(row["phase"], row["rows"], row["steps"]) for row in rows] == [
@@ -154,12 +156,12 @@ def test_one_record_and_one_card_tell_of_all_phases(unbroken: tuple[str, Path]) 
         ("3 third", 32, 4),
     ]
     phases = [record(folder) for folder in sorted((out / "phases").iterdir())]
-    means = [(one["evaluation"]["before"], one["evaluation"]["after"]) for one in phases]
+    means = [(phase["evaluation"]["before"], phase["evaluation"]["after"]) for phase in phases]
     # What a phase begins with is what the one before ended with; the chain began with the base.
     assert means[0][1]["loss"] == pytest.approx(means[1][0]["loss"], rel=1e-4)
-    assert found["evaluation"]["before"]["loss"] == pytest.approx(means[0][0]["loss"], rel=1e-4)
-    assert found["evaluation"]["after"] == means[2][1]
-    assert found["evaluation"]["after"]["loss"]["mean"] < means[0][0]["loss"]["mean"]
+    assert recorded["evaluation"]["before"]["loss"] == pytest.approx(means[0][0]["loss"], rel=1e-4)
+    assert recorded["evaluation"]["after"] == means[2][1]
+    assert recorded["evaluation"]["after"]["loss"]["mean"] < means[0][0]["loss"]["mean"]
     card = (out / "README.md").read_text(encoding="utf-8")
     assert "learning_rate = 0.001 → 0.001 → 0.0005" in card
     assert "| 2 second | train\\_rows 48 | 48 |" in card
@@ -193,9 +195,9 @@ def test_a_phase_begins_with_a_checkpoint_where_the_saved_model_is_not_as_it_was
         content = bytearray(weights.read_bytes())
         content[-1] ^= 1
         weights.write_bytes(content)
-    said = train(file)
-    assert f"{saved} is not as phase first left it" in said
-    assert "beginning with " + str(out / "phases/1-first/checkpoints/checkpoint-4") in said
+    output = train(file)
+    assert f"{saved} is not as phase first left it" in output
+    assert "beginning with " + str(out / "phases/1-first/checkpoints/checkpoint-4") in output
     assert same_weights(out / "merged/model.safetensors", whole / "merged/model.safetensors")
 
 
@@ -209,23 +211,23 @@ def test_two_processes_do_the_phases_as_one_does(tmp_path: Path) -> None:
         cpu = ("--config_file", str(launch_configs()["cpu_ddp"]))
         train(file, launch=cpu if count == 2 else ())
         ends.append(record(folder / "out"))
-    one, two = ends
-    assert (one["training"]["world_size"], two["training"]["world_size"]) == (1, 2)
-    assert two["evaluation"]["after"]["loss"]["mean"] == pytest.approx(
-        one["evaluation"]["after"]["loss"]["mean"], rel=1e-3
+    single, double = ends
+    assert (single["training"]["world_size"], double["training"]["world_size"]) == (1, 2)
+    assert double["evaluation"]["after"]["loss"]["mean"] == pytest.approx(
+        single["evaluation"]["after"]["loss"]["mean"], rel=1e-3
     )
-    assert two["training"]["steps"] == one["training"]["steps"] == 16
+    assert double["training"]["steps"] == single["training"]["steps"] == 16
 
 
 def test_what_the_last_phase_lacks_is_said_before_the_first_begins(tmp_path: Path) -> None:
     phases = [*RUN["phases"][:2], {"name": "third", "dataset": {"form": "nothing"}}]
-    said = train(run_file(tmp_path, phases=phases), status=2)
-    assert "phase third: run.yaml:" in said
-    assert "nothing" in said
+    output = train(run_file(tmp_path, phases=phases), status=2)
+    assert "phase third: run.yaml:" in output
+    assert "nothing" in output
     assert not (tmp_path / "out/phases/1-first/run.json").exists()
     mixed = [{**RUN["phases"][0], "use_peft": True, "lora_target_modules": ["q_proj"]}]
-    said = train(run_file(tmp_path, phases=[*mixed, RUN["phases"][1]]), status=2)
-    assert "`use_peft` is not alike in all phases" in said
+    output = train(run_file(tmp_path, phases=[*mixed, RUN["phases"][1]]), status=2)
+    assert "`use_peft` differs between phases" in output
 
 
 def test_what_stops_the_first_phase_before_a_step_is_what_is_told(
@@ -240,9 +242,9 @@ def test_what_stops_the_first_phase_before_a_step_is_what_is_told(
     monkeypatch.setattr(session, "_trainer", fails)
     with pytest.raises(RuntimeError, match="no room on the device"):
         train_api(config=run_file(tmp_path, evaluation=None))
-    found = record(tmp_path / "out")
-    assert found["status"] == "failed"
-    assert found["training"]["history"] == []
+    recorded = record(tmp_path / "out")
+    assert recorded["status"] == "failed"
+    assert recorded["training"]["history"] == []
 
 
 @pytest.fixture
@@ -266,7 +268,7 @@ def test_the_end_is_published_with_one_card_and_the_phases_are_not(
     files = set(api.list_repo_files("demo/phased"))
     assert {"adapter/adapter_model.safetensors", "model.safetensors", "README.md"} <= files
     assert not [name for name in files if "phases" in name]
-    assert {one.id for one in api.list_models()} == {"demo/phased", "demo/base"}
+    assert {model.id for model in api.list_models()} == {"demo/phased", "demo/base"}
     card = Path(api.hf_hub_download("demo/phased", "README.md", cache_dir=tmp_path / "c"))
     head = yaml.safe_load(card.read_text(encoding="utf-8").split("---")[1])
     assert head["base_model"] == "demo/base"

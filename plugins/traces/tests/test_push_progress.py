@@ -20,15 +20,15 @@ SECRET = "sk-" + "a1B2" * 8
 @pytest.fixture
 def tables(tmp_path: Path) -> dict[str, Path]:
     """Return two files; the last row of the second holds a secret."""
-    found = {}
+    files = {}
     for name in ("a/train.parquet", "b/train.parquet"):
         texts = ["harmless"] * ROWS
         texts[-1] = SECRET if name[0] == "b" else "harmless"
-        found[name] = tmp_path / name
-        found[name].parent.mkdir()
+        files[name] = tmp_path / name
+        files[name].parent.mkdir()
         table = pa.table({"id": [f"{name[0]}{at}" for at in range(ROWS)], "prompt": texts})
-        pq.write_table(table, found[name])
-    return found
+        pq.write_table(table, files[name])
+    return files
 
 
 def test_how_many_rows_were_looked_at_is_shown(
@@ -41,9 +41,9 @@ def test_how_many_rows_were_looked_at_is_shown(
     monkeypatch.setenv("TERM", "xterm")
     with pytest.raises(PublishError, match=r"1 samples hold.*\n.*b/train.parquet: b199: "):
         _check_rows(tables, {})
-    said = capsys.readouterr().err
-    assert "looking for secrets" in said
-    assert "100%" in said
+    output = capsys.readouterr().err
+    assert "looking for secrets" in output
+    assert "100%" in output
     clean = _redacted(tables, tmp_path / "clean")
     assert "removing secrets from" in capsys.readouterr().err
     _check_rows(clean, {})
@@ -59,14 +59,14 @@ def test_nothing_is_shown_where_there_is_no_terminal(
 
 
 def test_a_hub_that_is_not_there_is_told_with_the_command_that_finishes(
-    verbs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    in_one_shard: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = shutil.copytree(verbs, tmp_path / "store")
+    store = shutil.copytree(in_one_shard, tmp_path / "store")
     with socket.socket() as nobody:  # bound, and not listening: refused
         nobody.bind(("127.0.0.1", 0))
         use_hub(monkeypatch, url := f"http://127.0.0.1:{nobody.getsockname()[1]}")
         monkeypatch.setenv("HF_RLHF_PATIENCE", "0")
-        with pytest.raises(PublishError) as told:
+        with pytest.raises(PublishError) as error:
             command(["push", str(store), "--repo_id", "me/data", "--endpoint", url])
-    assert f"me/data is incomplete on {url}: [Errno" in str(told.value)
-    assert f"\n  hf-rlhf traces push {store} --repo_id me/data" in str(told.value)
+    assert f"me/data is incomplete on {url}: [Errno" in str(error.value)
+    assert f"\n  hf-rlhf traces push {store} --repo_id me/data" in str(error.value)

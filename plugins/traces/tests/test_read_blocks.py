@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from hf_rlhf_traces.blocks import Block, blocks
-from hf_rlhf_traces.building import RowBuilder, TraceShards, shards_of
+from hf_rlhf_traces.building import RowBuilder, shards_of
 from hf_rlhf_traces.command import command
 from hf_rlhf_traces.format import Format
-from hf_rlhf_traces.read_files import read_item
-from hf_rlhf_traces.reading import Options, Read, Rejected
+from hf_rlhf_traces.pipeline import FileShards
+from hf_rlhf_traces.read_files import Reading
+from hf_rlhf_traces.reading import Options, Read, Rejected, read_row
 from hf_rlhf_traces.samples import step_rows
 from hf_rlhf_traces.shards import dataset_rows, name_shards
 from hf_rlhf_traces.sources import rows_in
@@ -64,21 +65,21 @@ def test_blocks_read_what_the_whole_file_reads(
 
 
 def rows_of(block: Block, options: Options = OPTIONS) -> list[Read | Rejected | None]:
-    return [read_item(where, item, options) for _, where, item in rows_in(block, options)]
+    return [read_row(raw, where, options) for _, where, raw in rows_in(block, options)]
 
 
 @pytest.mark.parametrize("size", [1, 700, 1 << 20])
 def test_shards_have_the_rows_of_each_trace(tmp_path: Path, size: int) -> None:
-    raw, canonical = tmp_path / "raw.jsonl", tmp_path / "traces.jsonl"
+    raw = tmp_path / "raw.jsonl"
     raw.write_bytes(b"\n".join(map(row, range(20))))
     traces = [one for block in blocks(raw) for one in rows_of(block) if isinstance(one, Read)]
-    canonical.write_bytes(b"".join(one.line for one in traces))
     split = Split(0.5, 42, 1 << 63)
-    build = TraceShards(RowBuilder("steps", partial(step_rows, form=Format())), split, tmp_path)
-    shards = list(shards_of(blocks(canonical, size), size))
+    builder = RowBuilder("steps", partial(step_rows, form=Format()))
+    build = FileShards(Reading([str(raw)], tmp_path, OPTIONS), [builder], tmp_path, split)
+    shards = list(shards_of(blocks(raw, size), size))
     assert len(shards) > 1 or size == 1 << 20
-    counts = sum(map(build, shards), Counter())
-    name_shards(tmp_path)
+    counts = sum((Counter(build(shard).counts["steps"]) for shard in shards), Counter[str]())
+    name_shards(tmp_path / "steps")
     for side in ("train", "validation"):
         expected = [
             sample
@@ -87,7 +88,7 @@ def test_shards_have_the_rows_of_each_trace(tmp_path: Path, size: int) -> None:
             for sample in step_rows(replace(one.trace, id=one.id), Format())[0]
             if split.of(sample["question_key"]) == side
         ]
-        assert list(dataset_rows(tmp_path, side)) == expected
+        assert list(dataset_rows(tmp_path / "steps", side)) == expected
         assert counts[f"rows {side}"] == len(expected) > 0
 
 
@@ -101,11 +102,9 @@ def test_workers_write_the_bytes_that_one_process_writes(tmp_path: Path) -> None
     written = {}
     for workers in ("1", "2", "3"):
         out = tmp_path / workers
-        command(["read", str(raw), "--out", str(out), "--workers", workers])
-        command(["steps", str(out), "--workers", workers])
-        command(["multiturn", str(out), "--workers", workers])
+        command(["build", str(raw), "--out", str(out), "--workers", workers])
         files = sorted(path for path in out.rglob("*") if path.suffix in (".jsonl", ".parquet"))
         written[workers] = {str(path.relative_to(out)): path.read_bytes() for path in files}
-    assert len(written["1"]) == 6
+    assert len(written["1"]) == 9  # a second shard has the traces that are near the cut
     assert b"not_json" in written["1"]["rejects.jsonl"]
     assert all(one == written["1"] for one in written.values())

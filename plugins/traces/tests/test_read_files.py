@@ -1,4 +1,4 @@
-"""`hf-rlhf traces read`: files of every kind and state, into a folder that other verbs use."""
+"""`hf-rlhf traces build`: files of every kind and state, into a folder that other verbs use."""
 
 import gzip
 import json
@@ -11,11 +11,13 @@ import pytest
 
 from hf_rlhf.errors import ConfigError, DataError, RunFolderError
 from hf_rlhf_traces.command import command
-from hf_rlhf_traces.read_files import Reading, read
+from hf_rlhf_traces.format import Format
+from hf_rlhf_traces.pipeline import Build, row_builders, run_build
+from hf_rlhf_traces.read_files import Reading
 from hf_rlhf_traces.reading import Options
+from hf_rlhf_traces.shards import SPLITS, dataset_rows
 from hf_rlhf_traces.split import Split, rank
 from hf_rlhf_traces.store import Store
-from hf_rlhf_traces.trace import from_json
 
 
 def row(number: int, **fields: Any) -> dict[str, Any]:
@@ -34,15 +36,24 @@ def lines(*numbers: int) -> bytes:
 
 def done(file: Path, out: Path, share: float = 1.0, **options: Any) -> dict[str, Any]:
     reading = Reading.of([str(file)], out, Options(**options), max_rejected_share=share)
-    return dict(read(reading, workers=1))
+    drop = {"seed": 42, "think_drop_prob": 0.0}
+    run_build(Build(reading, Format(), row_builders(["multiturn"], Format(), drop)), workers=1)
+    return dict(Store.open(out).report("build"))
 
 
 def rejects(out: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (out / "rejects.jsonl").read_text().splitlines()]
 
 
+def samples(out: Path) -> list[dict[str, Any]]:
+    """Return the conversations of all splits, sorted by trace."""
+    folder = out / "datasets" / "multiturn"
+    rows = [row for split in SPLITS for row in dataset_rows(folder, split)]
+    return sorted(rows, key=lambda row: str(row["id"]))
+
+
 def ids(out: Path) -> list[str]:
-    return [json.loads(line)["id"] for line in (out / "traces.jsonl").read_text().splitlines()]
+    return sorted({row["trace"] for row in samples(out)})
 
 
 def test_corrupt_and_truncated_lines_are_rejected_by_number_and_the_rest_is_read(
@@ -61,9 +72,6 @@ def test_corrupt_and_truncated_lines_are_rejected_by_number_and_the_rest_is_read
     assert found[0]["row"] == "{broken"
     assert "The line has no end" in found[2]["detail"]
     assert ids(tmp_path / "out") == ["t1", "t2"]
-    line = (tmp_path / "out" / "traces.jsonl").read_bytes().splitlines()[1]
-    trace = from_json(json.loads(line))
-    assert trace.where == f"{file}:4"
 
 
 def test_gzip_json_parquet_and_csv_are_read_alike(tmp_path: Path) -> None:
@@ -87,12 +95,10 @@ def test_gzip_json_parquet_and_csv_are_read_alike(tmp_path: Path) -> None:
     report = done(tmp_path / "in", tmp_path / "out", 0)
     assert report["traces"] == 5
     assert ids(tmp_path / "out") == ["t0", "t1", "t2", "t3", "t4"]
-    read_back = [
-        json.loads(line) for line in (tmp_path / "out" / "traces.jsonl").read_text().splitlines()
-    ]
-    for number, found in enumerate(read_back):
-        assert found["trace"] == row(number)["trace"]
-        assert found["fields"] == {}
+    ends = [row for row in samples(tmp_path / "out") if row["step"] == 1]
+    for number, end in enumerate(ends):
+        assert f"Doc 1 (Title: Title {number})\nSome text." in end["messages"][-2]["content"]
+        assert end["messages"][-1]["content"] == f"<answer>{number}</answer>"
 
 
 def test_a_file_may_be_one_trace_over_many_lines(tmp_path: Path) -> None:
@@ -102,14 +108,10 @@ def test_a_file_may_be_one_trace_over_many_lines(tmp_path: Path) -> None:
         (folder / f"{number}.json").write_text(json.dumps(row(number), indent=2))
     (folder / "3.json.gz").write_bytes(gzip.compress(json.dumps(row(3), indent=1).encode()))
     (folder / "4.json").write_text(json.dumps(row(4), indent=2)[:-9])
-    (folder / "5.json").write_text(json.dumps(row(5, noise="x" * 20_000), indent=2))
-    report = done(folder, tmp_path / "out", max_row_mb=0.01)
+    report = done(folder, tmp_path / "out")
     assert ids(tmp_path / "out") == ["t0", "t1", "t2", "t3"]
-    assert report["rejected"] == {"not_json": 1, "too_large": 1}
-    assert [one["where"] for one in rejects(tmp_path / "out")] == [
-        f"{folder}/4.json:1",
-        f"{folder}/5.json:1",
-    ]
+    assert report["rejected"] == {"file_damaged": 1}
+    assert [one["where"] for one in rejects(tmp_path / "out")] == [f"{folder}/4.json, row 1"]
 
 
 def test_what_is_left_of_a_damaged_file_is_one_rejection(tmp_path: Path) -> None:
@@ -155,7 +157,7 @@ def test_a_row_that_is_too_large_is_rejected_with_its_place_in_little_memory(
     assert found["detail"] == "100.0 MB, more than --max_row_mb 4"
     assert found["cut"]
     assert len(found["row"]) == 2_000
-    assert peak < 30e6
+    assert peak < 50e6
 
 
 def test_too_many_rejected_rows_stop_the_reading_and_leave_the_rejects(tmp_path: Path) -> None:
@@ -165,15 +167,15 @@ def test_too_many_rejected_rows_stop_the_reading_and_leave_the_rejects(tmp_path:
     with pytest.raises(DataError, match=r"1 of 10 rows(?s:.*)t\.jsonl:10: Expecting value"):
         done(file, out, 0.05)
     assert len((out / "rejects.refused.jsonl").read_text().splitlines()) == 1
-    assert not (out / "traces.jsonl").exists()
-    assert Store.open(out).state("read") == "to do"
+    assert not (out / "datasets").exists()
+    assert Store.open(out).state("build") == "to do"
     assert done(file, out, 0.1)["traces"] == 9
     assert len(rejects(out)) == 1
     assert not (out / "rejects.refused.jsonl").exists()
     file.write_bytes(lines(*range(9)) + b"x\n" * 5)
     with pytest.raises(DataError, match="5 of 14 rows"):
         done(file, out, 0.1)
-    assert len(rejects(out)) == 1, "what belongs to the traces stands"
+    assert len(rejects(out)) == 1, "what belongs to the datasets stands"
 
 
 def test_a_file_without_any_trace_is_given_up_early(tmp_path: Path) -> None:
@@ -186,18 +188,19 @@ def test_a_file_without_any_trace_is_given_up_early(tmp_path: Path) -> None:
     )
 
 
-def test_the_same_reading_is_not_done_again_and_a_changed_file_is(tmp_path: Path) -> None:
+def test_the_same_files_are_not_built_again_and_a_changed_file_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file, out = tmp_path / "t.jsonl", tmp_path / "out"
     file.write_bytes(lines(1, 2))
-    first = done(file, out)
-    assert "done_before" not in first
-    assert done(file, out)["done_before"]
-    with pytest.raises(RunFolderError, match=r'unknown: "keep" -> "drop_row"'):
-        done(file, out, unknown="drop_row")
+    words = ["build", str(file), "--out", str(out), "--workers", "1"]
+    for done_before in (False, True):
+        assert command(words) == 0
+        assert ("done already" in capsys.readouterr().out) == done_before
+    with pytest.raises(RunFolderError, match="max_row_mb: 64 -> 3"):
+        command([*words, "--max_row_mb", "3"])
     file.write_bytes(lines(1, 2, 3))
-    assert done(file, out)["traces"] == 3
-    (out / "traces.jsonl").unlink()
-    assert "done_before" not in done(file, out)
+    assert command(words) == 0
     assert ids(out) == ["t1", "t2", "t3"]
 
 
@@ -206,28 +209,16 @@ def test_what_was_made_from_the_same_traces_is_not_stale(tmp_path: Path) -> None
     file.write_bytes(lines(1, 2))
     done(file, out)
     store = Store.open(out)
-    with store.recording("steps", {}, after=("read",)):
+    with store.recording("steps", {}, after=("build",)):
         pass
     os.utime(file, (1, 1))
-    with pytest.raises(RunFolderError, match="First: hf-rlhf traces read FILE --out"):
-        Store.make(tmp_path / "new").report("read")
-    assert "done_before" not in done(file, out)
+    with pytest.raises(RunFolderError, match="First: hf-rlhf traces build FILE --out"):
+        Store.make(tmp_path / "new").report("build")
+    done(file, out)
     assert store.state("steps") == "done"
     file.write_bytes(lines(1, 3))  # as many rows and bytes
     done(file, out)
     assert store.state("steps") == "stale"
-
-
-def test_the_same_input_gives_the_same_bytes(tmp_path: Path) -> None:
-    file = tmp_path / "t.jsonl"
-    file.write_bytes(lines(*range(30)) + b"x\n")
-    made = []
-    for name in ("a", "b"):
-        done(file, tmp_path / name)
-        made.append(
-            [(tmp_path / name / one).read_bytes() for one in ("traces.jsonl", "rejects.jsonl")]
-        )
-    assert made[0] == made[1]
 
 
 @pytest.mark.parametrize("ratio", [0, 1, -0.1, 1.5, float("nan")])
@@ -248,9 +239,9 @@ def test_what_cannot_be_read_is_said_before_anything_is_made(tmp_path: Path) -> 
     odd.write_bytes(lines(1))
     for sources, said in [
         (["missing.jsonl"], "no such file"),
-        ([str(tmp_path / "t.txt")], r"\.txt is not read here"),
+        ([str(tmp_path / "t.txt")], r"\.txt is not a format that is read"),
         ([str(tmp_path / "empty")], "holds no data files"),
-        ([str(tmp_path / "t.jsonl")] * 2, "given twice"),
+        ([str(tmp_path / "t.jsonl")] * 2, "listed twice"),
         ([str(tmp_path)], "lies in it"),
         ([str(odd)], "Rename it"),
     ]:
@@ -261,7 +252,7 @@ def test_what_cannot_be_read_is_said_before_anything_is_made(tmp_path: Path) -> 
 
 def test_an_empty_or_utf16_file_is_an_error(tmp_path: Path) -> None:
     file = tmp_path / "t.jsonl"
-    for content, said in [(b"", "no row"), (b"\xff\xfe{\x00", "is UTF-16")]:
+    for content, said in [(b"", "no row"), (b"\xff\xfe{\x00", "t.jsonl:1: is UTF-16")]:
         file.write_bytes(content)
         with pytest.raises(DataError, match=said):
             done(file, tmp_path / "out")
@@ -289,7 +280,7 @@ def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "content",
-    ["", "[]", '{"schema": 9, "steps": {}}', '{"schema": 1}', '{"schema":1,"steps":{"read":1}}'],
+    ["", "[]", '{"schema": 9, "steps": {}}', '{"schema": 1}', '{"schema":1,"steps":{"build":1}}'],
 )
 def test_a_damaged_manifest_is_said(tmp_path: Path, content: str) -> None:
     (tmp_path / "traces.json").write_text(content)
@@ -302,7 +293,7 @@ def test_what_is_lost_of_a_damaged_file_is_said_apart(
 ) -> None:
     whole = gzip.compress(lines(*range(50)), compresslevel=0)
     (tmp_path / "t.jsonl.gz").write_bytes(whole[:-600])
-    assert command(["read", str(tmp_path / "t.jsonl.gz"), "--out", str(tmp_path / "out")]) == 0
+    assert command(["build", str(tmp_path / "t.jsonl.gz"), "--out", str(tmp_path / "out")]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "Part of the input is lost: " in said
     assert "t.jsonl.gz:" in said
@@ -316,7 +307,7 @@ def test_the_verb_ends_with_a_table(
     odd = row(20)
     odd["trace"].append({"type": "[red]thougt", "content": "x"})
     file.write_bytes(lines(*range(20)) + b"x\n" + json.dumps(odd).encode())
-    asked = ["read", str(file), "--out", str(tmp_path / "out"), "--seed", "3"]
+    asked = ["build", str(file), "--out", str(tmp_path / "out"), "--seed", "3"]
     assert command(asked) == 0
     assert command(asked) == 0
     said = " ".join(capsys.readouterr().out.split())
@@ -324,7 +315,7 @@ def test_the_verb_ends_with_a_table(
     assert "of 19 training and 2 validation questions" in said
     assert "unknown: [red]thougt │ 1 │ steps of a type that is not read" in said
     assert "(did you mean 'thought'?)" in said
-    assert "nothing to do" in said
+    assert "done already" in said
 
 
 def test_questions_are_parted_by_rank_whatever_the_order(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hf_rlhf.data.formats import READERS
 from hf_rlhf_traces.format import Format
 from hf_rlhf_traces.readers import FORMS
-from hf_rlhf_traces.reading import Options, Read, Rejected, read_line, read_values
+from hf_rlhf_traces.reading import Options, Read, Rejected, read_row
 from hf_rlhf_traces.trace import (
     Answer,
     Document,
@@ -24,7 +24,6 @@ from hf_rlhf_traces.trace import (
     Step,
     Trace,
     Unknown,
-    to_json,
     turns,
 )
 
@@ -49,7 +48,7 @@ STEPS: tuple[Step, ...] = (
 
 
 def read(values: dict[str, Any], **options: Any) -> Read:
-    found = read_line(json.dumps(values).encode() + b"\n", "t.jsonl:1", Options(**options))
+    found = read_row(json.dumps(values).encode() + b"\n", "t.jsonl:1", Options(**options))
     assert isinstance(found, Read), found
     return found
 
@@ -59,7 +58,7 @@ def steps_of(values: dict[str, Any], **options: Any) -> tuple[Step, ...]:
 
 
 def reasons(values: dict[str, Any], **options: Any) -> tuple[str, str]:
-    found = read_line(json.dumps(values).encode(), "t.jsonl:1", Options(**options))
+    found = read_row(json.dumps(values).encode(), "t.jsonl:1", Options(**options))
     assert isinstance(found, Rejected), found
     return found.reason, found.detail
 
@@ -130,12 +129,11 @@ def test_only_a_tool_that_is_named_search_is_a_plain_search_in_every_form() -> N
     assert by("web_search") == called("web_search") == (Search("Paris", "web_search"),)
 
 
-def test_unknown_types_are_kept_or_the_row_is_dropped() -> None:
+def test_unknown_types_are_kept() -> None:
     row = {**SEARCH, "trace": [*SEARCH["trace"][:3], {"type": "reflection", "content": "Hm."}]}
     found = read(row)
     assert found.trace.steps[-1] == Unknown("reflection", {"type": "reflection", "content": "Hm."})
     assert found.types.count(("unknown", "reflection")) == found.steps["unknown"] == 1
-    assert reasons(row, unknown="drop_row") == ("unknown_step", "reflection")
 
 
 def call(number: int, name: str, arguments: str) -> dict[str, Any]:
@@ -267,7 +265,7 @@ def test_chat_messages_with_tool_calls(arguments: Any) -> None:
         Reasoning("Found."),
         Answer("France", "answer"),
     )
-    assert found.trace.fields == {"input": CHAT[:1]}
+    assert found.trace.fields == {"input": CHAT}
 
 
 def test_the_older_function_call_and_outputs_without_ids_are_read_in_order() -> None:
@@ -349,10 +347,10 @@ def test_prompt_and_completion_as_trl_and_verifiers_have_them(as_text: bool) -> 
         "Where is Paris?",
         FOUND,
     )
-    kept = {} if as_text else {"input": CHAT[:1]}
+    kept = {} if as_text else {"input": CHAT}
     assert found.trace.fields == {"answer": "France", "reward": 1.0, **kept}
     reason, detail = reasons({"prompt": CHAT, "completion": [*completion, CHAT[1]]})
-    assert (reason, "prompt + completion[5]" in detail) == ("user_turn_in_the_middle", True)
+    assert (reason, "Where is Paris?" in detail) == ("user_turn_in_the_middle", True)
 
 
 INSPECT = {
@@ -436,7 +434,7 @@ def test_turns_before_the_question_are_kept_beside_the_trace() -> None:
     before = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello!"}]
     found = read({"messages": [*before, CHAT[1], {"role": "assistant", "content": "France"}]})
     assert found.trace.question == "Where is Paris?"
-    assert found.trace.fields == {"input": before}
+    assert found.trace.fields == {"input": [*before, CHAT[1]]}
     assert found.noted["earlier_turns"] == 2
 
 
@@ -446,7 +444,7 @@ def test_a_second_question_in_the_middle_is_rejected() -> None:
     answer = {"role": "assistant", "content": "France"}
     reason, detail = reasons({"messages": [*messages, answer, CHAT[1]]})
     assert reason == "user_turn_in_the_middle"
-    assert "messages[5]" in detail
+    assert detail.endswith("first turn: Where is Paris?")
     demand = {"role": "user", "content": "Answer now."}
     found = read({"messages": [*messages, demand, answer]})
     assert found.trace.question == "Where is Paris?"
@@ -647,9 +645,9 @@ def traces(draw: st.DrawFn) -> Trace:
 
 
 @settings(max_examples=40, deadline=None, derandomize=True)
-@given(traces())
-def test_what_is_written_is_read_back_the_same(trace: Trace) -> None:
-    found = read_values(to_json(trace), "t.jsonl:1", Options())
+@given(trace=traces())
+def test_what_is_written_is_read_back_the_same(as_row: Any, trace: Trace) -> None:
+    found = read_row(as_row(trace), "t.jsonl:1", Options())
     assert isinstance(found, Read)
     assert found.trace == trace
     assert found.form == "search"
@@ -673,12 +671,12 @@ def test_text_in_our_own_tags_is_read_back(
     results = [SearchResult((Document("A title", f"{content}{thought}.{content}"),))]
     text = "\n".join(
         [
-            form.said([Reasoning(thought), Search(query, "web")]),
-            form.found(results),
-            form.said([Answer(answer, "answer")]),
+            form.turn_text([Reasoning(thought), Search(query, "web")]),
+            form.results_text(results),
+            form.turn_text([Answer(answer, "answer")]),
         ]
     )
-    found = read_values({"question": question, "text": text}, "t", Options())
+    found = read_row({"question": question, "text": text}, "t", Options())
     assert isinstance(found, Read), found
     assert found.trace.steps == (
         Reasoning(thought),
@@ -700,7 +698,7 @@ def test_rows_of_a_table_are_read_as_those_of_a_text(tmp_path: Path) -> None:
         table = pyarrow.Table.from_pylist([row, other])
         pyarrow.parquet.write_table(table, tmp_path / f"{form}.parquet")
         _, values = next(READERS[".parquet"](tmp_path / f"{form}.parquet"))
-        found = read_values(values, "t.jsonl:1", Options())
+        found = read_row(values, "t.jsonl:1", Options())
         assert isinstance(found, Read), found
         expected = read(row)
         assert (found.trace.steps, +found.noted) == (expected.trace.steps, +expected.noted)
@@ -713,7 +711,7 @@ def test_no_item_of_real_rollouts_is_lost() -> None:
     for file in sorted((DATA / "agent_rollouts").glob("*.jsonl")):
         for number, line in enumerate(file.read_bytes().splitlines(), start=1):
             items.update(item["type"] for item in json.loads(line)["response"]["output"])
-            found = read_line(line, f"{file.name}:{number}", Options())
+            found = read_row(line, f"{file.name}:{number}", Options())
             assert isinstance(found, Read), found
             read_.update(found.steps)
             read_.update({name: count for name, count in found.noted.items() if count})

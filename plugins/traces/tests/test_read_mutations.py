@@ -13,8 +13,7 @@ import pytest
 from hf_rlhf_traces import normalize
 from hf_rlhf_traces.outcomes import REJECTED
 from hf_rlhf_traces.readers import FORMS, search
-from hf_rlhf_traces.reading import Options, Read, Rejected, read_line, read_values
-from hf_rlhf_traces.trace import to_json
+from hf_rlhf_traces.reading import Options, Read, Rejected, read_row
 
 DOCS = Path(__file__).resolve().parents[3] / "docs/reference/traces-formats.md"
 SECTIONS = re.findall(r"### `(\w+)`(.*?)(?=\n##)", DOCS.read_text(encoding="utf-8"), re.DOTALL)
@@ -63,7 +62,7 @@ def mutated(row: dict[str, Any], chance: random.Random) -> dict[str, Any]:
 
 @pytest.mark.parametrize(("form", "example"), EXAMPLES)
 def test_whatever_stands_in_a_row_it_is_read_or_rejected(
-    form: str, example: dict[str, Any]
+    form: str, example: dict[str, Any], as_row: Any
 ) -> None:
     chance = random.Random(form)
     kept = 0
@@ -71,15 +70,15 @@ def test_whatever_stands_in_a_row_it_is_read_or_rejected(
         row = mutated(example, chance)
         options = Options(form=chance.choice([None, None, form, *FORMS]))
         if number % 3:
-            found = read_line(json.dumps(row).encode(), "t.jsonl:1", options)
+            found = read_row(json.dumps(row).encode(), "t.jsonl:1", options)
         else:
-            found = read_values(row, "t.jsonl:1", options)
+            found = read_row(row, "t.jsonl:1", options)
         if isinstance(found, Rejected):
             assert found.reason in REJECTED
             continue
         kept += 1
         trace = found.trace
-        again = read_values(to_json(trace), "t.jsonl:1", Options())
+        again = read_row(as_row(trace), "t.jsonl:1", Options())
         assert isinstance(again, Read), again
         assert again.trace == trace
     assert 12 < kept < 280
@@ -87,13 +86,13 @@ def test_whatever_stands_in_a_row_it_is_read_or_rejected(
 
 def quick_and_slow(row: dict[str, Any], patch: pytest.MonkeyPatch) -> tuple[Any, Any]:
     """Read a row as it is read, and step by step, with each step settled."""
-    found = read_values(row, "t.jsonl:1", Options(max_document_chars=40))
+    found = read_row(row, "t.jsonl:1", Options(max_document_chars=40))
     with patch.context() as slowly:
         slowly.setattr(search, "_exact", lambda *_: [])
         slowly.setattr(normalize, "_is_regular", lambda *_: False)
-        again = read_values(row, "t.jsonl:1", Options(max_document_chars=40))
+        again = read_row(row, "t.jsonl:1", Options(max_document_chars=40))
     return tuple(  # type: ignore[return-value]
-        one if isinstance(one, Rejected) else (one.trace, one.body, one.noted, one.steps)
+        one if isinstance(one, Rejected) else (one.trace, one.digest, one.noted, one.steps)
         for one in (found, again)
     )
 

@@ -5,7 +5,6 @@ import json
 import os
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -13,12 +12,11 @@ from hf_rlhf.errors import ConfigError, DataError
 from hf_rlhf.storage.record import new_record, write_record
 from hf_rlhf_traces import run_command
 from hf_rlhf_traces.command import command
-from hf_rlhf_traces.evaluation.tables import verdict_lines
 from hf_rlhf_traces.reconciliation import accounts
 from hf_rlhf_traces.run_command import step_options
 from hf_rlhf_traces.store import Store
 from hf_rlhf_traces.synthetic import generate
-from hf_rlhf_worlds.multihop import Recipe
+from hf_rlhf_worlds.multihop import Recipe, trace_rows
 
 
 def test_options_of_a_step_are_handed_to_it() -> None:
@@ -43,13 +41,13 @@ def test_options_of_no_step_are_refused(words: list[str]) -> None:
     ],
 )
 def test_a_misspelt_option_is_one_problem_with_what_was_meant(words: list[str], meant: str) -> None:
-    with pytest.raises(ConfigError, match=rf"did you mean '{meant}'") as told:
+    with pytest.raises(ConfigError, match=rf"did you mean '{meant}'") as error:
         step_options(words)
-    assert len(told.value.problems) == 1
+    assert len(error.value.problems) == 1
 
 
 @pytest.mark.parametrize(
-    ("option", "said"),
+    ("option", "message"),
     [
         pytest.param(["--train.max_step", "2"], "Did you mean `max_steps`", marks=pytest.mark.slow),
         (["--train.model", "./nosuch"], "--model: "),
@@ -57,16 +55,16 @@ def test_a_misspelt_option_is_one_problem_with_what_was_meant(words: list[str], 
     ],
 )
 def test_options_of_training_are_refused_before_the_first_step(
-    option: list[str], said: str, tmp_path: Path
+    option: list[str], message: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(ConfigError, match=said) as told:
+    with pytest.raises(ConfigError, match=message) as error:
         command(["run", "t.jsonl", "--out", str(tmp_path / "d"), *option])
-    assert len(told.value.problems) == 1
+    assert len(error.value.problems) == 1
     assert not (tmp_path / "d").exists()
 
 
 @pytest.mark.parametrize(
-    ("option", "said"),
+    ("option", "message"),
     [
         (["--eval.batch_size", "0"], "traces eval: error: argument --batch_size: is '0'"),
         (["--analyze.worst", "-1"], "traces analyze: error: argument --worst: is '-1'"),
@@ -76,42 +74,44 @@ def test_options_of_training_are_refused_before_the_first_step(
     ],
 )
 def test_options_of_late_steps_are_refused_before_the_first(
-    option: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    option: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "t.jsonl").write_text("{}")
     with pytest.raises(SystemExit):
         command(["run", str(tmp_path / "t.jsonl"), "--out", str(tmp_path / "d"), *option])
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     assert not (tmp_path / "d").exists()
 
 
 def test_options_of_the_other_summariser_are_refused_before_the_first_step(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="--price_in: is an option of a model"):
-        command(["run", "t.jsonl", "--out", str(tmp_path / "d"), "--summarize.price_in", "1"])
+    with pytest.raises(ConfigError, match="--retries: is an option of a model"):
+        command(["run", "t.jsonl", "--out", str(tmp_path / "d"), "--summarize.retries", "1"])
     assert not (tmp_path / "d").exists()
 
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
     folder = tmp_path_factory.mktemp("run")
-    made = generate(folder / "traces.jsonl", 60, Recipe(seed=1), 0.15)
-    assert len(made) >= 4
+    faults = generate(folder / "traces.jsonl", 60, Recipe(seed=1), 0.15)
+    assert len(faults) >= 4
     out = str(folder / "store")
     assert not command(
-        ["read", str(folder / "traces.jsonl"), "--out", out, "--max_rejected_share", "0.5"]
+        ["build", str(folder / "traces.jsonl"), "--out", out, "--max_rejected_share", "0.5"]
     )
-    for verb in ("multiturn", "steps", "summarize", "split_summary"):
+    for verb in ("summarize", "split_summary"):
         assert not command([verb, out])
     return Store.open(Path(out))
 
 
 def test_every_step_adds_up_and_takes_all_that_the_one_before_made(store: Store) -> None:
-    counts = {one.step: one for one in accounts(store)}
-    assert [*counts] == ["read", "multiturn", "steps", "summarize", "split_summary"]
-    assert counts["read"].taken == 60
-    assert counts["read"].left_out
-    assert sum(store.report("steps")["traces"].values()) == counts["read"].kept
-    assert counts["summarize"].taken == counts["split_summary"].taken == counts["steps"].kept
+    counts = {account.step: account for account in accounts(store)}
+    assert [*counts] == ["build", "multiturn", "steps", "summarize", "split_summary"]
+    assert counts["build"].rows_in == 60
+    assert counts["build"].left_out
+    assert sum(store.report("steps")["traces"].values()) == counts["build"].rows_out
+    assert (
+        counts["summarize"].rows_in == counts["split_summary"].rows_in == counts["steps"].rows_out
+    )
 
 
 def test_counts_that_do_not_add_up_are_an_error(store: Store, tmp_path: Path) -> None:
@@ -129,7 +129,9 @@ def test_what_is_done_is_said_without_a_word_written(store: Store) -> None:
         return {str(path): path.stat().st_mtime_ns for path in paths}
 
     before = written()
-    for verb in ("multiturn", "steps", "summarize", "split_summary"):
+    settings = ["--out", str(store.folder), "--max_rejected_share", "0.5"]
+    assert not command(["build", str(store.folder.parent / "traces.jsonl"), *settings])
+    for verb in ("summarize", "split_summary"):
         assert not command([verb, str(store.folder)])
     assert written() == before  # nor a lock, nor a name that was replaced: folders are as they were
 
@@ -155,62 +157,19 @@ def test_what_was_trained_here_is_measured_and_published_whatever_is_newer(
     assert arguments("eval", copy) == both
     assert arguments("eval", copy, "--eval.task", "only") == both
     assert arguments("publish", copy)[0] == str(run)
-    asked = ("--train.strategy", "prefix")
-    assert arguments("eval", copy, *asked)[5] == f"prefix={copy / 'runs/prefix'}"
-    assert arguments("publish", copy, *asked)[0] == str(copy / "runs/prefix")
+    options = ("--train.strategy", "prefix")
+    assert arguments("eval", copy, *options)[5] == f"prefix={copy / 'runs/prefix'}"
+    assert arguments("publish", copy, *options)[0] == str(copy / "runs/prefix")
     assert arguments("eval", copy, "--eval.model", "x") == [str(copy), "--record"]
 
 
-def estimate(mean: float, low: float, high: float) -> dict[str, Any]:
-    return {"mean": mean, "low": low, "high": high, "n": 20, "questions": 20}
-
-
-def results_of(**differences: dict[str, dict[str, Any] | None]) -> dict[str, Any]:
-    """Return the results of a model that differs from its base, which has 0, by that much."""
-    zero = {
-        task: {"metrics": {name: estimate(0.0, 0.0, 0.1) for name in means}}
-        for task, means in differences.items()
-    }
-    tasks = {task: {"metrics": means} for task, means in differences.items()}
-    return {
-        "data": {"prefix": {}, "only": {}},
-        "baseline": "base",
-        "models": {"base": {"tasks": zero}, "new": {"tasks": tasks}},
-        "differences": {"new": differences},
-    }
-
-
-def test_a_run_ends_with_what_was_learned_and_what_was_not() -> None:
-    results = results_of(
-        prefix={
-            "answer_exact": estimate(0.05, 0.0, 0.15),
-            "query_f1": estimate(0.569, 0.451, 0.691),
-        },
-        # No sample searches, and all twenty answers are right.
-        only={"answer_exact": estimate(1.0, 1.0, 1.0), "query_f1": None},
-    )
-    assert verdict_lines(results, "new", "base") == [
-        "verdict, reason from the given summary: new is better than base: "
-        "answer: exact match 1.000, base 0 (paired difference +1.000 (all 20 alike), n=20)",
-        "verdict, summarise the context and reason: new is NOT shown to be better than base: "
-        "answer: exact match 0.050, base 0 (paired difference +0.050 [0, +0.150], n=20)",
-    ]
-    assert verdict_lines(results, "new", "another") == []
-    few = {**estimate(1.0, 1.0, 1.0), "questions": 3}
-    (line,) = verdict_lines(results_of(only={"answer_exact": few}), "new", "base")
-    assert "NOT shown" in line
-
-
-def test_a_file_of_one_question_is_refused_before_training_unless_asked_for(
-    store: Store, tmp_path: Path
-) -> None:
-    rows = [json.loads(line) for line in (store.folder / "traces.jsonl").open(encoding="utf-8")]
+def test_a_file_of_one_question_is_refused_before_training_unless_asked_for(tmp_path: Path) -> None:
     file, out = tmp_path / "one.jsonl", tmp_path / "out"
-    same = ({**row, "question": rows[0]["question"]} for row in rows[:3])
+    rows = [*trace_rows(Recipe(), 3)]
+    same = ({**row, "question": rows[0]["question"]} for row in rows)
     file.write_text("".join(json.dumps(row) + "\n" for row in same), encoding="utf-8")
-    for words in (["read", str(file), "--out"], ["multiturn"], ["steps"], ["summarize"]):
+    for words in (["build", str(file), "--out"], ["summarize"], ["split_summary"]):
         assert not command([*words, str(out)])
-    assert not command(["split_summary", str(out)])
     with pytest.raises(DataError, match=r"questions: 1 for training, 0 for validation.*--eval\."):
         arguments("train", out)
     memorised = arguments("train", out, "--eval.split=train", "--eval.allow_training_questions")

@@ -47,24 +47,26 @@ def multiturn(trace: Trace, form: Format = FORM, **settings: Any) -> Any:
 
 
 THINK, LOOK, SAY = Reasoning("hm"), Search("q"), Answer("a")
-FOUND = SearchResult((Document("T", "text"),))
+RESULT = SearchResult((Document("T", "text"),))
 SHOWN = "<information>Doc 1 (Title: T)\ntext</information>"
 
 
 def parsed(text: str) -> list[Step | str]:
     """A text in tags as steps; of results, what stands in their block."""
-    said = iter(FORM.steps(text))
-    return [content if tag == FORM.information else next(said) for tag, content in FORM.read(text)]
+    actions = iter(FORM.steps(text))
+    return [
+        content if tag == FORM.information else next(actions) for tag, content in FORM.blocks(text)
+    ]
 
 
 def expected(steps: tuple[Step, ...]) -> list[Step | str]:
     return [
-        FORM.unescape(FORM.found([one])[len("<information>") : -len("</information>")])
-        if isinstance(one, SearchResult)
-        else Answer(one.content)
-        if isinstance(one, Answer)
-        else one
-        for one in steps
+        FORM.unescape(FORM.results_text([step])[len("<information>") : -len("</information>")])
+        if isinstance(step, SearchResult)
+        else Answer(step.content)
+        if isinstance(step, Answer)
+        else step
+        for step in steps
     ]
 
 
@@ -73,15 +75,17 @@ PLAIN = st.text(st.sampled_from('abc <>\\/&"'), max_size=8)
 
 @settings(max_examples=50)
 @given(st.lists(st.builds(Document, PLAIN, PLAIN), min_size=1, max_size=3).map(tuple))
-def test_documents_come_back_with_their_titles(found: tuple[Document, ...]) -> None:
-    ((_, inside),) = FORM.read(FORM.found([SearchResult(found)]))
-    made = [(one.title, one.text.removesuffix("\n")) for one in passages(inside, FORM)]
-    assert made == [(one.title, one.content) for one in found]
+def test_documents_come_back_with_their_titles(documents: tuple[Document, ...]) -> None:
+    ((_, inside),) = FORM.blocks(FORM.results_text([SearchResult(documents)]))
+    restored = [
+        (document.title, document.text.removesuffix("\n")) for document in passages(inside, FORM)
+    ]
+    assert restored == [(document.title, document.content) for document in documents]
 
 
 def without_trailing(trace: Trace) -> tuple[Step, ...]:
-    made = turns(trace.steps)
-    last = len(made[-1].results) if made else 0
+    parts = turns(trace.steps)
+    last = len(parts[-1].results) if parts else 0
     return trace.steps[: len(trace.steps) - last]
 
 
@@ -91,13 +95,13 @@ def test_steps_joined_are_the_trace(trace: Trace) -> None:
     rows, _ = step_rows(trace, FORM)
     if not rows:
         return
-    seen = rows[0]["prompt"]
+    context = rows[0]["prompt"]
     for row in rows:
         # Each prompt goes on where the sample before it ended; its results follow.
-        assert row["prompt"].startswith(seen)
-        seen = f"{row['prompt']}\n{row['answer']}"
-    assert seen.startswith(FORM.asked(trace.question))
-    after = seen[len(FORM.asked(trace.question)) :]
+        assert row["prompt"].startswith(context)
+        context = f"{row['prompt']}\n{row['answer']}"
+    assert context.startswith(FORM.question_text(trace.question))
+    after = context[len(FORM.question_text(trace.question)) :]
     assert parsed(after) == expected(without_trailing(trace))
 
 
@@ -108,7 +112,7 @@ def test_the_last_conversation_is_the_trace(trace: Trace) -> None:
     if not rows:
         return
     opening, *rest = rows[-1]["messages"]
-    start = FORM.ask(FORM.multiturn, FORM.escape(trace.question))
+    start = FORM.fill(FORM.multiturn, FORM.escape(trace.question))
     assert opening["content"].startswith(start)
     text = "\n".join([opening["content"][len(start) :], *(turn["content"] for turn in rest)])
     assert parsed(text) == expected(without_trailing(trace))
@@ -123,7 +127,7 @@ def test_every_cut_is_a_sample_or_counted(trace: Trace, drop: float) -> None:
         assert counts["cuts"] == cuts
         assert counts["samples"] == len(rows)
         assert cuts == len(rows) + counts["trailing_results"] + counts["empty_reply"]
-        assert counts["unknown_steps"] == sum(isinstance(one, Unknown) for one in trace.steps)
+        assert counts["unknown_steps"] == sum(isinstance(step, Unknown) for step in trace.steps)
         assert all(row["steps"] == groups for row in rows)
         assert len({row["id"] for row in rows}) == len(rows)
 
@@ -138,12 +142,12 @@ def test_turns_alternate_and_none_is_empty(trace: Trace, drop: float) -> None:
 
 
 def test_a_trace_of_n_results_gives_n_and_one_more() -> None:
-    trace = of(THINK, LOOK, FOUND, THINK, LOOK, FOUND, THINK, SAY)
+    trace = of(THINK, LOOK, RESULT, THINK, LOOK, RESULT, THINK, SAY)
     rows, counts = multiturn(trace)
     assert [len(row["messages"]) for row in rows] == [2, 4, 6]
     assert counts["samples"] == 3
     steps, _ = step_rows(trace, FORM)
-    assert [(one["step"], one["final"]) for one in steps] == [(1, False), (2, True)]
+    assert [(step["step"], step["final"]) for step in steps] == [(1, False), (2, True)]
     assert steps[0]["prompt"] == (
         f"<question>Who?</question>\n<think>hm</think>\n<search>q</search>\n{SHOWN}"
     )
@@ -152,7 +156,7 @@ def test_a_trace_of_n_results_gives_n_and_one_more() -> None:
 
 
 def test_parallel_searches_are_one_turn_and_their_results_one_group() -> None:
-    rows, _ = multiturn(of(LOOK, Search("r"), FOUND, FOUND, SAY))
+    rows, _ = multiturn(of(LOOK, Search("r"), RESULT, RESULT, SAY))
     assert [turn["content"] for turn in rows[-1]["messages"][1:]] == [
         "<search>q</search>\n<search>r</search>",
         f"{SHOWN}\n{SHOWN}",
@@ -161,7 +165,7 @@ def test_parallel_searches_are_one_turn_and_their_results_one_group() -> None:
 
 
 def test_results_without_a_reply_are_counted() -> None:
-    trace = of(LOOK, FOUND, LOOK, FOUND)
+    trace = of(LOOK, RESULT, LOOK, RESULT)
     rows, counts = step_rows(trace, FORM)
     assert [row["step"] for row in rows] == [1]
     assert counts["trailing_results"] == 1
@@ -169,7 +173,7 @@ def test_results_without_a_reply_are_counted() -> None:
 
 
 def test_what_unknown_steps_part_is_one_turn_of_the_user() -> None:
-    rows, counts = multiturn(of(LOOK, FOUND, Unknown("image", 1), FOUND, SAY))
+    rows, counts = multiturn(of(LOOK, RESULT, Unknown("image", 1), RESULT, SAY))
     assert [turn["content"] for turn in rows[-1]["messages"][2:]] == [
         f"{SHOWN}\n{SHOWN}",
         "<answer>a</answer>",
@@ -178,45 +182,45 @@ def test_what_unknown_steps_part_is_one_turn_of_the_user() -> None:
 
 
 def test_a_reply_without_search_or_answer_is_kept_and_counted() -> None:
-    rows, counts = step_rows(of(LOOK, FOUND, THINK), FORM)
+    rows, counts = step_rows(of(LOOK, RESULT, THINK), FORM)
     assert (rows[0]["answer"], counts["no_action"]) == ("<think>hm</think>", 1)
 
 
-def said_in(row: Any) -> list[str]:
+def replies_of(row: Any) -> list[str]:
     return [turn["content"] for turn in row["messages"] if turn["role"] == "assistant"]
 
 
 def test_the_tags_of_earlier_thoughts_are_dropped_and_their_text_is_kept() -> None:
-    trace = of(Reasoning("hm <think>"), LOOK, FOUND, THINK, FOUND, THINK, SAY)
+    trace = of(Reasoning("hm <think>"), LOOK, RESULT, THINK, RESULT, THINK, SAY)
     rows, counts = multiturn(trace, think_drop_prob=1.0)
-    assert said_in(rows[-1]) == [
+    assert replies_of(rows[-1]) == [
         "hm <\\think>\n<search>q</search>",
         "hm",
         "<think>hm</think>\n<answer>a</answer>",
     ]
     assert counts["think_dropped"] == counts["think_turns"] == 3
-    kept, none = multiturn(trace)
+    unchanged, none = multiturn(trace)
     assert none["think_dropped"] == 0
     # The reply to learn and what it is asked for under are the same, whatever was dropped.
-    for one, other in zip(rows, kept, strict=True):
-        assert one["messages"][-1] == other["messages"][-1]
-        assert one["messages"][0] == other["messages"][0]
+    for row, other in zip(rows, unchanged, strict=True):
+        assert row["messages"][-1] == other["messages"][-1]
+        assert row["messages"][0] == other["messages"][0]
 
 
 def test_reasoning_is_dropped_from_a_whole_conversation_that_asks_for_none() -> None:
-    trace = of(THINK, LOOK, FOUND, THINK, LOOK, FOUND, THINK, SAY)
+    trace = of(THINK, LOOK, RESULT, THINK, LOOK, RESULT, THINK, SAY)
     rows, counts = multiturn(trace, think_drop_prob=1.0, reasoning_drop_prob=1.0)
-    assert said_in(rows[-1]) == ["<search>q</search>"] * 2 + ["<answer>a</answer>"]
+    assert replies_of(rows[-1]) == ["<search>q</search>"] * 2 + ["<answer>a</answer>"]
     for row in rows:
-        asked = row["messages"][0]["content"]
-        assert asked == FORM.ask(FORM.multiturn_without_reasoning, "Who?")
-        assert "think" not in asked.lower()
+        opening = row["messages"][0]["content"]
+        assert opening == FORM.fill(FORM.multiturn_without_reasoning, "Who?")
+        assert "think" not in opening.lower()
     assert counts["reasoning_dropped"] == 3
     assert counts["think_turns"] == 0
 
 
 def test_what_has_no_reasoning_to_drop_is_asked_for_as_ever() -> None:
-    for trace in (of(LOOK, FOUND, SAY), of(THINK)):
+    for trace in (of(LOOK, RESULT, SAY), of(THINK)):
         assert multiturn(trace, reasoning_drop_prob=1.0) == multiturn(trace)
 
 
@@ -226,21 +230,21 @@ def test_no_reply_lacks_the_reasoning_that_its_instruction_demands(
     trace: Trace, think: float, reasoning: float
 ) -> None:
     rows, _ = multiturn(trace, think_drop_prob=think, reasoning_drop_prob=reasoning)
-    demands = FORM.ask(FORM.multiturn, FORM.escape(trace.question))
+    demands = FORM.fill(FORM.multiturn, FORM.escape(trace.question))
     for row, whole in zip(rows, multiturn(trace)[0], strict=True):
         if row["messages"][0]["content"].startswith(demands):
             assert row["messages"][-1] == whole["messages"][-1]
 
 
 def test_a_draw_depends_on_its_own_turn_alone() -> None:
-    beginning = (THINK, LOOK, FOUND, THINK, LOOK, FOUND)
+    beginning = (THINK, LOOK, RESULT, THINK, LOOK, RESULT)
     short = multiturn(of(*beginning, SAY), think_drop_prob=0.5)[0]
-    long = multiturn(of(*beginning, THINK, LOOK, FOUND, SAY), think_drop_prob=0.5)[0]
+    long = multiturn(of(*beginning, THINK, LOOK, RESULT, SAY), think_drop_prob=0.5)[0]
     assert [row["messages"] for row in short[:2]] == [row["messages"] for row in long[:2]]
 
 
 def test_as_much_reasoning_is_dropped_as_asked_and_other_seeds_drop_other() -> None:
-    again: tuple[Step, ...] = (THINK, LOOK, FOUND)
+    again: tuple[Step, ...] = (THINK, LOOK, RESULT)
     trace = of(*again * 40, SAY)
     rows, counts = multiturn(trace, think_drop_prob=0.3)
     # 820 turns: 0.3 give or take four standard errors.
@@ -257,7 +261,7 @@ def test_the_format_is_what_rows_are_written_in() -> None:
         system="You use <{search}>.",
         multiturn="Q: {context} Think in <{think}>.",
     )
-    rows, _ = multiturn(of(THINK, LOOK, FOUND, SAY, question="<reason>{think}?"), form)
+    rows, _ = multiturn(of(THINK, LOOK, RESULT, SAY, question="<reason>{think}?"), form)
     assert rows[-1]["messages"] == [
         {"role": "system", "content": "You use <search>."},
         {"role": "user", "content": "Q: <\\reason>{think}? Think in <reason>."},

@@ -21,7 +21,7 @@ import pytest
 
 from hf_rlhf.errors import ConfigError, DataError, JudgeError, RunFolderError
 from hf_rlhf.rewards.judges import outage
-from hf_rlhf.testing.scripted_server import FAULTS, Asked, Reply, ScriptedServer
+from hf_rlhf.testing.scripted_server import FAULTS, ChatRequest, Reply, ScriptedServer
 from hf_rlhf_traces.command import command
 from hf_rlhf_traces.format import Format
 from hf_rlhf_traces.reconciliation import accounts
@@ -29,9 +29,8 @@ from hf_rlhf_traces.shards import SPLITS, dataset_rows
 from hf_rlhf_traces.store import Store
 from hf_rlhf_traces.summaries import writer_prompt
 from hf_rlhf_traces.summaries.language import is_foreign
-from hf_rlhf_traces.summaries.split_summary import Filter
-from hf_rlhf_traces.summaries.summary import Quote, Summary, parse, render, verbatim
-from hf_rlhf_traces.summaries.summary_log import SummaryLog
+from hf_rlhf_traces.summaries.parts import SummaryParts, stored_outcomes
+from hf_rlhf_traces.summaries.summary import Quote, Summary, are_verbatim, parse, render
 
 FORM = Format()
 TRACES = 16
@@ -46,8 +45,7 @@ def steps(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("traces")
     generated = ["--traces", str(TRACES), "--seed", "7", "--hops", "2-3"]
     assert command(["generate", "--out", str(folder / "w.jsonl"), *generated]) == 0
-    assert command(["read", str(folder / "w.jsonl"), "--out", str(folder / "d")]) == 0
-    assert command(["steps", str(folder / "d")]) == 0
+    assert command(["build", str(folder / "w.jsonl"), "--out", str(folder / "d")]) == 0
     return folder / "d"
 
 
@@ -60,7 +58,7 @@ def store(steps: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     monkeypatch.setattr(outage, "FIRST_WAIT_S", 0.02)
     monkeypatch.setattr(outage, "LONGEST_WAIT_S", 0.1)
-    monkeypatch.setattr(outage, "_LOOK_S", 0.01)
+    monkeypatch.setattr(outage, "_POLL_S", 0.01)
     shutil.copytree(steps, tmp_path / "d")
     return Store.open(tmp_path / "d")
 
@@ -69,100 +67,116 @@ SAMPLES = 40
 """16 traces of 2 and 3 hops in turn."""
 
 
-def summary_of(asked: Asked, quote: str | None = None) -> str:
+def summary_of(request: ChatRequest, quote: str | None = None) -> str:
     """Answer as a good model does: a quote of the newest result."""
-    material = asked.body["messages"][1]["content"]
-    found = re.findall(r"Found, title: (.*)\n(.*)", material)[-1]
+    material = request.body["messages"][1]["content"]
+    title_and_text = re.findall(r"Found, title: (.*)\n(.*)", material)[-1]
     question = re.findall("Question: (.*)", material)[0]
-    text = found[1].split(". ")[0] if quote is None else quote
-    return render(Summary(question, "It is known so far.", (Quote(text, found[0]),)), FORM)
+    text = title_and_text[1].split(". ")[0] if quote is None else quote
+    return render(Summary(question, "It is known so far.", (Quote(text, title_and_text[0]),)), FORM)
 
 
 def summarize(store: Store, server: ScriptedServer | str, *options: str) -> Any:
     url = server if isinstance(server, str) else server.base_url
     model = [] if "--model" in options else ["--model", "scripted"]
-    fixed = ["--base_url", url, "--retries", "1", "--max_concurrent", "8"]
+    fixed = ["--base_url", url, "--retries", "1", "--max_concurrency", "8"]
     assert command(["summarize", str(store.folder), *model, *fixed, *options]) == 0
     return store.report("summarize")
 
 
-def lines(store: Store, name: str = "summaries") -> list[dict[str, Any]]:
-    path = store.folder / "summaries" / f"{name}.jsonl"
+def stored(store: Store) -> list[Any]:
+    """Return the summary of each sample, None where there is none."""
+    outcomes = zip(range(SAMPLES), stored_outcomes(store.folder / "summaries"), strict=False)
+    return [None if outcome is None or "failed" in outcome else outcome for _, outcome in outcomes]
+
+
+def failures(store: Store) -> list[dict[str, Any]]:
+    path = store.folder / "summaries/failed.jsonl"
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def ids(store: Store) -> list[str]:
+def steps_of(store: Store) -> list[dict[str, Any]]:
     folder = store.folder / "datasets/steps"
-    return [row["id"] for side in SPLITS for row in dataset_rows(folder, side)]
+    return [row for side in SPLITS for row in dataset_rows(folder, side)]
+
+
+def in_order(store: Store) -> bool:
+    """Whether each summary is of its sample, as the newest result that it quotes shows."""
+    return all(
+        summary["question"] == row["question"]
+        and summary["quotes"][-1]["text"] in row["prompt"].rpartition("<information>")[2]
+        for summary, row in zip(stored(store), steps_of(store), strict=True)
+    )
 
 
 def test_each_sample_is_summarised_once_and_in_order(
     store: Store, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    priced = ["--price_in", "2", "--price_out", "10"]
+    priced = ["--price_per_million_input", "2", "--price_per_million_output", "10"]
     with ScriptedServer(summary_of, delay=0.01) as server:
         report = summarize(store, server, *priced)
         assert 2 <= server.peak <= 8
         summarize(store, server, *priced)
-        assert len(server.asked) == SAMPLES
+        assert len(server.requests) == SAMPLES
     assert (report["samples"], report["summarised"]) == (SAMPLES, SAMPLES)
     assert (report["quotes"], report["verbatim"], report["missing"]) == (SAMPLES, SAMPLES, 0)
     assert report["this_call"]["cost"] == pytest.approx(SAMPLES * (100 * 2 + 10 * 10) / 1e6)
-    assert [line["id"] for line in lines(store)] == ids(store)
-    said = capsys.readouterr().out
-    assert f"{SAMPLES} samples = {SAMPLES} summarised + 0 failed + 0 not tried" in said
-    assert "100.0% word for word. This call: 40 requests, 0 from the cache, 4,400 tokens" in said
-    assert "done already" in said
+    assert in_order(store)
+    output = capsys.readouterr().out
+    assert f"{SAMPLES} samples = {SAMPLES} summarised + 0 failed + 0 not tried" in output
+    assert "100.0% word for word. This call: 40 requests, 0 from the cache, 4,400 tokens" in output
+    assert "done already" in output
 
 
 def test_a_summary_is_not_paid_for_twice_though_the_folder_is_lost(store: Store) -> None:
     with ScriptedServer(summary_of) as server:
         summarize(store, server)
-        before = lines(store)
+        before = stored(store)
         shutil.rmtree(store.folder / "summaries")
         report = summarize(store, server, "--max_tokens", "99", "--overwrite")
-        assert len(server.asked) == 2 * SAMPLES  # another limit may give another text
+        assert len(server.requests) == 2 * SAMPLES  # another limit may give another text
         shutil.rmtree(store.folder / "summaries")
         report = summarize(store, server, "--overwrite")
-        assert len(server.asked) == 2 * SAMPLES
+        assert len(server.requests) == 2 * SAMPLES
     assert report["this_call"]["cached"] == SAMPLES
-    assert lines(store) == before
+    assert stored(store) == before
 
 
-BAD: dict[str, tuple[Callable[[Asked], str | Reply], str, int]] = {
-    "malformed": (lambda asked: "I think that Ada did.", "malformed", 2),
+BAD: dict[str, tuple[Callable[[ChatRequest], str | Reply], str, int]] = {
+    "malformed": (lambda request: "I think that Ada did.", "malformed", 2),
     "without reasoning": (
-        lambda asked: summary_of(asked).replace("It is known so far.", ""),
+        lambda request: summary_of(request).replace("It is known so far.", ""),
         "malformed",
         2,
     ),
     "foreign": (
-        lambda asked: summary_of(asked).replace(
+        lambda request: summary_of(request).replace(
             "It is known so far.", "到目前为止我们知道了需要寻找的人是谁以及他在哪里居住。"
         ),
         "foreign",
         2,
     ),
-    "empty": (lambda asked: Reply("  "), "empty", 1),
-    "thinks only": (lambda asked: FAULTS["null with reasoning"], "empty", 1),
-    "cut off": (lambda asked: FAULTS["cut"], "cut off", 2),
-    "too long": (lambda asked: FAULTS["400"], "not answered", 1),
-    "crashes": (lambda asked: FAULTS["500"], "not answered", 2),
+    "empty": (lambda request: Reply("  "), "empty", 1),
+    "thinks only": (lambda request: FAULTS["null with reasoning"], "empty", 1),
+    "cut off": (lambda request: FAULTS["cut"], "cut off", 2),
+    "too long": (lambda request: FAULTS["400"], "not answered", 1),
+    "crashes": (lambda request: FAULTS["500"], "not answered", 2),
 }
 
 
-def faulty(store: Store, faults: dict[str, Callable[[Asked], str | Reply]]) -> Any:
+def faulty(store: Store, faults: dict[str, Callable[[ChatRequest], str | Reply]]) -> Any:
     """Return a model that answers the questions of the first traces by the faults, in turn, and how
     many samples these traces have."""
-    with (store.folder / "traces.jsonl").open() as file:
+    (path,) = store.settings("build")["files"]
+    with Path(path).open() as file:
         rows = [json.loads(line) for line in file]
     by_question = {row["question"]: fault for row, fault in zip(rows, faults, strict=False)}
     failing = {fault: row["fields"]["hops"] for row, fault in zip(rows, faults, strict=False)}
 
-    def model(asked: Asked) -> str | Reply:
-        question = re.findall("Question: (.*)", asked.body["messages"][1]["content"])[0]
+    def model(request: ChatRequest) -> str | Reply:
+        question = re.findall("Question: (.*)", request.body["messages"][1]["content"])[0]
         fault = faults.get(by_question.get(question, ""))
-        return fault(asked) if fault else summary_of(asked)
+        return fault(request) if fault else summary_of(request)
 
     return model, failing
 
@@ -177,44 +191,30 @@ def test_failures_are_kept_apart_by_reason_and_healed_by_the_next_call(store: St
     with ScriptedServer(model) as server:
         report = summarize(store, server)
         assert report["failed"] == by_reason
-        assert report["summarised"] == SAMPLES - failed == len(lines(store))
-        asked = SAMPLES - failed + sum(BAD[name][2] * count for name, count in failing.items())
-        assert len(server.asked) == asked
-        assert Counter(line["reason"] for line in lines(store, "failed")) == by_reason
-        assert summarize(store, server, "--no-retry_failed") == report
-        assert len(server.asked) == asked
+        assert report["summarised"] == SAMPLES - failed == len(list(filter(None, stored(store))))
+        sent = SAMPLES - failed + sum(BAD[name][2] * count for name, count in failing.items())
+        assert len(server.requests) == sent
+        assert Counter(line["reason"] for line in failures(store)) == by_reason
         faults.clear()
         report = summarize(store, server)
-        assert len(server.asked) == asked + failed
+        assert len(server.requests) == sent + failed
     assert (report["failed"], report["summarised"]) == ({}, SAMPLES)
-    assert [line["id"] for line in lines(store)] == ids(store)
-    assert lines(store, "failed") == []
-
-
-def test_what_fails_again_and_again_is_let_be(store: Store) -> None:
-    never_one, failing = faulty(store, {"too long": BAD["too long"][0]})
-    with ScriptedServer(never_one) as server:
-        for _ in range(4):
-            report = summarize(store, server)
-        assert report["failed"] == {"not answered": failing["too long"]}
-        assert len(server.asked) == SAMPLES + 2 * failing["too long"]
-        assert {line["tries"] for line in lines(store, "failed")} == {3}
-        summarize(store, server, "--max_tries", "4")
-        assert len(server.asked) == SAMPLES + 3 * failing["too long"]
+    assert in_order(store)
+    assert failures(store) == []
 
 
 def test_a_malformed_reply_is_asked_for_once_more_with_the_cause(store: Store) -> None:
-    def mended(asked: Asked) -> str:
-        if len(asked.body["messages"]) == 2:
-            return summary_of(asked).replace("<reasoning>It is known so far.</reasoning>", "")
-        assert "<reasoning> is missing" in asked.body["messages"][-1]["content"].replace(
+    def mended(request: ChatRequest) -> str:
+        if len(request.body["messages"]) == 2:
+            return summary_of(request).replace("<reasoning>It is known so far.</reasoning>", "")
+        assert "<reasoning> is missing" in request.body["messages"][-1]["content"].replace(
             "&lt;", "<"
         )
-        return f"<think>Right.</think>{summary_of(asked)}"
+        return f"<think>Right.</think>{summary_of(request)}"
 
     with ScriptedServer(mended) as server:
         report = summarize(store, server)
-        assert len(server.asked) == 2 * SAMPLES
+        assert len(server.requests) == 2 * SAMPLES
     assert (report["summarised"], report["asked_twice"]) == (SAMPLES, SAMPLES)
 
 
@@ -222,7 +222,7 @@ def test_a_malformed_reply_is_asked_for_once_more_with_the_cause(store: Store) -
 def test_rate_limits_drops_and_a_slow_server_cost_nothing_but_time(store: Store) -> None:
     script = ["ok", "429", "503", "drop", "hang", "html 502"]
     with ScriptedServer(summary_of, script=script, delay=0.01) as server:
-        report = summarize(store, server, "--timeout", "2", "--max_concurrent", "1")
+        report = summarize(store, server, "--timeout", "2", "--max_concurrency", "1")
     assert (report["summarised"], report["failed"]) == (SAMPLES, {})
     # The five are sent again. After the silent one the server is asked, first, whether it is there.
     assert SAMPLES + 5 <= report["this_call"]["requests"] <= SAMPLES + 6
@@ -231,29 +231,29 @@ def test_rate_limits_drops_and_a_slow_server_cost_nothing_but_time(store: Store)
 def test_an_endpoint_that_goes_down_stops_the_call_and_the_same_command_goes_on(
     store: Store,
 ) -> None:
-    seen = threading.Event()
+    is_down = threading.Event()
 
-    def ends(asked: Asked) -> str | Reply:
-        if len(server.asked) > 15:
-            seen.set()
+    def ends(request: ChatRequest) -> str | Reply:
+        if len(server.requests) > 15:
+            is_down.set()
             return FAULTS["503"]
-        return summary_of(asked)
+        return summary_of(request)
 
     with (
         ScriptedServer(ends) as server,
         pytest.raises(JudgeError, match="The summariser scripted at .* longer than its patience"),
     ):
         summarize(store, server, "--patience", "0.3")
-    assert seen.is_set()
-    kept = lines(store)
-    assert 0 < len(kept) <= 15
+    assert is_down.is_set()
+    finished = len(list(filter(None, stored(store))))
+    assert 0 < finished <= 15
     with pytest.raises(RunFolderError, match="First: hf-rlhf traces summarize"):
         command(["split_summary", str(store.folder)])
     with ScriptedServer(summary_of) as server:
         report = summarize(store, server)
-        assert len(server.asked) == SAMPLES - len(kept)
+        assert len(server.requests) == SAMPLES - finished
     assert report["summarised"] == SAMPLES
-    assert [line["id"] for line in lines(store)] == ids(store)
+    assert in_order(store)
 
 
 def test_an_endpoint_that_was_never_there_is_not_waited_for(store: Store) -> None:
@@ -269,7 +269,7 @@ def test_a_restarted_endpoint_is_waited_for(store: Store) -> None:
     port = first.port
 
     def restart() -> None:
-        while len(first.asked) < 10:
+        while len(first.requests) < 10:
             time.sleep(0.01)
         first.__exit__(None, None, None)
         time.sleep(0.3)
@@ -290,16 +290,15 @@ def test_too_many_failures_stop_the_call(store: Store, monkeypatch: pytest.Monke
     monkeypatch.setattr("hf_rlhf_traces.summaries.summarize.FAILURE_WINDOW", 10)
     with ScriptedServer(always="400") as server:
         with pytest.raises(JudgeError, match=r"100% of the last 10 .*maximum context length"):
-            summarize(store, server, "--max_concurrent", "1")
-        assert len(server.asked) < SAMPLES
-    assert len(lines(store, "failed")) == 10
+            summarize(store, server, "--max_concurrency", "1")
+        assert len(server.requests) < SAMPLES
 
 
 def test_none_summarised_is_an_error(store: Store) -> None:
     none = f"None of {SAMPLES} samples was summarised"
     with ScriptedServer(always="400") as server, pytest.raises(JudgeError, match=none):
         summarize(store, server)
-    assert len(lines(store, "failed")) == SAMPLES
+    assert len(failures(store)) == SAMPLES
 
 
 @pytest.mark.parametrize(
@@ -319,8 +318,8 @@ def test_a_refused_key_stops_the_call_at_the_first_reply(store: Store, refusal: 
     with ScriptedServer(always=refusal, delay=0.1) as server:
         with pytest.raises(JudgeError, match=r"refused the key(.|\n)* variable OPENAI_API_KEY"):
             summarize(store, server)
-        assert len(server.asked) == 1
-    assert lines(store, "failed") == []
+        assert len(server.requests) == 1
+    assert stored(store) == [None] * SAMPLES
 
 
 def test_all_go_on_at_once_after_the_first_reply(store: Store) -> None:
@@ -329,42 +328,32 @@ def test_all_go_on_at_once_after_the_first_reply(store: Store) -> None:
         assert server.peak > 4
 
 
-@pytest.mark.parametrize("how", [pytest.param("model", marks=pytest.mark.slow), "extractive"])
-def test_after_a_kill_the_file_is_that_of_an_unbroken_run(how: str, store: Store) -> None:
-    path = store.folder / "summaries/summaries.jsonl"
+def parts(store: Store) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in (store.folder / "summaries").iterdir()}
+
+
+@pytest.mark.slow
+def test_after_a_kill_the_summaries_are_those_of_an_unbroken_run(store: Store) -> None:
     with ScriptedServer(summary_of) as server:
-        options = ["--model", "scripted", "--base_url", server.base_url, "--max_concurrent", "4"]
-        options += ["--no_cache"]
-        argv = ["summarize", str(store.folder), *(options if how == "model" else [])]
-        assert command(argv) == 0
-        whole = path.read_bytes()
+        argv = ["summarize", str(store.folder), "--max_concurrency", "4", "--model", "scripted"]
+        argv += ["--base_url", server.base_url]
+        assert command([*argv, "--no-cache"]) == 0
+        unbroken = parts(store)
         shutil.rmtree(store.folder / "summaries")
-        (store.folder / "summaries").mkdir()
-        store_path = store.folder / "traces.json"
-        manifest = json.loads(store_path.read_text())
-        del manifest["steps"]["summarize"]
-        store_path.write_text(json.dumps(manifest))
-        if how == "model":
-            code = f"from hf_rlhf_traces.command import command; command({argv!r})"
-            server.delay = 0.3  # or all might be there before the kill
-            process = subprocess.Popen([sys.executable, "-c", code])
-            while not (path.exists() and path.read_bytes().count(b"\n") >= 5):
-                assert process.poll() is None
-                time.sleep(0.01)
-            process.send_signal(signal.SIGKILL)
-            process.wait()
-            server.delay = 0.0
-        else:
-            path.write_bytes(whole[: len(whole) // 3])
-        assert 0 < len(path.read_bytes()) < len(whole)
-        with path.open("ab") as file:
-            file.write(b'{"id": "torn')
-        done = path.read_bytes().count(b"\n")
-        asked = len(server.asked)
+        store.remove("summarize")
+        sent = len(server.requests)
+        code = f"from hf_rlhf_traces.command import command; command({argv!r})"
+        server.delay = 0.3  # or all might be there before the kill
+        process = subprocess.Popen([sys.executable, "-c", code])
+        while len(server.requests) < sent + 20:
+            assert process.poll() is None
+            time.sleep(0.01)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        server.delay = 0.0
         assert command(argv) == 0
-        if how == "model":
-            assert len(server.asked) - asked == SAMPLES - done
-    assert path.read_bytes() == whole
+        assert SAMPLES <= len(server.requests) - sent <= SAMPLES + 8
+    assert parts(store) == unbroken
 
 
 def test_other_settings_are_refused_unless_overwritten(store: Store) -> None:
@@ -373,8 +362,8 @@ def test_other_settings_are_refused_unless_overwritten(store: Store) -> None:
         with pytest.raises(RunFolderError, match='model: "scripted" -> "other"'):
             summarize(store, server, "--model", "other")
         report = summarize(store, server, "--model", "other", "--overwrite")
-        assert len(server.asked) == 2 * SAMPLES
-    assert report["summarised"] == SAMPLES == len(lines(store))
+        assert len(server.requests) == 2 * SAMPLES
+    assert report["summarised"] == SAMPLES == len(list(filter(None, stored(store))))
 
 
 def test_the_same_model_elsewhere_is_the_same(store: Store) -> None:
@@ -382,40 +371,44 @@ def test_the_same_model_elsewhere_is_the_same(store: Store) -> None:
         summarize(store, server, "--limit", "10")
     with ScriptedServer(summary_of) as server:
         report = summarize(store, server)
-        assert len(server.asked) == SAMPLES - 10
+        assert len(server.requests) == SAMPLES - 10
     assert report["summarised"] == SAMPLES
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
-        (["--base_url", "ftp://h"], r"The summariser's --base_url 'ftp://h' is not an address"),
-        (["--base_url", "http://h:x"], r"The summariser's --base_url is not an address"),
-        (["--base_url", "http://169.254.169.254/v1"], r"The summariser's --base_url names 169"),
-        (["--base_url", "http://u@h/v1"], r"environment variable that --api_key_env names"),
-        (["--api_key_env", "NO_SUCH_KEY"], r"The summariser's key .* leave out --api_key_env"),
-        (["--model", ""], r"summariser: --model is empty"),
+        (["--base_url", "ftp://h"], r"The summariser's base_url 'ftp://h' is not an address"),
+        (["--base_url", "http://h:x"], r"The summariser's base_url is not an address"),
+        (["--base_url", "http://169.254.169.254/v1"], r"The summariser's base_url names 169"),
+        (["--base_url", "http://u@h/v1"], r"environment variable that api_key_env names"),
+        (["--api_key_env", "NO_SUCH_KEY"], r"The summariser's key .* leave out api_key_env"),
+        (["--model", ""], r"summariser: model must be a name"),
     ],
 )
-def test_what_is_wrong_is_named_by_its_option(store: Store, options: list[str], said: str) -> None:
-    with pytest.raises(JudgeError, match=said):
+def test_what_is_wrong_is_named_by_its_option(
+    store: Store, options: list[str], message: str
+) -> None:
+    with pytest.raises(JudgeError, match=message):
         command(["summarize", str(store.folder), "--model", "m", *options])
 
 
 def test_options_of_the_other_summariser_are_refused(store: Store) -> None:
-    with pytest.raises(ConfigError, match=r"--price_in: is an option of a model; name it"):
-        command(["summarize", str(store.folder), "--price_in", "1"])
+    with pytest.raises(ConfigError, match=r"--retries: is an option of a model; name one"):
+        command(["summarize", str(store.folder), "--retries", "1"])
     with pytest.raises(ConfigError, match=r"--keep: is an option of the extractive"):
         command(["summarize", str(store.folder), "--model", "m", "--keep", "1"])
 
 
-def test_a_line_that_is_none_is_named(store: Store) -> None:
+def test_a_damaged_part_is_named(store: Store) -> None:
     assert command(["summarize", str(store.folder), "--limit", "3"]) == 0
-    path = store.folder / "summaries/summaries.jsonl"
-    first, second, third = path.read_text().splitlines()
-    path.write_text(f"{first}\n{second[:40]}\n{third}\n")
-    with pytest.raises(DataError, match=r"summaries\.jsonl:2: is not what .* Delete the line"):
+    part = store.folder / "summaries/summaries-00000.json"
+    part.write_bytes(part.read_bytes()[:40])
+    with pytest.raises(RunFolderError, match=r"summaries-00000\.json cannot be read .* delete it"):
         command(["summarize", str(store.folder)])
+    part.unlink()
+    assert command(["summarize", str(store.folder)]) == 0
+    assert in_order(store)
 
 
 def rows_of(store: Store, dataset: str, side: str) -> list[dict[str, Any]]:
@@ -431,25 +424,25 @@ def split(store: Store, *options: str) -> Any:
 def test_every_sample_is_a_row_of_both_datasets_or_counted(
     store: Store, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def mixed(asked: Asked) -> str | Reply:
-        material = asked.body["messages"][1]["content"]
+    def mixed(request: ChatRequest) -> str | Reply:
+        material = request.body["messages"][1]["content"]
         if "Question: Which" in material and "baker" in material:
             return FAULTS["400"]
-        made_up = "Nobody said that." if "mentor" in material else None
-        return summary_of(asked, made_up)
+        invented = "Nobody said that." if "mentor" in material else None
+        return summary_of(request, invented)
 
     with ScriptedServer(mixed) as server:
         report = summarize(store, server, "--limit", "35")
-    failed, made_up = sum(report["failed"].values()), report["quotes"] - report["verbatim"]
-    assert made_up > 0
+    failed, invented = sum(report["failed"].values()), report["quotes"] - report["verbatim"]
+    assert invented > 0
     assert report["missing"] == 5
     report = split(store)
     # A summary of nothing but invented quotes would be one without evidence.
-    left_out = {"min_verbatim": 0, "all_quotes_invented": made_up}
+    left_out = {"min_verbatim": 0, "all_quotes_invented": invented}
     assert report["filtered"] == left_out
-    assert report["steps"] == SAMPLES == sum(report["samples"].values()) + made_up + failed + 5
+    assert report["steps"] == SAMPLES == sum(report["samples"].values()) + invented + failed + 5
     assert (report["dropped_quotes"], report["without_quotes"]) == (0, 0)
-    assert f"{made_up} whose quotes are all invented" in capsys.readouterr().out
+    assert f"{invented} whose quotes are all invented" in capsys.readouterr().out
     accounts(store)
     for side in ("train", "validation"):
         for row in rows_of(store, "summary_prefix", side):
@@ -458,9 +451,9 @@ def test_every_sample_is_a_row_of_both_datasets_or_counted(
     assert report["dropped_quotes"] == 0
     assert sum(report["samples"].values()) + failed + 5 == SAMPLES
     report = split(store, "--overwrite", "--min_verbatim", "0.5")
-    assert report["filtered"] == {"min_verbatim": made_up, "all_quotes_invented": 0}
-    assert sum(report["samples"].values()) + made_up + failed + 5 == SAMPLES
-    assert f"{made_up} under --min_verbatim" in capsys.readouterr().out
+    assert report["filtered"] == {"min_verbatim": invented, "all_quotes_invented": 0}
+    assert sum(report["samples"].values()) + invented + failed + 5 == SAMPLES
+    assert f"{invented} under --min_verbatim" in capsys.readouterr().out
     card = (store.folder / "datasets/README.md").read_text()
     assert f"| `split_summary` | {SAMPLES} samples |" in card
     accounts(store)
@@ -477,10 +470,10 @@ def test_rows_lead_from_context_to_summary_and_from_summary_to_reply(store: Stor
             assert step["id"] == long["id"] == short["id"]
             assert long["prompt"][-1]["content"].endswith(step["prompt"])
             assert short["prompt"][-1]["content"].endswith(short["summary"])
-            said = long["completion"][0]["content"]
-            assert said == f"{long['summary']}\n{step['answer']}"
+            completion = long["completion"][0]["content"]
+            assert completion == f"{long['summary']}\n{step['answer']}"
             assert short["completion"][0]["content"] == step["answer"] == short["answer"]
-            assert parse(said, FORM).question == step["question"]
+            assert parse(completion, FORM).question == step["question"]
             assert long["verbatim"] == 1.0
     keys = [{row["question_key"] for row in samples} for samples in steps.values()]
     assert not keys[0] & keys[1]
@@ -492,26 +485,28 @@ def test_rows_lead_from_context_to_summary_and_from_summary_to_reply(store: Stor
 
 
 def test_a_filter_that_leaves_nothing_says_so(store: Store) -> None:
-    with ScriptedServer(lambda asked: summary_of(asked, "Made up.")) as server:
+    with ScriptedServer(lambda request: summary_of(request, "Made up.")) as server:
         summarize(store, server)
     with pytest.raises(DataError, match=f"{SAMPLES} under --min_verbatim 0.5"):
         split(store, "--min_verbatim", "0.5")
-    with pytest.raises(DataError, match=f"{SAMPLES} with no quote that stands in the context"):
+    with pytest.raises(DataError, match=f"{SAMPLES} with no quote that occurs in the context"):
         split(store)
-    with pytest.raises(ConfigError, match="--min_verbatim: is 2"):
-        Filter(2)
 
 
-def test_summaries_that_were_moved_are_not_taken_for_others(store: Store) -> None:
-    assert command(["summarize", str(store.folder)]) == 0
-    path = store.folder / "summaries/summaries.jsonl"
-    first, *rest = path.read_text().splitlines(keepends=True)
-    path.write_text("".join([*rest, first]))
+@pytest.mark.parametrize("damage", ["lost", "changed"])
+def test_summaries_that_were_lost_or_changed_are_made_anew(store: Store, damage: str) -> None:
+    argv = ["summarize", str(store.folder)]
+    assert command(argv) == 0
+    before = parts(store)
+    if damage == "lost":
+        shutil.rmtree(store.folder / "summaries")
+    else:
+        path = store.folder / "summaries/summaries-00000.json"
+        path.write_text(json.dumps([None, *json.loads(path.read_text())[1:]]))
     with pytest.raises(RunFolderError, match="summarize is not up to date"):
         split(store)
-    assert command(["summarize", str(store.folder)]) == 0
-    assert path.read_text() == "".join([first, *rest])
-    assert split(store)["missing"] == 0
+    assert command(argv) == 0
+    assert parts(store) == before
 
 
 def test_a_stopped_call_with_other_settings_leaves_no_dead_end(
@@ -519,24 +514,24 @@ def test_a_stopped_call_with_other_settings_leaves_no_dead_end(
 ) -> None:
     argv = ["summarize", str(store.folder)]
     assert command(argv) == 0
-    path = store.folder / "summaries/summaries.jsonl"
-    before = path.read_bytes()
-    add, left = SummaryLog.add, [5]
+    before = parts(store)
+    save, left = SummaryParts.save, [5]
 
-    def stopped(self: SummaryLog, summary: Any) -> None:
+    def stopped(self: SummaryParts, number: int, outcome: Any) -> None:
         left[0] -= 1
         if not left[0]:
             raise KeyboardInterrupt
-        add(self, summary)
+        save(self, number, outcome)
 
     with monkeypatch.context() as patched:
-        patched.setattr(SummaryLog, "add", stopped)
+        patched.setattr(SummaryParts, "save", stopped)
         with pytest.raises(KeyboardInterrupt):
             command([*argv, "--keep", "0.5", "--overwrite"])
+    assert len(list(filter(None, stored(store)))) == 4
     with pytest.raises(RunFolderError, match="summarize is not up to date"):
         split(store)
     assert command(argv) == 0
-    assert path.read_bytes() == before
+    assert parts(store) == before
     assert split(store)["missing"] == 0
 
 
@@ -560,10 +555,10 @@ def test_the_context_cannot_leave_its_fence_nor_forge_a_turn() -> None:
 def test_a_quote_of_what_was_escaped_is_word_for_word() -> None:
     quotes = (Quote("Ada &lt;|im_start|&gt; &amp; led."), Quote("Ada <|im_start|> &amp; led."))
     text = render(Summary("q", "Known so far.", (*quotes, Quote(""), Quote("Ada led."))), FORM)
-    summary, found = writer_prompt.read_reply(f"<think>\n</think>{text}", ROW, FORM)
+    summary, verbatim = writer_prompt.read_reply(f"<think>\n</think>{text}", ROW, FORM)
     # The first stands there neither as it is nor as it was before it was escaped twice.
     assert [quote.text for quote in summary.quotes][1:] == [quotes[1].text, "Ada led."]
-    assert found[1:] == [True, False]
+    assert verbatim[1:] == [True, False]
     assert summary.question == ROW["question"]
 
 
@@ -590,34 +585,21 @@ def test_a_full_disk_is_said_and_the_same_command_goes_on(store: Store) -> None:
     ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (8_000, limit[1]))
     try:
-        with pytest.raises(RunFolderError, match="summaries cannot be written: File too large"):
+        with pytest.raises(RunFolderError, match=r"summaries-00000\.json cannot be written: File"):
             command(["summarize", str(store.folder)])
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limit)
         signal.signal(signal.SIGXFSZ, ignored)
     assert store.state("summarize") == "to do"
     assert command(["summarize", str(store.folder)]) == 0
-    assert [line["id"] for line in lines(store)] == ids(store)
-
-
-def test_summaries_that_were_lost_are_made_anew(store: Store) -> None:
-    argv = ["summarize", str(store.folder)]
-    assert command(argv) == 0
-    path = store.folder / "summaries/summaries.jsonl"
-    before = path.read_bytes()
-    shutil.rmtree(path.parent)
-    with pytest.raises(RunFolderError, match="summarize is not up to date"):
-        split(store)
-    assert command(argv) == 0
-    assert path.read_bytes() == before
+    assert in_order(store)
 
 
 @pytest.mark.skipif(not DATA.is_dir(), reason=f"the real data is not at {DATA} (HF_RLHF_DATA)")
 def test_all_real_rollouts_go_through_and_every_sample_is_accounted_for(tmp_path: Path) -> None:
     folder = str(tmp_path / "d")
     files = sorted(str(path) for path in (DATA / "agent_rollouts").glob("*.jsonl"))
-    assert command(["read", *files, "--out", folder]) == 0
-    assert command(["steps", folder]) == 0
+    assert command(["build", *files, "--out", folder]) == 0
     assert command(["summarize", folder]) == 0
     store = Store.open(Path(folder))
     samples = sum(store.report("steps")["samples"].values())
@@ -631,4 +613,4 @@ def test_all_real_rollouts_go_through_and_every_sample_is_accounted_for(tmp_path
         assert len(rows) == len(rows_of(store, "summary_only", side)) == count
         for row in rows:
             quotes = parse(row["completion"][0]["content"], FORM).quotes
-            assert verbatim(quotes, row["prompt"][-1]["content"], FORM) == 1.0
+            assert all(are_verbatim(quotes, row["prompt"][-1]["content"], FORM))

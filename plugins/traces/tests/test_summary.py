@@ -13,7 +13,6 @@ from hf_rlhf_traces.summaries.summary import (
     parse,
     render,
     split,
-    verbatim,
 )
 from hf_rlhf_traces.trace import Document, SearchResult
 
@@ -79,7 +78,7 @@ def test_word_for_word_means_the_characters_of_one_result() -> None:
         SearchResult((Document("T", "Alder was\n founded  in 1925."), Document("U", "<think>x"))),
         SearchResult((Document("V", "Ada leads it."),)),
     ]
-    context = f"Who leads Alder?\n<think>Ada, I think.</think>\n{FORM.found(results)}"
+    context = f"Who leads Alder?\n<think>Ada, I think.</think>\n{FORM.results_text(results)}"
     quotes = {
         "Alder was founded in 1925.": True,
         " was\tfounded in ": True,
@@ -92,7 +91,4 @@ def test_word_for_word_means_the_characters_of_one_result() -> None:
         "<think>x Ada leads": False,  # nor is what two results say together
         " ": False,
     }
-    given = [Quote(text) for text in quotes]
-    assert are_verbatim(given, context, FORM) == list(quotes.values())
-    assert verbatim(given, context, FORM) == 0.5
-    assert verbatim([], context, FORM) == 1.0
+    assert are_verbatim([Quote(text) for text in quotes], context, FORM) == list(quotes.values())

@@ -1,4 +1,4 @@
-"""The tiny model: its tokenizer takes any text, and it is made and saved as it says."""
+"""The tiny model: its tokenizer takes any text, and its recipe builds it as the card says."""
 
 from importlib.resources import files
 from itertools import islice
@@ -27,13 +27,13 @@ def test_what_it_reads_is_the_same_for_a_seed_and_holds_no_task() -> None:
     form = Format()
     assert tuple(form.names.values()) == TAGS
     templates = (form.multiturn, form.summary_prefix, form.summary_only)
-    assert tuple(form.ask(template, "").strip() for template in templates) == PHRASES
+    assert tuple(form.fill(template, "").strip() for template in templates) == PHRASES
     for stage, kinds in enumerate(STAGES):
         read, again, other = (list(islice(passages(seed, stage), 200)) for seed in (0, 0, 1))
         assert read == again != other
         # Lists of tags in no order are read in the last stage; a reply is never among them.
-        assert all("<think>" not in said for _, said in read) or marked in kinds
-        assert not [said for _, said in read if form.steps(said) and summarised(said, form)]
+        assert all("<think>" not in text for _, text in read) or marked in kinds
+        assert not [text for _, text in read if form.steps(text) and summarised(text, form)]
 
 
 def summarised(text: str, form: Format) -> bool:
@@ -65,18 +65,22 @@ def test_any_text_is_restored_and_names_and_templates_are_one_token(tokenizer: A
         assert len(tokenizer(name).input_ids) == 1
         of, is_ = tokenizer(f"mayor of {name} is {name}.").input_ids[2::2][:2]
         assert of == is_
-    asked = form.ask(form.summary_prefix, "Ada")
-    assert len(tokenizer(asked).input_ids) == 4  # the sentences, two line ends, the name
+    prompt = form.fill(form.summary_prefix, "Ada")
+    assert len(tokenizer(prompt).input_ids) == 4  # the sentences, two line ends, the name
 
 
 @pytest.mark.slow
 def test_the_template_marks_what_the_assistant_says(tokenizer: Any) -> None:
     turns = [{"role": "user", "content": "Ada"}, {"role": "assistant", "content": "Alan"}]
-    made = tokenizer.apply_chat_template(turns, return_dict=True, return_assistant_tokens_mask=True)
-    said = [
-        one for one, mask in zip(made["input_ids"], made["assistant_masks"], strict=True) if mask
+    encoded = tokenizer.apply_chat_template(
+        turns, return_dict=True, return_assistant_tokens_mask=True
+    )
+    trained = [
+        token
+        for token, mask in zip(encoded["input_ids"], encoded["assistant_masks"], strict=True)
+        if mask
     ]
-    assert tokenizer.decode(said) == f"Alan{tokenizer.eos_token}"
+    assert tokenizer.decode(trained) == f"Alan{tokenizer.eos_token}"
 
 
 @pytest.mark.slow
@@ -86,8 +90,8 @@ def test_it_is_built_by_its_module_the_same_twice(tmp_path: Path) -> None:
 
     for name in ("one", "two"):
         build(tmp_path / name, hidden=16, layers=1, batch=4, steps=[2] * len(STAGES))
-    one, two = (load_file(tmp_path / name / "model.safetensors") for name in ("one", "two"))
-    assert all(one[name].equal(two[name]) for name in one)
+    first, second = (load_file(tmp_path / name / "model.safetensors") for name in ("one", "two"))
+    assert all(first[name].equal(second[name]) for name in first)
     for name in ("tokenizer.json", "chat_template.jinja"):
         assert (tmp_path / "one" / name).read_text() == (SHIPPED / name).read_text()
     assert AutoConfig.from_pretrained(SHIPPED).max_position_embeddings == 32768
@@ -103,15 +107,15 @@ def test_run_goes_from_a_file_to_a_model_and_goes_on_where_it_was(
     run = ["run", str(file), "--out", str(out), "--train.max_steps", "2"]
     run += ["--eval.quick", "--eval.max_new_tokens", "8"]
     assert command(run) == 0
-    said = capsys.readouterr().out
-    assert f"model: {out}/runs/progressive" in said
-    assert [line.partition(":")[0] for line in said.splitlines()[-2:]] == [
+    output = capsys.readouterr().out
+    assert f"model: {out}/runs/progressive" in output
+    assert [line.partition(":")[0] for line in output.splitlines()[-2:]] == [
         "verdict, summarise the context and reason",
         "verdict, reason from the given summary",
     ]
     assert (
         "progressive is NOT shown to be better than base: answer: exact match 0, base 0 (paired"
-        in said
+        in output
     )
     assert (out / "runs/progressive/merged/model.safetensors").exists()
     trained = (out / "runs/progressive/merged/model.safetensors").stat().st_mtime_ns

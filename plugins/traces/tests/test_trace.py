@@ -1,7 +1,5 @@
 """The typed trace, and its text in tags."""
 
-import json
-
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,11 +11,8 @@ from hf_rlhf_traces.trace import (
     Search,
     SearchResult,
     Step,
-    Trace,
     Unknown,
-    from_json,
     question_key,
-    to_json,
     turns,
 )
 
@@ -35,15 +30,9 @@ STEPS: st.SearchStrategy[tuple[Step, ...]] = st.lists(
 ).map(tuple)
 
 
-@given(STEPS, TEXT)
-def test_a_trace_is_the_same_after_json(steps: tuple[Step, ...], question: str) -> None:
-    trace = Trace("t1", question, steps, {"reward": 1.0}, "a.jsonl:1")
-    assert from_json(json.loads(json.dumps(to_json(trace)))) == trace
-
-
 @given(STEPS)
 def test_turns_joined_are_the_steps(steps: tuple[Step, ...]) -> None:
-    joined = [step for turn in turns(steps) for step in (*turn.said, *turn.results)]
+    joined = [step for turn in turns(steps) for step in (*turn.actions, *turn.results)]
     assert tuple(joined) == steps
 
 
@@ -51,13 +40,13 @@ def test_turns_joined_are_the_steps(steps: tuple[Step, ...]) -> None:
 def test_what_the_agent_said_can_be_read_back_though_it_holds_tags(steps: tuple[Step, ...]) -> None:
     form = Format()
     said = [s for s in steps if isinstance(s, Reasoning | Search | Answer)]
-    assert form.steps(form.said(said)) == said
+    assert form.steps(form.turn_text(said)) == said
 
 
 @given(TEXT)
 def test_no_tag_is_left_in_what_is_escaped(text: str) -> None:
     form = Format()
-    assert form.read(form.escape(text)) == []
+    assert form.blocks(form.escape(text)) == []
     assert form.unescape(form.escape(text)) == text
 
 

@@ -32,42 +32,40 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("store")
     file, out = folder / "traces.jsonl", folder / "made"
     assert command(["generate", "--out", str(file), "--traces", "24", "--seed", "5"]) == 0
-    assert command(["read", str(file), "--out", str(out), "--workers", "1"]) == 0
-    for verb in ("multiturn", "steps"):
-        assert command([verb, str(out), "--workers", "1"]) == 0
+    assert command(["build", str(file), "--out", str(out), "--workers", "1"]) == 0
     for verb in ("summarize", "split_summary"):
         assert command([verb, str(out)]) == 0
     return out
 
 
-def asked(store: Path, **given: Any) -> argparse.Namespace:
+def chosen_options(store: Path, **values: Any) -> argparse.Namespace:
     usual = {"folder": store, "strategy": "progressive", "run": None, "model": None}
-    return argparse.Namespace(**{**usual, "repo_id": None, **given})
+    return argparse.Namespace(**{**usual, "repo_id": None, **values})
 
 
 @pytest.mark.parametrize("form", ["multiturn", "summary_prefix", "summary_only", "summary_both"])
 def test_the_world_in_memory_is_what_the_verbs_build(form: Any, store: Path) -> None:
     from hf_rlhf.models.locate import load_tokenizer, resolve_model_path
 
-    made = traces_multihop(form=form, traces=24, seed=5)
+    generated = traces_multihop(form=form, traces=24, seed=5)
     tokenizer = load_tokenizer(resolve_model_path(BASE), None)
     built = traces(str(store), form=form, tokenizer=tokenizer)
     for name in ("train", "test"):
-        assert made.dataset[name].to_list() == built.dataset[name].to_list()
-        assert made.report["splits"][name] == len(built.dataset[name]) > 0
+        assert generated.dataset[name].to_list() == built.dataset[name].to_list()
+        assert generated.report["splits"][name] == len(built.dataset[name]) > 0
 
 
 def test_no_held_out_question_is_in_any_training_form() -> None:
-    made = [traces_multihop(form=form, traces=30) for form in ("multiturn", "summary_only")]  # type: ignore[arg-type]
-    held_out = {key for one in made for key in one.dataset["test"]["question_key"]}
-    trained = {key for one in made for key in one.dataset["train"]["question_key"]}
+    datasets = [traces_multihop(form=form, traces=30) for form in ("multiturn", "summary_only")]  # type: ignore[arg-type]
+    held_out = {key for loaded in datasets for key in loaded.dataset["test"]["question_key"]}
+    trained = {key for loaded in datasets for key in loaded.dataset["train"]["question_key"]}
     assert held_out
     assert trained
     assert not held_out & trained
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("values", "message"),
     [
         ({"form": "steps"}, "`form` is 'steps'"),
         ({"traces": 1}, "`traces` must be at least 2"),
@@ -76,23 +74,25 @@ def test_no_held_out_question_is_in_any_training_form() -> None:
         ({"max_test_rows": 0}, "max_test_rows is 0"),
     ],
 )
-def test_sizes_that_no_world_has_are_refused(given: dict[str, Any], said: str) -> None:
-    with pytest.raises(DataError, match=said):
-        traces_multihop(**given)
+def test_sizes_that_no_world_has_are_refused(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        traces_multihop(**values)
 
 
 def test_a_run_file_is_the_shipped_one_on_the_data_of_the_store(store: Path) -> None:
-    values = run_values(Store.open(store), asked(store))
+    values = run_values(Store.open(store), chosen_options(store))
     length = values["max_length"]
     assert values["dataset"] == {"name": "traces", "path": str(store), "max_tokens": length}
-    assert [one["dataset"]["form"] for one in values["phases"]] == [
+    assert [phase["dataset"]["form"] for phase in values["phases"]] == [
         "multiturn",
         "summary_only",
         "summary_both",
     ]
     assert values["output_dir"] == str(store / "runs/progressive")
     assert "card" not in values
-    large = run_values(Store.open(store), asked(store, strategy="prefix", run="qwen2_5_7b"))
+    large = run_values(
+        Store.open(store), chosen_options(store, strategy="prefix", run="qwen2_5_7b")
+    )
     assert large["model_name_or_path"] == "Qwen/Qwen2.5-7B-Instruct"
     assert large["dataset"]["form"] == "summary_prefix"
     assert large["dataset"]["max_tokens"] == large["max_length"]
@@ -103,7 +103,7 @@ def test_what_is_longer_than_the_length_asked_for_is_left_out_not_cut(
     run: str, store: Path
 ) -> None:
     def most(*overrides: str) -> Any:
-        return run_values(Store.open(store), asked(store, run=run), overrides)["dataset"][
+        return run_values(Store.open(store), chosen_options(store, run=run), overrides)["dataset"][
             "max_tokens"
         ]
 
@@ -115,16 +115,20 @@ def test_what_is_longer_than_the_length_asked_for_is_left_out_not_cut(
 
 
 def test_the_issues_phases_are_those_of_the_gpu_run_file(store: Path) -> None:
-    values = run_values(Store.open(store), asked(store, run="qwen2_5_7b"))
-    phases = [(one["num_train_epochs"], float(one["learning_rate"])) for one in values["phases"]]
+    values = run_values(Store.open(store), chosen_options(store, run="qwen2_5_7b"))
+    phases = [
+        (phase["num_train_epochs"], float(phase["learning_rate"])) for phase in values["phases"]
+    ]
     assert phases == [(10, 1e-5), (10, 1e-5), (5, 5e-6)]
     assert values["seed"] == 42
 
 
 def test_a_base_that_is_not_on_the_hub_is_pushed_with_the_model(store: Path) -> None:
-    there = run_values(Store.open(store), asked(store, repo_id="me/it", model="someone/model"))
+    there = run_values(
+        Store.open(store), chosen_options(store, repo_id="me/it", model="someone/model")
+    )
     assert there["publish"] == {"repo_id": "me/it"}
-    here = run_values(Store.open(store), asked(store, repo_id="me/it", model=BASE))
+    here = run_values(Store.open(store), chosen_options(store, repo_id="me/it", model=BASE))
     assert here["publish"] == {
         "repo_id": "me/it",
         "base_model": "me/it-base",
@@ -159,10 +163,10 @@ def test_options_that_would_lead_away_from_the_store_are_refused(option: str, st
 
 
 def test_what_is_not_built_is_said_with_its_command(tmp_path: Path) -> None:
-    with pytest.raises(RunFolderError, match="hf-rlhf traces read"):
+    with pytest.raises(RunFolderError, match="hf-rlhf traces build FILE"):
         train_main([str(tmp_path)])
     Store.make(tmp_path / "new")
-    with pytest.raises(RunFolderError, match=r"hf-rlhf traces multiturn .*new"):
+    with pytest.raises(RunFolderError, match=r"hf-rlhf traces build FILE --out .*new"):
         train_main([str(tmp_path / "new")])
     with pytest.raises(RunFolderError, match=r"hf-rlhf traces split_summary .*new"):
         train_main([str(tmp_path / "new"), "--strategy", "only"])
@@ -206,11 +210,13 @@ def weights(store: Path) -> Path:
 
 def test_a_run_on_other_datasets_is_only_deleted_if_told(begun: Path) -> None:
     assert trained(begun) == 0
-    for verb in ("steps", "summarize", "split_summary"):
-        anew = ["--format.search", "query"] if verb == "steps" else []
-        assert command([verb, str(begun), "--overwrite", *anew]) == 0
+    files = Store.open(begun).settings("build")["files"]
+    words = ["--out", str(begun), "--format.search", "query", "--overwrite", "--workers", "1"]
+    assert command(["build", *files, *words]) == 0
+    for verb in ("summarize", "split_summary"):
+        assert command([verb, str(begun), "--overwrite"]) == 0
     with pytest.raises(
-        RunFolderError, match=r"built anew since\. Nothing was deleted.*--overwrite"
+        RunFolderError, match=r"split_summary has been built again since\nNothing was deleted"
     ):
         trained(begun)
     assert weights(begun).read_text() == "days of work"
@@ -267,15 +273,15 @@ def test_a_run_that_is_being_trained_is_not_deleted(begun: Path) -> None:
 def test_a_run_that_is_stopped_says_the_command_that_was_typed(
     begun: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    said = []
+    commands = []
 
     def launched(*_: Any) -> int:
-        said.append(as_shell(["accelerate", "launch"]))
+        commands.append(as_shell(["accelerate", "launch"]))
         return 130
 
     monkeypatch.setattr(train_command, "_launch", launched)
     assert trained(begun, "--max_steps", "3", "--overwrite") == 130
-    assert said == [f"hf-rlhf traces train {begun} --strategy only --max_steps 3"]
+    assert commands == [f"hf-rlhf traces train {begun} --strategy only --max_steps 3"]
     assert as_shell(["accelerate", "launch"]) == "accelerate launch"
 
 
@@ -294,7 +300,7 @@ def test_the_verb_plans_trains_goes_on_refuses_and_replaces(store: Path) -> None
     assert first.returncode == 0, first.stderr[-2000:]
     run = json.loads((store / "runs/progressive/run.json").read_text())
     assert run["status"] == "finished"
-    assert [one["steps"] for one in run["training"]["report"]["Phases"]] == [2, 2, 2]
+    assert [phase["steps"] for phase in run["training"]["report"]["Phases"]] == [2, 2, 2]
     assert f"progressive: {store / 'runs/progressive/merged'}" in first.stdout
     again = traces_train(store, *SHORT, "--overwrite")
     assert "kept, since it is of these settings" in again.stdout
@@ -317,7 +323,7 @@ def test_lora_is_had_by_the_options_that_the_gpu_run_files_name() -> None:
 
     files = Path(train_command.__file__).parent.glob("runs/*/qwen2_5_7b.yaml")
     texts = [file.read_text(encoding="utf-8") for file in files]
-    (options,) = {re.findall("^# LoRA, on one GPU: (.*)$", one, re.MULTILINE)[0] for one in texts}
+    (options,) = {re.findall("^# LoRA, on one GPU: (.*)$", text, re.MULTILINE)[0] for text in texts}
     page = Path(__file__).resolve().parents[3] / "docs/how-to/traces-training.md"
     assert f"`{options}`" in page.read_text(encoding="utf-8")
     tiny = choose_run_file("traces_only", None, None)

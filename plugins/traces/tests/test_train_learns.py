@@ -15,13 +15,13 @@ SEEDS = (0, 1, 2)
 
 def mixed_up(*, seed: int, traces: int) -> Any:
     """The dataset `summary_only`, with the training replies dealt out among the prompts."""
-    made = traces_multihop(form="summary_only", traces=traces, seed=seed)
-    rows = made.dataset["train"].to_list()
+    loaded = traces_multihop(form="summary_only", traces=traces, seed=seed)
+    rows = loaded.dataset["train"].to_list()
     replies = [row["completion"] for row in rows]
     random.Random(seed).shuffle(replies)
-    train = [{**row, "completion": one} for row, one in zip(rows, replies, strict=True)]
-    made.dataset["train"] = made.dataset["train"].from_list(train)
-    return made
+    train = [{**row, "completion": reply} for row, reply in zip(rows, replies, strict=True)]
+    loaded.dataset["train"] = loaded.dataset["train"].from_list(train)
+    return loaded
 
 
 def trained(folder: Path, dataset: dict[str, Any], seed: int) -> dict[str, Any]:
@@ -49,7 +49,7 @@ def test_held_out_loss_falls_and_further_than_with_replies_of_other_prompts(
     )
     with offering({"datasets": {"mixed_up": mixed_up}}):
         wrong = trained(tmp_path / "wrong", {"name": "mixed_up", **sizes}, seed)
-    print(seed, *(one[at]["loss"] for one in (right, wrong) for at in ("before", "after")))
+    print(seed, *(losses[at]["loss"] for losses in (right, wrong) for at in ("before", "after")))
     assert right["difference"]["loss"]["high"] < 0
     # Both learn what a reply looks like; only one of them what it says.
     assert right["after"]["loss"]["high"] < wrong["after"]["loss"]["low"]

@@ -25,7 +25,7 @@ def test_each_result_states_the_fact_that_was_searched_for_once(drawn: list[Trac
     for trace in drawn:
         world = World(3)
         for turn in turns(trace.steps)[:-1]:
-            (query,) = [step.query for step in turn.said if isinstance(step, Search)]
+            (query,) = [step.query for step in turn.actions if isinstance(step, Search)]
             relation, _, subject = query.partition(" of ")
             sentence = world.hop(relation, subject).sentence
             (result,) = turn.results

@@ -14,7 +14,7 @@ from typing import Any
 from hf_rlhf.contracts import Loaded, Score
 from hf_rlhf.data import text_of
 from hf_rlhf.errors import DataError
-from hf_rlhf_worlds.sampling import Form, Split, build_splits, distinct, generator
+from hf_rlhf_worlds.sampling import Form, Split, build_splits, check_form, distinct, generator
 
 OPERATIONS = "+-"
 MOST_DIGITS = 4
@@ -41,9 +41,9 @@ class Problem:
         return str(self.left + self.right if self.operation == "+" else self.left - self.right)
 
 
-def draw(rng: random.Random, digits: int, operations: str) -> Problem:
+def draw(rng: random.Random, digits: int) -> Problem:
     """Draw a problem whose numbers have up to `digits` digits."""
-    operation = rng.choice(operations)
+    operation = rng.choice(OPERATIONS)
     left, right = (rng.randrange(10**digits) for _ in range(2))
     if operation == "-" and left < right:
         left, right = right, left
@@ -72,12 +72,10 @@ def demonstrate(problem: Problem, slips: float, rng: random.Random) -> str:
     return slip(problem, rng) if rng.random() < slips else problem.answer
 
 
-def problems(
-    seed: int, split: Split, digits: int = 2, operations: str = OPERATIONS
-) -> Iterator[Problem]:
+def problems(seed: int, split: Split, digits: int = 2) -> Iterator[Problem]:
     """Yield the different problems of a split, in an order that only the seed decides."""
     rng = generator(seed, "arithmetic", split)
-    return distinct(lambda: draw(rng, digits, operations), lambda problem: problem.prompt, split)
+    return distinct(lambda: draw(rng, digits), lambda problem: problem.prompt, split)
 
 
 def arithmetic(
@@ -86,41 +84,41 @@ def arithmetic(
     test_rows: int = 200,
     seed: int = 0,
     digits: int = 2,
-    operations: str = OPERATIONS,
     slips: float = 0.4,
 ) -> Loaded:
     """Sums and differences of whole numbers, with the right answer in the column `answer`.
 
-    `form`: `sft` adds `completion`, a demonstration by a teacher who is wrong in a share `slips`
-    of them (in both splits); `preference` adds `chosen`, the right answer, and `rejected`, a
-    plausible wrong one. Rows of a seed have the same prompts in every form, no prompt comes twice,
+    `form`: `sft` adds `completion`, a demonstration, of which a share `slips` is wrong (in both
+    splits); `preference` adds `chosen`, the right answer, and `rejected`, a
+    plausible wrong one; `unpaired` adds `completion`, a demonstration, and `label`, whether it is
+    right. Rows of a seed have the same prompts in every form, no prompt occurs twice,
     and whether one is held out depends on it alone, so no seed trains on what another holds out.
-    `digits` (1 to 4): how long the numbers may be. `operations`: `+`, `-` or both.
+    `digits` (1 to 4): the most digits that a number has.
     """
+    check_form("arithmetic", form)
     if not 1 <= digits <= MOST_DIGITS:
         raise DataError(f"arithmetic: digits is {digits}. It must be 1 to {MOST_DIGITS}.")
-    if not operations or set(operations) - set(OPERATIONS):
-        raise DataError(f"arithmetic: operations is {operations!r}. Use '+', '-' or '+-'.")
     if not 0 <= slips <= 1:
         raise DataError(f"arithmetic: slips is {slips}. It is a share, from 0 to 1.")
 
     def rows(split: Split) -> Iterator[Mapping[str, Any]]:
         rng = generator(seed, "teacher", split)
-        for problem in problems(seed, split, digits, operations):
+        for problem in problems(seed, split, digits):
             shared = {"prompt": problem.prompt, "answer": problem.answer}
             if form == "sft":
                 yield {**shared, "completion": demonstrate(problem, slips, rng)}
             elif form == "preference":
                 yield {**shared, "chosen": problem.answer, "rejected": slip(problem, rng)}
+            elif form == "unpaired":
+                text = demonstrate(problem, slips, rng)
+                yield {**shared, "completion": text, "label": text == problem.answer}
             else:
                 yield shared
 
-    settings = {"digits": digits, "operations": operations}
-    if form == "sft":
-        settings["slips"] = slips
-    return build_splits(
-        "arithmetic", form, {"train": train_rows, "test": test_rows}, rows, settings
-    )
+    report: dict[str, Any] = {"world": "arithmetic", "form": form, "digits": digits}
+    if form in ("sft", "unpaired"):
+        report["slips"] = slips
+    return build_splits("arithmetic", {"train": train_rows, "test": test_rows}, rows, report)
 
 
 @dataclass

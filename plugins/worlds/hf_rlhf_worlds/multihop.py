@@ -233,15 +233,15 @@ def _first_with_question(recipe: Recipe, number: int) -> int:
 
 
 def _steps(world: World, recipe: Recipe, question: Question, rng: random.Random) -> Iterator[Row]:
-    """State what is known and what is needed, search, read; state the last fact, and answer."""
-    known = ""
+    """State the last fact and what is needed, search, read; in the end answer."""
+    fact = ""
     for hop in question.hops:
         needed = f"{hop.relation} of {hop.subject}"
-        yield {"type": "reasoning", "content": f"{known}I need the {needed}."}
+        yield {"type": "reasoning", "content": f"{fact}I need the {needed}."}
         yield {"type": "search", "query": needed}
         yield {"type": "search_result", "documents": documents(world, recipe, hop, rng)}
-        known = hop.sentence + " "
-    yield {"type": "reasoning", "content": known.strip()}
+        fact = hop.sentence + " "
+    yield {"type": "reasoning", "content": fact.strip()}
     yield {"type": "CorrectAnswer", "content": question.answer}
 
 
@@ -269,27 +269,17 @@ def _document(
     return {"title": name, "content": " ".join(lines)}
 
 
-def _without(row: Row, step_type: str, **replaced: Any) -> Row:
-    """Return a row whose steps of a type are left out, or are `replaced`."""
-    remaining = [
-        {**step, **replaced} if step["type"] == step_type else step for step in row["trace"]
-    ]
-    return {
-        **row,
-        "trace": remaining if replaced else [s for s in remaining if s["type"] != step_type],
-    }
-
-
-def _truncated(row: Row, _: str) -> str:
-    line = _line(row)
-    return line[: len(line) // 2]
+def _with_results(row: Row, change: Callable[[Row], list[Row]]) -> str:
+    """Return the line of a row whose search results are replaced by what `change` returns."""
+    steps = (change(s) if s["type"] == "search_result" else [s] for s in row["trace"])
+    return _line({**row, "trace": [step for several in steps for step in several]})
 
 
 FAULTS: dict[str, Callable[[Row, str], str]] = {
-    "truncated": _truncated,
+    "truncated": lambda row, _: _line(row)[: len(_line(row)) // 2],
     "no_trace": lambda row, _: _line({k: value for k, value in row.items() if k != "trace"}),
-    "no_documents": lambda row, _: _line(_without(row, "search_result", documents=None)),
-    "no_results": lambda row, _: _line(_without(row, "search_result")),
+    "no_documents": lambda row, _: _with_results(row, lambda step: [{**step, "documents": None}]),
+    "no_results": lambda row, _: _with_results(row, lambda _: []),
     "duplicate_id": lambda row, last: _line({**row, "id": last or row["id"]}),
 }
 """Name of a fault -> the line of a row with it; the second argument is the id before."""

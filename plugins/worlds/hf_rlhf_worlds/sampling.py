@@ -1,26 +1,25 @@
-"""For `arithmetic` and `tastes`: prompts without repetition, held out by a hash of the prompt."""
+"""Splits of generated worlds: prompts without repetition, held out by a hash of their text."""
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
+import random
+from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
+from typing import Any, Literal, TypeVar, get_args
 
 from hf_rlhf.contracts import Loaded
 from hf_rlhf.errors import DataError
 
-if TYPE_CHECKING:
-    import random
-
-Form = Literal["sft", "preference", "prompts"]
+Form = Literal["sft", "preference", "unpaired", "prompts"]
 Split = Literal["train", "test"]
 Problem = TypeVar("Problem")
 
-_HELD_OUT_SHARE = 5  # one prompt in five is only ever seen in `test`
+_HELD_OUT_SHARE = 5  # one text in five is only ever seen in `test`
 _MOST_REPEATS = 2_000  # draws in a row that bring nothing new before a world counts as exhausted
 
 
-def split_of(prompt: str) -> Split:
-    """Return the split that a prompt belongs to, whatever the seed and the form."""
-    digest = hashlib.sha256(prompt.encode()).digest()
+def split_of(text: str) -> Split:
+    """Return the split that a prompt, or what decides it, belongs to, whatever the seed."""
+    digest = hashlib.sha256(text.encode()).digest()
     return "test" if digest[0] % _HELD_OUT_SHARE == 0 else "train"
 
 
@@ -41,41 +40,37 @@ def distinct(
         yield problem
 
 
+def check_form(world: str, form: str) -> None:
+    """Raise DataError for an unknown form."""
+    if form not in get_args(Form):
+        forms = ", ".join(get_args(Form))
+        raise DataError(f"{world}: form is {form!r}. Known forms: {forms}.")
+
+
 def build_splits(
     world: str,
-    form: str,
     counts: Mapping[Split, int],
     rows: Callable[[Split], Iterator[Mapping[str, Any]]],
     report: Mapping[str, Any],
 ) -> Loaded:
-    """Return the first rows of each split as a dataset.
-
-    Raises DataError for an unknown form, and for counts that the world cannot fill.
-    """
-    from itertools import islice
-
+    """Return the first rows of each split. Raises DataError for counts that cannot be filled."""
     from datasets import Dataset, DatasetDict
 
-    if form not in get_args(Form):
-        known = ", ".join(get_args(Form))
-        raise DataError(f"{world}: form is {form!r}. Known forms: {known}.")
     for split, count in counts.items():
         if count < 1:
             raise DataError(f"{world}: {split}_rows is {count}. It must be at least 1.")
     splits = {}
     for split, count in counts.items():
-        drawn: Sequence[Mapping[str, Any]] = list(islice(rows(split), count))
+        drawn = [dict(row) for row in islice(rows(split), count)]
         if len(drawn) < count:
             raise DataError(
                 f"{world}: {split}_rows is {count}, but only about {len(drawn)} different prompts "
                 f"of this kind belong to {split}. Ask for fewer rows, or for more kinds of prompt."
             )
-        splits[split] = Dataset.from_list([dict(row) for row in drawn])
-    return Loaded(DatasetDict(splits), {"world": world, "form": form, **report})
+        splits[split] = Dataset.from_list(drawn)
+    return Loaded(DatasetDict(splits), report)
 
 
-def generator(seed: int, *names: str) -> "random.Random":
+def generator(seed: int, *names: str) -> random.Random:
     """Return a random generator for a purpose, the same on every machine."""
-    import random
-
     return random.Random("/".join([str(seed), *names]))

@@ -19,14 +19,14 @@ from typing import Any
 from hf_rlhf.contracts import Loaded, Score
 from hf_rlhf.data import text_of
 from hf_rlhf.errors import DataError
-from hf_rlhf_worlds.sampling import Form, Split, build_splits, distinct, generator
+from hf_rlhf_worlds.sampling import Form, Split, build_splits, check_form, distinct, generator
 
 _ADJECTIVES = "red blue warm cold old new sweet bitter big small soft loud"
 _NOUNS = "tea cake hat lamp boat song coat bread drum rose shoe bell"
 ADJECTIVES, NOUNS = tuple(_ADJECTIVES.split()), tuple(_NOUNS.split())
 WORD_COST = 0.05
-MOST_THINGS = 4
-"""More never pay: see `best_utility`."""
+USUAL_UTILITY = 1.1
+"""Of a host's order, the median: what a judge of single orders compares with."""
 
 _PROMPT = re.compile(r"likes (\w+) (\w+) (\w+), hates (\w+):")
 _THING = rf"(?:{'|'.join(ADJECTIVES)}) (?:{'|'.join(NOUNS)})"
@@ -54,8 +54,8 @@ class Taste:
         if not match:
             return None
         first, second, noun, hated = match.groups()
-        known = {first, second, hated} <= set(ADJECTIVES) and noun in NOUNS
-        return cls((first, second), noun, hated) if known else None
+        valid = {first, second, hated} <= set(ADJECTIVES) and noun in NOUNS
+        return cls((first, second), noun, hated) if valid else None
 
 
 def draw(rng: random.Random) -> Taste:
@@ -88,20 +88,6 @@ def utility(taste: Taste, text: str, style_weight: float = 1.0, saturating: bool
     liked = sum(worth(word) for word in (*taste.adjectives, taste.noun))
     style = style_weight * well_put(text)
     return liked - worth(taste.hated) + style - WORD_COST * len(words)
-
-
-def best_order(taste: Taste, things: int = MOST_THINGS) -> str:
-    """Return an order of so many things with the highest utility that many can have."""
-    others = [noun for noun in NOUNS if noun != taste.noun]
-    nouns = [taste.noun, *others][:things]
-    return " " + " and ".join(
-        f"{taste.adjectives[index % 2]} {noun}" for index, noun in enumerate(nouns)
-    )
-
-
-def best_utility(taste: Taste) -> float:
-    """Return the ceiling. A further thing costs three words, and a fifth gains only 1/8."""
-    return max(utility(taste, best_order(taste, n)) for n in range(1, MOST_THINGS + 2))
 
 
 @dataclass(frozen=True)
@@ -153,15 +139,17 @@ def tastes(
     temperature: float = 0.3,
     margin: bool = False,
 ) -> Loaded:
-    """Prompts that tell a taste, to be met with an order whose worth is known exactly.
+    """Prompts that state a person's taste; the utility of each order is known exactly.
 
-    The column `taste` repeats the prompt as the reward reads it, whatever becomes of the prompt.
+    The column `taste` repeats the prompt for the reward, even if the prompt itself is changed.
     `form`: `sft` adds `completion`, an order of mediocre utility; `preference` adds `chosen` and
-    `rejected`, two such orders, labelled by Bradley and Terry's model at `temperature` (in units
-    of utility; 0: the better one always), and with `margin` their difference in utility, which is
-    negative where the label is wrong. Rows of a seed have the same prompts in every form, no
-    prompt comes twice, and whether one is held out depends on it alone.
+    `rejected`, two such orders, labelled by the Bradley-Terry model at `temperature` (in units
+    of utility; 0: always the better one), and with `margin` their difference in utility, which is
+    negative where the label is wrong; `unpaired` adds `completion` and `label`, whether a judge
+    preferred the order to a usual one. Rows of a seed have the same prompts in every form, no
+    prompt occurs twice, and whether one is held out depends on it alone.
     """
+    check_form("tastes", form)
     if temperature < 0:
         raise DataError(f"tastes: temperature is {temperature}. It must not be negative.")
 
@@ -176,11 +164,18 @@ def tastes(
                 gain = utility(taste, pair[0]) - utility(taste, pair[1])
                 extra = {"margin": gain} if margin else {}
                 yield {**shared, "chosen": pair[0], "rejected": pair[1], **extra}
+            elif form == "unpaired":
+                order = host.order(taste, rng)
+                gain = utility(taste, order) - USUAL_UTILITY
+                label = _first_wins(gain, temperature, rng)
+                yield {**shared, "completion": order, "label": label}
             else:
                 yield shared
 
-    settings = {"temperature": temperature} if form == "preference" else {}
-    return build_splits("tastes", form, {"train": train_rows, "test": test_rows}, rows, settings)
+    report: dict[str, Any] = {"world": "tastes", "form": form}
+    if form in ("preference", "unpaired"):
+        report["temperature"] = temperature
+    return build_splits("tastes", {"train": train_rows, "test": test_rows}, rows, report)
 
 
 def _labelled(taste: Taste, host: Host, temperature: float, rng: random.Random) -> tuple[str, str]:
@@ -190,15 +185,19 @@ def _labelled(taste: Taste, host: Host, temperature: float, rng: random.Random) 
         gain = utility(taste, first) - utility(taste, second)
         if gain:
             break
+    return (first, second) if _first_wins(gain, temperature, rng) else (second, first)
+
+
+def _first_wins(gain: float, temperature: float, rng: random.Random) -> bool:
+    """Draw by Bradley and Terry's model: true with probability sigmoid(gain / temperature)."""
     chance = rng.random()
     # sigmoid(x) is (1 + tanh(x / 2)) / 2, which no temperature makes overflow.
-    first_wins = chance < (1 + math.tanh(gain / temperature / 2)) / 2 if temperature else gain > 0
-    return (first, second) if first_wins else (second, first)
+    return chance < (1 + math.tanh(gain / temperature / 2)) / 2 if temperature else gain > 0
 
 
 @dataclass
 class KnownUtility:
-    """The utility of an order to the person in the prompt: about 0 for nothing, at best 2.45.
+    """The exact utility of an order for the person in the prompt: 0 if empty, at most 2.45.
 
     A row without a `taste` is of another world: None. The two fields are for experiments: a proxy
     without style, or without saturation, can be driven up while the utility falls.

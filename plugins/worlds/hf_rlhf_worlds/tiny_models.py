@@ -12,7 +12,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hf_rlhf_worlds.tokenizers import trained_on
+from hf_rlhf_worlds.tokenizers import END, PAD, ROLES, trained_on
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -53,7 +53,7 @@ def small_llama(
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    own = {
+    settings = {
         "vocab_size": len(tokenizer),
         "hidden_size": hidden,
         "intermediate_size": widening * hidden,
@@ -66,10 +66,11 @@ def small_llama(
         "pad_token_id": tokenizer.pad_token_id,
         "eos_token_id": tokenizer.eos_token_id,
         "bos_token_id": None,
+        **settings,
     }
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return LlamaForCausalLM(LlamaConfig(**own | settings))
+        return LlamaForCausalLM(LlamaConfig(**settings))
 
 
 def padded(
@@ -178,7 +179,6 @@ def save_model(
     tokenizer.save_pretrained(folder)
 
 
-_SPECIAL = ("<|pad|>", "<|end|>", "<|system|>", "<|user|>", "<|assistant|>")
 _TEMPLATE = (
     "{% for message in messages %}"
     "{% if message['role'] == 'assistant' %}<|assistant|>"
@@ -198,9 +198,9 @@ def make_tiny_base(folder: Path, texts: Iterable[str], *, seed: int = 0) -> Path
     from transformers import PreTrainedTokenizerFast
 
     tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=trained_on(texts, pieces="", special=_SPECIAL, size=1024),
-        pad_token=_SPECIAL[0],
-        eos_token=_SPECIAL[1],
+        tokenizer_object=trained_on(texts, pieces="", special=(PAD, END, *ROLES[:3]), size=1024),
+        pad_token=PAD,
+        eos_token=END,
         model_max_length=2048,
     )
     tokenizer.chat_template = _TEMPLATE

@@ -3,6 +3,7 @@
 Everything is decided by the word list or the training text, so the same input gives the same files.
 """
 
+import itertools
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,9 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
     from tokenizers.models import Model
     from transformers import PreTrainedTokenizerFast
+
+PAD, END = "<|pad|>", "<|end|>"
+ROLES = ("<|system|>", "<|user|>", "<|assistant|>", "<|tool|>")
 
 
 def byte_level(model: "Model", pieces: str = "") -> "Tokenizer":
@@ -43,24 +47,23 @@ def word_model(special: Iterable[str], words: Iterable[str]) -> "Model":
     vocabulary = {token: number for number, token in enumerate((*special, *alphabet))}
     merges: dict[tuple[str, str], int] = {}
     for word in words:
-        whole, *rest = _merged(word.replace(" ", "\u0120").replace("\n", "\u010a"), merges)
+        merged, *rest = _merged(word.replace(" ", "\u0120").replace("\n", "\u010a"), merges)
         for piece in rest:
-            merges.setdefault((whole, piece), len(merges))
-            whole += piece
-            vocabulary.setdefault(whole, len(vocabulary))
+            merges.setdefault((merged, piece), len(merges))
+            merged += piece
+            vocabulary.setdefault(merged, len(vocabulary))
     return models.BPE(vocab=vocabulary, merges=list(merges))
 
 
 def _merged(word: str, merges: dict[tuple[str, str], int]) -> list[str]:
     """Return a word as the merges so far leave it."""
     pieces = list(word)
-    while True:
-        ranks = [merges.get(pair) for pair in zip(pieces, pieces[1:], strict=False)]
-        known = [rank for rank in ranks if rank is not None]
-        if not known:
-            return pieces
-        at = ranks.index(min(known))
+    while ranked := [
+        (merges[pair], at) for at, pair in enumerate(itertools.pairwise(pieces)) if pair in merges
+    ]:
+        _, at = min(ranked)
         pieces[at : at + 2] = [pieces[at] + pieces[at + 1]]
+    return pieces
 
 
 def trained_on(

@@ -10,14 +10,14 @@ every problem. The traps are the ones of real tool output: the same attribute of
 and facts of the right entity that nobody asked for.
 """
 
-import hashlib
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from hf_rlhf.contracts import Loaded
 from hf_rlhf.errors import DataError
+from hf_rlhf_worlds.sampling import Split, build_splits, generator, split_of
 
 _ENTITIES = """Alder Birch Cedar Dahlia Elder Fern Gorse Hazel Iris Juniper Laurel Maple Nettle Oak
 Poplar Quince Rowan Sage Thyme Umber Vetch Willow Yarrow Zinnia"""
@@ -41,9 +41,6 @@ VALUES: dict[str, tuple[str, ...]] = {
 """Attributes of a town, and the values that each may have."""
 
 IDS = tuple(f"S{number}" for number in range(1, 10))
-
-Split = Literal["train", "test"]
-_HELD_OUT_SHARE = 5  # one town-with-its-facts in five is only ever seen in `test`
 
 
 @dataclass(frozen=True)
@@ -93,9 +90,8 @@ class Problem:
         So no way of drawing problems (another seed, the policy's own warm start) can show the
         facts of a held-out problem in training.
         """
-        own = sorted((fact.attribute, fact.value) for _, fact in self.snippets if self.owns(fact))
-        digest = hashlib.sha256(repr((self.entity, own)).encode()).digest()
-        return "test" if digest[0] % _HELD_OUT_SHARE == 0 else "train"
+        facts = sorted((fact.attribute, fact.value) for _, fact in self.snippets if self.owns(fact))
+        return split_of(repr((self.entity, facts)))
 
     @property
     def question(self) -> str:
@@ -171,17 +167,18 @@ def claim(identifier: str, fact: Fact) -> str:
     return f"<snippet id={identifier}>{fact.sentence}</snippet>"
 
 
-def draw(rng: random.Random, facts: int = 3, asked: int = 2, others: int = 2) -> Problem:
-    """Draw one problem: `facts` of an entity, `asked` for, and `others` about another entity.
+def draw(rng: random.Random, facts: int = 3, wanted: int = 2, others: int = 2) -> Problem:
+    """Draw one problem: `facts` of an entity, a question about `wanted` of them, and
+    `others` about another entity.
 
     The first fact about the other entity has an attribute that was asked for: the nearest trap.
     """
     entity, other = rng.sample(ENTITIES, 2)
-    own = rng.sample(tuple(VALUES), facts)
-    wanted = tuple(rng.sample(own, asked))
-    near = rng.choice(wanted)
+    attributes = rng.sample(tuple(VALUES), facts)
+    questioned = tuple(rng.sample(attributes, wanted))
+    near = rng.choice(questioned)
     elsewhere = [near, *rng.sample([a for a in VALUES if a != near], max(others - 1, 0))][:others]
-    drawn = [Fact(entity, attribute, rng.choice(VALUES[attribute])) for attribute in own]
+    drawn = [Fact(entity, attribute, rng.choice(VALUES[attribute])) for attribute in attributes]
     taken = {fact.value for fact in drawn}
     drawn += [
         Fact(other, attribute, rng.choice([v for v in VALUES[attribute] if v not in taken]))
@@ -189,7 +186,7 @@ def draw(rng: random.Random, facts: int = 3, asked: int = 2, others: int = 2) ->
     ]
     rng.shuffle(drawn)
     ids = rng.sample(IDS, len(drawn))
-    return Problem(entity, wanted, tuple(zip(ids, drawn, strict=True)))
+    return Problem(entity, questioned, tuple(zip(ids, drawn, strict=True)))
 
 
 def stream(rng: random.Random, split: Split, **shape: int) -> Iterator[Problem]:
@@ -205,41 +202,33 @@ def tiny_world(
     test_rows: int = 200,
     seed: int = 0,
     facts: int = 3,
-    asked: int = 2,
+    wanted: int = 2,
     others: int = 2,
 ) -> Loaded:
     """Generate refiner problems about fictional towns, with exact rubrics; needs no file.
 
     `train_rows` and `test_rows` problems are drawn by `seed`; each shows `facts` of one entity,
-    asks for `asked` of them, and adds `others` about another entity. The policy in the package was
-    warm-started on the default shape. No town appears with the same facts in both splits.
+    asks for `wanted` of them, and adds `others` about another entity. The policy in the package was
+    pretrained on the default shape. No town appears with the same facts in both splits.
 
-    Raises `DataError` when the shape cannot be drawn.
+    Raises `DataError` when there are not enough facts for these numbers.
     """
-    from datasets import Dataset, DatasetDict
+    shape = {"facts": facts, "wanted": wanted, "others": others}
+    _check_shape(**shape)
 
-    shape = {"facts": facts, "asked": asked, "others": others}
-    _check(shape, {"train_rows": train_rows, "test_rows": test_rows})
-    splits: dict[Split, int] = {"train": train_rows, "test": test_rows}
-    built = {}
-    for split, count in splits.items():
-        problems = stream(random.Random(f"{seed}/{split}"), split, **shape)
-        built[split] = Dataset.from_list(
-            [next(problems).row(f"{split}-{index}") for index in range(count)]
-        )
+    def rows(split: Split) -> Iterator[dict[str, Any]]:
+        problems = stream(generator(seed, split), split, **shape)
+        return (problem.row(f"{split}-{index}") for index, problem in enumerate(problems))
+
     read = {"source": "generated", "rows_read": train_rows + test_rows, "dropped": {}}
-    report = {**read, "facts_shown": facts, "facts_asked_for": asked, "distracting_facts": others}
-    return Loaded(DatasetDict(built), report)
+    report = {**read, "facts_shown": facts, "facts_asked_for": wanted, "distracting_facts": others}
+    return build_splits("tiny_world", {"train": train_rows, "test": test_rows}, rows, report)
 
 
-def _check(shape: dict[str, int], rows: dict[str, int]) -> None:
-    for name, count in rows.items():
-        if count < 1:
-            raise DataError(f"tiny_world: {name} is {count}; at least 1 row is needed.")
-    facts, requested, others = shape["facts"], shape["asked"], shape["others"]
-    if not 1 <= requested <= facts <= len(VALUES):
+def _check_shape(facts: int, wanted: int, others: int) -> None:
+    if not 1 <= wanted <= facts <= len(VALUES):
         raise DataError(
-            f"tiny_world: asked {requested} of {facts} facts; expected 1 <= asked <= facts <= "
+            f"tiny_world: wanted is {wanted} of {facts} facts; expected 1 <= wanted <= facts <= "
             f"{len(VALUES)}, the number of attributes that a town has."
         )
     if others < 0 or facts + others > len(IDS) or others > len(VALUES):

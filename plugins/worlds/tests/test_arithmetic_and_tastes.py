@@ -15,7 +15,7 @@ from hf_rlhf_worlds.arithmetic import ArithmeticCorrect, arithmetic
 from hf_rlhf_worlds.sampling import generator, split_of
 from hf_rlhf_worlds.tastes import KnownUtility, tastes
 
-FORMS = ("sft", "preference", "prompts")
+FORMS = ("sft", "preference", "unpaired", "prompts")
 ADAPTERS = {"arithmetic": arithmetic, "tastes": tastes}
 
 
@@ -24,10 +24,9 @@ class TestArithmetic(DatasetTests):
     arguments = {"train_rows": 12, "test_rows": 6, "form": "sft"}  # noqa: RUF012
     columns = ("answer", "completion")
     bad = (
-        ({"form": "chat"}, "form is 'chat'. Known forms: sft, preference, prompts"),
+        ({"form": "chat"}, "form is 'chat'. Known forms: sft, preference, unpaired, prompts"),
         ({"train_rows": 0}, "train_rows is 0"),
         ({"digits": 5}, "digits is 5"),
-        ({"operations": "*"}, "operations is '*'"),
         ({"slips": 1.5}, "slips is 1.5"),
         ({"digits": 1, "train_rows": 500}, "different prompts"),
     )
@@ -54,22 +53,35 @@ class TestKnownUtility(RewardTests):
 
 @pytest.mark.parametrize("world", ADAPTERS)
 def test_every_form_has_the_same_prompts_and_no_other_columns(world):
-    made = {form: ADAPTERS[world](form, 30, 10, seed=2).dataset for form in FORMS}
-    own = {"arithmetic": {"prompt", "answer"}, "tastes": {"prompt", "taste"}}[world]
-    added = {"sft": {"completion"}, "preference": {"chosen", "rejected"}, "prompts": set()}
+    datasets = {form: ADAPTERS[world](form, 30, 10, seed=2).dataset for form in FORMS}
+    columns = {"arithmetic": {"prompt", "answer"}, "tastes": {"prompt", "taste"}}[world]
+    added = {"sft": {"completion"}, "preference": {"chosen", "rejected"}}
+    added |= {"unpaired": {"completion", "label"}, "prompts": set()}
     for split, form in itertools.product(("train", "test"), FORMS):
-        assert made[form][split]["prompt"] == made["prompts"][split]["prompt"]
-        assert set(made[form][split].column_names) == own | added[form]
+        assert datasets[form][split]["prompt"] == datasets["prompts"][split]["prompt"]
+        assert set(datasets[form][split].column_names) == columns | added[form]
 
 
 @pytest.mark.parametrize("world", ADAPTERS)
-def test_no_seed_trains_on_what_another_holds_out_and_nothing_comes_twice(world):
+def test_labels_of_single_responses_go_with_their_worth(world):
+    rows = ADAPTERS[world]("unpaired", 400, 10, seed=2).dataset["train"]
+    reward = ArithmeticCorrect() if world == "arithmetic" else KnownUtility()
+    column = "answer" if world == "arithmetic" else "taste"
+    worth = reward(rows["prompt"], rows["completion"], **{column: rows[column]})
+    good = [value for value, label in zip(worth, rows["label"], strict=True) if label]
+    bad = [value for value, label in zip(worth, rows["label"], strict=True) if not label]
+    assert min(len(good), len(bad)) > 100
+    assert sum(good) / len(good) > sum(bad) / len(bad) + 0.5
+
+
+@pytest.mark.parametrize("world", ADAPTERS)
+def test_no_seed_trains_on_held_out_prompts_of_another_and_nothing_repeats(world):
     train, test = set(), set()
     for seed in range(3):
         dataset = ADAPTERS[world]("prompts", 400, 200, seed=seed).dataset
-        for seen, split in ((train, "train"), (test, "test")):
+        for prompts, split in ((train, "train"), (test, "test")):
             assert len(set(dataset[split]["prompt"])) == len(dataset[split])
-            seen |= set(dataset[split]["prompt"])
+            prompts |= set(dataset[split]["prompt"])
     assert not train & test
     assert {split_of(prompt) for prompt in test} == {"test"}
 
@@ -80,7 +92,7 @@ def test_more_rows_keep_the_first_ones(world):
     assert many[:9] == few
 
 
-def test_one_in_five_prompts_is_held_out():
+def test_a_fifth_of_the_prompts_is_held_out():
     held = [split_of(f"{a}+{b}=") == "test" for a in range(50) for b in range(50)]
     assert 0.17 < sum(held) / len(held) < 0.23
 
@@ -94,7 +106,7 @@ problems = st.builds(
 
 
 @given(problem=problems, seed=st.integers(0, 1000))
-def test_the_answer_is_what_python_says_and_a_slip_is_another_number(problem, seed):
+def test_the_answer_is_pythons_and_a_slip_is_another_number(problem, seed):
     assert problem.answer == str(eval(problem.prompt.removesuffix("=")))
     wrong = sums.slip(problem, random.Random(seed))
     assert re.fullmatch(r"0|[1-9]\d*", wrong)
@@ -103,11 +115,11 @@ def test_the_answer_is_what_python_says_and_a_slip_is_another_number(problem, se
 
 def test_forgotten_carries_are_among_the_slips():
     problem = sums.Problem(37, "+", 48)
-    seen = {sums.slip(problem, random.Random(seed)) for seed in range(200)}
-    assert seen == {"75", "84", "86", "95", "58"}
+    slips = {sums.slip(problem, random.Random(seed)) for seed in range(200)}
+    assert slips == {"75", "84", "86", "95", "58"}
 
 
-def test_the_teacher_slips_as_often_as_asked():
+def test_the_teacher_slips_as_often_as_set():
     rows = arithmetic("sft", 2000, 10, slips=0.3).dataset["train"]
     wrong = [row["completion"] != row["answer"] for row in rows]
     assert sum(wrong) / len(wrong) == pytest.approx(0.3, abs=0.03)
@@ -134,7 +146,7 @@ def test_a_row_of_the_other_world_is_not_scored():
     assert KnownUtility()(["37+48="], ["85"], [None]) == [None]
 
 
-def test_a_taste_that_is_none_is_an_error_that_says_what_was_expected():
+def test_an_invalid_taste_is_an_error_with_an_example():
     with pytest.raises(DataError, match="likes red warm tea, hates old:"):
         KnownUtility()(["x"], ["y"], ["likes green tea"])
 
@@ -161,9 +173,15 @@ def test_the_utility_by_hand(text, worth):
     assert KnownUtility()([""], [text], [TASTE.prompt]) == [pytest.approx(worth)]
 
 
-def test_the_proxy_pays_for_what_the_utility_does_not():
+def best_order(things: int) -> str:
+    """Return an order of so many things with the highest utility to TASTE that many can have."""
+    nouns = ["tea", *(noun for noun in orders.NOUNS if noun != "tea")][:things]
+    return " " + " and ".join(f"{('red', 'warm')[at % 2]} {noun}" for at, noun in enumerate(nouns))
+
+
+def test_the_proxy_rewards_word_salad():
     salad = " red" * 11
-    best = orders.best_order(TASTE)
+    best = best_order(4)
     proxy = KnownUtility(style_weight=0.0, saturating=False)
     first, second = proxy([""] * 2, [salad, best], [TASTE.prompt] * 2)
     assert first == pytest.approx(11 - 0.55)
@@ -172,7 +190,8 @@ def test_the_proxy_pays_for_what_the_utility_does_not():
 
 
 def test_no_order_beats_the_ceiling():
-    assert orders.best_utility(TASTE) == pytest.approx(2.45)
+    # A further thing costs three words, and a fifth gains only 1/8.
+    assert max(orders.utility(TASTE, best_order(n)) for n in range(6)) == pytest.approx(2.45)
     rng = random.Random(0)
     words = ["red", "warm", "tea", "cake", "hat", "and"]
     tried = [" " + " ".join(rng.choices(words, k=rng.randint(1, 14))) for _ in range(3000)]
@@ -206,7 +225,7 @@ def test_labels_follow_the_utility_as_bradley_and_terry_say():
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1e-300])
-def test_without_noise_the_better_one_is_chosen(temperature):
+def test_without_noise_the_better_order_is_chosen(temperature):
     rows = tastes("preference", 200, 10, temperature=temperature, margin=True).dataset["train"]
     assert min(rows["margin"]) > 0
 

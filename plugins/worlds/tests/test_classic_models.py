@@ -27,13 +27,13 @@ def tokenizer():
 
 
 @pytest.fixture(scope="module", params=MODELS)
-def named_model(request):
+def shipped_model(request):
     from transformers import AutoModelForCausalLM
 
     return request.param, AutoModelForCausalLM.from_pretrained(PACKAGE / request.param)
 
 
-def test_each_word_digit_and_sign_is_one_token(tokenizer):
+def test_each_word_digit_and_sign_is_a_single_token(tokenizer):
     pieces = [*WORDS, *ROLES, *"0123456789+-=,:", PAD, END]
     assert {piece: len(tokenizer(piece).input_ids) for piece in pieces} == dict.fromkeys(pieces, 1)
     prompt, order = "likes red warm tea, hates old:", " red tea and warm cake"
@@ -59,9 +59,9 @@ def test_only_padding_and_the_end_are_invisible_to_rewards(tokenizer):
 
 def test_the_chat_template_marks_turns_and_the_assistants_text(tokenizer):
     chat = [{"role": "user", "content": "37+48="}, {"role": "assistant", "content": "85"}]
-    whole = tokenizer.apply_chat_template(chat, tokenize=False)
-    assert whole == "<user>37+48=<end><assistant>85<end>"
-    assert whole.startswith(
+    text = tokenizer.apply_chat_template(chat, tokenize=False)
+    assert text == "<user>37+48=<end><assistant>85<end>"
+    assert text.startswith(
         tokenizer.apply_chat_template(chat[:1], tokenize=False, add_generation_prompt=True)
     )
     marked = tokenizer.apply_chat_template(
@@ -79,14 +79,14 @@ def test_the_shipped_folders_are_small_and_carry_no_code(name):
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_the_shipped_tokenizer_is_the_one_that_is_built(name, tmp_path):
+def test_the_recipe_builds_the_shipped_tokenizer(name, tmp_path):
     build_tokenizer().save_pretrained(tmp_path)
     for path in tmp_path.iterdir():
         assert (PACKAGE / name / path.name).read_text() == path.read_text()
 
 
-def test_model_and_tokenizer_agree(named_model, tokenizer):
-    _, model = named_model
+def test_model_and_tokenizer_agree(shipped_model, tokenizer):
+    _, model = shipped_model
     assert model.config.vocab_size == len(tokenizer)
     assert model.config.max_position_embeddings == tokenizer.model_max_length
     for config in (model.config, model.generation_config):
@@ -94,16 +94,16 @@ def test_model_and_tokenizer_agree(named_model, tokenizer):
         assert config.pad_token_id == tokenizer.pad_token_id
 
 
-def test_what_the_models_score(named_model, tokenizer):
+def test_scores_of_the_models(shipped_model, tokenizer):
     """The floor knows no end; after imitation there is much left to learn in both worlds."""
-    name, model = named_model
-    found = mean_rewards(model, tokenizer, rows=300, seed=1)
+    name, model = shipped_model
+    rewards = mean_rewards(model, tokenizer, rows=300, seed=1)
     if name == "tiny_base":
-        assert found["arithmetic_correct"] < 0.05
-        assert found["known_utility"] < 0.2
+        assert rewards["arithmetic_correct"] < 0.05
+        assert rewards["known_utility"] < 0.2
     else:
-        assert 0.35 < found["arithmetic_correct"] < 0.7
-        assert 0.6 < found["known_utility"] < 1.4
+        assert 0.35 < rewards["arithmetic_correct"] < 0.7
+        assert 0.6 < rewards["known_utility"] < 1.4
 
 
 @pytest.mark.slow

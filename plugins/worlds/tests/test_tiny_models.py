@@ -47,12 +47,12 @@ def test_the_weights_are_the_seeds_and_torch_draws_on_as_before():
     torch.manual_seed(3)
     expected = torch.rand(1)
     torch.manual_seed(3)
-    one, same, other = fresh(), fresh(), fresh(seed=1)
+    first, same, other = fresh(), fresh(), fresh(seed=1)
     assert torch.rand(1).equal(expected)
-    weights = [model.get_input_embeddings().weight for model in (one, same, other)]
+    weights = [model.get_input_embeddings().weight for model in (first, same, other)]
     assert weights[0].equal(weights[1])
     assert not weights[0].equal(weights[2])
-    assert one.config.num_attention_heads * one.config.head_dim == one.config.hidden_size
+    assert first.config.num_attention_heads * first.config.head_dim == first.config.hidden_size
 
 
 def test_a_stage_learns_a_row_by_heart_and_prints_its_progress(capsys):
@@ -82,10 +82,9 @@ def test_a_stage_stops_when_its_loss_is_low_enough():
     assert min(computed[:-1]) >= 1.0
 
 
-def test_what_is_saved_can_be_loaded(tiny_policy, tmp_path):
-    model, tokenizer = (
-        one.from_pretrained(tiny_policy) for one in (AutoModelForCausalLM, AutoTokenizer)
-    )
+def test_a_saved_model_can_be_loaded(tiny_policy, tmp_path):
+    model = AutoModelForCausalLM.from_pretrained(tiny_policy)
+    tokenizer = AutoTokenizer.from_pretrained(tiny_policy)
     model.generation_config.eos_token_id = None
     save_model(model, tokenizer, tmp_path, do_sample=True)
     saved = GenerationConfig.from_pretrained(tmp_path)
@@ -97,7 +96,7 @@ def test_what_is_saved_can_be_loaded(tiny_policy, tmp_path):
     assert AutoTokenizer.from_pretrained(tmp_path)("Ada").input_ids == tokenizer("Ada").input_ids
 
 
-def test_a_tokenizer_spells_any_text_and_marks_what_the_assistant_says():
+def test_a_tokenizer_spells_any_text_and_marks_the_assistants_text():
     from tokenizers import models, pre_tokenizers
 
     words = ["[end]", "[pad]", *sorted(pre_tokenizers.ByteLevel.alphabet())]
@@ -106,15 +105,15 @@ def test_a_tokenizer_spells_any_text_and_marks_what_the_assistant_says():
     tokenizer = small_tokenizer(backend, pad="[pad]", end="[end]", length=64, template=template)
     turns = [{"role": "user", "content": "Ça\n日"}, {"role": "assistant", "content": "é"}]
     assert tokenizer.decode(tokenizer(turns[0]["content"]).input_ids) == "Ça\n日"
-    asked = tokenizer.apply_chat_template(turns[:1], tokenize=False, add_generation_prompt=True)
-    assert asked == "[user]Ça\n日[end][assistant]"
-    made = tokenizer.apply_chat_template(turns, return_dict=True, return_assistant_tokens_mask=True)
-    pairs = zip(made["input_ids"], made["assistant_masks"], strict=True)
-    assert tokenizer.decode([one for one, mask in pairs if mask]) == "é[end]"
+    prompt = tokenizer.apply_chat_template(turns[:1], tokenize=False, add_generation_prompt=True)
+    assert prompt == "[user]Ça\n日[end][assistant]"
+    chat = tokenizer.apply_chat_template(turns, return_dict=True, return_assistant_tokens_mask=True)
+    pairs = zip(chat["input_ids"], chat["assistant_masks"], strict=True)
+    assert tokenizer.decode([token for token, mask in pairs if mask]) == "é[end]"
     assert tokenizer(["a", "bcd"], padding=True).attention_mask == [[0, 0, 1], [1, 1, 1]]
 
 
-def test_a_word_is_one_token_and_merges_of_earlier_words_come_first():
+def test_a_word_is_a_single_token_and_merges_of_earlier_words_come_first():
     from tokenizers import Tokenizer
 
     backend = Tokenizer(word_model(("<pad>",), ["ab", "cab", "abba"]))

@@ -1,13 +1,23 @@
+import importlib
 import ssl
-import tempfile
 
 import pytest
 
+from hf_rlhf.rewards.judges import client, outage
+
 
 @pytest.fixture(autouse=True)
-def own_folders(tmp_path, monkeypatch):
-    """No test sees another's caps or cache."""
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+def short_waits(monkeypatch):
+    importlib.import_module("aiohttp")  # takes a second, which no deadline here should count
+    monkeypatch.setattr(client, "FIRST_WAIT_S", 0.02)
+    monkeypatch.setattr(outage, "FIRST_WAIT_S", 0.02)
+    monkeypatch.setattr(outage, "LONGEST_WAIT_S", 0.1)
+    monkeypatch.setattr(outage, "_POLL_S", 0.01)
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    """No test sees another's cache."""
     monkeypatch.setenv("HF_RLHF_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
 

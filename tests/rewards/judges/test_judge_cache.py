@@ -7,14 +7,7 @@ import pytest
 
 from hf_rlhf.contracts import Question, Verdict
 from hf_rlhf.errors import JudgeError
-from hf_rlhf.rewards.judges.cache import (
-    VerdictCache,
-    clear,
-    command,
-    default_path,
-    summary,
-    together,
-)
+from hf_rlhf.rewards.judges.cache import DiskCache, command, default_path
 from hf_rlhf.rewards.judges.openai import OpenAIJudge
 from hf_rlhf.testing.scripted_server import ScriptedServer
 
@@ -23,11 +16,27 @@ def ask(judge, *texts):
     return asyncio.run(judge.judge([Question("quality", text, "c") for text in texts]))
 
 
+def verdict_cache(path):
+    return DiskCache(path, "verdict", OpenAIJudge.decode)
+
+
+def write(cache, values):
+    async def write_all():
+        async with cache.writer() as keep:
+            for key, value in values.items():
+                keep(key, value)
+
+    asyncio.run(write_all())
+
+
+GOOD = {"score": 1.0, "reason": ""}
+
+
 def test_verdicts_are_kept_and_failures_are_not():
     with ScriptedServer(lambda asked: {"bad": "no verdict"}.get(asked.candidate, 1)) as server:
         judges = [OpenAIJudge("scripted", server.base_url) for _ in range(2)]
         first, second = (ask(judge, "good", "bad") for judge in judges)
-        asked = [asked.candidate for asked in server.asked]
+        asked = [asked.candidate for asked in server.requests]
     assert [v.score for v in first] == [v.score for v in second] == [0.5, None]
     assert second[0].reason == "scripted"
     assert (asked.count("good"), asked.count("bad")) == (1, 4)
@@ -51,9 +60,9 @@ def test_whatever_the_verdict_depends_on_is_in_the_key(change):
         base = {"model": "scripted", "base_url": server.base_url}
         ask(OpenAIJudge(**base), "x")
         ask(OpenAIJudge(**{**base, "timeout": 99.0, "retries": 1}), "x")
-        assert len(server.asked) == 1
+        assert len(server.requests) == 1
         ask(OpenAIJudge(**{**base, **change}), "x")
-        assert len(server.asked) == 2
+        assert len(server.requests) == 2
 
 
 @pytest.mark.parametrize("trouble", ["folder is a file", "file is no database", "no table space"])
@@ -69,7 +78,7 @@ def test_a_cache_that_cannot_be_used_warns_once_and_is_done_without(trouble, tmp
         def full(*_, **__):
             raise sqlite3.OperationalError("database or disk is full")
 
-        monkeypatch.setattr(VerdictCache, "_open", full)
+        monkeypatch.setattr(DiskCache, "_open", full)
     with ScriptedServer() as server:
         judge = OpenAIJudge("scripted", server.base_url, cache_path=str(path))
         with pytest.warns(RuntimeWarning, match="cannot be used.*HF_RLHF_CACHE"):
@@ -84,57 +93,59 @@ def test_a_cache_that_cannot_be_used_warns_once_and_is_done_without(trouble, tmp
 def test_many_threads_write_at_once(tmp_path):
     path = tmp_path / "judge.sqlite"
 
-    def write(thread):
-        cache = VerdictCache(path)
+    def write_some(thread):
         for n in range(25):
-            cache.write(f"{thread} {n}", Verdict(n % 3 / 2, "ü \x00 'quoted'"))
+            verdict = {"score": n % 3 / 2, "reason": "ü \x00 'quoted'"}
+            write(verdict_cache(path), {f"{thread} {n}": verdict})
 
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        threads = [threading.Thread(target=write, args=(n,)) for n in range(4)]
+        threads = [threading.Thread(target=write_some, args=(n,)) for n in range(4)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
         keys = [f"{thread} {n}" for thread in range(4) for n in range(25)]
-        found = VerdictCache(path).read([*keys, *(f"unknown {n}" for n in range(1000))])
+        found = verdict_cache(path).read([*keys, *(f"unknown {n}" for n in range(1000))])
     assert sorted(found) == sorted(keys)
     assert found["3 2"] == Verdict(1.0, "ü \x00 'quoted'")
     with sqlite3.connect(path) as database:
         assert database.execute("PRAGMA journal_mode").fetchone() == ("wal",)
 
 
-def test_verdicts_that_arrive_together_are_one_write_and_none_is_lost():
+def test_verdicts_that_arrive_together_are_one_write_and_none_is_lost(tmp_path, monkeypatch):
     writes = []
+    insert = DiskCache._insert
+
+    def noted(self, database, values):
+        writes.append(sorted(values))
+        insert(self, database, values)
+
+    monkeypatch.setattr(DiskCache, "_insert", noted)
+    cache = verdict_cache(tmp_path / "judge.sqlite")
 
     async def five_of_which_two_come_late():
-        async with together(lambda verdicts: writes.append(dict(verdicts))) as keep:
+        async with cache.writer() as keep:
             for n in range(3):
-                keep(str(n), Verdict(1.0))
+                keep(str(n), GOOD)
             while not writes:
                 await asyncio.sleep(0.005)
-            keep("3", Verdict(0.0))
-            keep("4", Verdict(0.5))
+            keep("3", GOOD)
+            keep("4", GOOD)
 
     asyncio.run(five_of_which_two_come_late())
-    assert writes == [dict.fromkeys("012", Verdict(1.0)), {"3": Verdict(0.0), "4": Verdict(0.5)}]
+    assert writes == [["0", "1", "2"], ["3", "4"]]
+    assert sorted(cache.read("01234")) == sorted("01234")
 
 
-def test_what_was_answered_before_a_call_fails_is_kept(tmp_path):
+def test_what_was_answered_before_a_call_fails_is_kept(tmp_path, capsys):
     path = tmp_path / "judge.sqlite"
     with ScriptedServer(script=["ok", "401"]) as server:
         judge = OpenAIJudge("scripted", server.base_url, max_concurrency=1, cache_path=str(path))
         with pytest.raises(JudgeError, match="refused the key"):
             ask(judge, "a", "b", "c")
-    assert summary(path)["verdicts"] == 1
-
-
-def test_a_cache_into_which_nothing_was_written_is_shown_as_empty(tmp_path):
-    path = tmp_path / "judge.sqlite"
-    assert VerdictCache(path).read(["k"]) == {}
-    assert path.exists()  # so that a folder that cannot be written is told before the first call
-    assert summary(path) == {"verdicts": 0, "bytes": 0}
-    assert clear(path) == 0
+    assert command(["show", "--path", str(path)]) == 0
+    assert ": 1 verdicts" in capsys.readouterr().out
 
 
 def test_the_default_path(monkeypatch, tmp_path):
@@ -147,17 +158,20 @@ def test_the_default_path(monkeypatch, tmp_path):
 
 def test_the_command_shows_and_clears(tmp_path, capsys):
     path = default_path()
+    cache = verdict_cache(path)
     assert command(["show"]) == 0
-    assert f"{path}: 0 verdicts" in capsys.readouterr().out
-    for n in range(3):
-        VerdictCache(path).write(str(n), Verdict(1.0))
-    assert summary(path)["verdicts"] == 3
+    assert f"{path}: empty" in capsys.readouterr().out
+    assert cache.read(["0"]) == {}
+    assert path.exists()  # so that a folder that cannot be written shows before the first call
+    for action in ("show", "clear"):
+        assert command([action]) == 0
+        assert f"{path}: empty" in capsys.readouterr().out
+    write(cache, dict.fromkeys("012", GOOD))
     assert command(["show"]) == 0
     assert "3 verdicts" in capsys.readouterr().out
     assert command(["clear"]) == 0
-    assert "3 verdicts forgotten" in capsys.readouterr().out
-    assert clear(path) == 0
-    assert VerdictCache(path).read(["0"]) == {}
+    assert "3 verdicts deleted" in capsys.readouterr().out
+    assert cache.read(["0"]) == {}
     other = tmp_path / "other.sqlite"
     assert command(["show", "--path", str(other)]) == 0
     assert not other.exists()
@@ -173,22 +187,39 @@ def test_a_locked_file_is_waited_for_a_few_times_and_then_left_alone(tmp_path, m
         opened.append(self)
         raise sqlite3.OperationalError("database is locked")
 
-    monkeypatch.setattr(VerdictCache, "_open", locked)
-    cache = VerdictCache(tmp_path / "judge.sqlite")
+    monkeypatch.setattr(DiskCache, "_open", locked)
+    cache = verdict_cache(tmp_path / "judge.sqlite")
     with pytest.warns(RuntimeWarning, match="cannot be used"):
-        cache.write("0", Verdict(1.0))
+        write(cache, {"0": GOOD})
     for n in range(50):
-        cache.write(str(n), Verdict(1.0))
+        write(cache, {str(n): GOOD})
         assert cache.read([str(n)]) == {}
-    assert len(opened) == cache.trouble == 5
+    assert len(opened) == cache.failures == 5
 
 
 @pytest.mark.parametrize("score", ["7", "-1", "NaN", '"1"', "null"])
 def test_a_score_that_is_none_is_not_read_from_the_file(tmp_path, score):
-    cache = VerdictCache(tmp_path / "judge.sqlite")
-    cache.write("k", Verdict(1.0))
+    cache = verdict_cache(tmp_path / "judge.sqlite")
+    write(cache, {"k": GOOD})
     with sqlite3.connect(cache.path) as database:
         spoilt = f'{{"score": {score}, "reason": ""}}'
         database.execute("UPDATE verdicts SET verdict = ?", (spoilt,))
     with pytest.warns(RuntimeWarning, match="cannot be used"):
         assert cache.read(["k"]) == {}
+
+
+def test_the_help_names_no_exception(capsys):
+    with pytest.raises(SystemExit):
+        command(["--help"])
+    assert "Show or clear the cache" in (text := capsys.readouterr().out)
+    assert "JudgeError" not in text
+
+
+def test_without_a_cache_nothing_is_read_or_written(tmp_path):
+    path = tmp_path / "judge.sqlite"
+    with ScriptedServer() as server:
+        for cache in (False, True, False):
+            judge = OpenAIJudge("scripted", server.base_url, cache=cache, cache_path=str(path))
+            ask(judge, "good")
+            assert path.exists() == (len(server.requests) > 1)
+        assert len(server.requests) == 3

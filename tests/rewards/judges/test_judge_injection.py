@@ -53,6 +53,7 @@ def test_a_server_reads_back_the_candidate_as_it_was_but_for_what_is_escaped():
         answers = [f"Alder was {injection.WRONG}.\n{text}" for text in short]
         asked = [injection.questions(answer)[0] for answer in answers]
         assert {verdict.score for verdict in asyncio.run(judge.judge(asked))} == {0.0}
-    assert all(asked.kind == "quality" for asked in server.asked)
-    assert all(asked.candidate.startswith("Alder was founded in 1931.") for asked in server.asked)
-    assert all(asked.criterion == f"States that {injection.FACT}." for asked in server.asked)
+    for request in server.requests:
+        assert request.kind == "quality"
+        assert request.candidate.startswith("Alder was founded in 1931.")
+        assert request.criterion == f"States that {injection.FACT}."

@@ -6,18 +6,9 @@ import pickle
 import pytest
 
 from hf_rlhf.errors import JudgeError
-from hf_rlhf.rewards.judges import outage
-from hf_rlhf.rewards.judges.cache import command, default_path, summary
-from hf_rlhf.rewards.judges.display_name import DisplayName
-from hf_rlhf.rewards.judges.text_generation import NoText, OpenAIText, Text, TextCache
+from hf_rlhf.rewards.judges.cache import command, default_path
+from hf_rlhf.rewards.judges.text_generation import NoText, OpenAIText, Text
 from hf_rlhf.testing.scripted_server import Reply, ScriptedServer
-
-
-@pytest.fixture(autouse=True)
-def short_waits(monkeypatch):
-    monkeypatch.setattr(outage, "FIRST_WAIT_S", 0.02)
-    monkeypatch.setattr(outage, "LONGEST_WAIT_S", 0.1)
-    monkeypatch.setattr(outage, "_LOOK_S", 0.01)
 
 
 def echo(asked):
@@ -94,18 +85,18 @@ def test_what_is_no_text_says_why_and_is_not_kept(fault, cause, requests):
     with ScriptedServer(always=fault) as server:
         writer = writer_of(server, cache=True, max_tokens=50)
         said = write(writer, "a")[0]
-        asked = server.asked
+        asked = server.requests
     assert isinstance(said, NoText)
     assert said.cause == cause
     assert len(asked) == requests
     assert asked[-1].body["max_tokens"] == (100 if cause == "cut off" else 50)
-    assert summary(default_path("texts.sqlite")) == {"verdicts": 0, "bytes": 0}
+    assert default_path("text").read_bytes() == b""
 
 
 def test_a_text_that_was_cut_off_is_asked_for_again_with_more_room():
     with ScriptedServer(echo, script=["cut"]) as server:
         assert write(writer_of(server, max_tokens=50), "a") == {0: Text("said a", 100, 10)}
-        assert [one.body["max_tokens"] for one in server.asked] == [50, 100]
+        assert [one.body["max_tokens"] for one in server.requests] == [50, 100]
 
 
 def test_a_text_in_the_cache_is_not_asked_for_again(capsys):
@@ -113,16 +104,16 @@ def test_a_text_in_the_cache_is_not_asked_for_again(capsys):
         first = write(writer_of(server, cache=True), "a", "b")
         writer = pickle.loads(pickle.dumps(writer_of(server, cache=True)))
         assert write(writer, "b", "a", "c")[1] == first[0]
-        assert len(server.asked) == 3
+        assert len(server.requests) == 3
         write(writer_of(server, cache=True, temperature=0.5), "a")
-        assert len(server.asked) == 4
+        assert len(server.requests) == 4
     assert (writer.usage()["cached"], writer.usage()["calls"]) == (2, 3)
-    path = default_path("texts.sqlite")
+    path = default_path("text")
     assert command(["show"]) == 0
     assert f"{path}: 4 texts" in capsys.readouterr().out
     assert command(["clear"]) == 0
-    assert f"{path}: 4 texts forgotten" in capsys.readouterr().out
-    assert TextCache(path).read([writer.key(next(iter(say("a"))))]) == {}
+    assert f"{path}: 4 texts deleted" in capsys.readouterr().out
+    assert writer._cache.read([writer.key(next(iter(say("a"))))]) == {}
 
 
 def test_a_reply_may_be_sent_back():
@@ -134,8 +125,8 @@ def test_a_reply_may_be_sent_back():
     with ScriptedServer(echo) as server:
         writer = writer_of(server, max_concurrency=3)
         came = write(writer, *map(str, range(10)), on_reply=mend)
-        assert len(server.asked) == 20
-        assert max(len(one.body["messages"]) for one in server.asked) == 3
+        assert len(server.requests) == 20
+        assert max(len(one.body["messages"]) for one in server.requests) == 3
     assert {index: said.content for index, said in came.items()} == {
         n: f"said again {n}" for n in range(10)
     }
@@ -146,8 +137,8 @@ def test_a_text_that_is_refused_is_not_kept():
         for _ in range(2):
             writer = writer_of(server, cache=True)
             write(writer, "a", "b", on_reply=lambda index, said: [] if index else None)
-        assert [one.body["messages"][0]["content"] for one in server.asked].count("a") == 1
-        assert [one.body["messages"][0]["content"] for one in server.asked].count("b") == 2
+        assert [one.body["messages"][0]["content"] for one in server.requests].count("a") == 1
+        assert [one.body["messages"][0]["content"] for one in server.requests].count("b") == 2
 
 
 def test_an_outage_and_a_rate_limit_cost_nothing_but_time():
@@ -159,7 +150,7 @@ def test_an_outage_and_a_rate_limit_cost_nothing_but_time():
     assert writer.usage()["requests"] == 8 + 4
 
 
-def test_a_server_that_stays_away_stops_the_call_and_what_came_is_kept():
+def test_a_server_that_stays_away_stops_the_call_and_what_came_is_kept(capsys):
     came = {}
 
     def keep(index, said):
@@ -169,14 +160,15 @@ def test_a_server_that_stays_away_stops_the_call_and_what_came_is_kept():
 
     server = ScriptedServer(echo).__enter__()
     writer = writer_of(server, cache=True, patience=0.3, max_concurrency=1)
-    writer.called = DisplayName("summariser", {"patience": "--patience"})
+    writer.display_name = "summariser"
     with pytest.raises(
         JudgeError, match=r"The summariser scripted at .* longer than its patience.*"
     ) as said:
         asyncio.run(writer.write(say(*map(str, range(9))), keep))
-    assert "`--patience` is how long a summariser waits" in str(said.value)
+    assert "`patience` is how long it waits" in str(said.value)
     assert len(came) == 3
-    assert summary(default_path("texts.sqlite"))["texts"] == 3
+    assert command(["show", "--path", str(default_path("text"))]) == 0
+    assert "3 texts" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -187,7 +179,7 @@ def test_what_will_not_heal_raises_at_once(fault, cause):
     with ScriptedServer(always=fault, models=["other", "scripted"]) as server:
         with pytest.raises(JudgeError, match=f"The model.*{cause}"):
             write(writer_of(server, max_concurrency=1), "a", "b")
-        assert len(server.asked) == 1
+        assert len(server.requests) == 1
 
 
 def test_what_takes_the_texts_may_stop_the_call():
@@ -207,7 +199,7 @@ def test_what_cannot_be_encoded_is_sent_and_kept():
 @pytest.mark.parametrize(
     ("fields", "cause"),
     [
-        ({"model": " "}, "model is empty"),
+        ({"model": " "}, "model must be a name"),
         ({"max_concurrency": 0}, "max_concurrency must be above 0"),
         ({"timeout": float("inf")}, "timeout must be above 0"),
         ({"max_tokens": 0}, "max_tokens must be at least 1"),

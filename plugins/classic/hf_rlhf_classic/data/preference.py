@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from hf_rlhf.contracts import Loaded
-from hf_rlhf.data import ChatRowArguments, known_schemas, load_chat_rows
+from hf_rlhf.data import load_chat_rows
 
 
 def preference(
@@ -44,18 +44,17 @@ def preference(
     hh-rlhf transcripts; PKU-SafeRLHF; ShareGPT pairs; chosen and rejected as message lists.
 
     Args:
-        label: which of PKU-SafeRLHF's labels says what is chosen.
+        label: which of PKU-SafeRLHF's labels decides which response is chosen.
         margin: `column` reads a column `margin` if there is one, `scores` takes score_chosen -
             score_rejected, `none` leaves it out. All rows have a margin, or none.
-        path: as in `sft`, like all other arguments (`hf-rlhf describe sft`).
+        path: as in `sft`; the arguments without a description, too (`hf-rlhf describe sft`).
 
     Returns:
-        Splits `train` and `test` with prompt, chosen, rejected, perhaps margin, and the columns
-        kept; messages, or texts where `format` is text; and the report.
+        Splits `train` and `test` with prompt, chosen, rejected, a margin if there is one, and the
+        columns kept; messages, or texts where `format` is text; and the report.
 
     Raises:
         DataError: no schema fits, or two do; too many rows cannot be used; a file cannot be read.
-        ModelError: a conversation is asked for and the tokenizer has no chat template.
+        ModelError: `format: conversational`, and the tokenizer has no chat template.
     """
-    arguments = ChatRowArguments.of(locals())
-    return load_chat_rows("preference", known_schemas(label, margin)["preference"], arguments)
+    return load_chat_rows("preference", locals(), label=label, margin=margin)

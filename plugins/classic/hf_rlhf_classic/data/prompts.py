@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from hf_rlhf.contracts import Loaded
-from hf_rlhf.data import ChatRowArguments, known_schemas, load_chat_rows
+from hf_rlhf.data import load_chat_rows
 
 
 def prompts(
@@ -35,7 +35,7 @@ def prompts(
     max_tokens: int | None = None,
     max_rejected_share: float = 0.05,
 ) -> Loaded:
-    """Load prompts to answer, with the columns that rewards need beside them.
+    """Load prompts without responses, with the other columns that rewards need.
 
     Rows are `{system?, prompt}`, or have `question`, `instruction` and `input`, `messages`,
     `conversations`, or hh-rlhf's transcripts; of a conversation that ends with an answer, the
@@ -50,7 +50,6 @@ def prompts(
 
     Raises:
         DataError: no schema fits, or two do; too many rows cannot be used; a file cannot be read.
-        ModelError: a conversation is asked for and the tokenizer has no chat template.
+        ModelError: `format: conversational`, and the tokenizer has no chat template.
     """
-    arguments = ChatRowArguments.of(locals())
-    return load_chat_rows("prompts", known_schemas()["prompts"], arguments)
+    return load_chat_rows("prompts", locals())

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from hf_rlhf.contracts import Loaded
-from hf_rlhf.data import ChatRowArguments, known_schemas, load_chat_rows
+from hf_rlhf.data import load_chat_rows
 
 
 def sft(
@@ -36,36 +36,36 @@ def sft(
     max_tokens: int | None = None,
     max_rejected_share: float = 0.05,
 ) -> Loaded:
-    """Load prompts and the responses to learn from a Hub dataset, a folder or a file.
+    """Load prompts with demonstrated responses from a Hub dataset, a folder or a file.
 
     Rows are `{system?, prompt, response}`, or have one of the forms
     in docs/reference/classic-data.md: `instruction`, `input`, `output`; `question`,
     `answer`; `messages` or `conversations` as OpenAI and ShareGPT spell them; and preference
-    pairs, of which the chosen answer is learnt.
+    pairs, from which the chosen answer is learned.
 
     Args:
         path: a JSONL(.gz), JSON, Parquet or CSV file, a folder, or the id of a Hub dataset.
-        tokenizer: the policy's: whether it has a chat template, and how long rows are.
-        rejected_rows: where rows that cannot be used are listed, one JSON object a line.
-        target: `final` learns the last assistant turn; `every` gives `messages`, of which a
+        tokenizer: the policy's; for the format and the lengths of rows.
+        rejected_rows: file for rows that cannot be used, one JSON object per line.
+        target: `final` learns the last assistant turn; `every` returns `messages`, of which a
             trainer with `assistant_only_loss: true` learns every assistant turn.
-        schema: the name of the form, where it cannot be told from the rows.
-        columns: wanted name -> name in the data, dotted to reach into an object.
+        schema: the name of the form, if the rows do not determine it.
+        columns: expected name -> name in the data; a dotted name reads a field of an object.
         split: the split to train on, unless it is `train` or the only one.
         revision: branch, tag or commit of a Hub dataset; the commit read is in the report.
         subset: configuration name of a Hub dataset.
-        format: `conversational` gives messages, `text` gives strings; `auto` gives messages if the
+        format: `conversational` returns messages, `text` strings; `auto` returns messages if the
             tokenizer has a chat template.
-        template: of a user turn in text, with `{prompt}`.
-        response_template: of an assistant turn in text, with `{response}`.
-        system_template: of a system prompt in text, with `{system}`.
+        template: template of a user turn in text, with `{prompt}`.
+        response_template: template of an assistant turn in text, with `{response}`.
+        system_template: template of a system prompt in text, with `{system}`.
         chat_template_kwargs: passed to the chat template when lengths are measured; give the
             trainer the same.
         system: the system prompt of rows that have none.
         keep: which other columns to keep for rewards; all of them by default, `[]` for none.
-        test_rows: how many rows to hold out. By default the source's test split, or a tenth.
+        test_rows: number of rows to hold out. By default the source's test split, or a tenth.
         test_share: the same as a share.
-        max_train_rows: at most so many rows are trained on, drawn by `seed`.
+        max_train_rows: most training rows, drawn by `seed`.
         max_test_rows: the same for held-out rows.
         seed: for the choice of held-out prompts and of rows.
         drop_duplicates: leaves out rows that repeat an earlier one, `exact`ly or `normalised`
@@ -81,8 +81,6 @@ def sft(
 
     Raises:
         DataError: no schema fits, or two do; too many rows cannot be used; a file cannot be read.
-        ModelError: a conversation is asked for and the tokenizer has no chat template.
+        ModelError: `format: conversational`, and the tokenizer has no chat template.
     """
-    arguments = ChatRowArguments.of(locals())
-    form = "messages" if target == "every" else "sft"
-    return load_chat_rows(form, known_schemas()["sft"], arguments)
+    return load_chat_rows("messages" if target == "every" else "sft", locals())

@@ -1,7 +1,6 @@
 """`hf-rlhf eval`."""
 
 import argparse
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,52 +9,33 @@ Measure saved models on the same held-out prompts: reward, win rate, KL, length,
 
 FILE is an evaluation file, or the run file of a training, of which the dataset, the judges, the
 rewards and `evaluation:` are taken. Any key of it is an option too: `--evaluation.rows 200`,
-`--evaluation.temperature 0.7`, `--rewards.0.name NAME`. docs/how-to/evaluate.md tells more.
-The same command goes on where it stopped, and with another `--model` adds it."""
+`--evaluation.temperature 0.7`, `--rewards.0.name NAME`. See docs/how-to/evaluate.md.
+The same command resumes where it stopped; another `--model` is added to the table."""
 
 
 def command(argv: Sequence[str]) -> int:
     """Measure saved models on the same held-out prompts, side by side in one table."""
     # Not a positional of argparse, which would take the value of an override for it.
-    own = argv[0] if argv and not argv[0].startswith("-") else None
-    chosen, overrides = _parser().parse_known_args(argv[1:] if own else argv)
-
-    from rich.console import Console
-    from transformers.utils import logging
+    path = argv[0] if argv and not argv[0].startswith("-") else None
+    chosen, overrides = _parser().parse_known_args(argv[1:] if path else argv)
 
     from hf_rlhf.config import RunFile, choose_run_file
     from hf_rlhf.training import ignore_old_names
-    from hf_rlhf_classic.evaluation.measure import evaluate
     from hf_rlhf_classic.evaluation.plan import make_plan
-    from hf_rlhf_classic.evaluation.recording import check_recordable, record
-    from hf_rlhf_classic.evaluation.report import model_columns, notes_of
     from hf_rlhf_classic.evaluation.spec import Options
+    from hf_rlhf_classic.evaluation.task import suite_of
 
     ignore_old_names()
-    if not sys.stderr.isatty():
-        logging.disable_progress_bar()
-    config = own or chosen.config
-    if config or chosen.plugin:
-        file = choose_run_file(chosen.plugin, chosen.run, config)
+    if path or chosen.plugin:
+        file = choose_run_file(chosen.plugin, chosen.run, path)
     else:
         file = RunFile.from_mapping({}, "command line")
     file = file.override(overrides)
     options = Options(chosen.model, chosen.baseline, chosen.reference, chosen.compare)
     plan = make_plan(file, options)
-    if chosen.record:
-        check_recordable(plan)
-    out = chosen.out or Path("evals") / Path(file.name if config else plan.data_name).stem
-    results = evaluate(plan, out, ["hf-rlhf", "eval", *argv])
-    if not results:
-        return 0  # another process writes and prints
-    console = Console()
-    console.print(model_columns(results))
-    for note in notes_of(results):
-        print(f"- {note}")
-    print(f"written: {out / 'evaluation.json'}, {out / 'evaluation.md'}")
-    if chosen.record:
-        for folder in record(plan, results, out):
-            print(f"recorded: {folder / 'run.json'} and its card")
+    out = chosen.out or Path("evals") / Path(file.name if path else plan.data_name).stem
+    suite = suite_of(plan, out)
+    suite.show(suite.run(["hf-rlhf", "eval", *argv], record=chosen.record))
     return 0
 
 
@@ -92,7 +72,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--record", action="store_true", help="add the results to the run folders' record and card"
     )
-    parser.add_argument("--config", metavar="FILE", help="FILE, as hf_rlhf.train takes it")
     parser.add_argument("--plugin", help="a trainer whose default run file is FILE")
     parser.add_argument("--run", help="another run file that the trainer's package ships")
     return parser

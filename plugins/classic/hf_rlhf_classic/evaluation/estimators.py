@@ -62,33 +62,27 @@ def pairwise_accuracy(
 ) -> dict[str, Any]:
     """Return the share of pairs whose chosen answer scores higher; equal scores count a half.
 
-    With lengths also the accuracy where the chosen answer is the longer and where it is the
-    shorter one (None without such pairs), and `length_bias`, the first minus the second: a model
-    that scores length alone has 1, one that is blind to it 0. Raises ValueError for lists of
-    unequal length, or none at all.
+    With lengths also the accuracy where the chosen answer is the longer and the shorter one (None
+    without such pairs), and `length_bias`, the first minus the second: 1 of a model that scores
+    length alone. Raises ValueError for lists of unequal length, or none at all.
     """
-    both_lengths = [value for value in (chosen_lengths, rejected_lengths) if value is not None]
-    if len(both_lengths) == 1:
+    both = [lengths for lengths in (chosen_lengths, rejected_lengths) if lengths is not None]
+    if len(both) == 1:
         raise ValueError("lengths are needed of both answers, or of neither")
-    if (
-        len(chosen) == 0
-        or len({len(chosen), len(rejected), *(len(value) for value in both_lengths)}) > 1
-    ):
+    if len(chosen) == 0 or len({len(values) for values in (chosen, rejected, *both)}) > 1:
         raise ValueError("pairs are needed: one score and one length for each answer")
-    right = [outcome(a, b) for a, b in zip(chosen, rejected, strict=True)]
-    result: dict[str, Any] = {"pairwise_accuracy": _mean(right), "pairs": len(right)}
-    if chosen_lengths is None or rejected_lengths is None:
-        return result
-    lengths = list(zip(right, chosen_lengths, rejected_lengths, strict=True))
-    longer = _mean([value for value, a, b in lengths if a > b])
-    shorter = _mean([value for value, a, b in lengths if a < b])
-    known = longer is not None and shorter is not None
-    return {
-        **result,
-        "accuracy_chosen_longer": longer,
-        "accuracy_chosen_shorter": shorter,
-        "length_bias": longer - shorter if known else None,  # type: ignore[operator]
-    }
+    right = list(map(outcome, chosen, rejected))
+    accuracies: dict[str, Any] = {"pairwise_accuracy": _mean(right), "pairs": len(right)}
+    if both:
+        pairs = list(zip(right, *both, strict=True))
+        longer = _mean([value for value, a, b in pairs if a > b])
+        shorter = _mean([value for value, a, b in pairs if a < b])
+        accuracies |= {
+            "accuracy_chosen_longer": longer,
+            "accuracy_chosen_shorter": shorter,
+            "length_bias": None if longer is None or shorter is None else longer - shorter,
+        }
+    return accuracies
 
 
 def expected_calibration_error(
@@ -123,5 +117,5 @@ def calibration_gap(
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return math.fsum(known) / len(known) if known else None
+    numbers = [value for value in values if value is not None]
+    return math.fsum(numbers) / len(numbers) if numbers else None

@@ -1,16 +1,15 @@
 """An evaluation resolved: models, tokenizers, rows and rewards, checked before any weights load."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from hf_rlhf.config import EvaluationSpec, RunFile
 from hf_rlhf.errors import ConfigError, JudgeError, ModelError, Problem
-from hf_rlhf.evaluation import fingerprint, prompt_ids
+from hf_rlhf.evaluation import Candidate, held_out_rows
 from hf_rlhf.runs import Scoring, resolve_scoring
-from hf_rlhf_classic.evaluation.checkpoints import Checkpoint, resolve_all
 from hf_rlhf_classic.evaluation.spec import (
     SECTION,
     Compare,
@@ -29,9 +28,7 @@ class Plan:
 
     spec: EvalSpec
     file: RunFile
-    names: Mapping[str, Sequence[Checkpoint]]
-    tokenizers: Mapping[str, Any]
-    """By the checkpoint's label."""
+    models: Sequence[Candidate]
     scoring: Scoring
     comparisons: Sequence[Compare]
     max_new_tokens: int
@@ -46,183 +43,121 @@ class Plan:
         """Return the dataset adapter's name, without its package."""
         return self.scoring.spec.dataset.name.rpartition("/")[2]
 
-    @property
-    def checkpoints(self) -> list[Checkpoint]:
-        """Return all checkpoints, in order."""
-        return [checkpoint for some in self.names.values() for checkpoint in some]
-
     @cached_property
     def rows(self) -> Any:
         """Return the held-out rows that are answered: a `datasets.Dataset`."""
-        split = self.scoring.dataset[self.sampling.split]
-        count = len(split) if self.sampling.rows is None else min(self.sampling.rows, len(split))
-        return split.select(range(count))
+        return held_out_rows(self.scoring)
 
-    @property
-    def template(self) -> dict[str, Any]:
-        """Return what the chat template is given."""
-        return self.spec.chat_template_kwargs or {}
+    def prompts(self, model: Candidate) -> list[list[int]]:
+        """Return the prompts as the model's own tokenizer and template have them."""
+        return model.prompt_ids(self.rows["prompt"][:], self.spec.chat_template_kwargs)
 
-    def prompts(self, checkpoint: Checkpoint) -> list[list[int]]:
-        """Return the prompts as the checkpoint's own tokenizer and template have them."""
-        tokenizer = self.tokenizers[checkpoint.label]
-        return prompt_ids(tokenizer, self.rows["prompt"][:], self.template)
-
-    def partner(self, name: str | None, checkpoint: Checkpoint) -> Checkpoint | None:
-        """Return the checkpoint of `name` that `checkpoint` is compared with."""
-        some = self.names.get(name or "")
-        if not some or checkpoint.name == name:
-            return None
-        return some[0] if len(some) == 1 else some[checkpoint.number]
-
-    def reference(self, checkpoint: Checkpoint) -> Checkpoint | None:
-        """Return from which checkpoint KL is measured; None where it is not."""
+    def reference(self, model: Candidate) -> Candidate | None:
+        """Return the model from which KL is measured; None where it is not."""
         if self.sampling.temperature == 0:
             return None
-        other = self.partner(self.spec.reference, checkpoint)
-        return other if other and self._same_tokens(checkpoint, other) else None
+        other = model.partner(self.spec.reference, self.models)
+        return other if other and _same_tokens(model, other) else None
 
-    def _same_tokens(self, checkpoint: Checkpoint, other: Checkpoint) -> bool:
-        mine, theirs = self.tokenizers[checkpoint.label], self.tokenizers[other.label]
-        return bool(mine.get_vocab() == theirs.get_vocab())
-
-    def identity(self, checkpoint: Checkpoint) -> dict[str, Any]:
-        """Return what makes a checkpoint's completions what they are."""
+    def notes(self) -> Iterator[str]:
+        """Yield where KL was left out, and why, and what its estimates are worth."""
         sampling = self.sampling
-        keys = ("split", "batch_size", "temperature", "top_p", "seed", "completions_per_prompt")
-        return {
-            **checkpoint.saved.identity,
-            # As tokens: another chat template, or tokenizer, asks another question.
-            "prompts": fingerprint(self.prompts(checkpoint)),
-            "sampling": {key: getattr(sampling, key) for key in keys},
-            "max_new_tokens": self.max_new_tokens,
-            "dtype": self.spec.dtype,
-        }
-
-    def notes(self) -> list[str]:
-        """Return what was left out, and why, and what the estimates are worth."""
-        sampling, reference = self.sampling, self.spec.reference
-        notes: list[str] = []
-        if reference == "none" or len(self.checkpoints) == 1:
-            return notes
+        if self.spec.reference == "none" or len(self.models) == 1:
+            return
         if sampling.temperature == 0:
-            notes.append(
+            yield (
                 "KL left out: greedy completions are no samples of the policy. Set "
                 "`evaluation.temperature` above 0."
             )
-        elif sampling.top_p < 1:
-            notes.append(
+            return
+        if sampling.top_p < 1:
+            yield (
                 f"KL is of the distributions before top-p {sampling.top_p:g} cut their tails, "
                 "estimated on completions drawn after it, and so biased; "
                 "`evaluation.top_p: 1` makes it exact in the mean."
             )
-        for checkpoint in self.checkpoints:
-            other = self.partner(reference, checkpoint)
-            if sampling.temperature and other and not self._same_tokens(checkpoint, other):
-                notes.append(
-                    f"KL of {checkpoint.label} from {other.label} left out: their tokenizers "
-                    "differ, so their tokens cannot be compared."
+        for model in self.models:
+            other = model.partner(self.spec.reference, self.models)
+            if other and not _same_tokens(model, other):
+                yield (
+                    f"KL of {model.label} from {other.label} left out: their tokenizers differ, so "
+                    "their tokens cannot be compared."
                 )
-        return notes
+
+
+def _same_tokens(model: Candidate, other: Candidate) -> bool:
+    return bool(model.tokenizer.get_vocab() == other.tokenizer.get_vocab())
 
 
 def make_plan(file: RunFile, options: Options) -> Plan:
     """Resolve and check an evaluation. Raises ConfigError with everything that is wrong."""
     spec, problems = read_spec(file, options)
-    names, more = resolve_all(spec)
+    names = ("dtype", "attn_implementation", "trust_remote_code")
+    models, more = Candidate.find(
+        spec.sources,
+        {name: getattr(spec, name) for name in names},
+        paired=(spec.baseline, spec.reference),
+        where=f"{SECTION}.models.",
+    )
     problems += more
-    tokenizers, more = _tokenizers(names, spec)
-    problems += more
-    first = next(iter(tokenizers.values()), None)
     try:
-        scoring = resolve_scoring(file, first, plugin=SECTION)
+        tokenizer = models[0].tokenizer if models else None
+        scoring = resolve_scoring(file, tokenizer, plugin=SECTION)
     except ConfigError as error:
         raise ConfigError([*problems, *error.problems]) from None
-    split = (scoring.spec.evaluation or EvaluationSpec()).split
-    rows = scoring.dataset.get(split, scoring.dataset["train"])
+    sampling = scoring.spec.evaluation or EvaluationSpec()
+    rows = scoring.dataset.get(sampling.split, scoring.dataset["train"])
     comparisons, more = read_compare(spec, scoring.spec, rows.column_names)
     problems += more
     length = file.values.get("max_completion_length") or _DEFAULT_LENGTH
-    if (evaluation := scoring.spec.evaluation) and evaluation.max_new_tokens:
-        length = evaluation.max_new_tokens
-    plan = Plan(spec, file, names, tokenizers, scoring, comparisons, length)
-    problems += _rows(plan) or [*_lengths(plan), *_judges(plan)]
+    plan = Plan(spec, file, models, scoring, comparisons, sampling.max_new_tokens or length)
+    problems += list(_row_problems(plan)) or [*_length_problems(plan), *_judge_problems(plan)]
     if problems:
         raise ConfigError(problems)
     return plan
 
 
-def _tokenizers(
-    names: Mapping[str, Sequence[Checkpoint]], spec: EvalSpec
-) -> tuple[dict[str, Any], list[Problem]]:
-    tokenizers, problems = {}, []
-    for name, some in names.items():
-        for checkpoint in some:
-            try:
-                tokenizers[checkpoint.label] = checkpoint.saved.tokenizer(
-                    trust_remote_code=bool(spec.trust_remote_code)
-                )
-            except ModelError as error:
-                problems.append(Problem(f"{SECTION}.models.{name}", str(error)))
-    return tokenizers, problems
-
-
-def _rows(plan: Plan) -> list[Problem]:
-    split, have = plan.sampling.split, plan.scoring.dataset
-    if split not in have or len(have[split]) == 0:
-        listed = ", ".join(f"{name} ({len(rows)} rows)" for name, rows in have.items())
-        what = f"there are no rows in the split {split!r}. The dataset gave: {listed}."
-        return [Problem("evaluation", what, "Name another: `--evaluation.split NAME`.")]
-    columns = set(have[split].column_names)
+def _row_problems(plan: Plan) -> Iterator[Problem]:
+    split, splits = plan.sampling.split, plan.scoring.dataset
+    if split not in splits or len(splits[split]) == 0:
+        listed = ", ".join(f"{name} ({len(rows)} rows)" for name, rows in splits.items())
+        what = f"there are no rows in the split {split!r}. The dataset has: {listed}."
+        yield Problem("evaluation", what, "Name another: `--evaluation.split NAME`.")
+        return
+    columns = set(splits[split].column_names)
+    listed = ", ".join(sorted(columns))
     if "prompt" not in columns:
-        what = f"the rows have no `prompt`. Their columns: {', '.join(sorted(columns))}."
+        what = f"the rows have no `prompt`. Their columns: {listed}."
         fix = "Use an adapter or a `form` that gives prompts."
-        return [Problem(plan.file.where_key("dataset"), what, fix)]
+        yield Problem(plan.file.where_key("dataset"), what, fix)
+        return
     reward = plan.scoring.reward
-    return [
-        Problem(
-            plan.file.where_key("rewards"),
-            f"{part.label!r} needs {', '.join(sorted(part.needs() - columns))}, which the split "
-            f"{split!r} lacks.",
-            f"Its columns: {', '.join(sorted(columns))}.",
-        )
-        for part in ((*reward.rewards, *reward.gates) if reward else ())
-        if part.needs() - columns
-    ]
+    for part in (*reward.rewards, *reward.gates) if reward else ():
+        if missing := ", ".join(sorted(part.needs() - columns)):
+            what = f"{part.label!r} needs {missing}, which the split {split!r} lacks."
+            yield Problem(plan.file.where_key("rewards"), what, f"Its columns: {listed}.")
 
 
-def _lengths(plan: Plan) -> list[Problem]:
+def _length_problems(plan: Plan) -> Iterator[Problem]:
     """Past the model's positions what is generated is meaningless, and nothing says so."""
-    problems = []
-    conversational = not isinstance(plan.rows[0]["prompt"], str)
-    for checkpoint in plan.checkpoints:
-        if checkpoint.label not in plan.tokenizers:
-            continue
-        where = f"{SECTION}.models.{checkpoint.name}"
-        if conversational and not plan.tokenizers[checkpoint.label].chat_template:
-            what = "its tokenizer has no chat template, and the prompts are conversations."
-            problems.append(Problem(where, what, "Save a chat_template with the tokenizer."))
-            continue
+    for model in plan.models:
+        where = f"{SECTION}.models.{model.name}"
         try:
-            room = checkpoint.saved.positions(trust_remote_code=bool(plan.spec.trust_remote_code))
+            longest = max(map(len, plan.prompts(model)))
         except ModelError as error:
-            problems.append(Problem(where, str(error)))
+            yield Problem(where, str(error))
             continue
-        longest = max(map(len, plan.prompts(checkpoint)))
-        if room and longest + plan.max_new_tokens > room:
+        if model.positions and longest + plan.max_new_tokens > model.positions:
             what = f"a prompt of {longest} tokens and {plan.max_new_tokens} new ones are over its "
-            what += f"{room} positions."
+            what += f"{model.positions} positions."
             fix = "Lower `evaluation.max_new_tokens`, or cut the prompts."
-            problems.append(Problem(where, what, fix))
-    return problems
+            yield Problem(where, what, fix)
 
 
-def _judges(plan: Plan) -> list[Problem]:
-    """Ask each judge for a sign of life before hours of generating."""
-    problems = []
+def _judge_problems(plan: Plan) -> Iterator[Problem]:
+    """Call each judge once before hours of generating."""
     for label, judge in plan.scoring.judges.items():
         try:
             asyncio.run(judge.ping())
         except JudgeError as error:
-            problems.append(Problem(plan.file.where(("judges", label)), str(error)))
-    return problems
+            yield Problem(plan.file.where(("judges", label)), str(error))

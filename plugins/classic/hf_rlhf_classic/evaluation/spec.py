@@ -1,16 +1,19 @@
-"""What an evaluation is asked for: the `eval:` section of its file, and the command line."""
+"""The settings of an evaluation: the `eval:` section of its file, and the command line."""
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Annotated, Any, Literal
 
 from annotated_types import MinLen
 
-from hf_rlhf.config import InvalidValue, RunFile, RunSpec, bind, unknown_setting, validate
-from hf_rlhf.errors import Problem, suggest
+from hf_rlhf.config import RunFile, RunSpec, bind, unknown_setting
+from hf_rlhf.errors import ConfigError, Problem, suggest
+from hf_rlhf.evaluation import Candidate
 from hf_rlhf.rewards import TOTAL
 
 SECTION = "eval"
+PLACEHOLDER = re.compile(r"\{(\w+)\}")
 CRITERION = "It answers the prompt correctly, completely and harmlessly."
 _SECTIONS = (
     *("schema", "plugin", "dataset", "judges", "rewards", "gates", "evaluation", "publish"),
@@ -38,6 +41,12 @@ class EvalSpec:
     use_cpu: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
 
+    @property
+    def sources(self) -> dict[str, list[Any]]:
+        """Return the sources of each name's seeds."""
+        return {name: each if isinstance(each, list) else [each]
+                for name, each in self.models.items()}  # fmt: skip
+
 
 @dataclass(frozen=True)
 class Compare:
@@ -62,7 +71,7 @@ class Compare:
 
 @dataclass(frozen=True)
 class Options:
-    """The command line's own: `NAME=WHERE` pairs, and what stands in for keys of `eval:`."""
+    """Options of the command line, which come before keys of `eval:`."""
 
     models: Sequence[str] = ()
     baseline: str | None = None
@@ -72,156 +81,117 @@ class Options:
 
 def read_spec(file: RunFile, options: Options) -> tuple[EvalSpec, list[Problem]]:
     """Return the `eval:` section of `file` with the command line's options, and what is wrong."""
-    problems = list(_foreign(file))
+    problems = list(_misplaced(file))
     section = file.values.get(SECTION) or {}
     if not isinstance(section, Mapping):
         where = file.where_key(SECTION)
         return EvalSpec(), [*problems, Problem(where, "should be a mapping.")]
-    settings: dict[str, Any] = {key: file.values[key] for key in _SHARED if key in file.values}
-    settings |= section
-    good, section_problems = bind(
+    settings = {key: file.values[key] for key in _SHARED if key in file.values} | dict(section)
+    values, more = bind(
         EvalSpec, settings, where=lambda key: file.where((SECTION, key)), title=SECTION
     )
-    spec = EvalSpec(**good)
-    models, more = _with_models(spec.models, options.models)
+    problems += more
+    spec = EvalSpec(**values)
+    models = dict(spec.models)
+    try:
+        models |= Candidate.parse(options.models)
+    except ConfigError as error:
+        problems += error.problems
+    baseline = options.baseline or spec.baseline or next(iter(models), None)
     spec = replace(
         spec,
         models=models,
-        baseline=options.baseline or spec.baseline or next(iter(models), None),
+        baseline=baseline,
+        reference=options.reference or spec.reference or baseline,
         compare=[*spec.compare, *options.compare],
     )
-    spec = replace(spec, reference=options.reference or spec.reference or spec.baseline)
-    return spec, [*problems, *section_problems, *(more or _check_names(spec))]
+    return spec, [*problems, *_check_names(spec)]
 
 
-def _foreign(file: RunFile) -> list[Problem]:
-    """Return the top-level keys that nobody looks at: all that are no setting of a trainer."""
-    problems = []
+def _misplaced(file: RunFile) -> Iterator[Problem]:
+    """Yield the top-level keys that an evaluation does not read; a file's of a trainer may stay."""
     for key in file.values:
         where = file.where_key(key)
-        if key in _SECTIONS or key in _SHARED or key == "max_completion_length":
+        if key in (*_SECTIONS, *_SHARED, "max_completion_length"):
             continue
-        if key in {item.name for item in fields(EvalSpec)}:
-            problems.append(Problem(where, f"`{key}` belongs under `{SECTION}:`."))
+        if key in {field.name for field in fields(EvalSpec)}:
+            yield Problem(where, f"`{key}` belongs under `{SECTION}:`.")
         elif file.plugin is None:
-            problems.append(unknown_setting(where, key, [*_SECTIONS, *_SHARED], "an evaluation"))
+            yield unknown_setting(where, key, [*_SECTIONS, *_SHARED], "an evaluation")
         elif "(command line)" in where:
-            what = f"`{key}` is a setting of training, which an evaluation does not look at."
-            problems.append(Problem(where, what, "Remove it."))
-    return problems
+            what = f"`{key}` is a setting of training, which an evaluation does not read."
+            yield Problem(where, what, "Remove it.")
 
 
-def _with_models(
-    models: Mapping[str, Any], options: Sequence[str]
-) -> tuple[dict[str, Any], list[Problem]]:
-    """Return the models with the command line's; one name given several times is several seeds."""
-    from hf_rlhf.config import value_of
-
-    added: dict[str, list[Any]] = {}
-    problems = []
-    for option in options:
-        name, equals, where = option.partition("=")
-        if not (name and equals and where):
-            fix = "Write `--model NAME=FOLDER_OR_HUB_ID`."
-            problems.append(Problem(f"--model {option}", "is not a name and a place.", fix))
-            continue
-        try:
-            value = value_of(where) if where[0] in "{[" else where
-        except ValueError as error:
-            problems.append(Problem(f"--model {option}", str(error)))
-            continue
-        added.setdefault(name, []).append(value)
-    return {**models, **added}, problems
-
-
-def _check_names(spec: EvalSpec) -> list[Problem]:
+def _check_names(spec: EvalSpec) -> Iterator[Problem]:
     if not spec.models:
         fix = "Give `--model NAME=FOLDER_OR_HUB_ID`, once for each."
-        return [Problem(f"{SECTION}.models", "no model is named.", fix)]
-    problems = [
-        Problem(f"{SECTION}.models", f"{name!r} is not a name.", "Use letters, digits, `._-`.")
-        for name in spec.models
-        if not str(name).replace("-", "").replace("_", "").replace(".", "").isalnum()
-    ]
-    problems += [
-        Problem(f"{SECTION}.models.{name}", "is an empty list.", "Name a checkpoint, or remove it.")
-        for name, value in spec.models.items()
-        if value == []
-    ]
-    references = {spec.reference: "reference", spec.baseline: "baseline"}
-    for name, key in references.items():
-        if name is None or name in spec.models or (key == "reference" and name == "none"):
+        yield Problem(f"{SECTION}.models", "there is no model.", fix)
+        return
+    for name, sources in spec.sources.items():
+        if not sources:
+            fix = "Name a checkpoint, or remove it."
+            yield Problem(f"{SECTION}.models.{name}", "is an empty list.", fix)
+    for key, name in {spec.reference: "reference", spec.baseline: "baseline"}.items():
+        if key in spec.models or (name, key) == ("reference", "none"):
             continue
-        guess = suggest(name, list(spec.models))
+        guess = suggest(str(key), list(spec.models))
         fix = f"Did you mean `{guess}`? " if guess else ""
         fix += f"Models: {', '.join(spec.models)}."
-        problems.append(Problem(f"{SECTION}.{key}", f"no model is named {name!r}.", fix))
-    return problems
+        yield Problem(f"{SECTION}.{name}", f"no model is named {key!r}.", fix)
 
 
 def read_compare(
     spec: EvalSpec, scoring: RunSpec, columns: Sequence[str]
 ) -> tuple[list[Compare], list[Problem]]:
-    """Return by what pairs are decided, `total` if nothing is said and there are rewards."""
+    """Return by what pairs are decided: by default `total`, where there are rewards."""
     labels = [TOTAL] if scoring.rewards else []
-    labels += [part.label for part in scoring.rewards]
-    labels += [part.label for part in scoring.gates]
+    labels += [reward.label for reward in scoring.rewards]
+    labels += [gate.label for gate in scoring.gates]
     judges = [judge.label for judge in scoring.judges]
     comparisons: dict[str, Compare] = {}
-    problems = []
+    problems: list[Problem] = []
     for index, entry in enumerate(spec.compare or labels[:1]):
         where = f"{SECTION}.compare.{index}"
-        comparison, wrong = _compare(entry, where)
-        if comparison is not None:
-            comparison, more = (
-                _judged(comparison, judges, columns, where)
-                if comparison.by == "judge"
-                else (comparison, [])
-            )
-            wrong += more
-        if comparison is not None and comparison.by != "judge" and comparison.by not in labels:
-            fix = f"Known: {', '.join([*labels, *(['judge'] if judges else [])]) or 'none'}."
-            wrong.append(Problem(where, f"no reward is labelled {comparison.by!r}.", fix))
-        if comparison is not None and comparison.name in comparisons:
-            wrong.append(Problem(where, f"{comparison.name!r} is there twice."))
-        problems += wrong
-        if comparison is not None and not wrong:
+        try:
+            comparison = _comparison(entry, where)
+            if comparison.by == "judge":
+                comparison = _judged(comparison, judges, columns, where)
+            elif comparison.by not in labels:
+                what = f"no reward is labelled {comparison.by!r}."
+                choices = [*labels, *(["judge"] if judges else [])]
+                fix = f"Choices: {', '.join(choices) or 'none'}."
+                raise ConfigError([Problem(where, what, fix)])
+            if comparison.name in comparisons:
+                raise ConfigError([Problem(where, f"{comparison.name!r} is there twice.")])
             comparisons[comparison.name] = comparison
+        except ConfigError as error:
+            problems += error.problems
     return list(comparisons.values()), problems
 
 
-def _compare(entry: Any, where: str) -> tuple[Compare | None, list[Problem]]:
+def _comparison(entry: Any, where: str) -> Compare:
     if isinstance(entry, str):
         by, _, judge = entry.partition(":")
-        return Compare(by, judge or None), []
-    settings = (
-        {"by": "judge", **entry} if isinstance(entry, Mapping) and "judge" in entry else entry
-    )
-    try:
-        settings = validate(settings, dict[str, Any])
-    except InvalidValue as error:
-        return None, [Problem(where, str(error))]
-    good, problems = bind(Compare, settings, where=lambda key: f"{where}.{key}", title="compare")
-    return (None, problems) if problems else (Compare(**good), [])
+        return Compare(by, judge or None)
+    settings = {"by": "judge", **entry} if "judge" in entry else entry
+    values, problems = bind(Compare, settings, where=lambda key: f"{where}.{key}", title="compare")
+    if problems:
+        raise ConfigError(problems)
+    return Compare(**values)
 
 
 def _judged(
     comparison: Compare, judges: Sequence[str], columns: Sequence[str], where: str
-) -> tuple[Compare | None, list[Problem]]:
+) -> Compare:
     label = comparison.judge or (judges[0] if len(judges) == 1 else None)
-    if label is None or label not in judges:
-        what = f"no judge is labelled {label!r}." if label else "which judge is not said."
+    if label not in judges:
+        what = f"no judge is labelled {label!r}." if label else "names no judge."
         fix = f"Labels under `judges`: {', '.join(judges) or 'none'}."
-        return None, [Problem(where, what, fix)]
-    missing = [name for name in placeholders(comparison.criterion) if name not in columns]
+        raise ConfigError([Problem(where, what, fix)])
+    missing = [name for name in PLACEHOLDER.findall(comparison.criterion) if name not in columns]
     if missing:
         what = f"the criterion names {', '.join(missing)}, which the rows lack."
-        return None, [Problem(where, what, f"Their columns: {', '.join(sorted(columns))}.")]
-    return replace(comparison, judge=label), []
-
-
-def placeholders(criterion: str) -> list[str]:
-    """Return the columns that a criterion names in braces."""
-    import re
-
-    return re.findall(r"\{(\w+)\}", criterion)
+        fix = f"Their columns: {', '.join(sorted(columns))}."
+        raise ConfigError([Problem(where, what, fix)])
+    return replace(comparison, judge=label)

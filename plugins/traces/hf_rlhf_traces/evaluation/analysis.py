@@ -1,26 +1,22 @@
-"""Where models do well and badly: by depth of the trace, and case by case: `analysis/`."""
+"""`hf-rlhf traces analyze`: where models do well and badly, by depth and case by case."""
 
-import io
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hf_rlhf.cards import COLOURS, INK, calm, excerpt, fence, markdown_table
 from hf_rlhf.errors import RunFolderError
-from hf_rlhf.storage import atomic_write_bytes, atomic_write_text
-from hf_rlhf_traces.evaluation.metrics import METRICS, TASKS, TITLES, Task, metrics_of
-from hf_rlhf_traces.evaluation.results import FOLDER as EVAL
-from hf_rlhf_traces.evaluation.results import RESULTS, grouped
-from hf_rlhf_traces.evaluation.scoring import SCORES, Scored
-from hf_rlhf_traces.evaluation.tables import Table, all_verdicts, cell
+from hf_rlhf.evaluation import Evaluation
+from hf_rlhf.formatting import excerpt, fence, interval, markdown_table
+from hf_rlhf.storage import atomic_write_text
+from hf_rlhf_traces.evaluation.metrics import METRICS, TaskName
+from hf_rlhf_traces.options import Parser, count, verb_parser
 from hf_rlhf_traces.shards import split_digest
 from hf_rlhf_traces.store import Store
 
-REPORT, WORST, PLOT = "report.md", "worst.jsonl", "overview.png"
+EVALUATION = "eval"
 _EXCERPT = 1200
-SCORE_METRICS: Mapping[Task, Sequence[str]] = {
+SCORE_METRICS: Mapping[TaskName, Sequence[str]] = {
     "prefix": (
         *("format_valid", "kind_right", "summary_rouge_l", "quotes_recall"),
         *("answer_f1", "query_f1"),
@@ -28,212 +24,145 @@ SCORE_METRICS: Mapping[Task, Sequence[str]] = {
     "only": ("format_valid", "kind_right", "answer_f1", "query_f1"),
 }
 """What a case is scored by, and a table by depth has: all from 0 to 1, higher is better."""
+Sample = Mapping[str, Any]
+"""A line of `samples.jsonl`: one reply with its metrics."""
+Samples = Mapping[str, Sequence[Sample]]
+"""Of one task, by the label of the model."""
 
 
-@dataclass(frozen=True)
-class Analysis:
-    """The scores of an evaluation: label -> task -> its samples."""
+def load(store: Store) -> tuple[dict[str, Any], dict[TaskName, Samples]]:
+    """Return the results of the last evaluation of a store, and the samples of each task.
 
-    results: Mapping[str, Any]
-    scored: Mapping[str, Mapping[Task, Sequence[Scored]]]
-
-    @property
-    def tasks(self) -> list[Task]:
-        """The tasks that were measured."""
-        return [task for task in TASKS if task in self.results["data"]]
-
-
-def load(store: Store, labels: Sequence[str] = ()) -> Analysis:
-    """Return the scores of the last evaluation of a store, of some models or of all.
-
-    Raises RunFolderError where there is none, or the datasets have changed since, or a label is
-    unknown.
+    Raises RunFolderError where there is none, or the datasets have changed since.
     """
-    folder = store.folder / EVAL
+    folder = store.folder / EVALUATION
     again = f"First: hf-rlhf traces eval {store.folder}"
+    samples: dict[TaskName, Samples] = {}
     try:
-        results = json.loads((folder / RESULTS).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise RunFolderError(f"{folder} has no {RESULTS}: nothing is evaluated. {again}") from None
-    except (OSError, ValueError) as error:
-        raise RunFolderError(f"{folder / RESULTS} cannot be read: {error}. {again}") from error
-    for task, data in results["data"].items():
-        _check_current(store, task, data, again)
-    known = list(results["models"])
-    if unknown := [label for label in labels if label not in known]:
+        results = json.loads((folder / "results.json").read_text(encoding="utf-8"))
+        for name, task in results["tasks"].items():
+            samples[name] = {
+                model["label"]: _samples(folder / source / "samples.jsonl")
+                for key, models in results["models"].items()
+                for model, source in zip(models, task["results"][key]["folders"], strict=True)
+            }
+    except FileNotFoundError as error:
         raise RunFolderError(
-            f"--model {unknown[0]}: {folder / RESULTS} has no such label. It has: "
-            f"{', '.join(known)}. `eval` takes several models at once."
-        )
-    scored = {
-        label: {
-            task: _read(folder / entry["folder"] / SCORES, again)
-            for task, entry in results["models"][label]["tasks"].items()
-        }
-        for label in (labels or known)
-    }
-    return Analysis(results, scored)
+            f"{error.filename} is missing: nothing is evaluated. {again}"
+        ) from None
+    except (OSError, ValueError, KeyError) as error:
+        raise RunFolderError(f"{folder} cannot be read: {error}. {again}") from error
+    for name, task in results["tasks"].items():
+        dataset = store.folder / "datasets" / task["data"]["dataset"]
+        if split_digest(dataset, task["data"]["split"]) != task["data"]["sha256"]:
+            raise RunFolderError(f"{dataset} has changed since {name} was evaluated. {again}")
+    return results, samples
 
 
-def _check_current(store: Store, task: str, data: Mapping[str, Any], again: str) -> None:
-    folder = store.folder / "datasets" / data["dataset"]
-    if split_digest(folder, data["split"]) != data["sha256"]:
-        raise RunFolderError(f"{folder} has changed since {task} was evaluated. {again}")
+def _samples(path: Path) -> list[Sample]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
-def _read(path: Path, again: str) -> list[Scored]:
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-        return [Scored(**json.loads(line)) for line in lines]
-    except (OSError, ValueError, TypeError) as error:
-        raise RunFolderError(f"{path} cannot be read: {error}. {again}") from error
-
-
-def depth_table(analysis: Analysis, task: Task) -> Table:
+def depth_table(task: TaskName, samples: Samples) -> tuple[list[str], list[list[str]]]:
     """Return a row for each metric and model, a column for each depth of the whole trace."""
-    by_depth = {
-        label: grouped(task, scored[task], lambda row: row.steps)
-        for label, scored in analysis.scored.items()
-    }
-    depths = sorted({depth for groups in by_depth.values() for depth in groups}, key=int)
+    means: dict[str, dict[int, Any]] = {}
+    for label, lines in samples.items():
+        every = Evaluation(
+            [line["metrics"] for line in lines],
+            ids=[line["id"] for line in lines],
+            clusters=[line["question_key"] for line in lines],
+        )
+        groups: dict[int, list[str]] = {}
+        for line in lines:
+            groups.setdefault(line["steps"], []).append(line["id"])
+        means[label] = {depth: every.select(ids).means() for depth, ids in groups.items()}
+    depths = sorted({depth for by_depth in means.values() for depth in by_depth})
     rows = []
     for name in SCORE_METRICS[task]:
-        for label, groups in by_depth.items():
-            estimates = [groups.get(depth, {}).get(name) for depth in depths]
-            cells = [f"{cell(entry)}, n={entry['n']}" if entry else "-" for entry in estimates]
+        for label, by_depth in means.items():
+            means_of = [by_depth.get(depth, {}).get(name) for depth in depths]
+            cells = [
+                f"{interval(mean.as_json())}, n={mean.values}" if mean else "-" for mean in means_of
+            ]
             rows.append([METRICS[name].title, label, *cells])
-    return ["metric", "model", *depths], rows
+    return ["metric", "model", *map(str, depths)], rows
 
 
-def worst_cases(analysis: Analysis, count: int) -> list[dict[str, Any]]:
-    """Return the lines of `worst.jsonl`: the `count` worst samples of each model in each task."""
-    worst = []
-    for label, scored in analysis.scored.items():
-        for task, rows in scored.items():
-            ranked = sorted(rows, key=lambda row: (score_of(task, row), row.id))
-            worst += [_case(label, task, row) for row in ranked[:count]]
-    return worst
+def worst_cases(task: TaskName, samples: Sequence[Sample], number: int) -> list[Sample]:
+    """Return the samples of one model with the lowest score, the worst first."""
+    return sorted(samples, key=lambda each: (score_of(task, each), each["id"]))[:number]
 
 
-def _case(label: str, task: Task, row: Scored) -> dict[str, Any]:
-    names = ("id", "question", "step", "steps", "context_tokens", "metrics", "prompt_tail")
-    return {
-        "model": label,
-        "task": task,
-        "score": score_of(task, row),
-        **{name: getattr(row, name) for name in names},
-        "expected": row.expected,
-        "got": row.text,
-    }
-
-
-def score_of(task: Task, row: Scored) -> float:
+def score_of(task: TaskName, sample: Sample) -> float:
     """Return how good a reply is on the whole: the mean of `SCORE_METRICS`, where defined."""
-    values = [row.metrics.get(name) for name in SCORE_METRICS[task]]
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known)
+    values = [sample["metrics"][name] for name in SCORE_METRICS[task]]
+    defined = [value for value in values if value is not None]
+    return float(sum(defined) / len(defined))
 
 
-def write_analysis(analysis: Analysis, folder: Path, *, worst_count: int = 5) -> list[Path]:
-    """Write the report, its plot and the worst cases; return the paths."""
-    cases = worst_cases(analysis, worst_count)
-    plot(analysis, folder / PLOT)
-    atomic_write_text(folder / REPORT, "\n".join(_report(analysis, cases)))
-    lines = [json.dumps(case, ensure_ascii=False) + "\n" for case in cases]
-    atomic_write_text(folder / WORST, "".join(lines))
-    return [folder / name for name in (REPORT, WORST, PLOT)]
-
-
-def _report(analysis: Analysis, cases: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def report(
+    results: Mapping[str, Any], samples: Mapping[TaskName, Samples], worst: int
+) -> Iterator[str]:
+    """Yield Markdown: verdicts, tables by depth, and the `worst` cases of each model and task."""
     yield "# Analysis\n"
-    for label in analysis.scored:
-        yield f"- `{label}`: {analysis.results['models'][label]['asked']}"
-    yield from (f"- {line}" for line in all_verdicts(analysis.results))
-    yield f"\nIntervals: {analysis.results['method']}.\n"
-    yield f"![Means of all metrics, by model]({PLOT})\n"
-    for task in analysis.tasks:
-        yield f"## {TITLES[task].capitalize()}\n\n### By results in the whole trace\n"
-        yield markdown_table(*depth_table(analysis, task))
-        names = ", ".join(METRICS[name].title for name in SCORE_METRICS[task])
-        yield "\n### Worst cases\n"
-        yield f"By the mean of what is defined of: {names}. All of them in `{WORST}`.\n"
-        for case in cases:
-            if case["task"] == task:
+    yield from (f"- {line}" for line in results["verdicts"])
+    yield f"\nIntervals: {results['method']}.\n"
+    yield f"![Means of all metrics, by model](../{EVALUATION}/results.png)\n"
+    for name, by_model in samples.items():
+        yield f"## {results['tasks'][name]['title'].capitalize()}\n"
+        yield "### By results in the whole trace\n"
+        yield markdown_table(*depth_table(name, by_model))
+        titles = ", ".join(METRICS[metric].title for metric in SCORE_METRICS[name])
+        yield f"\n### Worst cases\n\nBy the mean of those that are defined: {titles}.\n"
+        for label, lines in by_model.items():
+            for case in worst_cases(name, lines, worst):
+                yield (
+                    f"#### `{label}`: {score_of(name, case):.2f}, sample `{case['id']}` (step "
+                    f"{case['step']} of {case['steps']})\n"
+                )
                 yield from _case_lines(case)
 
 
-def _case_lines(case: Mapping[str, Any]) -> Iterator[str]:
-    yield (
-        f"#### `{case['model']}`: {case['score']:.2f}, sample `{case['id']}` (step {case['step']} "
-        f"of {case['steps']}, context {case['context_tokens']:,} tokens)\n"
-    )
-    known = {name: value for name, value in case["metrics"].items() if value is not None}
-    yield "; ".join(f"{METRICS[name].title} {value:.2f}" for name, value in known.items()) + "\n"
+def _case_lines(case: Sample) -> Iterator[str]:
+    defined = {name: value for name, value in case["metrics"].items() if value is not None}
+    yield "; ".join(f"{METRICS[name].title} {value:.2f}" for name, value in defined.items()) + "\n"
     for title, text in (
         ("End of the prompt", case["prompt_tail"][-_EXCERPT:]),
         ("Expected", case["expected"]),
-        ("Got", case["got"]),
+        ("Reply", case["text"]),
     ):
         yield f"{title}:\n\n{fence(excerpt(text, _EXCERPT) or '(nothing)')}\n"
 
 
-def plot(analysis: Analysis, path: Path) -> None:
-    """Draw the mean of each metric from 0 to 1, a panel for each task, a colour for each model."""
-    # Not pyplot: its global state and its backend belong to the caller.
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
+def main(argv: Sequence[str]) -> int:
+    """Say where the models of the last evaluation do well and badly."""
+    chosen = analyze_parser().parse_args(argv)
+    store = Store.open(chosen.folder)
 
-    height = 1.5 + 0.45 * sum(metric.bounded for metric in METRICS.values())
-    figure = Figure(figsize=(5.6 * len(analysis.tasks), height), dpi=150, layout="constrained")
-    FigureCanvasAgg(figure)
-    panels = figure.subplots(1, len(analysis.tasks), squeeze=False)[0]
-    for axes, task in zip(panels, analysis.tasks, strict=True):
-        _panel(axes, analysis, task)
-    if len(analysis.scored) > 1:
-        handles, labels = panels[0].get_legend_handles_labels()
-        columns = min(len(labels), 5)
-        figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False)
-    image = io.BytesIO()
-    # Without a version or a date, the same scores give the same bytes.
-    figure.savefig(image, format="png", metadata={"Software": None})
-    atomic_write_bytes(path, image.getvalue())
+    from hf_rlhf.formatting import terminal_table
+    from hf_rlhf_traces.terminal import console
+
+    results, samples = load(store)
+    for name, by_model in samples.items():
+        headings, rows = depth_table(name, by_model)
+        rows = [[text.replace(" [", "\n[") for text in row] for row in rows]
+        title = f"{results['tasks'][name]['title'].capitalize()}: by results in the whole trace"
+        console().print(terminal_table(headings, rows, title))
+    path = store.folder / "analysis" / "report.md"
+    atomic_write_text(path, "\n".join(report(results, samples, chosen.worst)))
+    print("\n".join([str(path), *results["verdicts"]]))
+    return 0
 
 
-def _panel(axes: Any, analysis: Analysis, task: Task) -> None:
-    models, metrics = (
-        list(analysis.scored),
-        [metric for metric in metrics_of(task) if metric.bounded],
+def analyze_parser() -> Parser:
+    """Return the options of the verb."""
+    parser = verb_parser(
+        "analyze",
+        "The last evaluation of DIR by depth of the trace, all its models side by side, with the "
+        "verdict and the worst cases: DIR/analysis/report.md.",
+        folder="the folder that the verbs work in",
     )
-    for index, label in enumerate(models):
-        means = analysis.results["models"][label]["tasks"][task]["metrics"]
-        shift = 0.36 * (index / max(1, len(models) - 1) - 0.5) if len(models) > 1 else 0.0
-        points = [(at + shift, means[metric.name]) for at, metric in enumerate(metrics)]
-        points = [(at, mean) for at, mean in points if mean]
-        # Rounding may put a mean outside its interval by a hair.
-        bars = [
-            [max(0.0, mean["mean"] - mean["low"]) for _, mean in points],
-            [max(0.0, mean["high"] - mean["mean"]) for _, mean in points],
-        ]
-        axes.errorbar(
-            [mean["mean"] for _, mean in points],
-            [at for at, _ in points],
-            xerr=bars,
-            fmt="o",
-            color=COLOURS[index % len(COLOURS)],
-            label=label,
-            capsize=2.5,
-            ms=5,
-        )
-    titles = [
-        metric.title + (" (lower is better)" if metric.better == "lower" else "")
-        for metric in metrics
-    ]
-    axes.set_yticks(range(len(metrics)), titles)
-    axes.set_ylim(len(metrics) - 0.5, -0.5)
-    axes.set_xlim(-0.03, 1.03)
-    questions = analysis.results["data"][task]["questions"]
-    axes.set_xlabel(f"mean, {questions} questions (bars: 95%)", fontsize=9)
-    axes.set_title(TITLES[task].capitalize(), loc="left", color=INK, fontsize=10)
-    calm(axes)
-    axes.grid(axis="x", color="#e6e6e6", lw=0.8)
-    axes.grid(axis="y", visible=False)
+    parser.add_argument(
+        "--worst", type=count, default=5, help="of each model and task; default: %(default)s"
+    )
+    return parser

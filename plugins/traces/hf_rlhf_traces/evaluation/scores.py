@@ -1,22 +1,21 @@
-"""The metrics of one reply, beside what was expected. Pure functions.
+"""The metrics of one reply, compared with the expected one. Pure functions.
 
-What is not defined for a sample is None and in no mean: it is never 0. What is defined by the
-sample alone, and that the reply fails to give, is 0: otherwise a model could leave out what it does
-badly. So an answer is scored where one is *expected*, whatever the reply is; only the share of
-verbatim quotes is by what the reply holds, and stands beside the recall for that reason.
+A metric that is not defined for a sample is None, never 0, and is in no mean. Whether it is defined
+depends on the sample: what the reply fails to give is 0, or a model could leave out what it does
+badly. So an answer is scored wherever one is *expected*. Only the share of verbatim quotes depends
+on the reply; read it beside the recall.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from hf_rlhf_traces.evaluation.metrics import Task
+from hf_rlhf_traces.evaluation.metrics import TaskName
 from hf_rlhf_traces.evaluation.text import (
-    Alike,
     exact_match,
+    match_searches,
     recall,
     rouge_l,
-    searches_alike,
     token_f1,
 )
 from hf_rlhf_traces.format import Format
@@ -30,46 +29,33 @@ Scores = Mapping[str, float | None]
 class Expected:
     """What the reply to a sample is compared with."""
 
-    task: Task
+    task: TaskName
     text: str
     """The reply of the training data: summary and reply for `prefix`, the reply for `only`."""
     context: str
     """The prompt of the sample of `steps`: what quotes have to stand in."""
     answers: tuple[str, ...] = ()
-    """The answers that are known to be right, of the trace's fields."""
-
-
-@dataclass(frozen=True)
-class Lengths:
-    """In tokens of the model's own tokenizer."""
-
-    reply: int
-    """With the end token."""
-    summary: int | None
-    """Of the summary with its tags; None where the reply has none."""
-    context: int
-    cut_off: bool
-    """Whether no end token came in time."""
+    """The correct answers that the trace's fields name."""
 
 
 @dataclass(frozen=True)
 class Reply:
-    """What a model wrote, read as leniently as can be."""
+    """A model's text, parsed as leniently as can be."""
 
-    task: Task
+    task: TaskName
     text: str
     summary: Summary | None
-    """Of `prefix`: the first one, if it can be read."""
+    """Of `prefix`: the first one, if it can be parsed."""
     summary_text: str
-    """The same with its tags, as it was written."""
+    """The same with its tags."""
     steps: tuple[Step, ...]
-    """Reasoning, searches and answers that stand after it."""
+    """Reasoning, searches and answers behind the summary."""
     rest: str
-    """The text that these were read from."""
+    """The text that the steps were parsed from."""
 
     @property
     def kinds(self) -> frozenset[type]:
-        """Whether it searches or answers; both, or neither, if it does so."""
+        """Whether it searches or answers: both, one, or neither."""
         return frozenset(type(step) for step in self.steps if isinstance(step, Search | Answer))
 
     @property
@@ -89,27 +75,39 @@ class Reply:
         return self.summary.quotes if self.summary else ()
 
 
-def read_reply(text: str, task: Task, form: Format) -> Reply:
-    """Read what a model wrote. Nothing makes this fail: what cannot be read is not there."""
-    summary, rest, written = None, text, ""
+def read_reply(text: str, task: TaskName, form: Format) -> Reply:
+    """Parse a reply. It never fails: what cannot be parsed is missing."""
+    summary, rest, summary_text = None, text, ""
     if task == "prefix":
         try:
             summary, rest = split(text, form)
-            written = text[text.index(f"<{form.summary}>") : len(text) - len(rest)]
+            summary_text = text[text.index(f"<{form.summary}>") : len(text) - len(rest)]
         except Malformed:
             pass
-    return Reply(task, text, summary, written, tuple(form.steps(rest)), rest)
+    return Reply(task, text, summary, summary_text, tuple(form.steps(rest)), rest)
 
 
-def score(text: str, expected: Expected, lengths: Lengths, form: Format) -> Scores:
+def score(
+    text: str,
+    expected: Expected,
+    form: Format,
+    *,
+    count: Callable[[str], int],
+    tokens: int,
+    cut_off: bool,
+) -> Scores:
     """Return the metrics of a reply by name, those of its task; None where not defined.
 
-    - format_valid: `is_valid`.
-    - kind_right: it searches where a search is expected, answers where an answer is, and does not
-      do both. None where the expected reply does neither.
-    - answer_*, expected_*: see `_answer`; query_*: see `_query`; summary_*: see `_summary`;
-      quotes_*: see `_quotes`.
-    - tokens: of the reply, its end token included; cut_off: whether it reached max_new_tokens.
+    `kind_right`: it searches where a search is expected, answers where an answer is, and does not
+    do both; None where the expected reply does neither.
+
+    Args:
+        text: the reply.
+        expected: what it is compared with.
+        form: the tags of both.
+        count: the tokens of a text.
+        tokens: of the reply, its end token included.
+        cut_off: whether no end token came in time.
     """
     reply = read_reply(text, expected.task, form)
     wanted = read_reply(expected.text, expected.task, form)
@@ -118,28 +116,28 @@ def score(text: str, expected: Expected, lengths: Lengths, form: Format) -> Scor
         "kind_right": float(reply.kinds == wanted.kinds) if wanted.kinds else None,
         **_answer(reply, wanted, expected.answers),
         **_query(reply, wanted),
-        "tokens": float(lengths.reply),
-        "cut_off": float(lengths.cut_off),
+        "tokens": float(tokens),
+        "cut_off": float(cut_off),
     }
     if expected.task == "prefix":
-        metrics |= _summary(reply, wanted, lengths)
+        metrics |= _summary(reply, wanted, expected.context, count)
         metrics |= _quotes(reply, wanted, expected.context, form)
     return metrics
 
 
 def is_valid(reply: Reply, form: Format) -> bool:
-    """Say whether a reply is of the form that is taught, and nothing else.
+    """Return whether a reply has exactly the required form.
 
-    For `prefix` a summary of three parts, at the very beginning. Then, each in its tags: reasoning
-    if any and a search, or several of both (parallel searches); or reasoning if any and one answer.
-    Searches and answers are not empty. Between and around there is only space; what stands in tags
-    is escaped where it has to be.
+    For `prefix` a summary of three parts comes first. Then, each in its tags: optional reasoning
+    and a search, or several of both (parallel searches); or optional reasoning and one answer.
+    Searches and answers are not empty. Between and around there is only space; what is in tags is
+    escaped where it has to be.
     """
     if reply.task == "prefix" and not (
         reply.summary and reply.text.lstrip().startswith(f"<{form.summary}>")
     ):
         return False
-    if _unspaced(form.said(reply.steps)) != _unspaced(reply.rest):
+    if _unspaced(form.turn_text(reply.steps)) != _unspaced(reply.rest):
         return False
     if any(_is_empty(step) for step in reply.steps):
         return False
@@ -149,60 +147,50 @@ def is_valid(reply: Reply, form: Format) -> bool:
 
 
 def _is_empty(step: Step) -> bool:
-    match step:
-        case Search(query):
-            return not query.strip()
-        case Answer(content):
-            return not content.strip()
-        case _:
-            return False
+    text = {Search: "query", Answer: "content"}.get(type(step))
+    return text is not None and not getattr(step, text).strip()
 
 
-def _answer(reply: Reply, wanted: Reply, known: Sequence[str]) -> dict[str, float | None]:
+def _answer(reply: Reply, wanted: Reply, correct: Sequence[str]) -> Scores:
     """Exact match and token F1 of the last answer, where an answer is expected.
 
-    Against that of the trace (`answer_*`), and against the answers that are known to be right, the
-    best of them (`expected_*`; None where there is none). A reply without an answer has 0.
+    Against the answer of the trace (`answer_*`), and against the correct ones, the best of them
+    (`expected_*`; None where there is none). A reply without an answer has 0.
     """
     names = ("answer_exact", "answer_f1", "expected_exact", "expected_f1")
     metrics: dict[str, float | None] = dict.fromkeys(names)
     if wanted.answer is None:
         return metrics
-    for name, against in (("answer", (wanted.answer,)), ("expected", tuple(known))):
-        if against:
-            answer = reply.answer
-            metrics[f"{name}_exact"] = max(_of(exact_match, answer, correct) for correct in against)
-            metrics[f"{name}_f1"] = max(_of(token_f1, answer, correct) for correct in against)
+    for name, answers in (("answer", [wanted.answer]), ("expected", correct)):
+        for kind, measure in (("exact", exact_match), ("f1", token_f1)):
+            scores = [measure(reply.answer or "", answer) for answer in answers]
+            if scores:
+                metrics[f"{name}_{kind}"] = 0.0 if reply.answer is None else max(scores)
     return metrics
 
 
-def _of(measure: Alike, answer: str | None, expected: str) -> float:
-    return 0.0 if answer is None else measure(answer, expected)
-
-
-def _query(reply: Reply, wanted: Reply) -> dict[str, float | None]:
-    """How alike the next queries are, where a search is expected (see `text.searches_alike`)."""
+def _query(reply: Reply, wanted: Reply) -> Scores:
+    """How similar the next queries are, where a search is expected (see `text.match_searches`)."""
     if not wanted.searches:
         return {"query_f1": None, "query_similarity": None}
-    by_words, by_characters = searches_alike(reply.searches, wanted.searches)
+    by_words, by_characters = match_searches(reply.searches, wanted.searches)
     return {"query_f1": by_words, "query_similarity": by_characters}
 
 
-def _summary(reply: Reply, wanted: Reply, lengths: Lengths) -> dict[str, float | None]:
-    """Whether there is a summary of three parts, how alike it is, and its length.
+def _summary(reply: Reply, wanted: Reply, context: str, count: Callable[[str], int]) -> Scores:
+    """Whether there is a summary of three parts, how similar it is, and its length.
 
     summary_rouge_l is that of the contents of the three parts, titles left out; 0 without a
     summary. summary_tokens and compression (its tokens by those of the context) are None without.
     """
-    alike = None
-    if wanted.summary:
-        alike = rouge_l(_contents(reply.summary), _contents(wanted.summary))
-    size = lengths.summary
+    rouge = rouge_l(_contents(reply.summary), _contents(wanted.summary))
+    size = count(reply.summary_text) if reply.summary_text else None
+    of_context = count(context)
     return {
         "summary_valid": float(reply.summary is not None),
-        "summary_rouge_l": alike,
+        "summary_rouge_l": rouge if wanted.summary else None,
         "summary_tokens": None if size is None else float(size),
-        "compression": None if size is None or not lengths.context else size / lengths.context,
+        "compression": None if size is None or not of_context else size / of_context,
     }
 
 
@@ -213,21 +201,20 @@ def _contents(summary: Summary | None) -> str:
     return "\n".join([summary.question, summary.reasoning, *quotes])
 
 
-def _quotes(reply: Reply, wanted: Reply, context: str, form: Format) -> dict[str, float | None]:
+def _quotes(reply: Reply, wanted: Reply, context: str, form: Format) -> Scores:
     """Whether quotes are faithful, and whether they are there.
 
-    - quotes_verbatim: the share of its quotes that stand word for word in a result of the context;
-      None without quotes, as nothing is quoted wrongly there. It is 1 for one word that is quoted
-      rightly, so read it beside the next.
-    - quotes_recall: the share of the words of the expected quotes that stand in its *verbatim*
-      quotes; 0 without quotes, None where none is expected. It is 1 for the whole context quoted,
-      which compression shows.
+    - quotes_verbatim: the share of its quotes that are word for word in a result of the context;
+      None without quotes. A single correct word has 1, so read it beside the next.
+    - quotes_recall: the share of the words of the expected quotes that are in its *verbatim*
+      quotes; 0 without quotes, None where none is expected. The whole context quoted has 1, which
+      compression shows.
     - quotes_none: whether it has no quote where some are expected.
     - quotes_invented: how many of its quotes are not verbatim; None without quotes.
     """
     quotes = reply.quotes
     verbatim = are_verbatim(quotes, context, form)
-    faithful = [quote.text for quote, there in zip(quotes, verbatim, strict=True) if there]
+    faithful = [quote.text for quote, flag in zip(quotes, verbatim, strict=True) if flag]
     return {
         "quotes_verbatim": sum(verbatim) / len(verbatim) if verbatim else None,
         "quotes_recall": recall(faithful, [quote.text for quote in wanted.quotes]),

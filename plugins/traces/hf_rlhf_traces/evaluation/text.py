@@ -1,4 +1,4 @@
-"""How alike two texts are. Pure functions, of any script; all values are from 0 to 1."""
+"""Similarity of texts in any script, from 0 to 1. Pure functions."""
 
 import re
 import unicodedata
@@ -10,7 +10,7 @@ from rapidfuzz.distance import Indel, LCSseq
 
 from hf_rlhf_traces.trace import Search
 
-Alike = Callable[[str, str], float]
+Similarity = Callable[[str, str], float]
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _ASCII_PUNCTUATION = frozenset("!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~")
@@ -24,12 +24,11 @@ _UNSPACED = re.compile(
 def normalise(text: str) -> str:
     """Return text as SQuAD compares answers: lower case, no punctuation, no articles, one space.
 
-    After Rajpurkar et al. 2016 (https://arxiv.org/abs/1606.05250), whose script knows ASCII alone.
-    Other than there: letters are folded by Unicode (NFKC and casefold, so "ß" is "ss" and "①" is
-    "1"); punctuation of any script goes, and with it control and format characters, which nobody
-    sees (marks of direction, spaces of no width); a text of which nothing would be left ("The",
-    "+") stays as it is, so that it is not the same as any other of that kind. On ASCII text with
-    a word beside the articles it is the same.
+    After Rajpurkar et al. 2016 (https://arxiv.org/abs/1606.05250), whose script handles ASCII
+    alone; on such text with a word beside the articles both give the same. Here letters are folded
+    by Unicode (NFKC and casefold: "ß" is "ss", "①" is "1"); punctuation of any script goes, with
+    invisible characters (marks of direction, spaces of no width); a text that would become empty
+    ("The", "+") stays as it is, so that it does not equal any other of that kind.
     """
     folded = _folded(text)
     bare = "".join("" if _is_punctuation(char) else char for char in folded)
@@ -45,19 +44,19 @@ def exact_match(text: str, expected: str) -> float:
 def token_f1(text: str, expected: str) -> float:
     """Return F1 of the bags of words of both, after `normalise`.
 
-    Words are parted at spaces; in scripts that have none between words, each character is one, as
-    MLQA does for Chinese (Lewis et al. 2020, https://arxiv.org/abs/1910.07475). Two empty texts
-    are the same.
+    Words are split at spaces; in scripts that have none between words, each character is a word,
+    as in MLQA for Chinese (Lewis et al. 2020, https://arxiv.org/abs/1910.07475). Two empty texts
+    are equal.
     """
-    return _f1(_parted(normalise(text)), _parted(normalise(expected)))
+    return _f1(_split(normalise(text)), _split(normalise(expected)))
 
 
 def rouge_l(text: str, expected: str) -> float:
     """Return the F-measure of ROUGE-L: of the longest common subsequence of words (Lin 2004).
 
     Words are runs of letters, marks and digits of any script, folded as in `normalise`; of scripts
-    without spaces, characters. On ASCII text it is what the package rouge-score gives for rougeL
-    without a stemmer, whose words are runs of a-z and 0-9: it sees nothing of other scripts.
+    without spaces, characters. On ASCII text it equals rougeL of the package rouge-score without a
+    stemmer, whose words are runs of a-z and 0-9.
     """
     actual, wanted = words(text), words(expected)
     if not actual or not wanted:
@@ -67,52 +66,46 @@ def rouge_l(text: str, expected: str) -> float:
 
 
 def recall(available: Iterable[str], wanted: Iterable[str]) -> float | None:
-    """Return the share of the words of `wanted` that are among those of `found`; None of no word.
+    """Return the share of the words of `wanted` that `available` has; None if there is no word.
 
-    A word that is wanted twice has to be found twice.
+    A word that is wanted twice has to be there twice.
     """
-    want = Counter(word for text in wanted for word in words(text))
-    have = Counter(word for text in available for word in words(text))
-    return (want & have).total() / want.total() if want else None
+    needed = Counter(word for text in wanted for word in words(text))
+    present = Counter(word for text in available for word in words(text))
+    return (needed & present).total() / needed.total() if needed else None
 
 
-def searches_alike(actual: Sequence[Search], expected: Sequence[Search]) -> tuple[float, float]:
-    """Return how alike two sets of parallel searches are: by words, and by characters.
+def match_searches(actual: Sequence[Search], expected: Sequence[Search]) -> tuple[float, float]:
+    """Return how similar two sets of parallel searches are: by words, and by characters.
 
-    By words it is `token_f1` of two queries, by characters the normalised indel similarity of both
-    after `normalise`; queries of different tools have nothing in common. Each query is paired with
-    one of the other set at most, the most alike first, and the sum over pairs is put in relation
-    to both numbers, as F1 does: a query too many costs as much as one too few.
+    By words it is `token_f1` of two queries, by characters their normalised indel similarity after
+    `normalise`; queries of different tools have 0. Each query is paired with one of the other set
+    at most, the most similar first, and the sum over pairs is divided as in F1: a query too many
+    costs as much as one too few.
     """
     return _matched(actual, expected, token_f1), _matched(actual, expected, _characters)
 
 
 def words(text: str) -> list[str]:
     """Return the words of a text, folded."""
-    spaced = "".join(char if _is_of_word(char) else " " for char in _folded(text))
-    return _parted(spaced)
+    spaced = "".join(char if _is_word_character(char) else " " for char in _folded(text))
+    return _split(spaced)
 
 
-def _matched(actual: Sequence[Search], expected: Sequence[Search], alike: Alike) -> float:
+def _matched(actual: Sequence[Search], expected: Sequence[Search], similarity: Similarity) -> float:
     pairs = sorted(
-        (-_queries_alike(query, other, alike), i, j)
+        (-similarity(query.query, other.query) if query.tool == other.tool else 0.0, i, j)
         for i, query in enumerate(actual)
         for j, other in enumerate(expected)
     )
-    left, right, total = set(range(len(actual))), set(range(len(expected))), 0.0
+    rows, columns, total = set[int](), set[int](), 0.0
     for negative, i, j in pairs:
-        if i in left and j in right:
-            left.remove(i)
-            right.remove(j)
+        if i not in rows and j not in columns:
+            rows.add(i)
+            columns.add(j)
             total -= negative
     both = len(actual) + len(expected)
     return 2 * total / both if both else 0.0
-
-
-def _queries_alike(query: Search, other: Search, alike: Alike) -> float:
-    if query.tool != other.tool:
-        return 0.0
-    return alike(query.query, other.query)
 
 
 def _characters(text: str, expected: str) -> float:
@@ -126,7 +119,7 @@ def _f1(bag: Sequence[str], other: Sequence[str]) -> float:
     return 2 * common / (len(bag) + len(other))
 
 
-def _parted(text: str) -> list[str]:
+def _split(text: str) -> list[str]:
     return _UNSPACED.sub(r" \1 ", text).split()
 
 
@@ -143,5 +136,5 @@ def _is_punctuation(char: str) -> bool:
 
 
 @lru_cache(maxsize=8192)
-def _is_of_word(char: str) -> bool:
+def _is_word_character(char: str) -> bool:
     return unicodedata.category(char)[0] in "LMN"

@@ -1,46 +1,40 @@
-"""The forms that traces come in: each has a reader, which tells whether a row fits, and reads it.
-
-A reader is a module with `fits(values) -> bool` and `read(values, where, noted) -> Rough`.
-"""
+"""The forms of rows that hold a trace: how each is recognised, and read."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from hf_rlhf.data import near
-from hf_rlhf_traces.readers import chat, responses, search, tagged
-from hf_rlhf_traces.readers.messages import MESSAGES
-from hf_rlhf_traces.readers.rough import (
-    QUESTION_KEYS,
-    BadRow,
-    Noted,
-    Rough,
-    first_held,
-    kind_of,
-)
+from hf_rlhf.data import BadRow, describe_value, rollout_forms
+from hf_rlhf.errors import did_you_mean
+from hf_rlhf_traces.readers import search, tagged
+from hf_rlhf_traces.readers.raw_trace import QUESTION_KEYS, Noted, RawTrace, first_present
+from hf_rlhf_traces.readers.rollouts import read_rollout
 from hf_rlhf_traces.readers.search import TRACE_KEYS
+
+MESSAGES = ("messages", "conversation", "conversations")
 
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """How rows of one form are known and read."""
+    """How rows of one form are recognised and read."""
 
     fits: Callable[[Mapping[str, Any]], bool]
-    read: Callable[[Mapping[str, Any], str, Noted], Rough]
+    read: Callable[[Mapping[str, Any], str, Noted], RawTrace]
     expects: str
-    """What a row of it has, for errors."""
+    """Its columns, for errors."""
 
 
 FORMS: dict[str, Form] = {
     "search": Form(search.fits, search.read, "`question` and a list `trace` of steps"),
     "responses": Form(
-        responses.fits,
-        responses.read,
+        lambda values: "responses" in rollout_forms(values),
+        partial(read_rollout, "responses"),
         "`responses_create_params.input` and `response.output`, lists of items",
     ),
     "chat": Form(
-        chat.fits,
-        chat.read,
+        lambda values: "chat" in rollout_forms(values) and not tagged.fits(values),
+        partial(read_rollout, "chat"),
         "a list `messages` with roles, or `conversations` with `from` and `value`",
     ),
     "tagged": Form(
@@ -69,10 +63,10 @@ def form_of(values: Mapping[str, Any]) -> str:
 
 def _without_trace(values: Mapping[str, Any]) -> str:
     steps = "a list of steps (in a table, as JSON text)"
-    held = first_held(values, TRACE_KEYS)
-    if values.get(held) is not None:
-        kind = kind_of(values[held])
-        return f"`{held}` is {kind}, expected {steps}, or a text with tags such as <search>"
+    column = first_present(values, TRACE_KEYS)
+    if values.get(column) is not None:
+        kind = describe_value(values[column])
+        return f"`{column}` is {kind}, expected {steps}, or a text with tags such as <search>"
     names = (*TRACE_KEYS, *MESSAGES)
     meant = _near(names, values)
     expected = f"{steps} in {_listed(TRACE_KEYS)}, messages in {_listed(MESSAGES)}"
@@ -81,14 +75,14 @@ def _without_trace(values: Mapping[str, Any]) -> str:
 
 def without_question(values: Mapping[str, Any], form: str) -> BadRow:
     """Return the error for a row of a form in which no question was found."""
-    held = first_held(values, QUESTION_KEYS)
+    column = first_present(values, QUESTION_KEYS)
     if form in ("chat", "responses"):
         detail = "no turn of the user before the agent's has a text"
-    elif isinstance(values.get(held), list):
-        detail = f"no turn of the user in `{held}` has a text"
-    elif held in values:
-        kind = "null" if values[held] is None else "empty"
-        detail = f"the question is {kind}, in `{held}`"
+    elif isinstance(values.get(column), list):
+        detail = f"no turn of the user in `{column}` has a text"
+    elif column in values:
+        kind = "null" if values[column] is None else "empty"
+        detail = f"the question is {kind}, in `{column}`"
     else:
         meant = _near(QUESTION_KEYS, values)
         read = f"It is read from {_listed(QUESTION_KEYS)}"
@@ -97,7 +91,7 @@ def without_question(values: Mapping[str, Any], form: str) -> BadRow:
 
 
 def _near(names: Sequence[str], values: Mapping[str, Any]) -> str:
-    return next(filter(None, (near(name, map(str, values)) for name in names)), "")
+    return next(filter(None, (did_you_mean(name, map(str, values)) for name in names)), "")
 
 
 def _listed(names: Sequence[str]) -> str:

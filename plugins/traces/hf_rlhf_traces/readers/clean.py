@@ -5,7 +5,7 @@ import re
 from math import isfinite
 from typing import Any
 
-from hf_rlhf_traces.readers.rough import Noted
+from hf_rlhf_traces.readers.raw_trace import Noted
 
 _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 _HALF = re.compile("[\ud800-\udfff]")
@@ -21,9 +21,9 @@ def clean(value: Any, noted: Noted) -> Any:
     if isinstance(value, str):
         return _clean_text(value, noted)
     if isinstance(value, dict):
-        return {_clean_text(str(key), noted): clean(item, noted) for key, item in value.items()}
+        return {_clean_text(str(key), noted): clean(inner, noted) for key, inner in value.items()}
     if isinstance(value, (list, tuple)):
-        return [clean(item, noted) for item in value]
+        return [clean(inner, noted) for inner in value]
     if isinstance(value, float) and not isfinite(value):
         noted["not_a_number"] += 1
         return None

@@ -1,12 +1,18 @@
-"""What a search or a tool returned, as documents: lists of objects, texts, JSON in texts."""
+"""The documents that a search or a tool returned: lists of objects, texts, JSON in texts."""
 
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hf_rlhf.data import CONTENTS, SNIPPETS, TITLES, plain_text, result_items, visible_fields
+from hf_rlhf.data import (
+    BadRow,
+    ToolDocument,
+    describe_value,
+    scalar_text,
+    tool_documents,
+)
 from hf_rlhf_traces.readers.clean import json_in
-from hf_rlhf_traces.readers.rough import BadRow, Noted, first_held, kind_of, text_of
+from hf_rlhf_traces.readers.raw_trace import Noted
 from hf_rlhf_traces.trace import Document
 
 _NUMBERED = re.compile(
@@ -35,51 +41,40 @@ def documents_in(value: Any, path: str, noted: Noted) -> tuple[Document, ...]:
     if isinstance(value, Mapping):
         value = [value]
     if not isinstance(value, list):
-        raise BadRow("content_not_text", f"{path} is {kind_of(value)}, expected a list")
-    documents = [_document(item, f"{path}[{at}]", noted) for at, item in enumerate(value)]
-    return full([item for item in documents if item is not None], noted)
+        raise BadRow("content_not_text", f"{path} is {describe_value(value)}, expected a list")
+    documents = [_document(entry, f"{path}[{at}]", noted) for at, entry in enumerate(value)]
+    return full([document for document in documents if document is not None], noted)
 
 
-def _document(item: Any, path: str, noted: Noted) -> Document | None:
-    if item is None:
+def _document(entry: Any, path: str, noted: Noted) -> Document | None:
+    if entry is None:
         noted["documents_null"] += 1
         return None
-    if not isinstance(item, Mapping):
-        return Document("", text_of(item, path, noted))
-    title, content = first_held(item, TITLES), first_held(item, CONTENTS)
-    for key in item:
-        if key not in (title, content) and item[key] is not None:
+    if not isinstance(entry, Mapping):
+        return Document("", scalar_text(entry, path, noted))
+    fields = ToolDocument.title_and_content(entry)
+    for key in entry:
+        if key not in fields and entry[key] is not None:
             noted[f"document_fields_left_out.{key}"] += 1
-    text = item.get(content)
-    return Document(
-        text_of(item.get(title), f"{path}.{title}", noted),
-        text_of(plain_text(text) if content in SNIPPETS else text, f"{path}.{content}", noted),
-    )
+    title, content = (scalar_text(text, f"{path}.{key}", noted) for key, text in fields.items())
+    return Document(title, content)
 
 
 def documents_in_text(text: str, noted: Noted) -> tuple[Document, ...]:
     """Return the documents of what a tool returned as text.
 
-    JSON lists become a document each, with the fields beside title and content as lines, since the
-    agent saw them; any other text is one document. What is left out is counted by its name.
+    Fields of a document beside title and content become lines, since the agent saw them. Fields
+    that are left out are counted by their names.
     """
-    items, left_out = result_items(text, lambda inner: json_in(inner, noted))
-    if not all(isinstance(item, (dict, str)) for item in items):
-        value = items[0] if len(items) == 1 else items
-        return full([Document("", plain_text(value))], noted)
-    documents = [_document_in_text(item, left_out) for item in items]
+    documents, left_out = tool_documents(text, lambda inner: json_in(inner, noted))
     noted.update(f"document_fields_left_out.{key}" for key in left_out)
-    return full(documents, noted)
+    return full([Document(each.title, _with_fields(each)) for each in documents], noted)
 
 
-def _document_in_text(item: dict[str, Any] | str, left_out: list[str]) -> Document:
-    if isinstance(item, str):
-        return Document("", item)
-    title, content = first_held(item, TITLES), first_held(item, CONTENTS)
-    fields = dict(visible_fields(item, left_out))
-    lines = [f"{key}: {text}" for key, text in fields.items() if key not in (title, content)]
-    body = [fields[content]] if content in fields else []
-    return Document(fields.get(title, ""), "\n".join([*lines, *body]))
+def _with_fields(document: ToolDocument) -> str:
+    main = (document.title_field, document.content_field)
+    lines = [f"{name}: {text}" for name, text in document.fields.items() if name not in main]
+    return "\n".join([*lines, document.content] if document.content else lines)
 
 
 def documents_tagged(text: str, noted: Noted) -> tuple[Document, ...]:
@@ -89,15 +84,13 @@ def documents_tagged(text: str, noted: Noted) -> tuple[Document, ...]:
     `Doc 1(Title: "T") text` blocks (Search-R1) are parted at their numbers; JSON and any other text
     are read as what a tool returned.
     """
+    # A tool's answer may say something around its results.
     if inner := list(_INNER.finditer(text)):
-        # A tool's answer around its results, which may say something beside them.
         documents = [document for match in inner for document in documents_tagged(match[2], noted)]
-        around = _INNER.sub("", text).strip()
-        return (*documents, *([Document("", around)] if around else []))
+        return tuple(documents + _around(_INNER, text))
     if snippets := list(_SNIPPET.finditer(text)):
         documents = [_snippet(match[2], match[3]) for match in snippets]
-        around = _SNIPPET.sub("", text).strip()
-        return full([*documents, *([Document("", around)] if around else [])], noted)
+        return full(documents + _around(_SNIPPET, text), noted)
     marks = list(_NUMBERED.finditer(text))
     if not marks or text[: marks[0].start()].strip():
         return documents_in_text(text.strip(), noted)
@@ -106,6 +99,11 @@ def documents_tagged(text: str, noted: Noted) -> tuple[Document, ...]:
         Document((mark[1] or mark[2] or "").strip(), text[mark.end() : end].strip())
         for mark, end in zip(marks, ends, strict=True)
     )
+
+
+def _around(results: re.Pattern[str], text: str) -> list[Document]:
+    around = results.sub("", text).strip()
+    return [Document("", around)] if around else []
 
 
 def _snippet(name: str | None, text: str) -> Document:
@@ -117,9 +115,7 @@ def _snippet(name: str | None, text: str) -> Document:
 
 def full(documents: Sequence[Document], noted: Noted) -> tuple[Document, ...]:
     """Return the documents that have a title or a text; the others are counted."""
-    full_documents = tuple(
-        [document for document in documents if document.title.strip() or document.content.strip()]
-    )
-    if len(full_documents) < len(documents):
-        noted["documents_empty"] += len(documents) - len(full_documents)
-    return full_documents
+    with_text = tuple([each for each in documents if each.title.strip() or each.content.strip()])
+    if len(with_text) < len(documents):
+        noted["documents_empty"] += len(documents) - len(with_text)
+    return with_text

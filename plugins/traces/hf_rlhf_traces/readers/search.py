@@ -12,17 +12,15 @@ from typing import Any
 
 import msgspec
 
+from hf_rlhf.data import BadRow, describe_value, scalar_text
 from hf_rlhf_traces.readers.documents import documents_in, full
-from hf_rlhf_traces.readers.rough import (
+from hf_rlhf_traces.readers.raw_trace import (
     QUESTION_KEYS,
-    BadRow,
     Noted,
-    Rough,
-    first_held,
-    kind_of,
-    own_id,
-    rest,
-    text_of,
+    RawTrace,
+    first_present,
+    other_fields,
+    row_id,
 )
 from hf_rlhf_traces.trace import (
     SEARCH_TOOL,
@@ -42,7 +40,7 @@ WEB_SEARCH = "web_search"
 """A type that is the name of a tool, as a call of it would have it."""
 RESULT = {"searchresult", "searchresults", "result", "results", "observation", "information"}
 KNOWN = ("reasoning", "thought", "search", "search_result", "observation", "answer")
-"""What a near name is looked for in, when a type is unknown."""
+"""Types to suggest in place of an unknown one."""
 NO_TYPE = "no type"
 """The kind of a step that does not say what it is."""
 _CANONICAL = {"id", "question", "trace", "fields", "where"}
@@ -54,17 +52,19 @@ def fits(values: Mapping[str, Any]) -> bool:
     return any(isinstance(values.get(key), list) for key in TRACE_KEYS)
 
 
-def read(values: Mapping[str, Any], where: str, noted: Noted) -> Rough:
+def read(values: Mapping[str, Any], where: str, noted: Noted) -> RawTrace:
     """Return question and steps. Raises BadRow for what is none."""
-    question_field, held = first_held(values, QUESTION_KEYS), first_held(values, TRACE_KEYS)
-    trace = values.get(held)
+    question_field, column = first_present(values, QUESTION_KEYS), first_present(values, TRACE_KEYS)
+    trace = values.get(column)
     if not isinstance(trace, list):
-        raise BadRow("no_trace", f"{held!r} is {kind_of(trace)}, expected a list of steps")
-    steps = _exact(trace, noted) or _each(trace, held, noted)
-    question = text_of(values.get(question_field), question_field, noted)
+        raise BadRow("no_trace", f"{column!r} is {describe_value(trace)}, expected a list of steps")
+    steps = _exact(trace, noted) or _each(trace, column, noted)
+    question = scalar_text(values.get(question_field), question_field, noted)
     if values.keys() <= _CANONICAL and isinstance(values.get("fields"), Mapping):
-        return Rough(question, steps, dict(values["fields"]), own_id(values))
-    return Rough(question, steps, rest(values, (question_field, held, "id")), own_id(values))
+        fields = dict(values["fields"])
+    else:
+        fields = other_fields(values, (question_field, column, "id"))
+    return RawTrace(question, steps, fields, row_id(values))
 
 
 def _exact(trace: list[Any], noted: Noted) -> list[Step]:
@@ -81,12 +81,14 @@ def _exact(trace: list[Any], noted: Noted) -> list[Step]:
     return steps
 
 
-def _each(trace: list[Any], held: str, noted: Noted) -> list[Step]:
+def _each(trace: list[Any], column: str, noted: Noted) -> list[Step]:
     steps: list[Step] = []
     for at, step in enumerate(trace):
         if not isinstance(step, dict):
-            raise BadRow("step_not_object", f"{held}[{at}] is {kind_of(step)}, expected an object")
-        steps += _steps(step, f"{held}[{at}]", noted)
+            raise BadRow(
+                "step_not_object", f"{column}[{at}] is {describe_value(step)}, expected an object"
+            )
+        steps += _steps(step, f"{column}[{at}]", noted)
     return steps
 
 
@@ -114,23 +116,23 @@ def _plain(kind: str) -> str:
 def _searches(step: Mapping[str, Any], path: str, default: str, noted: Noted) -> list[Step]:
     tool = step.get("tool")
     tool_name = tool if isinstance(tool, str) and tool else default
-    held = first_held(step, ("query", "queries", "content"))
-    queries = step.get(held)
+    column = first_present(step, ("query", "queries", "content"))
+    queries = step.get(column)
     if isinstance(queries, list):
         # Parallel searches of one step.
         return [
-            Search(text_of(query, f"{path}.{held}[{at}]", noted), tool_name)
+            Search(scalar_text(query, f"{path}.{column}[{at}]", noted), tool_name)
             for at, query in enumerate(queries)
         ]
-    return [Search(text_of(queries, f"{path}.{held}", noted), tool_name)]
+    return [Search(scalar_text(queries, f"{path}.{column}", noted), tool_name)]
 
 
 def _documents(step: Mapping[str, Any], path: str, noted: Noted) -> tuple[Document, ...]:
     names = ("documents", "results", "content", "text")
-    held = first_held(step, names)
-    return documents_in(step.get(held), f"{path}.{held}", noted)
+    column = first_present(step, names)
+    return documents_in(step.get(column), f"{path}.{column}", noted)
 
 
 def _content(step: Mapping[str, Any], path: str, noted: Noted, *names: str) -> str:
-    held = first_held(step, names)
-    return text_of(step.get(held), f"{path}.{held}", noted)
+    column = first_present(step, names)
+    return scalar_text(step.get(column), f"{path}.{column}", noted)

@@ -15,19 +15,12 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from hf_rlhf.data import BadRow, find_conversation, scalar_text
 from hf_rlhf_traces.format import Format
 from hf_rlhf_traces.readers.clean import json_in
 from hf_rlhf_traces.readers.documents import documents_in_text, documents_tagged
-from hf_rlhf_traces.readers.messages import (
-    ASKED,
-    CALLED,
-    messages_of,
-    placed,
-    second_question,
-    turns,
-)
-from hf_rlhf_traces.readers.rollout_steps import ANSWER, search
-from hf_rlhf_traces.readers.rough import BadRow, Noted, Rough, own_id, rest, text_of
+from hf_rlhf_traces.readers.raw_trace import Noted, RawTrace, other_fields, row_id, second_question
+from hf_rlhf_traces.readers.rollouts import ANSWER, search
 from hf_rlhf_traces.trace import (
     SEARCH_TOOL,
     Answer,
@@ -43,7 +36,9 @@ TEXTS = (
     *("response", "output", "completion", "trace", "trajectory", "generated_text", "full_traces"),
     *("sequences_str", "text"),
 )
-"""Where a row may have its text; the first that has tags."""
+"""Columns of the text; the first that has tags counts."""
+PROMPTING = ("system", "developer", "user")
+"""Roles that speak before the agent does."""
 QUESTIONS = ("question", "problem", "query")
 SEARCHES = ("search", "query", "call_tool", "tool_call")
 RESULTS = ("information", "result", "tool_output", "tool_response", "observation")
@@ -72,64 +67,61 @@ def fits(values: Mapping[str, Any]) -> bool:
 
 
 def _in_messages(values: Mapping[str, Any]) -> bool:
-    _, messages = messages_of(values)
-    replies = [m for m in messages if isinstance(m, Mapping) and m.get("role") == "assistant"]
-    if any(isinstance(m, Mapping) and m.get("role") == CALLED for m in messages):
+    conversation = find_conversation(values)
+    messages = [m for m in conversation.messages if isinstance(m, Mapping)] if conversation else []
+    replies = [message for message in messages if message.get("role") == "assistant"]
+    called = any(message.get("role") == "function_call" for message in messages)
+    if called or any(reply.get("tool_calls") or reply.get("function_call") for reply in replies):
         return False
-    if any(message.get("tool_calls") or message.get("function_call") for message in replies):
-        return False
-    texts = (message.get("content") for message in replies)
+    texts = (reply.get("content") for reply in replies)
     return any(isinstance(text, str) and _ACTION.search(text) for text in texts)
 
 
 def _text(values: Mapping[str, Any]) -> tuple[str, str]:
     """Return the column that has the text, and the text; two empty ones if there is none."""
     for key in TEXTS:
-        held = values.get(key)
-        if isinstance(held, Mapping):  # DR Tulu has it a level deeper
-            held = held.get("generated_text")
-        if isinstance(held, str) and _ACTION.search(held):
-            return key, held
+        column = values.get(key)
+        if isinstance(column, Mapping):  # DR Tulu has it a level deeper
+            column = column.get("generated_text")
+        if isinstance(column, str) and _ACTION.search(column):
+            return key, column
     return "", ""
 
 
-def read(values: Mapping[str, Any], where: str, noted: Noted) -> Rough:
+def read(values: Mapping[str, Any], where: str, noted: Noted) -> RawTrace:
     """Return question and steps. Raises BadRow for what is none."""
-    held, text = _text(values)
-    messages: Sequence[Any] = _turns(text)
-    if not held:
-        held, messages = messages_of(values)
-    if not messages:
+    column, text = _text(values)
+    conversation = find_conversation({"messages": _turns(text)} if column else values)
+    if conversation is None or not conversation.messages:
         names = ", ".join(TEXTS)
         raise BadRow("no_trace", f"no text with tags in {names}, nor in messages")
     prompt_question, steps, before = "", list[Step](), list[Any]()
-    for path, message in placed(held, messages):
+    for path, message in conversation:
         role = message.get("role")
-        if not steps and role in ASKED:
+        if not steps and role in PROMPTING:
             before.append(dict(message))
             if role == "user":
                 prompt_question = _unframed(
-                    text_of(message.get("content"), f"{path}.content", noted)
+                    scalar_text(message.get("content"), f"{path}.content", noted)
                 )
         else:
             steps += _message_steps(message, path, noted)
-    if _answers_in_plain_text(messages):
-        steps = _with_answer(steps, messages[-1])
-    noted["earlier_turns"] += max(turns(before) - 1, 0)
+    if _answers_in_plain_text(conversation.messages):
+        steps = _with_answer(steps, conversation.messages[-1])
+    turns = sum(message.get("role") == "user" for message in before)
+    noted["earlier_turns"] += max(turns - 1, 0)
     question = _question(values, noted) or prompt_question
-    fields = rest(values, (held, "question", "prompt", "id"))
+    used = (column,) if column else conversation.columns
+    fields = other_fields(values, (*used, "question", "prompt", "id"))
     if before and [message.get("content") for message in before] != [question]:
         fields.setdefault("input", before)
-    return Rough(question, steps, fields, own_id(values))
+    return RawTrace(question, steps, fields, row_id(values))
 
 
 def _answers_in_plain_text(messages: Sequence[Any]) -> bool:
-    """Whether calls are Hermes', and nobody, not even a prompt, speaks of an <answer>."""
-    contents = [
-        message.get("content")
-        for message in messages
-        if message.get("role") in ("assistant", *ASKED)
-    ]
+    """Whether calls are Hermes', and no message, not even a prompt, has an <answer>."""
+    roles = ("assistant", *PROMPTING)
+    contents = [message.get("content") for message in messages if message.get("role") in roles]
     texts = [text for text in contents if isinstance(text, str)]
     return any(map(_HERMES.search, texts)) and not any("<answer" in text for text in texts)
 
@@ -137,23 +129,22 @@ def _answers_in_plain_text(messages: Sequence[Any]) -> bool:
 def _with_answer(steps: list[Step], last: Mapping[str, Any]) -> list[Step]:
     """Return the steps with what the agent's last turn says, behind its thoughts, as the answer.
 
-    What stands behind a call is none: the agent waits for what comes back.
+    Text after a call is no answer: the agent waits for the result.
     """
-    if last.get("role") != "assistant":
+    if last.get("role") != "assistant" or not steps or not isinstance(steps[-1], Reasoning):
         return steps
-    content = text_of(last.get("content"), "content", Counter())  # what is noted was noted before
+    content, last_words = scalar_text(last.get("content"), "content", Counter()), steps[-1].content
     ended = _ENDED.match(content)
     answer = _plain(content[ended.end() if ended else 0 :].strip())
-    ends = steps[-1] if steps else None
     waits = ended and ended[1].lower() in SEARCHES
-    if waits or not answer or not isinstance(ends, Reasoning) or not ends.content.endswith(answer):
+    if waits or not answer or not last_words.endswith(answer):
         return steps
-    thought = ends.content.removesuffix(answer).strip()
+    thought = last_words.removesuffix(answer).strip()
     return [*steps[:-1], *([Reasoning(thought)] if thought else []), Answer(answer, ANSWER)]
 
 
 def _turns(text: str) -> list[dict[str, str]]:
-    """Part a text at the marks of a chat template. What stands before them is the agent's."""
+    """Split a text at the marks of a chat template. Text before them is the agent's."""
     if not text:
         return []
     marks = list(_ROLE.finditer(text))
@@ -171,23 +162,22 @@ def _turns(text: str) -> list[dict[str, str]]:
 def _question(values: Mapping[str, Any], noted: Noted) -> str:
     for key in QUESTIONS:
         if values.get(key) is not None:
-            return text_of(values[key], key, noted)
+            return scalar_text(values[key], key, noted)
     prompt = values.get("prompt")
-    if isinstance(prompt, str):
-        questions = [turn["content"] for turn in _turns(prompt) if turn["role"] == "user"]
-        return _unframed(questions[-1] if questions else _MARK.sub("", prompt))
-    if isinstance(prompt, list):
-        turns_of_user = [m for m in prompt if isinstance(m, Mapping) and m.get("role") == "user"]
-        return (
-            _unframed(text_of(turns_of_user[-1].get("content"), "prompt", noted))
-            if turns_of_user
-            else ""
-        )
-    return text_of(prompt, "prompt", noted)
+    turns = _turns(prompt) if isinstance(prompt, str) else prompt
+    if not isinstance(turns, list):
+        return scalar_text(prompt, "prompt", noted)
+    questions = [
+        turn.get("content")
+        for turn in turns
+        if isinstance(turn, Mapping) and turn.get("role") == "user"
+    ]
+    without_turns = _MARK.sub("", prompt) if isinstance(prompt, str) else ""
+    return _unframed(scalar_text([without_turns, *questions][-1], "prompt", noted))
 
 
 def _unframed(prompt: str) -> str:
-    """Return the question without the instructions of a prompt, which may stand on both sides."""
+    """Return the question without the instructions before and after it in a prompt."""
     turns = list(_USERS.finditer(prompt))
     if turns and _OPEN.search(prompt, 0, turns[-1].start()):
         # Behind the tools and an example reply, as WebDancer and WebSailor have it.
@@ -201,13 +191,13 @@ def _unframed(prompt: str) -> str:
 def _message_steps(message: Mapping[str, Any], path: str, noted: Noted) -> list[Step]:
     """Return the steps of a message behind the question."""
     role = message.get("role")
-    text = text_of(message.get("content"), f"{path}.content", noted)
+    text = scalar_text(message.get("content"), f"{path}.content", noted)
     if role in ("tool", "function") and not text.lstrip().startswith("<tool_response>"):
         return [SearchResult(documents_in_text(text, noted))]
     if role in ("assistant", "tool", "function") or (role == "user" and _OPEN.match(text.lstrip())):
         return list(steps_in(text, noted))
     if role == "user":
-        raise second_question(path, text)
+        raise second_question(text)
     return [Unknown(f"message of {role}", dict(message))]
 
 
@@ -228,10 +218,8 @@ def _tagged_steps(text: str, noted: Noted) -> Iterator[Step]:
     at = 0
     while opened := _OPEN.search(text, at):
         yield from _bare(text[at : opened.start()])
-        name = opened[1].lower()
-        end, at = _closed(text, opened, name)
-        inside = text[opened.end() : end].strip()
-        yield _step(name, opened[2], inside, noted)
+        end, at = _closed(text, opened)
+        yield _step(opened[1].lower(), opened[2], text[opened.end() : end].strip(), noted)
     yield from _bare(text[at:])
 
 
@@ -241,33 +229,28 @@ def _bare(text: str) -> Iterator[Step]:
         yield Reasoning(_plain(thought))
 
 
-def _closed(text: str, opened: re.Match[str], name: str) -> tuple[int, int]:
+def _closed(text: str, opened: re.Match[str]) -> tuple[int, int]:
     """Return where a tag's content ends, and where the text goes on."""
+    name = opened[1].lower()
     ends = "</(?:call_tool|call)>" if name == "call_tool" else f"</{name}>"
     closing = re.compile(ends, re.IGNORECASE).search(text, opened.end())
     if name == "think":
-        opens = _OPEN.finditer(text, opened.end())
-        acts = next((tag for tag in opens if tag[1].lower() != "think"), None)
+        inner = _OPEN.finditer(text, opened.end(), closing.start() if closing else len(text))
+        acts = {tag.start(): tag[1].lower() for tag in inner if tag[1].lower() != "think"}
         # A thought that was not closed ends where the agent acts; one may also speak of tags.
-        if acts and (closing is None or _has_result(text[acts.start() : closing.start()])):
-            return acts.start(), acts.start()
+        if acts and (closing is None or not set(RESULTS).isdisjoint(acts.values())):
+            return min(acts), min(acts)
     if closing is None:
         detail = f"<{name}> at character {opened.start() + 1} of the text is never closed"
         raise BadRow("tag_not_closed", detail)
     return closing.start(), closing.end()
 
 
-def _has_result(text: str) -> bool:
-    return any(tag[1].lower() in RESULTS for tag in _OPEN.finditer(text))
-
-
 def _step(name: str, attributes: str, inside: str, noted: Noted) -> Step:
     if name in RESULTS:
         documents = documents_tagged(inside, noted)  # escaped as yet: contents may hold tags
-        plain = (
-            Document(_plain(document.title), _plain(document.content)) for document in documents
-        )
-        return SearchResult(tuple(plain))
+        plain = tuple(Document(_plain(each.title), _plain(each.content)) for each in documents)
+        return SearchResult(plain)
     inside = _plain(inside)
     if name == "think":
         return Reasoning(inside)
@@ -282,16 +265,11 @@ def _search(name: str, attributes: str, inside: str, noted: Noted) -> Search:
         if not isinstance(call, dict) or not isinstance(call.get("name"), str):
             return Search(inside, name)
         arguments = call.get("arguments", {})
-        written = arguments if isinstance(arguments, str) else _written(arguments)
-        return search(call["name"], written, noted)
-    attributes_ = {
-        m[1]: next(filter(None, m.groups()[1:]), "") for m in _ATTRIBUTE.finditer(attributes)
-    }
-    tool = attributes_.pop("name", "") or attributes_.pop("tool", "") or SEARCH_TOOL
-    if attributes_:  # how many, of which years: arguments beside the query
-        return Search(_written({"query": inside, **attributes_}), tool)
-    return Search(inside, tool)
-
-
-def _written(arguments: Any) -> str:
-    return json.dumps(arguments, ensure_ascii=False)
+        if not isinstance(arguments, str):
+            arguments = json.dumps(arguments, ensure_ascii=False)
+        return search(call["name"], arguments, noted)
+    # Beside the tool's name: how many, of which years, and other arguments of the query.
+    beside = {tag[1]: tag[2] or tag[3] or tag[4] or "" for tag in _ATTRIBUTE.finditer(attributes)}
+    tool = beside.pop("name", "") or beside.pop("tool", "") or SEARCH_TOOL
+    query = json.dumps({"query": inside, **beside}, ensure_ascii=False) if beside else inside
+    return Search(query, tool)

@@ -3,140 +3,105 @@
 import argparse
 import json
 from collections.abc import Callable, Mapping, Sequence
-from math import inf
 from typing import TYPE_CHECKING, Any
 
 from hf_rlhf.errors import ConfigError, Problem
-from hf_rlhf_traces.options import (
-    Parser,
-    above_zero,
-    add_overwrite,
-    count,
-    not_negative,
-    real,
-    share,
-    verb_parser,
-    whole,
-)
+from hf_rlhf_traces.options import Parser, add_overwrite, count, share, verb_parser
 
 if TYPE_CHECKING:
     from hf_rlhf_traces.format import Format
-    from hf_rlhf_traces.summaries.summarize import How
-
-_seed = whole(-(2**63), 2**63 - 1)
-"""As the API takes it."""
-_temperature = real("a number from 0 on, or none", lambda number: 0 <= number < inf)
-_RENAMED = {
-    "max_concurrent": "max_concurrency",
-    "price_in": "price_per_million_input",
-    "price_out": "price_per_million_output",
-}
-"""Option -> field of `hf_rlhf.rewards.judges.text_generation.OpenAIText`, where they differ."""
+    from hf_rlhf_traces.summaries.summarize import Summarizer
 
 
 def summarize_main(argv: Sequence[str]) -> int:
     """Make a summary for each sample of `steps`."""
-    chosen = summarize_options(argv)
-
     from hf_rlhf_traces.format import store_format
     from hf_rlhf_traces.store import Store
-    from hf_rlhf_traces.summaries.summarize import Again, summarize
+    from hf_rlhf_traces.summaries.summarize import summarize
 
+    chosen = summarize_parser().parse_args(argv)
     store = Store.open(chosen.folder)
     store.report("steps")
     form = store_format(store)
-    again = Again(chosen.retry_failed, chosen.max_tries, chosen.max_failure_rate, chosen.limit)
-    report = summarize(store, form, _how(chosen, form), again, overwrite=chosen.overwrite)
-    print(f"summarize: {'done already. ' * ('done_before' in report)}{described(report)}")
+    summarizer = make_summarizer(chosen, form)
+    report = summarize(store, form, summarizer, limit=chosen.limit, overwrite=chosen.overwrite)
+    done = "done already. " * ("done_before" in report)
+    print(f"summarize: {done}{_summarize_summary(report)}")
     print(store.folder / "summaries")
     return 0
 
 
-def summarize_options(argv: Sequence[str]) -> argparse.Namespace:
-    """Return what is asked of `summarize`.
+def make_summarizer(chosen: argparse.Namespace, form: "Format") -> "Summarizer":
+    """Return the summariser of the options.
 
-    Raises ConfigError for options of the summariser that was not chosen.
+    Raises ConfigError for options of the other summariser, JudgeError for those of an API that
+    cannot work.
     """
-    chosen = summarize_parser().parse_args(argv)
-    _refuse_mixed(chosen)
-    return chosen
-
-
-def _how(chosen: argparse.Namespace, form: "Format") -> "How":
-    from hf_rlhf_traces.summaries.summarize import Extracted, Written
-
+    names, others, cure = _MODEL_OPTIONS, _EXTRACTIVE_OPTIONS, "leave --model out"
     if chosen.model is None:
-        from hf_rlhf_traces.summaries.extractive import Extractive, Limits
-
-        values = {name: getattr(chosen, name) for name, *_ in _WITHOUT_MODEL}
-        limits = Limits(**{name: value for name, value in values.items() if value is not None})
-        return Extracted(Extractive(form, limits))
-    from hf_rlhf.rewards import DisplayName, OpenAIText
-
-    values = {_RENAMED.get(name, name): getattr(chosen, name) for name, *_ in _WITH_MODEL}
+        names, others, cure = others, names, "name one with --model"
+    who = "a model" if chosen.model is None else "the extractive summariser"
+    if wrong := [name for name in others if getattr(chosen, name) is not None]:
+        problem = f"is an option of {who}; {cure}."
+        raise ConfigError([Problem(f"--{name}", problem) for name in wrong])
+    values = {name: getattr(chosen, name) for name in names}
     fields = {name: value for name, value in values.items() if value is not None}
+    if chosen.model is None:
+        from hf_rlhf_traces.summaries.extractive import Extractive
+
+        return Extractive(form, **fields)
+    from hf_rlhf.rewards import OpenAIText
+    from hf_rlhf_traces.summaries.model_summaries import ModelSummarizer
+
     if fields.get("temperature") == "none":
         fields["temperature"] = None
-    spelled = {
-        _RENAMED.get(name, name): f"--{name}"
-        for name in ("model", *(name for name, *_ in _WITH_MODEL))
-    }
-    display_name = DisplayName("summariser", spelled)
-    writer = OpenAIText(chosen.model, cache=not chosen.no_cache, called=display_name, **fields)
-    return Written(writer, form)
-
-
-def _refuse_mixed(chosen: argparse.Namespace) -> None:
-    who = "a model; name it with --model"
-    if chosen.model is not None:
-        who = "the extractive summariser; leave --model out"
-    others = [name for name, *_ in (_WITH_MODEL if chosen.model is None else _WITHOUT_MODEL)]
-    others += ["no_cache"] if chosen.model is None else []
-    values = [name for name in others if getattr(chosen, name) is not None]
-    if values:
-        raise ConfigError([Problem(f"--{name}", f"is an option of {who}.") for name in values])
+    writer = OpenAIText(chosen.model, display_name="summariser", **fields)
+    return ModelSummarizer(writer, form)
 
 
 def split_summary_main(argv: Sequence[str]) -> int:
     """Build the datasets `summary_prefix` and `summary_only`."""
-    chosen = split_parser().parse_args(argv)
-
     from hf_rlhf_traces.dataset_card import write_card
     from hf_rlhf_traces.format import store_format
     from hf_rlhf_traces.store import Store
-    from hf_rlhf_traces.summaries.split_summary import ONLY, PREFIX, Filter, split_summary
+    from hf_rlhf_traces.summaries.split_summary import ONLY, PREFIX, split_summary
 
-    chosen_rows = Filter(chosen.min_verbatim, not chosen.keep_unverbatim)
+    chosen = split_parser().parse_args(argv)
     store = Store.open(chosen.folder)
     store.report("summarize")
-    report = split_summary(store, store_format(store), chosen_rows, overwrite=chosen.overwrite)
-    print(f"split_summary: {'done already. ' * ('done_before' in report)}{split_described(report)}")
+    report = split_summary(
+        store,
+        store_format(store),
+        min_verbatim=chosen.min_verbatim,
+        drop_unverbatim=not chosen.keep_unverbatim,
+        overwrite=chosen.overwrite,
+    )
+    done = "done already. " * ("done_before" in report)
+    print(f"split_summary: {done}{_split_summary_summary(report)}")
     write_card(store)
     for name in (PREFIX, ONLY):
         print(store.folder / "datasets" / name)
     return 0
 
 
-def described(report: Mapping[str, Any]) -> str:
-    """Return what came of `summarize` in a few sentences."""
-    failed = ", ".join(f"{count:,} {reason}" for reason, count in report["failed"].items())
+def _summarize_summary(report: Mapping[str, Any]) -> str:
+    failed = ", ".join(f"{number:,} {reason}" for reason, number in report["failed"].items())
     text = (
         f"{report['samples']:,} samples = {report['summarised']:,} summarised + "
         f"{sum(report['failed'].values()):,} failed{f' ({failed})' if failed else ''} + "
-        f"{report['missing']:,} not tried. {_quoted(report)}"
+        f"{report['missing']:,} not tried. {_quote_counts(report)}"
     )
-    this = report["this_call"]
-    if this.get("requests") and "done_before" not in report:
-        tokens = this["prompt_tokens"] + this["completion_tokens"]
+    call = report["this_call"]
+    if call.get("requests") and "done_before" not in report:
+        tokens = call["prompt_tokens"] + call["completion_tokens"]
         text += (
-            f" This call: {this['requests']:,.0f} requests, {this['cached']:,.0f} from the cache, "
-            f"{tokens:,.0f} tokens, cost {this['cost']:,.2f}, {this['seconds']:,.0f} s."
+            f" This call: {call['requests']:,.0f} requests, {call['cached']:,.0f} from the cache, "
+            f"{tokens:,.0f} tokens, cost {call['cost']:,.2f}, {call['seconds']:,.0f} s."
         )
     return text
 
 
-def split_described(report: Mapping[str, Any]) -> str:
-    """Return what came of `split_summary` in a few sentences."""
+def _split_summary_summary(report: Mapping[str, Any]) -> str:
     samples = report["samples"]
     return (
         f"{report['steps']:,} samples = {sum(samples.values()):,} rows of each dataset "
@@ -144,46 +109,64 @@ def split_described(report: Mapping[str, Any]) -> str:
         f"{report['filtered']['min_verbatim']:,} under --min_verbatim + "
         f"{report['filtered']['all_quotes_invented']:,} whose quotes are all invented + "
         f"{sum(report['failed'].values()):,} failed + {report['missing']:,} not summarised. "
-        f"{_quoted(report)} {report['dropped_quotes']:,} quotes left out, "
+        f"{_quote_counts(report)} {report['dropped_quotes']:,} quotes left out, "
         f"{report['without_quotes']:,} summaries without any."
     )
 
 
-def _quoted(report: Mapping[str, Any]) -> str:
+def _quote_counts(report: Mapping[str, Any]) -> str:
     if not report["quotes"]:
         return "No quotes."
-    share = report["verbatim"] / report["quotes"]
-    return f"{report['quotes']:,} quotes, {share:.1%} word for word."
+    verbatim = report["verbatim"] / report["quotes"]
+    return f"{report['quotes']:,} quotes, {verbatim:.1%} word for word."
 
 
-_SUMMARIZE = (
-    ("model", str, "NAME", "as the server knows it; default: extractive"),
-    ("limit", count, "N", "make at most so many in this call; default: all"),
-)
-_WITH_MODEL = (
+def _temperature(text: str) -> float | str:
+    return text if text == "none" else float(text)
+
+
+def _json_object(text: str) -> dict[str, Any]:
+    try:
+        fields = json.loads(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"is not JSON ({error})") from error
+    if not isinstance(fields, dict):
+        raise argparse.ArgumentTypeError('is not an object of fields, such as {"top_p": 0.9}')
+    return fields
+
+
+Options = Sequence[tuple[str, Callable[[str], Any], str, str]]
+"""Option, type, placeholder, help."""
+_WITH_MODEL: Options = (
     ("base_url", str, "URL", "of the API; default: http://localhost:8000/v1"),
     ("api_key_env", str, "NAME", "the variable with the key; default: OPENAI_API_KEY"),
     ("revision", str, "TEXT", "which weights are served, for the record"),
-    ("temperature", lambda text: _number_or_none(text), "T", "default: 0; none leaves it out"),
-    ("max_tokens", count, "N", "of a reply; default: 2048"),
-    ("seed", _seed, "N", "of the sampling; default: 0"),
-    ("extra_body", lambda text: _json_object(text), "JSON", "further fields of each request"),
-    ("timeout", above_zero, "S", "seconds for a request; default: 300"),
-    ("patience", not_negative, "S", "seconds to wait for a server that goes down; default: 900"),
-    ("retries", whole(0), "N", "of a request that fails; default: 5"),
-    ("max_concurrent", count, "N", "requests at once; default: 100"),
-    ("requests_per_minute", count, "N", "cap of this machine; default: none"),
-    ("tokens_per_minute", count, "N", "cap of this machine; default: none"),
-    ("price_in", not_negative, "P", "of a million prompt tokens, for the cost; default: 0"),
-    ("price_out", not_negative, "P", "of a million tokens of replies; default: 0"),
+    ("temperature", _temperature, "T", "default: 0; none leaves it out"),
+    ("max_tokens", int, "N", "of a reply; default: 2048"),
+    ("seed", int, "N", "of the sampling; default: 0"),
+    ("extra_body", _json_object, "JSON", "further fields of each request"),
+    ("timeout", float, "S", "seconds for a request; default: 300"),
+    ("patience", float, "S", "seconds to wait for a server that goes down; default: 900"),
+    ("retries", int, "N", "of a request that fails; default: 5"),
+    ("max_concurrency", int, "N", "requests at once; default: 100"),
+    ("requests_per_minute", int, "N", "default: no cap"),
+    ("tokens_per_minute", int, "N", "default: no cap"),
+    ("price_per_million_input", float, "P", "of prompt tokens, for the cost; default: 0"),
+    ("price_per_million_output", float, "P", "of tokens of replies; default: 0"),
 )
-_WITHOUT_MODEL = (
+"""The fields of `hf_rlhf.rewards.OpenAIText`, which checks their values."""
+_WITHOUT_MODEL: Options = (
     ("max_quote_chars", count, "N", "of all quotes of a summary; default: 2000"),
     ("max_reasoning_chars", count, "N", "of the reasoning; default: 1000"),
-    ("keep", share, "SHARE", "quote sentences that score this share of a result's best; default: "
-     "0.7"),
-)  # fmt: skip
-"""Option, type, placeholder, help."""
+    (
+        "keep",
+        share,
+        "SHARE",
+        "quote sentences of this share of the best score; default: 0.7",
+    ),
+)
+_MODEL_OPTIONS = [*(name for name, *_ in _WITH_MODEL), "cache"]
+_EXTRACTIVE_OPTIONS = [name for name, *_ in _WITHOUT_MODEL]
 
 
 def summarize_parser() -> Parser:
@@ -193,35 +176,22 @@ def summarize_parser() -> Parser:
         "A summary of each sample of `steps`: question, reasoning so far, and quotes of the "
         "results. Without --model by sentences of the context, with it by a model behind an "
         "OpenAI-compatible API. The same command continues where it was stopped.",
-        folder="what `read` and `steps` wrote",
+        folder="the folder of `build`",
     )
-    _add_options(parser, _SUMMARIZE)
-    add_overwrite(parser)
     add = parser.add_argument
-    add(
-        "--retry_failed",
-        action=argparse.BooleanOptionalAction,
-        default=True,
-        help="try samples again that failed before; default: yes",
-    )
-    add("--max_tries", type=count, default=3, metavar="N", help="in so many calls; default: 3")
-    add(
-        "--max_failure_rate",
-        type=share,
-        default=0.5,
-        metavar="SHARE",
-        help="stop when more of the last 100 samples failed; default: 0.5",
-    )
-    group = parser.add_argument_group("with a model")
-    _add_options(group, _WITH_MODEL)
-    group.add_argument(
-        "--no_cache", action="store_true", default=None, help="do not keep texts in the cache"
+    add("--model", metavar="NAME", help="as the server calls it; default: extractive")
+    add("--limit", type=count, metavar="N", help="summarise at most so many; default: all")
+    add_overwrite(parser)
+    with_model = parser.add_argument_group("with a model")
+    _add_options(with_model, _WITH_MODEL)
+    with_model.add_argument(
+        "--cache", action=argparse.BooleanOptionalAction, help="of texts; default: yes"
     )
     _add_options(parser.add_argument_group("without a model"), _WITHOUT_MODEL)
     return parser
 
 
-def _add_options(group: Any, options: Sequence[tuple[str, Callable[[str], Any], str, str]]) -> None:
+def _add_options(group: Any, options: Options) -> None:
     for name, read, metavar, text in options:
         group.add_argument(f"--{name}", type=read, metavar=metavar, help=text)
 
@@ -232,38 +202,19 @@ def split_parser() -> Parser:
         "split_summary",
         "The datasets summary_prefix (full context to summary and reply) and summary_only (summary "
         "to reply).",
-        folder="what `summarize` wrote",
+        folder="the folder of `summarize`",
     )
-    add = parser.add_argument
-    add(
+    parser.add_argument(
         "--min_verbatim",
         type=share,
         default=0.0,
         metavar="SHARE",
         help="leave out rows of which a smaller share of quotes is word for word; default: 0",
     )
-    add(
+    parser.add_argument(
         "--keep_unverbatim",
         action="store_true",
         help="keep quotes that are not word for word, and summaries that have no other",
     )
     add_overwrite(parser)
     return parser
-
-
-def _number_or_none(text: str) -> float | str:
-    return text if text == "none" else _temperature(text)
-
-
-def _json_object(text: str) -> dict[str, Any]:
-    try:
-        read = json.loads(text, parse_constant=_no_json)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"is no JSON ({error})") from error
-    if not isinstance(read, dict):
-        raise argparse.ArgumentTypeError('is no object of fields, such as {"top_p": 0.9}')
-    return read
-
-
-def _no_json(name: str) -> None:
-    raise ValueError(f"{name} is no number of JSON")

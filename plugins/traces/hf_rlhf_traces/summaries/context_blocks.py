@@ -1,4 +1,4 @@
-"""The prompt of a sample of `steps`, read back: what was thought, searched for and found in it."""
+"""The prompt of a sample of `steps`, parsed: thoughts, searches and results."""
 
 import re
 import string
@@ -11,7 +11,7 @@ from hf_rlhf_traces.format import Format
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """A document of a search result, as it stands in the prompt."""
+    """A document of a search result, as it is in the prompt."""
 
     title: str
     text: str
@@ -28,15 +28,14 @@ class ContextBlock:
 def blocks(prompt: str, form: Format) -> list[ContextBlock]:
     """Return the blocks of a prompt in order: `think`, `search`, `information` (and `answer`)."""
     kinds = {tag: name for name, tag in form.names.items()}
-    return [ContextBlock(kinds[tag], text) for tag, text in form.read(prompt)]
+    return [ContextBlock(kinds[tag], text) for tag, text in form.blocks(prompt)]
 
 
 def passages(result: str, form: Format) -> list[Passage]:
     """Return the documents of an `<information>` block, by the template that wrote them.
 
-    Text that looks like the head of a document is taken for one only if its number is the next.
-    Where the template does not begin with what tells documents apart, the block is one passage
-    without a title. Every passage is a part of the block, character by character.
+    Text that looks like the head of a document is one only if its number is the next. Where the
+    template does not begin with fixed text, the block is one passage without a title.
     """
     head = _head(form.document)
     starts: list[re.Match[str]] = []
@@ -55,7 +54,7 @@ def passages(result: str, form: Format) -> list[Passage]:
 
 @lru_cache(maxsize=8)
 def _head(template: str) -> re.Pattern[str] | None:
-    """Return what a document begins with, up to its content; None if that may be nothing."""
+    """Return the pattern of a document's head, up to its content; None if it has no fixed text."""
     pattern, literal = "", False
     for text, name, _, _ in string.Formatter().parse(template):
         pattern += re.escape(text)

@@ -1,106 +1,61 @@
 """A summary without a model: sentences of the context, chosen by the words they share.
 
-The question stands as it was asked. Reasoning that is too long is cut to the last sentence of each
-thought. Of each search result those sentences are quoted that have most to do with the question,
-the thoughts and the searches before it (Okapi BM25 over the sentences of all results; Robertson &
-Zaragoza 2009), newest results first, each once, within a budget of characters. What is quoted is
-cut out of the documents, so it is word for word by construction. The same input gives the same
-summary.
+The question is copied. Reasoning that is too long is cut to the last sentence of each thought. Of
+each search result those sentences are quoted that have most in common with the question, the
+thoughts and the searches before it (Okapi BM25 over the sentences of all results; Robertson &
+Zaragoza 2009), newest results first, each once, within a budget of characters. Quotes are cut out
+of the documents, so they are word for word. The same input gives the same summary.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-from hf_rlhf.errors import ConfigError, Problem
 from hf_rlhf_traces.format import Format
 from hf_rlhf_traces.summaries.context_blocks import ContextBlock, Passage, blocks, passages
+from hf_rlhf_traces.summaries.parts import Outcome, Row, summary_outcome
 from hf_rlhf_traces.summaries.summary import Quote, Summary
 from hf_rlhf_traces.summaries.words import sentences, words
 
 K1, B = 1.2, 0.75
-"""How fast repeats saturate, and how much length counts: Lucene's defaults."""
-QUESTION, THOUGHT, SEARCHED = 1.0, 1.0, 3.0
-"""What a word counts that stands in the question, in the thoughts right before a result, and in
-the searches for it; one that stands in several counts for each."""
-SPACES = 2
-"""Sentences with more characters of white space between them are quoted by themselves."""
+"""Saturation and length normalisation of BM25: Lucene's defaults."""
+WEIGHTS = {"question": 1.0, "think": 1.0, "search": 3.0}
+"""Weight of a query word by where it occurs: in the question, or in the thoughts and searches
+right before a result. A word in several has the sum."""
+MAX_GAP = 2
+"""Characters between two neighbours that are quoted as one."""
 VERSION = 1
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """How long summaries may be, and how selective."""
-
-    max_quote_chars: int = 2000
-    """Characters of all quotes together."""
-    max_reasoning_chars: int = 1000
-    """Reasoning up to this stands as it is; longer one is condensed to this."""
-    keep: float = 0.7
-    """A sentence is quoted if its score is at least this share of the best one of its result."""
-
-    def __post_init__(self) -> None:
-        """Raise ConfigError for limits within which nothing can be said."""
-        problems = [
-            Problem(f"--{name}", f"is {getattr(self, name)}.", "Give at least 1.")
-            for name in ("max_quote_chars", "max_reasoning_chars")
-            if getattr(self, name) < 1
-        ]
-        if not 0 <= self.keep <= 1:
-            problems.append(Problem("--keep", f"is {self.keep}.", "Give a share from 0 to 1."))
-        if problems:
-            raise ConfigError(problems)
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class _Sentence:
-    passage: int
-    position: int
+    passage: Passage
     start: int
     end: int
-    words: int
-    """How many different ones."""
+    words: frozenset[str]
 
     @property
-    def size(self) -> int:
-        return self.end - self.start
+    def text(self) -> str:
+        return self.passage.text[self.start : self.end]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class _Result:
-    """A search result in sentences, and in which of them each word stands."""
+    """A search result in sentences, and in how many of them each word occurs."""
 
-    passages: Sequence[Passage]
     sentences: Sequence[_Sentence]
-    holding: Mapping[str, Sequence[int]]
+    counts: Counter[str]
 
     @classmethod
     def of(cls, text: str, form: Format) -> "_Result":
-        parts = passages(text, form)
-        cut: list[_Sentence] = []
-        holding: dict[str, list[int]] = {}
-        for number, part in enumerate(parts):
-            for position, (start, end) in enumerate(sentences(part.text)):
-                inside = set(words(part.text[start:end]))
-                for word in inside:
-                    holding.setdefault(word, []).append(len(cut))
-                cut.append(_Sentence(number, position, start, end, len(inside)))
-        return cls(parts, cut, holding)
-
-    def text(self, sentence: _Sentence) -> str:
-        return self.passages[sentence.passage].text[sentence.start : sentence.end]
-
-    def scores(self, query: Mapping[str, float], length: float) -> list[float]:
-        """Score each sentence; `length` is how many different words one has on average."""
-        worth = [0.0] * len(self.sentences)
-        for word, weight in query.items():
-            for number in self.holding.get(word, ()):
-                worth[number] += weight
-        return [
-            value / (1 + K1 * (1 - B + B * sentence.words / length)) if value else 0.0
-            for value, sentence in zip(worth, self.sentences, strict=True)
+        cut = [
+            _Sentence(passage, start, end, frozenset(words(passage.text[start:end])))
+            for passage in passages(text, form)
+            for start, end in sentences(passage.text)
         ]
+        return cls(cut, Counter(word for sentence in cut for word in sentence.words))
 
 
 @dataclass
@@ -108,31 +63,58 @@ class Extractive:
     """Summarises one sample after another; those of one trace share what they have in common."""
 
     form: Format
-    limits: Limits = field(default_factory=Limits)
+    max_quote_chars: int = 2000
+    """Characters of all quotes together."""
+    max_reasoning_chars: int = 1000
+    """Reasoning up to this is copied; longer reasoning is condensed to it."""
+    keep: float = 0.7
+    """A sentence is quoted if its score is at least this share of the best one of its result."""
     _trace: str = ""
     _results: dict[str, _Result] = field(default_factory=dict)
 
     def settings(self) -> Mapping[str, Any]:
-        """Return what summaries depend on, beside the sample."""
-        return {"by": "extractive", "version": VERSION, **asdict(self.limits)}
+        """Return what a summary depends on, beside its sample."""
+        names = ("max_quote_chars", "max_reasoning_chars", "keep")
+        limits = {name: getattr(self, name) for name in names}
+        return {"by": "extractive", "version": VERSION, **limits}
 
-    def summarise(self, row: Mapping[str, Any]) -> Summary:
+    def usage(self) -> Mapping[str, float]:
+        """Return nothing: it costs nothing."""
+        return {}
+
+    def summarize_all(
+        self, samples: Iterable[tuple[int, Row]], save: Callable[[int, Outcome], None]
+    ) -> None:
+        """Save the summary of each sample under its number, in order."""
+        for number, row in samples:
+            summary = self.summarise(row)
+            save(number, summary_outcome(summary, [True] * len(summary.quotes)))
+
+    def summarise(self, row: Row) -> Summary:
         """Return the summary of the prompt of a row of `steps`."""
         if row["trace"] != self._trace:
             self._trace = row["trace"]
             self._results.clear()
         context = blocks(row["prompt"], self.form)
-        thoughts = [block.text for block in context if block.kind == "think"]
-        # Where the thoughts are not known, what was searched for tells most of what they were.
-        texts = thoughts or [block.text for block in context if block.kind == "search"]
-        quotes = tuple(self._quotes(row["question"], context))
-        return Summary(row["question"], _condensed(texts, self.limits.max_reasoning_chars), quotes)
+        # Thoughts may be encrypted; what was searched for then tells most of them.
+        thoughts = _texts(context, "think") or _texts(context, "search")
+        reasoning = _condensed(thoughts, self.max_reasoning_chars)
+        return Summary(row["question"], reasoning, tuple(self._quotes(row["question"], context)))
 
     def _quotes(self, question: str, context: Sequence[ContextBlock]) -> Iterator[Quote]:
-        results = [(self._result(block), before) for block, before in _results(context)]
-        chosen = _choose(question, results, self.limits)
-        for (result, _), chosen_sentences in zip(results, chosen, strict=True):
-            yield from _joined(result, chosen_sentences)
+        pairs = [
+            (self._result(text), _word_weights(question, before))
+            for text, before in _results_of(context)
+        ]
+        chosen: dict[str, _Sentence] = {}
+        left = self.max_quote_chars
+        for sentence in _ranked(pairs, self.keep):
+            if len(sentence.text) <= left and sentence.text not in chosen:
+                chosen[sentence.text] = sentence
+                left -= len(sentence.text)
+        picked = set(chosen.values())
+        for result in dict.fromkeys(result for result, _ in pairs):
+            yield from _joined(result.sentences, picked)
 
     def _result(self, text: str) -> _Result:
         if text not in self._results:
@@ -140,120 +122,94 @@ class Extractive:
         return self._results[text]
 
 
-def _results(context: Sequence[ContextBlock]) -> Iterator[tuple[str, Sequence[ContextBlock]]]:
-    """Yield each result and what was thought and searched for right before it."""
+def _texts(context: Iterable[ContextBlock], kind: str) -> list[str]:
+    return [block.text for block in context if block.kind == kind]
+
+
+def _results_of(context: Sequence[ContextBlock]) -> Iterator[tuple[str, list[ContextBlock]]]:
+    """Yield the text of each result, and the blocks right before it."""
     before: list[ContextBlock] = []
     after_result = False
     for block in context:
         if block.kind == "information":
-            yield block.text, tuple(before)
-        elif after_result:
-            before = [block]
+            yield block.text, before
         else:
-            before.append(block)
+            before = [block] if after_result else [*before, block]
         after_result = block.kind == "information"
 
 
-RankedSentence = tuple[int, _Sentence]
-"""The number of a result, and a sentence of it."""
-
-
-def _choose(
-    question: str, pairs: Sequence[tuple[_Result, Sequence[ContextBlock]]], limits: Limits
-) -> list[list[_Sentence]]:
-    """Return the sentences of each result that are quoted: each once, as many as there is room."""
-    chosen: list[list[_Sentence]] = [[] for _ in pairs]
-    left = limits.max_quote_chars
-    quoted: set[str] = set()
-    for number, sentence in _ranked(question, pairs, limits.keep):
-        text = pairs[number][0].text(sentence)
-        if sentence.size <= left and text not in quoted:
-            quoted.add(text)
-            left -= sentence.size
-            chosen[number].append(sentence)
-    return chosen
+def _word_weights(question: str, before: Sequence[ContextBlock]) -> dict[str, float]:
+    weights: dict[str, float] = dict.fromkeys(words(question), WEIGHTS["question"])
+    for kind in ("think", "search"):
+        for word in dict.fromkeys(words(" ".join(_texts(before, kind)))):
+            weights[word] = weights.get(word, 0.0) + WEIGHTS[kind]
+    return weights
 
 
 def _ranked(
-    question: str, pairs: Sequence[tuple[_Result, Sequence[ContextBlock]]], keep: float
-) -> list[RankedSentence]:
-    """Return the best sentence of each result, newest results first, and then what else is good
-    enough, by its score beside that of the best.
+    pairs: Sequence[tuple[_Result, Mapping[str, float]]], keep: float
+) -> Iterator[_Sentence]:
+    """Yield the best sentence of each result, newest results first, and then those that score at
+    least `keep` of the best of their result.
     """
     results = [result for result, _ in pairs]
     total = sum(len(result.sentences) for result in results)
-    length = sum(sentence.words for result in results for sentence in result.sentences) / (
-        total or 1
-    )
-    weights = dict.fromkeys(words(question), QUESTION)
-    best: list[RankedSentence] = []
-    others: list[tuple[float, RankedSentence]] = []
-    for number in reversed(range(len(pairs))):
-        result, before = pairs[number]
+    length = sum(result.counts.total() for result in results) / max(total, 1)
+    others: list[tuple[float, _Sentence]] = []
+    for result, weights in reversed(pairs):
         if not result.sentences:
             continue
-        scores = result.scores(_query(weights, before, results, total), length)
+        query = {}
+        for word, weight in weights.items():
+            count = sum(other.counts[word] for other in results)
+            query[word] = weight * math.log(1 + (total - count + 0.5) / (count + 0.5))
+        scores = [_score(sentence, query, length) for sentence in result.sentences]
         top = max(scores)
-        first = scores.index(top)
-        best.append((number, result.sentences[first]))
+        best = result.sentences[scores.index(top)]
+        yield best
         others += [
-            (score / top, (number, result.sentences[position]))
-            for position, score in enumerate(scores)
-            if position != first and score >= keep * top > 0
+            (score / top, sentence)
+            for score, sentence in zip(scores, result.sentences, strict=True)
+            if sentence is not best and score >= keep * top > 0
         ]
-    others.sort(key=lambda sentence: -sentence[0])
-    return [*best, *(position for _, position in others)]
+    yield from (sentence for _, sentence in sorted(others, key=lambda pair: -pair[0]))
 
 
-def _query(
-    weights: Mapping[str, float],
-    before: Sequence[ContextBlock],
-    results: Sequence[_Result],
-    total: int,
-) -> dict[str, float]:
-    """Return the weight of each word of a query: how much it was asked for, and how rare it is."""
-    weight = dict(weights)
-    for kind, worth in (("think", THOUGHT), ("search", SEARCHED)):
-        together = " ".join(block.text for block in before if block.kind == kind)
-        for word in dict.fromkeys(words(together)):
-            weight[word] = weight.get(word, 0.0) + worth
-    return {word: worth * _rarity(word, results, total) for word, worth in weight.items()}
+def _score(sentence: _Sentence, query: Mapping[str, float], length: float) -> float:
+    """Return the BM25 score of a sentence; `length` is the mean number of different words."""
+    # Sets have no fixed order, and the sum must not depend on one.
+    value = math.fsum(query[word] for word in sentence.words & query.keys())
+    return value / (1 + K1 * (1 - B + B * len(sentence.words) / length)) if value else 0.0
 
 
-def _rarity(word: str, results: Sequence[_Result], total: int) -> float:
-    holding = sum(len(result.holding.get(word, ())) for result in results)
-    return math.log(1 + (total - holding + 0.5) / (holding + 0.5))
-
-
-def _joined(result: _Result, chosen: Sequence[_Sentence]) -> Iterator[Quote]:
-    """Yield the quotes of a result in its order, neighbours as one."""
-    ordered = sorted(chosen, key=lambda sentence: (sentence.passage, sentence.position))
-    start = 0
-    for last, sentence in enumerate(ordered):
-        if last + 1 < len(ordered) and _follows(sentence, ordered[last + 1]):
+def _joined(ordered: Sequence[_Sentence], chosen: set[_Sentence]) -> Iterator[Quote]:
+    """Yield the chosen sentences of a result as quotes, neighbours as one."""
+    start = None
+    for number, sentence in enumerate(ordered):
+        if sentence not in chosen:
             continue
-        source = result.passages[sentence.passage]
-        yield Quote(source.text[ordered[start].start : sentence.end], source.title)
-        start = last + 1
+        start = sentence.start if start is None else start
+        following = ordered[number + 1] if number + 1 < len(ordered) else None
+        if following is None or following not in chosen or not _adjacent(sentence, following):
+            yield Quote(sentence.passage.text[start : sentence.end], sentence.passage.title)
+            start = None
 
 
-def _follows(sentence: _Sentence, after: _Sentence) -> bool:
-    """Say whether a sentence is the next one, with no more between them than a space or two."""
-    beside = after.passage == sentence.passage and after.position == sentence.position + 1
-    return beside and after.start - sentence.end <= SPACES
+def _adjacent(sentence: _Sentence, following: _Sentence) -> bool:
+    same = sentence.passage is following.passage
+    return same and following.start - sentence.end <= MAX_GAP
 
 
 def _condensed(thoughts: Sequence[str], limit: int) -> str:
-    whole = "\n".join(thought.strip() for thought in thoughts)
-    if len(whole) <= limit:
-        return whole
+    """Return the thoughts, or the last sentence of each within `limit` characters, newest first."""
+    full = "\n".join(thought.strip() for thought in thoughts)
+    if len(full) <= limit:
+        return full
     parts: list[str] = []
     for thought in reversed(thoughts):
-        ends = list(sentences(thought))[-1:]
-        for start, end in ends:
-            last = thought[start:end][:limit]
-            limit -= len(last) + 1
-            parts.append(last)
+        for start, end in list(sentences(thought))[-1:]:
+            parts.append(thought[start:end][:limit])
+            limit -= len(parts[-1]) + 1
         if limit <= 0:
             break
     return "\n".join(reversed(parts))

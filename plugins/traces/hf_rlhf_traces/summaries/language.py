@@ -1,8 +1,7 @@
-"""Whether a text is written in another script than the one it is about.
+"""Whether a text is written in another script than its source.
 
-Only scripts are told apart, not languages: French for English is not noticed, Chinese for English
-is. That is what models do that were trained mostly in another language. Language identification
-would need a model, and is unreliable on names and numbers.
+Scripts are compared, not languages: Chinese for English is found, French for English is not.
+Language identification would need a model, and is unreliable on names and numbers.
 """
 
 import unicodedata
@@ -12,7 +11,7 @@ from functools import lru_cache
 FEWEST_LETTERS = 20
 """A text with fewer letters is not called foreign."""
 SHARE = 0.05
-"""A script is at home in a text in which at least this share of the letters is of it."""
+"""A script belongs to a text if at least this share of its letters are of it."""
 _EAST_ASIAN = frozenset({"CJK", "HIRAGANA", "KATAKANA", "BOPOMOFO"})
 
 
@@ -25,8 +24,8 @@ def is_foreign(text: str, about: str) -> bool:
     if letters.total() < FEWEST_LETTERS:
         return False
     script, count = letters.most_common(1)[0]
-    known = _scripts(about)
-    return 2 * count > letters.total() and known[script] < SHARE * known.total()
+    expected = _scripts(about)
+    return 2 * count > letters.total() and expected[script] < SHARE * expected.total()
 
 
 def _scripts(text: str) -> Counter[str]:

@@ -1,63 +1,40 @@
-"""The step `summarize`: a summary for each sample of `steps`, extracted here or written by a model.
+"""The step `summarize`: a summary for each sample of `steps`, extracted or written by a model.
 
-What is made is appended at once and never made again, so that the same command goes on where it was
-stopped. A failure is kept apart with its reason, and tried again by the next call.
+What is summarised is stored as it comes and never summarised again, so the same command continues
+where it was stopped. A sample that failed is tried again by the next call.
 """
 
-import asyncio
-import hashlib
-import json
 import sys
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
 from time import monotonic
 from typing import Any, Protocol
 
+import orjson
+
 from hf_rlhf.errors import JudgeError
-from hf_rlhf.rewards import Messages, NoText, OpenAIText, Text
+from hf_rlhf.storage import atomic_write_bytes
 from hf_rlhf_traces.format import Format
 from hf_rlhf_traces.rows import Split
 from hf_rlhf_traces.shards import SPLITS, dataset_rows
 from hf_rlhf_traces.store import Store
-from hf_rlhf_traces.summaries import writer_prompt
-from hf_rlhf_traces.summaries.extractive import Extractive
-from hf_rlhf_traces.summaries.summary import Malformed, Summary, are_verbatim
-from hf_rlhf_traces.summaries.summary_log import FOLDER, SummaryLog, disk_errors, summaries_of
+from hf_rlhf_traces.summaries.parts import FOLDER, Outcome, Row, SummaryParts, stored_outcomes
 from hf_rlhf_traces.terminal import bars
 
 STEP = "summarize"
-Row = Mapping[str, Any]
+FAILED = "failed.jsonl"
+"""A line for each sample without a summary: its id, the reason, the detail."""
 FAILURE_WINDOW = 100
-EVERY_S = 30.0
+PROGRESS_S = 30.0
 """Between lines of progress where there is no terminal."""
+MAX_FAILURE_RATE = 0.5
+"""A call stops when a larger share of the last samples failed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Again:
-    """What is done with what failed before, and when to stop."""
-
-    retry_failed: bool = True
-    max_tries: int = 3
-    """A sample that failed in so many calls is not tried any more."""
-    max_failure_rate: float = 0.5
-    """Stop when more than this share of the last FAILURE_WINDOW samples failed."""
-    limit: int | None = None
-    """Make at most so many in this call."""
-
-    def tries(self, failure: Mapping[str, Any]) -> bool:
-        """Say whether what failed so is tried again."""
-        return self.retry_failed and failure["tries"] < self.max_tries
-
-    def expected(self, samples: int, summary_log: SummaryLog) -> int:
-        """Return how many samples this call is to make, of all that there are."""
-        left = sum(not self.tries(failure) for failure in summary_log.failures.values())
-        return min(samples - len(summary_log.offsets) - left, self.limit or samples)
-
-
-class How(Protocol):
+class Summarizer(Protocol):
     """A way to make summaries."""
 
     def settings(self) -> Mapping[str, Any]:
@@ -68,209 +45,88 @@ class How(Protocol):
         """Return tokens and cost so far."""
         ...
 
-    def make(self, rows: Iterable[Row], log: "Log") -> None:
-        """Tell `log` of each row's summary or failure, in any order."""
+    def summarize_all(
+        self, samples: Iterable[tuple[int, Row]], save: Callable[[int, Outcome], None]
+    ) -> None:
+        """Save the outcome of each sample under its number, in any order."""
         ...
 
 
 @dataclass
-class Log:
-    """Keeps what is made, and stops what fails too often."""
+class _Progress:
+    """Counts the outcomes of a call, and stops it when too many samples fail."""
 
-    summary_log: SummaryLog
-    tell: Callable[[int, int], None]
-    max_failure_rate: float
-    made: int = 0
+    show: Callable[[int, int], None]
+    summarised: int = 0
     failed: int = 0
-    _last: deque[bool] = field(default_factory=lambda: deque(maxlen=FAILURE_WINDOW))
+    _recent: deque[bool] = field(default_factory=lambda: deque(maxlen=FAILURE_WINDOW))
 
-    def add(self, row: Row, summary: Summary, verbatim: Sequence[bool], asked: int = 0) -> None:
-        """Keep a summary; `asked` is how often a model was asked for it."""
-        quotes = [
-            {"title": quote.title, "text": quote.text, "verbatim": is_verbatim}
-            for quote, is_verbatim in zip(summary.quotes, verbatim, strict=True)
-        ]
-        content = {"question": summary.question, "reasoning": summary.reasoning, "quotes": quotes}
-        self.summary_log.add({"id": row["id"], "made": row["made"], **content, "asked": asked})
-        self.made += 1
-        self._count(failed=False, cause="")
-
-    def fail(self, row: Row, reason: str, detail: str) -> None:
-        """Keep a failure. Raises JudgeError when there are too many of them."""
-        failure = {"id": row["id"], "made": row["made"], "reason": reason, "detail": detail}
-        self.summary_log.fail(failure)
-        self.failed += 1
-        self._count(failed=True, cause=detail)
-
-    def _count(self, *, failed: bool, cause: str) -> None:
-        self.tell(self.made, self.failed)
-        self._last.append(failed)
-        share = sum(self._last) / FAILURE_WINDOW
-        if failed and len(self._last) == FAILURE_WINDOW and share > self.max_failure_rate:
+    def add(self, outcome: Outcome) -> None:
+        failed = "failed" in outcome
+        self.failed += failed
+        self.summarised += not failed
+        self.show(self.summarised, self.failed)
+        self._recent.append(failed)
+        share = sum(self._recent) / FAILURE_WINDOW
+        if failed and len(self._recent) == FAILURE_WINDOW and share > MAX_FAILURE_RATE:
             raise JudgeError(
-                f"{share:.0%} of the last {FAILURE_WINDOW} samples could not be summarised, more "
-                f"than --max_failure_rate {self.max_failure_rate:g}. The last cause: {cause} What "
-                "was made is kept; the same command goes on."
+                f"{share:.0%} of the last {FAILURE_WINDOW} samples could not be summarised. The "
+                f"last cause: {outcome['detail']} Finished summaries are stored; the same command "
+                "continues."
             )
-
-
-@dataclass
-class Extracted:
-    """By sentences of the context: no model, no network."""
-
-    extractive: Extractive
-
-    def settings(self) -> Mapping[str, Any]:
-        """Return what a summary depends on."""
-        return self.extractive.settings()
-
-    def usage(self) -> Mapping[str, float]:
-        """Return nothing: it costs nothing."""
-        return {}
-
-    def make(self, rows: Iterable[Row], log: Log) -> None:
-        """Summarise each row, in order."""
-        form = self.extractive.form
-        for row in rows:
-            summary = self.extractive.summarise(row)
-            log.add(row, summary, are_verbatim(summary.quotes, row["prompt"], form))
-
-
-@dataclass
-class _Request:
-    row: Row
-    messages: Messages
-    times: int = 1
-
-
-@dataclass
-class Written:
-    """By a model behind an OpenAI-compatible API."""
-
-    writer: OpenAIText
-    form: Format
-    _under_way: dict[int, _Request] = field(default_factory=dict)
-
-    def settings(self) -> Mapping[str, Any]:
-        """Return what a summary depends on. Not where the model is served, which may change."""
-        described = {k: v for k, v in self.writer.describe().items() if k != "base_url"}
-        prompt_digest = writer_prompt.prompt_sha256(self.form)
-        return {"by": "model", **described, "prompt_sha256": prompt_digest}
-
-    def usage(self) -> Mapping[str, float]:
-        """Return requests, tokens and cost of this call."""
-        return self.writer.usage()
-
-    def make(self, rows: Iterable[Row], log: Log) -> None:
-        """Ask for each row's summary, many at once; as few rows as are asked for are in memory.
-
-        Raises JudgeError for what will not heal, a server that stays away, and too many failures.
-        """
-
-        def on_reply(index: int, reply: Text | NoText) -> Messages | None:
-            further = self._take(self._under_way[index], reply, log)
-            if not further:
-                del self._under_way[index]
-            return further
-
-        try:
-            asyncio.run(self.writer.write(self._requests(rows), on_reply))
-        finally:
-            self._under_way.clear()
-
-    def _requests(self, rows: Iterable[Row]) -> Iterator[Messages]:
-        for index, row in enumerate(rows):
-            messages = writer_prompt.messages(row, self.form)
-            self._under_way[index] = _Request(row, messages)
-            yield messages
-
-    def _take(self, request: _Request, reply: Text | NoText, log: Log) -> Messages | None:
-        """Keep what a reply says. One that cannot be used is sent back once."""
-        if isinstance(reply, NoText):
-            log.fail(request.row, reply.cause, reply.reason)
-            return None
-        try:
-            summary, verbatim = writer_prompt.read_reply(reply.content, request.row, self.form)
-        except Malformed as malformed:
-            if request.times == 1:
-                request.times = 2
-                return writer_prompt.again(
-                    request.messages, reply.content, str(malformed), self.form
-                )
-            foreign = isinstance(malformed, writer_prompt.Foreign)
-            log.fail(request.row, "foreign" if foreign else "malformed", str(malformed))
-            return ()
-        log.add(request.row, summary, verbatim, request.times)
-        return None
 
 
 def summarize(
-    store: Store, form: Format, how: How, again: Again, *, overwrite: bool = False
+    store: Store,
+    form: Format,
+    summarizer: Summarizer,
+    *,
+    limit: int | None = None,
+    overwrite: bool = False,
 ) -> Mapping[str, Any]:
-    """Make the summaries that a store lacks, and return the report: all samples by what they are.
+    """Summarise the samples of a store that have no summary, or at most `limit` of them.
 
-    Raises RunFolderError when there are summaries by other settings and `overwrite` is not set,
-    DataError for lines on disk that are none, JudgeError when no sample could be summarised, and
-    whatever `how` raises; what was made before is kept.
+    Returns the report on all samples.
+
+    Raises RunFolderError for summaries by other settings without `overwrite` and for a full disk,
+    JudgeError when no sample could be summarised, and what `summarizer` raises; finished summaries
+    are stored whatever happens.
     """
-    samples = sum(store.report("steps")["samples"].values())
-    settings = how.settings()
+    steps = store.entry("steps")
+    settings = summarizer.settings()
     state = store.check(STEP, settings, overwrite=overwrite)
-    if state == "done" and not _due(store, again):
-        return {**store.report(STEP), "done_before": True}
-    with (
-        disk_errors(store.folder / FOLDER),
-        store.recording(
-            STEP, settings, after=("read", "format", "steps"), replaces=True
-        ) as recording,
-    ):
-        by = _digest(settings, form)
-        summary_log = SummaryLog(store.folder / FOLDER, by)
-        try:
-            order: list[str] = []
-            rows = _missing(store, by, summary_log, again, order)
-            with _progress(again.expected(samples, summary_log), how.usage) as tell:
-                log = Log(summary_log, tell, again.max_failure_rate)
-                how.make(islice(rows, again.limit), log)
-            for _ in rows:  # the rest has its place in the order
-                pass
-        finally:
-            summary_log.close()
-        summary_log.sort(order)
-        report = recording.result
-        report.update(_report(store, samples, summary_log))
-        recording.outputs = [summary_log.path, summary_log.failed_path]
-        recording.notes["this_call"] = {"made": log.made, "failed": log.failed, **how.usage()}
-        if not report["summarised"]:
+    if state == "done":
+        report = store.report(STEP)
+        if not report["missing"] and not report["failed"]:
+            return {**report, "done_before": True}
+    folder = store.folder / FOLDER
+    after = ("build", "format", "steps")
+    with store.recording(STEP, settings, after=after, replaces=True) as recording:
+        inputs = {"settings": settings, "format": form.settings(), "steps": steps["digest"]}
+        parts = SummaryParts(folder, inputs)
+        samples = sum(steps["result"]["samples"].values())
+        with _progress_bar(limit or samples, summarizer.usage) as show:
+            progress = _Progress(show)
+
+            def save(number: int, outcome: Outcome) -> None:
+                parts.save(number, outcome)
+                progress.add(outcome)
+
+            due = parts.due(row for _, row in steps_rows(store))
+            try:
+                summarizer.summarize_all(islice(due, limit), save)
+            finally:
+                parts.flush()
+        recording.result.update(_report(store, samples))
+        recording.outputs = [folder]
+        call = {"summarised": progress.summarised, "failed": progress.failed}
+        recording.notes["this_call"] = {**call, **summarizer.usage()}
+        if not recording.result["summarised"]:
             raise JudgeError(
-                f"None of {samples} samples was summarised. Failed: {report['failed']}. Why: "
-                f"{summary_log.failed_path}. The same command tries again."
+                f"None of {samples} samples was summarised. Failed: {recording.result['failed']}. "
+                f"Why: {folder / FAILED}. The same command tries again."
             )
     return store.report(STEP)
-
-
-@contextmanager
-def _progress(
-    total: int, usage: Callable[[], Mapping[str, float]]
-) -> Iterator[Callable[[int, int], None]]:
-    """Give a function that takes how many samples are made and failed, and shows it.
-
-    In a terminal a bar, else a line every `EVERY_S` seconds.
-    """
-    began = last = monotonic()
-    with bars() as progress:
-        task = progress.add_task("summarize", total=total or None)
-
-        def tell(made: int, failed: int) -> None:
-            nonlocal last
-            progress.update(task, completed=made + failed)
-            if progress.disable and (now := monotonic()) - last >= EVERY_S:
-                last, rate = now, (made + failed) / (now - began)
-                cost = f", cost {usage()['cost']:,.2f}" if usage().get("cost") else ""
-                text = f"{made + failed:,} of {total:,}, {failed:,} failed, {rate:,.1f}/s{cost}"
-                print(f"summarize: {text}", file=sys.stderr, flush=True)
-
-        yield tell
 
 
 def steps_rows(store: Store) -> Iterator[tuple[Split, dict[str, Any]]]:
@@ -280,61 +136,55 @@ def steps_rows(store: Store) -> Iterator[tuple[Split, dict[str, Any]]]:
             yield side, row
 
 
-def _missing(
-    store: Store, by: str, summary_log: SummaryLog, again: Again, order: list[str]
-) -> Iterator[Row]:
-    """Yield the samples that are to be made, and note every sample's hash in `order`."""
-    for _, row in steps_rows(store):
-        identity = _identity(row, by)
-        order.append(identity)
-        if identity in summary_log.offsets:
-            continue
-        failure = summary_log.failures.get(identity)
-        if failure and not again.tries(failure):
-            continue
-        yield {**row, "made": identity}
+@contextmanager
+def _progress_bar(
+    total: int, usage: Callable[[], Mapping[str, float]]
+) -> Iterator[Callable[[int, int], None]]:
+    """Give a function that shows how many samples are summarised and how many failed.
+
+    In a terminal a bar, else a line every `PROGRESS_S` seconds.
+    """
+    began = last = monotonic()
+    with bars() as progress:
+        task = progress.add_task("summarize", total=total)
+
+        def show(summarised: int, failed: int) -> None:
+            nonlocal last
+            done = summarised + failed
+            progress.update(task, completed=done)
+            if progress.disable and (now := monotonic()) - last >= PROGRESS_S:
+                last = now
+                cost = f", cost {usage()['cost']:,.2f}" if usage().get("cost") else ""
+                rate = done / (now - began)
+                text = f"{done:,} of {total:,}, {failed:,} failed, {rate:,.1f}/s{cost}"
+                print(f"summarize: {text}", file=sys.stderr, flush=True)
+
+        yield show
 
 
-def _due(store: Store, again: Again) -> bool:
-    """Return whether a finished step still has samples that may be tried."""
-    report = store.report(STEP)
-    tries = [int(count) for count in report["tries"]]
-    return bool(report["missing"]) or (
-        again.retry_failed and any(count < again.max_tries for count in tries)
-    )
-
-
-def _digest(settings: Mapping[str, Any], form: Format) -> str:
-    text = json.dumps([settings, form.settings()], sort_keys=True, default=str)
-    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
-
-
-def _identity(row: Row, by: str) -> str:
-    hashed = hashlib.blake2b(digest_size=16)
-    for name in ("id", "question", "prompt"):
-        raw = row[name].encode("utf-8", "surrogatepass")
-        hashed.update(len(raw).to_bytes(8, "big") + raw)
-    return f"{by}-{hashed.hexdigest()}"
-
-
-def _report(store: Store, samples: int, summary_log: SummaryLog) -> dict[str, Any]:
+def _report(store: Store, samples: int) -> dict[str, Any]:
+    """Return the counts of all outcomes, and write the failures to a file."""
     counts: Counter[str] = Counter()
-    for summary in summaries_of(store.folder / FOLDER):
+    failures = []
+    stored = stored_outcomes(store.folder / FOLDER)
+    for (_, row), outcome in zip(steps_rows(store), stored, strict=False):
+        if outcome is None:
+            continue
+        if "failed" in outcome:
+            line = {"id": row["id"], "reason": outcome["failed"], "detail": outcome["detail"]}
+            failures.append(line)
+            continue
         counts["summarised"] += 1
-        counts["quotes"] += len(summary["quotes"])
-        counts["verbatim"] += sum(quote["verbatim"] for quote in summary["quotes"])
-        counts["without_quotes"] += not summary["quotes"]
-        counts["asked_twice"] += summary["asked"] > 1
-    failures = [summary_log.failures[failure] for failure in summary_log.failures]
-    failed = Counter(failure["reason"] for failure in failures)
+        counts["quotes"] += len(outcome["quotes"])
+        counts["verbatim"] += sum(quote["verbatim"] for quote in outcome["quotes"])
+        counts["without_quotes"] += not outcome["quotes"]
+        counts["asked_twice"] += outcome["replies"] > 1
+    lines = b"".join(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE) for line in failures)
+    atomic_write_bytes(store.folder / FOLDER / FAILED, lines)
+    names = ("summarised", "quotes", "verbatim", "without_quotes", "asked_twice")
     return {
         "samples": samples,
-        "summarised": counts["summarised"],
-        "failed": dict(sorted(failed.items())),
-        "missing": samples - counts["summarised"] - failed.total(),
-        "quotes": counts["quotes"],
-        "verbatim": counts["verbatim"],
-        "without_quotes": counts["without_quotes"],
-        "asked_twice": counts["asked_twice"],
-        "tries": dict(Counter(str(failure["tries"]) for failure in failures)),
+        "failed": dict(sorted(Counter(line["reason"] for line in failures).items())),
+        "missing": samples - counts["summarised"] - len(failures),
+        **{name: counts[name] for name in names},
     }

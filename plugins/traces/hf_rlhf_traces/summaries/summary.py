@@ -24,10 +24,12 @@ _TITLE = re.compile(r"\s+title=\"([^\"]*)\"\s*")
 class Malformed(ValueError):
     """The text holds no summary; the message says why, in words fit to send back to a model."""
 
+    reason = "malformed"
+
 
 @dataclass(frozen=True, slots=True)
 class Quote:
-    """What is quoted from a search result, and the title of the document it stands in."""
+    """A passage of a search result, and the title of its document."""
 
     text: str
     title: str = ""
@@ -35,7 +37,7 @@ class Quote:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What was asked, what was thought so far, and what was found."""
+    """The question, the reasoning so far, and what was found."""
 
     question: str
     reasoning: str
@@ -43,7 +45,7 @@ class Summary:
 
 
 def render(summary: Summary, form: Format) -> str:
-    """Return a summary in tags. Space around its contents is lost when it is parsed."""
+    """Return a summary in tags. White space around its contents is lost in parsing."""
     quotes = "".join(f"{_quote(quote, form)}\n" for quote in summary.quotes)
     parts = (
         (form.question, form.escape(summary.question)),
@@ -60,16 +62,16 @@ def _quote(quote: Quote, form: Format) -> str:
 
 
 def parse(text: str, form: Format) -> Summary:
-    """Return the first summary in a text; what stands before and after it is not looked at.
-
-    Raises Malformed when there is none, when a part is missing or empty (reasoning and evidence
-    may be empty), twice there or out of order, and when text stands outside of the parts.
-    """
+    """Return the first summary in a text. Raises as `split` does."""
     return split(text, form)[0]
 
 
 def split(text: str, form: Format) -> tuple[Summary, str]:
-    """Return the first summary in a text and what follows it. Raises Malformed as `parse` does."""
+    """Return the first summary in a text, and the text after it.
+
+    Raises Malformed when there is none, when a part is missing, repeated or out of order, when the
+    question is empty, and when text stands outside of the parts.
+    """
     _, inside, after = _tagged(text, form.summary, "")
     where = f" in <{form.summary}>"
     contents, rest = [], inside
@@ -79,9 +81,9 @@ def split(text: str, form: Format) -> tuple[Summary, str]:
         raise Malformed(f"{listed} is missing{where}.")
     for name in names:
         before, content, rest = _tagged(rest, name, where)
-        _nothing(before, f"before <{name}>{where}")
+        _check_empty(before, f"before <{name}>{where}")
         contents.append(content)
-    _nothing(rest, f"after </{form.evidence}>{where}")
+    _check_empty(rest, f"after </{form.evidence}>{where}")
     question, reasoning, evidence = contents
     if not question.strip():
         raise Malformed(f"<{form.question}> is empty{where}.")
@@ -99,7 +101,7 @@ def _tagged(text: str, tag: str, where: str) -> tuple[str, str, str]:
     return before, inside, after
 
 
-def _nothing(text: str, where: str) -> None:
+def _check_empty(text: str, where: str) -> None:
     if text.strip():
         raise Malformed(f"text stands {where}: {text.strip()[:60]!r}.")
 
@@ -108,13 +110,13 @@ def _quotes(evidence: str, form: Format) -> list[Quote]:
     """Read the quotes of the evidence, which holds nothing else."""
     *quoted, rest = evidence.split(f"</{form.quote}>")
     where = f"outside of <{form.quote}> in <{form.evidence}>"
-    _nothing(rest, where)
+    _check_empty(rest, where)
     quotes = []
     for part in quoted:
         before, opened, inside = part.partition(f"<{form.quote}")
         attributes, closed, text = inside.partition(">")
         title = _TITLE.fullmatch(attributes)
-        _nothing(before, where)
+        _check_empty(before, where)
         if not (opened and closed) or (attributes.strip() and title is None):
             raise Malformed(f'a quote does not open with <{form.quote} title="…">.')
         title_text = html.unescape(title[1]) if title else ""
@@ -123,23 +125,16 @@ def _quotes(evidence: str, form: Format) -> list[Quote]:
 
 
 def are_verbatim(quotes: Sequence[Quote], context: str, form: Format) -> list[bool]:
-    """Say of each quote whether it stands word for word in a search result of the context.
+    """Say of each quote whether it occurs word for word in a search result of the context.
 
-    The context is the prompt of a sample of `steps`. A quote stands there when its characters are
-    found in one `<information>` block of it, every run of white space read as one space and escaped
-    tags restored; letters, case, punctuation and Unicode composition must be the same, nothing may
-    be left out, and a quote without text stands nowhere.
+    The context is the prompt of a sample of `steps`, and a result one `<information>` block of it.
+    Escaped tags are restored, and runs of white space count as one space; everything else must be
+    the same. An empty quote occurs nowhere.
     """
-    blocks = form.read(context)
+    blocks = form.blocks(context)
     results = [_spaced(inside) for tag, inside in blocks if tag == form.information]
     texts = [_spaced(quote.text) for quote in quotes]
     return [bool(text) and any(text in result for result in results) for text in texts]
-
-
-def verbatim(quotes: Sequence[Quote], context: str, form: Format) -> float:
-    """Return the share of the quotes that `are_verbatim`; 1.0 if there are none."""
-    flags = are_verbatim(quotes, context, form)
-    return sum(flags) / len(flags) if flags else 1.0
 
 
 def _spaced(text: str) -> str:

@@ -7,26 +7,23 @@ from collections.abc import Iterator
 LONGEST = 400
 """Characters of a sentence; a longer one, such as a table's, is cut at white space."""
 LINES = 300
-"""A piece of so many characters ends with its line. Before that only an empty line ends it: text
-may be wrapped, and the lines of a record or a list say little one by one."""
+"""After this many characters a line ends a sentence; before, only an empty line does: text may be
+wrapped, and single lines of a record or a list say little."""
 _END = re.compile(
-    r"(?<![.!?…])[.!?…]++[\"'”’»)\]]*+\s+"  # a million dots are looked at once, not squared
-    r"|[。！？｡．।॥؟۔]+[”’」』）]*\s*"  # no space follows these, or need not
+    r"(?<![.!?…])[.!?…]++[\"'”’»)\]]*+\s+"  # possessive, or a million dots take quadratic time
+    r"|[。！？｡．।॥؟۔]+[”’」』）]*\s*"  # a space after these is optional
     r"|(?P<lines>\n\s*)"
 )
 _WORD = re.compile(r"[^\W_]+")
 _UNSPACED = re.compile(
-    "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
-    "\U00020000-\U0003ffff]+"
+    "([\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
+    "\U00020000-\U0003ffff]+)"
 )
 """Thai, Lao, Burmese, Khmer, Chinese, Japanese: no spaces between words."""
 
 
 def sentences(text: str) -> Iterator[tuple[int, int]]:
-    """Yield the start and end of each sentence, or piece of one of at most LONGEST characters.
-
-    They end at a full stop before a space, at the marks of other scripts, or before an empty line.
-    """
+    """Yield the start and end of each sentence, or of pieces of at most LONGEST characters."""
     start = 0
     for match in _END.finditer(text):
         lines = match["lines"]
@@ -38,39 +35,31 @@ def sentences(text: str) -> Iterator[tuple[int, int]]:
 
 
 def _pieces(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
-    while end - start > LONGEST:
-        space = max(text.rfind(mark, start + 1, start + LONGEST) for mark in " \t\u3000")
-        cut = space + 1 if space > start else start + LONGEST
-        yield from _stripped(text, start, cut)
+    while start < end:
+        cut = end
+        if end - start > LONGEST:
+            space = max(text.rfind(mark, start + 1, start + LONGEST) for mark in " \t\u3000")
+            cut = space + 1 if space > start else start + LONGEST
+        piece = text[start:cut]
+        if inner := piece.strip():
+            begin = start + len(piece) - len(piece.lstrip())
+            yield begin, begin + len(inner)
         start = cut
-    yield from _stripped(text, start, end)
-
-
-def _stripped(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
-    piece = text[start:end]
-    if inner := piece.strip():
-        begin = start + len(piece) - len(piece.lstrip())
-        yield begin, begin + len(inner)
 
 
 def words(text: str) -> list[str]:
     """Return words and numbers, case and compatibility folded; pairs of characters where a script
     has no spaces.
     """
-    folded = text if text.isascii() else unicodedata.normalize("NFKC", text)
-    matches = _WORD.findall(folded.casefold())
     if text.isascii():
-        return matches
-    return [part for word in matches for part in _parted(word)]
+        return _WORD.findall(text.casefold())
+    folded = unicodedata.normalize("NFKC", text).casefold()
+    return [part for word in _WORD.findall(folded) for part in _parts(word)]
 
 
-def _parted(word: str) -> Iterator[str]:
-    end = 0
-    for run in _UNSPACED.finditer(word):
-        if end < run.start():
-            yield word[end : run.start()]
-        letters = run.group()
-        yield from (letters[i : i + 2] for i in range(max(1, len(letters) - 1)))
-        end = run.end()
-    if end < len(word):
-        yield word[end:]
+def _parts(word: str) -> Iterator[str]:
+    for number, run in enumerate(_UNSPACED.split(word)):
+        if number % 2:  # the runs that the pattern matches
+            yield from (run[i : i + 2] for i in range(max(1, len(run) - 1)))
+        elif run:
+            yield run

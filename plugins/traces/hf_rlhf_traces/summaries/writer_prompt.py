@@ -1,7 +1,7 @@
-"""What a model is told that is to write a summary, and how its reply is read.
+"""The prompt for a model that writes a summary, and how its reply is read.
 
-The context is untrusted: web pages stand in it. It is fenced by tags with a code made from all of
-it, which it therefore cannot contain, and what could pass for a turn of a chat template is escaped.
+The context holds web pages, so it is untrusted: it is fenced by tags with a hash of all of it,
+which it cannot contain, and what could pass for a turn of a chat template is escaped.
 """
 
 import hashlib
@@ -15,7 +15,7 @@ from hf_rlhf_traces.summaries.context_blocks import blocks, passages
 from hf_rlhf_traces.summaries.language import is_foreign
 from hf_rlhf_traces.summaries.summary import Malformed, Quote, Summary, are_verbatim, parse
 
-_REPLY_SHOWN = 8000
+_REPLY_CHARS = 8000
 
 SYSTEM = """\
 You summarise what a search agent has thought and found so far, so that it can go on from your \
@@ -49,21 +49,23 @@ Reply again with the whole <{summary}>, in the form that was described, and noth
 class Foreign(Malformed):
     """The summary is in another script than what it summarises."""
 
+    reason = "foreign"
+
 
 def messages(row: Mapping[str, Any], form: Format) -> list[dict[str, str]]:
     """Return the conversation that asks for the summary of a row of `steps`."""
     material = escaped(_material(row, form))
     code = hashlib.sha256(material.encode()).hexdigest()[:16]
     fenced = f"<material-{code}>\n{material}\n</material-{code}>"
-    task = form.ask(TASK, "")
+    task = form.fill(TASK, "")
     return [
-        {"role": "system", "content": form.ask(SYSTEM, "")},
+        {"role": "system", "content": form.fill(SYSTEM, "")},
         {"role": "user", "content": f"{fenced}\n\n{task}"},
     ]
 
 
 def _material(row: Mapping[str, Any], form: Format) -> str:
-    """Write a context without our tags, which a model might take for its own."""
+    """Write a context without our tags, which a model might take for its output format."""
     parts = [f"Question: {row['question']}"]
     names = {"think": "Thought", "search": "Searched for", "answer": "Answered"}
     for block in blocks(row["prompt"], form):
@@ -76,23 +78,22 @@ def _material(row: Mapping[str, Any], form: Format) -> str:
     return "\n\n".join(parts)
 
 
-def again(
+def repair(
     conversation: Sequence[Mapping[str, str]], reply: str, cause: str, form: Format
 ) -> list[Mapping[str, str]]:
     """Return the conversation that asks once more, saying what was wrong with the reply."""
-    turn = {"role": "assistant", "content": escaped(reply[:_REPLY_SHOWN])}
-    repair = REPAIR.replace("{cause}", escaped(cause))
+    request = REPAIR.replace("{cause}", escaped(cause)).replace("{summary}", form.summary)
     return [
         *conversation,
-        turn,
-        {"role": "user", "content": repair.replace("{summary}", form.summary)},
+        {"role": "assistant", "content": escaped(reply[:_REPLY_CHARS])},
+        {"role": "user", "content": request},
     ]
 
 
 def read_reply(reply: str, row: Mapping[str, Any], form: Format) -> tuple[Summary, list[bool]]:
-    """Return the summary in a reply, and which of its quotes stand in the context word for word.
+    """Return the summary in a reply, and which of its quotes are word for word.
 
-    The question is the row's own. Raises Malformed, and Foreign, with a cause fit to send back.
+    The question is that of the row. Raises Malformed, and Foreign, with a cause fit to send back.
     """
     written = parse(_without_thinking(reply), form)
     if not written.reasoning:
@@ -112,17 +113,17 @@ def read_reply(reply: str, row: Mapping[str, Any], form: Format) -> tuple[Summar
 
 
 def _words_of(row: Mapping[str, Any], form: Format) -> str:
-    """Return a context without its tags, whose letters are no sign of its language."""
+    """Return the text of a context without tags, whose letters say nothing of its language."""
     return "\n".join([row["question"], *(block.text for block in blocks(row["prompt"], form))])
 
 
 def _without_thinking(reply: str) -> str:
-    """Keep what follows the last thought; chat templates often open <think> in the prompt."""
+    """Return the text after the last thought; chat templates often open <think> in the prompt."""
     _, closed, rest = reply.rpartition("</think>")
     return rest if closed else reply
 
 
 def prompt_sha256(form: Format) -> str:
-    """Return the hash of every fixed word that the model is told."""
-    text = "\0".join((form.ask(SYSTEM, ""), form.ask(TASK, ""), REPAIR))
+    """Return the hash of the fixed text of the prompts."""
+    text = "\0".join((form.fill(SYSTEM, ""), form.fill(TASK, ""), REPAIR))
     return hashlib.sha256(text.encode()).hexdigest()

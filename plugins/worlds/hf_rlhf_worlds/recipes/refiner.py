@@ -20,7 +20,15 @@ from typing import TYPE_CHECKING, Any
 
 from hf_rlhf_worlds.recipes.induction import plant_induction
 from hf_rlhf_worlds.tiny_models import IGNORED, Schedule, padded, sample, save_model, train, warm_up
-from hf_rlhf_worlds.tokenizers import add_plain_tokens, chat_template, small_tokenizer, trained_on
+from hf_rlhf_worlds.tokenizers import (
+    END,
+    PAD,
+    ROLES,
+    add_plain_tokens,
+    chat_template,
+    small_tokenizer,
+    trained_on,
+)
 from hf_rlhf_worlds.towns import ENTITIES, VALUES, Fact, Problem, claim, render, stream
 
 if TYPE_CHECKING:
@@ -33,8 +41,6 @@ LENGTH = 4096
 MARGIN = 50  # tokens of an answer that is allowed to be flawed; a right one has 25
 TAGS = ("<answer>", "</answer>", "<snippet id=", "</snippet>")
 """Ordinary tokens, so that decoding keeps them."""
-PAD, END = "<|pad|>", "<|end|>"
-ROLES = ("<|system|>", "<|user|>", "<|assistant|>", "<|tool|>")
 # Words with their leading space, and letters with digits ("S3" is one piece).
 _PIECES = r" ?[\p{L}\p{N}]+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 
@@ -125,8 +131,8 @@ class Flaws:
     def demonstrate(self, problem: Problem, rng: random.Random) -> str:
         """Answer a problem as the careless teacher does."""
         cited = [
-            (earlier if earlier and rng.random() < self.misattributed else own, fact)
-            for (own, fact), earlier in ((pair, _trap(problem, pair)) for pair in problem.facts)
+            (trap if trap and rng.random() < self.misattributed else identifier, fact)
+            for (identifier, fact), trap in ((pair, _trap(problem, pair)) for pair in problem.facts)
         ]
         first = next(pair for pair in problem.snippets if problem.owns(pair[1]))
         if first not in problem.facts and rng.random() < self.padded:
@@ -183,7 +189,7 @@ class Builder:
         import torch
 
         rng = random.Random(f"{self.seed}/cite")
-        problems = stream(rng, "train", facts=4, asked=1, others=4)
+        problems = stream(rng, "train", facts=4, wanted=1, others=4)
         while True:
             pairs = [self._cues(problem, rng) for problem in islice(problems, 32)]
             ids, targets = (torch.tensor(side) for side in zip(*pairs, strict=True))
@@ -241,7 +247,7 @@ def _of_many_shapes(rng: random.Random) -> Iterator[Problem]:
         facts = rng.randint(1, 4)
         shape = {
             "facts": facts,
-            "asked": rng.randint(1, min(facts, 3)),
+            "wanted": rng.randint(1, min(facts, 3)),
             "others": rng.randint(0, 2),
         }
         yield next(stream(rng, "train", **shape))

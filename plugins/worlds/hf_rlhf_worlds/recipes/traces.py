@@ -23,6 +23,9 @@ from hf_rlhf_worlds.tiny_models import (
     warm_up_and_decay,
 )
 from hf_rlhf_worlds.tokenizers import (
+    END,
+    PAD,
+    ROLES,
     add_plain_tokens,
     byte_level,
     chat_template,
@@ -39,8 +42,6 @@ RATES = (3e-3, 3e-3, 3e-3, 1e-3)
 """Of each stage of `reading.STAGES`."""
 _POOL = 8
 """Batches that are sorted by length at a time, so that little of them is padding."""
-PAD, END = "<|pad|>", "<|end|>"
-ROLES = ("<|system|>", "<|user|>", "<|assistant|>", "<|tool|>")
 LENGTH = 32768
 _PIECES = "|".join(
     (
@@ -60,7 +61,7 @@ _PIECES = "|".join(
 def _words() -> Iterator[str]:
     """Yield the parts of names, names, and what else is one token each."""
     for parts in PARTS.values():
-        yield from (part for group in parts for part in group.split())
+        yield from (piece for group in parts for piece in group.split())
     for stems, endings in PARTS.values():
         yield from (stem + ending for stem in stems.split() for ending in endings.split())
     for tag in TAGS:
@@ -98,7 +99,7 @@ class Builder:
             rope_parameters={"rope_type": "default", "rope_theta": 1000.0},
         )
         self.seed = seed
-        self.known_tokens: set[int] = set()
+        self.tokens_read: set[int] = set()
 
     def losses(self, stage: int, size: int) -> Iterator["Tensor"]:
         """Yield losses of batches of fresh passages of about the same length."""
@@ -112,9 +113,9 @@ class Builder:
             yield from (self._loss(*padded(batch, pad)) for batch in batches)
 
     def _encoded(self, context: str, continued: str) -> tuple[list[int], list[int]]:
-        head, whole = (self.tokenizer(text).input_ids for text in (context, context + continued))
-        self.known_tokens.update(whole)
-        return whole, [IGNORED] * len(head) + whole[len(head) :]
+        head, ids = (self.tokenizer(text).input_ids for text in (context, context + continued))
+        self.tokens_read.update(ids)
+        return ids, [IGNORED] * len(head) + ids[len(head) :]
 
     def _loss(self, ids: "Tensor", labels: "Tensor") -> "Tensor":
         """Return the mean loss; logits are computed only where there is a label."""
@@ -134,8 +135,8 @@ class Builder:
         import torch
 
         weight = self.model.get_input_embeddings().weight.data
-        unread = [token for token in range(len(weight)) if token not in self.known_tokens]
-        width = weight[sorted(self.known_tokens)].std()
+        unread = [token for token in range(len(weight)) if token not in self.tokens_read]
+        width = weight[sorted(self.tokens_read)].std()
         rng = torch.Generator().manual_seed(self.seed)
         weight[unread] = width * torch.randn(len(unread), weight.shape[1], generator=rng)
 

@@ -1,0 +1,101 @@
+"""The card in a run's own folder, which tells how to load the weights that lie there."""
+
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import constants
+
+from hf_rlhf.cards.metadata import is_hub_id
+from hf_rlhf.cards.render import render_card
+from hf_rlhf.config.schema import PublishSpec
+from hf_rlhf.storage.files import atomic_write_bytes, atomic_write_text
+from hf_rlhf.storage.record import RunRecord, load_record, write_record
+
+COMPARISON_PICTURE = "comparison.png"
+PUBLISH_FIELDS_ON_CARD = ("base_was", "steps")
+"""What the card of a published run shows of the record's `publish`, beside the repository."""
+
+
+def saved_weights(folder: Path) -> list[str]:
+    """Return which of `adapter` and `merged` a run folder holds weights in."""
+    return [name for name in ("adapter", "merged") if any((folder / name).glob("*.safetensors"))]
+
+
+def write_card(record: RunRecord, folder: Path) -> None:
+    """Write the card of a run into its folder; for a published run, the card that is on the Hub."""
+    options: dict[str, Any] = {"endpoint": constants.ENDPOINT}
+    published = record.published()
+    if published.get("commit"):
+        keys = {field.name for field in fields(PublishSpec)}
+        spec = PublishSpec(**{key: value for key, value in published.items() if key in keys})
+        if "adapter" in {*saved_weights(folder), *(record.model.saved or ())}:
+            options["adapter_repo"] = adapter_repo(spec)
+            if not spec.merged:
+                options["kind"] = "adapter"
+        record = public_record(record, spec)
+    atomic_write_text(folder / "README.md", render_card(record, **options))
+
+
+def refresh_card(folder: Path) -> None:
+    """Rewrite record and card of a run after weights were deleted from its folder.
+
+    Raises RunFolderError when it holds no record.
+    """
+    record = load_record(folder)
+    record.model.saved = saved_weights(folder)
+    write_record(record, folder)
+    write_card(record, folder)
+
+
+def record_comparison(
+    folder: Path, comparison: Mapping[str, Any], picture: tuple[Path, str] | None = None
+) -> None:
+    """Write a comparison with other models into the record and onto the card of a run.
+
+    An earlier one is replaced.
+
+    Args:
+        folder: of the run; the caller holds its lock.
+        comparison: `name` of the run's model in the `table` (rows by heading), `notes`, and
+            whatever else the record should hold.
+        picture: a PNG file and its alternative text.
+    """
+    record = load_record(folder)
+    record.comparison = dict(comparison)
+    (folder / COMPARISON_PICTURE).unlink(missing_ok=True)
+    if picture:
+        path, alt = picture
+        atomic_write_bytes(folder / COMPARISON_PICTURE, path.read_bytes())
+        record.comparison["picture"] = {"file": COMPARISON_PICTURE, "alt": alt}
+    write_record(record, folder)
+    write_card(record, folder)
+
+
+def adapter_repo(spec: PublishSpec) -> str | None:
+    """Return the repository that has the adapter in its root, if one has."""
+    assert spec.repo_id is not None
+    if not spec.merged:
+        return spec.repo_id
+    return f"{spec.repo_id}-adapter" if spec.layout == "separate" else None
+
+
+def public_record(record: RunRecord, spec: PublishSpec) -> RunRecord:
+    """Return the record as it is published and its card shows it: the base by its Hub name."""
+    public = record.model_copy(deep=True)
+    model, base = public.model, spec.base_model
+    if base is not None and model.base != base:
+        model.lineage = [base if ancestor == model.base else ancestor for ancestor in model.lineage]
+        model.base, model.base_is_hub_id, model.revision = base, True, None
+    # Folders of this machine mean nothing to others.
+    model.lineage = [name for name in model.lineage if is_hub_id(name) or "://" in name]
+    # The card describes the repository, whatever is in the folder.
+    model.saved = None
+    # Without commit and address: a card that named its own commit could never be pushed twice.
+    public.publish = {"repo_id": spec.repo_id, "layout": spec.layout}
+    if record.model.base != model.base:
+        public.publish["base_was"] = record.model.base
+    if steps := sorted(int(step) for step in record.published().get("steps") or {}):
+        public.publish["steps"] = steps
+    return public

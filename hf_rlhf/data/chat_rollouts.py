@@ -1,0 +1,277 @@
+"""Agent rollouts as chat messages with tool calls, in the spellings in use.
+
+`{"messages": [{"role": "user", "content"}, {"role": "assistant", "content", "tool_calls": [...]},
+{"role": "tool", "tool_call_id", "content"}, ...]}`, as OpenAI and vLLM have them. Arguments are
+JSON text or an object. Also read are the older `function_call` with the role `function`; messages
+as LangGraph dumps them (`type` `human` and `ai`, calls with `args`); content in Anthropic's blocks
+(`content_parts`); ShareGPT's `conversations` of `from` and `value`, in which LLaMA-Factory's
+`function_call` and `observation` are a call, as JSON, and its output; the samples of inspect_ai's
+logs; and `prompt` with `completion`, as TRL and verifiers have them.
+
+References: https://platform.openai.com/docs/api-reference/chat/create,
+https://github.com/hiyouga/LLaMA-Factory/blob/main/data/README.md
+"""
+
+import json
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hf_rlhf.data.chat import ROLES, TOOL_ROLES
+from hf_rlhf.data.content_parts import (
+    Notes,
+    call_id,
+    is_call,
+    is_thought,
+    is_tool_result,
+    part_type,
+    scalar_text,
+    text_in,
+    thought_in,
+    tool_result_text,
+)
+from hf_rlhf.data.messages import split_thoughts
+from hf_rlhf.data.rejected import BadRow
+from hf_rlhf.data.rollouts import Call, Message, Other, Output, Reasoning, Step
+from hf_rlhf.data.values import describe_value
+
+_COLUMNS = ("messages", "conversation", "conversations")
+_PROMPTING = ("system", "developer", "user")
+"""Roles that speak before the agent does."""
+_ROLES = {name: role for name, role in {**ROLES, **TOOL_ROLES}.items() if name not in _PROMPTING}
+"""Spelling of a role -> the role; those before the agent keep their own."""
+_SHAREGPT = {*_ROLES, *_PROMPTING, "assistant", "tool", "function_call"}
+_REASONING = ("reasoning_content", "reasoning", "thinking")
+_ARGUMENTS = ("arguments", "args", "input")
+"""OpenAI's, LangChain's, Anthropic's."""
+
+
+@dataclass(frozen=True)
+class Conversation:
+    """The messages of a row, with the roles system, developer, user, assistant, tool and others."""
+
+    columns: tuple[str, ...]
+    """The columns they come from: one, or `prompt` and `completion`."""
+    messages: Sequence[Any]
+
+    def __iter__(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
+        """Yield each message behind its path. Raises BadRow for one that is no object."""
+        for number, message in enumerate(self.messages):
+            path = f"{' + '.join(self.columns)}[{number}]"
+            if not isinstance(message, Mapping):
+                problem = f"{path} is {describe_value(message)}, expected an object"
+                raise BadRow("step_not_object", problem)
+            yield path, message
+
+
+def find_conversation(values: Mapping[str, Any]) -> Conversation | None:
+    """Return the messages of a row, with their roles in one spelling; None if it has none."""
+    for column in _COLUMNS:
+        value = values.get(column)
+        if isinstance(value, list) and not has_response_items(value):
+            messages = [_with_role(message) for message in value]
+            if any(map(_has_role, messages)):
+                return Conversation((column,), messages)
+    prompt, completion = values.get("prompt"), values.get("completion")
+    if isinstance(prompt, str):
+        prompt = [{"role": "user", "content": prompt}]
+    if isinstance(prompt, list) and isinstance(completion, list):
+        messages = [_with_role(message) for message in (*prompt, *completion)]
+        if messages and all(map(_has_role, messages)):
+            return Conversation(("prompt", "completion"), messages)
+    return None
+
+
+def has_response_items(value: Any) -> bool:
+    """Return whether a list has calls as items of their own, as the Responses API has them."""
+    kinds = ("function_call", "function_call_output")
+    return isinstance(value, list) and any(
+        isinstance(message, Mapping) and message.get("type") in kinds for message in value
+    )
+
+
+def _has_role(message: Any) -> bool:
+    return isinstance(message, Mapping) and "role" in message
+
+
+def _with_role(message: Any) -> Any:
+    if not isinstance(message, Mapping):
+        return message
+    name = message.get("role") or message.get("from") or message.get("type")
+    role = _ROLES.get(name, name) if isinstance(name, str) else None
+    if role is None or role == message.get("role"):
+        return message
+    if "value" in message and message.get("from") == name and name in _SHAREGPT:
+        rest = {key: value for key, value in message.items() if key not in ("from", "value")}
+        return {**rest, "role": role, "content": message["value"]}
+    return {**message, "role": role}
+
+
+def read_conversation(
+    conversation: Conversation, parse: Callable[[str], Any], notes: Notes
+) -> list[Step]:
+    """Return what is in messages, in order. Raises BadRow, with the path of the message.
+
+    Args:
+        conversation: the messages.
+        parse: returns the value of a JSON text, or the text where it is none.
+        notes: counts what is changed or left out.
+    """
+    reader = _Reader(parse, notes)
+    for path, message in conversation:
+        reader.add(message, path)
+    return reader.items
+
+
+class _Reader:
+    """Reads messages in order; knows which calls wait for their output."""
+
+    def __init__(self, parse: Callable[[str], Any], notes: Notes) -> None:
+        self.parse, self.notes = parse, notes
+        self.items: list[Step] = []
+        self.calls: dict[str, Call] = {}
+        self.waiting: deque[Call] = deque()
+
+    def add(self, message: Mapping[str, Any], path: str) -> None:
+        role, content = message.get("role"), message.get("content")
+        if role == "user" and isinstance(content, list) and any(map(is_tool_result, content)):
+            self._tool_results(content, f"{path}.content")
+        elif role == "user" or (role in _PROMPTING and not self.calls):
+            text, others = self._text(content, f"{path}.content")
+            self.items += [Message(str(role), text), *others]
+        elif role == "assistant":
+            self._agent_turn(message, path)
+        elif role == "function_call":
+            self._written_calls(content, path)
+        elif role in ("tool", "function"):
+            self._output(content, message.get("tool_call_id"), f"{path}.content")
+        else:
+            self.items.append(Other(f"message of {role}", message))
+
+    def _tool_results(self, parts: list[Any], path: str) -> None:
+        """Add what tools returned in a turn of the user, and what the user writes beside it."""
+        for number, part in enumerate(parts):
+            text = text_in(part)
+            if text is None:
+                self._part(part, f"{path}[{number}]")
+            elif text.strip():
+                self.items.append(Message("user", text))
+
+    def _agent_turn(self, message: Mapping[str, Any], path: str) -> None:
+        thought = next((message[key] for key in _REASONING if message.get(key)), None)
+        if thought is not None:
+            text, others = self._text(thought, f"{path}, reasoning")
+            self.items += [*others, Reasoning(text)]
+        calls = message.get("tool_calls") or []
+        if not isinstance(calls, list):
+            problem = f"{path}.tool_calls is {describe_value(calls)}, expected a list"
+            raise BadRow("malformed", problem)
+        if message.get("function_call"):
+            calls = [*calls, {"function": message["function_call"]}]
+        content = message.get("content")
+        if isinstance(content, list):
+            # LangChain has calls twice: as parts, and beside them.
+            ids = [call_id(call) for call in calls if isinstance(call, Mapping)]
+            self._parts(content, ids, f"{path}.content")
+        else:
+            self._agent_text(self._text(content, f"{path}.content")[0])
+        for number, call in enumerate(calls):
+            self._call(call, f"{path}.tool_calls[{number}]")
+
+    def _parts(self, parts: list[Any], ids: list[Any], path: str) -> None:
+        """Add the agent's turn part by part, without calls that are in `ids`.
+
+        Texts in a row are one: those with citations come in pieces.
+        """
+        joined = ""
+        for number, part in enumerate(parts):
+            text = text_in(part)
+            if text is not None:
+                joined += text
+                continue
+            self._agent_text(joined)
+            joined = ""
+            if not (is_call(part) and call_id(part) in ids):
+                self._part(part, f"{path}[{number}]")
+        self._agent_text(joined)
+
+    def _part(self, part: Any, path: str) -> None:
+        if is_tool_result(part):
+            self._output(part.get("content"), part.get("tool_use_id"), f"{path}.content")
+        elif is_call(part):
+            self._call(part, path)
+        elif is_thought(part):
+            self.items.append(Reasoning(scalar_text(thought_in(part), path, self.notes)))
+        else:
+            self.items.append(_other_part(part))
+
+    def _agent_text(self, text: str) -> None:
+        text = self._without_thoughts(text)
+        if text.strip():
+            self.items.append(Message("assistant", text))
+
+    def _without_thoughts(self, text: str) -> str:
+        thought, text = split_thoughts(text)
+        if thought:
+            self.items.append(Reasoning(thought))
+        return text
+
+    def _written_calls(self, content: Any, path: str) -> None:
+        """Add calls that are the content of a message, as JSON."""
+        text = self._without_thoughts(self._text(content, path)[0]).strip()
+        value = self.parse(text)
+        calls = value if isinstance(value, list) else [value]
+        if not calls or not all(isinstance(call, Mapping) for call in calls):
+            expected = "JSON with `name` and `arguments`, or a list of such"
+            actual = text[:80] or "nothing"
+            raise BadRow("malformed", f"{path} is a call, expected {expected}, found: {actual}")
+        for number, call in enumerate(calls, start=1):
+            self._call(call, f"{path}, call {number}")
+
+    def _call(self, call: Any, path: str) -> None:
+        if isinstance(call, str):  # verifiers
+            call = self.parse(call)
+        function = call.get("function") or call if isinstance(call, Mapping) else None
+        if isinstance(function, str):  # inspect_ai has the name there
+            function = {**call, "name": function}
+        name = function.get("name") if isinstance(function, Mapping) else None
+        if not isinstance(function, Mapping) or not isinstance(name, str) or not name:
+            raise BadRow("malformed", f"{path} names no function")
+        number = len(self.calls) + 1
+        added = Call(number, str(call_id(call) or f"call {number}"), name, _arguments(function))
+        if added.call_id in self.calls:
+            raise BadRow("malformed", f"{path}: a second call with id {added.call_id!r}")
+        self.calls[added.call_id] = added
+        self.waiting.append(added)
+        self.items.append(added)
+
+    def _output(self, content: Any, name: Any, path: str) -> None:
+        text, others = tool_result_text(content, path, self.notes)
+        # Without ids, outputs come in the order of the calls.
+        call = self.calls.get(str(name)) if name else next(iter(self.waiting), None)
+        if call is not None and call in self.waiting:
+            self.waiting.remove(call)
+        self.items += [Output(text, call), *map(_other_part, others)]
+
+    def _text(self, content: Any, path: str) -> tuple[str, list[Other]]:
+        """Return a content as text, and its parts without text."""
+        if isinstance(content, list):
+            texts = [text for part in content if (text := text_in(part)) is not None]
+            return "".join(texts), [_other_part(part) for part in content if text_in(part) is None]
+        if isinstance(content, Mapping):
+            return json.dumps(content, ensure_ascii=False), []
+        return scalar_text(content, path, self.notes), []
+
+
+def _arguments(function: Mapping[str, Any]) -> str:
+    value: Any = next((function[key] for key in _ARGUMENTS if function.get(key) is not None), {})
+    if isinstance(value, str):
+        return value
+    if isinstance(value, Mapping):  # a table gives every object the keys of all others
+        value = {key: inner for key, inner in value.items() if inner is not None}
+    return json.dumps(value or {}, ensure_ascii=False)
+
+
+def _other_part(part: Any) -> Other:
+    return Other(f"part {part_type(part) or 'without type'}", {"part": part})

@@ -1,0 +1,79 @@
+"""Rows of a source, converted one by one, that train or are held out; all of them in memory."""
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import compress
+from operator import not_
+from typing import Generic
+
+from hf_rlhf.data.rejected import BadRow, Converted, convert_rows, format_counts
+from hf_rlhf.data.sources import Row, Rows, Source
+from hf_rlhf.data.splits import Split, hold_out, normalised_text
+from hf_rlhf.errors import DataError
+
+
+@dataclass
+class ConvertedSource(Generic[Converted]):
+    """The usable rows of a source, and how many others were dropped."""
+
+    train: list[Converted]
+    test: list[Converted]
+    dropped: Counter[str]
+    """Reason -> rows."""
+    shared: int
+    """How many texts are in both splits."""
+
+
+def convert_source(
+    source: Source,
+    convert: Callable[[Row, str], Converted],
+    split: Split,
+    *,
+    text: Callable[[Converted], str],
+    stops: Callable[[BadRow], bool],
+) -> ConvertedSource[Converted]:
+    """Convert all rows of a source, and hold out its own test split or some of its texts.
+
+    Args:
+        source: as `read_rows` returns it.
+        convert: from a row, and the id to use if it has none. Raises BadRow for one of no use.
+        split: which rows train and which are held out.
+        text: of a converted row, such as its question: rows with the same stay on one side.
+        stops: whether a bad row is raised instead of dropped and counted.
+
+    Raises:
+        DataError: a file cannot be read on, or no row of a split is left.
+        BadRow: where `stops` says so.
+    """
+    dropped: Counter[str] = Counter()
+
+    def usable(rows: Rows, prefix: str) -> list[Converted]:
+        errors: list[BadRow] = []
+
+        def reject(row: Row, number: int, error: BadRow) -> None:
+            if stops(error):
+                raise error
+            dropped[error.reason] += 1
+            errors.append(error)
+
+        converted = list(
+            convert_rows(rows, lambda row, number: convert(row, f"{prefix}-{number}"), reject)
+        )
+        if not converted:
+            raise DataError(
+                f"{rows.name}: all {len(errors)} rows were dropped ({format_counts(dropped)}). "
+                f"The last one: {errors[-1]}"
+            ) from errors[-1]
+        return converted
+
+    rows, held_out = split.sources(source)
+    train = usable(rows, "row")
+    if held_out is not None:
+        test = usable(held_out, "held-out")
+    else:
+        mask = hold_out(list(map(text, train)), split)
+        test = list(compress(train, mask))
+        train = list(compress(train, map(not_, mask)))
+    texts = [{normalised_text(text(row)) for row in side} for side in (train, test)]
+    return ConvertedSource(train, test, dropped, len(texts[0] & texts[1]))

@@ -1,0 +1,172 @@
+"""Kahneman-Tversky optimization: responses judged one by one, on TRL's public surface alone."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+from trl import KTOConfig, KTOTrainer
+
+from hf_rlhf import Method, RowCounts, Trainer
+from hf_rlhf.errors import Problem
+from hf_rlhf.evaluation import Evaluation, held_out_rows, measure_rows, saved_model
+from hf_rlhf.models import policy_arguments
+from hf_rlhf.runs import Run
+from hf_rlhf_classic.checks import (
+    can_encode,
+    check_single_kind,
+    choice,
+    common_problems,
+    fixed_reference,
+    no_lengths,
+    splits,
+    training_rows,
+    within_positions,
+)
+from hf_rlhf_classic.encoding import encode_response
+from hf_rlhf_classic.likelihood import Metrics, batch_size, likelihoods
+from hf_rlhf_classic.reference import drop_reference
+from hf_rlhf_classic.row_lengths import counts_of_texts, once
+
+LOSS_TYPES = ("kto", "apo_zero_unpaired")
+
+
+class JudgedResponseTrainer(Trainer, KTOTrainer):  # type: ignore[misc]
+    """KTO (Ethayarajh et al. 2024) on responses judged good or bad: `--plugin kto`.
+
+    The loss needs no pairs: it raises the implicit reward of responses with `label: true` above the
+    estimated KL divergence from the start, and lowers the others below it. TRL reads the rows in
+    order, because it estimates the KL within each batch, so they are shuffled once by `seed`.
+    """
+
+    Config = KTOConfig
+    default_run = "tiny"
+    columns = frozenset({"prompt", "completion", "label"})
+    method = Method(
+        "KTO",
+        tags=("trl", "kto"),
+        citations=("Ethayarajh et al. 2024, KTO, arXiv:2402.01306",),
+    )
+    held_out_metrics: ClassVar = {
+        "good_log_prob": "log-probability of a response with label true, in nats",
+        "bad_log_prob": "log-probability of a response with label false, in nats",
+    }
+
+    @classmethod
+    def preflight(cls, run: Run) -> Iterable[Problem]:
+        """Yield what would stop or spoil training, before weights load."""
+        problems = [*common_problems(run), *_settings(run), *_labels(run)]
+        names = ("prompt", "completion")
+        if can_encode(run, *names):
+            problems += check_single_kind(run, *names)
+            if not problems:
+                problems += within_positions(
+                    run, lambda split, rows: [whole for whole, *_ in _sizes(run, split, rows)]
+                )
+        return problems
+
+    @classmethod
+    def row_counts(cls, run: Run) -> Mapping[str, RowCounts]:
+        """Return how many responses are trained on, or measured, and how many are cut."""
+        most = run.training.max_length
+        return {
+            split: counts_of_texts(most, _sizes(run, split, rows)) for split, rows in splits(run)
+        }
+
+    @classmethod
+    def from_run(cls, run: Run) -> Self:
+        """Build the trainer that `run` describes; this is where the weights are loaded."""
+        return cls(
+            **policy_arguments(run),
+            args=run.training,
+            train_dataset=training_rows(run, *sorted(cls.columns)).shuffle(seed=run.training.seed),
+            processing_class=run.tokenizer,
+            callbacks=list(run.callbacks),
+        )
+
+    def report(self) -> Mapping[str, Any]:
+        """Return how many good and bad responses were trained on."""
+        labels = self.train_dataset["label"]
+        good = sum(labels)
+        return {"Training responses": {"good": good, "bad": len(labels) - good}}
+
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        """Save the adapter or weights, without the frozen copy that is the reference."""
+        super().save_model(output_dir, _internal_call)
+        if self.args.should_save:
+            drop_reference(output_dir or self.args.output_dir)
+
+    @classmethod
+    def held_out(cls, run: Run, model: str | Path, model_kwargs: Mapping[str, Any]) -> Evaluation:
+        """Return how likely the policy finds each judged response, in nats.
+
+        What training adds, times `beta`, is the implicit reward of that response.
+        """
+
+        def measure(rows: Sequence[Mapping[str, Any]]) -> list[Metrics]:
+            texts = [
+                encode_response(run.tokenizer, row, row["completion"]).cut(run.training.max_length)
+                for row in rows
+            ]
+            measured = likelihoods(policy, texts, run.tokenizer)
+            return [
+                {
+                    "good_log_prob": response.total if row["label"] else None,
+                    "bad_log_prob": None if row["label"] else response.total,
+                }
+                if response.log_probs
+                else dict.fromkeys(cls.held_out_metrics)
+                for row, response in zip(rows, measured, strict=True)
+            ]
+
+        with saved_model(run, model, model_kwargs) as policy:
+            return measure_rows(held_out_rows(run), measure, batch_size=batch_size(run))
+
+
+def _sizes(run: Run, split: str, rows: Any) -> list[tuple[int, int, int]]:
+    """Return for each row its tokens, those within `max_length`, and those with a loss."""
+    most, tokenizer = run.training.max_length, run.tokenizer
+
+    def size(row: Mapping[str, Any]) -> tuple[int, int, int]:
+        text = encode_response(tokenizer, row, row["completion"])
+        cut = text.cut(most)
+        return len(text.ids), len(cut.ids), sum(map(bool, cut.counted))
+
+    key = ("responses", len(rows), str(tokenizer.chat_template), len(tokenizer), most)
+    return once(run.dataset[split], key, lambda: [size(row) for row in rows])
+
+
+def _settings(run: Run) -> Iterator[Problem]:
+    training = run.training
+    yield from choice(run, "loss_type", LOSS_TYPES)
+    yield from fixed_reference(run)
+    if training.beta == 0:
+        yield Problem("beta", "is 0, so no response has an effect.", "Set a number above 0.")
+    if training.loss_type == "kto" and training.train_sampling_strategy != "sequential":
+        yield Problem(
+            "train_sampling_strategy",
+            "must be sequential for `loss_type: kto`: the KL is estimated within each batch.",
+            "Leave it out; the rows are shuffled once by `seed`.",
+        )
+    else:
+        yield from no_lengths(run)
+    if training.loss_type == "kto" and training.per_device_train_batch_size < 2:
+        yield Problem(
+            "per_device_train_batch_size",
+            "must be at least 2 for `loss_type: kto`: the KL is estimated within each batch.",
+            "Set 4 or more.",
+        )
+
+
+def _labels(run: Run) -> Iterator[Problem]:
+    train = run.dataset["train"]
+    if "label" not in train.column_names:
+        return
+    labels = set(train["label"])
+    if not labels <= {True, False}:
+        yield Problem("dataset", "has labels other than true and false.", "Correct `label`.")
+    elif len(labels) < 2:
+        yield Problem(
+            "dataset",
+            f"has only responses with label {str(*labels).lower()}.",
+            "KTO needs good and bad ones. For good ones alone, use `sft`.",
+        )

@@ -1,0 +1,142 @@
+"""ORPO and CPO (SimPO): preference optimisation without a reference model, from TRL's experiments.
+
+TRL may change or remove them in any release. They tokenize with their own code: a response that
+does not fit into `max_length` after its prompt is cut, and every response ends with the
+end-of-sequence token, also after a chat template.
+"""
+
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar, Self
+
+# TRL warns on import; the documentation of these trainers says what it warns of.
+os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
+
+from trl.experimental.cpo import CPOConfig, CPOTrainer
+from trl.experimental.orpo import ORPOConfig, ORPOTrainer
+
+from hf_rlhf import Method
+from hf_rlhf.errors import Problem
+from hf_rlhf.models import load_policy
+from hf_rlhf.runs import Run
+from hf_rlhf_classic.checks import choice, no_lengths, training_rows
+from hf_rlhf_classic.pair_training import PairTraining
+from hf_rlhf_classic.row_lengths import SIDES
+
+CPO_LOSSES = ("sigmoid", "hinge", "ipo", "simpo")
+
+
+class ReferenceFreeTraining(PairTraining):
+    """Builds a trainer on pairs that TRL tokenizes itself, and counts what it cut."""
+
+    refused_settings: ClassVar = {
+        "max_completion_length": ("is for encoder-decoder models.", "Set `max_length`."),
+        "label_smoothing_factor": ("has no effect on this trainer's loss.", "Leave it out."),
+        "average_tokens_across_devices": (
+            "has no effect: this trainer's loss does not count tokens over devices.",
+            "Leave it out.",
+        ),
+    }
+
+    @classmethod
+    def setting_problems(cls, run: Run) -> Iterator[Problem]:
+        """Yield the settings that TRL would refuse only once the weights are loaded."""
+        yield from no_lengths(run)
+        if run.training.max_length is None:
+            yield Problem("max_length", "is null, which this trainer reads as 512.", "Set it.")
+
+    train_dataset: Any
+    max_length: int
+    """TRL's, like `train_dataset`."""
+
+    @classmethod
+    def from_run(cls, run: Run) -> Self:
+        """Build the trainer that `run` describes; this is where the weights are loaded."""
+        build: Any = cls
+        trainer: Self = build(
+            **load_policy(run),
+            args=run.training,
+            train_dataset=training_rows(run, "prompt", *SIDES),
+            processing_class=run.tokenizer,
+            callbacks=list(run.callbacks),
+        )
+        trainer.pair_counts = trainer.drop_empty_responses()
+        return trainer
+
+    pair_counts: Mapping[str, int]
+    """How many training pairs there were, were left out, were cut, and are trained on."""
+
+    def drop_empty_responses(self) -> dict[str, int]:
+        """Leave out pairs whose prompt fills `max_length`: their loss would not be a number."""
+        rows = self.train_dataset
+        given = len(rows)
+        kept = [
+            index
+            for index, row in enumerate(rows.select_columns([f"{side}_labels" for side in SIDES]))
+            if all(any(label != -100 for label in row[f"{side}_labels"]) for side in SIDES)
+        ]
+        if len(kept) < given:
+            self.train_dataset = rows = rows.select(kept)
+        lengths = rows.select_columns([f"{side}_input_ids" for side in SIDES])
+        full = sum(
+            max(len(row[f"{side}_input_ids"]) for side in SIDES) >= self.max_length
+            for row in lengths
+        )
+        return {
+            "given": given,
+            "prompt over max_length, left out": given - len(kept),
+            "a response that fills max_length, cut or not": full,
+            "trained on": len(kept),
+        }
+
+    def report(self) -> Mapping[str, Any]:
+        """Return how many pairs were trained on, and how many responses were cut."""
+        return {"Training pairs": self.pair_counts}
+
+
+class OddsRatioTrainer(ReferenceFreeTraining, ORPOTrainer):  # type: ignore[misc]
+    """ORPO (Hong et al. 2024) on pairs: `--plugin orpo`.
+
+    The loss is the chosen response's negative log-likelihood plus `beta` times the log odds ratio
+    of the two responses, so it needs neither supervised fine-tuning first nor a reference model.
+    """
+
+    Config = ORPOConfig
+    default_run = "tiny"
+    method = Method(
+        "ORPO",
+        tags=("trl", "orpo"),
+        citations=("Hong et al. 2024, ORPO, arXiv:2403.07691",),
+    )
+
+
+class ContrastiveTrainer(ReferenceFreeTraining, CPOTrainer):  # type: ignore[misc]
+    """CPO (Xu et al. 2024) and SimPO (Meng et al. 2024, `loss_type: simpo`): `--plugin cpo`.
+
+    The loss contrasts the two responses' likelihoods, plus `cpo_alpha` times the chosen response's
+    negative log-likelihood. SimPO's likelihoods are means per token; `simpo_gamma` is its margin.
+    """
+
+    Config = CPOConfig
+    default_run = "tiny"
+    method = Method(
+        "CPO",
+        tags=("trl", "cpo"),
+        citations=(
+            "Xu et al. 2024, Contrastive Preference Optimization, arXiv:2401.08417",
+            "Meng et al. 2024, SimPO, arXiv:2405.14734",
+        ),
+    )
+
+    @classmethod
+    def setting_problems(cls, run: Run) -> Iterator[Problem]:
+        """Yield the settings that TRL would refuse only once the weights are loaded."""
+        training = run.training
+        yield from super().setting_problems(run)
+        yield from choice(run, "loss_type", CPO_LOSSES)
+        if training.beta == 0:
+            yield Problem("beta", "is 0, so the pairs have no effect.", "Set a number above 0.")
+        if training.loss_type in ("hinge", "ipo") and training.label_smoothing:
+            yield Problem(
+                "label_smoothing", f"has no effect with `loss_type: {training.loss_type}`."
+            )

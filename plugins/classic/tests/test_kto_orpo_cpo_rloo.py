@@ -1,0 +1,174 @@
+"""KTO, ORPO, CPO and RLOO: the contract, what is refused or left out, and that each one learns."""
+
+import pytest
+from datasets import Dataset, DatasetDict
+
+from hf_rlhf import train
+from hf_rlhf.errors import ConfigError
+from hf_rlhf.testing import check_trainer
+from hf_rlhf_classic.grpo import GroupTrainer
+from hf_rlhf_classic.kto import JudgedResponseTrainer
+from hf_rlhf_classic.reference_free import ContrastiveTrainer, OddsRatioTrainer
+from hf_rlhf_classic.rloo import LeaveOneOutTrainer
+
+CPU = {
+    **{"use_cpu": True, "bf16": False, "activation_checkpointing": False},
+    **{"dataloader_pin_memory": False, "save_strategy": "no", "logging_steps": 1},
+}
+SETTINGS = {
+    "model_name_or_path": "package://hf_rlhf_classic/tiny_sft",
+    "max_steps": 2,
+    "per_device_train_batch_size": 4,
+    "learning_rate": 1e-3,
+    **CPU,
+}
+PAIRS = [
+    {"prompt": f"{n}+{n}=", "chosen": str(2 * n), "rejected": str(2 * n + 1)} for n in range(1, 9)
+]
+JUDGED = [
+    {"prompt": f"{n}+{n}=", "completion": str(2 * n + n % 2), "label": n % 2 == 0}
+    for n in range(1, 9)
+]
+CLASSES = {
+    "kto": JudgedResponseTrainer,
+    "orpo": OddsRatioTrainer,
+    "cpo": ContrastiveTrainer,
+    "rloo": LeaveOneOutTrainer,
+}
+
+
+@pytest.fixture
+def run(prepared):
+    """Return a function from a trainer, rows and settings to a prepared run."""
+
+    def make(plugin, rows=None, **settings):
+        rows = rows or (JUDGED if plugin == "kto" else PAIRS)
+        return prepared(rows, rows[:4], **{"plugin": plugin, **SETTINGS, **settings})
+
+    return make
+
+
+@pytest.mark.parametrize("plugin", ["kto", "orpo", "cpo"])
+def test_offline_trainers_keep_the_contract(plugin):
+    rows = JUDGED if plugin == "kto" else PAIRS
+    check_trainer(
+        CLASSES[plugin],
+        dataset=DatasetDict(train=Dataset.from_list(rows), test=Dataset.from_list(rows[:4])),
+        settings={
+            **{"activation_checkpointing": False, "max_length": 128, "rewards": []},
+            # The checks set it wherever there is such a setting; these trainers refuse it.
+            **({} if plugin == "kto" else {"max_completion_length": None}),
+        },
+    )
+
+
+def test_rloo_keeps_the_contract():
+    check_trainer(LeaveOneOutTrainer, settings={"activation_checkpointing": False})
+
+
+def test_rloo_is_not_taken_for_grpo(run, offer):
+    """It has no `loss_type`, and GRPO's own settings are unknown to it."""
+    offer("rewards", fixed=Fixed)
+    trainer = LeaveOneOutTrainer.from_run(run_of_prompts(run))
+    trainer.train()
+    assert not issubclass(LeaveOneOutTrainer, GroupTrainer)
+    assert trainer.report()["Groups with equal rewards"]["mean of logged steps"] == 1.0
+    with pytest.raises(ConfigError, match="scale_rewards"):
+        run_of_prompts(run, scale_rewards="group")
+
+
+@pytest.mark.parametrize("plugin", ["kto", "orpo", "cpo", "rloo"])
+@pytest.mark.parametrize(
+    "setting", [{"label_smoothing_factor": 0.1}, {"average_tokens_across_devices": False}]
+)
+def test_a_setting_that_its_loss_ignores_is_refused(run, offer, plugin, setting):
+    """TRL computes these losses itself, without what transformers' loss reads."""
+    offer("rewards", fixed=Fixed)
+    with pytest.raises(ConfigError, match=f"{next(iter(setting))}: has no effect"):
+        run_of_prompts(run, **setting) if plugin == "rloo" else run(plugin, **setting)
+
+
+class Fixed:
+    """The same for all."""
+
+    def __call__(self, prompts, completions, **_):
+        return [1.0] * len(completions)
+
+
+def run_of_prompts(run, **settings):
+    sizes = {"per_device_train_batch_size": 8, "num_generations": 4, "max_completion_length": 4}
+    rows = [{"prompt": row["prompt"]} for row in PAIRS]
+    return run("rloo", rows, rewards=[{"name": "fixed"}], **sizes, **settings)
+
+
+@pytest.mark.parametrize("plugin", ["orpo", "cpo"])
+def test_a_pair_whose_prompt_fills_max_length_is_left_out_and_counted(run, plugin):
+    """TRL would keep it with an empty response, and its loss would not be a number."""
+    long = {"prompt": "1+" * 30 + "1=", "chosen": "31", "rejected": "32"}
+    prepared = run(plugin, [*PAIRS, long], max_length=24, max_dropped_share=0.5)
+    trainer = CLASSES[plugin].from_run(prepared)
+    counts = trainer.report()["Training pairs"]
+    assert (counts["given"], counts["prompt over max_length, left out"]) == (9, 1)
+    trainer.train()
+    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    assert len(losses) == 2
+    assert all(loss == loss for loss in losses)
+
+
+def test_judged_responses_are_counted_and_shuffled_by_the_seed(run):
+    """TRL reads them in order, so a file sorted by label would give batches of one label."""
+    rows = sorted(JUDGED, key=lambda row: row["label"])
+    trainers = [JudgedResponseTrainer.from_run(run("kto", rows, seed=seed)) for seed in (1, 1, 2)]
+    labels = [trainer.train_dataset["label"] for trainer in trainers]
+    assert labels[0] == labels[1] != labels[2]
+    assert labels[0] != [row["label"] for row in rows]
+    assert trainers[0].report() == {"Training responses": {"good": 4, "bad": 4}}
+
+
+BY_LENGTH = {"train_sampling_strategy": "group_by_length"}
+
+
+@pytest.mark.parametrize(
+    ("plugin", "rows", "settings", "message"),
+    [
+        ("kto", None, {"per_device_train_batch_size": 1}, "must be at least 2"),
+        ("kto", None, {"train_sampling_strategy": "random"}, "must be sequential"),
+        (
+            *("kto", None, {"loss_type": "apo_zero_unpaired"} | BY_LENGTH),
+            "needs rows with `input_ids`",
+        ),
+        ("kto", None, {"loss_type": "dpo"}, "Known: kto, apo_zero_unpaired"),
+        ("kto", None, {"beta": 0.0}, "no response has an effect"),
+        (
+            *("kto", None, {"sync_ref_model": True, "precompute_ref_log_probs": True}),
+            "is for a fixed reference",
+        ),
+        ("kto", [row for row in JUDGED if row["label"]], {}, "only responses with label true"),
+        ("kto", PAIRS, {}, "completion, label"),
+        ("cpo", None, {"loss_type": "dpo"}, "Known: sigmoid, hinge, ipo, simpo"),
+        ("cpo", None, {"beta": 0.0}, "the pairs have no effect"),
+        ("cpo", None, {"loss_type": "ipo", "label_smoothing": 0.1}, "label_smoothing.*no effect"),
+        ("cpo", None, {"max_completion_length": 8}, "is for encoder-decoder models"),
+        ("orpo", None, {"max_length": None}, "reads as 512"),
+        ("orpo", None, {"is_encoder_decoder": True}, "is for encoder-decoder models"),
+        ("orpo", None, {"generate_during_eval": True}, "evaluat"),
+        ("orpo", JUDGED, {}, "chosen"),
+    ],
+)
+def test_what_cannot_be_trained_is_refused_before_weights_load(
+    run, plugin, rows, settings, message
+):
+    with pytest.raises(ConfigError, match=message):
+        run(plugin, rows, **settings)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("plugin", sorted(CLASSES))
+def test_held_out_reward_rises_for_every_seed_and_above_the_noise(plugin, tmp_path):
+    gains = []
+    for seed in (1, 2, 3):
+        record = train(plugin, seed=seed, output_dir=str(tmp_path / f"{plugin}{seed}"))
+        gains.append(record.evaluation.difference["total"])
+    assert all(gain.mean > 0 for gain in gains), gains
+    assert sum(gain.low > 0 for gain in gains) >= 2, gains

@@ -1,0 +1,269 @@
+"""`hf-rlhf traces build FILE... --out DIR`: raw files to datasets, every row accounted for."""
+
+import argparse
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hf_rlhf.errors import did_you_mean
+from hf_rlhf_traces.blocks import add_workers_option
+from hf_rlhf_traces.format import Format, add_format_options, format_from_options
+from hf_rlhf_traces.options import Parser, add_overwrite, count, share, verb_parser
+from hf_rlhf_traces.options import seed as a_seed
+from hf_rlhf_traces.outcomes import NOTED, REJECTED
+from hf_rlhf_traces.read_files import Reading
+from hf_rlhf_traces.readers import FORMS
+from hf_rlhf_traces.readers.search import KNOWN
+from hf_rlhf_traces.reading import Options
+from hf_rlhf_traces.store import REJECTS, Store
+
+if TYPE_CHECKING:
+    from hf_rlhf_traces.building import RowBuilder
+
+BUILT = ("multiturn", "steps")
+"""The datasets that are built from raw files."""
+
+
+def build_main(argv: Sequence[str]) -> int:
+    """Build datasets of files in a folder that the other verbs work in, or only count."""
+    from hf_rlhf_traces.pipeline import Build, count_build, row_builders, run_build
+
+    chosen = _parser().parse_args(argv)
+    reading, form = _reading(chosen), format_from_options(chosen) or Format()
+    names = ("seed", "think_drop_prob", "reasoning_drop_prob")
+    drop = {name: getattr(chosen, name) for name in names}
+    builders = row_builders(chosen.dataset or BUILT, form, drop)
+    if chosen.dry_run:
+        report, datasets = count_build(Build(reading, form, builders), workers=chosen.workers)
+        _show_rows(report, f"Rows of a build into {chosen.out}; nothing was written")
+        for name, counts in datasets.items():
+            print(f"{name}: {_summary(counts)}")
+        return 0
+    store = Store.make(chosen.out)
+    due = _due(store, reading, form, builders)
+    if due:
+        build = Build(reading, form, due)
+        if chosen.tasks or chosen.slurm:
+            from hf_rlhf_traces.datatrove_tasks import run_tasks
+
+            if submitted := run_tasks(build, chosen.tasks, chosen.workers, chosen.slurm):
+                print(submitted)
+                return 0
+        else:
+            run_build(build, workers=chosen.workers)
+        report = store.report("build")
+        _show_rows(report, f"Rows of {chosen.out}")
+        if report["rejected"]:
+            print(f"Rejected rows, with places and reasons: {chosen.out / REJECTS}")
+    _show_datasets(store, builders, due)
+    return 0
+
+
+def _due(
+    store: Store, reading: Reading, form: Format, builders: "Sequence[RowBuilder]"
+) -> "list[RowBuilder]":
+    """Return what is not built yet. Raises RunFolderError for other settings than before."""
+    from hf_rlhf_traces.shards import shard_files
+
+    overwrite = reading.overwrite
+    # All of these are called: each refuses settings that differ.
+    is_read = reading.is_done(store, reading.sources())
+    same_form = store.check("format", form.settings(), overwrite=overwrite) == "done"
+    states = {
+        builder.dataset: store.check(builder.dataset, builder.settings, overwrite=overwrite)
+        for builder in builders
+    }
+    return [
+        builder
+        for builder in builders
+        if not (is_read and same_form and states[builder.dataset] == "done")
+        or not shard_files(store.folder / "datasets" / builder.dataset, "train")
+    ]
+
+
+def _show_datasets(
+    store: Store, builders: "Sequence[RowBuilder]", due: "Sequence[RowBuilder]"
+) -> None:
+    from hf_rlhf_traces.dataset_card import write_card
+
+    for builder in builders:
+        done = "" if builder in due else "done already. "
+        print(f"{builder.dataset}: {done}{_summary(store.report(builder.dataset))}")
+    print(f"{store.folder / 'datasets'}, and their card: {write_card(store)}")
+
+
+def _reading(chosen: argparse.Namespace) -> Reading:
+    options = Options(
+        form=chosen.form,
+        max_document_chars=chosen.max_document_chars,
+        max_row_mb=chosen.max_row_mb,
+        subset=chosen.subset,
+        revision=chosen.revision,
+    )
+    return Reading.of(
+        chosen.files,
+        chosen.out,
+        options,
+        validation_ratio=chosen.validation_ratio,
+        seed=chosen.seed,
+        max_rejected_share=chosen.max_rejected_share,
+        overwrite=chosen.overwrite,
+    )
+
+
+def _parser() -> Parser:
+    parser = verb_parser(
+        "build",
+        "Build datasets of agent traces in DIR, in one pass over the files: every row becomes "
+        "samples or is rejected with a reason. On the cores of this machine, or by datatrove with "
+        "--tasks or --slurm.",
+    )
+    parser.add_argument(
+        "files",
+        nargs="+",
+        metavar="FILE",
+        help="JSONL, JSON, Parquet, CSV (.gz); a folder of them; or the id of a Hub dataset",
+    )
+    parser.add_argument(
+        "--out", type=Path, required=True, metavar="DIR", help="what all other verbs work in"
+    )
+    parser.add_argument(
+        "--form", choices=list(FORMS), help="the form of every row; default: found for each"
+    )
+    parser.add_argument(
+        "--validation_ratio",
+        type=float,
+        default=0.1,
+        metavar="SHARE",
+        help="of the questions, held out of all datasets; default: %(default)s",
+    )
+    parser.add_argument(
+        "--seed",
+        type=a_seed,
+        default=42,
+        metavar="N",
+        help="of that split, and of what is dropped; default: %(default)s",
+    )
+    parser.add_argument(
+        "--max_document_chars",
+        type=count,
+        default=100_000,
+        metavar="N",
+        help="longer documents are cut; default: %(default)s",
+    )
+    parser.add_argument(
+        "--max_row_mb",
+        type=count,
+        default=64,
+        metavar="MB",
+        help="larger rows are rejected, and not held in memory; default: %(default)s",
+    )
+    parser.add_argument(
+        "--max_rejected_share",
+        type=float,
+        default=0.05,
+        metavar="SHARE",
+        help="stop when more rows than this are rejected; default: %(default)s",
+    )
+    parser.add_argument("--subset", metavar="NAME", help="of a Hub dataset: its configuration")
+    parser.add_argument(
+        "--revision", metavar="REV", help="of a Hub dataset: a branch, tag or commit"
+    )
+    parser.add_argument(
+        "--dataset",
+        action="append",
+        choices=BUILT,
+        help="conversations up to each reply, or a sample for each result; default: both",
+    )
+    parser.add_argument(
+        "--think_drop_prob",
+        type=share,
+        default=0.3,
+        metavar="P",
+        help="multiturn: how often a turn before the reply has its thoughts as plain text, without "
+        "their tags; default: %(default)s",
+    )
+    parser.add_argument(
+        "--reasoning_drop_prob",
+        type=share,
+        default=0.0,
+        metavar="P",
+        help="multiturn: how often a conversation is written without any reasoning, under an "
+        "opening that asks for none; default: %(default)s",
+    )
+    parser.add_argument("--dry_run", action="store_true", help="count, and write nothing")
+    add_overwrite(parser)
+    add_workers_option(parser)
+    parser.add_argument("--tasks", type=count, metavar="N", help="datatrove tasks; default: none")
+    parser.add_argument(
+        "--slurm",
+        metavar="KEY=VALUE,...",
+        help="submit the tasks to Slurm, with arguments of datatrove's SlurmPipelineExecutor: "
+        "partition=cpu,time=02:00:00 and others, such as mem_per_cpu_gb=4",
+    )
+    add_format_options(parser)
+    return parser
+
+
+def _show_rows(report: Mapping[str, Any], title: str) -> None:
+    """Print what came of the rows, as a table."""
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(title=escape(title), title_justify="left")
+    table.add_column("rows")
+    table.add_column("count", justify="right")
+    table.add_column("meaning", overflow="fold")
+    for name, number, meaning in _lines(report):
+        table.add_row(escape(name), f"{number:,}", escape(meaning))
+    console = Console()
+    console.print(table)
+    notes = [
+        f"Part of the input is lost: {row}" for row in report["places"].get("file_damaged", [])
+    ]
+    notes += [
+        f"{source['path']}: the Hub could not be reached; the copy in the cache was read."
+        for source in report["sources"]
+        if source.get("commit", "") is None
+    ]
+    for note in notes:
+        console.print(note, soft_wrap=True, markup=False)
+
+
+def _lines(report: Mapping[str, Any]) -> Iterator[tuple[str, int, str]]:
+    sides = report["questions"]
+    yield "rows", report["rows"], "= traces + rejected"
+    shares = f"of {sides['train']:,} training and {sides['validation']:,} validation questions"
+    yield "traces", report["traces"], shares
+    for reason, number in report["rejected"].items():
+        yield f"rejected: {reason}", number, REJECTED[reason]
+    for heading, name in (("form", "forms"), ("steps", "steps")):
+        for kind, number in report[name].items():
+            yield f"{heading}: {kind}", number, ""
+    for kind, number in report["answers"].items():
+        yield f"answers: {kind}", number, "types in the source"
+    for kind, number in report["unknown"].items():
+        meaning = f"steps of a type that is not read{did_you_mean(kind, KNOWN)}"
+        yield f"unknown: {kind}", number, meaning
+    for note, number in report["noted"].items():
+        yield note, number, NOTED.get(note.split(".")[0], "")
+
+
+def _summary(report: Mapping[str, Any]) -> str:
+    """Return the counts of a dataset in a sentence or two."""
+    samples, traces = report["samples"], report["traces"]
+    left_out = [f"{number:,} {why}" for why, number in report["skipped"].items() if number]
+    if unknown := report.get("unknown_steps"):
+        left_out.append(f"{unknown:,} unknown steps not written")
+    text = (
+        f"{sum(traces.values()):,} traces, {report['cuts']:,} cuts: "
+        f"{sum(samples.values()):,} samples ({samples['train']:,} train, "
+        f"{samples['validation']:,} validation); left out: {', '.join(left_out) or 'nothing'}."
+    )
+    if untagged := report.get("think_dropped"):
+        turns = f"{report['think_turns']:,} earlier turns"
+        text += f" {untagged:,} of {turns} have their thoughts without tags."
+    if dropped := report.get("reasoning_dropped"):
+        text += f" {dropped:,} samples are without reasoning, under an opening that asks for none."
+    return text

@@ -1,0 +1,213 @@
+"""The two tasks of traces: summarise a full context and go on, and go on from a given summary."""
+
+import hashlib
+import json
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from hf_rlhf.config import EvaluationSpec
+from hf_rlhf.errors import ConfigError, ModelError
+from hf_rlhf.evaluation import (
+    Answers,
+    Candidate,
+    Evaluation,
+    Suite,
+    Task,
+)
+from hf_rlhf_traces.evaluation.held_out import HeldOut, Sample, held_out
+from hf_rlhf_traces.evaluation.metrics import TASKS, TITLES, TaskName, metrics_of
+from hf_rlhf_traces.evaluation.scores import is_valid, read_reply, score
+from hf_rlhf_traces.format import Format
+from hf_rlhf_traces.store import Store
+
+FOLDER = "eval"
+"""In the store."""
+_TAIL = 1500
+"""Characters of a prompt's end that are saved for readers of the worst cases."""
+
+
+class TraceTask(Task):
+    """One task on held-out samples of a store."""
+
+    verdict = ("answer_exact", "query_f1")  # whether the next step is that of the data
+
+    def __init__(self, data: HeldOut, form: Format, options: "Options") -> None:
+        self.held_out, self.form, self.options = data, form, options
+        self.name, self.title = data.task, TITLES[data.task]
+        self.metrics = metrics_of(data.task)
+
+    def prompts(self, model: Candidate) -> Mapping[str, Sequence[int]]:
+        """Return the prompts, the longest first: a batch too large for the memory fails at once.
+
+        Raises ModelError where the tokenizer would leave tags of the format out of its text.
+        """
+        special = set(model.tokenizer.all_special_tokens)
+        if lost := [f"<{tag}>" for tag in self.form.names.values() if f"<{tag}>" in special]:
+            raise ModelError(
+                f"{model.saved.source}: {', '.join(lost)} are special tokens of its tokenizer, "
+                "which are left out of its text. Give the format other tags: --format."
+            )
+        samples = self.held_out.samples
+        ids = model.prompt_ids([list(sample.prompt) for sample in samples])
+        prompts = {sample.id: tokens for sample, tokens in zip(samples, ids, strict=True)}
+        return dict(sorted(prompts.items(), key=lambda prompt: -len(prompt[1])))
+
+    def identity(self, model: Candidate) -> Mapping[str, Any]:
+        """Return the tokenizer and the data: a smaller number of samples is among a larger one."""
+        tokenizer = model.tokenizer
+        backend = getattr(tokenizer, "backend_tokenizer", None)
+        parts = backend.to_str() if backend else json.dumps(sorted(tokenizer.get_vocab()))
+        return {
+            "tokenizer": hashlib.sha256(f"{parts}\0{tokenizer.chat_template}".encode()).hexdigest(),
+            "data": {"split": self.held_out.split, "sha256": self.held_out.digest},
+        }
+
+    def score(self, answers: Answers) -> Evaluation:
+        """Return the metrics of every reply, and a sample of each for `analyze`."""
+        completions = answers.completions.read()
+        samples = [each for each in self.held_out.samples if each.id in completions]
+        replies = [completions[each.id] for each in samples]
+        details = [(each.text, len(each.ids), each.truncated) for each in replies]
+        return self._evaluation(answers.model, samples, details)
+
+    def score_data(self, model: Candidate | None) -> Evaluation:
+        """Return the metrics of the expected replies, as of a model that ends each of them."""
+        assert model is not None
+        samples = self.held_out.samples
+        texts = [sample.expected.text for sample in samples]
+        replies = [(text, _tokens(model, text) + 1, False) for text in texts]
+        return self._evaluation(model, samples, replies)
+
+    def _evaluation(
+        self,
+        model: Candidate,
+        samples: Sequence[Sample],
+        replies: Sequence[tuple[str, int, bool]],
+    ) -> Evaluation:
+        """Score replies: text, tokens with the end token, and whether none came in time."""
+        rows, details = [], []
+        for sample, (text, tokens, cut_off) in zip(samples, replies, strict=True):
+            metrics = score(
+                text,
+                sample.expected,
+                self.form,
+                count=partial(_tokens, model),
+                tokens=tokens,
+                cut_off=cut_off,
+            )
+            rows.append(metrics)
+            keys = ("id", "question_key", "question", "step", "steps")
+            details.append(
+                {
+                    **{key: getattr(sample, key) for key in keys},
+                    "prompt_tail": sample.prompt[-1]["content"][-_TAIL:],
+                    "expected": sample.expected.text,
+                    "text": text,
+                    "metrics": metrics,
+                }
+            )
+        return Evaluation(
+            rows,
+            details,
+            ids=[sample.id for sample in samples],
+            clusters=[sample.question_key for sample in samples],
+        )
+
+    def data(self) -> Mapping[str, Any]:
+        """Return which samples were chosen of what."""
+        data = self.held_out
+        return {
+            "about": f"{len(data.samples)} of {data.available} rows of the split {data.split}, of "
+            f"{data.questions} questions.",
+            "dataset": TASKS[data.task],
+            "split": data.split,
+            "sha256": data.digest,
+            "rows": data.available,
+            "samples": len(data.samples),
+            "questions": data.questions,
+            "of_questions_in_training": len(data.trained),
+            "seed": self.options.seed,
+        }
+
+    def notes(self, scored: Mapping[str, Evaluation]) -> Iterator[str]:
+        """Yield what limits these results."""
+        data = self.held_out
+        if data.available < self.options.num_samples:
+            yield (
+                f"{TASKS[data.task]} has {data.available} held-out samples, so all of them are "
+                f"measured (--num_samples {self.options.num_samples})."
+            )
+        if data.trained:
+            yield (
+                f"{len(data.trained)} of {len(data.samples)} samples of {data.task} are of "
+                "questions in training: what was memorised counts here."
+            )
+        replies = [sample.expected for sample in data.samples]
+        odd = sum(
+            not is_valid(read_reply(each.text, each.task, self.form), self.form) for each in replies
+        )
+        if odd:
+            yield (
+                f"{odd} of {len(replies)} expected replies of {data.task} do not have the required "
+                "form themselves (no search and no answer, or text behind it)."
+            )
+
+
+def _tokens(model: Candidate, text: str) -> int:
+    return len(model.tokenizer(text, add_special_tokens=False)["input_ids"])
+
+
+@dataclass(frozen=True)
+class Options:
+    """The settings of an evaluation; `seed` is of the choice of samples, and of what is drawn."""
+
+    tasks: Collection[TaskName] = tuple(TASKS)
+    split: str = "validation"
+    num_samples: int = 50
+    seed: int = 42
+    allow_training_questions: bool = False
+    max_new_tokens: int = 1024
+    temperature: float = 0.0
+    batch_size: int = 8
+    use_cpu: bool = False
+
+
+def make_suite(store: Store, models: Mapping[str, Sequence[Any]], options: Options) -> Suite:
+    """Return the evaluation of the models of each name, in `eval/` of the store.
+
+    Raises RunFolderError where the datasets do not exist; ConfigError and ModelError for models
+    that cannot be used; DataError as `held_out` does.
+    """
+    form = Format.of(store.settings("format"))
+    tasks = [
+        TraceTask(
+            held_out(
+                store,
+                task,
+                split=options.split,
+                count=options.num_samples,
+                seed=options.seed,
+                allow_training=options.allow_training_questions,
+            ),
+            form,
+            options,
+        )
+        for task in TASKS
+        if task in options.tasks
+    ]
+    candidates, problems = Candidate.find(models, {}, paired=[next(iter(models))])
+    if problems:
+        raise ConfigError(problems)
+    sampling = ("temperature", "seed", "batch_size")
+    return Suite(
+        store.folder / FOLDER,
+        candidates,
+        tasks,
+        EvaluationSpec(**{name: getattr(options, name) for name in sampling}),
+        options.max_new_tokens,
+        use_cpu=options.use_cpu,
+        unit="questions",
+        chosen_by=store.folder_option,
+    )

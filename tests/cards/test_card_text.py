@@ -1,0 +1,222 @@
+"""What a card says in words: of measurements, of the data, of how long training was."""
+
+import copy
+import json
+from pathlib import Path
+
+import pytest
+
+from hf_rlhf.cards.data import arguments, data_rows
+from hf_rlhf.cards.history import trainer_history
+from hf_rlhf.cards.render import report_tables
+from hf_rlhf.formatting import interval, listed
+from hf_rlhf.storage.record_schema import DataSection, RewardSection
+from tests.cards.from_json import card_metadata as metadata
+from tests.cards.from_json import (
+    complete,
+    how_measured,
+    known_notes,
+    measures,
+    render_card,
+    setup,
+)
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "cards"
+EXAMPLE = json.loads((GOLDEN / "finished_lora.json").read_text(encoding="utf-8"))
+
+
+def example():
+    return copy.deepcopy(EXAMPLE)
+
+
+def estimate(mean, low, high, n):
+    return {"mean": mean, "low": low, "high": high, "n": n}
+
+
+class TestMeasurements:
+    @pytest.mark.parametrize(
+        ("found", "text"),
+        [
+            (estimate(1.0, 1.0, 1.0, 1), "1.000 (one row)"),
+            (estimate(1.0, 1.0, 1.0, 200), "1.000 (all 200 alike)"),
+            (estimate(0.5, 0.4, 0.6, 200), "0.500 [0.400, 0.600]"),
+            (estimate(0.5, None, 0.6, 200), "0.500 (no interval)"),
+            ({"mean": 0.5, "low": 0.5, "high": 0.5}, "0.500 [0.500, 0.500]"),
+            (estimate(None, 0.4, 0.6, 9), "not measured"),
+            (None, "not measured"),
+        ],
+    )
+    def test_an_interval_of_no_width_is_none(self, found, text):
+        assert interval(found) == text
+
+    def test_what_is_of_completions_and_what_is_not(self):
+        record = example()
+        one = estimate(0.5, 0.4, 0.6, 128)
+        record["evaluation"]["after"]["loss"] = one
+        record["evaluation"]["metrics"] = {"loss": "nats a token", "other": "not measured"}
+        said = how_measured(record)
+        assert "and `truncated` are of completions that the model wrote: 1 for each row" in said
+        assert said.endswith("`loss` is measured by the trainer itself on the same rows.")
+        assert "nats a token" in dict(measures(record))["loss"]
+        assert "other" not in dict(measures(record))
+        assert "- `loss`: nats a token.\n" in render_card(record)
+
+    def test_greedy_decoding_has_no_top_p(self):
+        record = example()
+        assert record["evaluation"]["sampling"]["temperature"] == 0
+        assert "decoded greedily, at most 96 tokens long." in how_measured(record)
+        assert "top_p" not in how_measured(record)
+        record["evaluation"]["sampling"]["temperature"] = 0.7
+        assert "sampled at temperature 0.7, `top_p` 1.0" in how_measured(record)
+
+    def test_without_completions_nothing_is_said_of_sampling(self):
+        record = example()
+        record["evaluation"]["sampling"] = {}
+        assert how_measured(record) == ""
+        assert "sampled" not in render_card(record).split("## Results")[1].split("\n## ")[0]
+
+    def test_a_metric_of_fewer_rows_says_so(self):
+        record = example()
+        record["evaluation"]["after"]["margin"] = estimate(0.5, 0.4, 0.6, 18)
+        assert "| `margin` (18 rows) |" in render_card(record)
+
+    def test_a_total_that_no_reward_has_a_part_in_is_not_shown_as_none(self):
+        record = example()
+        for part in record["reward"]["rewards"]:
+            part["weight"] = 0.0
+        for sample in record["samples"]:
+            sample["reward"] = None
+        assert "reward none" not in render_card(record)
+
+    def test_ends_of_intervals_and_counters_are_no_facts_of_training(self):
+        history = [
+            {"step": 1, "policy": 0, "iteration": 1, "held_out/reward": 0.5, "loss": 1.0},
+            {"step": 2, "held_out/reward_low": 0.4, "held_out/reward_high": 0.6},
+        ]
+        rows = trainer_history(history, RewardSection())["rows"]
+        assert [row["name"] for row in rows] == ["loss", "held_out/reward"]
+
+
+def test_few_held_out_rows_are_said_to_be_few():
+    record = example()
+    for rows, said in ((1, "1 held-out row:"), (4, "4 held-out rows:"), (20, None), (None, None)):
+        record["evaluation"]["rows"] = rows
+        notes = " ".join(known_notes(record))
+        assert (f"Only {said}" in notes) if said else ("of so few" not in notes)
+
+
+class TestTraining:
+    def test_a_step_is_what_the_method_says(self):
+        record = example()
+        record["method"]["step"] = "PPO step"
+        assert dict(setup(record))["Length of the run"].startswith("60 PPO steps, ")
+
+    def test_one_step_is_one(self):
+        record = example()
+        record["training"] |= {"steps": 1, "planned_steps": 1, "epochs": 1.0}
+        assert dict(setup(record))["Length of the run"].startswith("1 optimizer step, 1 epoch,")
+
+    def test_the_method_is_named_and_tagged_as_the_trainer_says(self):
+        record = example()
+        record["method"] |= {"name": "iterative DPO", "tags": ["trl", "iterative_dpo", "dpo"]}
+        assert "by iterative DPO (plugin" in render_card(record)
+        assert {"iterative_dpo", "dpo", "trl"} <= set(metadata(record, adapter=False)["tags"])
+
+    def test_modules_of_all_layers_have_one_name(self):
+        record = example()
+        layers = [f"model.layers.{n}.self_attn.{p}_proj" for n in range(3) for p in "qv"]
+        record["model"]["adapter"]["target_modules"] = layers
+        told = dict(setup(record))["Parameters trained"]
+        assert "on `q_proj`, `v_proj` (6 modules)" in told
+        record["model"]["adapter"]["target_modules"] = "all-linear"
+        assert "on `all-linear`" in dict(setup(record))["Parameters trained"]
+
+    def test_counts_of_a_table_have_no_decimals_and_measurements_the_same(self):
+        (table,) = report_tables({"T": [{"n": 2.0, "x": 5.0}, {"n": None, "x": 5.15}]})
+        assert table["rows"] == [[2, 5.0], [None, 5.15]]
+
+    def test_sessions_are_told_in_sentences(self):
+        record = example()
+        record["sessions"] = [
+            {"status": "failed", "from_step": 0, "changed": []},
+            {"status": None, "from_step": 3, "changed": []},
+            {"status": "finished", "from_step": 5, "changed": []},
+        ]
+        record = complete(record)
+        said = " ".join(known_notes(record))
+        assert "from step 3 (the session before failed)" in said
+        assert "from step 5 (the session before ended without a status)" in said
+
+
+class TestData:
+    def test_a_report_in_words(self):
+        data = {
+            "splits": {"train": 36, "test": 4},
+            "report": {
+                "schema_why": "60 of the 60 rows have prompt, response",
+                "commit": None,
+                "rows_read": 60,
+                "rejected": {"empty_response": 20},
+                "dropped": {"empty_response": 20},
+                "columns_left_out": [],
+                "turn_keys_left_out": {},
+                "splits": {"train": 36, "test": 4},
+                "source": "rows|1.jsonl",
+                "names": ["a", "b_c"],
+                "commas": True,
+            },
+        }
+        assert data_rows(DataSection(**data)) == [
+            ("rows in `train`", "36"),
+            ("rows in `test`", "4"),
+            ("why this schema", "60 of the 60 rows have prompt, response"),
+            ("rows read", "60"),
+            ("rows left out", "empty response: 20"),
+            ("source", r"`rows\|1.jsonl`"),
+            ("names", "`a`, `b_c`"),
+            ("commas", "yes"),
+        ]
+
+    def test_rejected_rows_beside_others_that_were_dropped(self):
+        report = {"rejected": {"a": 1}, "dropped": {"a": 1, "too_long": 2}, "splits": {"train": 9}}
+        told = dict(data_rows(DataSection(report=report)))
+        assert told["rows rejected as not in order"] == "a: 1"
+        assert told["rows left out"] == "a: 1; too long: 2"
+        assert told["rows of each split"] == "train: 9"
+        assert dict(data_rows(DataSection(report={"dropped": {}}))) == {"rows left out": "none"}
+
+    def test_long_arguments_stand_below_the_sentence(self):
+        assert arguments({}) == "."
+        assert arguments({"path": "a.jsonl"}) == ' with `{"path": "a.jsonl"}`.'
+        told = arguments({"system": "You write.\n" * 30})
+        assert told.startswith(", with:\n\n```yaml\nsystem: |\n  You write.\n  You write.\n")
+
+
+def test_a_list_in_a_sentence():
+    assert [listed(items) for items in (["a"], ["a", "b"], ["a", "b", "c"])] == [
+        "a",
+        "a and b",
+        "a, b and c",
+    ]
+
+
+def test_what_the_trainer_dropped_and_cut_and_what_was_noted_stands_on_the_card():
+    record = example()
+    record["data"]["used"] = {
+        "train": {
+            "rows": 915,
+            "kept": 13,
+            "dropped": {"a text over `max_length` 128": 902},
+            "cut": {"none": 0},
+        },
+        "test": {"rows": 102, "kept": 102, "dropped": {}, "cut": {}},
+    }
+    record["advice"] = ["the reward model was never measured"]
+    record["evaluation"]["rows"] = 102
+    record["evaluation"]["after"]["pair_accuracy"] = {"mean": 1.0, "low": 1.0, "high": 1.0, "n": 1}
+    notes = " ".join(known_notes(record))
+    assert "Of 915 rows of `train` the trainer used 13 (a text over" in notes
+    assert ": 902)." in notes
+    assert "of `test`" not in notes
+    assert "Warning at the start of training: the reward model was never measured" in notes
+    assert "Few of 102 held-out rows could be measured: `pair_accuracy` of 1." in notes

@@ -1,0 +1,99 @@
+"""What libraries say is left out only where it is known to be wrong."""
+
+import logging
+import warnings
+from contextlib import contextmanager
+from types import SimpleNamespace
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, Trainer
+
+from hf_rlhf.training.library_warnings import head_is_new, ignore_old_names, tied_weights_ignored
+
+
+@contextmanager
+def heard(logger):
+    """Yield what a logger of transformers hands on to be shown."""
+    said = []
+    handler = logging.Handler()
+    handler.emit = lambda record: said.append(record.getMessage())
+    where = logging.getLogger(logger)
+    where.addHandler(handler)
+    try:
+        yield said
+    finally:
+        where.removeHandler(handler)
+
+
+def load_as_scorer(folder):
+    with heard("transformers.modeling_utils") as said:
+        AutoModelForSequenceClassification.from_pretrained(folder, num_labels=1)
+    return said
+
+
+def test_a_head_that_is_new_is_no_news(tiny_policy):
+    with head_is_new():
+        assert load_as_scorer(tiny_policy) == []
+    assert "score.weight" in load_as_scorer(tiny_policy)[0]
+
+
+def test_what_else_is_missing_is_told_and_so_is_the_head_of_a_reward_model(tiny_policy, tmp_path):
+    with head_is_new(False):
+        assert "score.weight" in load_as_scorer(tiny_policy)[0]
+    model = AutoModelForCausalLM.from_pretrained(tiny_policy)
+    model.save_pretrained(tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    gone = next(name for name in weights if "layers" in name)
+    save_file(
+        {name: one for name, one in weights.items() if name != gone},
+        tmp_path / "model.safetensors",
+        metadata={"format": "pt"},
+    )
+    with head_is_new():
+        told = load_as_scorer(tmp_path)
+    assert len(told) == 1
+    assert "score.weight" in told[0]
+    assert "MISSING" in told[0]
+
+
+def resumed(model, missing):
+    """Return what transformers says of a checkpoint that lacks `missing`."""
+    with heard("transformers.trainer") as said:
+        result = SimpleNamespace(missing_keys=missing, unexpected_keys=[])
+        Trainer._issue_warnings_after_load(SimpleNamespace(model=model), result)
+    return said
+
+
+def test_tied_weights_are_not_missing(tiny_policy):
+    model = AutoModelForCausalLM.from_pretrained(tiny_policy)
+    model.config.tie_word_embeddings = True
+    model.tie_weights()
+    assert "missing keys" in resumed(model, ["lm_head.weight"])[0]
+    with tied_weights_ignored(model):
+        assert resumed(model, ["lm_head.weight"]) == []
+        # Of neither name, or together with another: it is so.
+        assert resumed(model, ["lm_head.weight", "model.embed_tokens.weight"])
+        assert resumed(model, ["lm_head.weight", "model.norm.weight"])
+        assert resumed(model, ["no.such.weight"])
+    assert resumed(model, ["lm_head.weight"])
+
+
+def test_weights_that_are_not_tied_are_missing(tiny_policy):
+    model = AutoModelForCausalLM.from_pretrained(tiny_policy)
+    head = model.get_output_embeddings()
+    head.weight = torch.nn.Parameter(head.weight.detach().clone())
+    with tied_weights_ignored(model):
+        assert resumed(model, ["lm_head.weight"])
+
+
+@pytest.mark.parametrize("written", [(), ("gradient_checkpointing",)])
+def test_an_old_name_that_the_run_file_does_not_say_is_ignored(written):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        ignore_old_names(written)
+        for name in ("is_gradient_checkpointing", "gradient_checkpointing", "other"):
+            warnings.warn(f"`{name}` is deprecated", FutureWarning, stacklevel=1)
+    told = [str(one.message) for one in caught]
+    assert told == [f"`{name}` is deprecated" for name in (*written, "other")]
