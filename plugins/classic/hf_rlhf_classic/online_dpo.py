@@ -7,6 +7,7 @@ import os
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import fmean, pstdev
 from typing import Any, ClassVar, Self
 
 # TRL warns on import; the documentation of this trainer says what it warns of.
@@ -17,7 +18,7 @@ from trl.experimental.online_dpo import OnlineDPOConfig, OnlineDPOTrainer
 from hf_rlhf import Method, Trainer
 from hf_rlhf.errors import Problem
 from hf_rlhf.models import load_policy, prompt_lengths
-from hf_rlhf.rewards import ComposedReward
+from hf_rlhf.rewards import TOTAL, ComposedReward, gather_rows
 from hf_rlhf.runs import Run
 from hf_rlhf_classic.checks import common_problems, no_lengths
 from hf_rlhf_classic.encoding import is_text, tokens
@@ -118,6 +119,13 @@ class PairRewards:
             log_metric=lambda name, value: self.metrics[name].append(value),
             **columns,
         )
+        if known := [score for score in gather_rows(list(scores)) if score is not None]:
+            # GRPO's names, which the run, its plots and its card look for.
+            mean, std = fmean(known), pstdev(known)
+            for name, value in ((f"rewards/{TOTAL}/mean", mean), (f"rewards/{TOTAL}/std", std)):
+                self.metrics[name].append(value)
+            self.metrics["reward"].append(mean)
+            self.metrics["reward_std"].append(std)
         pairs = list(zip(scores[::2], scores[1::2], strict=True))
         for pair in pairs:
             kind = "of equal reward" if pair[0] == pair[1] else "compared"
