@@ -70,7 +70,7 @@ def test_the_report_has_what_the_run_will_do(tiny_run, no_measuring):
 def test_no_step_is_measured_with_a_judge_that_costs_tokens(tiny_run, monkeypatch, usage, measured):
     arguments = []
 
-    def speed_of(*_: Any, measure: bool) -> Speed:
+    def speed_of(*_: Any, measure: bool, device: None) -> Speed:
         arguments.append(measure)
         return Speed(2.0, "as recorded")
 
