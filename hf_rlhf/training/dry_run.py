@@ -5,12 +5,10 @@ step is measured on a copy of the model in memory. A row is `ok`, `note` or `FAI
 exit status 1.
 """
 
-import asyncio
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from hf_rlhf.cards.render import render_card
 from hf_rlhf.config.run_file import RunFile
@@ -29,20 +27,10 @@ from hf_rlhf.training.model_record import model_section
 from hf_rlhf.training.record_sections import opening
 from hf_rlhf.training.run_folder import previous_record
 from hf_rlhf.training.speed import Speed, speed_of
+from hf_rlhf.training.trial import Finding, Trial, ping_judges, try_rewards
 
-ROWS_TRIED = 4
-"""Rows for which made-up completions are scored."""
 _SLOW_REWARDS_S = 0.05
 """Seconds a completion above which the rewards are not run again to measure a step."""
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One row of the table."""
-
-    check: str
-    status: Literal["ok", "note", "FAIL"]
-    text: str
 
 
 @dataclass(frozen=True)
@@ -146,15 +134,16 @@ def report_of(file: RunFile, plugin: str | None, python_keys: Sequence[str] = ()
         RunFolderError: for a folder that holds another run.
     """
     run = resolve_run(file, plugin=plugin, python_keys=python_keys)
+    judges = ping_judges([phase.run for phase in run.phases])
     reports: list[PhaseReport] = []
     for phase in run.phases:
         start = f"the model of phase {reports[-1].phase.name}" if reports else _start(phase.run)
-        reports.append(_report_of_phase(phase, start))
+        reports.append(_report_of_phase(phase, start, judges))
     previous_record(run)
     render_card(opening(run, []))
     resolved = Finding("configuration", "ok", f"{run.spec.name}: every name and value resolves")
     total = _totals(reports) if run.phase_list else ()
-    findings = _failures_first([resolved, *total, *_judges(run), *_hub(run)])
+    findings = _failures_first([resolved, *total, *judges.values(), *_hub(run)])
     return Report(run.spec.plugin, run.folder, tuple(reports), findings)
 
 
@@ -162,15 +151,14 @@ def _failures_first(findings: Sequence[Finding]) -> tuple[Finding, ...]:
     return tuple(sorted(findings, key=lambda finding: finding.status != "FAIL"))
 
 
-def _report_of_phase(phase: Phase, start: str) -> PhaseReport:
+def _report_of_phase(phase: Phase, start: str, judges: Mapping[str, Finding]) -> PhaseReport:
     run = phase.run
     steps, done = planned_steps(run), _steps_done(run.folder)
     tokens = run.trainer_class.tokens(run)
-    trial = _rewards(run)
+    trial = try_rewards(run, judges)
     # A judge that counts tokens may cost money, and is called for every completion of a step.
-    cheap = trial.seconds <= _SLOW_REWARDS_S * trial.completions and not any(
-        "prompt_tokens" in judge.usage() for judge in run.judges.values()
-    )
+    quick = trial.whole and trial.seconds <= _SLOW_REWARDS_S * trial.completions
+    cheap = quick and not any("prompt_tokens" in judge.usage() for judge in run.judges.values())
     failed = any(finding.status == "FAIL" for finding in trial.findings)
     speed = None if failed else speed_of(run, tokens, measure=cheap)
     disk, disk_bytes = _disk(run, steps)
@@ -236,72 +224,7 @@ def _settings(run: Run) -> Iterator[Finding]:
     yield Finding("evaluation", "note" if few else "ok", text)
 
 
-@dataclass(frozen=True)
-class _Trial:
-    """The cost of running the rewards on a few real rows."""
-
-    findings: Sequence[Finding]
-    completions: int = 0
-    judge_calls: float = 0.0
-    seconds: float = 0.0
-
-
-def _rewards(run: Run) -> _Trial:
-    """Score made-up completions for real rows, so that missing columns or services fail now.
-
-    Those of the trainer's `trial_completions` have the form of its answers: without a plausible
-    answer a judge may not be called at all, and its calls be underestimated.
-    """
-    if run.reward is None:
-        columns = ", ".join(sorted(run.trainer_class.columns))
-        text = f"none: it learns from the columns {columns}" if columns else "none"
-        return _Trial([Finding("rewards", "ok" if columns else "note", text)])
-    prompts, completions, columns_of = _trial_batch(run)
-    calls, start = _calls(run), time.monotonic()
-    try:
-        scores = run.reward.score(prompts, completions, **columns_of)
-    except HfRlhfError as error:
-        return _Trial([Finding("rewards", "FAIL", str(error))])
-    seconds = time.monotonic() - start
-    findings = []
-    for label, values in {"total": scores.total, **scores.parts}.items():
-        abstained = sum(value is None for value in values)
-        numbers = [value for value in values if value is not None]
-        spread = f"{min(numbers):.3g} to {max(numbers):.3g}" if numbers else "no score"
-        text = f"{spread} on {len(values)} made-up completions"
-        text += f", abstained on {abstained}" if abstained else ""
-        findings.append(Finding(f"reward {label}", "note" if abstained else "ok", text))
-    return _Trial(findings, len(completions), _calls(run) - calls, seconds)
-
-
-def _trial_batch(run: Run) -> tuple[list[Any], list[Any], dict[str, list[Any]]]:
-    """Return prompts, completions and columns to try the rewards on, aligned."""
-    split = run.dataset["train"]
-    rows = split.select(range(min(ROWS_TRIED, len(split))))
-    plausible = run.trainer_class.trial_completions
-    pairs = [(row, text) for row in rows for text in ("", "I do not know.", *plausible(row))]
-    prompts = [row["prompt"] for row, _ in pairs]
-    completions: list[Any] = [text for _, text in pairs]
-    if not isinstance(prompts[0], str):
-        completions = [[{"role": "assistant", "content": text}] for text in completions]
-    names = [name for name in rows.column_names if name != "prompt"]
-    return prompts, completions, {name: [row[name] for row, _ in pairs] for name in names}
-
-
-def _calls(run: Run) -> float:
-    return float(sum(judge.usage().get("calls", 0) for judge in run.judges.values()))
-
-
-def _judges(run: Run) -> Iterator[Finding]:
-    for label, judge in run.judges.items():
-        try:
-            yield Finding(f"judge {label}", "ok", asyncio.run(judge.ping()))
-        except Exception as error:  # noqa: BLE001 - plugin code may raise anything
-            text = str(error) if isinstance(error, HfRlhfError) else repr(error)
-            yield Finding(f"judge {label}", "FAIL", text)
-
-
-def _work(run: Run, report: PhaseReport, trial: _Trial) -> Iterator[Finding]:
+def _work(run: Run, report: PhaseReport, trial: Trial) -> Iterator[Finding]:
     training = run.training
     batch = training.per_device_train_batch_size * training.gradient_accumulation_steps
     batch *= processes()
