@@ -17,7 +17,7 @@ from hf_rlhf.errors import HfRlhfError
 
 def completion_main(argv: Sequence[str]) -> int:
     """Print the code with which a shell completes `hf-rlhf`."""
-    import argcomplete
+    from argcomplete.shell_integration import shellcode
 
     parser = argparse.ArgumentParser(
         prog="hf-rlhf completion",
@@ -29,7 +29,7 @@ def completion_main(argv: Sequence[str]) -> int:
     )
     parser.add_argument("shell", choices=("bash", "zsh", "fish"))
     shell = parser.parse_args(argv).shell
-    print(argcomplete.shellcode(["hf-rlhf"], shell=shell))
+    print(shellcode(["hf-rlhf"], shell=shell))
     return 0
 
 
@@ -39,10 +39,11 @@ def complete(verbs: Sequence[str]) -> list[str]:
     Within a verb return the words up to the cursor instead: the verb's parser answers.
     """
     import argcomplete
+    from argcomplete.lexers import split_line
 
     start = int(os.environ["_ARGCOMPLETE"]) - 1
     line = os.environ["COMP_LINE"][: int(os.environ["COMP_POINT"])]
-    words = argcomplete.split_line(line)[3][start:]
+    words = split_line(line)[3][start:]
     if len(words) > 1:
         parse = argparse.ArgumentParser.parse_known_args
 
@@ -50,7 +51,8 @@ def complete(verbs: Sequence[str]) -> list[str]:
             argparse.ArgumentParser.parse_known_args = parse  # type: ignore[method-assign]
             # To the parser of `hf-rlhf VERB` these two words are the program.
             os.environ["_ARGCOMPLETE"] = str(start + len(parser.prog.split()))
-            argcomplete.autocomplete(parser, default_completer=_Names(parser.prog))
+            names: Any = _Names(parser.prog)
+            argcomplete.autocomplete(parser, default_completer=names)
 
         argparse.ArgumentParser.parse_known_args = answer  # type: ignore[assignment, method-assign]
         return [str(word) for word in words[1:]]
@@ -68,7 +70,7 @@ class _Names:
         self.verb = prog.rpartition(" ")[2]
 
     def __call__(self, *, prefix: str, action: Any, parsed_args: Any, **rest: Any) -> Any:
-        import argcomplete
+        from argcomplete.completers import FilesCompleter
 
         if action.dest == "plugin":
             return [*registry.unique_names(registry.offered("trainers"))]
@@ -85,5 +87,4 @@ class _Names:
             from hf_rlhf.cli.launch import launch_configs
 
             return list(launch_configs())
-        files = argcomplete.FilesCompleter()
-        return files(prefix=prefix, action=action, parsed_args=parsed_args, **rest)
+        return FilesCompleter()(prefix=prefix, action=action, parsed_args=parsed_args, **rest)

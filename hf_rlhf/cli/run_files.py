@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from itertools import takewhile
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from hf_rlhf.config import RunFile, choose_run_file, registry, without_shipped_card
 from hf_rlhf.config.run_files import default_run, inherited_settings, run_files
@@ -103,7 +103,7 @@ def _copy(text: str, changed: RunFile) -> str:
     yaml.preserve_quotes, yaml.width = True, 1_000_000
     document = yaml.load(text)
     for path in changed.overrides:
-        inner, value = document, changed.values
+        inner, value = document, cast(Any, changed.values)
         for key in path[:-1]:
             inner, value = inner[key], value[key]
         if isinstance(inner, list) and path[-1] == len(inner):
