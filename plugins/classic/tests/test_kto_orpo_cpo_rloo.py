@@ -79,7 +79,7 @@ def test_trainers_that_sample_keep_the_contract():
 
 
 def test_distillation_keeps_the_contract(tmp_path):
-    teacher = {"teacher_model_name_or_path": str(make_tiny_policy(tmp_path / "teacher"))}
+    teacher = {"teacher_model_name_or_path": str(make_tiny_policy(tmp_path / "teacher", seed=1))}
     check_trainer(DistilledTrainer, settings={"activation_checkpointing": False, **teacher})
 
 
