@@ -99,14 +99,15 @@ REFUSED: Mapping[str, tuple[str, str]] = {
         "is for several reward functions, and TRL sees one, the composed reward.",
         _OUT,
     ),
-    **dict.fromkeys(
-        ("chat_template_path", "eos_token"),
-        (
-            "changes the tokenizer only once the weights are loaded, so that rows would be checked "
-            "and measured otherwise than they are trained.",
-            "Save the tokenizer with it beside the model, and name that folder as "
-            "`model_name_or_path`.",
-        ),
+    "chat_template_path": (
+        "changes the tokenizer only once the weights are loaded.",
+        "Write `chat_template: FILE`, by which rows are checked and measured as well.",
+    ),
+    "eos_token": (
+        "changes the tokenizer only once the weights are loaded, so that rows would be checked "
+        "and measured otherwise than they are trained.",
+        "Save the tokenizer with it beside the model, and name that folder as "
+        "`model_name_or_path`.",
     ),
     **dict.fromkeys(
         ("dataset_text_field", "dataset_kwargs"),

@@ -84,15 +84,20 @@ def download(
         ) from error
 
 
-def load_tokenizer(path: str, pad_token: str | None, **kwargs: Any) -> Any:
-    """Load a model's tokenizer with `from_pretrained`, and set its `pad_token` if there is one.
+def load_tokenizer(
+    path: str, pad_token: str | None, chat_template: str | None = None, **kwargs: Any
+) -> Any:
+    """Load a model's tokenizer with `from_pretrained`; set pad token and template if there are any.
 
-    Raises ModelError for a token that it does not know, for a new one would have no embedding, and
-    for a chat template that does not come to an end.
+    `chat_template` is a file, or the template itself. Raises ModelError for a token that it does
+    not know, for a new one would have no embedding; for a template that does not come to an end,
+    and for a file that is not there.
     """
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(path, **kwargs)
+    if chat_template is not None:
+        tokenizer.chat_template = _template(chat_template)
     _check_templates(path, tokenizer)
     if pad_token is not None:
         if pad_token not in tokenizer.get_vocab():
@@ -102,6 +107,18 @@ def load_tokenizer(path: str, pad_token: str | None, **kwargs: Any) -> Any:
             )
         tokenizer.pad_token = pad_token
     return tokenizer
+
+
+def _template(name: str) -> str:
+    if "{{" in name or "{%" in name:
+        return name
+    try:
+        return Path(resolve_model_path(name)).read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise ModelError(
+            f"`chat_template: {name}` cannot be read: {error}. Name a Jinja file, or write the "
+            "template itself, which has {{ or {%."
+        ) from error
 
 
 def _check_templates(path: str, tokenizer: Any) -> None:

@@ -172,7 +172,7 @@ class _Preparation(ComponentBuilder):
         training, model = self._settings(spec, trainer_class, classes) if classes else (None, None)
         judges = self._judges(spec)
         reward = self._reward(spec, judges)
-        path, tokenizer = self._tokenizer(model, training, spec.pad_token)
+        path, tokenizer = self._tokenizer(model, training, spec)
         folder = Path(training.output_dir).parent if training is not None else None
         loaded = self._dataset(spec, tokenizer, folder)
         adapter = self._adapter(spec)
@@ -255,7 +255,7 @@ class _Preparation(ComponentBuilder):
         spec, self.problems = self.file.spec(allowed_settings=setting_names(classes))
         assert spec is not None, "it was checked with other settings"
         training, model = self._settings(spec, run.trainer_class, classes)
-        path, tokenizer = self._tokenizer(model, training, spec.pad_token)
+        path, tokenizer = self._tokenizer(model, training, spec)
         new = {"spec": spec, "training": training, "model": model, "model_path": path}
         begun = replace(run, **new, tokenizer=tokenizer, adapter=self._adapter(spec))
         self._raise_problems()
@@ -337,7 +337,7 @@ class _Preparation(ComponentBuilder):
             self.problems.append(Problem(spec.name, what, fix if no_gpu else ""))
             return None
 
-    def _tokenizer(self, model: Any, training: Any, pad: str | None) -> tuple[str, Any]:
+    def _tokenizer(self, model: Any, training: Any, spec: RunSpec) -> tuple[str, Any]:
         if model is None:
             return "", None
         if not model.model_name_or_path:
@@ -350,7 +350,8 @@ class _Preparation(ComponentBuilder):
             path = find_model(model.model_name_or_path)
             return path, load_tokenizer(
                 path,
-                pad,
+                spec.pad_token,
+                spec.chat_template,
                 revision=model.model_revision,
                 trust_remote_code=getattr(training, "trust_remote_code", False),
             )
