@@ -117,6 +117,11 @@ class CardSpec:
     license_link: str | None = None
     tags: list[str] = field(default_factory=list)
     language: str | list[str] | None = None
+    sections: dict[str, str] = field(default_factory=dict)
+    """Your own sections: heading -> Markdown."""
+    contact: str | None = None
+    citation: str | None = None
+    """A BibTeX entry, or text."""
 
 
 @dataclass(frozen=True)
