@@ -102,6 +102,8 @@ class PublishSpec:
     checkpoints: bool = False
     """Push each checkpoint during training to the branch `step-STEP`: the adapter of a LoRA run,
     the weights of full fine-tuning."""
+    sign: bool | str | None = None
+    """Sign all pushed files: true by Sigstore, or a file with a private key."""
 
 
 @dataclass(frozen=True)

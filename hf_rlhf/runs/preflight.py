@@ -11,8 +11,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hf_rlhf.config.schema import PublishSpec
 from hf_rlhf.distributed import distributed_type, is_planned
-from hf_rlhf.errors import Problem, suggest
+from hf_rlhf.errors import Problem, PublishError, suggest
+from hf_rlhf.hub.signing import check_signer
 from hf_rlhf.models.lengths import model_config
 from hf_rlhf.models.loading import adapter_problems
 from hf_rlhf.models.locate import PACKAGE_SCHEME
@@ -101,6 +103,18 @@ def _base(run: "Run") -> Iterator[Problem]:
             "Add `base_model: ITS/ID`, its name on the Hub; if it is not there, `push_base: true` "
             "too, and it is pushed there first.",
         )
+
+
+def signing_problems(publish: PublishSpec) -> Iterator[Problem]:
+    """A signature must be possible before training, not found impossible after it."""
+    try:
+        check_signer(publish.sign)
+    except PublishError as error:
+        yield Problem("publish", f"`sign` cannot be done. {error}")
+
+
+def _signing(run: "Run") -> Iterator[Problem]:
+    yield from signing_problems(run.spec.publish)
 
 
 def _model(run: "Run") -> Iterator[Problem]:
@@ -296,6 +310,7 @@ _CHECKS: tuple[Check, ...] = (
     _batch,
     evaluation_problems,
     _packages,
+    _signing,
     vllm_problems,
     tokenizer_problems,
     template_problems,
