@@ -9,6 +9,7 @@ from hf_rlhf.config import KeyPath, RunFile, RunSpec
 from hf_rlhf.config.code import Kind
 from hf_rlhf.config.schema import GateSpec, RewardSpec, keys_of
 from hf_rlhf.config.validation import accepted_by, bind
+from hf_rlhf.distributed import is_elsewhere
 from hf_rlhf.errors import HfRlhfError, ModelError, PluginError, Problem, RewardError
 from hf_rlhf.models.locate import (
     check_tokenizer,
@@ -110,7 +111,12 @@ class ComponentBuilder:
             )
             return path, tokenizer
         except ModelError as error:
-            problem = str(error), "Until it loads, the rows are not checked."
+            fix = "Until it loads, the rows are not checked."
+            if is_elsewhere():
+                fix += (
+                    " A plan needs no weights: a folder with config.json and the tokenizer will do."
+                )
+            problem = str(error), fix
         except Exception as error:  # noqa: BLE001 - the tokenizers library raises bare Exception
             fix = "Check the name, HF_ENDPOINT, and for a gated model HF_TOKEN."
             problem = f"the tokenizer of {name!r} does not load: {_first_line(error)}", fix

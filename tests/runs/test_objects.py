@@ -119,9 +119,8 @@ def test_two_functions_of_one_name_need_labels(minimal_run):
 
 def test_callbacks_are_classes_objects_and_names_with_arguments(minimal_run, tmp_path):
     file = tmp_path / "mine.py"
-    file.write_text("from transformers import TrainerCallback
-class Mine(TrainerCallback): ...
-")
+    imports = "from transformers import TrainerCallback"
+    file.write_text(f"{imports}\n\nclass Mine(TrainerCallback): ...\n")
     own, entry = Count(7), {"name": Count, "every": 3}
     run = resolved(minimal_run, callbacks=[Count, own, entry, f"{file}:Mine"])
     assert [type(each).__name__ for each in run.callbacks] == ["Count", "Count", "Count", "Mine"]
