@@ -25,6 +25,7 @@ _INJECTED: Mapping[str, Mapping[str, str]] = {
     "datasets": {
         "tokenizer": "(set by the run: its model's tokenizer)",
         "rejected_rows": "(set by the run: a file in its folder)",
+        "load_sources": "(set by the run: it loads them)",
     },
     "rewards": {"judge": "(set by the run, from `judge: LABEL` in the reward's entry)"},
 }

@@ -11,7 +11,7 @@ from annotated_types import Ge, Gt, Le
 
 from hf_rlhf.config.code import label_of
 from hf_rlhf.config.urls import forbidden_urls
-from hf_rlhf.config.validation import bind, unknown_setting
+from hf_rlhf.config.validation import KNOWN_CURES, bind, unknown_setting
 from hf_rlhf.config.yaml import KeyPath, leaves
 from hf_rlhf.errors import Problem, suggest
 from hf_rlhf.storage.secrets import SECRET_HINT, misplaced_secrets
@@ -36,6 +36,14 @@ class ComponentSpec:
 
 class DatasetSpec(ComponentSpec):
     """The `dataset:` section."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceSpec(DatasetSpec):
+    """One of the datasets that an adapter such as `mixture` combines."""
+
+    label: str
+    weight: Annotated[float, Gt(0)] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -187,14 +195,6 @@ def keys_of(cls: type) -> frozenset[str]:
     return frozenset(each.name for each in fields(cls)) - {"arguments", "where", "path"}
 
 
-FORMER: Mapping[str, str] = {
-    "warmup_ratio": "Write `warmup_steps`: a number below 1 is a share of all steps.",
-    "max_prompt_length": (
-        "TRL no longer cuts prompts; leave long ones out by the dataset adapter "
-        "(`hf-rlhf describe ADAPTER` lists its limits)."
-    ),
-}
-"""Setting of older versions of the libraries -> the cure."""
 _SECTIONS: dict[str, type] = {
     "evaluation": EvaluationSpec,
     "publish": PublishSpec,
@@ -264,6 +264,13 @@ class SpecReader:
             **top,
         )
 
+    def sources(self, path: KeyPath, entries: Sequence[Any]) -> tuple[SourceSpec, ...]:
+        """Return the entries of a list of datasets at `path`, without those that are unusable."""
+        specs = [self._component(SourceSpec, each, (*path, n)) for n, each in enumerate(entries)]
+        sources = tuple(spec for spec in specs if spec is not None)
+        self._check_labels(sources)
+        return sources
+
     def _check_schema(self) -> None:
         version = self.values.get("schema")
         if version is None:
@@ -286,7 +293,7 @@ class SpecReader:
 
     def _unknown_setting(self, key: str) -> Problem:
         where, owner = self.where((key,)), "the trainer or model"
-        fix = FORMER.get(key) or self._home(key)
+        fix = None if key in KNOWN_CURES else self._home(key)
         if key.startswith("no_") and key[3:] in self.allowed_settings:
             fix = f"Write `{key[3:]}: false` (`--{key[3:]} false`)."
         if fix:
@@ -316,8 +323,8 @@ class SpecReader:
         parts = [self._component(cls, value, (section, index)) for index, value in entries]
         return tuple(part for part in parts if part is not None)
 
-    def _check_labels(self, parts: Sequence[RewardSpec | GateSpec]) -> None:
-        first: dict[str, RewardSpec | GateSpec] = {}
+    def _check_labels(self, parts: Sequence[RewardSpec | GateSpec | SourceSpec]) -> None:
+        first: dict[str, RewardSpec | GateSpec | SourceSpec] = {}
         for part in parts:
             path = (*part.path, "label")
             if not _LABEL.fullmatch(part.label):

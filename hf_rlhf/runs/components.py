@@ -2,15 +2,25 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from types import FunctionType
 from typing import Any
 
 from hf_rlhf.config import KeyPath, RunFile, RunSpec
 from hf_rlhf.config.code import Kind
-from hf_rlhf.config.schema import GateSpec, RewardSpec, keys_of
+from hf_rlhf.config.schema import DatasetSpec, GateSpec, RewardSpec, SpecReader, keys_of
 from hf_rlhf.config.validation import accepted_by, bind
+from hf_rlhf.contracts import Loaded
+from hf_rlhf.data.mixture import MixedSource
 from hf_rlhf.distributed import is_elsewhere
-from hf_rlhf.errors import HfRlhfError, ModelError, PluginError, Problem, RewardError
+from hf_rlhf.errors import (
+    ConfigError,
+    HfRlhfError,
+    ModelError,
+    PluginError,
+    Problem,
+    RewardError,
+)
 from hf_rlhf.models.locate import (
     check_tokenizer,
     find_model,
@@ -66,6 +76,8 @@ class ComponentBuilder:
         arguments |= {key: value for key, value in injected.items() if key in accepted}
         try:
             return target(**arguments)
+        except ConfigError as error:  # of components within this one
+            self.problems += error.problems
         except HfRlhfError as error:
             self.problems.append(Problem(self.file.where(path), str(error)))
         except Exception as error:  # noqa: BLE001 - plugin code may raise anything
@@ -122,6 +134,58 @@ class ComponentBuilder:
             problem = f"the tokenizer of {name!r} does not load: {_first_line(error)}", fix
         self.problems.append(Problem(self.file.where((key,)), *problem))
         return "", None
+
+    def _loaded(
+        self, spec: DatasetSpec, tokenizer: Any, rejected_rows: Path | None
+    ) -> Loaded | None:
+        """Build a dataset; None, reported, if it cannot be or has nothing to train on."""
+        injected = {
+            "tokenizer": tokenizer,
+            "rejected_rows": rejected_rows,
+            "load_sources": partial(self._load_sources, spec, tokenizer, rejected_rows),
+        }
+        component = self._component("datasets", spec, injected, build=tokenizer is not None)
+        if component is None:
+            return None
+        from datasets import DatasetDict
+
+        loaded = component if isinstance(component, Loaded) else Loaded(component)
+        where = self.file.where(spec.path)
+        if not isinstance(loaded.dataset, DatasetDict):
+            kind = type(loaded.dataset).__name__
+            what = f"{spec.name} returned {kind}, not a DatasetDict."
+            fix = "An adapter returns its splits: `DatasetDict(train=..., test=...)`."
+            self.problems.append(Problem(where, what, fix))
+            return None
+        if "train" not in loaded.dataset or len(loaded.dataset["train"]) == 0:
+            self.problems.append(Problem(where, f"{spec.name} returned no training rows."))
+            return None
+        return loaded
+
+    def _load_sources(
+        self,
+        spec: DatasetSpec,
+        tokenizer: Any,
+        rejected_rows: Path | None,
+        entries: Sequence[Mapping[str, Any]],
+    ) -> list[MixedSource]:
+        """Load the `sources` of a dataset. Raises ConfigError with the problems of all of them."""
+        builder = ComponentBuilder(self.file)
+        reader = SpecReader(self.file.values, self.file.where, (), builder.problems)
+        sources = []
+        for source in reader.sources((*spec.path, "sources"), entries):
+            rejected = rejected_rows
+            if rejected is not None:
+                rejected = rejected.with_stem(f"{rejected.stem}_{source.label}")
+            loaded = builder._loaded(source, tokenizer, rejected)
+            if loaded is not None:
+                kwargs = source.arguments.get("chat_template_kwargs") or {}
+                data = loaded.dataset, loaded.report, kwargs
+                sources.append(MixedSource(source.label, source.weight, *data))
+        self.components += builder.components
+        if builder.problems:
+            raise ConfigError(builder.problems)
+        return sources
 
     def _judges(self, spec: RunSpec) -> dict[str, Any]:
         built = {judge.label: self._component("judges", judge, {}) for judge in spec.judges}

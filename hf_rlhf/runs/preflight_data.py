@@ -244,8 +244,10 @@ def data_lines(run: "Run") -> list[str]:
 
 def template_problems(run: "Run") -> Iterator[Problem]:
     """Yield that prompts would be measured with one template, and trained with another."""
-    for_data = run.spec.dataset.arguments.get("chat_template_kwargs")
     for_training = getattr(run.training, "chat_template_kwargs", None)
-    if for_data is not None and for_data != (for_training or {}):
-        what = f"is {for_training}, but the dataset formats its prompts with {for_data}."
-        yield Problem("chat_template_kwargs", what, "Use the same value for both.")
+    arguments = run.spec.dataset.arguments
+    for each in (arguments, *arguments.get("sources", ())):
+        for_data = each.get("chat_template_kwargs") if isinstance(each, Mapping) else None
+        if for_data is not None and for_data != (for_training or {}):
+            what = f"is {for_training}, but the dataset formats its prompts with {for_data}."
+            yield Problem("chat_template_kwargs", what, "Use the same value for both.")

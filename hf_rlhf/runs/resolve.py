@@ -359,21 +359,4 @@ class _Preparation(ComponentBuilder):
         writes = folder is not None and rank() == 0 and not is_planned()
         begun = folder is not None and (folder / RECORD_NAME).exists()
         rejected = folder / "rejected_rows.jsonl" if folder and writes and not begun else None
-        injected = {"tokenizer": tokenizer, "rejected_rows": rejected}
-        component = self._component("datasets", spec.dataset, injected, build=tokenizer is not None)
-        if component is None:
-            return None
-        from datasets import DatasetDict
-
-        loaded = component if isinstance(component, Loaded) else Loaded(component)
-        where = self.file.where(("dataset",))
-        if not isinstance(loaded.dataset, DatasetDict):
-            kind = type(loaded.dataset).__name__
-            what = f"{spec.dataset.name} returned {kind}, not a DatasetDict."
-            fix = "An adapter returns its splits: `DatasetDict(train=..., test=...)`."
-            self.problems.append(Problem(where, what, fix))
-            return None
-        if "train" not in loaded.dataset or len(loaded.dataset["train"]) == 0:
-            self.problems.append(Problem(where, f"{spec.dataset.name} returned no training rows."))
-            return None
-        return loaded
+        return self._loaded(spec.dataset, tokenizer, rejected)
