@@ -29,6 +29,7 @@ from hf_rlhf.cards.metadata import (
 )
 from hf_rlhf.cards.notes import known_notes
 from hf_rlhf.cards.results import headline, how_measured, measures, results
+from hf_rlhf.config.code import PYTHON
 from hf_rlhf.errors import ConfigError, Problem
 from hf_rlhf.formatting import (
     cell,
@@ -138,6 +139,7 @@ def render_card(
         "weighted": any(part.weight for part in record.reward.rewards),
         "samples": sample_groups(record.samples),
         "local_base": _local_base(record),
+        "unnamed": [each for each in record.components if (each.name or "").startswith(PYTHON)],
         "command": shlex.join(str(word) for word in record.command),
         "packages": _packages(record),
         "settings": _by_default(record),
