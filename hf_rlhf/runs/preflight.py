@@ -11,15 +11,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-<<<<<<< HEAD
 from hf_rlhf.config.schema import PublishSpec
-from hf_rlhf.distributed import distributed_type, is_planned
+from hf_rlhf.distributed import distributed_type, is_elsewhere, is_planned
 from hf_rlhf.errors import Problem, PublishError, suggest
 from hf_rlhf.hub.signing import check_signer
-=======
-from hf_rlhf.distributed import distributed_type, is_elsewhere, is_planned
-from hf_rlhf.errors import Problem, suggest
->>>>>>> main
 from hf_rlhf.models.lengths import model_config
 from hf_rlhf.models.loading import adapter_problems
 from hf_rlhf.models.locate import PACKAGE_SCHEME
@@ -336,19 +331,15 @@ Check = Callable[["Run"], Iterable[Problem]]
 _MODEL_CHECKS: tuple[Check, ...] = (
     *(tokenizer_size, length_problems, _merge, adapter_problems, settings_problems),
 )
-_MACHINE_CHECKS: tuple[Check, ...] = (_packages, vllm_problems, _attention, _deepspeed, _folder)
+_MACHINE_CHECKS: tuple[Check, ...] = (
+    *(_packages, _signing, vllm_problems, _attention, _deepspeed, _folder),
+)
 """Of packages, servers and folders of the machine that trains."""
 _CHECKS: tuple[Check, ...] = (
     column_problems,
     _rewarded,
     _batch,
     evaluation_problems,
-<<<<<<< HEAD
-    _packages,
-    _signing,
-    vllm_problems,
-=======
->>>>>>> main
     tokenizer_problems,
     template_problems,
     *_MACHINE_CHECKS,
