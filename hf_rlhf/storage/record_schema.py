@@ -122,6 +122,8 @@ class DataSection(Section):
     """Rows of each split."""
     digests: dict[str, str] = {}
     """Of each split's rows (`hf_rlhf.data.arrow_rows.rows_digest`)."""
+    conversational: bool | None = None
+    """Whether prompts are messages, for the chat template, or plain text."""
     report: dict[str, Json] = {}
     """From the adapter; for Hub data with `source` and `commit`."""
     used: dict[str, Json] = {}

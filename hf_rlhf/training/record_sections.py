@@ -19,6 +19,7 @@ from hf_rlhf.evaluation.results import METHOD, Measured
 from hf_rlhf.models.lengths import completion_length
 from hf_rlhf.rewards.composed import Part
 from hf_rlhf.runs.machine import environment, peak_memory
+from hf_rlhf.runs.preflight_data import is_conversational
 from hf_rlhf.runs.run import Run, trains_by_rewards
 from hf_rlhf.storage.pure_json import as_json
 from hf_rlhf.storage.record import RunRecord, new_record, now
@@ -295,6 +296,7 @@ def _data(run: Run) -> DataSection:
         arguments=dict(run.spec.dataset.arguments),
         splits={name: len(split) for name, split in run.dataset.items()},
         digests=row_digests(run),
+        conversational=is_conversational(run),
         report={str(key): value for key, value in run.report.items()},
         used={
             split: {
