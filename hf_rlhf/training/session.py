@@ -51,6 +51,7 @@ from hf_rlhf.training.progress import (
     ShowProgress,
     disable_progress_bars,
     evenly,
+    notebook_callbacks,
     print_results,
     read_samples,
     remove_printers,
@@ -317,6 +318,7 @@ class Session:
             ShowProgress(run.reward, run.folder),
             AfterSave(after_save),
             StopIfTrained(),
+            *(notebook_callbacks() if self.main else ()),
         )
 
     def _publish(self) -> None:
