@@ -2,8 +2,8 @@
 
     python .ci/build_packages.py --repository https://github.com/OWNER/NAME --out dist
 
-In a checkout, links in a README are relative, so that they work wherever it was cloned from. A page of
-a package index has no files beside it: here they become absolute, and the metadata gets the
+In a checkout, links in a README are relative, so that they work wherever it was cloned from. A page
+of a package index has no files beside it: here they become absolute, and the metadata gets the
 repository's address. What is committed is built, in a copy.
 """
 

@@ -7,7 +7,8 @@ finished parts, and publishes what is not yet published.
 import argparse
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from textwrap import shorten
@@ -19,6 +20,7 @@ from hf_rlhf.storage.secrets import redact_secrets
 from hf_rlhf.training.signals import Terminated
 
 if TYPE_CHECKING:
+    from hf_rlhf.runs.devices import Device
     from hf_rlhf.storage.record import RunRecord
 
 INTERRUPTED = 130
@@ -74,13 +76,15 @@ def dry_run(
     run: str | None = None,
     config: str | os.PathLike[str] | Mapping[str, Any] | None = None,
     overrides: Sequence[str] = (),
+    machine: str | None = None,
     **settings: Any,
 ) -> list[dict[str, Any]]:
     """Print what `train` would do with these arguments, phase by phase, and return it.
 
     This is `hf-rlhf check`: everything is checked, tokens are counted, the rewards score a few
     completions, the judges and the Hub are tried, and nothing is written. On several processes the
-    first one prints, and the others return `[]`.
+    first one prints, and the others return `[]`. `machine` is another one to plan for, such as
+    `8xH100`.
 
     Raises:
         HfRlhfError: as `train` would, before weights load.
@@ -89,16 +93,41 @@ def dry_run(
     from hf_rlhf.config.run_files import annotate_shipped_errors
 
     file = _run_file(plugin, run, config, overrides, settings)
-    expected = file.values.get("expect_world_size")
-    count = processes() if processes() > 1 or not isinstance(expected, int) else expected
-    with planned(max(count, 1)), annotate_shipped_errors(file):
+    with _planned(file, machine) as device, annotate_shipped_errors(file):
         from hf_rlhf.training.dry_run import report_of
 
-        report = report_of(file, plugin, list(settings))
-    if rank() != 0:
-        return []
-    report.show()
-    return report.as_json()
+        report = report_of(file, plugin, list(settings), device)
+        if rank() != 0:
+            return []
+        report.show()
+        return report.as_json()
+
+
+@contextmanager
+def _planned(file: Any, machine: str | None) -> Iterator["Device | None"]:
+    """Within, plan for `machine`, or for as many processes as the run file expects.
+
+    More processes than are launched, where there is no GPU and none is ruled out, are those of
+    another machine. Yields the kind of its devices, if it is known.
+    """
+    from hf_rlhf.runs.devices import parse_machine
+
+    launched, expected, device = processes(), file.values.get("expect_world_size"), None
+    count = expected if launched == 1 and isinstance(expected, int) else launched
+    if machine is not None:
+        count, device = parse_machine(machine)
+        if expected not in (None, count):
+            raise HfRlhfError(
+                f"--for {machine} has {count} devices, and the run file's expect_world_size is "
+                f"{expected}. Change one."
+            )
+    elsewhere = device is not None
+    if not elsewhere and count > launched and not file.values.get("use_cpu"):
+        import torch
+
+        elsewhere = not torch.accelerator.is_available()
+    with planned(max(count, 1), elsewhere=elsewhere):
+        yield device
 
 
 def _run_file(
@@ -181,10 +210,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def dry_run_status(
-    plugin: str | None, run: str | None, config: str | None, overrides: Sequence[str]
+    plugin: str | None,
+    run: str | None,
+    config: str | None,
+    overrides: Sequence[str],
+    machine: str | None = None,
 ) -> int:
     """Print a dry run; return 1 if something in it fails, else 0."""
-    reports = dry_run(plugin, run=run, config=config, overrides=overrides)
+    reports = dry_run(plugin, run=run, config=config, overrides=overrides, machine=machine)
     statuses = {finding["status"] for report in reports for finding in report["findings"]}
     return int("FAIL" in statuses)
 

@@ -12,11 +12,10 @@ import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, fields, is_dataclass
 from importlib.metadata import EntryPoint
-from itertools import takewhile
-from pathlib import Path
 from typing import Any
 
 from hf_rlhf import __version__
+from hf_rlhf.cli.run_files import first_comment
 from hf_rlhf.config import registry
 from hf_rlhf.config.registry import KINDS, Kind
 from hf_rlhf.errors import BrokenPlugin, HfRlhfError, UnknownPlugin, did_you_mean
@@ -243,18 +242,11 @@ def _trainer(name: str, point: EntryPoint) -> Iterator[str]:
     default = default_run(name) if shipped else None
     yield from ("", "run files:")
     for run, path in shipped.items():
-        message = f"{'(default) ' if run == default else ''}{_first_comment(path)}"
+        message = f"{'(default) ' if run == default else ''}{first_comment(path)}"
         head = f"  {run:12} "
         yield textwrap.fill(message, _WIDTH, initial_indent=head, subsequent_indent=" " * len(head))
     yield f"\nto train: accelerate launch -m hf_rlhf.train --plugin {name} [--run RUN_FILE]"
     yield f"settings: `hf-rlhf describe {name} --settings [WORD]`"
-
-
-def _first_comment(path: Path) -> str:
-    """Return the first paragraph of the comment that a run file begins with."""
-    lines = path.read_text(encoding="utf-8").splitlines()
-    texts = (line.removeprefix("#").strip() if line.startswith("#") else "" for line in lines)
-    return " ".join(takewhile(bool, texts))
 
 
 def _settings(name: str, trainer: Any, word: str) -> Iterator[str]:

@@ -19,7 +19,7 @@ from hf_rlhf.config.schema import RunSpec
 from hf_rlhf.config.settings import refusals, refused_problems, value_problems
 from hf_rlhf.config.validation import check_settings, setting_names
 from hf_rlhf.contracts import Loaded, Trainer, as_trainer
-from hf_rlhf.distributed import is_planned, rank
+from hf_rlhf.distributed import is_elsewhere, is_planned, rank
 from hf_rlhf.errors import ConfigError, ModelError, PluginError, Problem
 from hf_rlhf.models.loading import adapter_problems, find_adapter
 from hf_rlhf.models.locate import find_model, load_tokenizer
@@ -202,7 +202,9 @@ class _Preparation(ComponentBuilder):
             adapter=adapter,
         )
         where = self.file.where_key
-        self.problems += problems_of(run, where) or disk_problems(run, where)
+        self.problems += problems_of(run, where)
+        if not self.problems and not is_elsewhere():
+            self.problems += disk_problems(run, where)
         self._raise_problems()
         return run
 
@@ -321,11 +323,16 @@ class _Preparation(ComponentBuilder):
 
     def _construct(self, cls: type, settings: Mapping[str, Any], spec: RunSpec) -> Any:
         try:
-            return cls(**settings)
+            # transformers would refuse bf16 here; nothing of a plan is trained.
+            here = (
+                {"use_cpu": True, "tf32": None} if is_elsewhere() and hasattr(cls, "tf32") else {}
+            )
+            return cls(**{**settings, **here})
         except (ValueError, TypeError, ArithmeticError, ImportError, RuntimeError) as error:
             # transformers' message names no setting that a user without a GPU can change.
             no_gpu = "bf16" in str(error) and "use_cpu" in str(error)
-            fix = "On a machine without a GPU write `use_cpu: true` and `bf16: false`."
+            fix = "On a machine without a GPU write `use_cpu: true` and `bf16: false`; to plan for "
+            fix += "another machine: `hf-rlhf check --for 8xH100`."
             what = f"{cls.__name__} rejects these settings: {error}"
             self.problems.append(Problem(spec.name, what, fix if no_gpu else ""))
             return None
@@ -348,7 +355,12 @@ class _Preparation(ComponentBuilder):
                 trust_remote_code=getattr(training, "trust_remote_code", False),
             )
         except ModelError as error:
-            problem = str(error), "Until it loads, the rows are not checked."
+            fix = "Until it loads, the rows are not checked."
+            if is_elsewhere():
+                fix += (
+                    " A plan needs no weights: a folder with config.json and the tokenizer will do."
+                )
+            problem = str(error), fix
         except Exception as error:  # noqa: BLE001 - the tokenizers library raises bare Exception
             name, why = model.model_name_or_path, _first_line(error)
             fix = "Check the name, HF_ENDPOINT, and for a gated model HF_TOKEN."
