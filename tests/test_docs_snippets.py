@@ -6,13 +6,17 @@ import importlib.util
 import json
 import re
 import shlex
+import subprocess
+import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from hf_rlhf import RunFile
+import hf_rlhf
+from hf_rlhf import RunFile, train
 from hf_rlhf.cli import BUILT_IN
 from hf_rlhf.cli.launch import launch_configs
 from hf_rlhf.config import choose_run_file, load_yaml
@@ -90,8 +94,11 @@ NAMES = {point.name for kind in KINDS for point in offered(kind)}
 
 
 @pytest.mark.parametrize(("page", "text"), blocks("yaml"))
-def test_the_run_file_of_a_page_is_accepted(page, text, model, tmp_path):
+def test_the_run_file_of_a_page_is_accepted(page, text, model, tmp_path, monkeypatch):
     """A whole one resolves, as `hf-rlhf check` does it; a part names components that exist."""
+    monkeypatch.chdir(tmp_path)
+    for file, name in re.findall(r"([\w-]+\.py):(\w+)", text):
+        Path(file).write_text(block(page, rf"^(def|class) {name}\b"))
     values = load_yaml(text, page.name).value
     if isinstance(values, dict) and {"schema", "plugin", "dataset"} <= values.keys():
         with planned(1):
@@ -101,7 +108,7 @@ def test_the_run_file_of_a_page_is_accepted(page, text, model, tmp_path):
         judges = section == "judges" and isinstance(part, dict)
         parts = part.values() if judges else part if isinstance(part, list) else [part]
         named = {each["name"] for each in parts if isinstance(each, dict) and "name" in each}
-        assert named <= NAMES | {"my_reward"}, named
+        assert {name for name in named if ".py:" not in name} <= NAMES | {"my_reward"}, named
 
 
 def commands(text: str) -> Iterator[list[str]]:
@@ -112,6 +119,13 @@ def commands(text: str) -> Iterator[list[str]]:
             yield shlex.split(line, comments=True)
 
 
+@cache
+def help_of(verb: str) -> str:
+    """Return the help of a verb."""
+    words = [sys.executable, "-m", "hf_rlhf.cli", verb, "--help"]
+    return subprocess.run(words, capture_output=True, text=True, check=True).stdout
+
+
 VERBS = {*BUILT_IN, *(point.name for point in offered("commands")), "--help"}
 
 
@@ -120,6 +134,9 @@ def test_the_commands_of_a_page_exist(page, text):
     for words in commands(text):
         if words[0] == "hf-rlhf":
             assert words[1] in VERBS, words
+        if words[0] == "hf-rlhf" and words[1] in ("publish", "pull", "runs", "chat", "new", "list"):
+            options = {word.split("=")[0] for word in words if re.match("--[a-z]", word)}
+            assert {each for each in options if each not in help_of(words[1])} == set(), words
         if words[:2] == ["hf-rlhf", "launch-configs"] and len(words) > 2:
             assert words[2] in launch_configs(), words
         if words[0] == "bash":
@@ -168,18 +185,22 @@ def installed(module: str) -> bool:
         return False
 
 
-def code(page: str, containing: str) -> dict[str, Any]:
-    """Run the block of a page with this text, and return its names."""
-    text = (ROOT / page).read_text("utf-8")
-    found = [block for _, block in BLOCK.findall(text) if containing in block]
+def block(page: Path, pattern: str) -> str:
+    """Return the last block of a page in which a pattern occurs."""
+    found = [text for _, text in BLOCK.findall(page.read_text("utf-8"))]
+    return [text for text in found if re.search(pattern, text, re.M)][-1]
+
+
+def code(page: str, pattern: str) -> dict[str, Any]:
+    """Run the block of a page with a pattern, and return its names."""
     names: dict[str, Any] = {"__name__": "snippet"}
-    exec(compile(found[-1], page, "exec"), names)  # noqa: S102 - our own page
+    exec(compile(block(ROOT / page, pattern), page, "exec"), names)  # our own page
     return names
 
 
 def test_the_rewards_of_the_pages_score():
-    reward = code("docs/how-to/coming-from-trl.md", "class MentionsYear")["MentionsYear"]
-    assert reward()(completions=["in 1925", "no", "x"], year=["1925", "1925", None]) == [1, 0, None]
+    reward = code("docs/how-to/coming-from-trl.md", "def mentions_year")["mentions_year"]
+    assert reward(completions=["in 1925", "no", "x"], year=["1925", "1925", None]) == [1, 0, None]
     names = code("docs/how-to/coming-from-verifiers.md", "class ReversedText")
     rows = names["reverse_text"](20)
     assert (len(rows["train"]), len(rows["test"])) == (18, 2)
@@ -188,3 +209,18 @@ def test_the_rewards_of_the_pages_score():
         [{"role": "assistant", "content": f"<reversed_text>{row['answer']}</reversed_text>"}]
     ]
     assert names["ReversedText"]()(completions=completion, answer=[row["answer"]]) == [1.0]
+
+
+@pytest.mark.slow
+def test_the_code_of_the_readme_trains(model, tmp_path, monkeypatch, capsys):
+    def on_this_machine(plugin: str, **settings: Any) -> Any:
+        small = {"max_steps": 2, "num_generations": 2, "per_device_train_batch_size": 2}
+        cpu = {"use_cpu": True, "bf16": False, "dataloader_pin_memory": False}
+        own = {"model": str(model), "output_dir": str(tmp_path), "max_completion_length": 8}
+        return train(plugin, **{**settings, **small, **cpu, **own})
+
+    monkeypatch.setattr(hf_rlhf, "train", on_this_machine)
+    names = code("README.md", "def brief")
+    assert names["record"].status == "finished"
+    assert names["record"].evaluation.rows == 16
+    assert "mean=" in capsys.readouterr().out
