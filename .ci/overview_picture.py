@@ -71,6 +71,7 @@ def main() -> None:
 
 
 def text_panel(axis: Any, text: str) -> None:
+    """Draw text on a grey ground."""
     axis.set_facecolor("#f3f4f6")
     axis.set_xticks([])
     axis.set_yticks([])
@@ -79,6 +80,7 @@ def text_panel(axis: Any, text: str) -> None:
 
 
 def training(axis: Any, history: list[dict[str, Any]]) -> None:
+    """Draw the training reward."""
     rows = [entry for entry in history if "reward" in entry]
     steps, mean = [row["step"] for row in rows], [row["reward"] for row in rows]
     low = [max(row["reward"] - row["reward_std"], 0) for row in rows]
@@ -90,6 +92,7 @@ def training(axis: Any, history: list[dict[str, Any]]) -> None:
 
 
 def held_out(axis: Any, evaluation: dict[str, Any]) -> None:
+    """Draw the held-out reward before and after."""
     for place, (stage, color) in enumerate((("before", GREY), ("after", BLUE))):
         total = evaluation[stage]["total"]
         error = [[total["mean"] - total["low"]], [total["high"] - total["mean"]]]
@@ -113,6 +116,7 @@ def held_out(axis: Any, evaluation: dict[str, Any]) -> None:
 
 
 def result(axis: Any) -> None:
+    """List what is published."""
     text_panel(axis, "")
     for number, (name, what) in enumerate(RESULT):
         y = 0.9 - number * 0.235
