@@ -84,6 +84,26 @@ class EvaluationSpec:
 
 
 @dataclass(frozen=True)
+class ValidationSpec:
+    """The `validation:` section: the rows of evaluations during training (`eval_strategy`)."""
+
+    split: str | None = None
+    """None: the rows of `evaluation.split` after those of the results, so that weights are not
+    chosen by the rows on which they are then measured."""
+    rows: Annotated[int, Ge(1)] = 100
+
+
+@dataclass(frozen=True)
+class EarlyStoppingSpec:
+    """The `early_stopping:` section: training ends when `metric_for_best_model` stops improving."""
+
+    patience: Annotated[int, Ge(1)] = 3
+    """After so many evaluations in a row without an improvement."""
+    threshold: Annotated[float, Ge(0)] = 0.0
+    """An improvement is more than this."""
+
+
+@dataclass(frozen=True)
 class PublishSpec:
     """The `publish:` section. Without `repo_id` nothing is published."""
 
@@ -159,6 +179,8 @@ class RunSpec(TopLevel):
     rewards: tuple[RewardSpec, ...]
     gates: tuple[GateSpec, ...]
     evaluation: EvaluationSpec | None
+    validation: ValidationSpec | None = None
+    early_stopping: EarlyStoppingSpec | None = None
     publish: PublishSpec
     card: CardSpec
     limits: Limits
@@ -186,6 +208,8 @@ FORMER: Mapping[str, str] = {
 """Setting of older versions of the libraries -> the cure."""
 _SECTIONS: dict[str, type] = {
     "evaluation": EvaluationSpec,
+    "validation": ValidationSpec,
+    "early_stopping": EarlyStoppingSpec,
     "publish": PublishSpec,
     "card": CardSpec,
 }
@@ -242,6 +266,8 @@ class SpecReader:
             rewards=rewards,
             gates=gates,
             evaluation=sections["evaluation"],
+            validation=sections["validation"],
+            early_stopping=sections["early_stopping"],
             publish=publish,
             card=sections["card"] or CardSpec(),
             limits=Limits(**limits),

@@ -29,6 +29,7 @@ from hf_rlhf.runs.preflight_data import (
 from hf_rlhf.runs.preflight_launch import launch_problems
 from hf_rlhf.runs.preflight_settings import idle, settings_problems
 from hf_rlhf.runs.preflight_vllm import vllm_problems
+from hf_rlhf.runs.validation import validation_problems
 
 if TYPE_CHECKING:
     from hf_rlhf.runs.run import Run
@@ -295,6 +296,7 @@ _CHECKS: tuple[Check, ...] = (
     _rewarded,
     _batch,
     evaluation_problems,
+    validation_problems,
     _packages,
     vllm_problems,
     tokenizer_problems,

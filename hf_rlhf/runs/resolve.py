@@ -324,10 +324,13 @@ class _Preparation(ComponentBuilder):
             return cls(**settings)
         except (ValueError, TypeError, ArithmeticError, ImportError, RuntimeError) as error:
             # transformers' message names no setting that a user without a GPU can change.
-            no_gpu = "bf16" in str(error) and "use_cpu" in str(error)
-            fix = "On a machine without a GPU write `use_cpu: true` and `bf16: false`."
+            fix = ""
+            if "bf16" in str(error) and "use_cpu" in str(error):
+                fix = "On a machine without a GPU write `use_cpu: true` and `bf16: false`."
+            elif "load_best_model_at_end" in str(error):
+                fix = "Set `save_strategy` and `save_steps` as `eval_strategy` and `eval_steps`."
             what = f"{cls.__name__} rejects these settings: {error}"
-            self.problems.append(Problem(spec.name, what, fix if no_gpu else ""))
+            self.problems.append(Problem(spec.name, what, fix))
             return None
 
     def _tokenizer(self, model: Any, training: Any, pad: str | None) -> tuple[str, Any]:

@@ -32,6 +32,7 @@ from hf_rlhf.storage.disk import (
     wait_seconds,
     wait_until,
 )
+from hf_rlhf.training.validation import Validation
 
 
 def newest_valid(folder: Path) -> Path | None:
@@ -85,7 +86,7 @@ class CheckpointManifestCallback(TrainerCallback):  # type: ignore[misc]
             return
         folder = Path(args.output_dir)
         seal(folder / f"checkpoint-{state.global_step}")
-        prune(folder, self.keep or 0)
+        prune(folder, self.keep or 0, _best(args, state))
 
     def _make_room(self, args: Any, state: Any, control: Any, kwargs: Mapping[str, Any]) -> None:
         """Let all processes save, or none: the main one looks, and the others wait for it.
@@ -100,7 +101,8 @@ class CheckpointManifestCallback(TrainerCallback):  # type: ignore[misc]
         shortage = broadcast_object_list([shortage])[0]
         if shortage is None:
             return
-        last = state.global_step >= state.max_steps
+        # Its weights may be the best ones, which are taken from a checkpoint.
+        last = state.global_step >= state.max_steps and not args.load_best_model_at_end
         room = Space.of(Path(args.output_dir)).holds(final_bytes(model, tokenizer))
         if broadcast_object_list([last and room])[0]:
             control.should_save = False
@@ -124,7 +126,7 @@ class CheckpointManifestCallback(TrainerCallback):  # type: ignore[misc]
                 return True
             discard_unsealed(folder)
             if self.keep:
-                prune(folder, 1)
+                prune(folder, 1, _best(args, state))
             return Space.of(folder).holds(size)
 
         if fits():
@@ -143,6 +145,12 @@ class CheckpointManifestCallback(TrainerCallback):  # type: ignore[misc]
         return None
 
 
+def _best(args: Any, state: Any) -> int | None:
+    """Return the step whose weights are saved at the end, as far as that is known."""
+    step: int | None = state.best_global_step if args.load_best_model_at_end else None
+    return step
+
+
 class AlreadyTrained(Exception):
     """Training was resumed from the checkpoint of its last step."""
 
@@ -151,10 +159,15 @@ class StopIfTrained(TrainerCallback):  # type: ignore[misc]
     """Raises AlreadyTrained, with the weights loaded, when no step is left to do.
 
     transformers checks whether training is over only after a step: resumed from its last
-    checkpoint within an epoch, it trains one step too many.
+    checkpoint within an epoch, it trains one step too many. That training was stopped early it
+    does not look at in the checkpoint, and trains on.
     """
+
+    def __init__(self, validation: Validation) -> None:
+        self.validation = validation
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Check before the first step."""
-        if 0 < state.max_steps <= state.global_step:
+        if self.validation.stopped_early or 0 < state.max_steps <= state.global_step:
+            self.validation.load_best(state)
             raise AlreadyTrained

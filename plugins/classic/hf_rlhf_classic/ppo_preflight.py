@@ -6,6 +6,7 @@ from typing import Any
 
 from hf_rlhf.distributed import distributed_type, processes
 from hf_rlhf.errors import ModelError, Problem
+from hf_rlhf.evaluation import is_validated
 from hf_rlhf.models import check_base, find_adapter, find_model, model_config, read_adapter
 from hf_rlhf.runs import Run
 from hf_rlhf_classic.checks import no_lengths
@@ -18,6 +19,31 @@ def problems(run: Run) -> Iterator[Problem]:
     """Yield everything that stands against a run."""
     for check in _CHECKS:
         yield from check(run)
+
+
+def _validation(run: Run) -> Iterator[Problem]:
+    training = run.training
+    if not is_validated(run):
+        return
+    if training.metric_for_best_model in ("loss", "eval_loss"):
+        yield Problem(
+            "metric_for_best_model",
+            "is the loss, which PPO does not have on held-out prompts.",
+            "Name `total` or a reward.",
+        )
+    if training.reward_adapter and processes() > 1:
+        yield Problem(
+            "eval_strategy",
+            "does not go with `reward_adapter` on several processes, which score different numbers "
+            "of held-out prompts.",
+            "Use one process, or `reward_model_path`.",
+        )
+    if training.save_value_model and training.load_best_model_at_end:
+        yield Problem(
+            "save_value_model",
+            "would save the value of the last step beside the policy of the best one.",
+            "Use one of the two.",
+        )
 
 
 def _rows(run: Run) -> Iterator[Problem]:
@@ -251,6 +277,7 @@ def _distributed(run: Run) -> Iterator[Problem]:
 
 _CHECKS: tuple[Callable[[Run], Iterator[Problem]], ...] = (
     _rows,
+    _validation,
     _rewarded,
     _reward_adapter,
     _reward_model,

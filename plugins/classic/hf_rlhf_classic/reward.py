@@ -17,6 +17,7 @@ from hf_rlhf_classic.checks import (
     can_encode,
     check_single_kind,
     common_problems,
+    eval_rows,
     no_lengths,
     training_rows,
     within_positions,
@@ -41,6 +42,7 @@ class RewardModelTrainer(Trainer, RewardTrainer):  # type: ignore[misc]
     default_run = "tiny"
     task = "text-classification"
     columns = frozenset({"prompt", "chosen", "rejected"})
+    uses_validation_rows = True
     method = Method(
         "reward modelling",
         tags=("trl", "reward"),
@@ -79,6 +81,7 @@ class RewardModelTrainer(Trainer, RewardTrainer):  # type: ignore[misc]
             **policy_arguments(run),
             args=run.training,
             train_dataset=training_rows(run, "prompt", "chosen", "rejected", "margin"),
+            eval_dataset=eval_rows(run, "prompt", "chosen", "rejected", "margin"),
             processing_class=run.tokenizer,
             callbacks=list(run.callbacks),
         )
