@@ -172,6 +172,6 @@ def training_curves(record: RunRecord, path: Path) -> bool:
                 axes.legend(loc="best")
             if name == validation.metric and validation.best_step is not None:
                 axes.axvline(validation.best_step, color=_GREY, ls="--", lw=1)
-            axes.set_title(name.removeprefix(HELD_OUT), fontsize=10)
+            axes.set_title(name, fontsize=10)
             axes.set_xlabel("training step", fontsize=9)
     return True

@@ -325,7 +325,7 @@ class Session:
         return cycle, run.with_callbacks(
             cycle,
             *validation.callbacks,
-            CheckpointManifestCallback(keep),
+            CheckpointManifestCallback(keep, keep_best=run.training.load_best_model_at_end),
             ShowProgress(run.reward, run.folder),
             AfterSave(after_save),
             StopIfTrained(validation),

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
+from transformers import EarlyStoppingCallback
 from trl import RewardConfig, RewardTrainer
 
 from hf_rlhf import Method, RowCounts, Trainer
@@ -119,7 +120,12 @@ class RewardModelTrainer(Trainer, RewardTrainer):  # type: ignore[misc]
 
     def _score_held_out(self) -> None:
         # A run that was asked to stop has no time for it, and is not at its end.
-        if self.run.spec.evaluation is None or self.state.global_step < self.state.max_steps:
+        over = self.state.global_step >= self.state.max_steps or any(
+            callback.early_stopping_patience_counter >= callback.early_stopping_patience
+            for callback in self.run.callbacks
+            if isinstance(callback, EarlyStoppingCallback)
+        )
+        if self.run.spec.evaluation is None or not over:
             return
         # A model in shards takes all processes to every step of it.
         sharded = self.is_deepspeed_enabled or self.is_fsdp_enabled
