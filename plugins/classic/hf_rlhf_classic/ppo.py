@@ -34,6 +34,7 @@ from hf_rlhf.models import find_adapter, policy_arguments, prompt_ids
 from hf_rlhf.rewards import TOTAL
 from hf_rlhf.runs import Run
 from hf_rlhf_classic import ppo_card, ppo_math, ppo_models, ppo_preflight, ppo_rewards
+from hf_rlhf_classic.held_out_only import HeldOutOnly
 from hf_rlhf_classic.ppo_config import REFUSED, PPOConfig
 from hf_rlhf_classic.ppo_experience import (
     STATE_NAME,
@@ -49,7 +50,7 @@ from hf_rlhf_classic.ppo_vllm import vllm_generation
 from hf_rlhf_classic.sampling import Sampling, complete_by_length, end_tokens, noise, until
 
 
-class PPOTrainer(Trainer, transformers.Trainer):  # type: ignore[misc]
+class PPOTrainer(HeldOutOnly, Trainer, transformers.Trainer):  # type: ignore[misc]
     """PPO with policy, value, reference and reward on one base or several: `--plugin ppo`.
 
     With LoRA all four are one base: the policy is an adapter, the reference the base with adapters
@@ -62,7 +63,6 @@ class PPOTrainer(Trainer, transformers.Trainer):  # type: ignore[misc]
     Config = PPOConfig
     default_run = "tiny"
     columns = frozenset({"prompt"})
-    uses_validation_rows = True
     refused_settings = REFUSED
     unpublished = ppo_models.BESIDE
     method = Method(
@@ -597,14 +597,6 @@ class PPOTrainer(Trainer, transformers.Trainer):  # type: ignore[misc]
                 logs[name] = sum(known) / len(known) if known else None  # type: ignore[assignment]
             self.metrics.clear()
         super().log(logs, start_time)
-
-    def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
-        """Leave it to the run's callback to measure: held-out prompts have no loss."""
-        metrics: dict[str, float] = {}
-        self.control = self.callback_handler.on_evaluate(
-            self.args, self.state, self.control, metrics
-        )
-        return metrics
 
     def create_optimizer(self, model: Any = None) -> Any:
         """Give what only the value trains a learning rate of its own, if it has one."""

@@ -10,6 +10,7 @@ from hf_rlhf.evaluation import is_validated
 from hf_rlhf.models import check_base, find_adapter, find_model, model_config, read_adapter
 from hf_rlhf.runs import Run
 from hf_rlhf_classic.checks import no_lengths
+from hf_rlhf_classic.held_out_only import no_eval_loss
 from hf_rlhf_classic.ppo_models import hidden_size, no_head, score_names
 
 SHARED = "Write `use_peft: true`, or"
@@ -25,12 +26,6 @@ def _validation(run: Run) -> Iterator[Problem]:
     training = run.training
     if not is_validated(run):
         return
-    if training.metric_for_best_model in ("loss", "eval_loss"):
-        yield Problem(
-            "metric_for_best_model",
-            "is the loss, which PPO does not have on held-out prompts.",
-            "Name `total` or a reward.",
-        )
     if training.reward_adapter and processes() > 1:
         yield Problem(
             "eval_strategy",
@@ -277,6 +272,7 @@ def _distributed(run: Run) -> Iterator[Problem]:
 
 _CHECKS: tuple[Callable[[Run], Iterator[Problem]], ...] = (
     _rows,
+    no_eval_loss,
     _validation,
     _rewarded,
     _reward_adapter,

@@ -126,7 +126,7 @@ def test_a_good_run_has_none(problems, folder, tmp_path):
         ({**LORA, "fp16": True}, "use bf16"),
         (
             {**LORA, **EVALUATED, "metric_for_best_model": "loss"},
-            "is the loss, which PPO does not have",
+            "is the loss, which this trainer does not have",
         ),
         (
             {**LORA, **EVALUATED, "load_best_model_at_end": True, "save_value_model": True},
