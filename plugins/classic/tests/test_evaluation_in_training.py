@@ -189,6 +189,14 @@ CORRECT = [{"name": "arithmetic_correct", "label": "correct"}]
         ("grpo", {"dataset": SUMS, "rewards": CORRECT, **SAMPLING, **LORA}),
         ("rloo", {"dataset": SUMS, "rewards": CORRECT, **SAMPLING}),
         ("ppo", {"dataset": SUMS, "rewards": CORRECT, "max_completion_length": 8, **LORA}),
+        ("online_dpo", {"dataset": SUMS, "rewards": CORRECT, "max_new_tokens": 8}),
+        (
+            "distillation",
+            {
+                **{"dataset": SUMS, "rewards": CORRECT, "max_completion_length": 8},
+                "teacher_model_name_or_path": "package://hf_rlhf_classic/tiny_sft",
+            },
+        ),
     ],
 )
 def test_the_model_in_training_is_measured_as_the_saved_one(plugin, settings, tmp_path):
@@ -211,7 +219,7 @@ def test_the_model_in_training_is_measured_as_the_saved_one(plugin, settings, tm
     measured = {name.removeprefix(start): last[name] for name in last if name.startswith(start)}
     assert last["step"] == 4
     assert measured == pytest.approx(after, abs=1e-4)
-    if plugin != "ppo":
+    if plugin not in ("ppo", "online_dpo", "distillation"):
         assert any("eval_loss" in entry for entry in record.training.history)
     if "implicit_margin" in after and plugin == "dpo":
         difference = record.evaluation.difference
