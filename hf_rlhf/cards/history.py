@@ -12,15 +12,7 @@ History = Sequence[Mapping[str, Any]]
 """One entry for each logged step: `step` and metrics."""
 MAX_ROWS = 24
 _ORDER = (
-    "loss",
-    "held_out",
-    "accura",
-    "margin",
-    "kl",
-    "entropy",
-    "clip",
-    "explained",
-    "value",
+    *("loss", "held_out", "accura", "margin", "kl", "entropy", "clip", "explained", "value"),
     "grad_norm",
 )
 """Words in the names of metrics, those of the first rows first."""
