@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 from annotated_types import Ge, Gt, Le
 
 from hf_rlhf.config.code import label_of
+from hf_rlhf.config.evaluation_schema import EarlyStoppingSpec, EvaluationSpec, ValidationSpec
 from hf_rlhf.config.urls import forbidden_urls
 from hf_rlhf.config.validation import KNOWN_CURES, bind, unknown_setting
 from hf_rlhf.config.yaml import KeyPath, leaves
@@ -81,25 +82,6 @@ class CallbackSpec(ComponentSpec):
 
 
 @dataclass(frozen=True)
-class EvaluationSpec:
-    """The `evaluation:` section: held-out rows are scored before and after training."""
-
-    split: str = "test"
-    rows: Annotated[int, Ge(1)] | None = 100
-    """None: all rows of the split."""
-    batch_size: Annotated[int, Ge(1)] = 32
-    temperature: Annotated[float, Ge(0)] = 0.0
-    """0 decodes greedily."""
-    top_p: Annotated[float, Gt(0), Le(1)] = 1.0
-    max_new_tokens: Annotated[int, Ge(1)] | None = None
-    """None: as many as in training."""
-    samples: Annotated[int, Ge(0)] = 8
-    """Number of completions kept for the card."""
-    seed: int = 0
-    completions_per_prompt: Annotated[int, Ge(1)] = 1
-
-
-@dataclass(frozen=True)
 class PublishSpec:
     """The `publish:` section. Without `repo_id` nothing is published."""
 
@@ -116,8 +98,9 @@ class PublishSpec:
     merged: bool = True
     revision: str | None = None
     checkpoints: bool = False
-    """Push each checkpoint during training to the branch `step-STEP`: the adapter of a LoRA run,
-    the weights of full fine-tuning."""
+    """Push each checkpoint during training to `step-STEP`: LoRA's adapter, or all weights."""
+    sign: bool | str | None = None
+    """Sign all pushed files: true by Sigstore, or a file with a private key."""
 
 
 @dataclass(frozen=True)
@@ -133,6 +116,9 @@ class CardSpec:
     license_link: str | None = None
     tags: list[str] = field(default_factory=list)
     language: str | list[str] | None = None
+    sections: dict[str, str] = field(default_factory=dict)
+    contact: str | None = None
+    citation: str | None = None
 
 
 @dataclass(frozen=True)
@@ -178,6 +164,8 @@ class RunSpec(TopLevel):
     gates: tuple[GateSpec, ...]
     callbacks: tuple[CallbackSpec, ...] = ()
     evaluation: EvaluationSpec | None
+    validation: ValidationSpec | None = None
+    early_stopping: EarlyStoppingSpec | None = None
     publish: PublishSpec
     card: CardSpec
     limits: Limits
@@ -195,11 +183,13 @@ def keys_of(cls: type) -> frozenset[str]:
     return frozenset(each.name for each in fields(cls)) - {"arguments", "where", "path"}
 
 
-_SECTIONS: dict[str, type] = {
-    "evaluation": EvaluationSpec,
-    "publish": PublishSpec,
-    "card": CardSpec,
-}
+_SECTIONS: dict[str, type] = dict(
+    evaluation=EvaluationSpec,
+    validation=ValidationSpec,
+    early_stopping=EarlyStoppingSpec,
+    publish=PublishSpec,
+    card=CardSpec,
+)
 _COMPONENTS = ("dataset", "judges", "rewards", "gates", "callbacks")
 _TOP = ("schema", "plugin", *_COMPONENTS, *_SECTIONS, *keys_of(TopLevel), *keys_of(Limits))
 
@@ -223,8 +213,7 @@ class SpecReader:
         """Return the valid part; None without a plugin or dataset, or with a secret in the file."""
         self._check_schema()
         each = leaves(self.values)
-        secrets = misplaced_secrets(each)
-        for path, what in secrets:
+        for path, what in (secrets := misplaced_secrets(each)):
             self._report(path, what, SECRET_HINT)
         if secrets:
             return None  # other messages could repeat one
@@ -254,6 +243,8 @@ class SpecReader:
             gates=gates,
             callbacks=self._listed("callbacks", CallbackSpec),
             evaluation=sections["evaluation"],
+            validation=sections["validation"],
+            early_stopping=sections["early_stopping"],
             publish=publish,
             card=sections["card"] or CardSpec(),
             limits=Limits(**limits),
