@@ -189,9 +189,9 @@ BOUNDS: Mapping[str, Sequence[BaseMetadata]] = {
             (Ge(0),),
         ),
         (
-            "missing_eos_penalty adam_epsilon logging_steps save_steps eval_steps temperature repetition_penalty "
-            "epsilon epsilon_high delta neftune_noise_alpha discopop_tau off_policy_mask_threshold "
-            "sapo_temperature_neg sapo_temperature_pos vespo_k_pos vespo_lambda_pos vespo_k_neg "
+            "missing_eos_penalty adam_epsilon logging_steps save_steps eval_steps temperature "
+            "repetition_penalty epsilon epsilon_high delta neftune_noise_alpha discopop_tau "
+            "off_policy_mask_threshold sapo_temperature_neg sapo_temperature_pos vespo_k_pos vespo_lambda_pos vespo_k_neg "
             "vespo_lambda_neg vllm_importance_sampling_clip_max vllm_importance_sampling_clip_min",
             (Gt(0),),
         ),
