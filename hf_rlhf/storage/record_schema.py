@@ -46,6 +46,12 @@ class Component(Provenance):
     kind: str | None = None
     label: str | None = None
     arguments: dict[str, Json] | None = None
+    source: str | None = None
+    """Of one that no package offers: the text of its file, or of the object from Python."""
+    sha256: str | None = None
+    """Of the source; of a tokenizer that is set apart, of its tokens, rules and template."""
+    reads: dict[str, Json] = {}
+    """Plain values that the source takes from outside itself."""
 
 
 class MethodSection(Section):
@@ -116,6 +122,8 @@ class DataSection(Section):
     """Rows of each split."""
     digests: dict[str, str] = {}
     """Of each split's rows (`hf_rlhf.data.arrow_rows.rows_digest`)."""
+    conversational: bool | None = None
+    """Whether prompts are messages, for the chat template, or plain text."""
     report: dict[str, Json] = {}
     """From the adapter; for Hub data with `source` and `commit`."""
     used: dict[str, Json] = {}

@@ -12,12 +12,14 @@ from typing import Any
 
 from hf_rlhf.cards.render import render_card
 from hf_rlhf.config.run_file import RunFile
-from hf_rlhf.distributed import processes
+from hf_rlhf.distributed import is_elsewhere, processes
 from hf_rlhf.errors import HfRlhfError
 from hf_rlhf.formatting import counted, duration
 from hf_rlhf.models.lengths import positions, prompt_lengths
+from hf_rlhf.runs.devices import Device
 from hf_rlhf.runs.estimate import disk_need, planned_steps
-from hf_rlhf.runs.preflight import advice
+from hf_rlhf.runs.memory import memory_need
+from hf_rlhf.runs.preflight import advice, machine_problems
 from hf_rlhf.runs.preflight_data import data_lines
 from hf_rlhf.runs.resolve import resolve_run
 from hf_rlhf.runs.run import Phase, Run
@@ -116,18 +118,25 @@ class Report:
                 status = Text(finding.status, style=colours[finding.status])
                 table.add_row(finding.check, status, Text(finding.text))
         on = counted(processes(), "process", "processes")
+        on += ", planned for another machine" if is_elsewhere() else ""
         heading = f"Dry run of {self.plugin} in {self.folder}, on {on}. "
         heading += "Nothing is trained or written."
         Console().print(Text(heading), table, soft_wrap=False)
 
 
-def report_of(file: RunFile, plugin: str | None, python_keys: Sequence[str] = ()) -> Report:
+def report_of(
+    file: RunFile,
+    plugin: str | None,
+    python_keys: Sequence[str] = (),
+    device: Device | None = None,
+) -> Report:
     """Resolve, check and estimate a run file, phase by phase.
 
     Args:
         file: the run file with its options applied.
         plugin: the trainer, where the file does not name it.
         python_keys: top-level keys that were set from Python.
+        device: the kind of GPU that the run is planned for, if it is not this machine's.
 
     Raises:
         ConfigError: with every problem that stops the run before it begins.
@@ -138,7 +147,7 @@ def report_of(file: RunFile, plugin: str | None, python_keys: Sequence[str] = ()
     reports: list[PhaseReport] = []
     for phase in run.phases:
         start = f"the model of phase {reports[-1].phase.name}" if reports else _start(phase.run)
-        reports.append(_report_of_phase(phase, start, judges))
+        reports.append(_report_of_phase(phase, start, judges, device))
     previous_record(run)
     render_card(opening(run, []))
     resolved = Finding("configuration", "ok", f"{run.spec.name}: every name and value resolves")
@@ -151,7 +160,9 @@ def _failures_first(findings: Sequence[Finding]) -> tuple[Finding, ...]:
     return tuple(sorted(findings, key=lambda finding: finding.status != "FAIL"))
 
 
-def _report_of_phase(phase: Phase, start: str, judges: Mapping[str, Finding]) -> PhaseReport:
+def _report_of_phase(
+    phase: Phase, start: str, judges: Mapping[str, Finding], device: Device | None
+) -> PhaseReport:
     run = phase.run
     steps, done = planned_steps(run), _steps_done(run.folder)
     tokens = run.trainer_class.tokens(run)
@@ -159,8 +170,9 @@ def _report_of_phase(phase: Phase, start: str, judges: Mapping[str, Finding]) ->
     # A judge that counts tokens may cost money, and is called for every completion of a step.
     quick = trial.whole and trial.seconds <= _SLOW_REWARDS_S * trial.completions
     cheap = quick and not any("prompt_tokens" in judge.usage() for judge in run.judges.values())
-    failed = any(finding.status == "FAIL" for finding in trial.findings)
-    speed = None if failed else speed_of(run, tokens, measure=cheap)
+    unknown = any(finding.status == "FAIL" for finding in trial.findings)
+    unknown |= is_elsewhere() and device is None
+    speed = None if unknown else speed_of(run, tokens, measure=cheap, device=device)
     disk, disk_bytes = _disk(run, steps)
     report = PhaseReport(phase, start, steps, done, tokens, speed, disk_bytes)
     findings = [
@@ -171,6 +183,7 @@ def _report_of_phase(phase: Phase, start: str, judges: Mapping[str, Finding]) ->
         *trial.findings,
         *_work(run, report, trial),
         disk,
+        *(_plan(run, device) if is_elsewhere() else ()),
     ]
     return replace(report, findings=_failures_first(findings))
 
@@ -245,6 +258,8 @@ def _work(run: Run, report: PhaseReport, trial: Trial) -> Iterator[Finding]:
         yield Finding("judge calls", "ok", text)
     if report.speed is not None and report.seconds is not None:
         text = f"about {duration(report.seconds)} ({report.speed.basis})"
+        if is_elsewhere():
+            text = f"{report.seconds * processes() / 3600:,.1f} GPU hours: {text}"
         if trial.completions and not report.speed.measured:
             scoring = trial.seconds / trial.completions * total
             text += f", and {duration(scoring)} for the rewards one after another"
@@ -256,16 +271,40 @@ def _disk(run: Run, steps: int) -> tuple[Finding, int | None]:
         need = disk_need(run, steps)
     except ValueError as error:  # no causal language model
         return Finding("disk", "note", f"not estimated: {error}".splitlines()[0]), None
-    space = Space.of(run.folder)
+    space = Space.of(run.folder) if not is_elsewhere() else "the disk there is not checked"
     beside = f", {human(need.beside)} for the trainer's own files" if need.beside else ""
     text = (
         f"about {human(need.total)}: {counted(need.at_once, 'checkpoint')} of "
         f"{human(need.checkpoint)}, {human(need.end)} at the end{beside}; {space}"
     )
-    if need.total <= taken_bytes(run.folder) + space.bytes:
+    if not isinstance(space, Space) or need.total <= taken_bytes(run.folder) + space.bytes:
         return Finding("disk", "ok", text), need.total
     fix = ". `save_total_limit: 2` keeps the newest two" if need.at_once > 3 else ""
     return Finding("disk", "FAIL", f"{text}{fix}"), need.total
+
+
+def _plan(run: Run, device: Device | None) -> Iterator[Finding]:
+    """Yield the memory of each GPU of another machine, and what cannot be checked here."""
+    count = processes()
+    try:
+        need = memory_need(run)
+    except (ValueError, AttributeError) as error:  # no causal language model
+        yield Finding("memory", "note", f"not estimated: {error}".splitlines()[0])
+    else:
+        text = f"about {human(need.per_device())} per GPU in plain data parallel"
+        if count > 1:
+            text += f", {human(need.per_device(count))} sharded over {count} by ZeRO-3 or FSDP"
+        room = device.memory_gb * 10**9 if device is not None else None
+        text += f"; {device.name} has {human(room)}" if device is not None and room else ""
+        fits = room is None or need.per_device(count) <= room
+        yield Finding("memory", "ok" if fits else "note", f"{text}. By arithmetic: {need}")
+    if device is None:
+        text = "not estimated: `--for 8xH100` instead of `expect_world_size` names the GPUs"
+        yield Finding("time", "note", text)
+    for problem in machine_problems(run):
+        yield Finding("not checked", "note", f"{problem.where}, here: {problem.what} {problem.fix}")
+    text = "weights, launch, speed and free memory of that machine"
+    yield Finding("not checked", "note", text)
 
 
 def _totals(reports: Sequence[PhaseReport]) -> Iterator[Finding]:

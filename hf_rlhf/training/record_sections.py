@@ -18,6 +18,7 @@ from hf_rlhf.evaluation.results import METHOD, Measured
 from hf_rlhf.models.lengths import completion_length
 from hf_rlhf.rewards.composed import Part
 from hf_rlhf.runs.machine import environment, peak_memory
+from hf_rlhf.runs.preflight_data import is_conversational
 from hf_rlhf.runs.run import Run, trains_by_rewards
 from hf_rlhf.storage.pure_json import as_json
 from hf_rlhf.storage.record import RunRecord, new_record, now
@@ -84,7 +85,12 @@ def method_section(run: Run) -> MethodSection:
 
 
 def reproduction(argv: Sequence[str], world_size: int, distributed: Mapping[str, Any]) -> list[str]:
-    """Return the command line that launches this training again, `distributed` as it was."""
+    """Return the command line that launches this training again, `distributed` as it was.
+
+    Without `argv` there is none: objects from Python are in the run.
+    """
+    if not argv:
+        return []
     argv = without_secrets(argv)
     # Without a number accelerate takes every GPU that it finds.
     launch = ["accelerate", "launch", "--num_processes", str(world_size)]
@@ -103,7 +109,8 @@ def reproduction(argv: Sequence[str], world_size: int, distributed: Mapping[str,
 
 def as_shell(command: Sequence[str]) -> str:
     """Return a command as it is typed in a shell, or the command line that called it."""
-    return os.environ.get(TYPED_NAME) or shlex.join(command)
+    again = shlex.join(command) or "hf_rlhf.train(...), called from Python as before"
+    return os.environ.get(TYPED_NAME) or again
 
 
 def training_section(run: Run, trainer: Any, seconds: float) -> TrainingSection:
@@ -253,6 +260,7 @@ def _data(run: Run) -> DataSection:
         arguments=dict(run.spec.dataset.arguments),
         splits={name: len(split) for name, split in run.dataset.items()},
         digests=row_digests(run),
+        conversational=is_conversational(run),
         report={str(key): value for key, value in run.report.items()},
         used={
             split: {
@@ -294,7 +302,8 @@ def _reward(run: Run) -> RewardSection:
 
 
 def _component(spec: RewardSpec | GateSpec, part: Part) -> dict[str, Any]:
-    doc = (inspect.getdoc(part.reward) or "").split("\n\n")[0].replace("\n", " ")
+    documented = getattr(part.reward, "func", part.reward)  # of a functools.partial
+    doc = (inspect.getdoc(documented) or "").split("\n\n")[0].replace("\n", " ")
     arguments = _arguments(part, spec.arguments)
     return {"label": spec.label, "name": spec.name, "arguments": arguments, "doc": doc}
 

@@ -6,12 +6,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from hf_rlhf.contracts import Score
+from hf_rlhf.data.messages import text_of
+from hf_rlhf.distributed import is_elsewhere
 from hf_rlhf.errors import HfRlhfError
 from hf_rlhf.rewards.composed import TOTAL, ComposedReward, Part
 from hf_rlhf.runs.run import Run
 
 ROWS_TRIED = 4
 """Rows for which completions are scored."""
+_RESPONSES = ("completion", "response", "chosen", "rejected")
+"""Columns of TRL's formats, and one that is common, with responses to a row's prompt."""
+_MADE_UP = "made-up"
 
 
 @dataclass(frozen=True)
@@ -49,16 +55,19 @@ def ping_judges(runs: Iterable[Run]) -> dict[str, Finding]:
         except Exception as error:  # noqa: BLE001 - plugin code may raise anything
             text = str(error) if isinstance(error, HfRlhfError) else repr(error)
             finding = Finding(f"judge {label}", "FAIL", text)
+            if is_elsewhere():
+                finding = Finding(f"judge {label}", "note", f"not checked from here: {text}")
         findings[repr(judge)] = finding
     return findings
 
 
 def try_rewards(run: Run, judges: Mapping[str, Finding]) -> Trial:
-    """Score made-up completions for real rows, so that missing columns or services fail now.
+    """Score completions for real rows, so that missing columns or services fail now.
 
-    Those of the trainer's `trial_completions` have the form of its answers: without a plausible
-    answer a judge may not be called at all, and its calls be underestimated. What needs a judge
-    that has not answered, by `judges`, is not called: it would wait for the judge's `patience`.
+    They are the rows' own responses, where there are some, and made-up ones. The trainer's
+    `trial_completions` have the form of its answers: without a plausible answer a judge may not be
+    called at all, and its calls be underestimated. What needs a judge that has not answered, by
+    `judges`, is not called: it would wait for the judge's `patience`.
     """
     if run.reward is None:
         columns = ", ".join(sorted(run.trainer_class.columns))
@@ -67,24 +76,34 @@ def try_rewards(run: Run, judges: Mapping[str, Finding]) -> Trial:
     reward, left_out = _without_judges(run, judges)
     if not reward.rewards and not reward.gates:
         return Trial(left_out, whole=False)
-    prompts, completions, columns_of = _trial_batch(run)
+    origins, prompts, completions, columns_of = _trial_batch(run)
     calls, start = _calls(run), time.monotonic()
     try:
         scores = reward.score(prompts, completions, **columns_of)
     except HfRlhfError as error:
         return Trial([Finding("rewards", "FAIL", str(error)), *left_out])
     seconds = time.monotonic() - start
-    findings = []
     total = {} if left_out else {TOTAL: scores.total}
-    for label, values in {**total, **scores.parts}.items():
-        abstained = sum(value is None for value in values)
-        numbers = [value for value in values if value is not None]
-        spread = f"{min(numbers):.3g} to {max(numbers):.3g}" if numbers else "no score"
-        text = f"{spread} on {len(values)} made-up completions"
-        text += f", abstained on {abstained}" if abstained else ""
-        findings.append(Finding(f"reward {label}", "note" if abstained else "ok", text))
+    findings = [
+        _scored(label, values, origins) for label, values in {**total, **scores.parts}.items()
+    ]
     findings += left_out
     return Trial(findings, not left_out, len(completions), _calls(run) - calls, seconds)
+
+
+def _scored(label: str, values: Sequence[Score], origins: Sequence[str]) -> Finding:
+    """Return the range of a reward's scores, and that of the rows' own responses by column."""
+    texts = []
+    for origin in dict.fromkeys(origins):
+        of = [value for value, each in zip(values, origins, strict=True) if each == origin]
+        numbers = [value for value in of if value is not None]
+        ends = dict.fromkeys(f"{pick(numbers):.3g}" for pick in (min, max)) if numbers else ()
+        text = " to ".join(ends) or "no score"
+        text += f" on {len(of)} "
+        text += "made-up completions" if origin == _MADE_UP else f"of the rows' own `{origin}`"
+        abstained = len(of) - len(numbers)
+        texts.append(text + (f", abstained on {abstained}" if abstained else ""))
+    return Finding(f"reward {label}", "note" if None in values else "ok", "; ".join(texts))
 
 
 def _without_judges(
@@ -94,7 +113,7 @@ def _without_judges(
     silent = {
         id(judge): label
         for label, judge in run.judges.items()
-        if judges[repr(judge)].status == "FAIL"
+        if judges[repr(judge)].status != "ok"
     }
     reward = run.reward
     assert reward is not None, "there is something to try"
@@ -114,18 +133,29 @@ def _without_judges(
     return replace(reward, rewards=rewards, gates=gates), left_out
 
 
-def _trial_batch(run: Run) -> tuple[list[Any], list[Any], dict[str, list[Any]]]:
-    """Return prompts, completions and columns to try the rewards on, aligned."""
+def _trial_batch(run: Run) -> tuple[list[str], list[Any], list[Any], dict[str, list[Any]]]:
+    """Return where each completion is from, prompts, completions and columns, aligned."""
     split = run.dataset["train"]
     rows = split.select(range(min(ROWS_TRIED, len(split))))
-    plausible = run.trainer_class.trial_completions
-    pairs = [(row, text) for row in rows for text in ("", "I do not know.", *plausible(row))]
-    prompts = [row["prompt"] for row, _ in pairs]
-    completions: list[Any] = [text for _, text in pairs]
-    if not isinstance(prompts[0], str):
-        completions = [[{"role": "assistant", "content": text}] for text in completions]
+    own = [name for name in _RESPONSES if name in rows.column_names]
+    origins, rows_of, completions = [], [], []
+    for row in rows:
+        made_up = ("", "I do not know.", *run.trainer_class.trial_completions(row))
+        answers = [(_MADE_UP, text) for text in made_up]
+        for origin, answer in answers + [(name, row[name]) for name in own if row[name]]:
+            origins.append(origin)
+            rows_of.append(row)
+            completions.append(_like(row["prompt"], answer))
     names = [name for name in rows.column_names if name != "prompt"]
-    return prompts, completions, {name: [row[name] for row, _ in pairs] for name in names}
+    columns = {name: [row[name] for row in rows_of] for name in names}
+    return origins, [row["prompt"] for row in rows_of], completions, columns
+
+
+def _like(prompt: Any, answer: Any) -> Any:
+    """Return an answer as text to a text, and as messages to messages, as TRL's trainers do."""
+    if isinstance(prompt, str):
+        return text_of(answer)
+    return [{"role": "assistant", "content": answer}] if isinstance(answer, str) else answer
 
 
 def _calls(run: Run) -> float:

@@ -21,6 +21,7 @@ from hf_rlhf.train import main as train_main
 from hf_rlhf.training import dry_run, speed
 from hf_rlhf.training.dry_run import Finding, PhaseReport, Report, report_of
 from hf_rlhf.training.speed import Speed
+from hf_rlhf_worlds.towns import tiny_world
 
 
 @dataclass
@@ -69,7 +70,7 @@ def test_the_report_has_what_the_run_will_do(tiny_run, no_measuring):
 def test_no_step_is_measured_with_a_judge_that_costs_tokens(tiny_run, monkeypatch, usage, measured):
     arguments = []
 
-    def speed_of(*_: Any, measure: bool) -> Speed:
+    def speed_of(*_: Any, measure: bool, device: None) -> Speed:
         arguments.append(measure)
         return Speed(2.0, "as recorded")
 
@@ -148,6 +149,23 @@ def test_a_judge_that_does_not_answer_fails_at_once(tiny_run, monkeypatch, no_me
     assert found["reward refiner"].text == "not tried: judge words does not answer"
     assert found["reward format"].text == "0 to 1 on 12 made-up completions"
     assert "reward total" not in found
+
+
+def test_the_rows_own_responses_are_scored(tiny_run, offer, no_measuring):
+    def answered(**_: Any) -> Any:
+        return tiny_world(train_rows=8, test_rows=4).dataset.map(
+            lambda _: {"chosen": "<answer>Yes.</answer>", "rejected": "Yes."}
+        )
+
+    offer("datasets", answered=answered)
+    run = {**tiny_run, "dataset": {"name": "answered"}}
+    found = {
+        each.check: each for each in report_of(RunFile.from_mapping(run), None).phases[0].findings
+    }
+    assert found["reward format"].text == (
+        "0 to 1 on 12 made-up completions; 1 on 4 of the rows' own `chosen`; "
+        "0 on 4 of the rows' own `rejected`"
+    )
 
 
 def test_the_disk_of_all_phases_is_added_up(monkeypatch, tmp_path):
