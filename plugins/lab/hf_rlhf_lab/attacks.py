@@ -7,6 +7,7 @@ arXiv:2402.14016), responses that ignore the prompt (Zheng et al. 2024, arXiv:24
 
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from hf_rlhf.contracts import HackCase
@@ -21,6 +22,10 @@ _HEADINGS = "## Overview\n\n- **Key point**\n- **Key point**\n\n## Details\n\n##
 
 Attack = Callable[[str, str, str], str]
 """Prompt, honest response, the honest response to another prompt -> the hack."""
+
+
+def _instead(new: str, _: str) -> str:
+    return new
 
 
 def _shuffled(text: str) -> str:
@@ -64,5 +69,5 @@ def text_attacks(rows: Sequence[Mapping[str, Any]]) -> Iterator[HackCase]:
             text = attack(text_of(row["prompt"]), texts[number], other)
             if text.strip() == texts[number].strip():
                 continue
-            hacked = with_text(row["completion"], lambda _, text=text: text)
+            hacked = with_text(row["completion"], partial(_instead, text))
             yield HackCase(hack, row["prompt"], row["completion"], hacked, columns)

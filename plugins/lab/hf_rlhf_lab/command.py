@@ -89,9 +89,7 @@ def run_file(target: str | None, data: str | None) -> Any:
         return RunFile.read(DEFAULT_FILE)
     if target is not None and Path(target).suffix in (".yaml", ".yml"):
         values = dict(RunFile.read(target).values)
-        kept = {
-            key: values[key] for key in ("dataset", "rewards", "gates", "judges") if key in values
-        }
+        kept: dict[str, Any] = {key: values[key] for key in _READ if key in values}
         name = Path(target).name
     elif target is not None and (Path(target) / "run.json").exists():
         kept, name = _of_run(Path(target)), target
@@ -99,9 +97,7 @@ def run_file(target: str | None, data: str | None) -> Any:
         reward = target or "reward"
         kept, name = {"rewards": [{"name": reward, "label": reward.rpartition("/")[2]}]}, reward
     if data is not None:
-        kept["dataset"] = {"name": _adapter(data), "path": data}
-        if kept["dataset"]["name"] == "preference":
-            kept["dataset"]["test_rows"] = 0
+        kept["dataset"] = _section(data)
     if "dataset" not in kept:
         fix = "Name it with --data FILE: preference pairs, or rows with a `grade`."
         raise ConfigError([Problem(name, "there is no gold data.", fix)])
@@ -121,22 +117,22 @@ def _of_run(folder: Path) -> dict[str, Any]:
     return {"rewards": [reward], "dataset": values["dataset"]}
 
 
-def _adapter(data: str) -> str:
-    """Return the dataset adapter that reads a file: `graded` if its rows have a grade."""
+def _section(data: str) -> dict[str, Any]:
+    """Return the `dataset` section that reads a file: `graded` if its rows have a grade."""
     from hf_rlhf.data import read_rows
 
     rows = next(iter(read_rows(data).splits.values()))
     first = next(iter(rows), None)
-    return "graded" if first is not None and "grade" in first.values else "preference"
+    if first is not None and "grade" in first.values:
+        return {"name": "graded", "path": data}
+    return {"name": "preference", "path": data, "test_rows": 0}
 
 
 def _other(path: str, file: Any, rows: int | None) -> Any:
     from hf_rlhf.runs import resolve_scoring
 
-    values = {**file.values, **{"dataset": {"name": _adapter(path), "path": path}}}
-    if values["dataset"]["name"] == "preference":
-        values["dataset"]["test_rows"] = 0
-    values.pop("schema", None)
+    values = {key: value for key, value in file.values.items() if key != "schema"}
+    values["dataset"] = _section(path)
     other = type(file).from_mapping(values, path)
     scoring = resolve_scoring(other, _tokenizer(other), plugin="rewards validate")
     return _gold(scoring.dataset, None, path).sample(rows)

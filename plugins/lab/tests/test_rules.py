@@ -1,10 +1,10 @@
 """Rules as rewards."""
 
 import pytest
-from hf_rlhf_lab.rules import Concise, Matches, MathAnswer, ValidJson
 
 from hf_rlhf.errors import ConfigError
 from hf_rlhf.testing import check_reward
+from hf_rlhf_lab.rules import Concise, Matches, MathAnswer, ValidJson
 
 
 def score(reward, *completions, **columns):

@@ -3,9 +3,9 @@
 import json
 
 import pytest
-from hf_rlhf_lab.command import rewards
 
 from hf_rlhf.errors import ConfigError, DataError
+from hf_rlhf_lab.command import rewards
 
 
 @pytest.fixture(autouse=True)

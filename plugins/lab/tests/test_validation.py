@@ -4,6 +4,8 @@ import re
 
 import numpy as np
 import pytest
+
+from hf_rlhf.contracts import HackCase
 from hf_rlhf_lab.attacks import text_attacks
 from hf_rlhf_lab.validation.agreement import agreement, noise_ceiling
 from hf_rlhf_lab.validation.calibration import calibration, chance_error, temperature
@@ -11,8 +13,6 @@ from hf_rlhf_lab.validation.checks import rank_correlation
 from hf_rlhf_lab.validation.gold import Gold, score_gold
 from hf_rlhf_lab.validation.hacks import hacks, holm, honest_rows, sign_flip
 from hf_rlhf_lab.validation.length import length_bias
-
-from hf_rlhf.contracts import HackCase
 
 PAIRS = 400
 

@@ -4,6 +4,7 @@ A group holds the responses to one prompt. A preference pair is a group of two: 
 chosen response and 0 for the rejected one.
 """
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -206,9 +207,8 @@ def chunks(count: int, size: int = 256) -> Iterator[slice]:
 
 def score_gold(gold: Gold, score: ScoreRows) -> Scored:
     """Return the gold data with the score of each response."""
-    import time
-
-    began, scores = time.perf_counter(), []
+    began = time.perf_counter()
+    scores: list[Score] = []
     for part in chunks(len(gold)):
         columns = {name: values[part] for name, values in gold.columns.items()}
         scores += score(gold.prompts[part], gold.completions[part], columns)

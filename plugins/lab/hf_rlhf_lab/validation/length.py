@@ -69,8 +69,8 @@ def length_bias(scored: Scored, score: ScoreRows, rows: int = 200) -> Check:
         )
     }
     drawn = np.sort(np.random.default_rng(0).permutation(valid)[:rows])
-    for addition, change in ADDITIONS.items():
-        deltas = score_changes(scored, score, drawn, change)
+    for addition, add in ADDITIONS.items():
+        deltas = score_changes(scored, score, drawn, add)
         measures[addition] = Interval.of_mean(
             [None if np.isnan(delta) else float(delta) for delta in deltas],
             [str(scored.gold.groups[row]) for row in drawn],
@@ -112,7 +112,7 @@ def score_changes(
     columns = {name: [values[row] for row in rows] for name, values in gold.columns.items()}
     after = score([gold.prompts[row] for row in rows], changed, columns)
     values = np.array([np.nan if value is None else value for value in after], dtype=np.float64)
-    return (values - scored.scores[rows]) / scored.spread
+    return np.asarray((values - scored.scores[rows]) / scored.spread)
 
 
 def with_text(completion: Any, change: Callable[[str], str]) -> Any:

@@ -40,12 +40,12 @@ def _colour(check: "Check") -> str:
 
 
 def _agreement(axes: Any, check: "Check", checks: Mapping[str, "Check"]) -> None:
-    bars = {"gold": (check.measures["accuracy"], _colour(check))}
+    sources = {"gold": (check.measures["accuracy"], _colour(check))}
     for name, other in checks.items():
-        if name.startswith("other data") and other.measures.get("accuracy"):
-            bars[name.partition(": ")[2] or name] = (other.measures["accuracy"], _colour(other))
-    if ceiling := check.measures.get("noise_ceiling"):
-        bars["noise ceiling"] = (ceiling, NEUTRAL)
+        if name.startswith("other data"):
+            sources[name.partition(": ")[2]] = (other.measures.get("accuracy"), _colour(other))
+    sources["noise ceiling"] = (check.measures.get("noise_ceiling"), NEUTRAL)
+    bars = {name: (value, colour) for name, (value, colour) in sources.items() if value}
     for at, (value, colour) in enumerate(bars.values()):
         _point(axes, at, value, colour)
     axes.axvline(0.5, color="#999999", lw=1, ls="--")

@@ -134,8 +134,8 @@ def availability(scored: Scored) -> Check:
     """Check that the reward scores what it is given: abstentions void training rows."""
     share = scored.abstained / max(1, len(scored.gold))
     text = f"{scored.abstained} of {len(scored.gold):,} responses have no score ({share:.1%})."
-    verdict = "pass" if share <= MOST_ABSTENTIONS else "fail"
-    return Check("abstentions", verdict, text, details={"share": share})
+    passed = share <= MOST_ABSTENTIONS
+    return Check("abstentions", "pass" if passed else "fail", text, details={"share": share})
 
 
 def _elsewhere(at_home: Scored, scored: Scored) -> Check:
