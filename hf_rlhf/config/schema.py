@@ -116,8 +116,9 @@ class PublishSpec:
     merged: bool = True
     revision: str | None = None
     checkpoints: bool = False
-    """Push each checkpoint during training to the branch `step-STEP`: the adapter of a LoRA run,
-    the weights of full fine-tuning."""
+    """Push each checkpoint during training to `step-STEP`: LoRA's adapter, or all weights."""
+    sign: bool | str | None = None
+    """Sign all pushed files: true by Sigstore, or a file with a private key."""
 
 
 @dataclass(frozen=True)
@@ -133,6 +134,9 @@ class CardSpec:
     license_link: str | None = None
     tags: list[str] = field(default_factory=list)
     language: str | list[str] | None = None
+    sections: dict[str, str] = field(default_factory=dict)
+    contact: str | None = None
+    citation: str | None = None
 
 
 @dataclass(frozen=True)
@@ -195,11 +199,7 @@ def keys_of(cls: type) -> frozenset[str]:
     return frozenset(each.name for each in fields(cls)) - {"arguments", "where", "path"}
 
 
-_SECTIONS: dict[str, type] = {
-    "evaluation": EvaluationSpec,
-    "publish": PublishSpec,
-    "card": CardSpec,
-}
+_SECTIONS: dict[str, type] = dict(evaluation=EvaluationSpec, publish=PublishSpec, card=CardSpec)
 _COMPONENTS = ("dataset", "judges", "rewards", "gates", "callbacks")
 _TOP = ("schema", "plugin", *_COMPONENTS, *_SECTIONS, *keys_of(TopLevel), *keys_of(Limits))
 
@@ -223,8 +223,7 @@ class SpecReader:
         """Return the valid part; None without a plugin or dataset, or with a secret in the file."""
         self._check_schema()
         each = leaves(self.values)
-        secrets = misplaced_secrets(each)
-        for path, what in secrets:
+        for path, what in (secrets := misplaced_secrets(each)):
             self._report(path, what, SECRET_HINT)
         if secrets:
             return None  # other messages could repeat one
