@@ -54,6 +54,7 @@ from hf_rlhf.training.progress import (
     print_results,
     read_samples,
     remove_printers,
+    say,
 )
 from hf_rlhf.training.record_sections import (
     as_shell,
@@ -297,6 +298,7 @@ class Session:
             raise
         finally:
             self.stopping.time_to_save = None
+            self.progress.close()
             _without_hiding_an_error(note)
         self.recorder.write()
         if self.stopping.cause is not None:
@@ -311,10 +313,11 @@ class Session:
         # Our callback prunes, after the new checkpoint is sealed.
         run.training.save_total_limit = None
         cycle = Cycle(run.training, self.stopping)
+        self.progress = ShowProgress(run.reward, run.folder)
         return cycle, run.with_callbacks(
             cycle,
             CheckpointManifestCallback(keep),
-            ShowProgress(run.reward, run.folder),
+            self.progress,
             AfterSave(after_save),
             StopIfTrained(),
         )
@@ -326,8 +329,8 @@ class Session:
         if repo_id is None:
             base = "" if self.record.model.base_is_hub_id else " --base_model YOU/BASE --push_base"
             self._say(
-                "not published: `publish.repo_id` is not set. To publish: "
-                f"hf-rlhf publish {self.run.folder} --repo_id YOU/NAME{base}"
+                "not published: `publish.repo_id` is not set. To publish:\n"
+                f"  hf-rlhf publish {self.run.folder} --repo_id YOU/NAME{base}"
             )
             return
         unpublished: list[str] = []
@@ -349,7 +352,7 @@ class Session:
 
     def _say(self, text: str) -> None:
         if self.main:
-            print(text, flush=True)
+            say(text)
 
 
 def _without_hiding_an_error(note: Callable[[], object]) -> None:

@@ -53,7 +53,6 @@ IN_TABLES = [
     ({"num_generations_eval": 4}, "num_generations_eval: .*completions_per_prompt"),
     ({"auto_find_batch_size": True}, "auto_find_batch_size: "),
     ({"enable_jit_checkpoint": True}, "enable_jit_checkpoint: .*stop_grace"),
-    ({"disable_tqdm": True}, "disable_tqdm: "),
     ({"log_completions_hub_repo": "a/b", "log_completions": True}, "log_completions_hub_repo: "),
     ({"label_smoothing_factor": 0.1}, "label_smoothing_factor: "),
     ({"train_sampling_strategy": "group_by_length"}, "train_sampling_strategy: "),

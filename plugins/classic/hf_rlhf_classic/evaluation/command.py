@@ -20,12 +20,12 @@ def command(argv: Sequence[str]) -> int:
     chosen, overrides = _parser().parse_known_args(argv[1:] if path else argv)
 
     from hf_rlhf.config import RunFile, choose_run_file
-    from hf_rlhf.training import ignore_old_names
+    from hf_rlhf.training import quiet_libraries
     from hf_rlhf_classic.evaluation.plan import make_plan
     from hf_rlhf_classic.evaluation.spec import Options
     from hf_rlhf_classic.evaluation.task import suite_of
 
-    ignore_old_names()
+    quiet_libraries()
     if path or chosen.plugin:
         file = choose_run_file(chosen.plugin, chosen.run, path)
     else:
