@@ -269,7 +269,7 @@ _PASSED_ON = """
     gradient_checkpointing_kwargs torch_compile torch_compile_backend torch_compile_mode
     use_liger_kernel liger_kernel_config neftune_noise_alpha torch_empty_cache_steps
     logging_strategy logging_steps logging_first_step log_on_each_node
-    logging_nan_inf_filter include_num_input_tokens_seen log_level log_level_replica
+    logging_nan_inf_filter include_num_input_tokens_seen disable_tqdm log_level log_level_replica
     report_to run_name project trackio_space_id trackio_bucket_id trackio_static_space_id
     save_strategy save_steps save_total_limit full_determinism seed data_seed use_cpu
     accelerator_config dataloader_drop_last dataloader_num_workers dataloader_pin_memory

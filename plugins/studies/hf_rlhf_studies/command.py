@@ -1,7 +1,8 @@
 """`hf-rlhf study`: many runs from one file, compared with intervals and verdicts.
 
-A study file names conditions, seeds, what is measured, and the questions with the predicted
-answers. The same command continues where it was stopped. This process never imports torch.
+A study file names conditions, seeds, what is measured, and the questions with
+the predicted answers. The same command continues where it was stopped. This
+process never imports torch.
 """
 
 import argparse

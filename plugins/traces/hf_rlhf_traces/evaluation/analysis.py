@@ -149,7 +149,7 @@ def main(argv: Sequence[str]) -> int:
         print_table(console(), headings, rows, title)
     path = store.folder / "analysis" / "report.md"
     atomic_write_text(path, "\n".join(report(results, samples, chosen.worst)))
-    print("\n".join([str(path), *results["verdicts"]]))
+    print(path)
     return 0
 
 
