@@ -3,7 +3,7 @@
 import argparse
 from collections.abc import Sequence
 
-from hf_rlhf.train import dry_run_status
+from hf_rlhf.train import dry_run_status, reward_option
 
 
 def check_main(argv: Sequence[str]) -> int:
@@ -28,11 +28,15 @@ def check_main(argv: Sequence[str]) -> int:
     )
     parser.add_argument("--config", metavar="FILE", help="the same as FILE, as in hf_rlhf.train")
     parser.add_argument(
+        "--reward", action="append", metavar="NAME", help="as in hf_rlhf.train; repeatable"
+    )
+    parser.add_argument(
         "--for", dest="machine", metavar="8xH100", help="number and kind of GPUs to plan for"
     )
     # Not a positional of argparse, which would take the value of an override for it.
     file = argv[0] if argv and not argv[0].startswith("-") else None
-    arguments, overrides = parser.parse_known_args(argv[1:] if file else argv)
+    arguments, options = parser.parse_known_args(argv[1:] if file else argv)
+    overrides = [*reward_option(arguments.reward), *options]
     config = file or arguments.config
     return dry_run_status(
         arguments.plugin, arguments.run, config, overrides, machine=arguments.machine

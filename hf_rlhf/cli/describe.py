@@ -21,7 +21,7 @@ from hf_rlhf.config.registry import KINDS, Kind
 from hf_rlhf.errors import BrokenPlugin, HfRlhfError, UnknownPlugin, did_you_mean
 
 _WIDTH = 98
-_INJECTED: Mapping[Kind, Mapping[str, str]] = {
+_INJECTED: Mapping[str, Mapping[str, str]] = {
     "datasets": {
         "tokenizer": "(set by the run: its model's tokenizer)",
         "rejected_rows": "(set by the run: a file in its folder)",
@@ -92,6 +92,9 @@ def describe_main(argv: Sequence[str]) -> int:
     arguments = parser.parse_args(argv)
     # Only trainers have settings; a dataset may have the name of one.
     only: Kind | None = "trainers" if arguments.settings is not None else None
+    if ":" in arguments.name:
+        print("\n".join(describe_code(arguments.name)))
+        return 0
     for number, (kind, point) in enumerate(_find(arguments.name, arguments.kind or only)):
         if number:
             print()
@@ -132,12 +135,35 @@ def describe(
             yield from _settings(name, registry.load_component(kind, name), settings.lower())
         return
     target = registry.load_component(kind, name)
-    text, documented = _arguments_in(inspect.getdoc(target) or "", target)
-    yield from _doc(text)
     if kind == "commands":
+        yield from _doc(inspect.getdoc(target))
         yield from ("", f"its options: `hf-rlhf {name} --help`")
         return
-    if rows := list(_parameters(target, _INJECTED.get(kind, {}), documented)):
+    yield from _component(kind, target)
+
+
+def describe_code(name: str) -> Iterator[str]:
+    """Yield the lines that describe a component in a file or module, which is imported for it.
+
+    Raises PluginError.
+    """
+    from hf_rlhf.config.code import kind_of, load_code
+
+    kind = kind_of(name)
+    target, provenance = load_code(kind, name)
+    digest = provenance.get("sha256")
+    source = " ".join(filter(None, (provenance["package"], provenance["version"])))
+    yield f"{kind.removesuffix('s')} {name}  ({f'SHA-256 {digest}' if digest else source})"
+    yield from _component(kind, target)
+
+
+def _component(kind: str, target: Any) -> Iterator[str]:
+    from hf_rlhf.rewards.composed import reward_maker
+
+    text, documented = _arguments_in(inspect.getdoc(target) or "", target)
+    yield from _doc(text)
+    maker = reward_maker(target, ()) if inspect.isfunction(target) else target
+    if rows := list(_parameters(maker, _INJECTED.get(kind, {}), documented)):
         yield from ("", "arguments:", *rows)
     if kind == "rewards":
         yield from ("", f"dataset columns it needs: {', '.join(_columns(target)) or 'none'}")

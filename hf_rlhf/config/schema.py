@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Le
 
+from hf_rlhf.config.code import label_of
 from hf_rlhf.config.urls import forbidden_urls
 from hf_rlhf.config.validation import KNOWN_CURES, bind, unknown_setting
 from hf_rlhf.config.yaml import KeyPath, leaves
@@ -72,6 +73,13 @@ class GateSpec(ComponentSpec):
     judge: str | None = None
 
 
+@dataclass(frozen=True, kw_only=True)
+class CallbackSpec(ComponentSpec):
+    """One entry of `callbacks:`."""
+
+    label: str
+
+
 @dataclass(frozen=True)
 class EvaluationSpec:
     """The `evaluation:` section: held-out rows are scored before and after training."""
@@ -108,8 +116,9 @@ class PublishSpec:
     merged: bool = True
     revision: str | None = None
     checkpoints: bool = False
-    """Push each checkpoint during training to the branch `step-STEP`: the adapter of a LoRA run,
-    the weights of full fine-tuning."""
+    """Push each checkpoint during training to `step-STEP`: LoRA's adapter, or all weights."""
+    sign: bool | str | None = None
+    """Sign all pushed files: true by Sigstore, or a file with a private key."""
 
 
 @dataclass(frozen=True)
@@ -125,6 +134,9 @@ class CardSpec:
     license_link: str | None = None
     tags: list[str] = field(default_factory=list)
     language: str | list[str] | None = None
+    sections: dict[str, str] = field(default_factory=dict)
+    contact: str | None = None
+    citation: str | None = None
 
 
 @dataclass(frozen=True)
@@ -155,6 +167,8 @@ class TopLevel:
     adapter_revision: str | None = None
     pad_token: str | None = None
     """The padding token, which must be in the tokenizer's vocabulary."""
+    tokenizer: str | None = None
+    """The tokenizer's folder or Hub id, where it is not in the model's."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,6 +180,7 @@ class RunSpec(TopLevel):
     judges: tuple[JudgeSpec, ...]
     rewards: tuple[RewardSpec, ...]
     gates: tuple[GateSpec, ...]
+    callbacks: tuple[CallbackSpec, ...] = ()
     evaluation: EvaluationSpec | None
     publish: PublishSpec
     card: CardSpec
@@ -184,12 +199,8 @@ def keys_of(cls: type) -> frozenset[str]:
     return frozenset(each.name for each in fields(cls)) - {"arguments", "where", "path"}
 
 
-_SECTIONS: dict[str, type] = {
-    "evaluation": EvaluationSpec,
-    "publish": PublishSpec,
-    "card": CardSpec,
-}
-_COMPONENTS = ("dataset", "judges", "rewards", "gates")
+_SECTIONS: dict[str, type] = dict(evaluation=EvaluationSpec, publish=PublishSpec, card=CardSpec)
+_COMPONENTS = ("dataset", "judges", "rewards", "gates", "callbacks")
 _TOP = ("schema", "plugin", *_COMPONENTS, *_SECTIONS, *keys_of(TopLevel), *keys_of(Limits))
 
 
@@ -212,8 +223,7 @@ class SpecReader:
         """Return the valid part; None without a plugin or dataset, or with a secret in the file."""
         self._check_schema()
         each = leaves(self.values)
-        secrets = misplaced_secrets(each)
-        for path, what in secrets:
+        for path, what in (secrets := misplaced_secrets(each)):
             self._report(path, what, SECRET_HINT)
         if secrets:
             return None  # other messages could repeat one
@@ -222,8 +232,8 @@ class SpecReader:
         if plugin is None:
             self._report(("plugin",), "is missing or not text.", "Name a trainer: `plugin: NAME`.")
         settings = self._settings()
-        judges, rewards = self._judges(), self._scored("rewards", RewardSpec)
-        gates = self._scored("gates", GateSpec)
+        judges, rewards = self._judges(), self._listed("rewards", RewardSpec)
+        gates = self._listed("gates", GateSpec)
         self._check_labels((*rewards, *gates))
         dataset = self._component(DatasetSpec, self.values.get("dataset"), ("dataset",))
         sections = {key: self._section(key, cls) for key, cls in _SECTIONS.items()}
@@ -241,6 +251,7 @@ class SpecReader:
             judges=judges,
             rewards=rewards,
             gates=gates,
+            callbacks=self._listed("callbacks", CallbackSpec),
             evaluation=sections["evaluation"],
             publish=publish,
             card=sections["card"] or CardSpec(),
@@ -305,8 +316,8 @@ class SpecReader:
                 judges.append(judge)
         return tuple(judges)
 
-    def _scored(self, section: str, cls: type) -> tuple[Any, ...]:
-        """Read a list of rewards or gates."""
+    def _listed(self, section: str, cls: type) -> tuple[Any, ...]:
+        """Read a list of rewards, gates or callbacks; text alone is a name."""
         entries = enumerate(self._container(section, list, "- name: ..."))
         parts = [self._component(cls, value, (section, index)) for index, value in entries]
         return tuple(part for part in parts if part is not None)
@@ -341,6 +352,8 @@ class SpecReader:
 
     def _component(self, cls: Any, value: Any, path: KeyPath, **label: str) -> Any:
         """Read the entry of a component; None, reported, if it has no name."""
+        if isinstance(value, str) and cls not in (DatasetSpec, JudgeSpec):
+            value = {"name": value}
         if value is None or value == {}:
             what = "is missing." if value is None else "is empty."
             self._report(path, what, "Write `name: NAME`.")
@@ -358,7 +371,7 @@ class SpecReader:
             return None
         if cls in (DatasetSpec, JudgeSpec):
             return cls(name=name, **label, arguments=rest, where=where, path=path)
-        ours = {"name": name, "label": name.rpartition("/")[2]}
+        ours = {"name": name, "label": label_of(name)}
         ours |= {key: each for key, each in rest.items() if key in keys_of(cls)}
         valid = {"label": "_".join(map(str, path)), **self._bound(cls, ours, path, str(path[0]))}
         clip = valid.get("clip")

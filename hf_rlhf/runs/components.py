@@ -1,18 +1,35 @@
 """Builds the components named in a run file, and reports those that cannot be built."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
-from hf_rlhf.config import RunFile, RunSpec, registry
+from hf_rlhf.config import KeyPath, RunFile, RunSpec
+from hf_rlhf.config.code import Kind
 from hf_rlhf.config.schema import DatasetSpec, GateSpec, RewardSpec, SpecReader, keys_of
 from hf_rlhf.config.validation import accepted_by, bind
 from hf_rlhf.contracts import Loaded
 from hf_rlhf.data.mixture import MixedSource
-from hf_rlhf.errors import ConfigError, HfRlhfError, PluginError, Problem, RewardError
+from hf_rlhf.distributed import is_elsewhere
+from hf_rlhf.errors import (
+    ConfigError,
+    HfRlhfError,
+    ModelError,
+    PluginError,
+    Problem,
+    RewardError,
+)
+from hf_rlhf.models.locate import (
+    check_tokenizer,
+    find_model,
+    load_tokenizer,
+    resolve_model_path,
+    tokenizer_digest,
+)
 from hf_rlhf.rewards.abstentions import Abstentions
-from hf_rlhf.rewards.composed import ComposedReward, Part
+from hf_rlhf.rewards.composed import ComposedReward, Part, reward_maker
 
 
 class ComponentBuilder:
@@ -23,26 +40,14 @@ class ComponentBuilder:
         self.problems: list[Problem] = []
         self.components: list[Mapping[str, Any]] = []
 
-    def _load(self, kind: registry.Kind, name: str, label: str, arguments: Any) -> Any:
-        component = registry.load_component(kind, name)
-        self.components.append(
-            {
-                "kind": kind,
-                "name": name,
-                "label": label,
-                "arguments": dict(arguments),
-                **registry.provenance(kind, name),
-            }
-        )
+    def _load(self, kind: Kind, name: str, label: str, arguments: Any, path: KeyPath) -> Any:
+        component, provenance = self.file.load(kind, name, path)
+        entry = {"kind": kind, "name": name, "label": label, "arguments": dict(arguments)}
+        self.components.append({**entry, **provenance})
         return component
 
     def _component(
-        self,
-        kind: registry.Kind,
-        spec: Any,
-        injected: Mapping[str, Any],
-        *,
-        build: bool = True,
+        self, kind: Kind, spec: Any, injected: Mapping[str, Any], *, build: bool = True
     ) -> Any:
         """Build one component; if that fails, report the problem and return None.
 
@@ -51,10 +56,11 @@ class ComponentBuilder:
         path = spec.path
         label = getattr(spec, "label", spec.name)
         try:
-            target = self._load(kind, spec.name, label, spec.arguments)
+            component = self._load(kind, spec.name, label, spec.arguments, (*path, "name"))
         except PluginError as error:
             self.problems.append(Problem(self.file.where((*path, "name")), str(error)))
             return None
+        target = _maker(kind, component, spec.arguments)
         where = partial(_inside, self.file, path)
         arguments, problems = bind(
             target,
@@ -82,6 +88,52 @@ class ComponentBuilder:
                 )
             )
         return None
+
+    def _callbacks(self, spec: RunSpec) -> tuple[Any, ...]:
+        return tuple(self._component("callbacks", callback, {}) for callback in spec.callbacks)
+
+    def _tokenizer(
+        self, spec: RunSpec, model: Any, training: Any, loaded: Any = None
+    ) -> tuple[str, Any]:
+        """Return the path of the model, and the tokenizer; `loaded` stands for one set apart."""
+        if model is None:
+            return "", None
+        if not model.model_name_or_path:
+            if not self.file.values.get("model_name_or_path"):  # else its type has been reported
+                where = self.file.where(("model_name_or_path",))
+                fix = "Write a Hub id, a folder, or package://PACKAGE/FOLDER."
+                self.problems.append(Problem(where, "is missing.", fix))
+            return "", None
+        own = spec.tokenizer
+        key, name = "model_name_or_path", model.model_name_or_path
+        options = {"trust_remote_code": getattr(training, "trust_remote_code", False)}
+        try:
+            path = find_model(name)
+            if own is None:
+                options["revision"] = model.model_revision
+                return path, load_tokenizer(path, spec.pad_token, **options)
+            key, name = "tokenizer", own
+            tokenizer = self.file.objects.get(own) if loaded is None else loaded
+            if tokenizer is None:
+                tokenizer = load_tokenizer(resolve_model_path(own), spec.pad_token, **options)
+            elif loaded is None:
+                check_tokenizer(own, tokenizer, spec.pad_token)
+            self.components.append(
+                {"kind": "tokenizer", "name": own, "sha256": tokenizer_digest(tokenizer)}
+            )
+            return path, tokenizer
+        except ModelError as error:
+            fix = "Until it loads, the rows are not checked."
+            if is_elsewhere():
+                fix += (
+                    " A plan needs no weights: a folder with config.json and the tokenizer will do."
+                )
+            problem = str(error), fix
+        except Exception as error:  # noqa: BLE001 - the tokenizers library raises bare Exception
+            fix = "Check the name, HF_ENDPOINT, and for a gated model HF_TOKEN."
+            problem = f"the tokenizer of {name!r} does not load: {_first_line(error)}", fix
+        self.problems.append(Problem(self.file.where((key,)), *problem))
+        return "", None
 
     def _loaded(
         self, spec: DatasetSpec, tokenizer: Any, rejected_rows: Path | None
@@ -176,7 +228,8 @@ class ComponentBuilder:
         reward = self._component("rewards", spec, injected, build=build)
         if reward is None:
             return None
-        source = " ".join(self.components[-1][key] for key in ("package", "version"))
+        origin = self.components[-1]
+        source = " ".join(filter(None, (origin["package"], origin["version"]))) or origin["target"]
         if isinstance(spec, GateSpec):
             return Part(spec.label, reward, threshold=spec.threshold, source=source)
         return Part(spec.label, reward, spec.weight, spec.on_none, spec.clip, source=source)
@@ -184,7 +237,8 @@ class ComponentBuilder:
     def _misplaced_judge(self, spec: RewardSpec | GateSpec, labels: Sequence[str]) -> bool:
         """Report a judge given to a reward that takes none, or a missing choice of judge."""
         try:
-            takes = "judge" in accepted_by(registry.load_component("rewards", spec.name))
+            reward, _ = self.file.load("rewards", spec.name, (*spec.path, "name"))
+            takes = "judge" in accepted_by(_maker("rewards", reward, spec.arguments))
         except PluginError:
             return False  # reported where it is built
         where = self.file.where((*spec.path, "judge"))
@@ -200,5 +254,23 @@ class ComponentBuilder:
         return False
 
 
+def _maker(kind: Kind, component: Any, arguments: Mapping[str, Any]) -> Callable[..., Any]:
+    """Return what is called with the arguments of an entry to make its component."""
+    if isinstance(component, type):
+        return component
+    if isinstance(component, FunctionType):
+        return reward_maker(component, arguments) if kind == "rewards" else component
+
+    def instance() -> Any:
+        return component
+
+    instance.__name__ = type(component).__name__
+    return instance
+
+
 def _inside(file: RunFile, path: Sequence[str | int], key: str) -> str:
     return file.where((*path, key))
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

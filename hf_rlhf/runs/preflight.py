@@ -11,8 +11,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hf_rlhf.config.schema import PublishSpec
 from hf_rlhf.distributed import distributed_type, is_elsewhere, is_planned
-from hf_rlhf.errors import Problem, suggest
+from hf_rlhf.errors import Problem, PublishError, suggest
+from hf_rlhf.hub.signing import check_signer
 from hf_rlhf.models.lengths import model_config
 from hf_rlhf.models.loading import adapter_problems
 from hf_rlhf.models.locate import PACKAGE_SCHEME
@@ -25,6 +27,7 @@ from hf_rlhf.runs.preflight_data import (
     rendering_problem,
     template_problems,
     tokenizer_problems,
+    tokenizer_size,
 )
 from hf_rlhf.runs.preflight_launch import launch_problems
 from hf_rlhf.runs.preflight_settings import idle, settings_problems
@@ -77,10 +80,25 @@ def advice(run: "Run") -> list[str]:
         reward_advice = getattr(part.reward, "advice", None)
         if reward_advice is not None and part.weight:
             notes += [f"{part.label!r}: {text}" for text in reward_advice()]
+    notes += _sources(run)
     on_cpu = run.training.device.type == "cpu" and not is_elsewhere()
     if run.training.bf16 and on_cpu:
         notes.append("bf16 makes most CPUs several times slower, not faster: `--bf16 false`")
     return [*notes, *idle(run.spec.settings, (run.training, run.model)), *_noise(run)]
+
+
+def _sources(run: "Run") -> Iterator[str]:
+    """Yield notes on components that no package offers, and on what is kept of them."""
+    code = [each for each in run.components if each.get("package") is None and "target" in each]
+    unknown = [each["label"] for each in code if not each.get("sha256")]
+    if unknown:
+        yield (
+            f"Python has no source of {', '.join(unknown)}, so that the record cannot tell whether "
+            "it is the same when the run resumes: write it in a file or a notebook"
+        )
+    kept = [each["label"] for each in code if each.get("sha256")]
+    if kept and run.spec.publish.repo_id is not None:
+        yield f"run.json is published with the source of {', '.join(kept)}"
 
 
 def _noise(run: "Run") -> Iterator[str]:
@@ -110,6 +128,18 @@ def _base(run: "Run") -> Iterator[Problem]:
             "Add `base_model: ITS/ID`, its name on the Hub; if it is not there, `push_base: true` "
             "too, and it is pushed there first.",
         )
+
+
+def signing_problems(publish: PublishSpec) -> Iterator[Problem]:
+    """A signature must be possible before training, not found impossible after it."""
+    try:
+        check_signer(publish.sign)
+    except PublishError as error:
+        yield Problem("publish", f"`sign` cannot be done. {error}")
+
+
+def _signing(run: "Run") -> Iterator[Problem]:
+    yield from signing_problems(run.spec.publish)
 
 
 def _model(run: "Run") -> Iterator[Problem]:
@@ -299,9 +329,11 @@ def _folder(run: "Run") -> Iterator[Problem]:
 
 Check = Callable[["Run"], Iterable[Problem]]
 _MODEL_CHECKS: tuple[Check, ...] = (
-    *(length_problems, _merge, adapter_problems, settings_problems),
+    *(tokenizer_size, length_problems, _merge, adapter_problems, settings_problems),
 )
-_MACHINE_CHECKS: tuple[Check, ...] = (_packages, vllm_problems, _attention, _deepspeed, _folder)
+_MACHINE_CHECKS: tuple[Check, ...] = (
+    *(_packages, _signing, vllm_problems, _attention, _deepspeed, _folder),
+)
 """Of packages, servers and folders of the machine that trains."""
 _CHECKS: tuple[Check, ...] = (
     column_problems,

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from hf_rlhf.errors import Problem
-from hf_rlhf.models.lengths import completion_length, positions, prompt_lengths
+from hf_rlhf.models.lengths import completion_length, model_config, positions, prompt_lengths
 
 if TYPE_CHECKING:
     from datasets import DatasetDict
@@ -64,7 +64,7 @@ def tokenizer_problems(run: "Run") -> Iterator[Problem]:
             "its tokenizer has no pad token, so batches cannot be padded.",
             f"Write `pad_token: {run.tokenizer.eos_token}`, or save a tokenizer that has one.",
         )
-    if _conversational(run) and not run.tokenizer.chat_template:
+    if is_conversational(run) and not run.tokenizer.chat_template:
         yield Problem(
             where,
             "its tokenizer has no chat template, and the prompts are conversations.",
@@ -72,6 +72,18 @@ def tokenizer_problems(run: "Run") -> Iterator[Problem]:
         )
     elif (raises := rendering_problem(run, rows=1)) is not None:
         yield raises
+
+
+def tokenizer_size(run: "Run") -> Iterator[Problem]:
+    """Yield that a tokenizer which is set apart has tokens beyond the model's embeddings."""
+    size = getattr(model_config(run).get_text_config(), "vocab_size", None)
+    last = max(run.tokenizer.get_vocab().values(), default=-1)
+    if run.spec.tokenizer is not None and size is not None and last >= size:
+        yield Problem(
+            "tokenizer",
+            f"has {last + 1 - size:,} more tokens than the {size:,} embeddings of the model.",
+            "Use the model's own, or save a model whose embeddings were resized for it.",
+        )
 
 
 def rendering_problem(run: "Run", rows: int | None = None) -> Problem | None:
@@ -108,7 +120,7 @@ def _conversations(row: Mapping[str, Any]) -> Iterator[tuple[str, list[Any]]]:
             yield name, [*start, *turns]
 
 
-def _conversational(run: "Run") -> bool:
+def is_conversational(run: "Run") -> bool:
     """Return whether the rows are messages."""
     row = run.dataset["train"][0]
     texts = (row.get(name) for name in ("prompt", "messages", "chosen", "completion"))
@@ -117,7 +129,7 @@ def _conversational(run: "Run") -> bool:
 
 def length_problems(run: "Run") -> Iterator[Problem]:
     """Yield the longest prompt beyond the model's positions; a trainer that generates cuts none."""
-    if _conversational(run) and not run.tokenizer.chat_template:
+    if is_conversational(run) and not run.tokenizer.chat_template:
         return  # reported by another check
     room = positions(run)
     for split, rows, answer in _uses(run, room):

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from hf_rlhf.config import registry
+from hf_rlhf.config.code import is_file_component
 from hf_rlhf.config.run_file import RunFile
 from hf_rlhf.config.run_files import default_folder, is_as_shipped, without_rewards
 from hf_rlhf.config.schema import RunSpec
@@ -22,7 +22,6 @@ from hf_rlhf.contracts import Loaded, Trainer, as_trainer
 from hf_rlhf.distributed import is_elsewhere, is_planned, rank
 from hf_rlhf.errors import ConfigError, ModelError, PluginError, Problem
 from hf_rlhf.models.loading import adapter_problems, find_adapter
-from hf_rlhf.models.locate import find_model, load_tokenizer
 from hf_rlhf.rewards.composed import ComposedReward
 from hf_rlhf.runs.components import ComponentBuilder
 from hf_rlhf.runs.estimate import disk_problems
@@ -33,7 +32,7 @@ from hf_rlhf.runs.phases import (
     phase_files,
     problems_by_phase,
 )
-from hf_rlhf.runs.preflight import problems_of
+from hf_rlhf.runs.preflight import problems_of, signing_problems
 from hf_rlhf.runs.preflight_data import scored_columns
 from hf_rlhf.runs.run import Phase, Run, trains_by_rewards
 from hf_rlhf.storage.record import RECORD_NAME
@@ -54,9 +53,11 @@ def resolve_run(
     """
     name = plugin or file.plugin
     trainer = None
+    if plugin is not None and is_file_component(plugin):
+        file = replace(file, overrides={("plugin",): "--plugin", **file.overrides})
     if name is not None:
         with suppress(PluginError):  # which is reported with the rest of the run file
-            trainer = as_trainer(registry.load_component("trainers", name), name).phase_trainer
+            trainer = as_trainer(file.load("trainers", name, ("plugin",))[0], name).phase_trainer
     if name is None or trainer is None:
         return _Preparation(file, plugin).run()
     return _resolve_phases(file, name, trainer, python_keys)
@@ -94,7 +95,7 @@ def _resolve_phases(file: RunFile, plugin: str, trainer: str, python_keys: Colle
     last = phases[-1].run
     spec = _spec_of_all(file, files[-1].file, plugin, [phase.run for phase in phases])
     trainer_component = {"kind": "trainers", "name": plugin, "label": plugin, "arguments": {}}
-    trainer_component |= registry.provenance("trainers", plugin)
+    trainer_component |= file.load("trainers", plugin, ("plugin",))[1]
     return replace(
         last,
         # What a phase has left out, the whole has too.
@@ -119,6 +120,7 @@ def _spec_of_all(file: RunFile, last: RunFile, plugin: str, runs: Sequence[Run])
         fix = "A phase can be published by itself: hf-rlhf publish FOLDER/phases/1-NAME."
         where = file.where(("publish", "checkpoints"))
         problems.append(Problem(where, "is not supported in a run with phases.", fix))
+    problems += signing_problems(spec.publish)
     kinds = {"use_peft": {run.model.use_peft for run in runs}, "plugin": {run.task for run in runs}}
     fix = "Each phase continues the model of the one before it."
     problems += [
@@ -172,7 +174,8 @@ class _Preparation(ComponentBuilder):
         training, model = self._settings(spec, trainer_class, classes) if classes else (None, None)
         judges = self._judges(spec)
         reward = self._reward(spec, judges)
-        path, tokenizer = self._tokenizer(model, training, spec.pad_token)
+        callbacks = self._callbacks(spec)
+        path, tokenizer = self._tokenizer(spec, model, training)
         folder = Path(training.output_dir).parent if training is not None else None
         loaded = self._dataset(spec, tokenizer, folder)
         adapter = self._adapter(spec)
@@ -199,6 +202,7 @@ class _Preparation(ComponentBuilder):
             judges=judges,
             folder=folder,
             components=tuple(self.components),
+            callbacks=callbacks,
             adapter=adapter,
         )
         where = self.file.where_key
@@ -255,7 +259,7 @@ class _Preparation(ComponentBuilder):
         spec, self.problems = self.file.spec(allowed_settings=setting_names(classes))
         assert spec is not None, "it was checked with other settings"
         training, model = self._settings(spec, run.trainer_class, classes)
-        path, tokenizer = self._tokenizer(model, training, spec.pad_token)
+        path, tokenizer = self._tokenizer(spec, model, training, run.tokenizer)
         new = {"spec": spec, "training": training, "model": model, "model_path": path}
         begun = replace(run, **new, tokenizer=tokenizer, adapter=self._adapter(spec))
         self._raise_problems()
@@ -285,9 +289,10 @@ class _Preparation(ComponentBuilder):
         if not self.plugin:
             return None
         try:
-            trainer = as_trainer(self._load("trainers", self.plugin, self.plugin, {}), self.plugin)
-            if trainer.variant_of:
-                self._load("trainers", trainer.variant_of, trainer.variant_of, {})
+            name, path = self.plugin, ("plugin",)
+            trainer = as_trainer(self._load("trainers", name, name, {}, path), name)
+            if base := trainer.variant_of:
+                self._load("trainers", base, base, {}, path)
             return trainer
         except PluginError as error:
             fix = "Until it loads, its settings are not checked."
@@ -337,37 +342,6 @@ class _Preparation(ComponentBuilder):
             self.problems.append(Problem(spec.name, what, fix if no_gpu else ""))
             return None
 
-    def _tokenizer(self, model: Any, training: Any, pad: str | None) -> tuple[str, Any]:
-        if model is None:
-            return "", None
-        if not model.model_name_or_path:
-            if not self.file.values.get("model_name_or_path"):  # else its type has been reported
-                where = self.file.where(("model_name_or_path",))
-                fix = "Write a Hub id, a folder, or package://PACKAGE/FOLDER."
-                self.problems.append(Problem(where, "is missing.", fix))
-            return "", None
-        try:
-            path = find_model(model.model_name_or_path)
-            return path, load_tokenizer(
-                path,
-                pad,
-                revision=model.model_revision,
-                trust_remote_code=getattr(training, "trust_remote_code", False),
-            )
-        except ModelError as error:
-            fix = "Until it loads, the rows are not checked."
-            if is_elsewhere():
-                fix += (
-                    " A plan needs no weights: a folder with config.json and the tokenizer will do."
-                )
-            problem = str(error), fix
-        except Exception as error:  # noqa: BLE001 - the tokenizers library raises bare Exception
-            name, why = model.model_name_or_path, _first_line(error)
-            fix = "Check the name, HF_ENDPOINT, and for a gated model HF_TOKEN."
-            problem = f"the tokenizer of {name!r} does not load: {why}", fix
-        self.problems.append(Problem(self.file.where(("model_name_or_path",)), *problem))
-        return "", None
-
     def _adapter(self, spec: RunSpec) -> Path | None:
         if spec.adapter is None:
             if spec.adapter_revision is not None:
@@ -387,7 +361,3 @@ class _Preparation(ComponentBuilder):
         begun = folder is not None and (folder / RECORD_NAME).exists()
         rejected = folder / "rejected_rows.jsonl" if folder and writes and not begun else None
         return self._loaded(spec.dataset, tokenizer, rejected)
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

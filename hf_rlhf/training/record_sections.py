@@ -4,11 +4,12 @@ import inspect
 import os
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
 from typing import Any
 
 from pydantic import ValidationError
 
+from hf_rlhf.cards.render import TEMPLATE
 from hf_rlhf.config.run_file import without_secrets
 from hf_rlhf.config.schema import GateSpec, RewardSpec
 from hf_rlhf.data.arrow_rows import rows_digest
@@ -18,6 +19,7 @@ from hf_rlhf.evaluation.results import METHOD, Measured
 from hf_rlhf.models.lengths import completion_length
 from hf_rlhf.rewards.composed import Part
 from hf_rlhf.runs.machine import environment, peak_memory
+from hf_rlhf.runs.preflight_data import is_conversational
 from hf_rlhf.runs.run import Run, trains_by_rewards
 from hf_rlhf.storage.pure_json import as_json
 from hf_rlhf.storage.record import RunRecord, new_record, now
@@ -52,6 +54,7 @@ def opening(run: Run, command: Sequence[str]) -> RunRecord:
         config=dict(run.spec.plain),
         config_file=ConfigFile(name=run.spec.name, sha256=run.spec.sha256),
         defaults=_defaults(run),
+        at_default=_at_default(run),
         plugin=Provenance(
             **{key: trainer[key] for key in ("name", "package", "version", "target")}
         ),
@@ -63,6 +66,7 @@ def opening(run: Run, command: Sequence[str]) -> RunRecord:
         environment=environment(),
         author=Author(**as_json(run.spec.card)),
         publish=as_json(run.spec.publish),
+        template=TEMPLATE,
     )
 
 
@@ -84,7 +88,12 @@ def method_section(run: Run) -> MethodSection:
 
 
 def reproduction(argv: Sequence[str], world_size: int, distributed: Mapping[str, Any]) -> list[str]:
-    """Return the command line that launches this training again, `distributed` as it was."""
+    """Return the command line that launches this training again, `distributed` as it was.
+
+    Without `argv` there is none: objects from Python are in the run.
+    """
+    if not argv:
+        return []
     argv = without_secrets(argv)
     # Without a number accelerate takes every GPU that it finds.
     launch = ["accelerate", "launch", "--num_processes", str(world_size)]
@@ -103,7 +112,8 @@ def reproduction(argv: Sequence[str], world_size: int, distributed: Mapping[str,
 
 def as_shell(command: Sequence[str]) -> str:
     """Return a command as it is typed in a shell, or the command line that called it."""
-    return os.environ.get(TYPED_NAME) or shlex.join(command)
+    again = shlex.join(command) or "hf_rlhf.train(...), called from Python as before"
+    return os.environ.get(TYPED_NAME) or again
 
 
 def training_section(run: Run, trainer: Any, seconds: float) -> TrainingSection:
@@ -162,8 +172,9 @@ def sessions(record: RunRecord, run: Run) -> list[Session]:
 
 def _machine(environment: Environment, processes: int | None) -> dict[str, Any]:
     """Return software, hardware and number of processes as flat keys, such as `packages.trl`."""
-    flat: dict[str, Any] = {"processes": processes}
-    for key, value in environment.to_json().items():
+    sources = {f"source of {name}": s.text() for name, s in environment.sources.items()}
+    flat: dict[str, Any] = {"processes": processes, **sources}
+    for key, value in environment.model_dump(exclude={"sources"}).items():
         inner = value if isinstance(value, Mapping) else None
         flat |= {key: value} if inner is None else {f"{key}.{k}": v for k, v in inner.items()}
     return flat
@@ -238,6 +249,38 @@ def _defaults(run: Run) -> dict[str, Any]:
     return {key: value for key, value in settings.items() if key not in run.spec.plain}
 
 
+def _at_default(run: Run) -> list[str]:
+    """Return the settings with the default of the library whose configuration the run's extends.
+
+    One that nobody set and whose default is None is the library's own choice, too.
+    """
+    names = []
+    for config in (run.model, run.training):
+        library = next(
+            cls
+            for cls in type(config).__mro__
+            if cls.__module__.partition(".")[0] in ("trl", "transformers")
+        )
+        theirs, ours = _class_defaults(library), _class_defaults(type(config))
+        for name, value in _settings(config).items():
+            left_open = name not in run.spec.plain and ours[name] is theirs.get(name, ours) is None
+            same = name in theirs and as_json(value) == as_json(theirs[name])
+            same |= value in _EMPTY and theirs.get(name, ours[name]) in _EMPTY
+            if left_open or same:
+                names.append(name)
+    return names
+
+
+_EMPTY: tuple[Any, ...] = (None, "", [], {}, "none")
+
+
+def _class_defaults(config_class: type) -> dict[str, Any]:
+    return {
+        each.name: each.default if each.default_factory is MISSING else each.default_factory()
+        for each in fields(config_class)
+    }
+
+
 def _settings(config: Any) -> dict[str, Any]:
     if not hasattr(config, "to_dict"):
         return {field.name: getattr(config, field.name) for field in fields(config)}
@@ -253,6 +296,7 @@ def _data(run: Run) -> DataSection:
         arguments=dict(run.spec.dataset.arguments),
         splits={name: len(split) for name, split in run.dataset.items()},
         digests=row_digests(run),
+        conversational=is_conversational(run),
         report={str(key): value for key, value in run.report.items()},
         used={
             split: {
@@ -294,7 +338,8 @@ def _reward(run: Run) -> RewardSection:
 
 
 def _component(spec: RewardSpec | GateSpec, part: Part) -> dict[str, Any]:
-    doc = (inspect.getdoc(part.reward) or "").split("\n\n")[0].replace("\n", " ")
+    documented = getattr(part.reward, "func", part.reward)  # of a functools.partial
+    doc = (inspect.getdoc(documented) or "").split("\n\n")[0].replace("\n", " ")
     arguments = _arguments(part, spec.arguments)
     return {"label": spec.label, "name": spec.name, "arguments": arguments, "doc": doc}
 
