@@ -10,7 +10,9 @@ from typing import Any
 import datasets
 from tqdm import tqdm
 from transformers import PrinterCallback, ProgressCallback, Trainer, TrainerCallback
+from transformers.trainer import DEFAULT_PROGRESS_CALLBACK
 from transformers.utils import logging
+from transformers.utils.import_utils import is_in_notebook
 
 from hf_rlhf.cards.results import partial_count
 from hf_rlhf.formatting import counted, interval, terminal_message
@@ -22,7 +24,7 @@ from hf_rlhf.storage.secrets import redact_secrets
 
 SAMPLES_NAME = "samples.jsonl"
 _WIDTH = 80
-_FACTS = (
+FACTS = (
     ("accuracy", "accuracy", 3),
     ("margin", "margin", 3),
     ("rewards/accuracies", "accuracy", 3),
@@ -56,9 +58,21 @@ def disable_progress_bars() -> None:
 
 def remove_printers(trainer: Any) -> None:
     """Take out the bars and dictionaries that transformers prints; ours prints a line."""
-    for callback in (PrinterCallback, ProgressCallback):
-        if isinstance(trainer, Trainer):
+    if not isinstance(trainer, Trainer):
+        return
+    printers = (PrinterCallback, ProgressCallback, DEFAULT_PROGRESS_CALLBACK)
+    for callback in [*trainer.callback_handler.callbacks]:
+        if type(callback) in printers:  # and not one derived from them, such as ours
             trainer.remove_callback(callback)
+
+
+def notebook_callbacks() -> list[TrainerCallback]:
+    """Return the callback that shows training in a notebook, where this is one."""
+    if not is_in_notebook():
+        return []
+    from hf_rlhf.training.notebook import NotebookTable
+
+    return [NotebookTable()]
 
 
 class ShowProgress(TrainerCallback):  # type: ignore[misc]
@@ -128,7 +142,8 @@ class ShowProgress(TrainerCallback):  # type: ignore[misc]
             facts = facts[:_SHOWN]
             while facts and len("  ".join((step, head, *facts, end))) > _WIDTH:
                 facts.pop()
-        _show_line(step, head, *facts, end)
+        if not is_in_notebook():  # which has a table
+            _show_line(step, head, *facts, end)
         limit = getattr(args, "max_completion_length", None)
         if limit and logs.get(_CUT) == 1 and not self._warned:
             self._warned = True
@@ -180,7 +195,7 @@ def summary(logs: Mapping[str, Any]) -> list[str]:
         parts.append(f"abstained {abstained:g}")
     if logs.get(_CUT):
         parts.append(f"truncated {logs[_CUT]:.3f}")
-    for key, name, places in _FACTS:
+    for key, name, places in FACTS:
         if isinstance(logs.get(key), (int, float)):
             parts.append(f"{name} {logs[key]:.{places}f}")
     for key, value in logs.items():
