@@ -16,7 +16,9 @@ from hf_rlhf.errors import Problem, suggest
 from hf_rlhf.storage.secrets import SECRET_HINT, misplaced_secrets
 
 SCHEMA = 1
-RESERVED_LABELS = frozenset({"total", "completion_tokens", "truncated"})
+RESERVED_LABELS = frozenset(
+    {"total", "completion_tokens", "truncated", "turns", "tool_calls", "tool_failures"}
+)
 """Names that a run uses for metrics other than its rewards."""
 _LABEL = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 _LABEL_RULE = "Use letters, digits, `_` and `-`, and begin with a letter."
@@ -35,6 +37,18 @@ class ComponentSpec:
 
 class DatasetSpec(ComponentSpec):
     """The `dataset:` section."""
+
+
+class EnvironmentSpec(ComponentSpec):
+    """The `environment:` section: what its methods do, the model can do while it writes."""
+
+
+@dataclass(frozen=True)
+class ToolSpec:
+    """One entry of `tools:`, a function."""
+
+    name: str
+    path: KeyPath
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,6 +172,8 @@ class RunSpec(TopLevel):
     judges: tuple[JudgeSpec, ...]
     rewards: tuple[RewardSpec, ...]
     gates: tuple[GateSpec, ...]
+    environment: EnvironmentSpec | None
+    tools: tuple[ToolSpec, ...]
     evaluation: EvaluationSpec | None
     publish: PublishSpec
     card: CardSpec
@@ -189,7 +205,7 @@ _SECTIONS: dict[str, type] = {
     "publish": PublishSpec,
     "card": CardSpec,
 }
-_COMPONENTS = ("dataset", "judges", "rewards", "gates")
+_COMPONENTS = ("dataset", "judges", "rewards", "gates", "environment", "tools")
 _TOP = ("schema", "plugin", *_COMPONENTS, *_SECTIONS, *keys_of(TopLevel), *keys_of(Limits))
 
 
@@ -226,6 +242,11 @@ class SpecReader:
         gates = self._scored("gates", GateSpec)
         self._check_labels((*rewards, *gates))
         dataset = self._component(DatasetSpec, self.values.get("dataset"), ("dataset",))
+        environment = None
+        if self.values.get("environment") is not None:
+            value = self.values["environment"]
+            environment = self._component(EnvironmentSpec, value, ("environment",))
+        tools = self._tools()
         sections = {key: self._section(key, cls) for key, cls in _SECTIONS.items()}
         top, limits = self._top_level(TopLevel), self._top_level(Limits)
         publish = sections["publish"] or PublishSpec()
@@ -241,6 +262,8 @@ class SpecReader:
             judges=judges,
             rewards=rewards,
             gates=gates,
+            environment=environment,
+            tools=tools,
             evaluation=sections["evaluation"],
             publish=publish,
             card=sections["card"] or CardSpec(),
@@ -298,6 +321,16 @@ class SpecReader:
                 judges.append(judge)
         return tuple(judges)
 
+    def _tools(self) -> tuple[ToolSpec, ...]:
+        tools = []
+        for at, name in enumerate(self._container("tools", list, "- MODULE:FUNCTION")):
+            if isinstance(name, str) and ":" in name:
+                tools.append(ToolSpec(name, ("tools", at)))
+            else:
+                fix = "Write `MODULE:FUNCTION`, or `FILE.py:FUNCTION`."
+                self._report(("tools", at), f"{name!r} does not name a function.", fix)
+        return tuple(tools)
+
     def _scored(self, section: str, cls: type) -> tuple[Any, ...]:
         """Read a list of rewards or gates."""
         entries = enumerate(self._container(section, list, "- name: ..."))
@@ -349,7 +382,7 @@ class SpecReader:
             fix = f"Is `{close}` meant?" if close else "Write `name: NAME`."
             self._report((*path, "name"), "is missing or not text.", fix)
             return None
-        if cls in (DatasetSpec, JudgeSpec):
+        if cls in (DatasetSpec, EnvironmentSpec, JudgeSpec):
             return cls(name=name, **label, arguments=rest, where=where, path=path)
         ours = {"name": name, "label": name.rpartition("/")[2]}
         ours |= {key: each for key, each in rest.items() if key in keys_of(cls)}

@@ -119,6 +119,7 @@ def _text(run: "Run", model: str | Path, model_kwargs: Mapping[str, Any]) -> Eva
         "device": str(run.training.device),
         "model_kwargs": model_kwargs,
         "chat_template_kwargs": getattr(run.training, "chat_template_kwargs", None),
+        "toolset": run.toolset,
     }
     rows = run.dataset[spec.split]
     if run.reward is None:

@@ -28,7 +28,7 @@ from operator import itemgetter
 from typing import Any, Literal
 
 from hf_rlhf.contracts import Score
-from hf_rlhf.data.messages import text_of
+from hf_rlhf.data.messages import text_of, tool_counts, transcript_of
 from hf_rlhf.errors import HfRlhfError, RewardError
 from hf_rlhf.rewards.abstentions import Abstentions
 
@@ -92,6 +92,8 @@ class ComposedReward:
     rewards: tuple[Part, ...]
     gates: tuple[Part, ...] = ()
     abstentions: Abstentions = field(default_factory=Abstentions, compare=False)
+    logs_turns: bool = False
+    """Whether completions may call tools; TRL itself logs how many calls there are, and fail."""
     last_sample: Mapping[str, Any] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
@@ -126,14 +128,14 @@ class ComposedReward:
             raise
         if log_metric is not None:
             step = getattr(columns.get("trainer_state"), "global_step", 0)
-            self._log(scores, prompts, log_metric, step)
+            self._log(scores, prompts, completions, log_metric, step)
         if log_extra is not None:
             for label, values in scores.parts.items():
                 log_extra(label, list(values))
         if scores.total:
             self.last_sample = {
                 "prompt": text_of(prompts[-1]),
-                "completion": text_of(completions[-1]),
+                "completion": transcript_of(completions[-1]),
                 "reward": scores.total[-1],
                 "components": by_row(scores.parts, -1),
             }
@@ -155,7 +157,7 @@ class ComposedReward:
         }
         awaitable = [part for part in parts if _is_async(part.reward)]
         if awaitable:
-            scores = _run_together([_acall(part, arguments) for part in awaitable])
+            scores = run_together([_acall(part, arguments) for part in awaitable])
             values |= dict(zip((part.label for part in awaitable), scores, strict=True))
         checked = {part.label: _checked(part, values[part.label], completions) for part in parts}
         total = [self._total(checked, row) for row in range(len(completions))]
@@ -182,8 +184,18 @@ class ComposedReward:
         failed = any(score is not None and score < gate.threshold for gate, score in gate_scores)
         return 0.0 if failed else math.fsum(terms)
 
-    def _log(self, scores: Scores, prompts: Sequence[Any], log_metric: Metric, step: int) -> None:
+    def _log(
+        self,
+        scores: Scores,
+        prompts: Sequence[Any],
+        completions: Sequence[Any],
+        log_metric: Metric,
+        step: int,
+    ) -> None:
         by_label = {TOTAL: scores.total, **scores.parts}
+        if self.logs_turns:
+            turns = gather_rows([tool_counts(each)["turns"] for each in completions])
+            log_metric("tools/turns", math.fsum(turns) / len(turns))
         rows = [
             # A checksum, since prompts are long and every process receives all of these.
             (zlib.crc32(text_of(prompt).encode("utf-8", "surrogatepass")), by_row(by_label, row))
@@ -332,7 +344,7 @@ _loop: asyncio.AbstractEventLoop | None = None
 _loop_lock = threading.Lock()
 
 
-def _run_together(coroutines: Sequence[Any]) -> list[Any]:
+def run_together(coroutines: Sequence[Any]) -> list[Any]:
     """Run coroutines on one event loop that outlives the call, so that HTTP clients can too."""
     global _loop
     with _loop_lock:

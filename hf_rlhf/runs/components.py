@@ -1,12 +1,14 @@
 """Builds the components named in a run file, and reports those that cannot be built."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from importlib import import_module
 from typing import Any
 
 from hf_rlhf.config import RunFile, RunSpec, registry
-from hf_rlhf.config.schema import GateSpec, RewardSpec, keys_of
+from hf_rlhf.config.schema import GateSpec, RewardSpec, ToolSpec, keys_of
 from hf_rlhf.config.validation import accepted_by, bind
+from hf_rlhf.environments.toolset import Toolset
 from hf_rlhf.errors import HfRlhfError, PluginError, Problem, RewardError
 from hf_rlhf.rewards.abstentions import Abstentions
 from hf_rlhf.rewards.composed import ComposedReward, Part
@@ -45,6 +47,13 @@ class ComponentBuilder:
 
         Without `build` its name and arguments are checked, and that is all.
         """
+        factory = self._factory(kind, spec, injected)
+        return self._call(spec, factory) if factory is not None and build else None
+
+    def _factory(
+        self, kind: registry.Kind, spec: Any, injected: Mapping[str, Any]
+    ) -> Callable[[], Any] | None:
+        """Return what builds a component; None, reported, for a wrong name or argument."""
         path = spec.path
         label = getattr(spec, "label", spec.name)
         try:
@@ -61,12 +70,17 @@ class ComponentBuilder:
             beside=keys_of(type(spec)),
         )
         self.problems += problems
-        if problems or not build:
+        if problems:
             return None
         accepted = accepted_by(target)
         arguments |= {key: value for key, value in injected.items() if key in accepted}
+        return partial(target, **arguments)
+
+    def _call(self, spec: Any, factory: Callable[[], Any]) -> Any:
+        """Return what `factory` builds; None, reported, if it raises."""
+        path = spec.path
         try:
-            return target(**arguments)
+            return factory()
         except HfRlhfError as error:
             self.problems.append(Problem(self.file.where(path), str(error)))
         except Exception as error:  # noqa: BLE001 - plugin code may raise anything
@@ -95,6 +109,34 @@ class ComponentBuilder:
             )
         except RewardError:
             return None  # two share a label, which the run file's own check has reported
+
+    def _toolset(self, spec: RunSpec, max_rounds: int | None) -> Toolset | None:
+        """Return what the model may call while it writes; None, reported, if that is broken."""
+        tools = [tool for each in spec.tools if (tool := self._tool(each)) is not None]
+        build, name = None, ""
+        if spec.environment is not None:
+            name = spec.environment.name
+            build = self._factory("environments", spec.environment, {})
+        if len(tools) < len(spec.tools) or (spec.environment is not None and build is None):
+            return None
+        toolset = Toolset(tuple(tools), build, name, max_rounds)
+        if build is not None and self._call(spec.environment, lambda: toolset.example) is None:
+            return None
+        return toolset if build is not None or tools else None
+
+    def _tool(self, spec: ToolSpec) -> Callable[..., Any] | None:
+        """Return a function that the model may call; None, reported, if it does not load."""
+        module, _, attribute = spec.name.rpartition(":")
+        try:
+            function: Callable[..., Any] = getattr(import_module(module), attribute)
+        except Exception as error:  # noqa: BLE001 - code of the user may raise anything
+            what = f"{spec.name!r} does not load: {type(error).__name__}: {error}"
+            self.problems.append(Problem(self.file.where(spec.path), what))
+            return None
+        component = {"kind": "tools", "name": spec.name, "label": attribute, "arguments": {}}
+        source = {"package": None, "version": None, "target": spec.name}
+        self.components.append({**component, **source})
+        return function
 
     def _part(
         self,

@@ -172,6 +172,9 @@ class _Preparation(ComponentBuilder):
         training, model = self._settings(spec, trainer_class, classes) if classes else (None, None)
         judges = self._judges(spec)
         reward = self._reward(spec, judges)
+        toolset = self._toolset(spec, getattr(training, "max_tool_calling_iterations", None))
+        if reward is not None and toolset is not None:
+            reward = replace(reward, logs_turns=True)
         path, tokenizer = self._tokenizer(model, training, spec.pad_token)
         folder = Path(training.output_dir).parent if training is not None else None
         loaded = self._dataset(spec, tokenizer, folder)
@@ -200,6 +203,7 @@ class _Preparation(ComponentBuilder):
             folder=folder,
             components=tuple(self.components),
             adapter=adapter,
+            toolset=toolset,
         )
         where = self.file.where_key
         self.problems += problems_of(run, where) or disk_problems(run, where)
@@ -269,6 +273,11 @@ class _Preparation(ComponentBuilder):
         self.problems += problems
         if spec is None:
             raise self._error()
+        if spec.environment is not None or spec.tools:
+            key = "environment" if spec.environment is not None else "tools"
+            what = "is set, and the completions would be written without it."
+            fix = "The run itself measures with it, before and after training: `evaluation:`."
+            self.problems.append(Problem(self.file.where((key,)), what, fix))
         judges = self._judges(spec)
         reward = self._reward(spec, judges)
         loaded = self._dataset(spec, tokenizer, None)

@@ -256,9 +256,9 @@ def _rewards(run: Run) -> _Trial:
         columns = ", ".join(sorted(run.trainer_class.columns))
         text = f"none: it learns from the columns {columns}" if columns else "none"
         return _Trial([Finding("rewards", "ok" if columns else "note", text)])
-    prompts, completions, columns_of = _trial_batch(run)
     calls, start = _calls(run), time.monotonic()
     try:
+        prompts, completions, columns_of = _trial_batch(run)
         scores = run.reward.score(prompts, completions, **columns_of)
     except HfRlhfError as error:
         return _Trial([Finding("rewards", "FAIL", str(error))])
@@ -277,7 +277,9 @@ def _rewards(run: Run) -> _Trial:
 def _trial_batch(run: Run) -> tuple[list[Any], list[Any], dict[str, list[Any]]]:
     """Return prompts, completions and columns to try the rewards on, aligned."""
     split = run.dataset["train"]
-    rows = split.select(range(min(ROWS_TRIED, len(split))))
+    has_environment = run.toolset is not None and run.toolset.build is not None
+    # An environment may be a container: of one row there are no more than completions of it.
+    rows = split.select(range(min(1 if has_environment else ROWS_TRIED, len(split))))
     plausible = run.trainer_class.trial_completions
     pairs = [(row, text) for row in rows for text in ("", "I do not know.", *plausible(row))]
     prompts = [row["prompt"] for row, _ in pairs]
@@ -285,7 +287,12 @@ def _trial_batch(run: Run) -> tuple[list[Any], list[Any], dict[str, list[Any]]]:
     if not isinstance(prompts[0], str):
         completions = [[{"role": "assistant", "content": text}] for text in completions]
     names = [name for name in rows.column_names if name != "prompt"]
-    return prompts, completions, {name: [row[name] for row, _ in pairs] for name in names}
+    columns = {name: [row[name] for row, _ in pairs] for name in names}
+    if run.toolset is not None and has_environment:
+        columns["environments"] = [run.toolset.new_environment() for _ in pairs]
+        for environment, (row, _) in zip(columns["environments"], pairs, strict=True):
+            environment.reset(**row)
+    return prompts, completions, columns
 
 
 def _calls(run: Run) -> float:

@@ -27,6 +27,7 @@ class RefinerTrainer(Trainer, GRPOTrainer):  # type: ignore[misc]
 
     Config = RefinerConfig
     default_run = "tiny"
+    takes_tools = True
     method = Method(
         "GRPO",
         tags=("trl", "grpo"),
@@ -51,4 +52,5 @@ class RefinerTrainer(Trainer, GRPOTrainer):  # type: ignore[misc]
             processing_class=run.tokenizer,
             callbacks=list(run.callbacks),
             **policy_arguments(run),
+            **run.tool_arguments(),
         )
