@@ -92,8 +92,9 @@ class Environment(Protocol):
 
 DatasetAdapter = Callable[..., "DatasetDict | Loaded"]
 """Typed keyword arguments -> splits in a TRL format (a `prompt` column, and the columns that the
-rewards need). Splits: `train`, and `test` for held-out evaluation. The run passes two parameters,
-where the adapter has them: `tokenizer`, and `rejected_rows: Path | None = None`, a file in the run
+rewards need). Splits: `train`, and `test` for held-out evaluation. The run passes these parameters,
+where the adapter has them: `tokenizer`; `load_sources`, for an adapter that combines other datasets
+(`hf_rlhf.data.mixture`); and `rejected_rows: Path | None = None`, a file in the run
 folder to which it writes the rows that it rejects, as JSON lines of `where`, `row`, `reason` and
 `values`. It is None where nothing may be written: in a dry run, on all processes but the first, and
 in a folder whose run has begun."""
@@ -191,6 +192,8 @@ class Trainer:
     `text-generation` and `text-classification`."""
     columns: ClassVar[frozenset[str]] = frozenset()
     """The dataset columns without which it cannot train."""
+    trains_by_rewards: ClassVar[bool | None] = None
+    """Whether training uses the rewards. None: it does if `Config` has `max_completion_length`."""
     refused_settings: ClassVar[Mapping[str, tuple[str, str] | None]] = {}
     """Settings of `Config` that have no effect or break training: (problem, fix). They are refused
     at any value but the default, as those in `hf_rlhf.config.settings` are. None accepts one of

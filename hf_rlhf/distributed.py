@@ -17,6 +17,7 @@ from hf_rlhf.errors import HfRlhfError
 
 _EFFICIENT = "FSDP_CPU_RAM_EFFICIENT_LOADING"
 _planned: ContextVar[int | None] = ContextVar("planned", default=None)
+_elsewhere: ContextVar[bool] = ContextVar("elsewhere", default=False)
 
 
 def rank() -> int:
@@ -43,13 +44,17 @@ def processes() -> int:
 
 
 @contextmanager
-def planned(count: int) -> Iterator[None]:
-    """Within, resolve runs as if they were launched on `count` processes: for a dry run."""
-    token = _planned.set(count)
+def planned(count: int, *, elsewhere: bool = False) -> Iterator[None]:
+    """Within, resolve runs as if they were launched on `count` processes: for a dry run.
+
+    With `elsewhere` they are GPUs of another machine: what depends on this one is no error.
+    """
+    tokens = _planned.set(count), _elsewhere.set(elsewhere)
     try:
         yield
     finally:
-        _planned.reset(token)
+        _planned.reset(tokens[0])
+        _elsewhere.reset(tokens[1])
 
 
 def distributed_type(training: Any) -> str:
@@ -69,6 +74,11 @@ def distributed_type(training: Any) -> str:
 def is_planned() -> bool:
     """Return whether this is a dry run, for processes that are not launched."""
     return _planned.get() is not None
+
+
+def is_elsewhere() -> bool:
+    """Return whether this is a dry run for the GPUs of another machine."""
+    return _elsewhere.get()
 
 
 @contextmanager

@@ -5,9 +5,11 @@ finished parts, and publishes what is not yet published.
 """
 
 import argparse
+import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from textwrap import shorten
@@ -19,8 +21,14 @@ from hf_rlhf.storage.secrets import redact_secrets
 from hf_rlhf.training.signals import Terminated
 
 if TYPE_CHECKING:
+    from datasets import Dataset, DatasetDict
+
+    from hf_rlhf.runs.devices import Device
     from hf_rlhf.storage.record import RunRecord
 
+    Scorer = Callable[..., Any] | str | Mapping[str, Any]
+
+_UNSET: Any = object()
 INTERRUPTED = 130
 """The exit status after Ctrl-C, as shells have it."""
 TERMINATED = 143
@@ -33,27 +41,45 @@ def train(
     run: str | None = None,
     config: str | os.PathLike[str] | Mapping[str, Any] | None = None,
     overrides: Sequence[str] = (),
+    model: str | os.PathLike[str] | None = None,
+    dataset: "Dataset | DatasetDict | Callable[..., Any] | Mapping[str, Any] | str | None" = None,
+    rewards: "Sequence[Scorer] | Scorer | None" = _UNSET,
+    gates: "Sequence[Scorer] | None" = _UNSET,
+    callbacks: Sequence[Any] | None = _UNSET,
+    tokenizer: Any = None,
     **settings: Any,
 ) -> "RunRecord":
     """Run a whole training run and return its record.
 
     Args:
-        plugin: a trainer's name; without `run` and `config`, its default run file is used.
+        plugin: a trainer's name; without `run` and `config`, its default run file is used. With
+            rows in memory no file is: what is not set here is at the trainer's default.
         run: another run file that the trainer's package ships.
         config: your own run file, or its content as a mapping.
         overrides: dotted command-line overrides, such as ``["--rewards.0.weight", "0.3"]``.
-        settings: top-level keys of the run file. A section is merged into the file's own, key by
-            key; a list, and a section that names another component, replaces it.
+        model: the run file's `model_name_or_path`: a Hub id or a folder.
+        dataset: rows in memory, or the run file's section. A `Dataset` is for training; of a
+            `DatasetDict`, `train` is, and `test` is held out.
+        rewards: functions or objects with TRL's reward signature, names (`NAME`, `FILE.py:NAME`,
+            `MODULE:NAME`), or entries as in a run file, whose `name` may be an object.
+        gates: likewise.
+        callbacks: of transformers: classes, objects, names, or entries with arguments.
+        tokenizer: an object, a folder or a Hub id, where it is not the model's own.
+        settings: other top-level keys of the run file. A section is merged into the file's own,
+            key by key; a list, and a section that names another component, replaces it.
 
     Raises:
         HfRlhfError: as listed in `hf_rlhf.errors`; all completed work is kept in the folder.
     """
     few_threads()
+    settings |= _given(locals())
     from hf_rlhf.config.run_files import annotate_shipped_errors
     from hf_rlhf.storage.disk import explain_disk_errors
 
     file = _run_file(plugin, run, config, overrides, settings)
-    if settings or isinstance(config, Mapping):
+    if file.objects:
+        argv = []
+    elif settings or isinstance(config, Mapping):
         # No command line has these settings; the file in the run folder does.
         argv = ["--config", "config.yaml"]
     else:
@@ -74,31 +100,73 @@ def dry_run(
     run: str | None = None,
     config: str | os.PathLike[str] | Mapping[str, Any] | None = None,
     overrides: Sequence[str] = (),
+    model: str | os.PathLike[str] | None = None,
+    dataset: "Dataset | DatasetDict | Callable[..., Any] | Mapping[str, Any] | str | None" = None,
+    rewards: "Sequence[Scorer] | Scorer | None" = _UNSET,
+    gates: "Sequence[Scorer] | None" = _UNSET,
+    callbacks: Sequence[Any] | None = _UNSET,
+    tokenizer: Any = None,
+    machine: str | None = None,
     **settings: Any,
 ) -> list[dict[str, Any]]:
     """Print what `train` would do with these arguments, phase by phase, and return it.
 
     This is `hf-rlhf check`: everything is checked, tokens are counted, the rewards score a few
     completions, the judges and the Hub are tried, and nothing is written. On several processes the
-    first one prints, and the others return `[]`.
+    first one prints, and the others return `[]`. `machine` is another one to plan for, such as
+    `8xH100`.
 
     Raises:
         HfRlhfError: as `train` would, before weights load.
     """
     few_threads()
+    settings |= _given(locals())
     from hf_rlhf.config.run_files import annotate_shipped_errors
 
     file = _run_file(plugin, run, config, overrides, settings)
-    expected = file.values.get("expect_world_size")
-    count = processes() if processes() > 1 or not isinstance(expected, int) else expected
-    with planned(max(count, 1)), annotate_shipped_errors(file):
+    with _planned(file, machine) as device, annotate_shipped_errors(file):
         from hf_rlhf.training.dry_run import report_of
 
-        report = report_of(file, plugin, list(settings))
-    if rank() != 0:
-        return []
-    report.show()
-    return report.as_json()
+        report = report_of(file, plugin, list(settings), device)
+        if rank() != 0:
+            return []
+        report.show()
+        return report.as_json()
+
+
+@contextmanager
+def _planned(file: Any, machine: str | None) -> Iterator["Device | None"]:
+    """Within, plan for `machine`, or for as many processes as the run file expects.
+
+    More processes than are launched, where there is no GPU and none is ruled out, are those of
+    another machine. Yields the kind of its devices, if it is known.
+    """
+    from hf_rlhf.runs.devices import parse_machine
+
+    launched, expected, device = processes(), file.values.get("expect_world_size"), None
+    count = expected if launched == 1 and isinstance(expected, int) else launched
+    if machine is not None:
+        count, device = parse_machine(machine)
+        if expected not in (None, count):
+            raise HfRlhfError(
+                f"--for {machine} has {count} devices, and the run file's expect_world_size is "
+                f"{expected}. Change one."
+            )
+    elsewhere = device is not None
+    if not elsewhere and count > launched and not file.values.get("use_cpu"):
+        import torch
+
+        elsewhere = not torch.accelerator.is_available()
+    with planned(max(count, 1), elsewhere=elsewhere):
+        yield device
+
+
+def _given(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the keys of the run file among the arguments of `train`."""
+    keys = {"model": "model_name_or_path", "dataset": "dataset", "tokenizer": "tokenizer"}
+    chosen = {key: arguments[name] for name, key in keys.items() if arguments[name] is not None}
+    lists = {name: arguments[name] for name in ("rewards", "gates", "callbacks")}
+    return chosen | {name: value for name, value in lists.items() if value is not _UNSET}
 
 
 def _run_file(
@@ -109,6 +177,7 @@ def _run_file(
     settings: Mapping[str, Any],
 ) -> Any:
     """Return the chosen run file with settings and overrides applied; print notes on it."""
+    from hf_rlhf.config.objects import IN_MEMORY, name_objects
     from hf_rlhf.config.run_file import RunFile, merged
     from hf_rlhf.config.run_files import (
         choose_run_file,
@@ -118,13 +187,22 @@ def _run_file(
     )
     from hf_rlhf.training.library_warnings import ignore_old_names
 
+    named, objects = name_objects(settings)
     if isinstance(config, Mapping):
         file = RunFile.from_mapping(config)
+    elif IN_MEMORY in objects and plugin and not run and not config:
+        file = RunFile.from_mapping({"plugin": plugin})
     else:
         file = choose_run_file(plugin, run, os.fspath(config) if config else None)
     if settings:
-        changed = RunFile.from_mapping(merged(file.values, settings), name=file.name)
-        file = replace(changed, shipped=without_settings(file, settings))
+        changed = RunFile.from_mapping(merged(file.values, named), name=file.name)
+        file = replace(
+            changed,
+            shipped=without_settings(file, settings),
+            folder=file.folder,
+            python_keys=tuple(settings),
+            objects={**file.objects, **objects},
+        )
     file = file.override(overrides)
     file, left_out = without_shipped_card(file, own=settings.get("card") or ())
     for note in filter(None, (left_out, inherited_settings(file))) if rank() == 0 else ():
@@ -154,6 +232,12 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument("--run", help="another run file that the trainer's package ships")
     options.add_argument("--config", help="a run file of your own")
     options.add_argument(
+        "--reward",
+        action="append",
+        metavar="NAME",
+        help="a reward, by name or as FILE.py:NAME, in place of the file's `rewards`; repeatable",
+    )
+    options.add_argument(
         "--dry_run",
         action="store_true",
         help="check everything, print rows, tokens, steps and time, and train nothing",
@@ -164,7 +248,8 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Train as the command line says; return the exit status."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    chosen, overrides = parser().parse_known_args(arguments)
+    chosen, options = parser().parse_known_args(arguments)
+    overrides = [*reward_option(chosen.reward), *options]
     try:
         if chosen.dry_run:
             return dry_run_status(chosen.plugin, chosen.run, chosen.config, overrides)
@@ -180,11 +265,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
+def reward_option(names: Sequence[str] | None) -> list[str]:
+    """Return the override that `--reward NAME` stands for, given any number of times."""
+    return ["--rewards", json.dumps([{"name": name} for name in names])] if names else []
+
+
 def dry_run_status(
-    plugin: str | None, run: str | None, config: str | None, overrides: Sequence[str]
+    plugin: str | None,
+    run: str | None,
+    config: str | None,
+    overrides: Sequence[str],
+    machine: str | None = None,
 ) -> int:
     """Print a dry run; return 1 if something in it fails, else 0."""
-    reports = dry_run(plugin, run=run, config=config, overrides=overrides)
+    reports = dry_run(plugin, run=run, config=config, overrides=overrides, machine=machine)
     statuses = {finding["status"] for report in reports for finding in report["findings"]}
     return int("FAIL" in statuses)
 

@@ -49,7 +49,14 @@ def data_rows(data: DataSection) -> list[tuple[str, str]]:
     for key, value in report.items():
         if value in (None, [], "") or (value == {} and key != "dropped"):
             continue
-        rows.append((plain(_LABELS.get(key) or words(key)), _as_text(value)))
+        label = plain(_LABELS.get(key) or words(key))
+        nested = isinstance(value, Mapping) and bool(value)
+        if nested and all(isinstance(each, Mapping) for each in value.values()):
+            # Of each source of a mixture, say.
+            entries = {f"{label}, {code(name)}": each for name, each in value.items()}
+        else:
+            entries = {label: value}
+        rows += [(name, _as_text(each)) for name, each in entries.items()]
     return [(cell(label), cell(text)) for label, text in rows]
 
 
@@ -60,7 +67,8 @@ def as_yaml(value: Any) -> str:
 
 def _as_text(value: Any) -> str:
     if isinstance(value, Mapping):
-        entries = [f"{plain(words(name))}: {_as_text(entry)}" for name, entry in value.items()]
+        filled = {key: each for key, each in value.items() if each not in (None, [], "", {})}
+        entries = [f"{plain(words(name))}: {_as_text(entry)}" for name, entry in filled.items()]
         return "; ".join(entries) or "none"
     if isinstance(value, bool):
         return "yes" if value else "no"

@@ -27,6 +27,7 @@ from hf_rlhf.cards.metadata import (
 )
 from hf_rlhf.cards.notes import known_notes
 from hf_rlhf.cards.results import headline, how_measured, measures, results
+from hf_rlhf.config.code import PYTHON
 from hf_rlhf.errors import ConfigError, Problem
 from hf_rlhf.formatting import (
     cell,
@@ -131,6 +132,7 @@ def render_card(
         "weighted": any(part.weight for part in record.reward.rewards),
         "samples": sample_groups(record.samples),
         "local_base": _local_base(record),
+        "unnamed": [each for each in record.components if (each.name or "").startswith(PYTHON)],
         "command": shlex.join(str(word) for word in record.command),
         "requirements": _requirements(record),
         "defaults": {k: v for k, v in record.defaults.items() if k not in record.config},

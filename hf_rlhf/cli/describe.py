@@ -12,21 +12,21 @@ import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, fields, is_dataclass
 from importlib.metadata import EntryPoint
-from itertools import takewhile
-from pathlib import Path
 from typing import Any
 
 from hf_rlhf import __version__
+from hf_rlhf.cli.run_files import first_comment
 from hf_rlhf.config import registry
 from hf_rlhf.config.registry import KINDS, Kind
 from hf_rlhf.environments.toolset import NOT_TOOLS
 from hf_rlhf.errors import BrokenPlugin, HfRlhfError, UnknownPlugin, did_you_mean
 
 _WIDTH = 98
-_INJECTED: Mapping[Kind, Mapping[str, str]] = {
+_INJECTED: Mapping[str, Mapping[str, str]] = {
     "datasets": {
         "tokenizer": "(set by the run: its model's tokenizer)",
         "rejected_rows": "(set by the run: a file in its folder)",
+        "load_sources": "(set by the run: it loads them)",
     },
     "rewards": {"judge": "(set by the run, from `judge: LABEL` in the reward's entry)"},
 }
@@ -93,6 +93,9 @@ def describe_main(argv: Sequence[str]) -> int:
     arguments = parser.parse_args(argv)
     # Only trainers have settings; a dataset may have the name of one.
     only: Kind | None = "trainers" if arguments.settings is not None else None
+    if ":" in arguments.name:
+        print("\n".join(describe_code(arguments.name)))
+        return 0
     for number, (kind, point) in enumerate(_find(arguments.name, arguments.kind or only)):
         if number:
             print()
@@ -132,12 +135,35 @@ def describe(
             yield from _settings(name, registry.load_component(kind, name), settings.lower())
         return
     target = registry.load_component(kind, name)
-    text, documented = _arguments_in(inspect.getdoc(target) or "", target)
-    yield from _doc(text)
     if kind == "commands":
+        yield from _doc(inspect.getdoc(target))
         yield from ("", f"its options: `hf-rlhf {name} --help`")
         return
-    if rows := list(_parameters(target, _INJECTED.get(kind, {}), documented)):
+    yield from _component(kind, target)
+
+
+def describe_code(name: str) -> Iterator[str]:
+    """Yield the lines that describe a component in a file or module, which is imported for it.
+
+    Raises PluginError.
+    """
+    from hf_rlhf.config.code import kind_of, load_code
+
+    kind = kind_of(name)
+    target, provenance = load_code(kind, name)
+    digest = provenance.get("sha256")
+    source = " ".join(filter(None, (provenance["package"], provenance["version"])))
+    yield f"{kind.removesuffix('s')} {name}  ({f'SHA-256 {digest}' if digest else source})"
+    yield from _component(kind, target)
+
+
+def _component(kind: str, target: Any) -> Iterator[str]:
+    from hf_rlhf.rewards.composed import reward_maker
+
+    text, documented = _arguments_in(inspect.getdoc(target) or "", target)
+    yield from _doc(text)
+    maker = reward_maker(target, ()) if inspect.isfunction(target) else target
+    if rows := list(_parameters(maker, _INJECTED.get(kind, {}), documented)):
         yield from ("", "arguments:", *rows)
     if kind == "environments":
         yield from ("", "tools that it gives the model:", *_tools(target))
@@ -258,18 +284,11 @@ def _trainer(name: str, point: EntryPoint) -> Iterator[str]:
     default = default_run(name) if shipped else None
     yield from ("", "run files:")
     for run, path in shipped.items():
-        message = f"{'(default) ' if run == default else ''}{_first_comment(path)}"
+        message = f"{'(default) ' if run == default else ''}{first_comment(path)}"
         head = f"  {run:12} "
         yield textwrap.fill(message, _WIDTH, initial_indent=head, subsequent_indent=" " * len(head))
     yield f"\nto train: accelerate launch -m hf_rlhf.train --plugin {name} [--run RUN_FILE]"
     yield f"settings: `hf-rlhf describe {name} --settings [WORD]`"
-
-
-def _first_comment(path: Path) -> str:
-    """Return the first paragraph of the comment that a run file begins with."""
-    lines = path.read_text(encoding="utf-8").splitlines()
-    texts = (line.removeprefix("#").strip() if line.startswith("#") else "" for line in lines)
-    return " ".join(takewhile(bool, texts))
 
 
 def _settings(name: str, trainer: Any, word: str) -> Iterator[str]:

@@ -26,6 +26,8 @@ BUILT_IN = {
         "describe_main",
         "Describe a component: arguments, defaults, documentation",
     ),
+    "runs": ("hf_rlhf.cli.run_files", "runs_main", "List the run files that ship, or print one"),
+    "init": ("hf_rlhf.cli.run_files", "init_main", "Copy a shipped run file to start your own"),
     "check": ("hf_rlhf.cli.check", "check_main", "Dry run: check everything without training"),
     "publish": ("hf_rlhf.cli.publish", "publish_main", "Push a run folder, or finish a push"),
     "pull": ("hf_rlhf.cli.publish", "pull_main", "Download a published run and verify it"),
@@ -35,6 +37,11 @@ BUILT_IN = {
         "launch_configs_main",
         "List or copy launch configurations",
     ),
+    "completion": (
+        "hf_rlhf.cli.completion",
+        "completion_main",
+        "Print the code for Tab",
+    ),
 }
 
 _TO_TRAIN = "To train: accelerate launch -m hf_rlhf.train --plugin NAME"
@@ -42,9 +49,13 @@ _TO_TRAIN = "To train: accelerate launch -m hf_rlhf.train --plugin NAME"
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb and return its exit status."""
-    arguments = list(sys.argv[1:] if argv is None else argv) or ["--help"]
-    verb, rest = arguments[0], arguments[1:]
+    arguments = list(sys.argv[1:] if argv is None else argv)
     try:
+        if "_ARGCOMPLETE" in os.environ:
+            from hf_rlhf.cli.completion import complete
+
+            arguments = complete([*BUILT_IN, *_plugin_verbs()])
+        verb, *rest = arguments or ["--help"]
         if verb.startswith("-"):
             _parser(_plugin_verbs()).parse_args([verb])
         if verb in BUILT_IN:

@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from hf_rlhf.config import yaml
+from hf_rlhf.config.code import Kind, absolute_name, label_of, load_code
+from hf_rlhf.config.objects import name_objects
 from hf_rlhf.config.schema import SCHEMA, RunSpec, SpecReader
 from hf_rlhf.config.yaml import MAX_DEPTH, KeyPath, dotted
 from hf_rlhf.errors import ConfigError, Problem, suggest
@@ -34,12 +36,18 @@ class RunFile:
     problems: tuple[Problem, ...] = ()
     shipped: Mapping[str, Any] | None = None
     """For a file that a package ships: its values before any override."""
+    folder: Path = field(default=Path(), compare=False)
+    """The folder of the file, to which the names of files in it are relative."""
+    python_keys: Collection[str] = ()
+    """Top-level keys set from Python: files there, as in options, are of the working directory."""
+    objects: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
+    """Objects from Python, by the names that stand for them in `values`."""
 
     @classmethod
     def read(cls, path: str | Path) -> "RunFile":
         """Read a file. Raises ConfigError if it cannot be read or is not a YAML mapping."""
         path = Path(path)
-        return cls.parse(yaml.read_text(path), path.name)
+        return replace(cls.parse(yaml.read_text(path), path.name), folder=path.parent)
 
     @classmethod
     def parse(cls, text: str, name: str) -> "RunFile":
@@ -53,11 +61,15 @@ class RunFile:
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any], name: str = "python") -> "RunFile":
-        """Take a run from Python. Raises ConfigError for values that a run file cannot hold."""
-        plain, problems = yaml.from_python(values, name)
+        """Take a run from Python, with objects where a run file has names of components.
+
+        Raises ConfigError for other values that a run file cannot hold.
+        """
+        named, objects = name_objects(values)
+        plain, problems = yaml.from_python(named, name)
         if problems:
             raise ConfigError(problems)
-        return cls(name, {"schema": SCHEMA, **plain})
+        return cls(name, {"schema": SCHEMA, **plain}, objects=objects)
 
     @property
     def plugin(self) -> str | None:
@@ -113,9 +125,25 @@ class RunFile:
             self, values=values, lines=lines, overrides=overrides, problems=tuple(problems)
         )
 
+    def load(self, kind: Kind, name: str, path: KeyPath) -> tuple[Any, dict[str, Any]]:
+        """Return the component that is named at `path`, and its provenance. Raises PluginError."""
+        return load_code(kind, self._located(name, path), self.objects)
+
     def to_yaml(self) -> str:
-        """Return the file with its overrides applied as YAML that `parse` reads back."""
-        return yaml.dump_yaml(dict(self.values))
+        """Return the file with its overrides applied as YAML, to be read from any folder."""
+        return yaml.dump_yaml(self._located(dict(self.values), ()))
+
+    def _located(self, value: Any, path: KeyPath) -> Any:
+        """Return names in files with their whole paths."""
+        if isinstance(value, Mapping):
+            return {key: self._located(each, (*path, key)) for key, each in value.items()}
+        if isinstance(value, list):
+            return [self._located(each, (*path, index)) for index, each in enumerate(value)]
+        if not isinstance(value, str):
+            return value
+        is_option = any(path[:length] in self.overrides for length in range(len(path) + 1))
+        is_option |= bool(path) and path[0] in self.python_keys
+        return absolute_name(value, Path() if is_option else self.folder)
 
     def spec(
         self, *, allowed_settings: Collection[str], plugin: str | None = None
@@ -239,11 +267,12 @@ def _index(items: list[Any], segment: str, path: KeyPath) -> int:
             return int(segment)
         raise ValueError(f"`{dotted(path)}` has {len(items)} items; {len(items)} would add one.")
     labels = [
-        str(each.get("label") or each.get("name")) if isinstance(each, dict) else ""
+        str(each.get("label") or each.get("name")) if isinstance(each, dict) else str(each)
         for each in items
     ]
-    if segment in labels:
-        return labels.index(segment)
+    for names in (labels, [label_of(label) for label in labels]):
+        if segment in names:
+            return names.index(segment)
     guess = suggest(segment, labels)
     fix = f"Did you mean `{guess}`?" if guess else f"Labels: {', '.join(labels) or 'none'}."
     raise ValueError(f"`{dotted(path)}` has no item labelled `{segment}`. {fix}")

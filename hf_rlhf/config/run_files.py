@@ -6,6 +6,7 @@ run and is left out for another: on the card it would look like the user's own w
 are listed.
 """
 
+import re
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from hf_rlhf.config import registry
+from hf_rlhf.config.code import is_file_component, label_of
 from hf_rlhf.config.run_file import RunFile
 from hf_rlhf.config.yaml import KeyPath, dotted, leaves
 from hf_rlhf.contracts import as_trainer
@@ -37,8 +39,10 @@ def run_files(trainer: str) -> dict[str, Path]:
 
     They are the YAML files in `runs/` of the trainer's package, and in the folders there, whose
     `plugin` is that trainer. Of two with one name the one in a folder counts. The package itself
-    is not imported.
+    is not imported. A trainer in a file has none.
     """
+    if is_file_component(trainer):
+        return {}
     point = registry.find("trainers", trainer)
     spec = find_spec(point.module.split(".")[0])
     roots = spec.submodule_search_locations if spec else None
@@ -74,7 +78,7 @@ def default_run(trainer: str) -> str | None:
 
 def default_folder(trainer: str, file: str) -> Path:
     """Return the run folder of a run file that names none."""
-    return Path(f"runs/{trainer.replace('/', '-')}-{Path(file).stem}")
+    return Path(f"runs/{re.sub('[/:]', '-', trainer)}-{Path(file).stem}")
 
 
 def choose_run_file(trainer: str | None, run: str | None, config: str | None) -> RunFile:
@@ -213,7 +217,7 @@ def without_rewards(file: RunFile, labels: Collection[str]) -> RunFile:
 
 def _label(reward: Any) -> str:
     entry = reward if isinstance(reward, Mapping) else {}
-    return str(entry.get("label") or str(entry.get("name")).rpartition("/")[2])
+    return str(entry.get("label") or label_of(str(entry.get("name") or reward)))
 
 
 def _at(value: Any, path: KeyPath) -> Any:

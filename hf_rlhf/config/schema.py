@@ -9,8 +9,9 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Le
 
+from hf_rlhf.config.code import label_of
 from hf_rlhf.config.urls import forbidden_urls
-from hf_rlhf.config.validation import bind, unknown_setting
+from hf_rlhf.config.validation import KNOWN_CURES, bind, unknown_setting
 from hf_rlhf.config.yaml import KeyPath, leaves
 from hf_rlhf.errors import Problem, suggest
 from hf_rlhf.storage.secrets import SECRET_HINT, misplaced_secrets
@@ -39,16 +40,12 @@ class DatasetSpec(ComponentSpec):
     """The `dataset:` section."""
 
 
-class EnvironmentSpec(ComponentSpec):
-    """The `environment:` section: what its methods do, the model can do while it writes."""
+@dataclass(frozen=True, kw_only=True)
+class SourceSpec(DatasetSpec):
+    """One of the datasets that an adapter such as `mixture` combines."""
 
-
-@dataclass(frozen=True)
-class ToolSpec:
-    """One entry of `tools:`, a function."""
-
-    name: str
-    path: KeyPath
+    label: str
+    weight: Annotated[float, Gt(0)] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,6 +73,13 @@ class GateSpec(ComponentSpec):
     label: str
     threshold: float = 0.5
     judge: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CallbackSpec(ComponentSpec):
+    """One entry of `callbacks:`, or of `tools:`."""
+
+    label: str
 
 
 @dataclass(frozen=True)
@@ -161,6 +165,8 @@ class TopLevel:
     adapter_revision: str | None = None
     pad_token: str | None = None
     """The padding token, which must be in the tokenizer's vocabulary."""
+    tokenizer: str | None = None
+    """The tokenizer's folder or Hub id, where it is not in the model's."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,8 +178,9 @@ class RunSpec(TopLevel):
     judges: tuple[JudgeSpec, ...]
     rewards: tuple[RewardSpec, ...]
     gates: tuple[GateSpec, ...]
-    environment: EnvironmentSpec | None
-    tools: tuple[ToolSpec, ...]
+    callbacks: tuple[CallbackSpec, ...] = ()
+    environment: ComponentSpec | None = None
+    tools: tuple[CallbackSpec, ...] = ()
     evaluation: EvaluationSpec | None
     publish: PublishSpec
     card: CardSpec
@@ -192,20 +199,12 @@ def keys_of(cls: type) -> frozenset[str]:
     return frozenset(each.name for each in fields(cls)) - {"arguments", "where", "path"}
 
 
-FORMER: Mapping[str, str] = {
-    "warmup_ratio": "Write `warmup_steps`: a number below 1 is a share of all steps.",
-    "max_prompt_length": (
-        "TRL no longer cuts prompts; leave long ones out by the dataset adapter "
-        "(`hf-rlhf describe ADAPTER` lists its limits)."
-    ),
-}
-"""Setting of older versions of the libraries -> the cure."""
 _SECTIONS: dict[str, type] = {
     "evaluation": EvaluationSpec,
     "publish": PublishSpec,
     "card": CardSpec,
 }
-_COMPONENTS = ("dataset", "judges", "rewards", "gates", "environment", "tools")
+_COMPONENTS = ("dataset", "judges", "rewards", "gates", "callbacks", "environment", "tools")
 _TOP = ("schema", "plugin", *_COMPONENTS, *_SECTIONS, *keys_of(TopLevel), *keys_of(Limits))
 
 
@@ -238,15 +237,12 @@ class SpecReader:
         if plugin is None:
             self._report(("plugin",), "is missing or not text.", "Name a trainer: `plugin: NAME`.")
         settings = self._settings()
-        judges, rewards = self._judges(), self._scored("rewards", RewardSpec)
-        gates = self._scored("gates", GateSpec)
+        judges, rewards = self._judges(), self._listed("rewards", RewardSpec)
+        gates = self._listed("gates", GateSpec)
         self._check_labels((*rewards, *gates))
         dataset = self._component(DatasetSpec, self.values.get("dataset"), ("dataset",))
-        environment = None
-        if self.values.get("environment") is not None:
-            value = self.values["environment"]
-            environment = self._component(EnvironmentSpec, value, ("environment",))
-        tools = self._tools()
+        if (environment := self.values.get("environment")) is not None:
+            environment = self._component(ComponentSpec, environment, ("environment",))
         sections = {key: self._section(key, cls) for key, cls in _SECTIONS.items()}
         top, limits = self._top_level(TopLevel), self._top_level(Limits)
         publish = sections["publish"] or PublishSpec()
@@ -262,8 +258,9 @@ class SpecReader:
             judges=judges,
             rewards=rewards,
             gates=gates,
+            callbacks=self._listed("callbacks", CallbackSpec),
             environment=environment,
-            tools=tools,
+            tools=self._listed("tools", CallbackSpec),
             evaluation=sections["evaluation"],
             publish=publish,
             card=sections["card"] or CardSpec(),
@@ -274,6 +271,13 @@ class SpecReader:
             sha256=hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest(),
             **top,
         )
+
+    def sources(self, path: KeyPath, entries: Sequence[Any]) -> tuple[SourceSpec, ...]:
+        """Return the entries of a list of datasets at `path`, without those that are unusable."""
+        specs = [self._component(SourceSpec, each, (*path, n)) for n, each in enumerate(entries)]
+        sources = tuple(spec for spec in specs if spec is not None)
+        self._check_labels(sources)
+        return sources
 
     def _check_schema(self) -> None:
         version = self.values.get("schema")
@@ -297,7 +301,7 @@ class SpecReader:
 
     def _unknown_setting(self, key: str) -> Problem:
         where, owner = self.where((key,)), "the trainer or model"
-        fix = FORMER.get(key) or self._home(key)
+        fix = None if key in KNOWN_CURES else self._home(key)
         if key.startswith("no_") and key[3:] in self.allowed_settings:
             fix = f"Write `{key[3:]}: false` (`--{key[3:]} false`)."
         if fix:
@@ -321,24 +325,14 @@ class SpecReader:
                 judges.append(judge)
         return tuple(judges)
 
-    def _tools(self) -> tuple[ToolSpec, ...]:
-        tools = []
-        for at, name in enumerate(self._container("tools", list, "- MODULE:FUNCTION")):
-            if isinstance(name, str) and ":" in name:
-                tools.append(ToolSpec(name, ("tools", at)))
-            else:
-                fix = "Write `MODULE:FUNCTION`, or `FILE.py:FUNCTION`."
-                self._report(("tools", at), f"{name!r} does not name a function.", fix)
-        return tuple(tools)
-
-    def _scored(self, section: str, cls: type) -> tuple[Any, ...]:
-        """Read a list of rewards or gates."""
+    def _listed(self, section: str, cls: type) -> tuple[Any, ...]:
+        """Read a list of rewards, gates, callbacks or tools; text alone is a name."""
         entries = enumerate(self._container(section, list, "- name: ..."))
         parts = [self._component(cls, value, (section, index)) for index, value in entries]
         return tuple(part for part in parts if part is not None)
 
-    def _check_labels(self, parts: Sequence[RewardSpec | GateSpec]) -> None:
-        first: dict[str, RewardSpec | GateSpec] = {}
+    def _check_labels(self, parts: Sequence[RewardSpec | GateSpec | SourceSpec]) -> None:
+        first: dict[str, RewardSpec | GateSpec | SourceSpec] = {}
         for part in parts:
             path = (*part.path, "label")
             if not _LABEL.fullmatch(part.label):
@@ -367,6 +361,8 @@ class SpecReader:
 
     def _component(self, cls: Any, value: Any, path: KeyPath, **label: str) -> Any:
         """Read the entry of a component; None, reported, if it has no name."""
+        if isinstance(value, str) and cls not in (DatasetSpec, JudgeSpec):
+            value = {"name": value}
         if value is None or value == {}:
             what = "is missing." if value is None else "is empty."
             self._report(path, what, "Write `name: NAME`.")
@@ -382,9 +378,9 @@ class SpecReader:
             fix = f"Is `{close}` meant?" if close else "Write `name: NAME`."
             self._report((*path, "name"), "is missing or not text.", fix)
             return None
-        if cls in (DatasetSpec, EnvironmentSpec, JudgeSpec):
+        if cls in (ComponentSpec, DatasetSpec, JudgeSpec):
             return cls(name=name, **label, arguments=rest, where=where, path=path)
-        ours = {"name": name, "label": name.rpartition("/")[2]}
+        ours = {"name": name, "label": label_of(name)}
         ours |= {key: each for key, each in rest.items() if key in keys_of(cls)}
         valid = {"label": "_".join(map(str, path)), **self._bound(cls, ours, path, str(path[0]))}
         clip = valid.get("clip")

@@ -151,6 +151,11 @@ WITHOUT_EFFECT: Mapping[str, Mapping[str, tuple[str, str]]] = {
         **_COMPARES_WITH_REFERENCE,
         "label_smoothing_factor": (_SMOOTHING, "Set `label_smoothing`."),
     },
+    "OnlineDPOTrainer": {
+        **_COMPARES_WITH_REFERENCE,
+        "remove_unused_columns": _SAMPLES["remove_unused_columns"],
+        "include_num_input_tokens_seen": ("has no effect: rows are not yet tokens.", _OUT),
+    },
     "KTOTrainer": _COMPARES_WITH_REFERENCE,
     "RewardTrainer": _OWN_LOSS,
 }

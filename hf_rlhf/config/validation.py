@@ -38,6 +38,20 @@ _CONSTANTS = {"None": "null", "True": "true", "False": "false"}
 """Constants of Python in messages of pydantic, as YAML writes them."""
 _BOOLEANS_OF_YAML_1_1 = {"yes": "true", "on": "true", "no": "false", "off": "false"}
 
+KNOWN_CURES: Mapping[str, str] = {
+    "warmup_ratio": "Write `warmup_steps`: a number below 1 is a share of all steps.",
+    "max_prompt_length": (
+        "TRL no longer cuts prompts; leave long ones out by the dataset adapter "
+        "(`hf-rlhf describe ADAPTER` lists its limits)."
+    ),
+    **dict.fromkeys(
+        ("streaming", "dataset_streaming"),
+        "Rows are counted, checked and held out before training, and a resumed run finds its place "
+        "among them, so all are read first: piece by piece into files on disk, not into memory.",
+    ),
+}
+"""Unknown setting that is often written -> the cure; settings of older versions, for instance."""
+
 
 class InvalidValue(ValueError):
     """A value does not fit an annotation; `errors` holds each message with the path to its place.
@@ -165,7 +179,9 @@ def expected(annotation: Any) -> str:
 
 def unknown_setting(where: str, name: str, choices: Collection[str], owner: str) -> Problem:
     """Return the problem of a name that `owner` lacks, with the nearest of `choices`."""
-    if close := suggest(name, choices):
+    if name in KNOWN_CURES:
+        fix = KNOWN_CURES[name]
+    elif close := suggest(name, choices):
         fix = f"Did you mean `{close}`?"
     elif len(choices) <= 20:
         fix = f"Known: {', '.join(choices) or 'none'}."

@@ -56,7 +56,7 @@ class ChatRowArguments(Split):
     `hf-rlhf describe` shows it.
     """
 
-    path: str
+    path: str | list[str]
     tokenizer: Any
     rejected_rows: Path | None = None
     schema: str | None = None

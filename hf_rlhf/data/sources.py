@@ -7,9 +7,10 @@ datasets are imported when needed.
 
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from glob import glob, has_magic
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -94,7 +95,7 @@ class Source:
 
 
 def read_rows(
-    source: str | Path,
+    source: str | Path | Sequence[str],
     *,
     revision: str | None = None,
     subset: str | None = None,
@@ -103,26 +104,83 @@ def read_rows(
     """Open a file, a folder or a Hub dataset; only names are read.
 
     Args:
-        source: a path, or a Hub dataset id. An existing path wins over a Hub id of that name.
+        source: a path, or a Hub dataset id. An existing path wins over a Hub id of that name. Or
+            several paths, each of which may be a pattern such as `data/*.jsonl`.
         revision: pins a Hub dataset to a branch, tag or commit. Refused for local files.
         subset: a Hub dataset's configuration name. Refused for local files.
         columns: names wanted -> names in the source, which may be dotted to reach into an object
             (`{"positive_rubrics": "ground_truth.positive"}`). Other columns keep their names.
 
     In a folder, files whose name (or parent folder) contains a split word, as in
-    `data/train-00000.parquet`, are that split; the others, and a single file, are `train`.
+    `data/train-00000.parquet`, are that split; the others, and a single file, are `train`. Of
+    several paths, and of the files of a pattern, each is read so, and equal splits are joined.
     """
-    wanted, path = dict(columns or {}), Path(source).expanduser()
-    if not os.path.exists(path):  # unlike Path.exists, no name makes it raise
+    wanted = dict(columns or {})
+    paths = _paths(source)
+    if len(paths) == 1 and not os.path.exists(paths[0]):
         return _hub(str(source), revision, subset, wanted)
     if revision or subset:
         raise DataError(
             f"{source}: {'revision' if revision else 'subset'} cannot be honoured, since this is "
             "a local path. Leave it out, or give a Hub dataset id."
         )
+    if len(paths) != 1:
+        name = str(source) if isinstance(source, str | Path) else ", ".join(source)
+        return _several(name, paths, wanted)
+    path = paths[0]
     if path.is_dir():
         return _folder(path, wanted)
     return Source(str(path), {"train": Rows(str(path), partial(_file_rows, path), wanted)})
+
+
+def _paths(source: str | Path | Sequence[str]) -> list[Path]:
+    """Return the paths that a source names, those that match a pattern by name."""
+    paths: list[Path] = []
+    for name in [source] if isinstance(source, str | Path) else source:
+        path = Path(name).expanduser()
+        if os.path.exists(path) or not has_magic(str(path)):  # unlike Path.exists, never raises
+            paths.append(path)
+        elif files := sorted(map(Path, glob(str(path), recursive=True))):
+            paths += files
+        else:
+            raise DataError(f"{name}: no file matches this pattern.")
+    if not paths:
+        raise DataError("the list of paths is empty. Expected at least one.")
+    if len(set(paths)) < len(paths):
+        twice = next(path for path in paths if paths.count(path) > 1)
+        raise DataError(f"{twice}: is named twice, so its rows would be read twice. Name it once.")
+    return paths
+
+
+def _several(name: str, paths: Sequence[Path], columns: Mapping[str, str]) -> Source:
+    """Join the splits of files and folders."""
+    splits: dict[str, list[Rows]] = {}
+    for path in paths:
+        if not os.path.exists(path):
+            raise DataError(
+                f"{path}: no such file or folder{_near(path)}. Several paths are read from this "
+                "machine; a Hub dataset can be one of the sources of a `mixture`."
+            )
+        file = Rows(str(path), partial(_file_rows, path))
+        parts = _folder(path, {}).splits if path.is_dir() else {_split_of(Path(path.name)): file}
+        for split, rows in parts.items():
+            splits.setdefault(split, []).append(rows)
+
+    def joined(parts: Sequence[Rows]) -> Iterator[Row]:
+        return chain.from_iterable(rows.open() for rows in parts)
+
+    return Source(
+        name,
+        {
+            split: Rows(f"{name} ({split})", partial(joined, parts), columns)
+            for split, parts in splits.items()
+        },
+    )
+
+
+def _near(path: Path) -> str:
+    siblings = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
+    return did_you_mean(path.name, siblings)
 
 
 def read_file(path: Path) -> Iterator[Row]:
@@ -247,9 +305,7 @@ def _saved_dataset(path: Path, columns: Mapping[str, str]) -> Source:
 def _hub(name: str, revision: str | None, subset: str | None, columns: Mapping[str, str]) -> Source:
     # A file that was mistyped must not become a search on the internet.
     if not _HUB_ID.fullmatch(name) or suffix_of(Path(name)) in READERS:
-        folder = Path(name).expanduser().parent
-        siblings = [entry.name for entry in folder.iterdir()] if os.path.isdir(folder) else []
-        raise DataError(f"{name}: no such file or folder{did_you_mean(Path(name).name, siblings)}.")
+        raise DataError(f"{name}: no such file or folder{_near(Path(name).expanduser())}.")
     from datasets import exceptions, load_dataset
 
     commit = dataset_commit(name, revision)

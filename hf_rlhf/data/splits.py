@@ -41,6 +41,13 @@ def normalised_text(text: str) -> str:
     return " ".join(text.casefold().split())
 
 
+def prompt_hash(prompt: str | Sequence[Mapping[str, Any]]) -> int:
+    """Return a hash of a text or of turns, without system turns, case and white space."""
+    turns = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
+    texts = [str(turn["content"]) for turn in turns if turn["role"] != "system"]
+    return _hash("\x1e".join(map(normalised_text, texts)))
+
+
 def _hash(text: str) -> int:
     digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
     return int.from_bytes(digest, "little")

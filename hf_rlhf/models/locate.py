@@ -4,9 +4,11 @@ The Hub's client takes whatever is not local for a Hub id, and where no server a
 for most of a minute, file by file. So a name is checked once, before anything is loaded by it.
 """
 
+import json
 import os
 import time
 from collections.abc import Iterator, Sequence
+from hashlib import sha256
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal
@@ -93,6 +95,12 @@ def load_tokenizer(path: str, pad_token: str | None, **kwargs: Any) -> Any:
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(path, **kwargs)
+    check_tokenizer(path, tokenizer, pad_token)
+    return tokenizer
+
+
+def check_tokenizer(path: str, tokenizer: Any, pad_token: str | None) -> None:
+    """Check a tokenizer's chat template, and set its pad token. Raises ModelError."""
     _check_templates(path, tokenizer)
     if pad_token is not None:
         if pad_token not in tokenizer.get_vocab():
@@ -101,7 +109,16 @@ def load_tokenizer(path: str, pad_token: str | None, **kwargs: Any) -> Any:
                 f"{tokenizer.eos_token!r}."
             )
         tokenizer.pad_token = pad_token
-    return tokenizer
+
+
+def tokenizer_digest(tokenizer: Any) -> str:
+    """Return the SHA-256 of a tokenizer's tokens, rules, special tokens and chat template."""
+    fast = getattr(tokenizer, "backend_tokenizer", None)
+    rules = json.loads(fast.to_str()) if fast is not None else tokenizer.get_vocab()
+    # The last call of the tokenizer leaves its padding and truncation there.
+    rules |= dict.fromkeys(("padding", "truncation")) if fast is not None else {}
+    parts = [rules, tokenizer.chat_template, tokenizer.special_tokens_map]
+    return sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
 
 
 def _check_templates(path: str, tokenizer: Any) -> None:

@@ -15,13 +15,14 @@ threshold. Nothing is renormalised, so a number on the card is a plain sum of nu
 """
 
 import asyncio
+import functools
 import inspect
 import itertools
 import math
 import threading
 import traceback
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from operator import itemgetter
@@ -70,6 +71,39 @@ class Part:
 def signature(reward: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
     """Return the parameters by which `reward` is called, by name."""
     return inspect.signature(reward).parameters
+
+
+def reward_maker(
+    function: Callable[..., Any], arguments: Collection[str]
+) -> Callable[..., Callable[..., Any]]:
+    """Return what makes a reward of a function and its arguments; without `completions`, itself.
+
+    The function's parameters are dataset columns, but those with a default, or named by
+    `arguments`, may be bound.
+    """
+    parameters = inspect.signature(function)
+    if "completions" not in parameters.parameters:
+        return function
+    kinds = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    own = [
+        parameter.replace(kind=parameter.KEYWORD_ONLY)
+        for name, parameter in parameters.parameters.items()
+        if parameter.kind in kinds
+        and name not in TRL_SUPPLIES
+        and (parameter.default is not parameter.empty or name in arguments)
+    ]
+
+    @functools.wraps(function)
+    def make(**bound: Any) -> Callable[..., Any]:
+        if not bound:
+            return function
+        reward = functools.partial(function, **bound)
+        rest = [each for name, each in parameters.parameters.items() if name not in bound]
+        vars(reward)["__signature__"] = parameters.replace(parameters=rest)
+        return reward
+
+    make.__signature__ = parameters.replace(parameters=own)  # type: ignore[attr-defined]
+    return make
 
 
 @dataclass(frozen=True)
@@ -128,7 +162,10 @@ class ComposedReward:
             raise
         if log_metric is not None:
             step = getattr(columns.get("trainer_state"), "global_step", 0)
-            self._log(scores, prompts, completions, log_metric, step)
+            self._log(scores, prompts, log_metric, step)
+            if self.logs_turns:
+                turns = gather_rows([tool_counts(each)["turns"] for each in completions])
+                log_metric("tools/turns", math.fsum(turns) / len(turns))
         if log_extra is not None:
             for label, values in scores.parts.items():
                 log_extra(label, list(values))
@@ -184,18 +221,8 @@ class ComposedReward:
         failed = any(score is not None and score < gate.threshold for gate, score in gate_scores)
         return 0.0 if failed else math.fsum(terms)
 
-    def _log(
-        self,
-        scores: Scores,
-        prompts: Sequence[Any],
-        completions: Sequence[Any],
-        log_metric: Metric,
-        step: int,
-    ) -> None:
+    def _log(self, scores: Scores, prompts: Sequence[Any], log_metric: Metric, step: int) -> None:
         by_label = {TOTAL: scores.total, **scores.parts}
-        if self.logs_turns:
-            turns = gather_rows([tool_counts(each)["turns"] for each in completions])
-            log_metric("tools/turns", math.fsum(turns) / len(turns))
         rows = [
             # A checksum, since prompts are long and every process receives all of these.
             (zlib.crc32(text_of(prompt).encode("utf-8", "surrogatepass")), by_row(by_label, row))
@@ -276,7 +303,8 @@ def _is_async(reward: Callable[..., Any]) -> bool:
 def _arguments(part: Part, arguments: Mapping[str, Any]) -> dict[str, Any]:
     parameters = signature(part.reward)
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
-        return dict(arguments)
+        bound = getattr(part.reward, "keywords", {})  # of a column with the name of an argument
+        return {name: value for name, value in arguments.items() if name not in bound}
     return {name: value for name, value in arguments.items() if name in parameters}
 
 

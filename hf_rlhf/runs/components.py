@@ -2,16 +2,42 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from importlib import import_module
+from pathlib import Path
+from types import FunctionType
 from typing import Any
 
-from hf_rlhf.config import RunFile, RunSpec, registry
-from hf_rlhf.config.schema import GateSpec, RewardSpec, ToolSpec, keys_of
+from hf_rlhf.config import KeyPath, RunFile, RunSpec
+from hf_rlhf.config.code import Kind
+from hf_rlhf.config.schema import (
+    CallbackSpec,
+    DatasetSpec,
+    GateSpec,
+    RewardSpec,
+    SpecReader,
+    keys_of,
+)
 from hf_rlhf.config.validation import accepted_by, bind
+from hf_rlhf.contracts import Loaded
+from hf_rlhf.data.mixture import MixedSource
+from hf_rlhf.distributed import is_elsewhere
 from hf_rlhf.environments.toolset import Toolset
-from hf_rlhf.errors import HfRlhfError, PluginError, Problem, RewardError
+from hf_rlhf.errors import (
+    ConfigError,
+    HfRlhfError,
+    ModelError,
+    PluginError,
+    Problem,
+    RewardError,
+)
+from hf_rlhf.models.locate import (
+    check_tokenizer,
+    find_model,
+    load_tokenizer,
+    resolve_model_path,
+    tokenizer_digest,
+)
 from hf_rlhf.rewards.abstentions import Abstentions
-from hf_rlhf.rewards.composed import ComposedReward, Part
+from hf_rlhf.rewards.composed import ComposedReward, Part, reward_maker
 
 
 class ComponentBuilder:
@@ -22,26 +48,14 @@ class ComponentBuilder:
         self.problems: list[Problem] = []
         self.components: list[Mapping[str, Any]] = []
 
-    def _load(self, kind: registry.Kind, name: str, label: str, arguments: Any) -> Any:
-        component = registry.load_component(kind, name)
-        self.components.append(
-            {
-                "kind": kind,
-                "name": name,
-                "label": label,
-                "arguments": dict(arguments),
-                **registry.provenance(kind, name),
-            }
-        )
+    def _load(self, kind: Kind, name: str, label: str, arguments: Any, path: KeyPath) -> Any:
+        component, provenance = self.file.load(kind, name, path)
+        entry = {"kind": kind, "name": name, "label": label, "arguments": dict(arguments)}
+        self.components.append({**entry, **provenance})
         return component
 
     def _component(
-        self,
-        kind: registry.Kind,
-        spec: Any,
-        injected: Mapping[str, Any],
-        *,
-        build: bool = True,
+        self, kind: Kind, spec: Any, injected: Mapping[str, Any], *, build: bool = True
     ) -> Any:
         """Build one component; if that fails, report the problem and return None.
 
@@ -51,16 +65,17 @@ class ComponentBuilder:
         return self._call(spec, factory) if factory is not None and build else None
 
     def _factory(
-        self, kind: registry.Kind, spec: Any, injected: Mapping[str, Any]
+        self, kind: Kind, spec: Any, injected: Mapping[str, Any]
     ) -> Callable[[], Any] | None:
         """Return what builds a component; None, reported, for a wrong name or argument."""
         path = spec.path
         label = getattr(spec, "label", spec.name)
         try:
-            target = self._load(kind, spec.name, label, spec.arguments)
+            component = self._load(kind, spec.name, label, spec.arguments, (*path, "name"))
         except PluginError as error:
             self.problems.append(Problem(self.file.where((*path, "name")), str(error)))
             return None
+        target = _maker(kind, component, spec.arguments)
         where = partial(_inside, self.file, path)
         arguments, problems = bind(
             target,
@@ -81,6 +96,8 @@ class ComponentBuilder:
         path = spec.path
         try:
             return factory()
+        except ConfigError as error:  # of components within this one
+            self.problems += error.problems
         except HfRlhfError as error:
             self.problems.append(Problem(self.file.where(path), str(error)))
         except Exception as error:  # noqa: BLE001 - plugin code may raise anything
@@ -91,6 +108,104 @@ class ComponentBuilder:
                 )
             )
         return None
+
+    def _callbacks(self, spec: RunSpec) -> tuple[Any, ...]:
+        return tuple(self._component("callbacks", callback, {}) for callback in spec.callbacks)
+
+    def _tokenizer(
+        self, spec: RunSpec, model: Any, training: Any, loaded: Any = None
+    ) -> tuple[str, Any]:
+        """Return the path of the model, and the tokenizer; `loaded` stands for one set apart."""
+        if model is None:
+            return "", None
+        if not model.model_name_or_path:
+            if not self.file.values.get("model_name_or_path"):  # else its type has been reported
+                where = self.file.where(("model_name_or_path",))
+                fix = "Write a Hub id, a folder, or package://PACKAGE/FOLDER."
+                self.problems.append(Problem(where, "is missing.", fix))
+            return "", None
+        own = spec.tokenizer
+        key, name = "model_name_or_path", model.model_name_or_path
+        options = {"trust_remote_code": getattr(training, "trust_remote_code", False)}
+        try:
+            path = find_model(name)
+            if own is None:
+                options["revision"] = model.model_revision
+                return path, load_tokenizer(path, spec.pad_token, **options)
+            key, name = "tokenizer", own
+            tokenizer = self.file.objects.get(own) if loaded is None else loaded
+            if tokenizer is None:
+                tokenizer = load_tokenizer(resolve_model_path(own), spec.pad_token, **options)
+            elif loaded is None:
+                check_tokenizer(own, tokenizer, spec.pad_token)
+            self.components.append(
+                {"kind": "tokenizer", "name": own, "sha256": tokenizer_digest(tokenizer)}
+            )
+            return path, tokenizer
+        except ModelError as error:
+            fix = "Until it loads, the rows are not checked."
+            if is_elsewhere():
+                fix += (
+                    " A plan needs no weights: a folder with config.json and the tokenizer will do."
+                )
+            problem = str(error), fix
+        except Exception as error:  # noqa: BLE001 - the tokenizers library raises bare Exception
+            fix = "Check the name, HF_ENDPOINT, and for a gated model HF_TOKEN."
+            problem = f"the tokenizer of {name!r} does not load: {_first_line(error)}", fix
+        self.problems.append(Problem(self.file.where((key,)), *problem))
+        return "", None
+
+    def _loaded(
+        self, spec: DatasetSpec, tokenizer: Any, rejected_rows: Path | None
+    ) -> Loaded | None:
+        """Build a dataset; None, reported, if it cannot be or has nothing to train on."""
+        injected = {
+            "tokenizer": tokenizer,
+            "rejected_rows": rejected_rows,
+            "load_sources": partial(self._load_sources, spec, tokenizer, rejected_rows),
+        }
+        component = self._component("datasets", spec, injected, build=tokenizer is not None)
+        if component is None:
+            return None
+        from datasets import DatasetDict
+
+        loaded = component if isinstance(component, Loaded) else Loaded(component)
+        where = self.file.where(spec.path)
+        if not isinstance(loaded.dataset, DatasetDict):
+            kind = type(loaded.dataset).__name__
+            what = f"{spec.name} returned {kind}, not a DatasetDict."
+            fix = "An adapter returns its splits: `DatasetDict(train=..., test=...)`."
+            self.problems.append(Problem(where, what, fix))
+            return None
+        if "train" not in loaded.dataset or len(loaded.dataset["train"]) == 0:
+            self.problems.append(Problem(where, f"{spec.name} returned no training rows."))
+            return None
+        return loaded
+
+    def _load_sources(
+        self,
+        spec: DatasetSpec,
+        tokenizer: Any,
+        rejected_rows: Path | None,
+        entries: Sequence[Mapping[str, Any]],
+    ) -> list[MixedSource]:
+        """Load the `sources` of a dataset. Raises ConfigError with the problems of all of them."""
+        builder = ComponentBuilder(self.file)
+        reader = SpecReader(self.file.values, self.file.where, (), builder.problems)
+        sources = []
+        for source in reader.sources((*spec.path, "sources"), entries):
+            rejected = rejected_rows
+            if rejected is not None:
+                rejected = rejected.with_stem(f"{rejected.stem}_{source.label}")
+            loaded = builder._loaded(source, tokenizer, rejected)
+            if loaded is not None:
+                kwargs = source.arguments.get("chat_template_kwargs") or {}
+                data = loaded.dataset, loaded.report, kwargs
+                sources.append(MixedSource(source.label, source.weight, *data))
+        self.components += builder.components
+        if builder.problems:
+            raise ConfigError(builder.problems)
+        return sources
 
     def _judges(self, spec: RunSpec) -> dict[str, Any]:
         built = {judge.label: self._component("judges", judge, {}) for judge in spec.judges}
@@ -124,19 +239,19 @@ class ComponentBuilder:
             return None
         return toolset if build is not None or tools else None
 
-    def _tool(self, spec: ToolSpec) -> Callable[..., Any] | None:
+    def _tool(self, spec: CallbackSpec) -> Callable[..., Any] | None:
         """Return a function that the model may call; None, reported, if it does not load."""
-        module, _, attribute = spec.name.rpartition(":")
+        if spec.arguments:
+            where = self.file.where(spec.path)
+            what = f"{spec.name} takes no arguments from a run: the model passes them."
+            self.problems.append(Problem(where, what, "Use the method of an environment."))
         try:
-            function: Callable[..., Any] = getattr(import_module(module), attribute)
-        except Exception as error:  # noqa: BLE001 - code of the user may raise anything
-            what = f"{spec.name!r} does not load: {type(error).__name__}: {error}"
-            self.problems.append(Problem(self.file.where(spec.path), what))
+            path = (*spec.path, "name")
+            tool: Callable[..., Any] = self._load("tools", spec.name, spec.label, {}, path)
+        except PluginError as error:
+            self.problems.append(Problem(self.file.where(spec.path), str(error)))
             return None
-        component = {"kind": "tools", "name": spec.name, "label": attribute, "arguments": {}}
-        source = {"package": None, "version": None, "target": spec.name}
-        self.components.append({**component, **source})
-        return function
+        return tool
 
     def _part(
         self,
@@ -161,7 +276,8 @@ class ComponentBuilder:
         reward = self._component("rewards", spec, injected, build=build)
         if reward is None:
             return None
-        source = " ".join(self.components[-1][key] for key in ("package", "version"))
+        origin = self.components[-1]
+        source = " ".join(filter(None, (origin["package"], origin["version"]))) or origin["target"]
         if isinstance(spec, GateSpec):
             return Part(spec.label, reward, threshold=spec.threshold, source=source)
         return Part(spec.label, reward, spec.weight, spec.on_none, spec.clip, source=source)
@@ -169,7 +285,8 @@ class ComponentBuilder:
     def _misplaced_judge(self, spec: RewardSpec | GateSpec, labels: Sequence[str]) -> bool:
         """Report a judge given to a reward that takes none, or a missing choice of judge."""
         try:
-            takes = "judge" in accepted_by(registry.load_component("rewards", spec.name))
+            reward, _ = self.file.load("rewards", spec.name, (*spec.path, "name"))
+            takes = "judge" in accepted_by(_maker("rewards", reward, spec.arguments))
         except PluginError:
             return False  # reported where it is built
         where = self.file.where((*spec.path, "judge"))
@@ -185,5 +302,23 @@ class ComponentBuilder:
         return False
 
 
+def _maker(kind: Kind, component: Any, arguments: Mapping[str, Any]) -> Callable[..., Any]:
+    """Return what is called with the arguments of an entry to make its component."""
+    if isinstance(component, type):
+        return component
+    if isinstance(component, FunctionType):
+        return reward_maker(component, arguments) if kind == "rewards" else component
+
+    def instance() -> Any:
+        return component
+
+    instance.__name__ = type(component).__name__
+    return instance
+
+
 def _inside(file: RunFile, path: Sequence[str | int], key: str) -> str:
     return file.where((*path, key))
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hf_rlhf.distributed import distributed_type, is_planned
+from hf_rlhf.distributed import distributed_type, is_elsewhere, is_planned
 from hf_rlhf.errors import Problem, suggest
 from hf_rlhf.models.lengths import model_config
 from hf_rlhf.models.loading import adapter_problems
@@ -25,6 +25,7 @@ from hf_rlhf.runs.preflight_data import (
     rendering_problem,
     template_problems,
     tokenizer_problems,
+    tokenizer_size,
     tool_problems,
 )
 from hf_rlhf.runs.preflight_launch import launch_problems
@@ -53,6 +54,8 @@ def problems_of(run: "Run", where: Callable[[str], str]) -> list[Problem]:
     for check in checks:
         if check is dropped_problems and problems:
             break
+        if is_elsewhere() and check in _MACHINE_CHECKS:
+            continue
         try:
             problems += check(run)
         except Exception:
@@ -64,6 +67,12 @@ def problems_of(run: "Run", where: Callable[[str], str]) -> list[Problem]:
     return [*launch_problems(run, where), *placed]
 
 
+def machine_problems(run: "Run") -> Iterator[Problem]:
+    """Yield what of this machine would stop the run; another may differ in it."""
+    for check in _MACHINE_CHECKS:
+        yield from check(run)
+
+
 def advice(run: "Run") -> list[str]:
     """Return notes on what the author of `run` has hardly meant."""
     notes = list(run.trainer_class.advice(run))
@@ -71,9 +80,25 @@ def advice(run: "Run") -> list[str]:
         reward_advice = getattr(part.reward, "advice", None)
         if reward_advice is not None and part.weight:
             notes += [f"{part.label!r}: {text}" for text in reward_advice()]
-    if run.training.bf16 and run.training.device.type == "cpu":
+    notes += _sources(run)
+    on_cpu = run.training.device.type == "cpu" and not is_elsewhere()
+    if run.training.bf16 and on_cpu:
         notes.append("bf16 makes most CPUs several times slower, not faster: `--bf16 false`")
     return [*notes, *idle(run.spec.settings, (run.training, run.model)), *_noise(run)]
+
+
+def _sources(run: "Run") -> Iterator[str]:
+    """Yield notes on components that no package offers, and on what is kept of them."""
+    code = [each for each in run.components if each.get("package") is None and "target" in each]
+    unknown = [each["label"] for each in code if not each.get("sha256")]
+    if unknown:
+        yield (
+            f"Python has no source of {', '.join(unknown)}, so that the record cannot tell whether "
+            "it is the same when the run resumes: write it in a file or a notebook"
+        )
+    kept = [each["label"] for each in code if each.get("sha256")]
+    if kept and run.spec.publish.repo_id is not None:
+        yield f"run.json is published with the source of {', '.join(kept)}"
 
 
 def _noise(run: "Run") -> Iterator[str]:
@@ -116,6 +141,8 @@ def _model(run: "Run") -> Iterator[Problem]:
         )
         return
     folder = Path(run.model_path)
+    if is_elsewhere():
+        return  # a plan needs the configuration and the tokenizer
     if folder.is_dir() and not any(path for end in WEIGHTS for path in folder.glob(end)):
         yield Problem(
             "model_name_or_path",
@@ -220,7 +247,7 @@ def _attention(run: "Run") -> Iterator[Problem]:
             "FlashAttention is set, but the package flash_attn is not installed.",
             f"`pip install hf-rlhf[flash-attn]` (needs a GPU and nvcc), or {instead}",
         )
-    elif run.training.device.type == "cpu":
+    elif run.training.device.type == "cpu" and not is_elsewhere():
         yield Problem(where, "FlashAttention runs on GPUs, and this run is on the CPU.", instead)
 
 
@@ -290,22 +317,20 @@ def _folder(run: "Run") -> Iterator[Problem]:
 
 Check = Callable[["Run"], Iterable[Problem]]
 _MODEL_CHECKS: tuple[Check, ...] = (
-    *(length_problems, _merge, adapter_problems, settings_problems),
+    *(tokenizer_size, length_problems, _merge, adapter_problems, settings_problems),
 )
+_MACHINE_CHECKS: tuple[Check, ...] = (_packages, vllm_problems, _attention, _deepspeed, _folder)
+"""Of packages, servers and folders of the machine that trains."""
 _CHECKS: tuple[Check, ...] = (
     column_problems,
     _rewarded,
     _batch,
     evaluation_problems,
-    _packages,
-    vllm_problems,
     tokenizer_problems,
     template_problems,
-    _attention,
-    _deepspeed,
+    *_MACHINE_CHECKS,
     _resumes,
     _saves,
     _base,
-    _folder,
     lambda run: run.trainer_class.preflight(run),
 )

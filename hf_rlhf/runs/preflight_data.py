@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from hf_rlhf.config import registry
 from hf_rlhf.errors import PluginError, Problem
-from hf_rlhf.models.lengths import completion_length, positions, prompt_lengths
+from hf_rlhf.models.lengths import completion_length, model_config, positions, prompt_lengths
 from hf_rlhf.rewards.composed import signature
 
 if TYPE_CHECKING:
@@ -76,6 +76,18 @@ def tokenizer_problems(run: "Run") -> Iterator[Problem]:
         )
     elif (raises := rendering_problem(run, rows=1)) is not None:
         yield raises
+
+
+def tokenizer_size(run: "Run") -> Iterator[Problem]:
+    """Yield that a tokenizer which is set apart has tokens beyond the model's embeddings."""
+    size = getattr(model_config(run).get_text_config(), "vocab_size", None)
+    last = max(run.tokenizer.get_vocab().values(), default=-1)
+    if run.spec.tokenizer is not None and size is not None and last >= size:
+        yield Problem(
+            "tokenizer",
+            f"has {last + 1 - size:,} more tokens than the {size:,} embeddings of the model.",
+            "Use the model's own, or save a model whose embeddings were resized for it.",
+        )
 
 
 def rendering_problem(run: "Run", rows: int | None = None) -> Problem | None:
@@ -277,8 +289,10 @@ def data_lines(run: "Run") -> list[str]:
 
 def template_problems(run: "Run") -> Iterator[Problem]:
     """Yield that prompts would be measured with one template, and trained with another."""
-    for_data = run.spec.dataset.arguments.get("chat_template_kwargs")
     for_training = getattr(run.training, "chat_template_kwargs", None)
-    if for_data is not None and for_data != (for_training or {}):
-        what = f"is {for_training}, but the dataset formats its prompts with {for_data}."
-        yield Problem("chat_template_kwargs", what, "Use the same value for both.")
+    arguments = run.spec.dataset.arguments
+    for each in (arguments, *arguments.get("sources", ())):
+        for_data = each.get("chat_template_kwargs") if isinstance(each, Mapping) else None
+        if for_data is not None and for_data != (for_training or {}):
+            what = f"is {for_training}, but the dataset formats its prompts with {for_data}."
+            yield Problem("chat_template_kwargs", what, "Use the same value for both.")

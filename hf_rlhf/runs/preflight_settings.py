@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
+from hf_rlhf.distributed import is_elsewhere
 from hf_rlhf.errors import Problem
 from hf_rlhf.models.lengths import model_config
 from hf_rlhf.models.loading import lora_problems, skeleton
@@ -231,6 +232,8 @@ def _optimizer(run: "Run") -> Iterator[Problem]:
     try:
         arguments = _optimizer_arguments(run, training, build=True)
     except Exception as error:  # noqa: BLE001 - optimizers of any package raise what they like
+        if is_elsewhere() and isinstance(error, ImportError):
+            return  # its package may be installed there
         what = f"{name} cannot be built: {_first_line(error)}"
         yield Problem("optim", what, "Install what it needs, or choose another.")
         return

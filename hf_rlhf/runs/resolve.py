@@ -12,17 +12,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from hf_rlhf.config import registry
+from hf_rlhf.config.code import is_file_component
 from hf_rlhf.config.run_file import RunFile
 from hf_rlhf.config.run_files import default_folder, is_as_shipped, without_rewards
 from hf_rlhf.config.schema import RunSpec
 from hf_rlhf.config.settings import refusals, refused_problems, value_problems
 from hf_rlhf.config.validation import check_settings, setting_names
 from hf_rlhf.contracts import Loaded, Trainer, as_trainer
-from hf_rlhf.distributed import is_planned, rank
+from hf_rlhf.distributed import is_elsewhere, is_planned, rank
 from hf_rlhf.errors import ConfigError, ModelError, PluginError, Problem
 from hf_rlhf.models.loading import adapter_problems, find_adapter
-from hf_rlhf.models.locate import find_model, load_tokenizer
 from hf_rlhf.rewards.composed import ComposedReward
 from hf_rlhf.runs.components import ComponentBuilder
 from hf_rlhf.runs.estimate import disk_problems
@@ -54,9 +53,11 @@ def resolve_run(
     """
     name = plugin or file.plugin
     trainer = None
+    if plugin is not None and is_file_component(plugin):
+        file = replace(file, overrides={("plugin",): "--plugin", **file.overrides})
     if name is not None:
         with suppress(PluginError):  # which is reported with the rest of the run file
-            trainer = as_trainer(registry.load_component("trainers", name), name).phase_trainer
+            trainer = as_trainer(file.load("trainers", name, ("plugin",))[0], name).phase_trainer
     if name is None or trainer is None:
         return _Preparation(file, plugin).run()
     return _resolve_phases(file, name, trainer, python_keys)
@@ -94,7 +95,7 @@ def _resolve_phases(file: RunFile, plugin: str, trainer: str, python_keys: Colle
     last = phases[-1].run
     spec = _spec_of_all(file, files[-1].file, plugin, [phase.run for phase in phases])
     trainer_component = {"kind": "trainers", "name": plugin, "label": plugin, "arguments": {}}
-    trainer_component |= registry.provenance("trainers", plugin)
+    trainer_component |= file.load("trainers", plugin, ("plugin",))[1]
     return replace(
         last,
         # What a phase has left out, the whole has too.
@@ -175,7 +176,8 @@ class _Preparation(ComponentBuilder):
         toolset = self._toolset(spec, getattr(training, "max_tool_calling_iterations", None))
         if reward is not None and toolset is not None:
             reward = replace(reward, logs_turns=True)
-        path, tokenizer = self._tokenizer(model, training, spec.pad_token)
+        callbacks = self._callbacks(spec)
+        path, tokenizer = self._tokenizer(spec, model, training)
         folder = Path(training.output_dir).parent if training is not None else None
         loaded = self._dataset(spec, tokenizer, folder)
         adapter = self._adapter(spec)
@@ -202,11 +204,14 @@ class _Preparation(ComponentBuilder):
             judges=judges,
             folder=folder,
             components=tuple(self.components),
+            callbacks=callbacks,
             adapter=adapter,
             toolset=toolset,
         )
         where = self.file.where_key
-        self.problems += problems_of(run, where) or disk_problems(run, where)
+        self.problems += problems_of(run, where)
+        if not self.problems and not is_elsewhere():
+            self.problems += disk_problems(run, where)
         self._raise_problems()
         return run
 
@@ -257,7 +262,7 @@ class _Preparation(ComponentBuilder):
         spec, self.problems = self.file.spec(allowed_settings=setting_names(classes))
         assert spec is not None, "it was checked with other settings"
         training, model = self._settings(spec, run.trainer_class, classes)
-        path, tokenizer = self._tokenizer(model, training, spec.pad_token)
+        path, tokenizer = self._tokenizer(spec, model, training, run.tokenizer)
         new = {"spec": spec, "training": training, "model": model, "model_path": path}
         begun = replace(run, **new, tokenizer=tokenizer, adapter=self._adapter(spec))
         self._raise_problems()
@@ -292,9 +297,10 @@ class _Preparation(ComponentBuilder):
         if not self.plugin:
             return None
         try:
-            trainer = as_trainer(self._load("trainers", self.plugin, self.plugin, {}), self.plugin)
-            if trainer.variant_of:
-                self._load("trainers", trainer.variant_of, trainer.variant_of, {})
+            name, path = self.plugin, ("plugin",)
+            trainer = as_trainer(self._load("trainers", name, name, {}, path), name)
+            if base := trainer.variant_of:
+                self._load("trainers", base, base, {}, path)
             return trainer
         except PluginError as error:
             fix = "Until it loads, its settings are not checked."
@@ -330,40 +336,19 @@ class _Preparation(ComponentBuilder):
 
     def _construct(self, cls: type, settings: Mapping[str, Any], spec: RunSpec) -> Any:
         try:
-            return cls(**settings)
+            # transformers would refuse bf16 here; nothing of a plan is trained.
+            here = (
+                {"use_cpu": True, "tf32": None} if is_elsewhere() and hasattr(cls, "tf32") else {}
+            )
+            return cls(**{**settings, **here})
         except (ValueError, TypeError, ArithmeticError, ImportError, RuntimeError) as error:
             # transformers' message names no setting that a user without a GPU can change.
             no_gpu = "bf16" in str(error) and "use_cpu" in str(error)
-            fix = "On a machine without a GPU write `use_cpu: true` and `bf16: false`."
+            fix = "On a machine without a GPU write `use_cpu: true` and `bf16: false`; to plan for "
+            fix += "another machine: `hf-rlhf check --for 8xH100`."
             what = f"{cls.__name__} rejects these settings: {error}"
             self.problems.append(Problem(spec.name, what, fix if no_gpu else ""))
             return None
-
-    def _tokenizer(self, model: Any, training: Any, pad: str | None) -> tuple[str, Any]:
-        if model is None:
-            return "", None
-        if not model.model_name_or_path:
-            if not self.file.values.get("model_name_or_path"):  # else its type has been reported
-                where = self.file.where(("model_name_or_path",))
-                fix = "Write a Hub id, a folder, or package://PACKAGE/FOLDER."
-                self.problems.append(Problem(where, "is missing.", fix))
-            return "", None
-        try:
-            path = find_model(model.model_name_or_path)
-            return path, load_tokenizer(
-                path,
-                pad,
-                revision=model.model_revision,
-                trust_remote_code=getattr(training, "trust_remote_code", False),
-            )
-        except ModelError as error:
-            problem = str(error), "Until it loads, the rows are not checked."
-        except Exception as error:  # noqa: BLE001 - the tokenizers library raises bare Exception
-            name, why = model.model_name_or_path, _first_line(error)
-            fix = "Check the name, HF_ENDPOINT, and for a gated model HF_TOKEN."
-            problem = f"the tokenizer of {name!r} does not load: {why}", fix
-        self.problems.append(Problem(self.file.where(("model_name_or_path",)), *problem))
-        return "", None
 
     def _adapter(self, spec: RunSpec) -> Path | None:
         if spec.adapter is None:
@@ -383,25 +368,4 @@ class _Preparation(ComponentBuilder):
         writes = folder is not None and rank() == 0 and not is_planned()
         begun = folder is not None and (folder / RECORD_NAME).exists()
         rejected = folder / "rejected_rows.jsonl" if folder and writes and not begun else None
-        injected = {"tokenizer": tokenizer, "rejected_rows": rejected}
-        component = self._component("datasets", spec.dataset, injected, build=tokenizer is not None)
-        if component is None:
-            return None
-        from datasets import DatasetDict
-
-        loaded = component if isinstance(component, Loaded) else Loaded(component)
-        where = self.file.where(("dataset",))
-        if not isinstance(loaded.dataset, DatasetDict):
-            kind = type(loaded.dataset).__name__
-            what = f"{spec.dataset.name} returned {kind}, not a DatasetDict."
-            fix = "An adapter returns its splits: `DatasetDict(train=..., test=...)`."
-            self.problems.append(Problem(where, what, fix))
-            return None
-        if "train" not in loaded.dataset or len(loaded.dataset["train"]) == 0:
-            self.problems.append(Problem(where, f"{spec.dataset.name} returned no training rows."))
-            return None
-        return loaded
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        return self._loaded(spec.dataset, tokenizer, rejected)

@@ -120,6 +120,8 @@ def trains_by_rewards(trainer_class: type[Trainer], training: Any) -> bool | Non
 
     None if unknown: a trainer with its own loop need not declare it.
     """
+    if trainer_class.trains_by_rewards is not None:
+        return trainer_class.trains_by_rewards
     if hasattr(training, "max_completion_length"):
         return True
     return False if trainer_class.columns or trainer_class.measures_held_out() else None

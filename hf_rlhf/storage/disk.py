@@ -100,15 +100,20 @@ def checkpoint_bytes(model: Any, tokenizer: Any, training: Any) -> int:
     together write the weights once more, and a master copy with its moments in float32.
     """
     saved = weights_bytes(model)
+    optimizer = optimizer_bytes(model, training)
+    if getattr(training, "deepspeed", None) or os.environ.get("ACCELERATE_USE_DEEPSPEED") == "true":
+        numbers = sum(_numel(tensor) for tensor in model.parameters() if tensor.requires_grad)
+        optimizer = numbers * 12 + saved
+    return saved + optimizer + small_bytes(tokenizer)
+
+
+def optimizer_bytes(model: Any, training: Any) -> int:
+    """Return the bytes of what the optimizer keeps for each trained number, without DeepSpeed."""
     trained = [tensor for tensor in model.parameters() if tensor.requires_grad]
-    numbers = sum(map(_numel, trained))
     width = max((tensor.element_size() for tensor in trained), default=4)
     name = str(getattr(training.optim, "value", training.optim))
     moments = next((n for key, n in _MOMENTS.items() if key in name), 2)
-    optimizer = numbers * moments * (1 if "8bit" in name else width)
-    if getattr(training, "deepspeed", None) or os.environ.get("ACCELERATE_USE_DEEPSPEED") == "true":
-        optimizer = numbers * 12 + saved
-    return saved + optimizer + small_bytes(tokenizer)
+    return sum(map(_numel, trained)) * moments * (1 if "8bit" in name else width)
 
 
 def weights_bytes(model: Any) -> int:

@@ -46,6 +46,12 @@ class Component(Provenance):
     kind: str | None = None
     label: str | None = None
     arguments: dict[str, Json] | None = None
+    source: str | None = None
+    """Of one that no package offers: the text of its file, or of the object from Python."""
+    sha256: str | None = None
+    """Of the source; of a tokenizer that is set apart, of its tokens, rules and template."""
+    reads: dict[str, Json] = {}
+    """Plain values that the source takes from outside itself."""
 
 
 class MethodSection(Section):

@@ -5,21 +5,21 @@ step is measured on a copy of the model in memory. A row is `ok`, `note` or `FAI
 exit status 1.
 """
 
-import asyncio
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from hf_rlhf.cards.render import render_card
 from hf_rlhf.config.run_file import RunFile
-from hf_rlhf.distributed import processes
+from hf_rlhf.distributed import is_elsewhere, processes
 from hf_rlhf.errors import HfRlhfError
 from hf_rlhf.formatting import counted, duration
 from hf_rlhf.models.lengths import positions, prompt_lengths
+from hf_rlhf.runs.devices import Device
 from hf_rlhf.runs.estimate import disk_need, planned_steps
-from hf_rlhf.runs.preflight import advice
+from hf_rlhf.runs.memory import memory_need
+from hf_rlhf.runs.preflight import advice, machine_problems
 from hf_rlhf.runs.preflight_data import data_lines
 from hf_rlhf.runs.resolve import resolve_run
 from hf_rlhf.runs.run import Phase, Run
@@ -29,20 +29,10 @@ from hf_rlhf.training.model_record import model_section
 from hf_rlhf.training.record_sections import opening
 from hf_rlhf.training.run_folder import previous_record
 from hf_rlhf.training.speed import Speed, speed_of
+from hf_rlhf.training.trial import Finding, Trial, ping_judges, try_rewards
 
-ROWS_TRIED = 4
-"""Rows for which made-up completions are scored."""
 _SLOW_REWARDS_S = 0.05
 """Seconds a completion above which the rewards are not run again to measure a step."""
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One row of the table."""
-
-    check: str
-    status: Literal["ok", "note", "FAIL"]
-    text: str
 
 
 @dataclass(frozen=True)
@@ -128,33 +118,41 @@ class Report:
                 status = Text(finding.status, style=colours[finding.status])
                 table.add_row(finding.check, status, Text(finding.text))
         on = counted(processes(), "process", "processes")
+        on += ", planned for another machine" if is_elsewhere() else ""
         heading = f"Dry run of {self.plugin} in {self.folder}, on {on}. "
         heading += "Nothing is trained or written."
         Console().print(Text(heading), table, soft_wrap=False)
 
 
-def report_of(file: RunFile, plugin: str | None, python_keys: Sequence[str] = ()) -> Report:
+def report_of(
+    file: RunFile,
+    plugin: str | None,
+    python_keys: Sequence[str] = (),
+    device: Device | None = None,
+) -> Report:
     """Resolve, check and estimate a run file, phase by phase.
 
     Args:
         file: the run file with its options applied.
         plugin: the trainer, where the file does not name it.
         python_keys: top-level keys that were set from Python.
+        device: the kind of GPU that the run is planned for, if it is not this machine's.
 
     Raises:
         ConfigError: with every problem that stops the run before it begins.
         RunFolderError: for a folder that holds another run.
     """
     run = resolve_run(file, plugin=plugin, python_keys=python_keys)
+    judges = ping_judges([phase.run for phase in run.phases])
     reports: list[PhaseReport] = []
     for phase in run.phases:
         start = f"the model of phase {reports[-1].phase.name}" if reports else _start(phase.run)
-        reports.append(_report_of_phase(phase, start))
+        reports.append(_report_of_phase(phase, start, judges, device))
     previous_record(run)
     render_card(opening(run, []))
     resolved = Finding("configuration", "ok", f"{run.spec.name}: every name and value resolves")
     total = _totals(reports) if run.phase_list else ()
-    findings = _failures_first([resolved, *total, *_judges(run), *_hub(run)])
+    findings = _failures_first([resolved, *total, *judges.values(), *_hub(run)])
     return Report(run.spec.plugin, run.folder, tuple(reports), findings)
 
 
@@ -162,17 +160,19 @@ def _failures_first(findings: Sequence[Finding]) -> tuple[Finding, ...]:
     return tuple(sorted(findings, key=lambda finding: finding.status != "FAIL"))
 
 
-def _report_of_phase(phase: Phase, start: str) -> PhaseReport:
+def _report_of_phase(
+    phase: Phase, start: str, judges: Mapping[str, Finding], device: Device | None
+) -> PhaseReport:
     run = phase.run
     steps, done = planned_steps(run), _steps_done(run.folder)
     tokens = run.trainer_class.tokens(run)
-    trial = _rewards(run)
+    trial = try_rewards(run, judges)
     # A judge that counts tokens may cost money, and is called for every completion of a step.
-    cheap = trial.seconds <= _SLOW_REWARDS_S * trial.completions and not any(
-        "prompt_tokens" in judge.usage() for judge in run.judges.values()
-    )
-    failed = any(finding.status == "FAIL" for finding in trial.findings)
-    speed = None if failed else speed_of(run, tokens, measure=cheap)
+    quick = trial.whole and trial.seconds <= _SLOW_REWARDS_S * trial.completions
+    cheap = quick and not any("prompt_tokens" in judge.usage() for judge in run.judges.values())
+    unknown = any(finding.status == "FAIL" for finding in trial.findings)
+    unknown |= is_elsewhere() and device is None
+    speed = None if unknown else speed_of(run, tokens, measure=cheap, device=device)
     disk, disk_bytes = _disk(run, steps)
     report = PhaseReport(phase, start, steps, done, tokens, speed, disk_bytes)
     findings = [
@@ -183,6 +183,7 @@ def _report_of_phase(phase: Phase, start: str) -> PhaseReport:
         *trial.findings,
         *_work(run, report, trial),
         disk,
+        *(_plan(run, device) if is_elsewhere() else ()),
     ]
     return replace(report, findings=_failures_first(findings))
 
@@ -236,79 +237,7 @@ def _settings(run: Run) -> Iterator[Finding]:
     yield Finding("evaluation", "note" if few else "ok", text)
 
 
-@dataclass(frozen=True)
-class _Trial:
-    """The cost of running the rewards on a few real rows."""
-
-    findings: Sequence[Finding]
-    completions: int = 0
-    judge_calls: float = 0.0
-    seconds: float = 0.0
-
-
-def _rewards(run: Run) -> _Trial:
-    """Score made-up completions for real rows, so that missing columns or services fail now.
-
-    Those of the trainer's `trial_completions` have the form of its answers: without a plausible
-    answer a judge may not be called at all, and its calls be underestimated.
-    """
-    if run.reward is None:
-        columns = ", ".join(sorted(run.trainer_class.columns))
-        text = f"none: it learns from the columns {columns}" if columns else "none"
-        return _Trial([Finding("rewards", "ok" if columns else "note", text)])
-    calls, start = _calls(run), time.monotonic()
-    try:
-        prompts, completions, columns_of = _trial_batch(run)
-        scores = run.reward.score(prompts, completions, **columns_of)
-    except HfRlhfError as error:
-        return _Trial([Finding("rewards", "FAIL", str(error))])
-    seconds = time.monotonic() - start
-    findings = []
-    for label, values in {"total": scores.total, **scores.parts}.items():
-        abstained = sum(value is None for value in values)
-        numbers = [value for value in values if value is not None]
-        spread = f"{min(numbers):.3g} to {max(numbers):.3g}" if numbers else "no score"
-        text = f"{spread} on {len(values)} made-up completions"
-        text += f", abstained on {abstained}" if abstained else ""
-        findings.append(Finding(f"reward {label}", "note" if abstained else "ok", text))
-    return _Trial(findings, len(completions), _calls(run) - calls, seconds)
-
-
-def _trial_batch(run: Run) -> tuple[list[Any], list[Any], dict[str, list[Any]]]:
-    """Return prompts, completions and columns to try the rewards on, aligned."""
-    split = run.dataset["train"]
-    has_environment = run.toolset is not None and run.toolset.build is not None
-    # An environment may be a container: of one row there are no more than completions of it.
-    rows = split.select(range(min(1 if has_environment else ROWS_TRIED, len(split))))
-    plausible = run.trainer_class.trial_completions
-    pairs = [(row, text) for row in rows for text in ("", "I do not know.", *plausible(row))]
-    prompts = [row["prompt"] for row, _ in pairs]
-    completions: list[Any] = [text for _, text in pairs]
-    if not isinstance(prompts[0], str):
-        completions = [[{"role": "assistant", "content": text}] for text in completions]
-    names = [name for name in rows.column_names if name != "prompt"]
-    columns = {name: [row[name] for row, _ in pairs] for name in names}
-    if run.toolset is not None and has_environment:
-        columns["environments"] = [run.toolset.new_environment() for _ in pairs]
-        for environment, (row, _) in zip(columns["environments"], pairs, strict=True):
-            environment.reset(**row)
-    return prompts, completions, columns
-
-
-def _calls(run: Run) -> float:
-    return float(sum(judge.usage().get("calls", 0) for judge in run.judges.values()))
-
-
-def _judges(run: Run) -> Iterator[Finding]:
-    for label, judge in run.judges.items():
-        try:
-            yield Finding(f"judge {label}", "ok", asyncio.run(judge.ping()))
-        except Exception as error:  # noqa: BLE001 - plugin code may raise anything
-            text = str(error) if isinstance(error, HfRlhfError) else repr(error)
-            yield Finding(f"judge {label}", "FAIL", text)
-
-
-def _work(run: Run, report: PhaseReport, trial: _Trial) -> Iterator[Finding]:
+def _work(run: Run, report: PhaseReport, trial: Trial) -> Iterator[Finding]:
     training = run.training
     batch = training.per_device_train_batch_size * training.gradient_accumulation_steps
     batch *= processes()
@@ -329,6 +258,8 @@ def _work(run: Run, report: PhaseReport, trial: _Trial) -> Iterator[Finding]:
         yield Finding("judge calls", "ok", text)
     if report.speed is not None and report.seconds is not None:
         text = f"about {duration(report.seconds)} ({report.speed.basis})"
+        if is_elsewhere():
+            text = f"{report.seconds * processes() / 3600:,.1f} GPU hours: {text}"
         if trial.completions and not report.speed.measured:
             scoring = trial.seconds / trial.completions * total
             text += f", and {duration(scoring)} for the rewards one after another"
@@ -340,16 +271,40 @@ def _disk(run: Run, steps: int) -> tuple[Finding, int | None]:
         need = disk_need(run, steps)
     except ValueError as error:  # no causal language model
         return Finding("disk", "note", f"not estimated: {error}".splitlines()[0]), None
-    space = Space.of(run.folder)
+    space = Space.of(run.folder) if not is_elsewhere() else "the disk there is not checked"
     beside = f", {human(need.beside)} for the trainer's own files" if need.beside else ""
     text = (
         f"about {human(need.total)}: {counted(need.at_once, 'checkpoint')} of "
         f"{human(need.checkpoint)}, {human(need.end)} at the end{beside}; {space}"
     )
-    if need.total <= taken_bytes(run.folder) + space.bytes:
+    if not isinstance(space, Space) or need.total <= taken_bytes(run.folder) + space.bytes:
         return Finding("disk", "ok", text), need.total
     fix = ". `save_total_limit: 2` keeps the newest two" if need.at_once > 3 else ""
     return Finding("disk", "FAIL", f"{text}{fix}"), need.total
+
+
+def _plan(run: Run, device: Device | None) -> Iterator[Finding]:
+    """Yield the memory of each GPU of another machine, and what cannot be checked here."""
+    count = processes()
+    try:
+        need = memory_need(run)
+    except (ValueError, AttributeError) as error:  # no causal language model
+        yield Finding("memory", "note", f"not estimated: {error}".splitlines()[0])
+    else:
+        text = f"about {human(need.per_device())} per GPU in plain data parallel"
+        if count > 1:
+            text += f", {human(need.per_device(count))} sharded over {count} by ZeRO-3 or FSDP"
+        room = device.memory_gb * 10**9 if device is not None else None
+        text += f"; {device.name} has {human(room)}" if device is not None and room else ""
+        fits = room is None or need.per_device(count) <= room
+        yield Finding("memory", "ok" if fits else "note", f"{text}. By arithmetic: {need}")
+    if device is None:
+        text = "not estimated: `--for 8xH100` instead of `expect_world_size` names the GPUs"
+        yield Finding("time", "note", text)
+    for problem in machine_problems(run):
+        yield Finding("not checked", "note", f"{problem.where}, here: {problem.what} {problem.fix}")
+    text = "weights, launch, speed and free memory of that machine"
+    yield Finding("not checked", "note", text)
 
 
 def _totals(reports: Sequence[PhaseReport]) -> Iterator[Finding]:

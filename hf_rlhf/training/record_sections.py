@@ -91,7 +91,12 @@ def method_section(run: Run) -> MethodSection:
 
 
 def reproduction(argv: Sequence[str], world_size: int, distributed: Mapping[str, Any]) -> list[str]:
-    """Return the command line that launches this training again, `distributed` as it was."""
+    """Return the command line that launches this training again, `distributed` as it was.
+
+    Without `argv` there is none: objects from Python are in the run.
+    """
+    if not argv:
+        return []
     argv = without_secrets(argv)
     # Without a number accelerate takes every GPU that it finds.
     launch = ["accelerate", "launch", "--num_processes", str(world_size)]
@@ -110,7 +115,8 @@ def reproduction(argv: Sequence[str], world_size: int, distributed: Mapping[str,
 
 def as_shell(command: Sequence[str]) -> str:
     """Return a command as it is typed in a shell, or the command line that called it."""
-    return os.environ.get(TYPED_NAME) or shlex.join(command)
+    again = shlex.join(command) or "hf_rlhf.train(...), called from Python as before"
+    return os.environ.get(TYPED_NAME) or again
 
 
 def training_section(run: Run, trainer: Any, seconds: float) -> TrainingSection:
@@ -330,7 +336,8 @@ def _reward(run: Run) -> RewardSection:
 
 
 def _component(spec: RewardSpec | GateSpec, part: Part) -> dict[str, Any]:
-    doc = (inspect.getdoc(part.reward) or "").split("\n\n")[0].replace("\n", " ")
+    documented = getattr(part.reward, "func", part.reward)  # of a functools.partial
+    doc = (inspect.getdoc(documented) or "").split("\n\n")[0].replace("\n", " ")
     arguments = _arguments(part, spec.arguments)
     return {"label": spec.label, "name": spec.name, "arguments": arguments, "doc": doc}
 

@@ -1,7 +1,8 @@
 """Whether a folder holds this run, another one, or files of neither."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import fields
+from difflib import unified_diff
 from typing import Any
 
 from hf_rlhf.config.schema import Limits
@@ -10,6 +11,7 @@ from hf_rlhf.runs.run import Run
 from hf_rlhf.steps.digests import differences as value_differences
 from hf_rlhf.storage.pure_json import as_json
 from hf_rlhf.storage.record import RECORD_NAME, RunRecord, load_record
+from hf_rlhf.storage.record_schema import Component
 from hf_rlhf.storage.secrets import redact_secrets
 from hf_rlhf.training.model_record import continued
 from hf_rlhf.training.record_sections import row_digests
@@ -19,6 +21,8 @@ WRITTEN = (
     *("evaluation", "checkpoints", "adapter", "merged"),
 )
 """What a run writes beside its record."""
+_LINES_SHOWN = 20
+"""Of a source that differs from the recorded one."""
 _MAY_CHANGE = {
     *("publish", "card", "output_dir", *(field.name for field in fields(Limits))),
     # How it is launched: the batch is the same, and a run may resume on fewer machines.
@@ -59,10 +63,13 @@ def differences(recorded: RunRecord, run: Run, ignored: Collection[str] = ()) ->
     old = _identity(
         recorded.config, recorded.data.splits, recorded.data.digests, recorded.model.continues
     )
+    old |= _code(recorded.components)
     rows = {name: len(split) for name, split in run.dataset.items()}
     config = redact_secrets(as_json(run.spec.plain))
     new = _identity(config, rows, row_digests(run), continued(run))
-    return changed_settings(old, new, ignored)
+    here = [Component(**redact_secrets(as_json(each))) for each in run.components]
+    new |= _code(here)
+    return [*changed_settings(old, new, ignored), *_changed_lines(recorded.components, here)]
 
 
 def changed_settings(
@@ -95,3 +102,21 @@ def _identity(
         **{f"content of the rows in {split!r}": digest for split, digest in contents.items()},
         "adapter's weights": (continues or {}).get("sha256"),
     }
+
+
+def _code(components: Sequence[Component]) -> dict[str, Any]:
+    """Return what identifies the code of components that no package offers, by their labels."""
+    digests = {f"code of {each.label or each.kind}": each.sha256 for each in components}
+    values = {f"values read by {each.label}": each.reads for each in components if each.reads}
+    return {**digests, **values}
+
+
+def _changed_lines(before: Sequence[Component], now: Sequence[Component]) -> Iterator[str]:
+    """Yield the first changed lines of sources that differ."""
+    sources = {(each.kind, each.label): each.source for each in before}
+    for each in now:
+        old = sources.get((each.kind, each.label))
+        if old and each.source and old != each.source:
+            lines = unified_diff(old.splitlines(), each.source.splitlines(), n=0, lineterm="")
+            changed = [line for line in lines if line[:3] not in ("---", "+++")]
+            yield "\n      ".join([f"{each.label}:", *changed[:_LINES_SHOWN]])

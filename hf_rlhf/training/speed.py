@@ -15,6 +15,7 @@ from hf_rlhf.distributed import processes
 from hf_rlhf.errors import HfRlhfError
 from hf_rlhf.formatting import counted
 from hf_rlhf.models.lengths import model_config, prompt_lengths
+from hf_rlhf.runs.devices import Device
 from hf_rlhf.runs.estimate import parameters_of, planned_steps
 from hf_rlhf.runs.machine import environment
 from hf_rlhf.runs.resolve import with_settings
@@ -37,25 +38,48 @@ class Speed:
     """False for an estimate by arithmetic, which leaves out the rewards."""
 
 
-def speed_of(run: Run, tokens: Mapping[str, int] | None, *, measure: bool = True) -> Speed:
-    """Return how long a step of a run takes.
+def speed_of(
+    run: Run,
+    tokens: Mapping[str, int] | None,
+    *,
+    measure: bool = True,
+    device: Device | None = None,
+) -> Speed:
+    """Return how long a step of a run takes, on `device` or here.
 
     It is what the run has recorded on the same kind of machine; else a few steps are measured on a
     copy in memory, where one process trains and the model is small enough, unless `measure` is
     false or the trainer refuses so few; else it is estimated from matrix products timed here.
     """
+    parameters = parameters_of(run)
+    if device is not None:
+        return _on_device(run, parameters, tokens, device)
     if (recorded := _recorded(run)) is not None:
         return recorded
     import torch
 
-    parameters = parameters_of(run)
     if measure and processes() == 1 and (torch.cuda.is_available() or parameters <= _MOST_ON_CPU):
         # Not every trainer can train on so few rows or steps, such as one with iterations.
         with suppress(HfRlhfError, ValueError):
             return _measured(run)
+    here, width = str(run.training.device), getattr(model_config(run), "hidden_size", 1024)
+    rates = _Rates(flops_per_second(here, 2048, 1024), flops_per_second(here, _batch(run), width))
     basis = "from matrix products timed here; may be off by a factor of 3"
-    seconds = _estimated(run, parameters, tokens)
-    return Speed(math.ceil(seconds * 1000) / 1000, basis, measured=False)
+    return _estimated(run, parameters, tokens, rates, basis)
+
+
+def _on_device(
+    run: Run, parameters: int, tokens: Mapping[str, int] | None, device: Device
+) -> Speed:
+    """Return the time of a step by a device's data sheet.
+
+    Decoding reads every weight, 2 bytes each, for one token of each row of the batch.
+    """
+    peak = device.tflops * 1e12
+    rates = _Rates(peak, min(peak, _batch(run) * device.bandwidth * 1e12) / 3)
+    basis = f"a third of {device.name}'s {device.tflops} TFLOP/s and {device.bandwidth:g} TB/s by "
+    basis += "its data sheet; may be off by a factor of 3"
+    return _estimated(run, parameters, tokens, rates, basis)
 
 
 def _recorded(run: Run) -> Speed | None:
@@ -107,30 +131,37 @@ def _batch(run: Run) -> int:
     return int(training.per_device_train_batch_size * training.gradient_accumulation_steps)
 
 
-def _estimated(run: Run, parameters: int, tokens: Mapping[str, int] | None) -> float:
-    """Return the seconds of a step by arithmetic.
+@dataclass(frozen=True)
+class _Rates:
+    """FLOPs a second."""
+
+    large: float
+    """Of products of large matrices, at best; a third of it is assumed."""
+    decoding: float
+    """Of the product that decodes one token of each row."""
+
+
+def _estimated(
+    run: Run, parameters: int, tokens: Mapping[str, int] | None, rates: _Rates, basis: str
+) -> Speed:
+    """Return the time of a step by arithmetic.
 
     2 FLOPs a parameter and token forward, 4 backward, 2 for LoRA (Kaplan et al. 2020,
     arXiv:2001.08361); recomputing activations costs a forward more. A token that is sampled is
-    decoded once, scored twice and trained on once. Decoding is timed on a matrix product of its own
-    shape, the rest on a large one, of which a third is assumed reached.
+    decoded once, scored twice and trained on once.
     """
-    training, device = run.training, str(run.training.device)
-    reached = flops_per_second(device, 2048, 1024) / 3
+    training = run.training
     completion = getattr(training, "max_completion_length", None) or 0
     if tokens is None or completion:
         row = statistics.fmean(prompt_lengths(run, 64)) + completion
     else:
         row = tokens["tokens"] / len(run.dataset["train"])
-    work = _batch(run) * row * parameters
-    if completion:
-        width = getattr(model_config(run), "hidden_size", 1024)
-        decode_speed = flops_per_second(device, _batch(run), width)
-        decoding = 2 * _batch(run) * completion * parameters / decode_speed
-        return float(decoding + 8 * work / reached)
     flops = 4 if run.model.use_peft else 6
-    flops += 2 * bool(getattr(training, "gradient_checkpointing", False))
-    return float(flops * work / reached)
+    flops += 2 * bool(getattr(training, "activation_checkpointing", False))
+    flops += 4 if completion else 0
+    seconds = flops * _batch(run) * row * parameters / (rates.large / 3)
+    seconds += 2 * _batch(run) * completion * parameters / rates.decoding
+    return Speed(math.ceil(seconds * 1000) / 1000, basis, measured=False)
 
 
 def flops_per_second(device: str, rows: int, width: int) -> float:

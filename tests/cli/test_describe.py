@@ -185,10 +185,10 @@ def test_a_verb_is_described_by_what_it_is_for(capsys):
 
 
 def test_a_run_file_is_described_by_the_whole_of_its_first_paragraph(tmp_path):
-    from hf_rlhf.cli.describe import _first_comment
+    from hf_rlhf.cli.run_files import first_comment
 
     path = tmp_path / "run.yaml"
     path.write_text("# One, that\n# goes on.\n#\n# Not this.\nschema: 1\n")
-    assert _first_comment(path) == "One, that goes on."
+    assert first_comment(path) == "One, that goes on."
     path.write_text("schema: 1\n# Not this.\n")
-    assert _first_comment(path) == ""
+    assert first_comment(path) == ""

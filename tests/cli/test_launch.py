@@ -192,7 +192,7 @@ def test_a_batch_that_does_not_divide_is_an_error(tmp_path):
         resolve_run(file)
 
 
-@pytest.mark.parametrize("script", ["slurm", "hf_jobs"])
+@pytest.mark.parametrize("script", ["slurm", "hf_jobs", "one_node", "two_nodes"])
 def test_a_script_is_bash(script):
     subprocess.run(["bash", "-n", launch_configs()[script]], check=True)
 
@@ -209,6 +209,7 @@ def test_the_slurm_script_starts_a_launcher_on_each_machine(tmp_path):
     _program(
         tmp_path,
         "srun",
+        f'echo "$SRUN_CPUS_PER_TASK cores" >> {tmp_path}/started\n'
         'nodes=2; [[ "$*" == *--nodes=1* ]] && nodes=1\n'
         'while [[ "$1" == -* ]]; do shift; done\n'
         'for ((node = 0; node < nodes; node++)); do SLURM_NODEID=$node "$@"; done',
@@ -220,38 +221,46 @@ def test_the_slurm_script_starts_a_launcher_on_each_machine(tmp_path):
         "PATH": f"{tmp_path}:{os.environ['PATH']}",
         **{"SLURM_JOB_NUM_NODES": "2", "SLURM_NNODES": "2", "SLURM_JOB_ID": "1234567"},
         **{"SLURM_JOB_NODELIST": "node[1-2]", "SLURM_GPUS_ON_NODE": "4"},
+        "SLURM_CPUS_PER_TASK": "64",
     }
     script = launch_configs()["slurm"]
     arguments = ["--config", "my run.yaml"]
     subprocess.run(["bash", script, *arguments], cwd=tmp_path, env=environment, check=True)
-    first, *launched = (tmp_path / "started").read_text().splitlines()
+    cores, first, same, *launched = (tmp_path / "started").read_text().splitlines()
+    assert cores == same == "64 cores"  # srun does not take them from sbatch by itself
     expected = "--config my run.yaml --expect_world_size 8 --expect_distributed DEEPSPEED"
     assert first == f"hf-rlhf check {expected}"
     assert launched == [
-        "accelerate launch --config_file deepspeed_zero3.yaml --num_machines 2 --num_processes 8 "
-        f"--machine_rank {node} --main_process_ip node1 --main_process_port 34567 "
+        "accelerate launch --config_file deepspeed_zero3.yaml --enable_cpu_affinity "
+        f"--num_machines 2 --num_processes 8 --machine_rank {node} --main_process_ip node1 "
+        "--main_process_port 34567 "
         f"-m hf_rlhf.train {expected}"
         for node in (0, 1)
     ]
 
 
-@pytest.mark.slow
-def test_the_jobs_script_asks_for_time_and_pushes_checkpoints(tmp_path):
-    """Given to the real client, which prints the job and submits nothing."""
+def _job(folder: Path, *words: str, **variables: str) -> str:
+    """Return what the real client prints of the script's job; nothing is submitted."""
     client = Path(sys.executable).with_name("hf")
-    _program(tmp_path, "hf", f'[[ $1 == auth ]] && exit 0; exec {client} "$@"')
+    _program(folder, "hf", f'[[ $1 == auth ]] && exit 0; exec {client} "$@"')
     environment = {
-        "PATH": f"{tmp_path}:{os.environ['PATH']}",
-        **{"HOME": str(tmp_path), "HF_TOKEN": "a-token", "JOB_OPTIONS": "--dry-run"},
+        "PATH": f"{folder}:{os.environ['PATH']}",
+        **{"HOME": str(folder), "HF_TOKEN": "a-token", "JOB_OPTIONS": "--dry-run"},
     }
     done = subprocess.run(
-        ["bash", launch_configs()["hf_jobs"], "you/refiner", "--plugin", "refiner_grpo"],
-        env=environment,
+        ["bash", launch_configs()["hf_jobs"], "you/refiner", "--plugin", "refiner_grpo", *words],
+        env={**environment, **variables},
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.slow
+def test_the_jobs_script_asks_for_time_and_pushes_checkpoints(tmp_path):
+    job = _job(tmp_path)
     for part in (
         "'hf-rlhf[deepspeed] hf-rlhf-refiner' deepspeed_zero3 8 --plugin refiner_grpo",
         "--publish.repo_id you/refiner --publish.checkpoints true",
@@ -261,7 +270,20 @@ def test_the_jobs_script_asks_for_time_and_pushes_checkpoints(tmp_path):
         "secrets  HF_TOKEN=***",
         "Job not submitted",
     ):
-        assert part in done.stdout
+        assert part in job
+    assert "base_url" not in job
+    assert "one_node" not in job
+
+
+@pytest.mark.slow
+def test_a_job_starts_its_judge_or_uses_another(tmp_path):
+    assert "--judges.judge.base_url https://judge.example/v1" in _job(
+        tmp_path, JUDGE="https://judge.example/v1"
+    )
+    job = _job(tmp_path, JUDGE="start")
+    assert "hf-rlhf launch-configs one_node .; CONFIG=$1.yaml exec bash one_node.sh" in job
+    assert "'hf-rlhf[deepspeed,vllm] hf-rlhf-refiner'" in job
+    assert "--expect_world_size" not in job  # one_node.sh knows how many train
 
 
 @pytest.fixture

@@ -233,7 +233,7 @@ expect_world_size: two
         (["--dataset", "{nmae: x}"], "dataset.name: is missing or not text. Is `nmae` meant?"),
         (["--dataset.name", "[x]"], "--dataset.name (command line): is missing or not text."),
         (["--rewards", "{a: {}}"], "should be a list. Write `- name: ...` under it."),
-        (["--rewards.0", "x"], "should be a mapping. Write `name: x` under it."),
+        (["--rewards.0", "[x]"], "should be a mapping. Write `name: NAME` under it."),
         (["--rewards.0.on_none", "viod"], "Did you mean `void`?"),
         (["--rewards.0.clip", "[1]"], "rewards.0.clip.1: is missing."),
         (["--rewards.0.label", ""], "'' is not a label."),

@@ -192,7 +192,7 @@ def resolve_only(monkeypatch):
     """Let a dry run end once the run is resolved; the notes are printed by then."""
 
     class Report:
-        def __init__(self, file, plugin, python_keys):
+        def __init__(self, file, plugin, *_):
             resolve_run(file, plugin=plugin)
 
         def show(self):

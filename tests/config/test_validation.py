@@ -386,3 +386,10 @@ def test_real_configs_accept_their_defaults_and_common_settings(tmp_path: Path) 
     assert problems == []
     assert GRPOConfig(**training).logging_steps == 1
     assert ModelConfig(**model).lora_target_modules in ("all-linear", ["all-linear"])
+
+
+def test_streaming_is_refused_with_the_reason() -> None:
+    def adapter(path: str) -> None: ...
+
+    _, problems = bind(adapter, {"path": "x", "streaming": True}, where=str)
+    assert "is not a setting of `adapter`. Rows are counted" in str(problems[0])

@@ -444,3 +444,35 @@ def test_rows_are_read_as_they_are_asked_for(tmp_path: Path) -> None:
     path = write(tmp_path / "rows.jsonl", b'{"a": 1}\n{"a": 2}\nbroken\n')
     rows = read_rows(path).split("train")
     assert [row.values["a"] for row in itertools.islice(rows, 2)] == [1, 2]
+
+
+def test_several_paths_and_patterns_are_read_as_one(tmp_path: Path) -> None:
+    for name in ("a.jsonl", "b.jsonl", "part-test.jsonl"):
+        write(tmp_path / name, json.dumps({"from": name}).encode() + b"\n")
+    (tmp_path / "more").mkdir()
+    write(tmp_path / "more" / "c.jsonl", b'{"from": "c"}\n{"from" 1}\n')
+    source = read_rows(str(tmp_path / "*.jsonl"), columns={"file": "from"})
+    assert [row.values["file"] for row in source.splits["train"]] == ["a.jsonl", "b.jsonl"]
+    assert [row.values["file"] for row in source.splits["test"]] == ["part-test.jsonl"]
+    paths = [str(tmp_path / "b.jsonl"), str(tmp_path / "more"), str(tmp_path / "a*")]
+    rows = list(read_rows(paths).splits["train"].with_faults())
+    assert [row.values.get("from") for row in rows] == ["b.jsonl", "c", None, "a.jsonl"]
+    assert str(rows[2].fault).startswith(f"{tmp_path}/more/c.jsonl:2: ")
+
+
+@pytest.mark.parametrize(
+    ("paths", "problem"),
+    [
+        ([], "the list of paths is empty"),
+        ("{}/x*.jsonl", "x[*].jsonl: no file matches this pattern"),
+        (["{}/a.jsonl", "{}/*.jsonl"], "a.jsonl: is named twice"),
+        (["{}/a.jsonl", "{}/b.jsonl"], "b.jsonl: no such file or folder .did you mean 'a.jsonl'"),
+        (["{}/a.jsonl", "you/data"], "you/data: no such file or folder.* sources of a `mixture`"),
+    ],
+)
+def test_paths_that_cannot_be_read_are_named(tmp_path: Path, paths: Any, problem: str) -> None:
+    write(tmp_path / "a.jsonl", JSONL)
+    many = isinstance(paths, list)
+    wanted = [each.format(tmp_path) for each in paths] if many else paths.format(tmp_path)
+    with pytest.raises(DataError, match=problem):
+        read_rows(wanted)

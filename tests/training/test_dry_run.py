@@ -1,5 +1,6 @@
 """One dry run: `hf-rlhf check` and `--dry_run` print the same report, and write nothing."""
 
+import socket
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -10,6 +11,7 @@ import yaml
 from hf_rlhf.cli import main as hf_rlhf
 from hf_rlhf.config.run_file import RunFile
 from hf_rlhf.errors import RunFolderError
+from hf_rlhf.rewards.judges import client
 from hf_rlhf.rewards.judges.lexical import LexicalJudge
 from hf_rlhf.runs.preflight import advice
 from hf_rlhf.runs.resolve import resolve_run
@@ -19,6 +21,7 @@ from hf_rlhf.train import main as train_main
 from hf_rlhf.training import dry_run, speed
 from hf_rlhf.training.dry_run import Finding, PhaseReport, Report, report_of
 from hf_rlhf.training.speed import Speed
+from hf_rlhf_worlds.towns import tiny_world
 
 
 @dataclass
@@ -67,7 +70,7 @@ def test_the_report_has_what_the_run_will_do(tiny_run, no_measuring):
 def test_no_step_is_measured_with_a_judge_that_costs_tokens(tiny_run, monkeypatch, usage, measured):
     arguments = []
 
-    def speed_of(*_: Any, measure: bool) -> Speed:
+    def speed_of(*_: Any, measure: bool, device: None) -> Speed:
         arguments.append(measure)
         return Speed(2.0, "as recorded")
 
@@ -125,6 +128,44 @@ def test_a_reward_that_raises_fails_the_dry_run(file, offer, capsys, no_measurin
     assert "time" not in table, "of steps that cannot be made"
     rows = [line.split("│")[1:3] for line in table.splitlines() if line.count("│") == 4]
     assert [cell.strip() for cell in rows[0]] == ["rewards", "FAIL"], "what fails is read first"
+
+
+@pytest.mark.parametrize("silent", [True, False], ids=["accepts", "refuses"])
+def test_a_judge_that_does_not_answer_fails_at_once(tiny_run, monkeypatch, no_measuring, silent):
+    """Its `patience` of 15 minutes is for a run that has begun."""
+    monkeypatch.setattr(client, "_PING_S", 0.2)
+    with socket.socket() as port:
+        port.bind(("127.0.0.1", 0))
+        if silent:
+            port.listen()
+        url = f"http://127.0.0.1:{port.getsockname()[1]}/v1"
+        judges = {"words": {"name": "openai", "model": "absent", "base_url": url, "cache": False}}
+        report = report_of(RunFile.from_mapping({**tiny_run, "judges": judges}), None)
+    failed, *_ = report.findings
+    assert (failed.check, failed.status) == ("judge words", "FAIL")
+    assert url in failed.text
+    assert "vllm serve absent" in failed.text, "the cure"
+    found = {finding.check: finding for finding in report.phases[0].findings}
+    assert found["reward refiner"].text == "not tried: judge words does not answer"
+    assert found["reward format"].text == "0 to 1 on 12 made-up completions"
+    assert "reward total" not in found
+
+
+def test_the_rows_own_responses_are_scored(tiny_run, offer, no_measuring):
+    def answered(**_: Any) -> Any:
+        return tiny_world(train_rows=8, test_rows=4).dataset.map(
+            lambda _: {"chosen": "<answer>Yes.</answer>", "rejected": "Yes."}
+        )
+
+    offer("datasets", answered=answered)
+    run = {**tiny_run, "dataset": {"name": "answered"}}
+    found = {
+        each.check: each for each in report_of(RunFile.from_mapping(run), None).phases[0].findings
+    }
+    assert found["reward format"].text == (
+        "0 to 1 on 12 made-up completions; 1 on 4 of the rows' own `chosen`; "
+        "0 on 4 of the rows' own `rejected`"
+    )
 
 
 def test_the_disk_of_all_phases_is_added_up(monkeypatch, tmp_path):

@@ -41,6 +41,8 @@ FIRST_WAIT_S, LONGEST_WAIT_S = 0.5, 30.0
 _CHARACTERS_PER_TOKEN = 3
 """Low for English, so that a booking under the token cap rather errs on the safe side."""
 _PROBE_S = 60.0
+_PING_S = 20.0
+"""Of `ping`, at the end of which somebody waits."""
 _PROBE: Messages = ({"role": "user", "content": "Say yes."},)
 _SCHEMA_VERSION = 1
 
@@ -127,11 +129,11 @@ class ChatClient:
         return {**self._usage.totals(), "cache_errors": float(self._cache.failures)}
 
     async def ping(self) -> str:
-        """Request one token, without the cache. Raises JudgeError with the cause and a cure."""
+        """Request one token, once and uncached. Raises JudgeError with the cause and a cure."""
         started = monotonic()
         try:
             async with self.endpoint.connect() as client:
-                await self._probe(client)
+                await self._probe(client, _PING_S)
         except Failed as failure:
             raise JudgeError(
                 f"The {self.display_name} at {self.base_url} gave no answer: {failure}. Is the "
@@ -218,10 +220,10 @@ class ChatClient:
         self.outage.answered(sent, waiting.server)
         return True
 
-    async def _probe(self, client: "ClientSession") -> None:
+    async def _probe(self, client: "ClientSession", longest: float = _PROBE_S) -> None:
         """Send a request that a server which is up answers at once."""
         limit = {"max_tokens": 1} if self.max_tokens is not None else {}
-        await self._send(client, {**self.body(_PROBE), **limit}, min(self.timeout, _PROBE_S))
+        await self._send(client, {**self.body(_PROBE), **limit}, min(self.timeout, longest))
 
     async def _send(
         self, client: "ClientSession", body: Mapping[str, Any], timeout: float

@@ -1,4 +1,4 @@
-"""KTO, ORPO, CPO and RLOO: the contract, what is refused or left out, and that each one learns."""
+"""The thin trainers of TRL: the contract, what is refused or left out, and that each one learns."""
 
 import pytest
 from datasets import Dataset, DatasetDict
@@ -6,8 +6,11 @@ from datasets import Dataset, DatasetDict
 from hf_rlhf import train
 from hf_rlhf.errors import ConfigError
 from hf_rlhf.testing import check_trainer
+from hf_rlhf.testing.tiny import make_tiny_policy
+from hf_rlhf_classic.distillation import DistilledTrainer
 from hf_rlhf_classic.grpo import GroupTrainer
 from hf_rlhf_classic.kto import JudgedResponseTrainer
+from hf_rlhf_classic.online_dpo import OnlinePreferenceTrainer
 from hf_rlhf_classic.reference_free import ContrastiveTrainer, OddsRatioTrainer
 from hf_rlhf_classic.rloo import LeaveOneOutTrainer
 
@@ -34,7 +37,11 @@ CLASSES = {
     "orpo": OddsRatioTrainer,
     "cpo": ContrastiveTrainer,
     "rloo": LeaveOneOutTrainer,
+    "online_dpo": OnlinePreferenceTrainer,
+    "distillation": DistilledTrainer,
 }
+PROMPTS = [{"prompt": row["prompt"]} for row in PAIRS]
+TEACHER = {"teacher_model_name_or_path": "package://hf_rlhf_classic/tiny_sft"}
 
 
 @pytest.fixture
@@ -64,6 +71,52 @@ def test_offline_trainers_keep_the_contract(plugin):
 
 def test_rloo_keeps_the_contract():
     check_trainer(LeaveOneOutTrainer, settings={"activation_checkpointing": False})
+
+
+def test_trainers_that_sample_keep_the_contract():
+    lengths = {"max_new_tokens": 8, "max_length": 256}
+    check_trainer(OnlinePreferenceTrainer, settings={"activation_checkpointing": False, **lengths})
+
+
+def test_distillation_keeps_the_contract(tmp_path):
+    teacher = {"teacher_model_name_or_path": str(make_tiny_policy(tmp_path / "teacher", seed=1))}
+    check_trainer(DistilledTrainer, settings={"activation_checkpointing": False, **teacher})
+
+
+class Longest:
+    """The length of the completion; of odd prompts the second completion has none."""
+
+    def __call__(self, prompts, completions, **_):
+        pairs = zip(prompts, completions, range(len(prompts)), strict=True)
+        odd = {PAIRS[0]["prompt"], PAIRS[2]["prompt"]}
+        return [None if n % 2 and p in odd else float(len(c)) for p, c, n in pairs]
+
+
+def test_completions_are_compared_in_pairs_and_failures_are_no_numbers(run, offer):
+    offer("rewards", longest=Longest)
+    prepared = run("online_dpo", PROMPTS, rewards=[{"name": "longest"}], **SAMPLED)
+    trainer = OnlinePreferenceTrainer.from_run(prepared)
+    prompts = [row["prompt"] for row in PROMPTS[:3]] * 2
+    scores = trainer.pairs(prompts, ["a", "bb", "c", "ddd", "e", "ff"])
+    assert scores == [None, 2.0, None, None, 1.0, None]
+    counts = trainer.report()["Sampled pairs of the first process, since it began"]
+    assert counts == {"compared": 1, "of equal reward": 0, "without a reward": 2}
+    metrics = trainer.pairs.take_metrics()
+    assert metrics["rewards/total/none"] == 2
+    assert metrics["rewards/total/mean"] == metrics["reward"] == 1.25  # of the four that scored
+    trainer.train()
+    logged = [entry for entry in trainer.state.log_history if "rewards/longest/mean" in entry]
+    assert len(logged) == 2
+
+
+SAMPLED = {"max_new_tokens": 4, "max_length": 64}
+
+
+def test_a_loss_on_cut_prompts_is_refused(run, offer):
+    offer("rewards", fixed=Fixed)
+    lengths = {"max_length": 8, "max_new_tokens": 5}
+    with pytest.raises(ConfigError, match="the loss would be on a cut prompt.*max_length: 9"):
+        run("online_dpo", PROMPTS, rewards=[{"name": "fixed"}], **lengths)
 
 
 def test_rloo_is_not_taken_for_grpo(run, offer):
@@ -153,6 +206,19 @@ BY_LENGTH = {"train_sampling_strategy": "group_by_length"}
         ("orpo", None, {"is_encoder_decoder": True}, "is for encoder-decoder models"),
         ("orpo", None, {"generate_during_eval": True}, "evaluat"),
         ("orpo", JUDGED, {}, "chosen"),
+        ("online_dpo", PROMPTS, {"use_vllm": True}, "is not tested with this trainer"),
+        ("online_dpo", PROMPTS, {"reward_model_path": "x"}, "Add the reward `reward_model`"),
+        ("online_dpo", PROMPTS, {"rewards": []}, "no reward has a weight"),
+        ("distillation", PROMPTS, {}, "teacher_model_name_or_path: is missing"),
+        (
+            *("distillation", PROMPTS),
+            {"teacher_model_name_or_path": "package://hf_rlhf_refiner/tiny_policy"},
+            "has another vocabulary",
+        ),
+        (
+            *("distillation", PROMPTS, {**TEACHER, "gradient_accumulation_steps": 3}),
+            "8 training rows, but one optimizer step takes 12 prompts",
+        ),
     ],
 )
 def test_what_cannot_be_trained_is_refused_before_weights_load(

@@ -8,7 +8,7 @@ from hf_rlhf.data import load_chat_rows
 
 
 def preference(
-    path: str,
+    path: str | list[str],
     *,
     tokenizer: Any,
     rejected_rows: Path | None = None,

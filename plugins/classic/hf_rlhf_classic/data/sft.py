@@ -8,7 +8,7 @@ from hf_rlhf.data import load_chat_rows
 
 
 def sft(
-    path: str,
+    path: str | list[str],
     *,
     tokenizer: Any,
     rejected_rows: Path | None = None,
@@ -44,7 +44,8 @@ def sft(
     pairs, from which the chosen answer is learned.
 
     Args:
-        path: a JSONL(.gz), JSON, Parquet or CSV file, a folder, or the id of a Hub dataset.
+        path: a JSONL(.gz), JSON, Parquet or CSV file, a folder, or the id of a Hub dataset; or
+            several files and folders, also by patterns such as `data/*.jsonl`.
         tokenizer: the policy's; for the format and the lengths of rows.
         rejected_rows: file for rows that cannot be used, one JSON object per line.
         target: `final` learns the last assistant turn; `every` returns `messages`, of which a

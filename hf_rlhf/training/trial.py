@@ -1,0 +1,168 @@
+"""Judges and rewards, tried on a few real rows before a run begins."""
+
+import asyncio
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from hf_rlhf.contracts import Score
+from hf_rlhf.data.messages import text_of
+from hf_rlhf.distributed import is_elsewhere
+from hf_rlhf.errors import HfRlhfError
+from hf_rlhf.rewards.composed import TOTAL, ComposedReward, Part
+from hf_rlhf.runs.run import Run
+
+ROWS_TRIED = 4
+"""Rows for which completions are scored."""
+_RESPONSES = ("completion", "response", "chosen", "rejected")
+"""Columns of TRL's formats, and one that is common, with responses to a row's prompt."""
+_MADE_UP = "made-up"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One row of the table of a dry run."""
+
+    check: str
+    status: Literal["ok", "note", "FAIL"]
+    text: str
+
+
+@dataclass(frozen=True)
+class Trial:
+    """The cost of running the rewards on a few real rows."""
+
+    findings: Sequence[Finding]
+    whole: bool = True
+    """Whether no reward was left out."""
+    completions: int = 0
+    judge_calls: float = 0.0
+    seconds: float = 0.0
+
+
+def ping_judges(runs: Iterable[Run]) -> dict[str, Finding]:
+    """Send one request to each judge, without the patience of a run; the keys are their `repr`.
+
+    Two phases have two instances of one judge.
+    """
+    findings: dict[str, Finding] = {}
+    for label, judge in [pair for run in runs for pair in run.judges.items()]:
+        if repr(judge) in findings:
+            continue
+        try:
+            finding = Finding(f"judge {label}", "ok", asyncio.run(judge.ping()))
+        except Exception as error:  # noqa: BLE001 - plugin code may raise anything
+            text = str(error) if isinstance(error, HfRlhfError) else repr(error)
+            finding = Finding(f"judge {label}", "FAIL", text)
+            if is_elsewhere():
+                finding = Finding(f"judge {label}", "note", f"not checked from here: {text}")
+        findings[repr(judge)] = finding
+    return findings
+
+
+def try_rewards(run: Run, judges: Mapping[str, Finding]) -> Trial:
+    """Score completions for real rows, so that missing columns or services fail now.
+
+    They are the rows' own responses, where there are some, and made-up ones. The trainer's
+    `trial_completions` have the form of its answers: without a plausible answer a judge may not be
+    called at all, and its calls be underestimated. What needs a judge that has not answered, by
+    `judges`, is not called: it would wait for the judge's `patience`.
+    """
+    if run.reward is None:
+        columns = ", ".join(sorted(run.trainer_class.columns))
+        text = f"none: it learns from the columns {columns}" if columns else "none"
+        return Trial([Finding("rewards", "ok" if columns else "note", text)])
+    reward, left_out = _without_judges(run, judges)
+    if not reward.rewards and not reward.gates:
+        return Trial(left_out, whole=False)
+    calls, start = _calls(run), time.monotonic()
+    try:
+        origins, prompts, completions, columns_of = _trial_batch(run)
+        scores = reward.score(prompts, completions, **columns_of)
+    except HfRlhfError as error:
+        return Trial([Finding("rewards", "FAIL", str(error)), *left_out])
+    seconds = time.monotonic() - start
+    total = {} if left_out else {TOTAL: scores.total}
+    findings = [
+        _scored(label, values, origins) for label, values in {**total, **scores.parts}.items()
+    ]
+    findings += left_out
+    return Trial(findings, not left_out, len(completions), _calls(run) - calls, seconds)
+
+
+def _scored(label: str, values: Sequence[Score], origins: Sequence[str]) -> Finding:
+    """Return the range of a reward's scores, and that of the rows' own responses by column."""
+    texts = []
+    for origin in dict.fromkeys(origins):
+        of = [value for value, each in zip(values, origins, strict=True) if each == origin]
+        numbers = [value for value in of if value is not None]
+        ends = dict.fromkeys(f"{pick(numbers):.3g}" for pick in (min, max)) if numbers else ()
+        text = " to ".join(ends) or "no score"
+        text += f" on {len(of)} "
+        text += "made-up completions" if origin == _MADE_UP else f"of the rows' own `{origin}`"
+        abstained = len(of) - len(numbers)
+        texts.append(text + (f", abstained on {abstained}" if abstained else ""))
+    return Finding(f"reward {label}", "note" if None in values else "ok", "; ".join(texts))
+
+
+def _without_judges(
+    run: Run, judges: Mapping[str, Finding]
+) -> tuple[ComposedReward, list[Finding]]:
+    """Return the composition without the parts whose judge does not answer, and a note on each."""
+    silent = {
+        id(judge): label
+        for label, judge in run.judges.items()
+        if judges[repr(judge)].status != "ok"
+    }
+    reward = run.reward
+    assert reward is not None, "there is something to try"
+
+    def silent_judge(part: Part) -> str | None:
+        return silent.get(id(getattr(part.reward, "judge", None)))
+
+    rewards, gates = (
+        tuple(part for part in parts if silent_judge(part) is None)
+        for parts in (reward.rewards, reward.gates)
+    )
+    left_out = [
+        Finding(f"reward {part.label}", "note", f"not tried: judge {label} does not answer")
+        for part in (*reward.rewards, *reward.gates)
+        if (label := silent_judge(part)) is not None
+    ]
+    return replace(reward, rewards=rewards, gates=gates), left_out
+
+
+def _trial_batch(run: Run) -> tuple[list[str], list[Any], list[Any], dict[str, list[Any]]]:
+    """Return where each completion is from, prompts, completions and columns, aligned."""
+    split = run.dataset["train"]
+    toolset = run.toolset if run.toolset is not None and run.toolset.build is not None else None
+    # An environment may be a container, and each completion has its own.
+    rows = split.select(range(min(ROWS_TRIED if toolset is None else 1, len(split))))
+    own = [name for name in _RESPONSES if name in rows.column_names]
+    origins, rows_of, completions = [], [], []
+    for row in rows:
+        made_up = ("", "I do not know.", *run.trainer_class.trial_completions(row))
+        answers = [(_MADE_UP, text) for text in made_up]
+        for origin, answer in answers + [(name, row[name]) for name in own if row[name]]:
+            origins.append(origin)
+            rows_of.append(row)
+            completions.append(_like(row["prompt"], answer))
+    names = [name for name in rows.column_names if name != "prompt"]
+    columns = {name: [row[name] for row in rows_of] for name in names}
+    if toolset is not None:
+        columns["environments"] = [toolset.new_environment() for _ in rows_of]
+        for environment, row in zip(columns["environments"], rows_of, strict=True):
+            environment.reset(**row)
+    return origins, [row["prompt"] for row in rows_of], completions, columns
+
+
+def _like(prompt: Any, answer: Any) -> Any:
+    """Return an answer as text to a text, and as messages to messages, as TRL's trainers do."""
+    if isinstance(prompt, str):
+        return text_of(answer)
+    return [{"role": "assistant", "content": answer}] if isinstance(answer, str) else answer
+
+
+def _calls(run: Run) -> float:
+    return float(sum(judge.usage().get("calls", 0) for judge in run.judges.values()))

@@ -1,0 +1,87 @@
+"""Distillation of a teacher on the student's own samples, on TRL's public surface alone."""
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Self
+
+from trl import DistillationConfig, DistillationTrainer
+
+from hf_rlhf import Method, Trainer
+from hf_rlhf.distributed import processes
+from hf_rlhf.errors import ModelError, Problem
+from hf_rlhf.models import find_model, load_tokenizer, policy_arguments
+from hf_rlhf.runs import Run
+from hf_rlhf_classic.checks import common_problems, training_rows
+
+TEACHER = "teacher_model_name_or_path"
+
+
+class DistilledTrainer(Trainer, DistillationTrainer):  # type: ignore[misc]
+    """On-policy distillation (GKD, Agarwal et al. 2024): `--plugin distillation`.
+
+    The student completes each prompt, and its next-token distributions are pulled to those of
+    `teacher_model_name_or_path`, which has the same vocabulary. `beta` is the divergence: 0 for the
+    forward KL, 1 for the reverse KL, between them a generalised Jensen-Shannon divergence. Rewards
+    are measured and not trained on.
+    """
+
+    Config = DistillationConfig
+    default_run = "tiny"
+    columns = frozenset({"prompt"})
+    trains_by_rewards = False
+    method = Method(
+        "On-policy distillation",
+        tags=("trl", "distillation"),
+        citations=("Agarwal et al. 2024, On-Policy Distillation, arXiv:2306.13649",),
+    )
+
+    @classmethod
+    def preflight(cls, run: Run) -> Iterable[Problem]:
+        """Yield what would stop or spoil training, before weights load."""
+        return [*common_problems(run), *_teacher(run), *_batch(run)]
+
+    @classmethod
+    def from_run(cls, run: Run) -> Self:
+        """Build the trainer that `run` describes; this is where the weights are loaded."""
+        build: Any = cls
+        trainer: Self = build(
+            **policy_arguments(run),
+            teacher_model=find_model(run.training.teacher_model_name_or_path),
+            args=run.training,
+            train_dataset=training_rows(run, "prompt"),
+            processing_class=run.tokenizer,
+            callbacks=list(run.callbacks),
+        )
+        return trainer
+
+
+def _teacher(run: Run) -> Iterator[Problem]:
+    """The teacher has the student's vocabulary; TRL compares only its size, with weights loaded."""
+    name = run.training.teacher_model_name_or_path
+    if not name:
+        yield Problem(TEACHER, "is missing.", "Write a Hub id, a folder, or package://...")
+        return
+    revision = run.training.teacher_model_revision
+    try:
+        tokenizer = load_tokenizer(find_model(name), None, revision=revision)
+    except (ModelError, OSError, ValueError) as error:
+        yield Problem(TEACHER, f"its tokenizer does not load: {str(error).splitlines()[0]}")
+        return
+    if tokenizer.get_vocab() != run.tokenizer.get_vocab():
+        yield Problem(
+            TEACHER,
+            f"{name} has another vocabulary than {run.model.model_name_or_path}, so the "
+            "probabilities of their tokens cannot be compared.",
+            "Use a teacher of the same family.",
+        )
+
+
+def _batch(run: Run) -> Iterator[Problem]:
+    """TRL trains 0 steps, without an error, on fewer prompts than one optimizer step takes."""
+    training, rows = run.training, len(run.dataset["train"])
+    prompts = training.per_device_train_batch_size * training.gradient_accumulation_steps
+    if rows < (batch := prompts * processes()):
+        yield Problem(
+            "dataset",
+            f"{rows} training rows, but one optimizer step takes {batch} prompts.",
+            "Add rows, or lower per_device_train_batch_size or gradient_accumulation_steps.",
+        )

@@ -1,0 +1,170 @@
+"""Online DPO: two sampled completions a prompt, the better one by a composed reward is preferred.
+
+From TRL's experiments, which TRL may change or remove in any release.
+"""
+
+import os
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean, pstdev
+from typing import Any, ClassVar, Self
+
+# TRL warns on import; the documentation of this trainer says what it warns of.
+os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
+
+from trl.experimental.online_dpo import OnlineDPOConfig, OnlineDPOTrainer
+
+from hf_rlhf import Method, Trainer
+from hf_rlhf.errors import Problem
+from hf_rlhf.models import load_policy, prompt_lengths
+from hf_rlhf.rewards import TOTAL, ComposedReward, gather_rows
+from hf_rlhf.runs import Run
+from hf_rlhf_classic.checks import common_problems, no_lengths
+from hf_rlhf_classic.encoding import is_text, tokens
+
+
+@dataclass
+class OnlineConfig(OnlineDPOConfig):  # type: ignore[misc]
+    """TRL's `OnlineDPOConfig`."""
+
+    num_generations: ClassVar[int] = 2
+
+    @property
+    def max_completion_length(self) -> int:
+        """The name that other trainers have for `max_new_tokens`."""
+        return int(self.max_new_tokens)
+
+
+class OnlinePreferenceTrainer(Trainer, OnlineDPOTrainer):  # type: ignore[misc]
+    """Online DPO (Guo et al. 2024) under the run's composed reward: `--plugin online_dpo`.
+
+    Of two completions of each prompt the one with the higher reward is the chosen one of a DPO
+    pair. A tie, or a pair in which a reward abstains, is trained with either one as the chosen, at
+    random: on average that pulls the two implicit rewards together.
+    """
+
+    Config = OnlineConfig
+    default_run = "tiny"
+    columns = frozenset({"prompt"})
+    method = Method(
+        "Online DPO",
+        tags=("trl", "online-dpo"),
+        citations=("Guo et al. 2024, Online AI Feedback, arXiv:2402.04792",),
+        summary="Each pair is two samples of the policy, compared by the reward.",
+    )
+    refused_settings: ClassVar = {
+        "reward_model_path": ("has no effect.", "Add the reward `reward_model` under `rewards:`."),
+        "use_vllm": ("is not tested with this trainer.", "Leave it out."),
+    }
+
+    @classmethod
+    def preflight(cls, run: Run) -> Iterable[Problem]:
+        """Yield what would stop or spoil training, before weights load."""
+        return [*common_problems(run), *no_lengths(run), *_lengths(run), *_special_tokens(run)]
+
+    @classmethod
+    def from_run(cls, run: Run) -> Self:
+        """Build the trainer that `run` describes; this is where the weights are loaded."""
+        assert run.reward is not None, "a run without rewards is refused"
+        pairs = PairRewards(run.reward)
+        trainer = cls(
+            **load_policy(run),
+            reward_funcs=pairs,
+            args=run.training,
+            train_dataset=run.dataset["train"],
+            processing_class=run.tokenizer,
+            callbacks=list(run.callbacks),
+        )
+        trainer.pairs = pairs
+        return trainer
+
+    pairs: "PairRewards"
+    """Compares the completions."""
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Log the rewards' statistics since the last time as well."""
+        super().log({**logs, **self.pairs.take_metrics()}, start_time)
+
+    def report(self) -> Mapping[str, Any]:
+        """Return how many pairs of this process had a better completion."""
+        return {"Sampled pairs of the first process, since it began": self.pairs.counts}
+
+
+@dataclass
+class PairRewards:
+    """The composed reward, called by TRL with the first completions, then the second ones."""
+
+    reward: ComposedReward
+    counts: dict[str, int] = field(
+        default_factory=lambda: {"compared": 0, "of equal reward": 0, "without a reward": 0}
+    )
+    metrics: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    __name__ = "total"
+
+    def __call__(
+        self, prompts: Sequence[Any], completions: Sequence[Any], **columns: Any
+    ) -> list[float | None]:
+        """Score the completions; where one of a pair has no reward, the other gets none either."""
+        half = len(prompts) // 2
+        # The statistics of a prompt's completions are of neighbours.
+        order = [row + side for row in range(half) for side in (0, half)]
+        columns = {
+            name: [values[row] for row in order] if isinstance(values, (list, tuple)) else values
+            for name, values in columns.items()
+        }
+        scores = self.reward(
+            prompts=[prompts[row] for row in order],
+            completions=[completions[row] for row in order],
+            log_metric=lambda name, value: self.metrics[name].append(value),
+            **columns,
+        )
+        if known := [score for score in gather_rows(list(scores)) if score is not None]:
+            # GRPO's names, which the run, its plots and its card look for.
+            mean, std = fmean(known), pstdev(known)
+            for name, value in ((f"rewards/{TOTAL}/mean", mean), (f"rewards/{TOTAL}/std", std)):
+                self.metrics[name].append(value)
+            self.metrics["reward"].append(mean)
+            self.metrics["reward_std"].append(std)
+        pairs = list(zip(scores[::2], scores[1::2], strict=True))
+        for pair in pairs:
+            kind = "of equal reward" if pair[0] == pair[1] else "compared"
+            self.counts["without a reward" if None in pair else kind] += 1
+        usable = [pair if None not in pair else (None, None) for pair in pairs]
+        return [pair[side] for side in (0, 1) for pair in usable]
+
+    def take_metrics(self) -> dict[str, float]:
+        """Return the mean of each metric since the last call."""
+        means = {name: sum(values) / len(values) for name, values in self.metrics.items()}
+        self.metrics.clear()
+        return means
+
+
+def _lengths(run: Run) -> Iterator[Problem]:
+    """TRL samples after the whole prompt and computes the loss after a cut one."""
+    most, answer = run.training.max_length, run.training.max_new_tokens
+    if "prompt" not in run.dataset["train"].column_names:
+        return
+    lengths = prompt_lengths(run)
+    longest = max(lengths)
+    if longest + answer > most:
+        yield Problem(
+            "max_length",
+            f"is {most}, but row {lengths.index(longest)} of train has a prompt of {longest} "
+            f"tokens, and completions have up to {answer}: the loss would be on a cut prompt.",
+            f"Write `max_length: {longest + answer}` or more, or lower `max_new_tokens`.",
+        )
+
+
+def _special_tokens(run: Run) -> Iterator[Problem]:
+    """TRL gives the model a text prompt without the tokens that the tokenizer puts before it."""
+    prompt = run.dataset["train"][0].get("prompt")
+    if prompt is None or not is_text(prompt):
+        return
+    plain = list(run.tokenizer(prompt, add_special_tokens=False)["input_ids"])
+    if tokens(run.tokenizer, prompt) != plain:
+        yield Problem(
+            "dataset",
+            "has prompts as text, and TRL leaves out the tokens that this tokenizer adds to text.",
+            "Give messages (`format: conversational`).",
+        )

@@ -1,0 +1,210 @@
+"""The scripts that also serve the judge and generate, on one machine and on two.
+
+`vllm` is a stand-in: a scripted judge that answers on the port it is started with.
+"""
+
+import json
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from hf_rlhf.cli.launch import launch_configs
+from hf_rlhf.testing.launched import launch_environment
+
+VLLM = """
+import json, os, sys, time
+from pathlib import Path
+from hf_rlhf.testing.scripted_server import ScriptedServer
+words, folder = sys.argv[1:], Path(__file__).parent
+if (folder / "broken").exists():
+    sys.exit("no kernel image is available")
+names = ("CUDA_VISIBLE_DEVICES", "VLLM_SERVER_DEV_MODE")
+environment = {name: os.environ.get(name, "") for name in names}
+with (folder / "served").open("a") as file:
+    file.write(json.dumps([environment, words]) + "\\n")
+with ScriptedServer(models=[words[1]], port=int(words[words.index("--port") + 1])):
+    while not (folder / "stop").exists():
+        time.sleep(0.1)
+"""
+
+
+def program(folder: Path, name: str, text: str, interpreter: str = "/usr/bin/env bash") -> None:
+    path = folder / name
+    path.write_text(f"#!{interpreter}\n{text}\n")
+    path.chmod(0o755)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    for name in ("one_node", "two_nodes", "deepspeed_zero3", "cpu_ddp"):
+        shutil.copy(launch_configs()[name], tmp_path)
+    program(tmp_path, "vllm", VLLM, sys.executable)
+    for name in ("hf-rlhf", "accelerate"):
+        text = f'echo "$CUDA_VISIBLE_DEVICES {name} $*" >> {tmp_path}/started'
+        program(tmp_path, name, text)
+    yield tmp_path
+    (tmp_path / "stop").touch()
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def environment(folder: Path, **variables: str) -> dict[str, str]:
+    plain = launch_environment()
+    ports = {"JUDGE_PORT": str(free_port()), "GENERATION_PORT": str(free_port())}
+    return {**plain, "PATH": f"{folder}:{plain['PATH']}", **ports, **variables}
+
+
+def served(folder: Path) -> dict[str, tuple[dict[str, str], str]]:
+    """Return by model the environment and the options that it was served with."""
+    lines = [json.loads(line) for line in (folder / "served").read_text().splitlines()]
+    return {words[1]: (variables, " ".join(words[2:])) for variables, words in lines}
+
+
+RUN = ("--plugin", "refiner_grpo", "--run", "published")
+POLICY, JUDGE = "lihaoxin2020/qwen3-4b-refiner-gpt54-ep2", "Qwen/Qwen3.5-35B-A3B"
+
+
+def test_one_machine_trains_generates_and_judges(folder):
+    variables = environment(folder)
+    subprocess.run(["bash", "one_node.sh", *RUN], cwd=folder, env=variables, check=True)
+    judge, generation = variables["JUDGE_PORT"], variables["GENERATION_PORT"]
+    run = (
+        "--plugin refiner_grpo --run published --expect_world_size 4 --expect_distributed DEEPSPEED"
+        f" --judges.judge.base_url http://localhost:{judge}/v1 --use_vllm true --vllm_mode server"
+        f" --vllm_server_base_url http://localhost:{generation}"
+    )
+    assert (folder / "started").read_text().splitlines() == [
+        f"0,1,2,3 hf-rlhf check {run}",
+        "0,1,2,3 accelerate launch --config_file deepspeed_zero3.yaml --num_processes 4 "
+        f"--enable_cpu_affinity --main_process_port 29500 -m hf_rlhf.train {run}",
+    ]
+    assert served(folder) == {
+        JUDGE: (
+            {"CUDA_VISIBLE_DEVICES": "6,7", "VLLM_SERVER_DEV_MODE": ""},
+            f"--host 127.0.0.1 --port {judge} --tensor-parallel-size 2 --max-model-len 32768",
+        ),
+        POLICY: (
+            {"CUDA_VISIBLE_DEVICES": "4,5", "VLLM_SERVER_DEV_MODE": "1"},
+            f"--host 127.0.0.1 --port {generation} --tensor-parallel-size 2 --max-model-len 8192 "
+            '--weight-transfer-config {"backend": "nccl"} --logprobs-mode processed_logprobs '
+            "--max-logprobs -1",
+        ),
+    }
+    assert not running(folder)
+
+
+def running(folder: Path) -> list[int]:
+    """Return the servers of this test that still run, after a minute in which they may end."""
+    end = time.monotonic() + 60
+    while True:
+        processes = psutil.process_iter(["pid", "cmdline"])
+        own = [
+            each.info["pid"]
+            for each in processes
+            if str(folder / "vllm") in (each.info["cmdline"] or ())
+        ]
+        if not own or time.monotonic() > end:
+            return own
+        time.sleep(0.1)
+
+
+def test_a_server_that_does_not_start_stops_the_script_with_its_log(folder):
+    (folder / "broken").touch()
+    done = subprocess.run(
+        ["bash", "one_node.sh", *RUN],
+        **{"cwd": folder, "env": environment(folder), "capture_output": True, "text": True},
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "a server has ended; its log:" in done.stderr
+    assert "no kernel image is available" in done.stderr
+    assert not (folder / "started").exists()
+
+
+def test_a_judge_that_runs_elsewhere_is_left_alone(folder):
+    variables = environment(folder, JUDGE_GPUS="", TRAINING_GPUS="0,1", GENERATION_GPUS="2")
+    subprocess.run(["bash", "one_node.sh", *RUN], cwd=folder, env=variables, check=True)
+    assert served(folder).keys() == {POLICY}
+    assert "judges" not in (folder / "started").read_text()
+    assert "--num_processes 2" in (folder / "started").read_text()
+
+
+def test_of_two_machines_one_trains_and_one_serves(folder):
+    """Run with a Slurm that starts each step in the background of this machine."""
+    program(folder, "scontrol", "echo first; echo localhost")
+    program(
+        folder,
+        "srun",
+        f'echo "$SRUN_CPUS_PER_TASK $PART $*" >> {folder}/steps\n'
+        'while [[ "$1" == -* ]]; do shift; done\nexec "$@"',
+    )
+    variables = environment(folder, SLURM_JOB_NODELIST="node[1-2]", SLURM_CPUS_PER_TASK="64")
+    subprocess.run(["bash", "two_nodes.sbatch", *RUN], cwd=folder, env=variables, check=True)
+    steps = sorted((folder / "steps").read_text().splitlines())
+    assert [step.split(" bash ")[0] for step in steps] == [
+        "64 serve --nodes=1 --ntasks=1 --nodelist=localhost",
+        "64 train --nodes=1 --ntasks=1 --nodelist=first",
+    ]
+    _, launched = (folder / "started").read_text().splitlines()
+    assert launched.startswith("0,1,2,3,4,5,6,7 accelerate launch")
+    assert f"base_url http://localhost:{variables['JUDGE_PORT']}/v1" in launched
+    assert "--expect_world_size 8 --expect_distributed DEEPSPEED" in launched
+    gpus = {model: found["CUDA_VISIBLE_DEVICES"] for model, (found, _) in served(folder).items()}
+    assert gpus == {JUDGE: "4,5,6,7", POLICY: "0,1,2,3"}
+    assert all("--host 0.0.0.0" in options for _, options in served(folder).values())
+
+
+TINY = (
+    *("--model_name_or_path", "package://hf_rlhf_refiner/tiny_policy", "--use_cpu", "true"),
+    *("--attn_implementation", "sdpa", "--bf16", "false", "--dtype", "float32"),
+    *("--dataset", "{name: tiny_world, train_rows: 64, test_rows: 64}"),
+    *(
+        "--max_completion_length",
+        "64",
+        "--evaluation.rows",
+        "8",
+        "--dataloader_pin_memory",
+        "false",
+    ),
+    *("--max_steps", "2", "--save_steps", "1", "--output_dir", "run"),
+)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_the_published_recipe_on_four_processes_stops_at_sigterm_and_resumes(folder):
+    """Its 256 completions of a step, on a tiny model; the judge is another process."""
+    for name in ("hf-rlhf", "accelerate"):
+        (folder / name).unlink()
+    variables = environment(
+        folder, CONFIG="cpu_ddp.yaml", DISTRIBUTED="MULTI_CPU", GENERATION_GPUS="", PORT="0"
+    )
+    command = ["bash", "one_node.sh", *RUN, *TINY]
+    with (folder / "out").open("w+") as out:
+        first = subprocess.Popen(command, cwd=folder, env=variables, stdout=out, stderr=out)
+        while not (folder / "run" / "checkpoints" / "checkpoint-1").exists():
+            assert first.poll() is None, (folder / "out").read_text()[-3000:]
+            time.sleep(0.5)
+        first.send_signal(signal.SIGTERM)
+        assert first.wait() != 0
+    assert not running(folder)
+    record = json.loads((folder / "run" / "run.json").read_text())
+    assert record["status"] == "interrupted"
+    subprocess.run(command, cwd=folder, env=variables, check=True)
+    record = json.loads((folder / "run" / "run.json").read_text())
+    assert (record["status"], record["training"]["steps"]) == ("finished", 2)
+    assert record["training"]["world_size"] == 4
+    assert record["training"]["distributed"]["type"] == "MULTI_CPU"
+    assert not running(folder)
