@@ -98,9 +98,10 @@ def run(minimal_run, offer):
         ({"environment": {"name": "narrow"}}, "environment", "needs gold, which the dataset lacks"),
         ({"environment": {"name": "scoring"}}, "environment", "`- name: environment_reward`"),
         ({"environment": None, "rewards": [{"name": "sums"}]}, "rewards", "the run has none"),
-        ({"tools": ["test_tool_runs"]}, "tools.0", "MODULE:FUNCTION"),
-        ({"tools": ["no_such_module:add"]}, "tools.0", "does not load"),
-        ({"tools": [f"{__name__}:add"]}, "environment", "two tools named 'add'"),
+        ({"tools": ["add"]}, "tools.0", "Write `FILE.py:NAME` or `MODULE:NAME`"),
+        ({"tools": ["no_such_module:add"]}, "tools.0", "does not import"),
+        ({"tools": [{"name": f"{__name__}:add", "number": 1}]}, "tools.0", "takes no arguments"),
+        ({"tools": [add]}, "environment", "two tools named 'add'"),
         ({"rewards": [{"name": "sums", "label": "tool_calls"}]}, "label", "measured by every run"),
     ],
 )
@@ -141,7 +142,7 @@ def test_a_dry_run_tries_the_rewards_on_a_begun_environment(run):
     values = run(environment={"name": "adder", "start": 4}, rewards=[{"name": "sums"}])
     report = report_of(RunFile.from_mapping(values), None)
     [finding] = [each for each in report.phases[0].findings if each.check == "reward sums"]
-    assert finding.text.startswith("4 to 4")
+    assert finding.text.startswith("4 on 2 made-up completions")
 
 
 @pytest.mark.slow
