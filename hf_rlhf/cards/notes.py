@@ -167,6 +167,10 @@ def _measurement(record: RunRecord) -> Iterator[str]:
 def _origin(record: RunRecord) -> Iterator[str]:
     if record.model.base and not hub_base(record):
         yield "The base model is not on the Hub, so the metadata names none."
+    used = {"hf-rlhf", *(each.package for each in (record.plugin, *record.components))}
+    for name, source in record.environment.sources.items():
+        if name in used and source.dirty:
+            yield f"{code(name)} had uncommitted changes: its commit is not the code that ran."
     git = record.environment.git
     if git and git.dirty:
         yield "The command ran in a checkout with uncommitted changes."

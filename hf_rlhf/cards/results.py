@@ -19,7 +19,10 @@ OF_COMPLETIONS = {
 
 
 def results(record: RunRecord) -> list[dict[str, Any]]:
-    """Return a row for each held-out metric, with the verdict of its paired interval."""
+    """Return a row for each held-out metric, with the verdict of its paired interval.
+
+    The composed reward comes first.
+    """
     evaluation = record.evaluation or EvaluationSection()
     before, after = evaluation.before or {}, evaluation.after or {}
     differences = evaluation.difference or {}
@@ -32,7 +35,7 @@ def results(record: RunRecord) -> list[dict[str, Any]]:
             "of": partial_count(evaluation.rows, after.get(metric) or before.get(metric)),
             "verdict": verdict(differences.get(metric)),
         }
-        for metric in dict.fromkeys([*after, *before])
+        for metric in sorted({**after, **before}, key=lambda name: name != TOTAL)
     ]
 
 

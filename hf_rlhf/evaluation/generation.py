@@ -30,6 +30,7 @@ def generate(
     max_new_tokens: int,
     *,
     seed: int,
+    streamer: Any = None,
 ) -> list[Completion]:
     """Return a completion of each prompt.
 
@@ -44,6 +45,7 @@ def generate(
         spec: temperature and top_p; temperature 0 decodes greedily.
         max_new_tokens: the completion's length in tokens.
         seed: of torch, for sampling.
+        streamer: of transformers, which takes the tokens of a single prompt as they come.
     """
     import torch
     from torch.nn.utils.rnn import pad_sequence
@@ -75,6 +77,7 @@ def generate(
                 input_ids=ids.to(policy.device),
                 attention_mask=mask.to(policy.device),
                 synced_gpus=False,
+                streamer=streamer,
             )
     finally:
         policy.generation_config = shipped

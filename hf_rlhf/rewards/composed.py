@@ -237,6 +237,10 @@ class ComposedReward:
                 # TRL logs mean and std of the total itself, and would average ours into them.
                 if label != TOTAL or name not in ("mean", "std"):
                     log_metric(f"rewards/{label}/{name}", value)
+        if totals := [total for _, by in gathered if (total := by[TOTAL]) is not None]:
+            # The card's band of one standard deviation ends at what scores reached.
+            log_metric(f"rewards/{TOTAL}/min", min(totals))
+            log_metric(f"rewards/{TOTAL}/max", max(totals))
         for gate in self.gates:
             decided = [by[gate.label] for _, by in gathered if by[gate.label] is not None]
             if decided:

@@ -13,9 +13,9 @@ from hf_rlhf.config.schema import (
     DatasetSpec,
     GateSpec,
     RewardSpec,
-    SpecReader,
     keys_of,
 )
+from hf_rlhf.config.spec_reader import SpecReader
 from hf_rlhf.config.validation import accepted_by, bind
 from hf_rlhf.contracts import Loaded
 from hf_rlhf.data.mixture import MixedSource

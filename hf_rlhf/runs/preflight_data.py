@@ -68,7 +68,7 @@ def tokenizer_problems(run: "Run") -> Iterator[Problem]:
             "its tokenizer has no pad token, so batches cannot be padded.",
             f"Write `pad_token: {run.tokenizer.eos_token}`, or save a tokenizer that has one.",
         )
-    if _conversational(run) and not run.tokenizer.chat_template:
+    if is_conversational(run) and not run.tokenizer.chat_template:
         yield Problem(
             where,
             "its tokenizer has no chat template, and the prompts are conversations.",
@@ -124,7 +124,7 @@ def _conversations(row: Mapping[str, Any]) -> Iterator[tuple[str, list[Any]]]:
             yield name, [*start, *turns]
 
 
-def _conversational(run: "Run") -> bool:
+def is_conversational(run: "Run") -> bool:
     """Return whether the rows are messages."""
     row = run.dataset["train"][0]
     texts = (row.get(name) for name in ("prompt", "messages", "chosen", "completion"))
@@ -174,7 +174,7 @@ def _with_tools() -> list[str]:
 
 def length_problems(run: "Run") -> Iterator[Problem]:
     """Yield the longest prompt beyond the model's positions; a trainer that generates cuts none."""
-    if _conversational(run) and not run.tokenizer.chat_template:
+    if is_conversational(run) and not run.tokenizer.chat_template:
         return  # reported by another check
     room = positions(run)
     for split, rows, answer in _uses(run, room):

@@ -12,6 +12,7 @@ from accelerate import PartialState
 
 from hf_rlhf.distributed import run_on_main_process
 from hf_rlhf.errors import DiskError, HfRlhfError, JudgeError, PublishError, RewardError
+from hf_rlhf.evaluation.example import greedy_example
 from hf_rlhf.evaluation.held_out import measure, measure_before, without_revision
 from hf_rlhf.evaluation.results import Measured
 from hf_rlhf.hub.checkpoints import INTERRUPTED_S, CheckpointPushes
@@ -218,8 +219,13 @@ class Session:
         after = measure(run, "after", run.folder / "merged", kwargs, self._say, measured)
         self.record.evaluation = evaluation_section(run, before, after)
         self.record.samples = samples_section(before, after, trained)
+        if not self._is_phase:
+            run_on_main_process(self._record_generation)
         self.recorder.gather_usage()
         run_on_main_process(lambda: self.recorder.close("finished"))
+
+    def _record_generation(self) -> None:
+        self.record.generation = greedy_example(self.run, self.run.folder / "merged")
 
     def _train_phase(self, index: int) -> None:
         """Train one phase, or see that it is done; the only phase of a run is the run itself."""

@@ -1,8 +1,9 @@
 """A terminal chat that switches roles with `/role NAME`."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import TextIO
 
+from hf_rlhf.cli import chat_turns
 from hf_rlhf.errors import ConfigError, HfRlhfError
 from hf_rlhf_roles.engine import Engine, Sampling
 
@@ -22,7 +23,7 @@ class Chat:
     def run(self, lines: Iterable[str]) -> None:
         """Answer until the lines end or `/quit`."""
         self._print(f"{self.role}: {self.engine.role(self.role).title}. {HELP}\n{self.role}> ")
-        for text in _turns(lines):
+        for text in chat_turns(lines):
             if text == "/quit":
                 return
             if text.startswith("/"):
@@ -60,19 +61,3 @@ class Chat:
             self.conversations.pop(self.role, None)
         else:
             self._print(f"{HELP}\n")
-
-
-def _turns(lines: Iterable[str]) -> Iterator[str]:
-    """Yield what was entered: a line, or the lines between <<< and >>>."""
-    block: list[str] | None = None
-    for line in lines:
-        text = line.strip()
-        if block is None and text == "<<<":
-            block = []
-        elif block is None:
-            yield text
-        elif text == ">>>":
-            yield "\n".join(block)
-            block = None
-        else:
-            block.append(line.rstrip("\n"))
