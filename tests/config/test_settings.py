@@ -268,7 +268,8 @@ _PASSED_ON = """
     average_tokens_across_devices max_grad_norm label_smoothing_factor bf16 fp16 tf32
     activation_checkpointing activation_checkpointing_kwargs gradient_checkpointing
     gradient_checkpointing_kwargs torch_compile torch_compile_backend torch_compile_mode
-    use_liger_kernel liger_kernel_config neftune_noise_alpha max_tool_calling_iterations torch_empty_cache_steps
+    use_liger_kernel liger_kernel_config neftune_noise_alpha torch_empty_cache_steps
+    max_tool_calling_iterations
     logging_strategy logging_steps logging_first_step log_on_each_node
     logging_nan_inf_filter include_num_input_tokens_seen log_level log_level_replica
     report_to run_name project trackio_space_id trackio_bucket_id trackio_static_space_id
