@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Le
 
+from hf_rlhf.config.evaluation_schema import EarlyStoppingSpec, EvaluationSpec, ValidationSpec
 from hf_rlhf.config.yaml import KeyPath
 
 SCHEMA = 1
@@ -70,25 +71,6 @@ class CallbackSpec(ComponentSpec):
     """One entry of `callbacks:`, or of `tools:`."""
 
     label: str
-
-
-@dataclass(frozen=True)
-class EvaluationSpec:
-    """The `evaluation:` section: held-out rows are scored before and after training."""
-
-    split: str = "test"
-    rows: Annotated[int, Ge(1)] | None = 100
-    """None: all rows of the split."""
-    batch_size: Annotated[int, Ge(1)] = 32
-    temperature: Annotated[float, Ge(0)] = 0.0
-    """0 decodes greedily."""
-    top_p: Annotated[float, Gt(0), Le(1)] = 1.0
-    max_new_tokens: Annotated[int, Ge(1)] | None = None
-    """None: as many as in training."""
-    samples: Annotated[int, Ge(0)] = 8
-    """Number of completions kept for the card."""
-    seed: int = 0
-    completions_per_prompt: Annotated[int, Ge(1)] = 1
 
 
 @dataclass(frozen=True)
@@ -176,6 +158,8 @@ class RunSpec(TopLevel):
     environment: ComponentSpec | None = None
     tools: tuple[CallbackSpec, ...] = ()
     evaluation: EvaluationSpec | None
+    validation: ValidationSpec | None = None
+    early_stopping: EarlyStoppingSpec | None = None
     publish: PublishSpec
     card: CardSpec
     limits: Limits

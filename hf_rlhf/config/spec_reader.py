@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from hf_rlhf.config.code import label_of
+from hf_rlhf.config.evaluation_schema import EarlyStoppingSpec, EvaluationSpec, ValidationSpec
 from hf_rlhf.config.schema import (
     RESERVED_LABELS,
     SCHEMA,
@@ -14,7 +15,6 @@ from hf_rlhf.config.schema import (
     CardSpec,
     ComponentSpec,
     DatasetSpec,
-    EvaluationSpec,
     GateSpec,
     JudgeSpec,
     Limits,
@@ -33,7 +33,13 @@ from hf_rlhf.storage.secrets import SECRET_HINT, misplaced_secrets
 
 _LABEL = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 _LABEL_RULE = "Use letters, digits, `_` and `-`, and begin with a letter."
-_SECTIONS: dict[str, type] = dict(evaluation=EvaluationSpec, publish=PublishSpec, card=CardSpec)
+_SECTIONS: dict[str, type] = dict(
+    evaluation=EvaluationSpec,
+    validation=ValidationSpec,
+    early_stopping=EarlyStoppingSpec,
+    publish=PublishSpec,
+    card=CardSpec,
+)
 _COMPONENTS = ("dataset", "judges", "rewards", "gates", "callbacks", "environment", "tools")
 _TOP = ("schema", "plugin", *_COMPONENTS, *_SECTIONS, *keys_of(TopLevel), *keys_of(Limits))
 
@@ -91,6 +97,8 @@ class SpecReader:
             environment=environment,
             tools=self._listed("tools", CallbackSpec),
             evaluation=sections["evaluation"],
+            validation=sections["validation"],
+            early_stopping=sections["early_stopping"],
             publish=publish,
             card=sections["card"] or CardSpec(),
             limits=Limits(**limits),

@@ -184,7 +184,8 @@ def _public_key(path: str) -> str:
         Path(path).expanduser().read_bytes(), password.encode() if password else None
     )
     form = serialization.PublicFormat.SubjectPublicKeyInfo
-    return key.public_key().public_bytes(serialization.Encoding.PEM, form).decode()
+    pem: bytes = key.public_key().public_bytes(serialization.Encoding.PEM, form)
+    return pem.decode()
 
 
 def _hashing(hashing: Any) -> Any:

@@ -16,7 +16,6 @@ from hf_rlhf.data.arrow_rows import rows_digest
 from hf_rlhf.distributed import config_file, distributed_type
 from hf_rlhf.errors import BrokenPlugin
 from hf_rlhf.evaluation.results import METHOD, Measured
-from hf_rlhf.formatting import code, settings_line
 from hf_rlhf.models.lengths import completion_length
 from hf_rlhf.rewards.composed import Part
 from hf_rlhf.runs.machine import environment, peak_memory
@@ -42,13 +41,8 @@ from hf_rlhf.storage.record_schema import (
     TrainingSection,
 )
 from hf_rlhf.training.model_record import model_section
+from hf_rlhf.training.tool_record import tool_report, tools_line
 
-_TOOL_LOGS = {
-    "tools/call_frequency": "calls in a completion",
-    "tools/failure_frequency": "share of the calls that failed",
-    "tools/turns": "turns of the model in a completion",
-}
-"""Key of the log -> what it is."""
 TYPED_NAME = "HF_RLHF_TYPED"
 """Environment variable: the command line of a plugin's verb that trains by a run file."""
 
@@ -82,7 +76,7 @@ def method_section(run: Run) -> MethodSection:
     trainer = run.trainer_class
     content = {} if trainer.method is None else as_json(trainer.method)
     try:
-        return MethodSection(**content, facts={**_tools_line(run), **trainer.card_facts(run)})
+        return MethodSection(**content, facts={**tools_line(run), **trainer.card_facts(run)})
     except ValidationError as error:
         wrong = "; ".join(
             f"{'.'.join(map(str, problem['loc']))} is {problem['input']!r:.60}"
@@ -141,7 +135,7 @@ def training_section(run: Run, trainer: Any, seconds: float) -> TrainingSection:
         distributed=distribution(run),
         final=logged[-1] if logged else {},
         history=history,
-        report={**_report(trainer), **_tool_report(run, history)},
+        report={**_report(trainer), **tool_report(run, history)},
         peak_memory=peak_memory(),
     )
 
@@ -155,35 +149,6 @@ def _report(trainer: Any) -> dict[str, Any]:
         )
     plain: dict[str, Any] = as_json(report)
     return plain
-
-
-def _tool_report(run: Run, history: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return how often tools were called, and failed, from what TRL and the reward have logged."""
-    rows = []
-    for key, title in _TOOL_LOGS.items() if run.toolset is not None else ():
-        values = [entry[key] for entry in history if entry.get(key) is not None]
-        if values:
-            mean = sum(values) / len(values)
-            shown = {"first logged step": values[0], "mean": mean, "last logged step": values[-1]}
-            rows.append({"per step": title, **shown})
-    return {"Calls of tools": rows} if rows else {}
-
-
-def _tools_line(run: Run) -> dict[str, str]:
-    """Return the line of the card's training setup on what the model could call."""
-    toolset = run.toolset
-    if toolset is None:
-        return {}
-    text = ", ".join(map(code, toolset.names)) or "none"
-    for component in run.components:
-        if component["kind"] == "environments":
-            source = " ".join(str(component[key]) for key in ("package", "version"))
-            text += f", with the environment {code(toolset.name)} ({source.strip()})"
-            if component["arguments"]:
-                text += f": {settings_line(component['arguments'], *component['arguments'])}"
-    rounds = toolset.max_rounds
-    limit = "any number of rounds of calls" if rounds is None else f"at most {rounds} rounds"
-    return {"Tools": f"{text}; {limit} in a completion"}
 
 
 def sessions(record: RunRecord, run: Run) -> list[Session]:
