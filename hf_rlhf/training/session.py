@@ -52,6 +52,7 @@ from hf_rlhf.training.progress import (
     ShowProgress,
     disable_progress_bars,
     evenly,
+    notebook_callbacks,
     print_results,
     read_samples,
     remove_printers,
@@ -335,6 +336,7 @@ class Session:
             ShowProgress(run.reward, run.folder),
             AfterSave(after_save),
             StopIfTrained(validation),
+            *(notebook_callbacks() if self.main else ()),
         )
 
     def _publish(self) -> None:
