@@ -124,7 +124,6 @@ REFUSED: Mapping[str, tuple[str, str]] = {
             "Choose them under `dataset:` (`hf-rlhf describe ADAPTER`).",
         ),
     ),
-    "max_tool_calling_iterations": ("has no effect: completions call no tools.", _OUT),
     "log_multimodal": ("has no effect: rows are text alone.", _OUT),
 }
 """Setting -> the problem with it in every run, and the cure."""

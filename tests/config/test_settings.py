@@ -269,6 +269,7 @@ _PASSED_ON = """
     activation_checkpointing activation_checkpointing_kwargs gradient_checkpointing
     gradient_checkpointing_kwargs torch_compile torch_compile_backend torch_compile_mode
     use_liger_kernel liger_kernel_config neftune_noise_alpha torch_empty_cache_steps
+    max_tool_calling_iterations
     logging_strategy logging_steps logging_first_step log_on_each_node
     logging_nan_inf_filter include_num_input_tokens_seen disable_tqdm log_level log_level_replica
     report_to run_name project trackio_space_id trackio_bucket_id trackio_static_space_id
