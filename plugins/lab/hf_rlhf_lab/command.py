@@ -55,11 +55,11 @@ def _validate(chosen: argparse.Namespace, overrides: Sequence[str], command: lis
     import shlex
 
     from hf_rlhf.runs import resolve_scoring
-    from hf_rlhf.training import ignore_old_names
+    from hf_rlhf.training import quiet_libraries
     from hf_rlhf_lab.validation.show import show
     from hf_rlhf_lab.validation.validate import validate
 
-    ignore_old_names()
+    quiet_libraries()
     file = run_file(chosen.target, chosen.data).override(overrides)
     scoring = resolve_scoring(file, _tokenizer(file), plugin="rewards validate")
     if scoring.reward is None:
