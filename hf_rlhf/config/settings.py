@@ -91,7 +91,6 @@ REFUSED: Mapping[str, tuple[str, str]] = {
         ("do_train", "do_eval", "do_predict"),
         ("is for transformers' example scripts.", "Leave it out: a run trains and evaluates."),
     ),
-    "disable_tqdm": ("has no effect: a run prints lines, and no bars.", _OUT),
     "use_cache": (
         "has no effect: training never keeps a cache, and sampling always does.",
         _OUT,
@@ -126,7 +125,6 @@ REFUSED: Mapping[str, tuple[str, str]] = {
             "Choose them under `dataset:` (`hf-rlhf describe ADAPTER`).",
         ),
     ),
-    "max_tool_calling_iterations": ("has no effect: completions call no tools.", _OUT),
     "log_multimodal": ("has no effect: rows are text alone.", _OUT),
 }
 """Setting -> the problem with it in every run, and the cure."""
@@ -191,8 +189,9 @@ BOUNDS: Mapping[str, Sequence[BaseMetadata]] = {
         (
             "missing_eos_penalty adam_epsilon logging_steps save_steps eval_steps temperature "
             "repetition_penalty epsilon epsilon_high delta neftune_noise_alpha discopop_tau "
-            "off_policy_mask_threshold sapo_temperature_neg sapo_temperature_pos vespo_k_pos vespo_lambda_pos vespo_k_neg "
-            "vespo_lambda_neg vllm_importance_sampling_clip_max vllm_importance_sampling_clip_min",
+            "off_policy_mask_threshold sapo_temperature_neg sapo_temperature_pos vespo_k_pos "
+            "vespo_lambda_pos vespo_k_neg vespo_lambda_neg vllm_importance_sampling_clip_max "
+            "vllm_importance_sampling_clip_min",
             (Gt(0),),
         ),
         ("adam_beta1 adam_beta2 lora_dropout label_smoothing_factor", (Ge(0), Lt(1))),
