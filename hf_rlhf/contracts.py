@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self
 from hf_rlhf.errors import BrokenPlugin
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from datasets import DatasetDict
 
     from hf_rlhf.errors import Problem
@@ -136,6 +134,28 @@ class Judge(Protocol):
 
 
 @dataclass(frozen=True)
+class HackCase:
+    """An honest response and a hack: a response that a reward must not pay more."""
+
+    hack: str
+    """The kind of hack, such as `hollow opener`; a report has one line for each kind."""
+    prompt: Any
+    honest: Any
+    """A completion, a text or messages."""
+    hacked: Any
+    """A completion of the same form."""
+    columns: "Mapping[str, Any]" = field(default_factory=dict)
+    """Of the row, for rewards that need them."""
+    strict: bool = False
+    """Made so that no honest reward pays this hack more: one that earns more is a finding."""
+
+
+Attack = Callable[[Sequence[Mapping[str, Any]]], Iterable[HackCase]]
+"""Rows of `prompt`, `completion` (an honest response) and columns -> hacks of them. An attack on
+one kind of data may bring cases of its own and leave the rows aside."""
+
+
+@dataclass(frozen=True)
 class Method:
     """A training method, for the model card. `summary` is Markdown on one line."""
 
@@ -183,7 +203,10 @@ class Trainer:
     refused_settings: ClassVar[Mapping[str, tuple[str, str] | None]] = {}
     """Settings of `Config` that have no effect or break training: (problem, fix). They are refused
     at any value but the default, as those in `hf_rlhf.config.settings` are. None accepts one of
-    these, such as `eval_strategy` by a trainer that takes an evaluation dataset."""
+    these."""
+    uses_validation_rows: ClassVar[bool] = False
+    """Whether `from_run` passes `hf_rlhf.evaluation.validation_rows(run)` as `eval_dataset`, so
+    that transformers can evaluate during training."""
     held_out_metrics: ClassVar[Mapping[str, str]] = {}
     """Metric of `held_out` -> what it measures, for the model card."""
     unpublished: ClassVar[tuple[str, ...]] = ()
@@ -262,17 +285,19 @@ class Trainer:
 
     @classmethod
     def held_out(
-        cls, run: "Run", model: "str | Path", model_kwargs: Mapping[str, Any]
+        cls, run: "Run", model: Any, model_kwargs: Mapping[str, Any]
     ) -> "Evaluation | None":
         """Measure a saved model on the held-out rows, apart from the composed rewards.
 
-        All processes call it before training and after it, if the run has an `evaluation` section.
+        All processes call it before training and after it, if the run has an `evaluation` section,
+        and during it on the validation rows (as those of the run's split) with `eval_strategy`.
         The result has one row of the same metrics per row of the dataset, each a finite number or
         None, equal on every process: `hf_rlhf.evaluation.measure_rows` does that.
 
         Args:
             run: the resolved run.
-            model: a folder or a Hub id with full weights.
+            model: a folder or a Hub id with full weights; or during training the model itself,
+                which `hf_rlhf.evaluation` takes in the same way.
             model_kwargs: arguments for `from_pretrained`.
 
         Returns:

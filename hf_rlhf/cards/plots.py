@@ -11,7 +11,7 @@ from hf_rlhf.cards.history import series, trainer_history
 from hf_rlhf.rewards.composed import TOTAL
 from hf_rlhf.storage.files import atomic_write_bytes
 from hf_rlhf.storage.record import RunRecord
-from hf_rlhf.storage.record_schema import Estimate, EvaluationSection
+from hf_rlhf.storage.record_schema import HELD_OUT, Estimate, EvaluationSection, ValidationSection
 
 # Okabe and Ito (2008): distinct to colour-blind readers, and in print.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#555555")
@@ -125,6 +125,9 @@ def _draw_training(axes: Any, record: RunRecord, total: list[tuple[int, float]])
     high = [min(mean + spread.get(step, 0.0), highest) for step, mean in total]
     axes.fill_between(steps, low, high, color="C0", alpha=0.15, lw=0)
     axes.plot(steps, means, color="C0", lw=2.2, label="total (band: ± 1 std)")
+    if points := series(history, f"eval_{HELD_OUT}{TOTAL}"):
+        label = "total on validation rows"
+        axes.plot(*zip(*points, strict=True), "o--", color=_GREY, lw=1.3, label=label)
     axes.set_xlabel("training step")
     axes.set_title("Training")
     axes.legend(loc="best")
@@ -176,18 +179,30 @@ def training_curves(record: RunRecord, path: Path) -> bool:
     """Draw what the trainer logged of itself (loss, KL, entropy, ...) over the steps, as a PNG.
 
     A panel for each of the first `MAX_CURVES` rows of the card's table that were logged more
-    than once and are not always the same. Return False, writing nothing, when there is none.
+    than once and are not always the same. What was measured on validation rows is drawn too, first
+    the metric by which the best step was chosen, with a line at that step. Return False, writing
+    nothing, when there is none.
     """
     history = record.training.history
     names = [row["name"] for row in trainer_history(history, record.reward)["rows"]]
     curves = {name: series(history, name) for name in names}
-    varying = [(name, points) for name, points in curves.items() if len({y for _, y in points}) > 1]
-    varying = varying[:MAX_CURVES]
-    if not varying:
+    varying = [name for name, points in curves.items() if len({y for _, y in points}) > 1]
+    # A metric of the validation rows stands in the panel of the same metric in training.
+    panel_names = list(dict.fromkeys(name.removeprefix("eval_") for name in varying))
+    validation = record.training.validation or ValidationSection()
+    panel_names.sort(key=lambda name: name != validation.metric)
+    panel_names = panel_names[:MAX_CURVES]
+    if not panel_names:
         return False
-    with png_panels(path, len(varying), (3.4, 2.4)) as panels:
-        for axes, (name, points) in zip(panels, varying, strict=True):
-            axes.plot(*zip(*points, strict=True), color="C0", lw=1.6)
+    with png_panels(path, len(panel_names), (3.4, 2.4)) as panels:
+        for axes, name in zip(panels, panel_names, strict=True):
+            if points := curves.get(name):
+                axes.plot(*zip(*points, strict=True), color="C0", lw=1.6, label="training")
+            if points := curves.get(f"eval_{name}"):
+                axes.plot(*zip(*points, strict=True), "o-", color="C1", lw=1.6, label="validation")
+                axes.legend(loc="best")
+            if name == validation.metric and validation.best_step is not None:
+                axes.axvline(validation.best_step, color=_GREY, ls="--", lw=1)
             axes.set_title(name, fontsize=10)
             axes.set_xlabel("training step", fontsize=9)
     return True

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 from annotated_types import Ge, Gt, Le
 
 from hf_rlhf.config.code import label_of
+from hf_rlhf.config.evaluation_schema import EarlyStoppingSpec, EvaluationSpec, ValidationSpec
 from hf_rlhf.config.urls import forbidden_urls
 from hf_rlhf.config.validation import KNOWN_CURES, bind, unknown_setting
 from hf_rlhf.config.yaml import KeyPath, leaves
@@ -78,25 +79,6 @@ class CallbackSpec(ComponentSpec):
     """One entry of `callbacks:`."""
 
     label: str
-
-
-@dataclass(frozen=True)
-class EvaluationSpec:
-    """The `evaluation:` section: held-out rows are scored before and after training."""
-
-    split: str = "test"
-    rows: Annotated[int, Ge(1)] | None = 100
-    """None: all rows of the split."""
-    batch_size: Annotated[int, Ge(1)] = 32
-    temperature: Annotated[float, Ge(0)] = 0.0
-    """0 decodes greedily."""
-    top_p: Annotated[float, Gt(0), Le(1)] = 1.0
-    max_new_tokens: Annotated[int, Ge(1)] | None = None
-    """None: as many as in training."""
-    samples: Annotated[int, Ge(0)] = 8
-    """Number of completions kept for the card."""
-    seed: int = 0
-    completions_per_prompt: Annotated[int, Ge(1)] = 1
 
 
 @dataclass(frozen=True)
@@ -182,6 +164,8 @@ class RunSpec(TopLevel):
     gates: tuple[GateSpec, ...]
     callbacks: tuple[CallbackSpec, ...] = ()
     evaluation: EvaluationSpec | None
+    validation: ValidationSpec | None = None
+    early_stopping: EarlyStoppingSpec | None = None
     publish: PublishSpec
     card: CardSpec
     limits: Limits
@@ -199,7 +183,13 @@ def keys_of(cls: type) -> frozenset[str]:
     return frozenset(each.name for each in fields(cls)) - {"arguments", "where", "path"}
 
 
-_SECTIONS: dict[str, type] = dict(evaluation=EvaluationSpec, publish=PublishSpec, card=CardSpec)
+_SECTIONS: dict[str, type] = dict(
+    evaluation=EvaluationSpec,
+    validation=ValidationSpec,
+    early_stopping=EarlyStoppingSpec,
+    publish=PublishSpec,
+    card=CardSpec,
+)
 _COMPONENTS = ("dataset", "judges", "rewards", "gates", "callbacks")
 _TOP = ("schema", "plugin", *_COMPONENTS, *_SECTIONS, *keys_of(TopLevel), *keys_of(Limits))
 
@@ -253,6 +243,8 @@ class SpecReader:
             gates=gates,
             callbacks=self._listed("callbacks", CallbackSpec),
             evaluation=sections["evaluation"],
+            validation=sections["validation"],
+            early_stopping=sections["early_stopping"],
             publish=publish,
             card=sections["card"] or CardSpec(),
             limits=Limits(**limits),

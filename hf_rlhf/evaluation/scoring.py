@@ -18,7 +18,7 @@ from hf_rlhf.data.messages import text_of
 from hf_rlhf.errors import BrokenPlugin, DataError, HfRlhfError, ModelError
 from hf_rlhf.evaluation.generation import Completion, generate
 from hf_rlhf.evaluation.results import Evaluation
-from hf_rlhf.evaluation.saved_models import loaded_model
+from hf_rlhf.evaluation.saved_models import loaded_model, measured_in_place
 from hf_rlhf.models.lengths import prompt_ids
 from hf_rlhf.models.loading import model_class
 from hf_rlhf.rewards.composed import TOTAL, ComposedReward, by_row, gather_rows
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def evaluate(
-    model: str | Path,
+    model: Any,
     tokenizer: Any,
     rows: Any,
     reward: ComposedReward | None,
@@ -43,7 +43,7 @@ def evaluate(
     """Generate completions for the first `spec.rows` of `rows` and score them.
 
     Args:
-        model: a folder or Hub id with full (merged) weights.
+        model: a folder or Hub id with full (merged) weights, or a model in training.
         tokenizer: of that model, with a chat template if prompts are conversational.
         rows: a `datasets.Dataset` with `prompt` and the columns that the rewards need.
         reward: the run's composition; None to generate samples for the card alone.
@@ -75,7 +75,7 @@ def evaluate(
     def complete(indexes: Sequence[int]) -> list[Completion]:
         completions: list[Completion] = []
         # The optimizer comes next; the memory of the evaluation must be free by then.
-        with loaded_model(load, device) as policy:
+        with _model(model, load, device) as policy:
             for batch in _batches(indexes, spec.batch_size):
                 prompts = [rows[index // per_prompt]["prompt"] for index in batch]
                 ids = prompt_ids(tokenizer, prompts, chat_template_kwargs or {})
@@ -136,13 +136,13 @@ def held_out_rows(run: "Run | Scoring") -> Any:
 
 
 def saved_model(
-    run: "Run", model: str | Path, model_kwargs: Mapping[str, Any]
+    run: "Run", model: Any, model_kwargs: Mapping[str, Any]
 ) -> AbstractContextManager[Any]:
     """Return a context with a saved model of the run's task, for measuring.
 
     It is on the run's device and in evaluation mode. A classification model has one class, and a
     head drawn from the run's seed where `model` has none. Delete your name for it within the
-    context, and its memory is free afterwards.
+    context, and its memory is free afterwards. A model in training is lent as it is.
     """
     kwargs = dict(model_kwargs)
 
@@ -157,7 +157,13 @@ def saved_model(
             loaded.config.get_text_config().pad_token_id = run.tokenizer.pad_token_id
         return loaded
 
-    return loaded_model(load, run.training.device)
+    return _model(model, load, run.training.device)
+
+
+def _model(model: Any, load: Callable[[], Any], device: Any) -> AbstractContextManager[Any]:
+    """Return a context with what `load` reads from a folder, or with a model in memory itself."""
+    in_memory = not isinstance(model, (str, Path))
+    return measured_in_place(model) if in_memory else loaded_model(load, device)
 
 
 def measure_rows(

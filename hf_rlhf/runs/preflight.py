@@ -32,6 +32,7 @@ from hf_rlhf.runs.preflight_data import (
 from hf_rlhf.runs.preflight_launch import launch_problems
 from hf_rlhf.runs.preflight_settings import idle, settings_problems
 from hf_rlhf.runs.preflight_vllm import vllm_problems
+from hf_rlhf.runs.validation import validation_problems
 
 if TYPE_CHECKING:
     from hf_rlhf.runs.run import Run
@@ -340,6 +341,7 @@ _CHECKS: tuple[Check, ...] = (
     _rewarded,
     _batch,
     evaluation_problems,
+    validation_problems,
     tokenizer_problems,
     template_problems,
     *_MACHINE_CHECKS,

@@ -335,11 +335,14 @@ class _Preparation(ComponentBuilder):
             return cls(**{**settings, **here})
         except (ValueError, TypeError, ArithmeticError, ImportError, RuntimeError) as error:
             # transformers' message names no setting that a user without a GPU can change.
-            no_gpu = "bf16" in str(error) and "use_cpu" in str(error)
-            fix = "On a machine without a GPU write `use_cpu: true` and `bf16: false`; to plan for "
-            fix += "another machine: `hf-rlhf check --for 8xH100`."
+            fix = ""
+            if "bf16" in str(error) and "use_cpu" in str(error):
+                fix = "On a machine without a GPU write `use_cpu: true` and `bf16: false`; to plan "
+                fix += "for another machine: `hf-rlhf check --for 8xH100`."
+            elif "load_best_model_at_end" in str(error):
+                fix = "Set `save_strategy` and `save_steps` as `eval_strategy` and `eval_steps`."
             what = f"{cls.__name__} rejects these settings: {error}"
-            self.problems.append(Problem(spec.name, what, fix if no_gpu else ""))
+            self.problems.append(Problem(spec.name, what, fix))
             return None
 
     def _adapter(self, spec: RunSpec) -> Path | None:

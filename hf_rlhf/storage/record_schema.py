@@ -173,6 +173,33 @@ class RewardSection(Section):
         ]
 
 
+HELD_OUT = "held_out/"
+"""Prefix of our metrics of validation rows, after `eval_`, apart from those that TRL logs."""
+
+
+class ValidationSection(Section):
+    """Evaluations during training, and what they decided."""
+
+    split: str | None = None
+    first_row: int | None = None
+    """The number of the first of the `rows` in the split."""
+    rows: int | None = None
+    separate: bool | None = None
+    """Whether none of these rows is among those of the results."""
+    metric: str | None = None
+    """By which the best step was chosen."""
+    greater_is_better: bool | None = None
+    best: Number | None = None
+    """The metric at `best_step`."""
+    best_step: int | None = None
+    restored: bool = False
+    """Whether the weights of `best_step` are the ones that were saved."""
+    patience: int | None = None
+    """Evaluations without an improvement of more than `threshold` after which training stops."""
+    threshold: Number | None = None
+    stopped_early: bool = False
+
+
 class TrainingSection(Section):
     """How far training got."""
 
@@ -191,6 +218,7 @@ class TrainingSection(Section):
     """One entry per logged step: `step` and metrics."""
     report: dict[str, Json] = {}
     """The trainer's reports beside its log, by title."""
+    validation: ValidationSection | None = None
     peak_memory: dict[str, Json] | None = None
     """`bytes`, and `of` what."""
 
