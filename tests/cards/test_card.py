@@ -148,7 +148,7 @@ def test_the_tutorial_shows_the_results_of_the_shipped_example():
     page = Path(__file__).parents[2] / "docs" / "tutorial" / "first-run.md"
     tutorial = page.read_text(encoding="utf-8")
     results = {name: record["evaluation"][name] for name in ("before", "after", "difference")}
-    for metric in ("total", "citation_f1"):
+    for metric in ("total", "citation_f1", "format"):
         before, after = (f"{results[name][metric]['mean']:.3f}" for name in ("before", "after"))
         low, high = (results["difference"][metric][end] for end in ("low", "high"))
         row = next(line for line in tutorial.splitlines() if line.startswith(f"│ {metric} "))
