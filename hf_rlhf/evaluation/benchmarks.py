@@ -32,6 +32,8 @@ _SEED = 1234
 """Of few-shot examples, as lm-eval has it; each batch draws its own from there."""
 _BATCH = 256
 """Rows between two saves, and for one process at a time."""
+_SHARES = ("acc", "acc_norm", "exact_match")
+"""Metrics from 0 to 1, which leaderboards of the Hub have in percent."""
 _UNWEIGHTED = SimpleNamespace(weight_by_size=False)
 """Of a group without an aggregate."""
 
@@ -253,9 +255,10 @@ def benchmark_section(
                 entries[-1] |= {
                     "dataset_id": benchmark.dataset_id,
                     "task_id": benchmark.spec.task_id,
-                    "value": mean["mean"],
+                    "value": mean["mean"] * (100 if name.split("/")[1] in _SHARES else 1),
                     "date": now(),
-                    "notes": f"{name}, {spread}n={{n}}; ".format(**mean) + texts[name],
+                    "notes": f"{name}, mean {{mean:.4g}}, {spread}n={{n}}; ".format(**mean)
+                    + texts[name],
                 }
     return texts, entries
 

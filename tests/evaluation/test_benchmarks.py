@@ -193,6 +193,7 @@ def test_a_run_measures_it_before_and_after_and_says_so(task, tmp_path):
     (path, text) = next(iter(eval_results(record, url).items()))
     assert path == ".eval_results/demo--sums.yaml"
     assert "task_id: sums" in text
+    assert f"value: {100 * evaluation.estimate('after', METRIC).mean:.2f}"[:-3] in text
     assert f"url: {url}" in text
     for words in ("95% interval ", "n=20", "the first 20 rows", "higher is better"):
         assert words in " ".join(text.split())
