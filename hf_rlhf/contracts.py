@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self
 from hf_rlhf.errors import BrokenPlugin
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from datasets import DatasetDict
 
     from hf_rlhf.errors import Problem
@@ -76,6 +74,20 @@ class RowCounts:
         return f"{self.used:,} of {self.rows:,} rows kept{lost}"
 
 
+class Environment(Protocol):
+    """TRL's environment: built once, reset for each completion, and called while it is written.
+
+    Its other public methods are tools, sync or async, with types and a Google-style docstring. A
+    tool that raises tells the model so. `get_reward() -> float`, if there is one, scores the
+    finished completion; the reward `environment_reward` calls it. Further attributes are for
+    rewards with a parameter `environments`.
+    """
+
+    def reset(self, **columns: Any) -> str | None:
+        """Begin with a row of the dataset; return None, or text that the prompt ends with."""
+        ...
+
+
 DatasetAdapter = Callable[..., "DatasetDict | Loaded"]
 """Typed keyword arguments -> splits in a TRL format (a `prompt` column, and the columns that the
 rewards need). Splits: `train`, and `test` for held-out evaluation. The run passes these parameters,
@@ -136,6 +148,28 @@ class Judge(Protocol):
 
 
 @dataclass(frozen=True)
+class HackCase:
+    """An honest response and a hack: a response that a reward must not pay more."""
+
+    hack: str
+    """The kind of hack, such as `hollow opener`; a report has one line for each kind."""
+    prompt: Any
+    honest: Any
+    """A completion, a text or messages."""
+    hacked: Any
+    """A completion of the same form."""
+    columns: "Mapping[str, Any]" = field(default_factory=dict)
+    """Of the row, for rewards that need them."""
+    strict: bool = False
+    """Made so that no honest reward pays this hack more: one that earns more is a finding."""
+
+
+Attack = Callable[[Sequence[Mapping[str, Any]]], Iterable[HackCase]]
+"""Rows of `prompt`, `completion` (an honest response) and columns -> hacks of them. An attack on
+one kind of data may bring cases of its own and leave the rows aside."""
+
+
+@dataclass(frozen=True)
 class Method:
     """A training method, for the model card. `summary` is Markdown on one line."""
 
@@ -183,7 +217,10 @@ class Trainer:
     refused_settings: ClassVar[Mapping[str, tuple[str, str] | None]] = {}
     """Settings of `Config` that have no effect or break training: (problem, fix). They are refused
     at any value but the default, as those in `hf_rlhf.config.settings` are. None accepts one of
-    these, such as `eval_strategy` by a trainer that takes an evaluation dataset."""
+    these."""
+    uses_validation_rows: ClassVar[bool] = False
+    """Whether `from_run` passes `hf_rlhf.evaluation.validation_rows(run)` as `eval_dataset`, so
+    that transformers can evaluate during training."""
     held_out_metrics: ClassVar[Mapping[str, str]] = {}
     """Metric of `held_out` -> what it measures, for the model card."""
     unpublished: ClassVar[tuple[str, ...]] = ()
@@ -191,6 +228,9 @@ class Trainer:
     such as a value head's; they are not counted."""
     variant_of: ClassVar[str | None] = None
     """The name of the trainer that this one builds on; record and card name both packages."""
+    takes_tools: ClassVar[bool] = False
+    """Whether its completions may call tools: `from_run` passes `run.tool_arguments()` to a trainer
+    of TRL. A run file with `environment` or `tools` is refused by others."""
     phase_trainer: ClassVar[str | None] = None
     """The name of the trainer that runs each entry of the run file's `phases`; each starts from
     the weights of the one before. The class's own `from_run` is then never called."""
@@ -262,17 +302,19 @@ class Trainer:
 
     @classmethod
     def held_out(
-        cls, run: "Run", model: "str | Path", model_kwargs: Mapping[str, Any]
+        cls, run: "Run", model: Any, model_kwargs: Mapping[str, Any]
     ) -> "Evaluation | None":
         """Measure a saved model on the held-out rows, apart from the composed rewards.
 
-        All processes call it before training and after it, if the run has an `evaluation` section.
+        All processes call it before training and after it, if the run has an `evaluation` section,
+        and during it on the validation rows (as those of the run's split) with `eval_strategy`.
         The result has one row of the same metrics per row of the dataset, each a finite number or
         None, equal on every process: `hf_rlhf.evaluation.measure_rows` does that.
 
         Args:
             run: the resolved run.
-            model: a folder or a Hub id with full weights.
+            model: a folder or a Hub id with full weights; or during training the model itself,
+                which `hf_rlhf.evaluation` takes in the same way.
             model_kwargs: arguments for `from_pretrained`.
 
         Returns:

@@ -9,6 +9,7 @@
   + ConfigError           a run file or its overrides are wrong; carries every `Problem`
   + DataError             a row or a file of data is wrong; names file, row and field
   + RewardError           a reward raised, or returned something that is not a list of numbers
+  + RolloutError          an environment cannot begin
   + JudgeError            a judge cannot be used, or failed too often
   + ModelError            a model, adapter or tokenizer cannot be used
   + RunFolderError        an output folder is locked, read-only, or belongs to another run
@@ -97,6 +98,10 @@ class DataError(HfRlhfError):
 
 class RewardError(HfRlhfError):
     """A reward raised, or returned something that is not one number or None per completion."""
+
+
+class RolloutError(HfRlhfError):
+    """An environment cannot begin, or what it begins with cannot be used."""
 
 
 class JudgeError(HfRlhfError):

@@ -16,9 +16,10 @@ from hf_rlhf.formatting import (
     short,
 )
 from hf_rlhf.storage.record import RunRecord
+from hf_rlhf.storage.record_schema import HELD_OUT
 
 _LOSS = ("loss_type", "scale_rewards", "epsilon", "num_iterations", "center_rewards_coefficient")
-_OPTIONAL = ("KL", "Loss", "Rollouts")
+_OPTIONAL = ("KL", "Loss", "Rollouts", "Evaluation during training")
 """Lines that not every method has; the others say so when they are not recorded."""
 
 
@@ -54,6 +55,7 @@ def setup(record: RunRecord) -> list[tuple[str, str]]:
         "Distribution": _distribution(record, settings),
         "Seed": settings_line(settings, "seed"),
         "Length of the run": _length(record),
+        "Evaluation during training": _validation(record),
     }
     added = {title: text for title, text in trainer_lines.items() if title not in lines}
     return [
@@ -185,3 +187,20 @@ def _length(record: RunRecord) -> str:
     if training.epochs is not None:
         epochs = f"{count(float(training.epochs))} epoch" + "s" * (training.epochs != 1)
     return _join(steps, epochs, "" if training.seconds is None else duration(training.seconds))
+
+
+def _validation(record: RunRecord) -> str:
+    validation = record.training.validation
+    if validation is None or validation.rows is None:
+        return ""
+    first, last = validation.first_row or 0, (validation.first_row or 0) + validation.rows - 1
+    apart = "none of them" if validation.separate else "some of them"
+    text = f"on rows {first:,} to {last:,} of {code(validation.split)}, {apart} among the results'"
+    if validation.best_step is not None and validation.best is not None:
+        metric = code((validation.metric or "").removeprefix(HELD_OUT))
+        text += f"; {metric} was best at step {validation.best_step:,} ({validation.best:.4g}), "
+        text += "the step whose weights are saved" if validation.restored else "not saved"
+    if validation.stopped_early:
+        text += f"; training was stopped after {counted(validation.patience or 0, 'evaluation')} "
+        text += "without an improvement"
+    return text

@@ -11,12 +11,15 @@ from hf_rlhf.storage.record_schema import RewardSection
 History = Sequence[Mapping[str, Any]]
 """One entry for each logged step: `step` and metrics."""
 MAX_ROWS = 24
-_ORDER = ("loss", "accura", "margin", "kl", "entropy", "clip", "explained", "value", "grad_norm")
+_ORDER = (
+    *("loss", "held_out", "accura", "margin", "kl", "entropy", "clip", "explained", "value"),
+    "grad_norm",
+)
 """Words in the names of metrics, those of the first rows first."""
 _NO_METRIC = frozenset(
     {
         *("step", "epoch", "learning_rate", "num_tokens", "num_input_tokens_seen", "total_flos"),
-        *("step_time", "reward", "reward_std"),
+        *("step_time", "reward", "reward_std", "runtime", "model_preparation_time"),
         *("iteration", "policy"),  # which of them the entry is of
     }
 )
@@ -78,6 +81,7 @@ def _ends(points: Sequence[tuple[int, float]]) -> dict[str, float | None]:
 
 
 def _is_metric(name: str, rewards: Collection[str]) -> bool:
+    name = name.removeprefix("eval_")
     parts = name.split("/")
     of_reward = len(parts) > 2 and parts[0] == "rewards"
     of_reward |= len(parts) > 1 and parts[0] in ("gates", *rewards)

@@ -39,6 +39,7 @@ def known_notes(record: RunRecord) -> list[str]:
         *_used(record.data.used),
         *(f"Warning at the start of training: {plain(note)}" for note in record.advice),
         *_abstentions(record),
+        *_selection(record),
         *_measurement(record),
         *_origin(record),
         *(f"In the record, {plain(note)}." for note in record.notes),
@@ -57,8 +58,21 @@ def _ending(record: RunRecord) -> Iterator[str]:
         yield "The run had not ended when this card was written."
     elif record.status is None:
         yield "How the run ended is not recorded."
+    elif training.validation is not None and training.validation.stopped_early:
+        return  # as the run file asks for; the training setup says so
     elif steps is not None and planned is not None and steps < planned:
         yield f"The run ended {reached} planned steps."
+
+
+def _selection(record: RunRecord) -> Iterator[str]:
+    validation = record.training.validation
+    if validation is None or validation.separate or record.evaluation is None:
+        return
+    if validation.restored or validation.stopped_early:
+        yield (
+            "The weights were chosen by rows on which the results are measured too, so the results "
+            "are optimistic."
+        )
 
 
 def _phases(record: RunRecord) -> Iterator[str]:
@@ -167,6 +181,10 @@ def _measurement(record: RunRecord) -> Iterator[str]:
 def _origin(record: RunRecord) -> Iterator[str]:
     if record.model.base and not hub_base(record):
         yield "The base model is not on the Hub, so the metadata names none."
+    used = {"hf-rlhf", *(each.package for each in (record.plugin, *record.components))}
+    for name, source in record.environment.sources.items():
+        if name in used and source.dirty:
+            yield f"{code(name)} had uncommitted changes: its commit is not the code that ran."
     git = record.environment.git
     if git and git.dirty:
         yield "The command ran in a checkout with uncommitted changes."

@@ -11,7 +11,7 @@ from hf_rlhf.cards.history import series, trainer_history
 from hf_rlhf.rewards.composed import TOTAL
 from hf_rlhf.storage.files import atomic_write_bytes
 from hf_rlhf.storage.record import RunRecord
-from hf_rlhf.storage.record_schema import Estimate, EvaluationSection
+from hf_rlhf.storage.record_schema import HELD_OUT, Estimate, EvaluationSection, ValidationSection
 
 # Okabe and Ito (2008): distinct to colour-blind readers, and in print.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#555555")
@@ -50,7 +50,7 @@ def png_panels(
         path: the file, which is replaced atomically.
         count: how many plots (matplotlib `Axes`) to yield.
         size: width and height of one in inches.
-        across: how many stand side by side.
+        across: how many stand side by side at most.
         caption: of the whole, below.
         options: of `matplotlib.figure.Figure.subplots`.
     """
@@ -58,8 +58,8 @@ def png_panels(
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    columns = max(1, min(count, across))
-    rows = max(1, math.ceil(count / columns))
+    rows = max(1, math.ceil(count / across))
+    columns = max(1, math.ceil(count / rows))  # four are 2 by 2, not 3 and 1
     with rc_context(_STYLE):
         figsize = (size[0] * columns, size[1] * rows)
         figure = Figure(figsize=figsize, dpi=160, layout="constrained")
@@ -76,9 +76,10 @@ def png_panels(
 def reward_curve(record: RunRecord, path: Path) -> bool:
     """Draw reward over optimizer steps, and held-out reward before and after, as a PNG.
 
-    Left: the mean total with a band of one standard deviation over completions, and the mean of
-    each component that has a weight. Right: held-out means with their 95% intervals. Either half
-    is left out when it was not measured. Return False, writing nothing, when neither was.
+    Left: the mean total with a band of one standard deviation over completions, which ends at the
+    lowest and the highest total that was logged, and the mean of each component that has a weight.
+    Right, or alone: held-out means with their 95% intervals. Either half is left out when it was
+    not measured. Return False, writing nothing, when neither was.
     """
     total = series(record.training.history, f"rewards/{TOTAL}/mean")
     evaluation = record.evaluation or EvaluationSection()
@@ -90,14 +91,17 @@ def reward_curve(record: RunRecord, path: Path) -> bool:
     trained = len(total) >= 2
     if not (trained or held_out):
         return False
-    both = trained and bool(held_out)
+    if not trained:
+        with png_panels(path, 1, (7, 0.9 + 0.5 * len(held_out))) as panels:
+            _draw_held_out_alone(panels[0], evaluation.rows, held_out)
+        return True
+    both = bool(held_out)
     size = (4.5 if both else 7, 3.8)
     # One scale for both: a held-out gain must not look larger than the same gain in training.
     widths = (2.6, 1) if both else None
     with png_panels(path, 1 + both, size, sharey=True, width_ratios=widths) as panels:
         panels[0].set_ylabel("reward per completion")
-        if trained:
-            _draw_training(panels[0], record, total)
+        _draw_training(panels[0], record, total)
         if held_out:
             _draw_held_out(panels[-1], evaluation.rows, held_out)
     return True
@@ -113,10 +117,17 @@ def _draw_training(axes: Any, record: RunRecord, total: list[tuple[int, float]])
             label = f"{part.label} (× {part.weight:g})"
             axes.plot(*zip(*points, strict=True), color=f"C{index}", lw=1.3, label=label)
     steps, means = zip(*total, strict=True)
-    low = [mean - spread.get(step, 0.0) for step, mean in total]
-    high = [mean + spread.get(step, 0.0) for step, mean in total]
+    lowest, highest = (
+        end([value for _, value in series(history, f"rewards/{TOTAL}/{end.__name__}")] or [limit])
+        for end, limit in ((min, -math.inf), (max, math.inf))
+    )
+    low = [max(mean - spread.get(step, 0.0), lowest) for step, mean in total]
+    high = [min(mean + spread.get(step, 0.0), highest) for step, mean in total]
     axes.fill_between(steps, low, high, color="C0", alpha=0.15, lw=0)
     axes.plot(steps, means, color="C0", lw=2.2, label="total (band: ± 1 std)")
+    if points := series(history, f"eval_{HELD_OUT}{TOTAL}"):
+        label = "total on validation rows"
+        axes.plot(*zip(*points, strict=True), "o--", color=_GREY, lw=1.3, label=label)
     axes.set_xlabel("training step")
     axes.set_title("Training")
     axes.legend(loc="best")
@@ -125,14 +136,11 @@ def _draw_training(axes: Any, record: RunRecord, total: list[tuple[int, float]])
 
 def _draw_held_out(axes: Any, rows: int | None, held_out: Mapping[str, Estimate]) -> None:
     for x, (stage, estimate) in enumerate(held_out.items()):
-        mean, low, high = estimate.mean, estimate.low, estimate.high
-        assert mean is not None, "those without are left out"
-        bar = None if low is None or high is None else [[mean - low], [high - mean]]
-        colour = "C0" if stage == "after" else _GREY
-        axes.errorbar([x], [mean], yerr=bar, fmt="o", color=colour, capsize=6, lw=2, ms=7)
+        mean, bar, style = _point(stage, estimate)
+        axes.errorbar([x], [mean], yerr=bar, **style)
         axes.annotate(
             f"{mean:.3f}", (x, mean), xytext=(11, 0), textcoords="offset points", va="center",
-            color=colour, fontsize=10,
+            color=style["color"], fontsize=10,
         )  # fmt: skip
     axes.set_xticks(range(len(held_out)), list(held_out))
     axes.set_xlim(-0.5, len(held_out) - 0.25)
@@ -141,22 +149,60 @@ def _draw_held_out(axes: Any, rows: int | None, held_out: Mapping[str, Estimate]
     axes.set_xlabel("training (bars: 95%)")
 
 
+def _draw_held_out_alone(axes: Any, rows: int | None, held_out: Mapping[str, Estimate]) -> None:
+    """Draw the means along the x axis: upright, two points would leave the picture empty."""
+    for y, (stage, estimate) in enumerate(held_out.items()):
+        mean, bar, style = _point(stage, estimate)
+        axes.errorbar([mean], [-y], xerr=bar, **style)
+        axes.annotate(
+            f"{mean:.3f}", (mean, -y), xytext=(0, 9), textcoords="offset points", ha="center",
+            color=style["color"], fontsize=10,
+        )  # fmt: skip
+    axes.set_yticks(range(0, -len(held_out), -1), list(held_out))
+    axes.set_ylim(0.4 - len(held_out), 0.7)
+    axes.margins(x=0.1)
+    axes.grid(axis="x")
+    title = "Held-out reward" if rows is None else f"Held-out reward, {rows} rows"
+    axes.set_title(f"{title} (bars: 95%)")
+
+
+def _point(stage: str, estimate: Estimate) -> tuple[float, Any, dict[str, Any]]:
+    """Return the mean, the lengths of its error bar, and matplotlib's settings for both."""
+    mean, low, high = estimate.mean, estimate.low, estimate.high
+    assert mean is not None, "those without are left out"
+    bar = None if low is None or high is None else [[mean - low], [high - mean]]
+    colour = "C0" if stage == "after" else _GREY
+    return mean, bar, {"fmt": "o", "color": colour, "capsize": 6, "lw": 2, "ms": 7}
+
+
 def training_curves(record: RunRecord, path: Path) -> bool:
     """Draw what the trainer logged of itself (loss, KL, entropy, ...) over the steps, as a PNG.
 
     A panel for each of the first `MAX_CURVES` rows of the card's table that were logged more
-    than once and are not always the same. Return False, writing nothing, when there is none.
+    than once and are not always the same. What was measured on validation rows is drawn too, first
+    the metric by which the best step was chosen, with a line at that step. Return False, writing
+    nothing, when there is none.
     """
     history = record.training.history
     names = [row["name"] for row in trainer_history(history, record.reward)["rows"]]
     curves = {name: series(history, name) for name in names}
-    varying = [(name, points) for name, points in curves.items() if len({y for _, y in points}) > 1]
-    varying = varying[:MAX_CURVES]
-    if not varying:
+    varying = [name for name, points in curves.items() if len({y for _, y in points}) > 1]
+    # A metric of the validation rows stands in the panel of the same metric in training.
+    panel_names = list(dict.fromkeys(name.removeprefix("eval_") for name in varying))
+    validation = record.training.validation or ValidationSection()
+    panel_names.sort(key=lambda name: name != validation.metric)
+    panel_names = panel_names[:MAX_CURVES]
+    if not panel_names:
         return False
-    with png_panels(path, len(varying), (3.4, 2.4)) as panels:
-        for axes, (name, points) in zip(panels, varying, strict=True):
-            axes.plot(*zip(*points, strict=True), color="C0", lw=1.6)
+    with png_panels(path, len(panel_names), (3.4, 2.4)) as panels:
+        for axes, name in zip(panels, panel_names, strict=True):
+            if points := curves.get(name):
+                axes.plot(*zip(*points, strict=True), color="C0", lw=1.6, label="training")
+            if points := curves.get(f"eval_{name}"):
+                axes.plot(*zip(*points, strict=True), "o-", color="C1", lw=1.6, label="validation")
+                axes.legend(loc="best")
+            if name == validation.metric and validation.best_step is not None:
+                axes.axvline(validation.best_step, color=_GREY, ls="--", lw=1)
             axes.set_title(name, fontsize=10)
             axes.set_xlabel("training step", fontsize=9)
     return True

@@ -6,12 +6,14 @@ each section and its source.
 
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
+from pprint import pformat
 from typing import Any, Literal
 
 import jinja2
 import yaml
 
+from hf_rlhf.cards.author import author_problems, citation_of
 from hf_rlhf.cards.data import arguments, as_yaml, data_rows
 from hf_rlhf.cards.facts import settings_of, setup
 from hf_rlhf.cards.history import reward_history, trainer_history
@@ -42,10 +44,12 @@ from hf_rlhf.formatting import (
 )
 from hf_rlhf.storage.pure_json import as_json
 from hf_rlhf.storage.record import RunRecord
-from hf_rlhf.storage.record_schema import Sample
+from hf_rlhf.storage.record_schema import Sample, Source
 from hf_rlhf.storage.secrets import redact_secrets
 
 Kind = Literal["model", "adapter", "checkpoint"]
+TEMPLATE = 2
+"""The version of the templates. A card of an older record says so."""
 MAX_PROMPTS = 3
 MAIN_SETUP = ("Learned reward", "Parameters trained", "Length of the run")
 """Lines of the training setup that a reader sees without opening `Settings`."""
@@ -60,6 +64,7 @@ _FILTERS: tuple[Callable[..., str], ...] = (
     interval,
     number,
     plain,
+    shlex.quote,
     share,
 )
 
@@ -90,11 +95,13 @@ def render_card(
 
     Raises:
         ValueError: `checkpoint` without `step`.
-        ConfigError: a field of the run file's `card` section breaks the Hub's rules.
+        ConfigError: a field of the run file's `card` section breaks the Hub's rules or the card.
     """
     if kind == "checkpoint" and step is None:
         raise ValueError("a checkpoint's card needs the step of the checkpoint")
     record = RunRecord.from_json(redact_secrets(as_json(record.to_json())))
+    if problems := author_problems(record.author):
+        raise ConfigError([Problem("card", problem) for problem in problems])
     if step is not None:
         record = as_of_step(record, step)
     here = local_weights(record)
@@ -134,8 +141,10 @@ def render_card(
         "local_base": _local_base(record),
         "unnamed": [each for each in record.components if (each.name or "").startswith(PYTHON)],
         "command": shlex.join(str(word) for word in record.command),
-        "requirements": _requirements(record),
-        "defaults": {k: v for k, v in record.defaults.items() if k not in record.config},
+        "packages": _packages(record),
+        "settings": _by_default(record),
+        "citation": citation_of(record.author),
+        "template": TEMPLATE,
     }
     head = metadata(record, adapter=kind == "adapter", hub=endpoint)
     return render_template(kind, head, view, endpoint)
@@ -179,7 +188,7 @@ def as_of_step(record: RunRecord, step: int) -> RunRecord:
         for sample in earlier.samples
         if sample.stage == "before" or (sample.stage == "train" and (sample.step or 0) <= step)
     ]
-    earlier.pictures, earlier.comparison = [], None
+    earlier.pictures, earlier.comparison, earlier.generation = [], None, None
     return earlier
 
 
@@ -288,13 +297,41 @@ def _folder_name(base: str) -> str:
     return parts[-1] if parts else ""
 
 
-def _requirements(record: RunRecord) -> list[str]:
-    """Return `package==version` of hf-rlhf and of every package that a component came from."""
+def _packages(record: RunRecord) -> list[dict[str, Any]]:
+    """Return hf-rlhf and every package that a component came from, with its source."""
     versions = {"hf-rlhf": record.environment.packages.get("hf-rlhf")}
     for component in (record.plugin, *record.components):
         if component.package:
             versions[component.package] = component.version
-    return [f"{name}=={version}" for name, version in sorted(versions.items()) if version]
+    sources = record.environment.sources
+    return [
+        {
+            "name": name,
+            "version": version,
+            "source": source.text(),
+            "dirty": source.dirty,
+            "requirement": source.requirement(name, version),
+        }
+        for name, version in sorted(versions.items())
+        if version and (source := sources.get(name) or Source())
+    ]
+
+
+def _by_default(record: RunRecord) -> dict[str, dict[str, Any]]:
+    """Return the settings as those of the run file, those set by the trainer, and defaults.
+
+    Of records that do not say what the library's defaults are, all that the run file leaves open.
+    """
+    config, rest = (
+        record.config,
+        {k: v for k, v in record.defaults.items() if k not in record.config},
+    )
+    at_default = rest if record.at_default is None else record.at_default
+    groups: dict[str, dict[str, Any]] = {"file": {}, "trainer": {}, "default": {}}
+    for key, value in {**config, **rest}.items():
+        group = "default" if key in at_default else "file" if key in config else "trainer"
+        groups[group][key] = value
+    return groups
 
 
 @cache
@@ -309,6 +346,7 @@ def _templates() -> jinja2.Environment:
         keep_trailing_newline=True,
     )
     environment.filters.update({function.__name__: function for function in (*_FILTERS, hub_link)})
+    environment.filters["python"] = partial(pformat, width=96, sort_dicts=False)
     return environment
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from hf_rlhf.data.messages import TOOL_METRICS
 from hf_rlhf.formatting import code, counted, interval, listed, number, plain, verdict
 from hf_rlhf.rewards.composed import TOTAL
 from hf_rlhf.storage.record import RunRecord
@@ -12,12 +13,16 @@ OF_COMPLETIONS = {
     TOTAL: "the composed reward",
     "completion_tokens": "tokens of a completion",
     "truncated": "share of completions that were cut at the token limit",
+    **TOOL_METRICS,
 }
 """Metrics of every completion, beside the rewards."""
 
 
 def results(record: RunRecord) -> list[dict[str, Any]]:
-    """Return a row for each held-out metric, with the verdict of its paired interval."""
+    """Return a row for each held-out metric, with the verdict of its paired interval.
+
+    The composed reward comes first.
+    """
     evaluation = record.evaluation or EvaluationSection()
     before, after = evaluation.before or {}, evaluation.after or {}
     differences = evaluation.difference or {}
@@ -30,7 +35,7 @@ def results(record: RunRecord) -> list[dict[str, Any]]:
             "of": partial_count(evaluation.rows, after.get(metric) or before.get(metric)),
             "verdict": verdict(differences.get(metric)),
         }
-        for metric in dict.fromkeys([*after, *before])
+        for metric in sorted({**after, **before}, key=lambda name: name != TOTAL)
     ]
 
 

@@ -18,6 +18,7 @@ from hf_rlhf import __version__
 from hf_rlhf.cli.run_files import first_comment
 from hf_rlhf.config import registry
 from hf_rlhf.config.registry import KINDS, Kind
+from hf_rlhf.environments.toolset import NOT_TOOLS
 from hf_rlhf.errors import BrokenPlugin, HfRlhfError, UnknownPlugin, did_you_mean
 
 _WIDTH = 98
@@ -164,8 +165,22 @@ def _component(kind: str, target: Any) -> Iterator[str]:
     maker = reward_maker(target, ()) if inspect.isfunction(target) else target
     if rows := list(_parameters(maker, _INJECTED.get(kind, {}), documented)):
         yield from ("", "arguments:", *rows)
+    if kind == "environments":
+        yield from ("", "tools that it gives the model:", *_tools(target))
     if kind == "rewards":
         yield from ("", f"dataset columns it needs: {', '.join(_columns(target)) or 'none'}")
+
+
+def _tools(target: Any) -> Iterator[str]:
+    """Yield a line for each method that the model can call."""
+    if not isinstance(target, type):
+        yield "  those of the object that it returns"
+        return
+    for name, function in inspect.getmembers(target, inspect.isfunction):
+        if not name.startswith("_") and name not in NOT_TOOLS:
+            arguments = list(inspect.signature(function).parameters.values())[1:]
+            summary = (inspect.getdoc(function) or "").partition("\n")[0]
+            yield f"  {name}({', '.join(map(str, arguments))})  {summary}".rstrip()
 
 
 def _doc(text: str | None) -> Iterator[str]:

@@ -48,6 +48,13 @@ def publish_main(argv: Sequence[str]) -> int:
         help="an intermediate checkpoint, to branch step-STEP; `all`: those not published yet",
     )
     parser.add_argument("--revision", metavar="BRANCH")
+    parser.add_argument(
+        "--sign",
+        nargs="?",
+        const=True,
+        metavar="KEY",
+        help="sign all files: with a private key, or without KEY by Sigstore, as who you sign in",
+    )
     parser.add_argument("--endpoint", metavar="URL", help="a Hub other than HF_ENDPOINT's")
     parser.add_argument(
         "--overwrite", action="store_true", help="replace files that this run did not push"
@@ -94,11 +101,20 @@ def pull_main(argv: Sequence[str]) -> int:
     parser.add_argument("--revision", help="a branch, tag or commit (default: main)")
     parser.add_argument("--endpoint", metavar="URL", help="a Hub other than HF_ENDPOINT's")
     parser.add_argument("--overwrite", action="store_true", help="replace what is in DIR")
+    parser.add_argument(
+        "--verify",
+        metavar="KEY|IDENTITY",
+        help="refuse what this public key, or with --issuer this identity, did not sign",
+    )
+    parser.add_argument("--issuer", metavar="URL", help="who vouches for a Sigstore identity")
     arguments = vars(parser.parse_args(argv))
 
     from hf_rlhf.hub.download import pull
 
+    if arguments["issuer"] and not arguments["verify"]:
+        parser.error("--issuer needs --verify IDENTITY")
     repo_id = arguments.pop("repo_id")
     out = pull(repo_id, arguments.pop("out") or repo_id.rpartition("/")[2], **arguments)
-    print(f"pulled and verified: {out}")
+    signed = f", signed by {arguments['verify']}" if arguments["verify"] else ""
+    print(f"pulled and verified{signed}: {out}")
     return 0

@@ -18,11 +18,19 @@ from hf_rlhf.contracts import Trainer
 from hf_rlhf.errors import Problem
 
 _OWNED = "is decided by the run itself."
-_EVALUATION = (
-    "is for a trainer with an evaluation dataset; a run evaluates before and after training, as "
-    "its `evaluation` section says."
-)
 _OUT = "Leave it out."
+VALIDATION: Mapping[str, tuple[str, str]] = dict.fromkeys(
+    (
+        *("eval_strategy", "eval_steps", "eval_delay", "eval_on_start", "eval_packing"),
+        *("per_device_eval_batch_size", "num_generations_eval"),
+        *("load_best_model_at_end", "metric_for_best_model", "greater_is_better"),
+    ),
+    (
+        "is for a trainer that evaluates during training, and this one does not.",
+        "The `evaluation` section measures before and after training.",
+    ),
+)
+"""As `REFUSED`, but accepted by a trainer that `uses_validation_rows`."""
 
 REFUSED: Mapping[str, tuple[str, str]] = {
     "push_to_hub": (_OWNED, "Set `publish.repo_id`: a run is pushed once, whole, after training."),
@@ -65,20 +73,22 @@ REFUSED: Mapping[str, tuple[str, str]] = {
     ),
     **dict.fromkeys(
         (
-            *("eval_strategy", "eval_steps", "eval_delay", "eval_on_start", "do_eval"),
             *("eval_do_concat_batches", "eval_use_gather_object", "eval_accumulation_steps"),
-            *("eval_packing", "prediction_loss_only", "include_for_metrics", "batch_eval_metrics"),
-            *("bf16_full_eval", "fp16_full_eval", "label_names"),
-            *("load_best_model_at_end", "metric_for_best_model", "greater_is_better"),
+            *("prediction_loss_only", "include_for_metrics", "batch_eval_metrics", "label_names"),
         ),
-        (_EVALUATION, _OUT),
+        ("is for `compute_metrics`, which a run does not have.", _OUT),
     ),
-    "per_device_eval_batch_size": (_EVALUATION, "Set `evaluation.batch_size`."),
-    "generate_during_eval": (_EVALUATION, "Set `evaluation`: the record has sample completions."),
-    "is_encoder_decoder": ("is for encoder-decoder models.", _OUT),
-    "num_generations_eval": (_EVALUATION, "Set `evaluation.completions_per_prompt`."),
     **dict.fromkeys(
-        ("do_train", "do_predict"),
+        ("bf16_full_eval", "fp16_full_eval"),
+        ("has no effect during training.", _OUT),
+    ),
+    "generate_during_eval": (
+        "logs completions to Weights & Biases or Comet only.",
+        "Set `evaluation`: the record has sample completions.",
+    ),
+    "is_encoder_decoder": ("is for encoder-decoder models.", _OUT),
+    **dict.fromkeys(
+        ("do_train", "do_eval", "do_predict"),
         ("is for transformers' example scripts.", "Leave it out: a run trains and evaluates."),
     ),
     "disable_tqdm": ("has no effect: a run prints lines, and no bars.", _OUT),
@@ -115,7 +125,6 @@ REFUSED: Mapping[str, tuple[str, str]] = {
             "Choose them under `dataset:` (`hf-rlhf describe ADAPTER`).",
         ),
     ),
-    "max_tool_calling_iterations": ("has no effect: completions call no tools.", _OUT),
     "log_multimodal": ("has no effect: rows are text alone.", _OUT),
 }
 """Setting -> the problem with it in every run, and the cure."""
@@ -170,18 +179,19 @@ BOUNDS: Mapping[str, Sequence[BaseMetadata]] = {
             "num_iterations steps_per_generation generation_batch_size max_completion_length "
             "max_length pad_to_multiple_of precompute_ref_batch_size dataset_num_proc "
             "save_total_limit ref_model_sync_steps num_completions_to_print lora_r lora_alpha "
+            "per_device_eval_batch_size num_generations_eval "
             "torch_empty_cache_steps dataloader_prefetch_factor ddp_bucket_cap_mb ddp_timeout "
             "vllm_max_model_length vllm_tensor_parallel_size",
             (Ge(1),),
         ),
         (
-            "learning_rate weight_decay max_grad_norm warmup_steps top_k beta "
+            "learning_rate weight_decay max_grad_norm warmup_steps top_k beta eval_delay "
             "dataloader_num_workers router_aux_loss_coef center_rewards_coefficient "
             "entropy_coef_delta vllm_server_timeout",
             (Ge(0),),
         ),
         (
-            "adam_epsilon logging_steps save_steps temperature repetition_penalty "
+            "adam_epsilon logging_steps save_steps eval_steps temperature repetition_penalty "
             "epsilon epsilon_high delta neftune_noise_alpha discopop_tau off_policy_mask_threshold "
             "sapo_temperature_neg sapo_temperature_pos vespo_k_pos vespo_lambda_pos vespo_k_neg "
             "vespo_lambda_neg vllm_importance_sampling_clip_max vllm_importance_sampling_clip_min",
@@ -211,7 +221,7 @@ CHOICES: Mapping[str, Sequence[Any]] = {
 
 def refusals(trainer: type[Trainer]) -> dict[str, tuple[str, str]]:
     """Return the settings that a trainer's runs refuse: the problem with each, and the cure."""
-    refused = dict(REFUSED)
+    refused = {**REFUSED, **({} if trainer.uses_validation_rows else VALIDATION)}
     for base in reversed(trainer.__mro__):
         refused |= WITHOUT_EFFECT.get(base.__name__, {})
     for name, reason in trainer.refused_settings.items():
@@ -268,7 +278,8 @@ def _out_of_bounds(name: str, value: float) -> str | None:
             validate(value, Annotated[type(value), *bounds])
         except InvalidValue as error:
             return str(error)
-    if name in ("warmup_steps", "logging_steps", "save_steps") and value > 1 and value % 1:
+    counts = ("warmup_steps", "logging_steps", "save_steps", "eval_steps")
+    if name in counts and value > 1 and value % 1:
         return f"should be a whole number, or a share below 1, not `{value}`."
     return None
 

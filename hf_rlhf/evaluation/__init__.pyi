@@ -14,3 +14,6 @@ from .task import Answers as Answers
 from .task import Candidate as Candidate
 from .task import Pass as Pass
 from .task import Task as Task
+from .validation import is_validated as is_validated
+from .validation import validation_rows as validation_rows
+from .validation import validation_run as validation_run

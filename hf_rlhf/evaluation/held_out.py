@@ -124,6 +124,17 @@ def _benchmarks(
     )
 
 
+def measure_in_training(run: "Run", model: Any) -> Measured:
+    """Evaluate a model in memory on the held-out split; all processes call this. Nothing is saved.
+
+    Args:
+        run: a `validation_run`.
+        model: as `Trainer.held_out` takes it.
+    """
+    text = _text(run, model, {}) if _is_measured(run, "text") else None
+    return _check_names(run, Measured(text, run.trainer_class.held_out(run, model, {})))
+
+
 def _is_measured(run: "Run", part: str) -> bool:
     spec = run.spec.evaluation
     if part == "by_trainer" or spec is None:
@@ -135,7 +146,7 @@ def _is_measured(run: "Run", part: str) -> bool:
     return bool(spec.samples) and prompt_in(held_out_rows(run)[0]) is not None
 
 
-def _text(run: "Run", model: str | Path, model_kwargs: Mapping[str, Any]) -> Evaluation:
+def _text(run: "Run", model: Any, model_kwargs: Mapping[str, Any]) -> Evaluation:
     spec = run.spec.evaluation
     assert spec is not None
     settings: dict[str, Any] = {
@@ -143,6 +154,7 @@ def _text(run: "Run", model: str | Path, model_kwargs: Mapping[str, Any]) -> Eva
         "device": str(run.training.device),
         "model_kwargs": model_kwargs,
         "chat_template_kwargs": getattr(run.training, "chat_template_kwargs", None),
+        "toolset": run.toolset,
     }
     rows = run.dataset[spec.split]
     if run.reward is None:

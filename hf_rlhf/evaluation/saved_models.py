@@ -116,6 +116,20 @@ def loaded_model(load: Callable[[], Any], device: Any) -> Iterator[Any]:
         clear_device_cache(garbage_collection=True)
 
 
+@contextmanager
+def measured_in_place(model: Any) -> Iterator[Any]:
+    """Yield a model that is being trained, in evaluation mode.
+
+    Of a LoRA it is the base with the adapter's layers in it, which generates as any other model.
+    """
+    training = model.training
+    model.eval()
+    try:
+        yield model.get_base_model() if hasattr(model, "peft_config") else model
+    finally:
+        model.train(training)
+
+
 def find_saved(source: Any) -> SavedModel:
     """Return the saved model that `source` names.
 

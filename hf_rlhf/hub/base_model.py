@@ -10,6 +10,7 @@ from hf_rlhf.errors import PublishError
 from hf_rlhf.hub.client import MANIFEST, NOT_CONTENT, Hub, listed
 from hf_rlhf.hub.commit import push
 from hf_rlhf.hub.layout import add_record
+from hf_rlhf.hub.signing import sign_files
 from hf_rlhf.hub.upload_set import UploadSet
 from hf_rlhf.models.locate import resolve_model_path
 from hf_rlhf.storage.record import RunRecord, load_record, run_of_merged
@@ -42,7 +43,7 @@ def with_base(
         )
     # An interrupted push created the repository and left it empty.
     if spec.push_base and base != model.base and not look_only and _is_empty(hub, base):
-        _push_base(hub, base, model, spec.private)
+        _push_base(hub, base, model, spec)
     return replace(spec, base_model=base)
 
 
@@ -51,7 +52,7 @@ def _is_empty(hub: Hub, repo_id: str) -> bool:
     return state is None or set(state.files) <= set(NOT_CONTENT)
 
 
-def _push_base(hub: Hub, repo_id: str, model: ModelSection, private: bool | None) -> None:
+def _push_base(hub: Hub, repo_id: str, model: ModelSection, spec: PublishSpec) -> None:
     folder = Path(resolve_model_path(str(model.base)))
     if not any(folder.glob("*.safetensors")):
         raise PublishError(f"The base model cannot be pushed: {folder} holds no *.safetensors.")
@@ -66,7 +67,9 @@ def _push_base(hub: Hub, repo_id: str, model: ModelSection, private: bool | None
         record.publish = None  # the run itself is published elsewhere
         add_record(bundle, record, repo_id=repo_id, layout="single", step=None)
     bundle.check(hub.secrets())
-    hub.prepare_repo(repo_id, "main", private=private, gated=None)
+    if spec.sign:
+        sign_files(bundle, spec.sign, repo_id)
+    hub.prepare_repo(repo_id, "main", private=spec.private, gated=None)
     state = hub.state(repo_id, "main")
     if state is None:
         raise PublishError(f"{repo_id} has no branch main, so the base cannot be pushed there.")

@@ -17,9 +17,10 @@ from hf_rlhf.hub.base_model import with_base
 from hf_rlhf.hub.client import MANIFEST, NOT_CONTENT, Hub, RemoteState, connect, listed
 from hf_rlhf.hub.commit import Overtaken, push
 from hf_rlhf.hub.layout import RepoContent, expected_files, merged_weights, repo_contents
-from hf_rlhf.hub.outbox import complete_steps, note_step, published_steps
+from hf_rlhf.hub.outbox import OUTBOX, complete_steps, note_step, published_steps
 from hf_rlhf.hub.retries import RetryPolicy, describe_error, failures, is_transient, status_of
-from hf_rlhf.hub.upload_set import UploadSet
+from hf_rlhf.hub.signing import sign_files
+from hf_rlhf.hub.upload_set import SIGNATURE, UploadSet
 from hf_rlhf.storage.files import atomic_write_bytes
 from hf_rlhf.storage.record import RECORD_NAME, RunRecord, load_record, write_record
 from hf_rlhf.storage.record_schema import ModelSection
@@ -57,6 +58,7 @@ def publish(
     base_model: str | None = None,
     push_base: bool | None = None,
     merged: bool | None = None,
+    sign: bool | str | None = None,
     revision: str | None = None,
     step: int | None = None,
     endpoint: str | None = None,
@@ -85,6 +87,7 @@ def publish(
         base_model=base_model,
         push_base=push_base,
         merged=merged,
+        sign=sign,
         revision=revision,
     )
     if step is not None:
@@ -157,6 +160,8 @@ def push_run(
         contents = repo_contents(run, record, spec, weights, step, endpoint=hub.endpoint)
         for content in contents:
             content.bundle.check(hub.secrets())
+            if spec.sign:
+                sign_files(content.bundle, spec.sign, content.repo_id, run / OUTBOX)
         published = _push_all(hub, contents, spec, str(record.run_id), finish, overwrite)
         card = contents[0].bundle.files["README.md"].read()
     return published, card, spec
@@ -304,7 +309,7 @@ def _stale(
     # With a run.json of another run, or of something else, all content is foreign.
     pushed = listed(record) if run_id and record.get("run_id") == run_id else {}
     overwrite |= new and bool(pushed)
-    owned = {*pushed, MANIFEST} if pushed else set()
+    owned = {*pushed, MANIFEST, SIGNATURE} if pushed else set()
     others = set(state.files) - owned - set(NOT_CONTENT)
     # Beside a run of ours, somebody's own files may stay, unless they are in the way.
     foreign = others & set(bundle.files) if pushed else others
@@ -350,6 +355,8 @@ def finish_command(
         words.append("--push_base")
     if not spec.merged:
         words.append("--adapter_only")
+    if spec.sign:
+        words += ["--sign", *([spec.sign] if isinstance(spec.sign, str) else ())]
     if overwrite:
         words.append("--overwrite")
     return shlex.join(words)

@@ -18,15 +18,18 @@ from hf_rlhf.storage.secrets import find_secrets
 
 ALLOWED = (
     ".safetensors", ".json", ".yaml", ".yml", ".md", ".png", ".svg", ".jpg", ".jpeg",
-    ".txt", ".model", ".jinja",
+    ".txt", ".model", ".jinja", ".sig",
 )  # fmt: skip
 """Weights, configuration, cards, pictures, and tokenizers (merges.txt, tokenizer.model, ...)."""
+SIGNATURE = "model.sig"
+"""Over all other files of a repository (`hf_rlhf.hub.signing`)."""
 _EXCLUDED = {
     "trainer_state.json": "state of training",
     "manifest.json": "the manifest of a local checkpoint",
     "merge.json": "a note on the local merge",
     "README.md": "the repository gets the card of the run",
     "run.json": "the repository gets the record of the run",
+    SIGNATURE: "the repository gets a signature of its own, if the run asks for one",
 }
 """Name -> why a file of an allowed kind is not pushed."""
 _PICKLES = (b"PK\x03\x04", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")

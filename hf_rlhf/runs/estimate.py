@@ -63,7 +63,7 @@ class DiskNeed:
     saves: int
     """How many checkpoints are saved in all."""
     at_once: int
-    """How many of them exist at once: one more than the limit, while one is being saved."""
+    """How many of them exist at once: those kept, and one that is being saved."""
     beside: int = 0
     """At most, what the trainer writes beside them, by its `extra_disk_bytes`."""
 
@@ -86,11 +86,12 @@ def disk_need(run: Run, steps: int) -> DiskNeed:
         width = _stored_width(run)
     saves = _saves(run.training, steps)
     limit = run.training.save_total_limit
+    kept = limit + run.training.load_best_model_at_end if limit else saves
     return DiskNeed(
         checkpoint=checkpoint_bytes(model, run.tokenizer, run.training),
         end=final_bytes(model, run.tokenizer, width),
         saves=saves,
-        at_once=min(saves, limit + 1) if limit else saves,
+        at_once=min(saves, kept + 1),
         beside=run.trainer_class.extra_disk_bytes(run),
     )
 

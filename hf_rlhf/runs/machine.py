@@ -1,8 +1,7 @@
-"""The software, hardware and checkout of a run, without secrets."""
+"""The software and hardware of a run, without secrets."""
 
 import os
 import platform
-import subprocess
 import sys
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
@@ -10,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from hf_rlhf.config.registry import KINDS, offered, package
-from hf_rlhf.storage.record_schema import Environment, Git
+from hf_rlhf.runs.sources import output, package_sources
+from hf_rlhf.storage.record_schema import Environment
 
 PACKAGES = (
     *("hf-rlhf", "trl", "transformers", "peft", "accelerate", "datasets", "tokenizers"),
@@ -34,7 +34,7 @@ def environment() -> Environment:
         cpu_count=os.cpu_count(),
         gpu=_gpus(),
         memory_gb=round(psutil.virtual_memory().total / 2**30, 1),
-        git=git_state(),
+        sources=package_sources(),
     )
 
 
@@ -71,7 +71,7 @@ def _cpu() -> str | None:
             if key.strip() == "model name" and value.strip():
                 return value.strip()
     elif sys.platform == "darwin":
-        return _output("sysctl", "-n", "machdep.cpu.brand_string") or None
+        return output("sysctl", "-n", "machdep.cpu.brand_string") or None
     return platform.processor() or platform.machine() or None
 
 
@@ -81,21 +81,3 @@ def _gpus() -> list[str]:
     if torch.cuda.is_available():
         return [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
     return ["Apple MPS"] if torch.backends.mps.is_available() else []
-
-
-def git_state() -> Git | None:
-    """Return the commit of the current folder's checkout, and whether tracked files differ."""
-    commit = _output("git", "rev-parse", "HEAD")
-    if not commit:
-        return None
-    changes = _output("git", "status", "--porcelain", "--untracked-files=no")
-    return Git(commit=commit, dirty=None if changes is None else bool(changes))
-
-
-def _output(*command: str) -> str | None:
-    """Return what a command prints, or None when it is missing, fails, or is slow."""
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return done.stdout.strip()

@@ -11,8 +11,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hf_rlhf.config.schema import PublishSpec
 from hf_rlhf.distributed import distributed_type, is_elsewhere, is_planned
-from hf_rlhf.errors import Problem, suggest
+from hf_rlhf.errors import Problem, PublishError, suggest
+from hf_rlhf.hub.signing import check_signer
 from hf_rlhf.models.lengths import model_config
 from hf_rlhf.models.loading import adapter_problems
 from hf_rlhf.models.locate import PACKAGE_SCHEME
@@ -26,10 +28,12 @@ from hf_rlhf.runs.preflight_data import (
     template_problems,
     tokenizer_problems,
     tokenizer_size,
+    tool_problems,
 )
 from hf_rlhf.runs.preflight_launch import launch_problems
 from hf_rlhf.runs.preflight_settings import idle, settings_problems
 from hf_rlhf.runs.preflight_vllm import vllm_problems
+from hf_rlhf.runs.validation import validation_problems
 
 if TYPE_CHECKING:
     from hf_rlhf.runs.run import Run
@@ -42,10 +46,11 @@ def problems_of(run: "Run", where: Callable[[str], str]) -> list[Problem]:
 
     `where` says where in the run file a top-level key stands.
     """
-    # The other checks count with the epochs, and some read the model's configuration.
+    # The other checks count with the epochs, and some read the model's configuration, or write
+    # prompts with the tools.
     if problems := list(_epochs(run)):
         checks: Sequence[Check] = ()
-    elif problems := list(_model(run)):
+    elif problems := [*tool_problems(run), *_model(run)]:
         checks = _CHECKS
     else:
         checks = (*_CHECKS, *_MODEL_CHECKS, dropped_problems)
@@ -126,6 +131,18 @@ def _base(run: "Run") -> Iterator[Problem]:
             "Add `base_model: ITS/ID`, its name on the Hub; if it is not there, `push_base: true` "
             "too, and it is pushed there first.",
         )
+
+
+def signing_problems(publish: PublishSpec) -> Iterator[Problem]:
+    """A signature must be possible before training, not found impossible after it."""
+    try:
+        check_signer(publish.sign)
+    except PublishError as error:
+        yield Problem("publish", f"`sign` cannot be done. {error}")
+
+
+def _signing(run: "Run") -> Iterator[Problem]:
+    yield from signing_problems(run.spec.publish)
 
 
 def _model(run: "Run") -> Iterator[Problem]:
@@ -317,13 +334,16 @@ Check = Callable[["Run"], Iterable[Problem]]
 _MODEL_CHECKS: tuple[Check, ...] = (
     *(tokenizer_size, length_problems, _merge, adapter_problems, settings_problems),
 )
-_MACHINE_CHECKS: tuple[Check, ...] = (_packages, vllm_problems, _attention, _deepspeed, _folder)
+_MACHINE_CHECKS: tuple[Check, ...] = (
+    *(_packages, _signing, vllm_problems, _attention, _deepspeed, _folder),
+)
 """Of packages, servers and folders of the machine that trains."""
 _CHECKS: tuple[Check, ...] = (
     column_problems,
     _rewarded,
     _batch,
     evaluation_problems,
+    validation_problems,
     tokenizer_problems,
     template_problems,
     *_MACHINE_CHECKS,

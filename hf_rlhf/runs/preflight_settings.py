@@ -52,6 +52,13 @@ ONLY_WITH: Mapping[str, tuple[str, Sequence[Any]]] = {
         ),
         ("save_steps", "save_strategy", ("steps",)),
         ("logging_steps", "logging_strategy", ("steps",)),
+        ("eval_steps", "eval_strategy", ("steps",)),
+        (
+            "eval_delay eval_on_start eval_packing per_device_eval_batch_size num_generations_eval "
+            "metric_for_best_model greater_is_better",
+            "eval_strategy",
+            ("steps", "epoch"),
+        ),
         (
             "activation_checkpointing_kwargs gradient_checkpointing_kwargs",
             "activation_checkpointing",

@@ -32,7 +32,7 @@ from hf_rlhf.runs.phases import (
     phase_files,
     problems_by_phase,
 )
-from hf_rlhf.runs.preflight import problems_of
+from hf_rlhf.runs.preflight import problems_of, signing_problems
 from hf_rlhf.runs.preflight_data import scored_columns
 from hf_rlhf.runs.run import Phase, Run, trains_by_rewards
 from hf_rlhf.storage.record import RECORD_NAME
@@ -120,6 +120,7 @@ def _spec_of_all(file: RunFile, last: RunFile, plugin: str, runs: Sequence[Run])
         fix = "A phase can be published by itself: hf-rlhf publish FOLDER/phases/1-NAME."
         where = file.where(("publish", "checkpoints"))
         problems.append(Problem(where, "is not supported in a run with phases.", fix))
+    problems += signing_problems(spec.publish)
     kinds = {"use_peft": {run.model.use_peft for run in runs}, "plugin": {run.task for run in runs}}
     fix = "Each phase continues the model of the one before it."
     problems += [
@@ -173,6 +174,9 @@ class _Preparation(ComponentBuilder):
         training, model = self._settings(spec, trainer_class, classes) if classes else (None, None)
         judges = self._judges(spec)
         reward = self._reward(spec, judges)
+        toolset = self._toolset(spec, getattr(training, "max_tool_calling_iterations", None))
+        if reward is not None and toolset is not None:
+            reward = replace(reward, logs_turns=True)
         callbacks = self._callbacks(spec)
         path, tokenizer = self._tokenizer(spec, model, training)
         folder = Path(training.output_dir).parent if training is not None else None
@@ -203,6 +207,7 @@ class _Preparation(ComponentBuilder):
             components=tuple(self.components),
             callbacks=callbacks,
             adapter=adapter,
+            toolset=toolset,
         )
         where = self.file.where_key
         self.problems += problems_of(run, where)
@@ -274,6 +279,11 @@ class _Preparation(ComponentBuilder):
         self.problems += problems
         if spec is None:
             raise self._error()
+        if spec.environment is not None or spec.tools:
+            key = "environment" if spec.environment is not None else "tools"
+            what = "is set, and the completions would be written without it."
+            fix = "The run itself measures with it, before and after training: `evaluation:`."
+            self.problems.append(Problem(self.file.where((key,)), what, fix))
         judges = self._judges(spec)
         reward = self._reward(spec, judges)
         loaded = self._dataset(spec, tokenizer, None)
@@ -334,11 +344,14 @@ class _Preparation(ComponentBuilder):
             return cls(**{**settings, **here})
         except (ValueError, TypeError, ArithmeticError, ImportError, RuntimeError) as error:
             # transformers' message names no setting that a user without a GPU can change.
-            no_gpu = "bf16" in str(error) and "use_cpu" in str(error)
-            fix = "On a machine without a GPU write `use_cpu: true` and `bf16: false`; to plan for "
-            fix += "another machine: `hf-rlhf check --for 8xH100`."
+            fix = ""
+            if "bf16" in str(error) and "use_cpu" in str(error):
+                fix = "On a machine without a GPU write `use_cpu: true` and `bf16: false`; to plan "
+                fix += "for another machine: `hf-rlhf check --for 8xH100`."
+            elif "load_best_model_at_end" in str(error):
+                fix = "Set `save_strategy` and `save_steps` as `eval_strategy` and `eval_steps`."
             what = f"{cls.__name__} rejects these settings: {error}"
-            self.problems.append(Problem(spec.name, what, fix if no_gpu else ""))
+            self.problems.append(Problem(spec.name, what, fix))
             return None
 
     def _adapter(self, spec: RunSpec) -> Path | None:

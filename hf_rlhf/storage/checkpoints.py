@@ -100,15 +100,17 @@ def valid_checkpoints(folder: Path) -> list[Path]:
     return [path for path in checkpoints_in(folder) if is_valid(path)]
 
 
-def prune(folder: Path, keep: int) -> None:
+def prune(folder: Path, keep: int, best: int | None = None) -> None:
     """Delete all valid checkpoints but the newest `keep`, and older invalid ones.
 
+    That of the step `best`, whose weights are to be saved at the end, stays in any case.
     An invalid one of a later step stays: training may not have got there again, and then writes it
     anew.
     """
     valid = valid_checkpoints(folder)
     for checkpoint in valid[:-keep] if keep else ():
-        delete(checkpoint, first=MANIFEST)
+        if step_of(checkpoint) != best:
+            delete(checkpoint, first=MANIFEST)
     for checkpoint in checkpoints_in(folder):
         if valid and step_of(checkpoint) < step_of(valid[-1]) and not is_valid(checkpoint):
             delete(checkpoint, first=MANIFEST)
@@ -126,11 +128,11 @@ def newest_intact(folder: Path) -> Path | None:
     newer: list[Path] = []
     chosen = None
     for checkpoint in reversed(checkpoints_in(folder)):
-        if (flaw := _flaw(checkpoint)) is None:
+        if (reason := flaw(checkpoint)) is None:
             chosen = checkpoint
             break
         newer.append(checkpoint)
-        print(f"Skipped {checkpoint}: {flaw}.")
+        print(f"Skipped {checkpoint}: {reason}.")
     if newer:
         start, last = step_of(chosen) if chosen else 0, step_of(newer[0])
         begin = f"resuming from step {start} instead" if chosen else "starting from step 0"
@@ -138,7 +140,7 @@ def newest_intact(folder: Path) -> Path | None:
     return chosen
 
 
-def _flaw(checkpoint: Path) -> str | None:
+def flaw(checkpoint: Path) -> str | None:
     """Return why a checkpoint cannot be resumed from, None if it is intact."""
     if not (checkpoint / MANIFEST).exists():
         return f"it has no {MANIFEST}: its save was not finished"

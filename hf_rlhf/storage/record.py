@@ -23,6 +23,7 @@ from hf_rlhf.storage.record_schema import (
     DataSection,
     Environment,
     EvaluationSection,
+    Generation,
     Json,
     MethodSection,
     ModelSection,
@@ -59,6 +60,8 @@ class RunRecord(Section):
     config_file: ConfigFile | None = None
     defaults: dict[str, Json] = {}
     """Every other setting of the trainer and the model."""
+    at_default: list[str] | None = None
+    """The settings of both that have the library's default; null if that is not known."""
     plugin: Provenance = Provenance()
     """The trainer that `--plugin` named."""
     method: MethodSection = MethodSection()
@@ -70,6 +73,7 @@ class RunRecord(Section):
     sessions: list[Session] = []
     evaluation: EvaluationSection | None = None
     samples: list[Sample] = []
+    generation: Generation | None = None
     pictures: list[Picture] = []
     comparison: dict[str, Json] | None = None
     """With other models, from an evaluation suite: `name`, `made`, `table`, `notes`, `picture`."""
@@ -81,6 +85,8 @@ class RunRecord(Section):
     """Warnings at the start of training."""
     notes: list[str] = []
     """Values that could not be recorded as they were."""
+    template: int | None = None
+    """The version of the card's templates that the run was recorded for."""
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Self:
@@ -98,6 +104,18 @@ class RunRecord(Section):
                     for problem in error.errors()[:10]
                 )
             ) from error
+
+    def __repr__(self) -> str:
+        """Return what a notebook shows of a record: how far the run got, and its results."""
+        evaluation = self.evaluation or EvaluationSection()
+        results = [
+            f"{metric} {before.mean:.3f} -> {after.mean:.3f}"
+            for metric, after in (evaluation.after or {}).items()
+            if (before := evaluation.estimate("before", metric)).mean is not None
+            and after.mean is not None
+        ]
+        parts = f"{self.plugin.name}, {self.status}, {self.training.steps} steps", *results
+        return f"<RunRecord {self.run_id}: {'; '.join(parts)}>"
 
     def published(self) -> dict[str, Any]:
         """Return the section `publish`, empty where there is none."""

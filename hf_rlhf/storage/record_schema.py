@@ -173,6 +173,33 @@ class RewardSection(Section):
         ]
 
 
+HELD_OUT = "held_out/"
+"""Prefix of our metrics of validation rows, after `eval_`, apart from those that TRL logs."""
+
+
+class ValidationSection(Section):
+    """Evaluations during training, and what they decided."""
+
+    split: str | None = None
+    first_row: int | None = None
+    """The number of the first of the `rows` in the split."""
+    rows: int | None = None
+    separate: bool | None = None
+    """Whether none of these rows is among those of the results."""
+    metric: str | None = None
+    """By which the best step was chosen."""
+    greater_is_better: bool | None = None
+    best: Number | None = None
+    """The metric at `best_step`."""
+    best_step: int | None = None
+    restored: bool = False
+    """Whether the weights of `best_step` are the ones that were saved."""
+    patience: int | None = None
+    """Evaluations without an improvement of more than `threshold` after which training stops."""
+    threshold: Number | None = None
+    stopped_early: bool = False
+
+
 class TrainingSection(Section):
     """How far training got."""
 
@@ -191,6 +218,7 @@ class TrainingSection(Section):
     """One entry per logged step: `step` and metrics."""
     report: dict[str, Json] = {}
     """The trainer's reports beside its log, by title."""
+    validation: ValidationSection | None = None
     peak_memory: dict[str, Json] | None = None
     """`bytes`, and `of` what."""
 
@@ -254,6 +282,19 @@ class Sample(Section):
     """Scores by label."""
 
 
+class Generation(Section):
+    """A greedy completion of a held-out prompt after training, by the card's own snippet."""
+
+    prompt: Json = None
+    """Text, or chat messages."""
+    chat_template_kwargs: dict[str, Json] = {}
+    max_new_tokens: int | None = None
+    completion: str | None = None
+    """Without special tokens."""
+    dtype: str | None = None
+    device: str | None = None
+
+
 class Picture(Section):
     """A picture beside the card, by file name."""
 
@@ -262,10 +303,58 @@ class Picture(Section):
 
 
 class Git(Section):
-    """The checkout that the command ran in."""
+    """The checkout that the command ran in, in records before `Environment.sources`."""
 
     commit: str | None = None
     dirty: bool | None = None
+
+
+class Source(Section):
+    """Where an installed package came from."""
+
+    kind: Literal["index", "archive", "repository", "folder", "editable"] | None = None
+    """`folder`: copied when it was installed; `editable`: read from where it is edited."""
+    url: str | None = None
+    """As pip takes it; null for what lies on one machine only. Of an editable install, that of the
+    repository that its commit was pushed to."""
+    subdirectory: str | None = None
+    commit: str | None = None
+    dirty: bool | None = None
+    """Whether the package's own files differ from the commit."""
+    sha256: str | None = None
+    """Of an archive."""
+
+    def requirement(self, name: str, version: str) -> str | None:
+        """Return what pip installs this package from; None where that lies on one machine only."""
+        if self.kind == "index":
+            return f"{name}=={version}"
+        if self.url is None:
+            return None
+        if self.kind == "archive":
+            return f"{name} @ {self.url}" + (f"#sha256={self.sha256}" if self.sha256 else "")
+        ending = f"#subdirectory={self.subdirectory}" if self.subdirectory else ""
+        return f"{name} @ {self.url}@{self.commit}{ending}"
+
+    def text(self) -> str:
+        """Return the source in words."""
+        texts = {
+            "index": "by name from a package index (which one is not recorded)",
+            "archive": "an archive",
+            "repository": "a repository",
+            "folder": "a folder, copied when it was installed",
+            "editable": "a folder (editable)",
+        }
+        return ", ".join(
+            filter(
+                None,
+                (
+                    texts.get(str(self.kind), "not recorded"),
+                    self.url,
+                    f"commit {self.commit}" if self.commit else "",
+                    "with uncommitted changes" if self.dirty else "",
+                ),
+            )
+        )
 
 
 class Environment(Section):
@@ -281,6 +370,9 @@ class Environment(Section):
     memory_gb: Number | None = None
     """In GiB."""
     git: Git | None = None
+    """Of the command's folder; no longer recorded."""
+    sources: dict[str, Source] = {}
+    """Of hf-rlhf and of every installed plugin, by package."""
 
 
 class Author(Section):
@@ -294,3 +386,7 @@ class Author(Section):
     license_link: str | None = None
     tags: list[str] = []
     language: str | list[str] | None = None
+    sections: dict[str, str] = {}
+    """Heading -> Markdown."""
+    contact: str | None = None
+    citation: str | None = None

@@ -1,11 +1,13 @@
 """Offer objects as components, as if an installed package provided them."""
 
+import os
 import sys
 import types
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from email.message import Message
 from importlib.metadata import EntryPoint
+from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
@@ -22,6 +24,13 @@ class _Package:
 
     def __init__(self, name: str) -> None:
         self.name, self.version = name, "1.0"
+
+    def read_text(self, filename: str) -> None:
+        """Return None: it was not installed."""
+
+    def locate_file(self, path: str) -> Path:
+        """Return a path where nothing is."""
+        return Path(os.devnull, path)
 
 
 @contextmanager

@@ -32,6 +32,7 @@ from hf_rlhf.storage.disk import (
     wait_seconds,
     wait_until,
 )
+from hf_rlhf.training.validation import Validation
 
 
 def newest_valid(folder: Path) -> Path | None:
@@ -60,8 +61,12 @@ class CheckpointManifestCallback(TrainerCallback):  # type: ignore[misc]
     Place this after callbacks that request a save at the end of a step.
     """
 
-    def __init__(self, keep: int | None, *, wait: float | None = None) -> None:
+    def __init__(
+        self, keep: int | None, *, keep_best: bool = False, wait: float | None = None
+    ) -> None:
         self.keep = keep
+        self.keep_best = keep_best
+        """Whether the weights of the best step so far may be saved at the end."""
         self.wait = wait_seconds() if wait is None else wait
         """For how many seconds a save waits for space, before the run ends with DiskError."""
 
@@ -85,7 +90,11 @@ class CheckpointManifestCallback(TrainerCallback):  # type: ignore[misc]
             return
         folder = Path(args.output_dir)
         seal(folder / f"checkpoint-{state.global_step}")
-        prune(folder, self.keep or 0)
+        prune(folder, self.keep or 0, self._best(state))
+
+    def _best(self, state: Any) -> int | None:
+        step: int | None = state.best_global_step if self.keep_best else None
+        return step
 
     def _make_room(self, args: Any, state: Any, control: Any, kwargs: Mapping[str, Any]) -> None:
         """Let all processes save, or none: the main one looks, and the others wait for it.
@@ -100,7 +109,8 @@ class CheckpointManifestCallback(TrainerCallback):  # type: ignore[misc]
         shortage = broadcast_object_list([shortage])[0]
         if shortage is None:
             return
-        last = state.global_step >= state.max_steps
+        # Its weights may be the best ones, which are taken from a checkpoint.
+        last = state.global_step >= state.max_steps and not self.keep_best
         room = Space.of(Path(args.output_dir)).holds(final_bytes(model, tokenizer))
         if broadcast_object_list([last and room])[0]:
             control.should_save = False
@@ -124,7 +134,7 @@ class CheckpointManifestCallback(TrainerCallback):  # type: ignore[misc]
                 return True
             discard_unsealed(folder)
             if self.keep:
-                prune(folder, 1)
+                prune(folder, 1, self._best(state))
             return Space.of(folder).holds(size)
 
         if fits():
@@ -151,10 +161,17 @@ class StopIfTrained(TrainerCallback):  # type: ignore[misc]
     """Raises AlreadyTrained, with the weights loaded, when no step is left to do.
 
     transformers checks whether training is over only after a step: resumed from its last
-    checkpoint within an epoch, it trains one step too many.
+    checkpoint within an epoch, it trains one step too many. That training was stopped early it
+    does not look at in the checkpoint, and trains on.
     """
+
+    def __init__(self, validation: Validation | None = None) -> None:
+        self.validation = validation
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Check before the first step."""
-        if 0 < state.max_steps <= state.global_step:
+        stopped = self.validation is not None and self.validation.stopped_early
+        if stopped or 0 < state.max_steps <= state.global_step:
+            if self.validation is not None:
+                self.validation.load_best(state)
             raise AlreadyTrained

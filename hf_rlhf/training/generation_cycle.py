@@ -68,6 +68,8 @@ class Cycle(TrainerCallback):  # type: ignore[misc]
         self.boundary: Boundary | None = None
         self._done = 0  # micro-steps since training began
         self._deferred = False  # a save is due at the next boundary
+        self._evaluation_deferred = False
+        self._evaluates_what_is_saved = getattr(training, "load_best_model_at_end", False)
         self._between_steps = True  # the weights are those of an optimizer step's end
         self._began: float | None = None
         self._saving: float | None = None
@@ -118,6 +120,11 @@ class Cycle(TrainerCallback):  # type: ignore[misc]
         due = control.should_save or self._deferred
         control.should_save = due and (at_boundary or state.global_step >= state.max_steps)
         self._deferred = due and not control.should_save
+        if self._evaluates_what_is_saved:
+            # What is evaluated is what is saved.
+            evaluates = control.should_evaluate or self._evaluation_deferred
+            control.should_evaluate = evaluates and not self._deferred
+            self._evaluation_deferred = evaluates and self._deferred
         if control.should_save:
             # Values that are not logged yet would be lost with this process, and the means differ.
             control.should_log = True

@@ -26,7 +26,7 @@ from hf_rlhf.storage.checkpoints import changed, contents
 from hf_rlhf.storage.files import atomic_dir, atomic_write_bytes, atomic_write_json
 from hf_rlhf.storage.pure_json import parse_json
 from hf_rlhf.storage.record import RECORD_NAME, RunRecord, load_record
-from hf_rlhf.storage.record_schema import EvaluationSection, TrainingSection
+from hf_rlhf.storage.record_schema import EvaluationSection, TrainingSection, ValidationSection
 from hf_rlhf.training.checkpoints import newest_valid
 from hf_rlhf.training.progress import SAMPLES_NAME
 from hf_rlhf.training.run_folder import differences
@@ -175,8 +175,19 @@ def composed_training(
         final=last.final,
         history=_history(trained),
         report={"Phases": rows, **report},
+        validation=_validation(trained),
         peak_memory=max(peaks, key=lambda peak: peak.get("bytes") or 0) if peaks else None,
     )
+
+
+def _validation(trained: Sequence[TrainingSection]) -> ValidationSection | None:
+    """Return what the last phase's evaluations decided, in steps of the whole run."""
+    last, done = trained[-1].validation, sum(each.steps or 0 for each in trained[:-1])
+    if last is None:
+        return None
+    stopped = any(each.validation.stopped_early for each in trained if each.validation)
+    best = None if last.best_step is None else last.best_step + done
+    return last.model_copy(update={"best_step": best, "stopped_early": stopped})
 
 
 def _history(trained: Sequence[TrainingSection]) -> list[dict[str, Any]]:

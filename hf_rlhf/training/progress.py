@@ -8,7 +8,9 @@ from typing import Any
 
 import datasets
 from transformers import PrinterCallback, ProgressCallback, Trainer, TrainerCallback
+from transformers.trainer import DEFAULT_PROGRESS_CALLBACK
 from transformers.utils import logging
+from transformers.utils.import_utils import is_in_notebook
 
 from hf_rlhf.cards.results import partial_count
 from hf_rlhf.formatting import counted, interval
@@ -19,7 +21,7 @@ from hf_rlhf.storage.record_schema import Estimate, EvaluationSection
 from hf_rlhf.storage.secrets import redact_secrets
 
 SAMPLES_NAME = "samples.jsonl"
-_FACTS = (
+FACTS = (
     ("mean_token_accuracy", "token accuracy", 3),
     ("accuracy", "accuracy", 3),
     ("margin", "margin", 3),
@@ -45,9 +47,21 @@ def disable_progress_bars() -> None:
 
 def remove_printers(trainer: Any) -> None:
     """Take out the bars and dictionaries that transformers prints; ours prints a line."""
-    for callback in (PrinterCallback, ProgressCallback):
-        if isinstance(trainer, Trainer):
+    if not isinstance(trainer, Trainer):
+        return
+    printers = (PrinterCallback, ProgressCallback, DEFAULT_PROGRESS_CALLBACK)
+    for callback in [*trainer.callback_handler.callbacks]:
+        if type(callback) in printers:  # and not one derived from them, such as ours
             trainer.remove_callback(callback)
+
+
+def notebook_callbacks() -> list[TrainerCallback]:
+    """Return the callback that shows training in a notebook, where this is one."""
+    if not is_in_notebook():
+        return []
+    from hf_rlhf.training.notebook import NotebookTable
+
+    return [NotebookTable()]
 
 
 class ShowProgress(TrainerCallback):  # type: ignore[misc]
@@ -85,11 +99,12 @@ class ShowProgress(TrainerCallback):  # type: ignore[misc]
         began, first = self.start
         passed = time.monotonic() - began
         left = passed / max(state.global_step - first, 1) * (state.max_steps - state.global_step)
-        print(
-            f"step {state.global_step:>5}/{state.max_steps}  {summary_line(logs)}  "
-            f"elapsed {clock(passed)}, {clock(left)} left",
-            flush=True,
-        )
+        if not is_in_notebook():  # which has a table
+            print(
+                f"step {state.global_step:>5}/{state.max_steps}  {summary_line(logs)}  "
+                f"elapsed {clock(passed)}, {clock(left)} left",
+                flush=True,
+            )
         limit = getattr(args, "max_completion_length", None)
         if limit and logs.get(_CUT) == 1 and not self._warned:
             self._warned = True
@@ -131,7 +146,7 @@ def summary_line(logs: Mapping[str, Any]) -> str:
                 parts.append(f"{label} {value:.2f}")
     if total is None and logs.get("loss") is not None:
         parts.append(f"loss {logs['loss']:.4f}")
-    for key, name, places in _FACTS:
+    for key, name, places in FACTS:
         if isinstance(logs.get(key), (int, float)):
             parts.append(f"{name} {logs[key]:.{places}f}")
     if logs.get(_CUT):

@@ -4,11 +4,12 @@ import inspect
 import os
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
 from typing import Any
 
 from pydantic import ValidationError
 
+from hf_rlhf.cards.render import TEMPLATE
 from hf_rlhf.config.run_file import without_secrets
 from hf_rlhf.config.schema import GateSpec, RewardSpec
 from hf_rlhf.data.arrow_rows import rows_digest
@@ -41,6 +42,7 @@ from hf_rlhf.storage.record_schema import (
     TrainingSection,
 )
 from hf_rlhf.training.model_record import model_section
+from hf_rlhf.training.tool_record import tool_report, tools_line
 
 TYPED_NAME = "HF_RLHF_TYPED"
 """Environment variable: the command line of a plugin's verb that trains by a run file."""
@@ -54,6 +56,7 @@ def opening(run: Run, command: Sequence[str]) -> RunRecord:
         config=dict(run.spec.plain),
         config_file=ConfigFile(name=run.spec.name, sha256=run.spec.sha256),
         defaults=_defaults(run),
+        at_default=_at_default(run),
         plugin=Provenance(
             **{key: trainer[key] for key in ("name", "package", "version", "target")}
         ),
@@ -65,6 +68,7 @@ def opening(run: Run, command: Sequence[str]) -> RunRecord:
         environment=environment(),
         author=Author(**as_json(run.spec.card)),
         publish=as_json(run.spec.publish),
+        template=TEMPLATE,
     )
 
 
@@ -73,7 +77,7 @@ def method_section(run: Run) -> MethodSection:
     trainer = run.trainer_class
     content = {} if trainer.method is None else as_json(trainer.method)
     try:
-        return MethodSection(**content, facts=dict(trainer.card_facts(run)))
+        return MethodSection(**content, facts={**tools_line(run), **trainer.card_facts(run)})
     except ValidationError as error:
         wrong = "; ".join(
             f"{'.'.join(map(str, problem['loc']))} is {problem['input']!r:.60}"
@@ -132,7 +136,7 @@ def training_section(run: Run, trainer: Any, seconds: float) -> TrainingSection:
         distributed=distribution(run),
         final=logged[-1] if logged else {},
         history=history,
-        report=_report(trainer),
+        report={**_report(trainer), **tool_report(run, history)},
         peak_memory=peak_memory(),
     )
 
@@ -170,8 +174,9 @@ def sessions(record: RunRecord, run: Run) -> list[Session]:
 
 def _machine(environment: Environment, processes: int | None) -> dict[str, Any]:
     """Return software, hardware and number of processes as flat keys, such as `packages.trl`."""
-    flat: dict[str, Any] = {"processes": processes}
-    for key, value in environment.to_json().items():
+    sources = {f"source of {name}": s.text() for name, s in environment.sources.items()}
+    flat: dict[str, Any] = {"processes": processes, **sources}
+    for key, value in environment.model_dump(exclude={"sources"}).items():
         inner = value if isinstance(value, Mapping) else None
         flat |= {key: value} if inner is None else {f"{key}.{k}": v for k, v in inner.items()}
     return flat
@@ -247,6 +252,38 @@ def _defaults(run: Run) -> dict[str, Any]:
     elif run.has_score_head:
         settings.pop("lora_task_type", None)  # decided by the task
     return {key: value for key, value in settings.items() if key not in run.spec.plain}
+
+
+def _at_default(run: Run) -> list[str]:
+    """Return the settings with the default of the library whose configuration the run's extends.
+
+    One that nobody set and whose default is None is the library's own choice, too.
+    """
+    names = []
+    for config in (run.model, run.training):
+        library = next(
+            cls
+            for cls in type(config).__mro__
+            if cls.__module__.partition(".")[0] in ("trl", "transformers")
+        )
+        theirs, ours = _class_defaults(library), _class_defaults(type(config))
+        for name, value in _settings(config).items():
+            left_open = name not in run.spec.plain and ours[name] is theirs.get(name, ours) is None
+            same = name in theirs and as_json(value) == as_json(theirs[name])
+            same |= value in _EMPTY and theirs.get(name, ours[name]) in _EMPTY
+            if left_open or same:
+                names.append(name)
+    return names
+
+
+_EMPTY: tuple[Any, ...] = (None, "", [], {}, "none")
+
+
+def _class_defaults(config_class: type) -> dict[str, Any]:
+    return {
+        each.name: each.default if each.default_factory is MISSING else each.default_factory()
+        for each in fields(config_class)
+    }
 
 
 def _settings(config: Any) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from accelerate import PartialState
 
 from hf_rlhf.distributed import run_on_main_process
 from hf_rlhf.errors import DiskError, HfRlhfError, JudgeError, PublishError, RewardError
+from hf_rlhf.evaluation.example import greedy_example
 from hf_rlhf.evaluation.held_out import measure, measure_before, without_revision
 from hf_rlhf.evaluation.results import Measured
 from hf_rlhf.hub.checkpoints import INTERRUPTED_S, CheckpointPushes
@@ -51,6 +52,7 @@ from hf_rlhf.training.progress import (
     ShowProgress,
     disable_progress_bars,
     evenly,
+    notebook_callbacks,
     print_results,
     read_samples,
     remove_printers,
@@ -65,6 +67,7 @@ from hf_rlhf.training.recorder import EndStatus, Recorder
 from hf_rlhf.training.saving import save_boundary, save_weights
 from hf_rlhf.training.signals import Stopping, Terminated
 from hf_rlhf.training.trackers import continued_tracker_run, end_runs, track_new_steps
+from hf_rlhf.training.validation import Validation
 
 
 class Session:
@@ -218,8 +221,13 @@ class Session:
         after = measure(run, "after", run.folder / "merged", kwargs, self._say, measured)
         self.record.evaluation = evaluation_section(run, before, after)
         self.record.samples = samples_section(before, after, trained)
+        if not self._is_phase:
+            run_on_main_process(self._record_generation)
         self.recorder.gather_usage()
         run_on_main_process(lambda: self.recorder.close("finished"))
+
+    def _record_generation(self) -> None:
+        self.record.generation = greedy_example(self.run, self.run.folder / "merged")
 
     def _train_phase(self, index: int) -> None:
         """Train one phase, or see that it is done; the only phase of a run is the run itself."""
@@ -263,15 +271,13 @@ class Session:
     def _fit(self, new_head: bool) -> Any:
         """Train from the newest valid checkpoint; record how far it got, however it ends."""
         after_save: list[Callable[[], object]] = []
-        cycle, run = self._with_callbacks(after_save)
+        validation = Validation(self.run)
+        cycle, run = self._with_callbacks(after_save, validation)
         with head_is_new(new_head):
-            trainer = _trainer(run)
+            trainer = validation.trainer = _trainer(run)
         add_weights(self.record.model, trainer, run)
-        newest = newest_valid(Path(run.training.output_dir))
+        newest = self._resume_from()
         resumed_at = step_of(newest) if newest else 0
-        if newest:
-            run_on_main_process(partial(refuse_code, newest))
-            self._say(f"resuming from {newest}")
         earlier = self.record.training.seconds or 0.0
         started = time.monotonic()
 
@@ -279,7 +285,9 @@ class Session:
             # Before the checkpoint is loaded, the trainer's state lacks the steps that it holds.
             if trainer.state.global_step >= resumed_at:
                 seconds = earlier + time.monotonic() - started
-                self.recorder.trained(training_section(run, trainer, seconds), resumed_at)
+                section = training_section(run, trainer, seconds)
+                section.validation = validation.section(trainer.state)
+                self.recorder.trained(section, resumed_at)
 
         def push() -> None:
             if self.pushes is not None:
@@ -304,7 +312,17 @@ class Session:
             raise Terminated(self.stopping.cause)
         return trainer
 
-    def _with_callbacks(self, after_save: list[Callable[[], object]]) -> tuple[Cycle, Run]:
+    def _resume_from(self) -> Path | None:
+        """Return the newest valid checkpoint, None where training begins anew."""
+        newest = newest_valid(Path(self.run.training.output_dir))
+        if newest:
+            run_on_main_process(partial(refuse_code, newest))
+            self._say(f"resuming from {newest}")
+        return newest
+
+    def _with_callbacks(
+        self, after_save: list[Callable[[], object]], validation: Validation
+    ) -> tuple[Cycle, Run]:
         """Return the run with the callbacks of its session."""
         run = self.run
         keep = run.training.save_total_limit
@@ -313,10 +331,12 @@ class Session:
         cycle = Cycle(run.training, self.stopping)
         return cycle, run.with_callbacks(
             cycle,
-            CheckpointManifestCallback(keep),
+            *validation.callbacks,
+            CheckpointManifestCallback(keep, keep_best=run.training.load_best_model_at_end),
             ShowProgress(run.reward, run.folder),
             AfterSave(after_save),
-            StopIfTrained(),
+            StopIfTrained(validation),
+            *(notebook_callbacks() if self.main else ()),
         )
 
     def _publish(self) -> None:

@@ -15,6 +15,7 @@ from markdown_it import MarkdownIt
 
 from hf_rlhf.cards.history import reward_history
 from hf_rlhf.cards.metadata import card_folder, validate_card
+from hf_rlhf.cards.plots import png_panels
 from hf_rlhf.errors import ConfigError
 from hf_rlhf.formatting import (
     cell,
@@ -63,7 +64,9 @@ def interrupted():
     record["samples"] = [
         {**one, "step": 20} for one in record["samples"] if one["stage"] == "train"
     ][:1]
-    record["environment"]["git"]["dirty"] = True
+    record["environment"]["sources"]["hf-rlhf-refiner"] = {
+        **{"kind": "editable", "commit": "1d5e7c0b9a8f7e6d5c4b3a29181716151413121f", "dirty": True}
+    }
     record["model"]["license"] = None
     record["publish"] = None
     record["author"] = complete({})["author"]
@@ -111,6 +114,7 @@ CASES = {
     "adapter": (example(), {"kind": "adapter", "adapter_repo": "acme/tiny-refiner-adapter"}),
     "checkpoint": (example(), {"kind": "checkpoint", "step": 30}),
     "nothing_recorded": ({}, {}),
+    "older_version": (json.loads((GOLDEN / "older_version.json").read_text(encoding="utf-8")), {}),
 }
 
 
@@ -437,6 +441,7 @@ def _with_completion(text):
     record["training"]["history"] = []
     record["samples"][3]["completion"] = text
     record["samples"][3]["prompt"] = record["samples"][0]["prompt"] = text
+    record["generation"] |= {"prompt": text, "completion": text}
     return record
 
 
@@ -461,8 +466,7 @@ class TestHostileText:
         expected, _ = self.shape("harmless")
         shape, fences = self.shape(text)
         assert shape == expected
-        assert fences[0] == visible(text) + "\n"
-        assert fences[2] == visible(text) + "\n"
+        assert [fences[0], fences[1], fences[3]] == [visible(text) + "\n"] * 3
 
     @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
     @given(st.text(alphabet="`~-|<>/{}%#\\\n\r \tab$", max_size=40))
@@ -553,6 +557,36 @@ class TestRewardCurve:
     def test_nothing_measured_nothing_drawn(self, tmp_path):
         assert reward_curve(complete({}), tmp_path / "curve.png") is False
         assert list(tmp_path.iterdir()) == []
+
+    def test_the_band_ends_at_what_scores_reached(self, tmp_path, monkeypatch):
+        from matplotlib.axes import Axes
+
+        drawn = []
+        monkeypatch.setattr(Axes, "fill_between", lambda self, *a, **_: drawn.append(a))
+        record = example()
+        history = [{"step": n, "rewards/total/mean": 0.9, "rewards/total/std": 0.3} for n in (1, 2)]
+        record["training"]["history"] = history
+        reward_curve(record, tmp_path / "curve.png")
+        history[0] |= {"rewards/total/min": 0.7, "rewards/total/max": 0.95}
+        history[1] |= {"rewards/total/min": 0.8, "rewards/total/max": 1.0}
+        reward_curve(record, tmp_path / "curve.png")
+        (_, low, high), (_, lowest, highest) = drawn
+        assert (low, high) == (pytest.approx([0.6] * 2), pytest.approx([1.2] * 2))
+        assert (lowest, highest) == ([0.7] * 2, [1.0] * 2)
+
+    @pytest.mark.parametrize(("count", "shape"), [(1, 1), (3, 3), (4, 2), (5, 3), (6, 3)])
+    def test_panels_leave_little_empty(self, tmp_path, count, shape):
+        with png_panels(tmp_path / "a.png", count, (1, 1)) as panels:
+            assert panels[0].get_gridspec().ncols == shape
+
+    def test_held_out_means_alone_are_a_low_picture(self, tmp_path):
+        from matplotlib.image import imread
+
+        record = example()
+        record["training"]["history"] = []
+        reward_curve(record, tmp_path / "curve.png")
+        height, width, _ = imread(tmp_path / "curve.png").shape
+        assert height < width / 3
 
     def test_leaves_pyplot_alone(self, tmp_path, monkeypatch):
         monkeypatch.delitem(sys.modules, "matplotlib.pyplot", raising=False)

@@ -44,13 +44,11 @@ IN_TABLES = [
     ({"reward_weights": [-1.0]}, r"reward_weights: .*rewards\.<label>\.weight"),
     ({"reward_weights": [1.0, 1.0]}, r"reward_weights: .*rewards\.<label>\.weight"),
     ({"multi_objective_aggregation": "normalize_then_sum"}, "multi_objective_aggregation: "),
-    ({"metric_for_best_model": "loss"}, "metric_for_best_model: .*`evaluation` section"),
-    ({"load_best_model_at_end": True}, "load_best_model_at_end: .*`evaluation` section"),
-    ({"eval_steps": 5}, "eval_steps: .*`evaluation` section"),
-    ({"do_eval": True}, "do_eval: .*`evaluation` section"),
-    ({"eval_on_start": True}, "eval_on_start: .*`evaluation` section"),
-    ({"per_device_eval_batch_size": 2}, r"per_device_eval_batch_size: .*evaluation\.batch_size"),
-    ({"num_generations_eval": 4}, "num_generations_eval: .*completions_per_prompt"),
+    ({"do_eval": True}, "do_eval: .*a run trains and evaluates"),
+    ({"batch_eval_metrics": True}, "batch_eval_metrics: .*compute_metrics"),
+    ({"eval_steps": 0.0}, "eval_steps: should be greater than 0"),
+    ({"eval_steps": 2.5}, "eval_steps: should be a whole number"),
+    ({"num_generations_eval": 0}, "num_generations_eval: should be greater than or equal to 1"),
     ({"auto_find_batch_size": True}, "auto_find_batch_size: "),
     ({"enable_jit_checkpoint": True}, "enable_jit_checkpoint: .*stop_grace"),
     ({"disable_tqdm": True}, "disable_tqdm: "),
@@ -262,13 +260,17 @@ def test_a_chat_template_that_raises_is_said_with_its_row(tiny_run, tmp_path, te
 USED = {"model_name_or_path", "model_revision", "attn_implementation", "output_dir", "pad_token"}
 """Settings that hf_rlhf itself reads, and the libraries do not."""
 _PASSED_ON = """
-    per_device_train_batch_size num_train_epochs max_steps learning_rate lr_scheduler_type
+    per_device_train_batch_size per_device_eval_batch_size num_generations_eval eval_packing
+    eval_strategy eval_steps eval_delay eval_on_start
+    load_best_model_at_end metric_for_best_model greater_is_better
+    num_train_epochs max_steps learning_rate lr_scheduler_type
     lr_scheduler_kwargs warmup_steps optim optim_args weight_decay adam_beta1 adam_beta2
     adam_epsilon optim_target_modules gradient_accumulation_steps
     average_tokens_across_devices max_grad_norm label_smoothing_factor bf16 fp16 tf32
     activation_checkpointing activation_checkpointing_kwargs gradient_checkpointing
     gradient_checkpointing_kwargs torch_compile torch_compile_backend torch_compile_mode
     use_liger_kernel liger_kernel_config neftune_noise_alpha torch_empty_cache_steps
+    max_tool_calling_iterations
     logging_strategy logging_steps logging_first_step log_on_each_node
     logging_nan_inf_filter include_num_input_tokens_seen log_level log_level_replica
     report_to run_name project trackio_space_id trackio_bucket_id trackio_static_space_id
@@ -347,20 +349,20 @@ def test_the_tables_name_each_setting_once_and_none_that_is_gone():
 
 def test_a_trainer_may_accept_what_all_others_refuse():
     class Evaluates(Trainer):
-        refused_settings = {"eval_strategy": None, "seed": ("is fixed.", "Leave it out.")}
+        refused_settings = {"do_eval": None, "seed": ("is fixed.", "Leave it out.")}
+        uses_validation_rows = True
 
-    assert "eval_strategy" in refusals(Trainer)
-    assert "eval_strategy" not in refusals(Evaluates)
-    found = refused_problems(Evaluates, CLASSES, {"seed": 1, "eval_strategy": "steps"}, str)
+    assert {"do_eval", "eval_strategy"} <= refusals(Trainer).keys()
+    assert not {"do_eval", "eval_strategy"} & refusals(Evaluates).keys()
+    found = refused_problems(Evaluates, CLASSES, {"seed": 1, "do_eval": True}, str)
     assert list(map(str, found)) == ["seed: is fixed. Leave it out."]
 
 
 NEVER = {
-    *("evaluate", "evaluation_loop", "_evaluate", "predict", "prediction_step", "end"),
-    *("get_eval_dataloader", "get_test_dataloader", "_get_eval_sampler"),
+    *("predict", "end", "get_test_dataloader"),
     *("hyperparameter_search", "_hp_search_setup", "_report_to_hp_search", "create_model_card"),
     *("push_to_hub", "_push_from_checkpoint", "init_hf_repo", "set_evaluate", "set_testing"),
-    *("_load_best_model", "_determine_best_metric", "__str__", "to_dict", "to_sanitized_dict"),
+    *("__str__", "to_dict", "to_sanitized_dict"),
 }
 """Methods of transformers that no run of ours calls."""
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from hf_rlhf.config.schema import EvaluationSpec
+from hf_rlhf.config import EvaluationSpec
 from hf_rlhf.errors import ModelError, RunFolderError
 from hf_rlhf.evaluation import completions
 from hf_rlhf.evaluation.completions import Completions, SavedValues

@@ -512,7 +512,7 @@ def test_settings_of_the_refiner_that_contradict_each_other(tiny_run):
         tiny_run | {"gradient_accumulation_steps": 3},
         r"gradient_accumulation_steps 3 is not the 1 that prompts_per_step 4 makes",
     )
-    said(tiny_run | {"eval_strategy": "steps"}, r"eval_strategy.*`evaluation` section")
+    said(tiny_run | {"do_eval": True}, r"do_eval.*example scripts")
 
 
 def test_a_trl_trainer_may_not_come_before_the_contract():

@@ -1,7 +1,6 @@
 import dataclasses
 import enum
 import json
-import subprocess
 import sys
 import types
 from pathlib import Path
@@ -191,26 +190,6 @@ class TestEnvironment:
 
         owners = {package(point)[0] for kind in KINDS for point in offered(kind)}
         assert owners <= machine.packages().keys()
-
-    def test_git_state(self, tmp_path, monkeypatch):
-        monkeypatch.chdir(tmp_path)
-        monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
-        assert machine.git_state() is None
-        (tmp_path / "a").write_text("1")
-        identity = ["-c", "user.name=a", "-c", "user.email=a@b"]
-        for arguments in (["init", "-q"], ["add", "a"], [*identity, "commit", "-qm", "a"]):
-            subprocess.run(["git", *arguments], check=True)
-        state = machine.git_state()
-        assert len(state.commit) == 40
-        assert state.dirty is False
-        (tmp_path / "untracked").write_text("")
-        assert machine.git_state().dirty is False
-        (tmp_path / "a").write_text("2")
-        assert machine.git_state().dirty is True
-
-    def test_without_git(self, monkeypatch):
-        monkeypatch.setenv("PATH", "")
-        assert machine.git_state() is None
 
 
 def test_the_example_has_every_field():

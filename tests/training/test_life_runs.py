@@ -164,3 +164,19 @@ def test_two_processes_end_with_a_message_when_the_folder_is_in_use(tiny_run, tm
     assert "stopped, because the main process did" in done.stderr
     assert "hf_rlhf/training/session.py" not in done.stderr  # no traceback of ours
     assert steps_of(tiny_run) == []
+
+
+def test_evaluations_change_nothing_of_the_training(tiny_run, tmp_path):
+    """They sample too, and the next completions are still those that would have been sampled."""
+    tiny_run |= {"max_steps": 4, "evaluation": {"rows": 2}, "lora_dropout": 0.1}
+    tiny_run |= {"num_iterations": 2, "save_steps": 2}
+    train(config=tiny_run, output_dir=str(tmp_path / "without"))
+    evaluated = {"eval_strategy": "steps", "eval_steps": 1, "eval_on_start": True}
+    record = train(config=tiny_run | evaluated)
+    logged = [e["step"] for e in record.training.history if "eval_held_out/total" in e]
+    assert logged == [0, 1, 2, 3, 4]
+    without, with_evaluations = (
+        load_file(Path(folder, "adapter", "adapter_model.safetensors"))
+        for folder in (tmp_path / "without", tiny_run["output_dir"])
+    )
+    assert all(torch.equal(without[name], with_evaluations[name]) for name in without)

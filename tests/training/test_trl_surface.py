@@ -12,8 +12,9 @@ from hf_rlhf.config.registry import load_component, offered
 ALLOWED = {
     *("Config", "compute_loss", "create_model_card", "log", "prediction_step", "save_model"),
     "train",
-    # PPO: one step is a rollout with all its updates, and the value head has a rate of its own.
-    *("create_optimizer", "training_step"),
+    # PPO: one step is a rollout with all its updates, the value head has a rate of its own, and
+    # held-out prompts have no loss.
+    *("create_optimizer", "evaluate", "training_step"),
 }
 UPSTREAM = {"trl", "transformers"}
 

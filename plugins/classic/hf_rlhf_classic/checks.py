@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from hf_rlhf.errors import Problem
-from hf_rlhf.evaluation import held_out_rows
+from hf_rlhf.evaluation import held_out_rows, validation_rows
 from hf_rlhf.models import model_config
 from hf_rlhf.runs import Run
 from hf_rlhf_classic.encoding import is_text, tokens
@@ -35,6 +35,11 @@ def training_rows(run: Run, *names: str) -> Any:
     train = run.dataset["train"]
     remaining = [name for name in (*names, *FOR_TEMPLATES) if name in train.column_names]
     return train.select_columns(remaining)
+
+
+def eval_rows(run: Run, *names: str) -> Any:
+    """Return what `training_rows` returns, of the validation rows; None where there are none."""
+    return validation_rows(run, *names, *FOR_TEMPLATES)
 
 
 def check_single_kind(run: Run, *names: str) -> Iterator[Problem]:

@@ -8,14 +8,16 @@ from trl import DistillationConfig, DistillationTrainer
 from hf_rlhf import Method, Trainer
 from hf_rlhf.distributed import processes
 from hf_rlhf.errors import ModelError, Problem
+from hf_rlhf.evaluation import validation_rows
 from hf_rlhf.models import find_model, load_tokenizer, policy_arguments
 from hf_rlhf.runs import Run
 from hf_rlhf_classic.checks import common_problems, training_rows
+from hf_rlhf_classic.held_out_only import HeldOutOnly, no_eval_loss
 
 TEACHER = "teacher_model_name_or_path"
 
 
-class DistilledTrainer(Trainer, DistillationTrainer):  # type: ignore[misc]
+class DistilledTrainer(HeldOutOnly, Trainer, DistillationTrainer):  # type: ignore[misc]
     """On-policy distillation (GKD, Agarwal et al. 2024): `--plugin distillation`.
 
     The student completes each prompt, and its next-token distributions are pulled to those of
@@ -37,7 +39,7 @@ class DistilledTrainer(Trainer, DistillationTrainer):  # type: ignore[misc]
     @classmethod
     def preflight(cls, run: Run) -> Iterable[Problem]:
         """Yield what would stop or spoil training, before weights load."""
-        return [*common_problems(run), *_teacher(run), *_batch(run)]
+        return [*common_problems(run), *no_eval_loss(run), *_teacher(run), *_batch(run)]
 
     @classmethod
     def from_run(cls, run: Run) -> Self:
@@ -48,6 +50,7 @@ class DistilledTrainer(Trainer, DistillationTrainer):  # type: ignore[misc]
             teacher_model=find_model(run.training.teacher_model_name_or_path),
             args=run.training,
             train_dataset=training_rows(run, "prompt"),
+            eval_dataset=validation_rows(run),
             processing_class=run.tokenizer,
             callbacks=list(run.callbacks),
         )

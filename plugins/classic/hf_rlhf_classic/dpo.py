@@ -9,7 +9,7 @@ from hf_rlhf import Method
 from hf_rlhf.errors import Problem
 from hf_rlhf.models import policy_arguments
 from hf_rlhf.runs import Run
-from hf_rlhf_classic.checks import choice, fixed_reference, no_lengths, training_rows
+from hf_rlhf_classic.checks import choice, eval_rows, fixed_reference, no_lengths, training_rows
 from hf_rlhf_classic.pair_training import PairTraining
 from hf_rlhf_classic.reference import drop_reference
 from hf_rlhf_classic.row_lengths import SIDES
@@ -51,10 +51,12 @@ class PreferenceTrainer(PairTraining, DPOTrainer):  # type: ignore[misc]
     @classmethod
     def from_run(cls, run: Run) -> Self:
         """Build the trainer that `run` describes; this is where the weights are loaded."""
+        cls.measure_references(run)
         trainer = cls(
             **policy_arguments(run),
             args=run.training,
             train_dataset=training_rows(run, "prompt", *SIDES),
+            eval_dataset=eval_rows(run, "prompt", *SIDES),
             processing_class=run.tokenizer,
             callbacks=list(run.callbacks),
         )

@@ -10,6 +10,7 @@ from trl import GRPOConfig, GRPOTrainer
 from hf_rlhf import Method, Trainer
 from hf_rlhf.distributed import PromptsPerStep
 from hf_rlhf.errors import Problem
+from hf_rlhf.evaluation import validation_rows
 from hf_rlhf.models import policy_arguments
 from hf_rlhf.runs import Run
 from hf_rlhf_classic.checks import common_problems
@@ -28,6 +29,7 @@ class GroupSampling(Trainer):
     """What trainers share that sample a group of completions for each prompt."""
 
     columns = frozenset({"prompt"})
+    uses_validation_rows = True
     args: Any
     """TRL's, as all else that `from_run` needs."""
 
@@ -42,9 +44,11 @@ class GroupSampling(Trainer):
         build: Any = cls
         trainer: Self = build(
             **policy_arguments(run),
+            **run.tool_arguments(),
             reward_funcs=[run.reward],
             args=run.training,
             train_dataset=run.dataset["train"],
+            eval_dataset=validation_rows(run),
             processing_class=run.tokenizer,
             callbacks=[*run.callbacks, TellFlatGroups()],
         )
@@ -81,6 +85,7 @@ class GroupTrainer(GroupSampling, GRPOTrainer):  # type: ignore[misc]
 
     Config = GroupConfig
     default_run = "tiny"
+    takes_tools = True
     method = Method(
         "GRPO",
         tags=("trl", "grpo"),

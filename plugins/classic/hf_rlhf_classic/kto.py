@@ -1,14 +1,13 @@
 """Kahneman-Tversky optimization: responses judged one by one, on TRL's public surface alone."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, ClassVar, Self
 
 from trl import KTOConfig, KTOTrainer
 
 from hf_rlhf import Method, RowCounts, Trainer
 from hf_rlhf.errors import Problem
-from hf_rlhf.evaluation import Evaluation, held_out_rows, measure_rows, saved_model
+from hf_rlhf.evaluation import Evaluation, held_out_rows, is_validated, validation_run
 from hf_rlhf.models import policy_arguments
 from hf_rlhf.runs import Run
 from hf_rlhf_classic.checks import (
@@ -16,14 +15,16 @@ from hf_rlhf_classic.checks import (
     check_single_kind,
     choice,
     common_problems,
+    eval_rows,
     fixed_reference,
     no_lengths,
     splits,
     training_rows,
     within_positions,
 )
-from hf_rlhf_classic.encoding import encode_response
-from hf_rlhf_classic.likelihood import Metrics, batch_size, likelihoods
+from hf_rlhf_classic.encoding import Encoded, encode_response
+from hf_rlhf_classic.implicit_rewards import Texts, log_probs, reference_log_probs
+from hf_rlhf_classic.likelihood import Metrics
 from hf_rlhf_classic.reference import drop_reference
 from hf_rlhf_classic.row_lengths import counts_of_texts, once
 
@@ -41,12 +42,18 @@ class JudgedResponseTrainer(Trainer, KTOTrainer):  # type: ignore[misc]
     Config = KTOConfig
     default_run = "tiny"
     columns = frozenset({"prompt", "completion", "label"})
+    uses_validation_rows = True
     method = Method(
         "KTO",
         tags=("trl", "kto"),
         citations=("Ethayarajh et al. 2024, KTO, arXiv:2402.01306",),
     )
-    held_out_metrics: ClassVar = {
+    held_out_metrics: ClassVar[Mapping[str, str]] = {
+        "implicit_accuracy": "share of responses that became likelier than at the start if their "
+        "label is true, and less likely if it is false",
+        "good_implicit_reward": "`beta` times what training added to the log-probability of a "
+        "response with label true",
+        "bad_implicit_reward": "the same of a response with label false",
         "good_log_prob": "log-probability of a response with label true, in nats",
         "bad_log_prob": "log-probability of a response with label false, in nats",
     }
@@ -75,10 +82,14 @@ class JudgedResponseTrainer(Trainer, KTOTrainer):  # type: ignore[misc]
     @classmethod
     def from_run(cls, run: Run) -> Self:
         """Build the trainer that `run` describes; this is where the weights are loaded."""
+        if is_validated(run):
+            validation = validation_run(run)
+            reference_log_probs(validation, _texts(validation))
         return cls(
             **policy_arguments(run),
             args=run.training,
             train_dataset=training_rows(run, *sorted(cls.columns)).shuffle(seed=run.training.seed),
+            eval_dataset=eval_rows(run, *sorted(cls.columns)),
             processing_class=run.tokenizer,
             callbacks=list(run.callbacks),
         )
@@ -96,30 +107,33 @@ class JudgedResponseTrainer(Trainer, KTOTrainer):  # type: ignore[misc]
             drop_reference(output_dir or self.args.output_dir)
 
     @classmethod
-    def held_out(cls, run: Run, model: str | Path, model_kwargs: Mapping[str, Any]) -> Evaluation:
-        """Return how likely the policy finds each judged response, in nats.
-
-        What training adds, times `beta`, is the implicit reward of that response.
-        """
-
-        def measure(rows: Sequence[Mapping[str, Any]]) -> list[Metrics]:
-            texts = [
-                encode_response(run.tokenizer, row, row["completion"]).cut(run.training.max_length)
-                for row in rows
-            ]
-            measured = likelihoods(policy, texts, run.tokenizer)
-            return [
-                {
-                    "good_log_prob": response.total if row["label"] else None,
-                    "bad_log_prob": None if row["label"] else response.total,
+    def held_out(cls, run: Run, model: Any, model_kwargs: Mapping[str, Any]) -> Evaluation:
+        """Return how likely the policy finds each judged response, and what training added."""
+        measured = log_probs(run, model, model_kwargs, _texts(run))
+        references = reference_log_probs(run, _texts(run))
+        metrics: list[Metrics] = []
+        labels = held_out_rows(run)["label"]
+        for label, row, reference in zip(labels, measured, references, strict=True):
+            log_prob, before = row["response"], reference["response"]
+            metrics.append(dict.fromkeys(cls.held_out_metrics))
+            if log_prob is not None and before is not None:
+                added = log_prob - before
+                right = added > 0 if label else added < 0
+                kind = "good" if label else "bad"
+                metrics[-1] |= {
+                    "implicit_accuracy": 0.5 if added == 0 else float(right),
+                    f"{kind}_implicit_reward": run.training.beta * added,
+                    f"{kind}_log_prob": log_prob,
                 }
-                if response.log_probs
-                else dict.fromkeys(cls.held_out_metrics)
-                for row, response in zip(rows, measured, strict=True)
-            ]
+        return Evaluation(metrics)
 
-        with saved_model(run, model, model_kwargs) as policy:
-            return measure_rows(held_out_rows(run), measure, batch_size=batch_size(run))
+
+def _texts(run: Run) -> Texts:
+    def texts(row: Mapping[str, Any]) -> dict[str, Encoded]:
+        text = encode_response(run.tokenizer, row, row["completion"])
+        return {"response": text.cut(run.training.max_length)}
+
+    return texts
 
 
 def _sizes(run: Run, split: str, rows: Any) -> list[tuple[int, int, int]]:

@@ -17,11 +17,13 @@ from trl.experimental.online_dpo import OnlineDPOConfig, OnlineDPOTrainer
 
 from hf_rlhf import Method, Trainer
 from hf_rlhf.errors import Problem
+from hf_rlhf.evaluation import validation_rows
 from hf_rlhf.models import load_policy, prompt_lengths
 from hf_rlhf.rewards import TOTAL, ComposedReward, gather_rows
 from hf_rlhf.runs import Run
 from hf_rlhf_classic.checks import common_problems, no_lengths
 from hf_rlhf_classic.encoding import is_text, tokens
+from hf_rlhf_classic.held_out_only import HeldOutOnly, no_eval_loss
 
 
 @dataclass
@@ -36,7 +38,7 @@ class OnlineConfig(OnlineDPOConfig):  # type: ignore[misc]
         return int(self.max_new_tokens)
 
 
-class OnlinePreferenceTrainer(Trainer, OnlineDPOTrainer):  # type: ignore[misc]
+class OnlinePreferenceTrainer(HeldOutOnly, Trainer, OnlineDPOTrainer):  # type: ignore[misc]
     """Online DPO (Guo et al. 2024) under the run's composed reward: `--plugin online_dpo`.
 
     Of two completions of each prompt the one with the higher reward is the chosen one of a DPO
@@ -61,7 +63,8 @@ class OnlinePreferenceTrainer(Trainer, OnlineDPOTrainer):  # type: ignore[misc]
     @classmethod
     def preflight(cls, run: Run) -> Iterable[Problem]:
         """Yield what would stop or spoil training, before weights load."""
-        return [*common_problems(run), *no_lengths(run), *_lengths(run), *_special_tokens(run)]
+        problems = [*common_problems(run), *no_lengths(run), *no_eval_loss(run)]
+        return [*problems, *_lengths(run), *_special_tokens(run)]
 
     @classmethod
     def from_run(cls, run: Run) -> Self:
@@ -73,6 +76,7 @@ class OnlinePreferenceTrainer(Trainer, OnlineDPOTrainer):  # type: ignore[misc]
             reward_funcs=pairs,
             args=run.training,
             train_dataset=run.dataset["train"],
+            eval_dataset=validation_rows(run),
             processing_class=run.tokenizer,
             callbacks=list(run.callbacks),
         )
@@ -83,8 +87,9 @@ class OnlinePreferenceTrainer(Trainer, OnlineDPOTrainer):  # type: ignore[misc]
     """Compares the completions."""
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Log the rewards' statistics since the last time as well."""
-        super().log({**logs, **self.pairs.take_metrics()}, start_time)
+        """Log the rewards' statistics since the last logging of training as well."""
+        evaluation = any(name.startswith("eval_") for name in logs)
+        super().log({**logs, **({} if evaluation else self.pairs.take_metrics())}, start_time)
 
     def report(self) -> Mapping[str, Any]:
         """Return how many pairs of this process had a better completion."""

@@ -1,12 +1,11 @@
 """What DPO, ORPO and CPO share: pairs of a chosen and a rejected response, checked and measured."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, ClassVar
 
 from hf_rlhf import RowCounts, Trainer
 from hf_rlhf.errors import Problem
-from hf_rlhf.evaluation import Evaluation, held_out_rows, measure_rows, saved_model
+from hf_rlhf.evaluation import Evaluation, is_validated, validation_run
 from hf_rlhf.runs import Run
 from hf_rlhf_classic.checks import (
     can_encode,
@@ -14,8 +13,9 @@ from hf_rlhf_classic.checks import (
     common_problems,
     within_positions,
 )
-from hf_rlhf_classic.encoding import encode_pair
-from hf_rlhf_classic.likelihood import Likelihood, Metrics, batch_size, likelihoods
+from hf_rlhf_classic.encoding import Encoded, encode_pair
+from hf_rlhf_classic.implicit_rewards import LogProbs, Texts, log_probs, reference_log_probs
+from hf_rlhf_classic.likelihood import Metrics
 from hf_rlhf_classic.row_lengths import (
     SIDES,
     longer_texts,
@@ -28,7 +28,11 @@ class PairTraining(Trainer):
     """A trainer on pairs. Goes before one of TRL's: `class MyTrainer(PairTraining, DPOTrainer)`."""
 
     columns = frozenset({"prompt", *SIDES})
+    uses_validation_rows = True
     held_out_metrics: ClassVar = {
+        "implicit_accuracy": "share of pairs whose chosen response has the higher implicit reward, "
+        "`beta` times what training added to its log-probability; a tie is half",
+        "implicit_margin": "implicit reward of the chosen response less that of the rejected one",
         "preference_accuracy": "share of pairs whose chosen response is likelier; a tie is half",
         "preference_margin": "log-probability of the chosen less that of the rejected one, in nats",
         "chosen_log_prob": "log-probability of the chosen response, in nats",
@@ -57,34 +61,55 @@ class PairTraining(Trainer):
         return preference_counts(run)
 
     @classmethod
-    def held_out(cls, run: Run, model: str | Path, model_kwargs: Mapping[str, Any]) -> Evaluation:
-        """Return which response of each pair the policy finds likelier, and by how much.
+    def measure_references(cls, run: Run) -> None:
+        """Measure the reference on the validation rows, before there is a model in training."""
+        if is_validated(run):
+            validation = validation_run(run)
+            reference_log_probs(validation, _texts(validation))
 
-        `preference_margin` is log p(chosen) - log p(rejected), in nats. For DPO, what training adds
-        to it, times beta, is the margin of the implicit rewards, because the base is the reference.
-        `chosen_log_prob` shows whether both became less likely.
+    @classmethod
+    def implicit_rewards(cls, run: Run, rows: Sequence[LogProbs]) -> list[list[float]]:
+        """Return the implicit rewards of the chosen and the rejected response of each pair."""
+        references, beta = reference_log_probs(run, _texts(run)), run.training.beta
+        return [
+            [beta * ((row[side] or 0.0) - (reference[side] or 0.0)) for side in SIDES]
+            for row, reference in zip(rows, references, strict=True)
+        ]
+
+    @classmethod
+    def held_out(cls, run: Run, model: Any, model_kwargs: Mapping[str, Any]) -> Evaluation:
+        """Return which response of each pair the policy prefers, and by how much.
+
+        `implicit_margin` is the difference of the implicit rewards. `preference_margin` is
+        log p(chosen) - log p(rejected), in nats. `chosen_log_prob` shows whether both became less
+        likely.
         """
-        training = run.training
-
-        def measure(rows: Sequence[Mapping[str, Any]]) -> list[Metrics]:
-            texts = [
-                encoded.cut(training.max_length, truncation_mode(training))
-                for row in rows
-                for encoded in encode_pair(run.tokenizer, row, SIDES)
-            ]
-            measured = likelihoods(policy, texts, run.tokenizer)
-            return [_metrics(*measured[index : index + 2]) for index in range(0, len(measured), 2)]
-
-        with saved_model(run, model, model_kwargs) as policy:
-            return measure_rows(held_out_rows(run), measure, batch_size=batch_size(run))
+        rows = log_probs(run, model, model_kwargs, _texts(run))
+        return Evaluation(list(map(_metrics, rows, cls.implicit_rewards(run, rows))))
 
 
-def _metrics(chosen: Likelihood, rejected: Likelihood) -> Metrics:
-    if not (chosen.log_probs and rejected.log_probs):  # the prompt alone fills max_length
-        return dict.fromkeys(("preference_accuracy", "preference_margin", "chosen_log_prob"))
-    margin = chosen.total - rejected.total
+def _texts(run: Run) -> Texts:
+    most, mode = run.training.max_length, truncation_mode(run.training)
+
+    def texts(row: Mapping[str, Any]) -> dict[str, Encoded]:
+        pair = encode_pair(run.tokenizer, row, SIDES)
+        return {side: text.cut(most, mode) for side, text in zip(SIDES, pair, strict=True)}
+
+    return texts
+
+
+def _metrics(row: LogProbs, rewards: Sequence[float]) -> Metrics:
+    chosen, rejected = (row[side] for side in SIDES)
+    if chosen is None or rejected is None:  # the prompt alone fills max_length
+        return dict.fromkeys(PairTraining.held_out_metrics)
     return {
-        "preference_accuracy": 0.5 if margin == 0 else float(margin > 0),
-        "preference_margin": margin,
-        "chosen_log_prob": chosen.total,
+        "implicit_accuracy": _accuracy(*rewards),
+        "implicit_margin": rewards[0] - rewards[1],
+        "preference_accuracy": _accuracy(chosen, rejected),
+        "preference_margin": chosen - rejected,
+        "chosen_log_prob": chosen,
     }
+
+
+def _accuracy(chosen: float, rejected: float) -> float:
+    return 0.5 if chosen == rejected else float(chosen > rejected)

@@ -29,11 +29,12 @@ from trl.models import unwrap_model_for_generation
 
 from hf_rlhf import Method, Trainer
 from hf_rlhf.errors import ModelError, Problem
-from hf_rlhf.evaluation import Evaluation
+from hf_rlhf.evaluation import Evaluation, validation_rows
 from hf_rlhf.models import find_adapter, policy_arguments, prompt_ids
 from hf_rlhf.rewards import TOTAL
 from hf_rlhf.runs import Run
 from hf_rlhf_classic import ppo_card, ppo_math, ppo_models, ppo_preflight, ppo_rewards
+from hf_rlhf_classic.held_out_only import HeldOutOnly
 from hf_rlhf_classic.ppo_config import REFUSED, PPOConfig
 from hf_rlhf_classic.ppo_experience import (
     STATE_NAME,
@@ -49,7 +50,7 @@ from hf_rlhf_classic.ppo_vllm import vllm_generation
 from hf_rlhf_classic.sampling import Sampling, complete_by_length, end_tokens, noise, until
 
 
-class PPOTrainer(Trainer, transformers.Trainer):  # type: ignore[misc]
+class PPOTrainer(HeldOutOnly, Trainer, transformers.Trainer):  # type: ignore[misc]
     """PPO with policy, value, reference and reward on one base or several: `--plugin ppo`.
 
     With LoRA all four are one base: the policy is an adapter, the reference the base with adapters
@@ -103,9 +104,7 @@ class PPOTrainer(Trainer, transformers.Trainer):  # type: ignore[misc]
     }
 
     @classmethod
-    def held_out(
-        cls, run: Run, model: str | Path, model_kwargs: Mapping[str, Any]
-    ) -> Evaluation | None:
+    def held_out(cls, run: Run, model: Any, model_kwargs: Mapping[str, Any]) -> Evaluation | None:
         """Score completions to held-out prompts with the learned reward, if the run has one."""
         return ppo_rewards.held_out(run, model, model_kwargs)
 
@@ -127,7 +126,7 @@ class PPOTrainer(Trainer, transformers.Trainer):  # type: ignore[misc]
             self.score_head = ppo_models.load_reward_adapter(policy, folder)
             learned = AdapterScore(run.tokenizer)
             learned.score = self.adapter_scores
-        self.reward = composed_reward(run, learned)
+        self.reward = composed_reward(run, learned, policy)
         ppo_models.add_value(policy, run)
         ppo_models.recompute_alike(policy, training)
         # With it, the ratio of new and old probabilities is noise.
@@ -138,6 +137,7 @@ class PPOTrainer(Trainer, transformers.Trainer):  # type: ignore[misc]
             args=training,
             data_collator=_as_they_are,
             train_dataset=run.dataset["train"],
+            eval_dataset=validation_rows(run),
             processing_class=run.tokenizer,
             callbacks=list(run.callbacks),
         )
@@ -590,11 +590,12 @@ class PPOTrainer(Trainer, transformers.Trainer):  # type: ignore[misc]
     # transformers' own, with what it does not know of.
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Log with the means of the numbers noted since the last logging."""
-        for name, values in self.metrics.items():
-            known = [value for value in values if not math.isnan(value)]
-            logs[name] = sum(known) / len(known) if known else None  # type: ignore[assignment]
-        self.metrics.clear()
+        """Log with the means of the numbers noted since the last logging of training."""
+        if not any(name.startswith("eval_") for name in logs):
+            for name, values in self.metrics.items():
+                known = [value for value in values if not math.isnan(value)]
+                logs[name] = sum(known) / len(known) if known else None  # type: ignore[assignment]
+            self.metrics.clear()
         super().log(logs, start_time)
 
     def create_optimizer(self, model: Any = None) -> Any:

@@ -21,6 +21,7 @@ REFUSED = {
         "are accumulated.",
     ),
     "label_smoothing_factor": ("has no effect on PPO's loss.", _OUT),
+    "per_device_eval_batch_size": ("has no effect.", "Set `evaluation.batch_size`."),
     **dict.fromkeys(
         (
             *("average_tokens_across_devices", "include_num_input_tokens_seen"),

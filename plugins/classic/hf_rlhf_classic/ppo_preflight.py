@@ -6,9 +6,11 @@ from typing import Any
 
 from hf_rlhf.distributed import distributed_type, processes
 from hf_rlhf.errors import ModelError, Problem
+from hf_rlhf.evaluation import is_validated
 from hf_rlhf.models import check_base, find_adapter, find_model, model_config, read_adapter
 from hf_rlhf.runs import Run
 from hf_rlhf_classic.checks import no_lengths
+from hf_rlhf_classic.held_out_only import no_eval_loss
 from hf_rlhf_classic.ppo_models import hidden_size, no_head, score_names
 
 SHARED = "Write `use_peft: true`, or"
@@ -18,6 +20,25 @@ def problems(run: Run) -> Iterator[Problem]:
     """Yield everything that stands against a run."""
     for check in _CHECKS:
         yield from check(run)
+
+
+def _validation(run: Run) -> Iterator[Problem]:
+    training = run.training
+    if not is_validated(run):
+        return
+    if training.reward_adapter and processes() > 1:
+        yield Problem(
+            "eval_strategy",
+            "does not go with `reward_adapter` on several processes, which score different numbers "
+            "of held-out prompts.",
+            "Use one process, or `reward_model_path`.",
+        )
+    if training.save_value_model and training.load_best_model_at_end:
+        yield Problem(
+            "save_value_model",
+            "would save the value of the last step beside the policy of the best one.",
+            "Use one of the two.",
+        )
 
 
 def _rows(run: Run) -> Iterator[Problem]:
@@ -251,6 +272,8 @@ def _distributed(run: Run) -> Iterator[Problem]:
 
 _CHECKS: tuple[Callable[[Run], Iterator[Problem]], ...] = (
     _rows,
+    no_eval_loss,
+    _validation,
     _rewarded,
     _reward_adapter,
     _reward_model,

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from hf_rlhf.evaluation import Evaluation, evaluate
 from hf_rlhf.models import completion_length
@@ -38,7 +39,11 @@ class AdapterScore:
         )
 
 
-def composed_reward(run: Run, learned: AdapterScore | None) -> ComposedReward:
+_IN_TRAINING: WeakKeyDictionary[Any, Part] = WeakKeyDictionary()
+"""Policy -> the learned reward of its training, which need not be loaded again to measure it."""
+
+
+def composed_reward(run: Run, learned: AdapterScore | None, policy: Any) -> ComposedReward:
     """Return the run's rewards and gates, and the learned reward as one more.
 
     What keeps samples of completions is told, so that it shows what is really rewarded.
@@ -48,6 +53,7 @@ def composed_reward(run: Run, learned: AdapterScore | None) -> ComposedReward:
     if extra is None:
         assert run.reward is not None
         return run.reward
+    _IN_TRAINING[policy] = extra
     abstentions = Abstentions(run.spec.limits.max_steps_without_reward)
     composed = ComposedReward((*rewards, extra), gates, abstentions=abstentions)
     for callback in run.callbacks:
@@ -81,14 +87,15 @@ def _adapter_part(run: Run, score: Callable[..., Any]) -> Part:
     return Part("reward_adapter", score, run.training.learned_reward_weight)
 
 
-def held_out(run: Run, model: str | Path, model_kwargs: Mapping[str, Any]) -> Evaluation | None:
+def held_out(run: Run, model: Any, model_kwargs: Mapping[str, Any]) -> Evaluation | None:
     """Score a saved policy's completions to held-out prompts with the learned reward.
 
     They are sampled as the run's `evaluation` says, so they are the ones that its own rewards
     score. Without such rewards the total is the learned one, by its weight, too. None where the run
     has no learned reward.
     """
-    part, spec = learned_part(run), run.spec.evaluation
+    saved = isinstance(model, (str, Path))
+    part, spec = learned_part(run) if saved else _IN_TRAINING.get(model), run.spec.evaluation
     if part is None or spec is None:
         return None
     result = evaluate(

@@ -6,7 +6,7 @@ end-of-sequence token, also after a chat template.
 """
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Self
 
 # TRL warns on import; the documentation of these trainers says what it warns of.
@@ -19,7 +19,8 @@ from hf_rlhf import Method
 from hf_rlhf.errors import Problem
 from hf_rlhf.models import load_policy
 from hf_rlhf.runs import Run
-from hf_rlhf_classic.checks import choice, no_lengths, training_rows
+from hf_rlhf_classic.checks import choice, eval_rows, no_lengths, training_rows
+from hf_rlhf_classic.implicit_rewards import LogProbs
 from hf_rlhf_classic.pair_training import PairTraining
 from hf_rlhf_classic.row_lengths import SIDES
 
@@ -37,6 +38,28 @@ class ReferenceFreeTraining(PairTraining):
             "Leave it out.",
         ),
     }
+
+    held_out_metrics: ClassVar = {
+        **PairTraining.held_out_metrics,
+        "implicit_accuracy": "share of pairs whose chosen response has the higher implicit reward, "
+        "`beta` times its log-probability (per token for ORPO and SimPO); a tie is half",
+    }
+
+    @classmethod
+    def implicit_rewards(cls, run: Run, rows: Sequence[LogProbs]) -> list[list[float]]:
+        """Return the implicit rewards by the loss, which has no reference."""
+        beta, per_token = run.training.beta, cls.is_per_token(run)
+
+        def reward(row: LogProbs, side: str) -> float:
+            tokens = (row[f"{side}_tokens"] or 1) if per_token else 1
+            return float(beta * (row[side] or 0.0) / tokens)
+
+        return [[reward(row, side) for side in SIDES] for row in rows]
+
+    @classmethod
+    def is_per_token(cls, run: Run) -> bool:
+        """Return whether the loss compares mean log-probabilities of a token, and not sums."""
+        return getattr(run.training, "loss_type", "orpo") in ("orpo", "simpo")
 
     @classmethod
     def setting_problems(cls, run: Run) -> Iterator[Problem]:
@@ -57,6 +80,7 @@ class ReferenceFreeTraining(PairTraining):
             **load_policy(run),
             args=run.training,
             train_dataset=training_rows(run, "prompt", *SIDES),
+            eval_dataset=eval_rows(run, "prompt", *SIDES),
             processing_class=run.tokenizer,
             callbacks=list(run.callbacks),
         )

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
+from transformers import EarlyStoppingCallback
 from trl import RewardConfig, RewardTrainer
 
 from hf_rlhf import Method, RowCounts, Trainer
@@ -17,6 +18,7 @@ from hf_rlhf_classic.checks import (
     can_encode,
     check_single_kind,
     common_problems,
+    eval_rows,
     no_lengths,
     training_rows,
     within_positions,
@@ -41,6 +43,7 @@ class RewardModelTrainer(Trainer, RewardTrainer):  # type: ignore[misc]
     default_run = "tiny"
     task = "text-classification"
     columns = frozenset({"prompt", "chosen", "rejected"})
+    uses_validation_rows = True
     method = Method(
         "reward modelling",
         tags=("trl", "reward"),
@@ -79,6 +82,7 @@ class RewardModelTrainer(Trainer, RewardTrainer):  # type: ignore[misc]
             **policy_arguments(run),
             args=run.training,
             train_dataset=training_rows(run, "prompt", "chosen", "rejected", "margin"),
+            eval_dataset=eval_rows(run, "prompt", "chosen", "rejected", "margin"),
             processing_class=run.tokenizer,
             callbacks=list(run.callbacks),
         )
@@ -116,7 +120,12 @@ class RewardModelTrainer(Trainer, RewardTrainer):  # type: ignore[misc]
 
     def _score_held_out(self) -> None:
         # A run that was asked to stop has no time for it, and is not at its end.
-        if self.run.spec.evaluation is None or self.state.global_step < self.state.max_steps:
+        over = self.state.global_step >= self.state.max_steps or any(
+            callback.early_stopping_patience_counter >= callback.early_stopping_patience
+            for callback in self.run.callbacks
+            if isinstance(callback, EarlyStoppingCallback)
+        )
+        if self.run.spec.evaluation is None or not over:
             return
         # A model in shards takes all processes to every step of it.
         sharded = self.is_deepspeed_enabled or self.is_fsdp_enabled

@@ -17,6 +17,7 @@ from hf_rlhf_classic.checks import (
     can_encode,
     check_single_kind,
     common_problems,
+    eval_rows,
     positions,
     splits,
     training_rows,
@@ -54,6 +55,7 @@ class SupervisedTrainer(Trainer, SFTTrainer):  # type: ignore[misc]
 
     Config = SupervisedConfig
     default_run = "tiny"
+    uses_validation_rows = True
     method = Method("SFT", tags=("trl", "sft"))
     held_out_metrics: ClassVar = {
         "loss": "negative log-likelihood of the row's own response, in nats a token; each row "
@@ -105,6 +107,7 @@ class SupervisedTrainer(Trainer, SFTTrainer):  # type: ignore[misc]
             **policy_arguments(run),
             args=run.training,
             train_dataset=training_rows(run, *_names(run)),
+            eval_dataset=eval_rows(run, *_names(run)),
             processing_class=run.tokenizer,
             callbacks=list(run.callbacks),
         )

@@ -162,14 +162,14 @@ def test_both_responses_are_measured_from_where_trl_has_them_begin(run, gpt2):
 
 
 def test_what_training_adds_to_the_margin_is_the_implicit_reward(run, tmp_path):
-    """(after - before) * beta is what TRL logs as rewards/margins."""
+    """It is what TRL logs as rewards/margins, and (after - before) * beta."""
     settings = {"max_steps": 3, "per_device_train_batch_size": 8, "beta": 0.2}
     prepared = run(**settings, evaluation={"rows": None, "split": "train"})
     trainer = PreferenceTrainer.from_run(prepared)
     trainer.train()
     trainer.save_model(str(tmp_path / "after"))
     before, after = (
-        PreferenceTrainer.held_out(prepared, model, {}).means()["preference_margin"].mean
+        PreferenceTrainer.held_out(prepared, model, {}).means()
         for model in (prepared.model_path, str(tmp_path / "after"))
     )
     # Of the weights after the third step: what the loss of a fourth would see.
@@ -179,7 +179,13 @@ def test_what_training_adds_to_the_margin_is_the_implicit_reward(run, tmp_path):
     with torch.no_grad():
         trainer.compute_loss(trainer.model, batch)
     margin = trainer._metrics["eval"]["rewards/margins"][0]
-    assert (after - before) * 0.2 == pytest.approx(margin, abs=1e-4)
+    added = after["preference_margin"].mean - before["preference_margin"].mean
+    assert added * 0.2 == pytest.approx(margin, abs=1e-4)
+    assert before["implicit_margin"].mean == 0
+    assert before["implicit_accuracy"].mean == 0.5
+    assert after["implicit_margin"].mean == pytest.approx(margin, abs=1e-4)
+    accuracy = trainer._metrics["eval"]["rewards/accuracies"][0]
+    assert after["implicit_accuracy"].mean == pytest.approx(accuracy)
 
 
 def test_rows_that_are_cut_or_left_out_are_counted(run):
@@ -237,7 +243,6 @@ def test_rows_at_every_length_are_counted_as_trl_has_them(run, most):
         (PAIRS, {"truncation_mode": "middle"}, "'middle' is unknown"),
         (PAIRS, {"padding_free": True}, "is not done by this version of TRL"),
         (PAIRS, {"loss_type": ["sigmoidal"]}, "'sigmoidal' is unknown"),
-        (PAIRS, {"eval_strategy": "epoch"}, "a run evaluates before and after"),
     ],
 )
 def test_what_cannot_be_trained_is_refused_before_weights_load(run, rows, settings, said):

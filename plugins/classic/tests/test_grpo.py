@@ -113,7 +113,6 @@ def test_kl_and_entropy_are_logged_where_there_is_a_reference(run):
         ([{"question": "1+1="}], {}, "so prompt is missing"),
         (PROMPTS, {"rewards": []}, "no reward has a weight other than 0"),
         (PROMPTS[:1], {}, "one generation batch takes 2 prompts"),
-        (PROMPTS, {"eval_strategy": "steps", "eval_steps": 1}, "a run evaluates before and after"),
     ],
 )
 def test_what_cannot_be_trained_is_refused_before_weights_load(run, rows, settings, said):

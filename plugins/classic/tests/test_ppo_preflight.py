@@ -19,6 +19,7 @@ from hf_rlhf.testing.tiny import make_tiny_policy
 from hf_rlhf_classic.scoring import RewardModel
 
 LORA = {"use_peft": True, "lora_r": 2, "lora_target_modules": ["q_proj"]}
+EVALUATED = {"eval_strategy": "steps", "eval_steps": 500}
 
 
 @pytest.mark.parametrize(
@@ -123,7 +124,14 @@ def test_a_good_run_has_none(problems, folder, tmp_path):
         ({**LORA, "target_kl": 0.0}, "target_kl 0.0 is not above 0"),
         ({**LORA, "reference": "none"}, "reference none needs kl_coef 0"),
         ({**LORA, "fp16": True}, "use bf16"),
-        ({**LORA, "eval_strategy": "steps", "eval_steps": 1}, "eval_strategy: is for a trainer"),
+        (
+            {**LORA, **EVALUATED, "metric_for_best_model": "loss"},
+            "is the loss, which this trainer does not have",
+        ),
+        (
+            {**LORA, **EVALUATED, "load_best_model_at_end": True, "save_value_model": True},
+            "the value of the last step beside the policy of the best one",
+        ),
         ({**LORA, "neftune_noise_alpha": 5.0}, "the ratio of new and old probabilities would be"),
         ({**LORA, "label_smoothing_factor": 0.1}, "label_smoothing_factor: has no effect"),
         ({**LORA, "torch_empty_cache_steps": 5}, "torch_empty_cache_steps: has no effect"),

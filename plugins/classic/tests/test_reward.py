@@ -188,7 +188,6 @@ def test_pairs_that_are_too_long_are_left_out_and_counted(run):
             {"max_length": None},
             "over the model's 512 positions",
         ),
-        (PAIRS, {"eval_strategy": "epoch"}, "a run evaluates before and after"),
         (
             PAIRS,
             {**LORA, "lora_task_type": "CAUSAL_LM"},

@@ -241,7 +241,6 @@ UNMARKED = "{% for m in messages %}<{{ m.role }}>{{ m.content }}<end>{% endfor %
         (TEXT, {"padding_free": True}, "padding_free"),
         (TEXT, {"truncation_mode": "middle"}, "'middle' is unknown. Known: keep_end, keep_start"),
         (TEXT, {"loss_type": "ce"}, "'ce' is unknown. Known: nll, dft"),
-        (TEXT, {"eval_strategy": "steps", "eval_steps": 1}, "a run evaluates before and after"),
         (
             [{"prompt": "1+" * 600, "completion": "2"}, *TEXT],
             {"max_length": None},

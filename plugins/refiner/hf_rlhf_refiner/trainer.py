@@ -8,6 +8,7 @@ from trl import GRPOConfig, GRPOTrainer
 
 from hf_rlhf import Method, Trainer
 from hf_rlhf.distributed import PromptsPerStep
+from hf_rlhf.evaluation import validation_rows
 from hf_rlhf.models import policy_arguments
 from hf_rlhf.runs import Run
 
@@ -27,6 +28,8 @@ class RefinerTrainer(Trainer, GRPOTrainer):  # type: ignore[misc]
 
     Config = RefinerConfig
     default_run = "tiny"
+    takes_tools = True
+    uses_validation_rows = True
     method = Method(
         "GRPO",
         tags=("trl", "grpo"),
@@ -48,7 +51,9 @@ class RefinerTrainer(Trainer, GRPOTrainer):  # type: ignore[misc]
             reward_funcs=[run.reward],
             args=run.training,
             train_dataset=run.dataset["train"],
+            eval_dataset=validation_rows(run),
             processing_class=run.tokenizer,
             callbacks=list(run.callbacks),
             **policy_arguments(run),
+            **run.tool_arguments(),
         )

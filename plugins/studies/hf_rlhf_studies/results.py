@@ -210,11 +210,15 @@ def rounded(values: Sequence[float | None]) -> list[float | int | None]:
 
 def _training(record: Mapping[str, Any]) -> dict[str, Any]:
     training, environment = record["training"], record.get("environment") or {}
-    git = environment.get("git") or {}
+    sources = environment.get("sources") or {}
+    # Records of older versions have the checkout that the command ran in.
+    git = sources.get(record["plugin"].get("package")) or environment.get("git") or {}
     history = training.get("history") or []
     curve = next((name for name in CURVES if any(name in entry for entry in history)), None)
     return {
-        "commit": f"{git['commit'][:12]}{', changed' * bool(git.get('dirty'))}" if git else None,
+        "commit": f"{git['commit'][:12]}{', changed' * bool(git.get('dirty'))}"
+        if git.get("commit")
+        else None,
         "steps": training.get("steps"),
         "training_seconds": training.get("seconds"),
         "packages": environment.get("packages") or {},

@@ -1,0 +1,77 @@
+"""A completion for the card: what its loading snippet prints, recorded with the trained weights."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hf_rlhf.data.messages import prompt_in, text_of
+from hf_rlhf.evaluation.saved_models import loaded_model
+from hf_rlhf.evaluation.scoring import held_out_rows
+from hf_rlhf.models.lengths import completion_length
+from hf_rlhf.storage.record_schema import Generation
+
+if TYPE_CHECKING:
+    from hf_rlhf.runs.run import Run
+
+MAX_PROMPT = 2_000
+"""Characters; the card shows the prompt twice."""
+MAX_TOKENS = 256
+
+
+def greedy_example(run: "Run", model: Path) -> Generation | None:
+    """Return a greedy completion of the first held-out prompt of at most MAX_PROMPT characters.
+
+    By the calls of the card's snippet alone, so that a reader who repeats them gets the same. None
+    for a model that writes no text, without samples for the card, or if no prompt is short enough.
+    """
+    spec = run.spec.evaluation
+    if spec is None or not spec.samples or not run.writes_text:
+        return None
+    prompts = (prompt_in(row) for row in held_out_rows(run))
+    prompt = next((each for each in prompts if _is_short_text(each)), None)
+    if prompt is None:
+        return None
+    length = min(spec.max_new_tokens or completion_length(run), MAX_TOKENS)
+    options = dict(getattr(run.training, "chat_template_kwargs", None) or {})
+    device = str(run.training.device)
+    code = bool(getattr(run.training, "trust_remote_code", False))
+
+    def load() -> Any:
+        from transformers import AutoModelForCausalLM
+
+        return AutoModelForCausalLM.from_pretrained(model, dtype="auto", trust_remote_code=code)
+
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=code)
+    if isinstance(prompt, str):
+        inputs = tokenizer(prompt, return_tensors="pt")
+    else:
+        inputs = tokenizer.apply_chat_template(
+            prompt, add_generation_prompt=True, return_dict=True, return_tensors="pt", **options
+        )
+    ids = inputs["input_ids"].to(device)
+    mask = inputs["attention_mask"].to(device)
+    with loaded_model(load, device) as policy:
+        tokens = policy.generate(
+            ids, attention_mask=mask, do_sample=False, max_new_tokens=length, synced_gpus=False
+        )
+        dtype = str(policy.dtype).removeprefix("torch.")
+        del policy
+    return Generation(
+        prompt=prompt,
+        chat_template_kwargs=options,
+        max_new_tokens=length,
+        completion=tokenizer.decode(tokens[0, ids.shape[1] :], skip_special_tokens=True),
+        dtype=dtype,
+        device=device,
+    )
+
+
+def _is_short_text(prompt: Any) -> bool:
+    """Return whether a prompt can stand in the card's snippet."""
+    if not isinstance(prompt, str):
+        if not all(set(turn) == {"role", "content"} for turn in prompt or ()):
+            return False  # of tools, or with pictures
+        if not all(isinstance(turn["content"], str) for turn in prompt or ()):
+            return False
+    return 0 < len(text_of(prompt or "")) <= MAX_PROMPT

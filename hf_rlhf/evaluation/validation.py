@@ -1,0 +1,59 @@
+"""The rows on which a run is evaluated during training, apart from those of its results."""
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from hf_rlhf.config import EvaluationSpec
+from hf_rlhf.config.evaluation_schema import ValidationSpec
+
+if TYPE_CHECKING:
+    from hf_rlhf.runs.run import Run
+
+NAME = "validation"
+"""The split of these rows in a `validation_run`."""
+
+
+def is_validated(run: "Run") -> bool:
+    """Return whether the run is evaluated during training."""
+    return bool(getattr(run.training, "eval_strategy", "no") != "no")
+
+
+def validation_range(run: "Run") -> tuple[str, range]:
+    """Return the split of the validation rows, and which of its rows they are."""
+    spec = run.spec.validation or ValidationSpec()
+    held_out = run.spec.evaluation or EvaluationSpec()
+    name = spec.split or held_out.split
+    count = len(run.dataset[name]) if name in run.dataset else 0
+    start = 0 if spec.split else min(held_out.rows or count, count)
+    return name, range(start, min(start + spec.rows, count))
+
+
+def is_separate(run: "Run") -> bool:
+    """Return whether no validation row is among those that the results are measured on."""
+    held_out = run.spec.evaluation or EvaluationSpec()
+    split, rows = validation_range(run)
+    return split != held_out.split or (held_out.rows is not None and rows.start >= held_out.rows)
+
+
+def validation_rows(run: "Run", *columns: str) -> Any:
+    """Return the validation rows, for the `eval_dataset` of a trainer.
+
+    Of `columns` they have those that exist; by default all. None where the run is not evaluated
+    during training.
+    """
+    if not is_validated(run):
+        return None
+    split, rows = validation_range(run)
+    selected = run.dataset[split].select(rows)
+    names = [name for name in columns if name in selected.column_names]
+    return selected.select_columns(names) if names else selected
+
+
+def validation_run(run: "Run") -> "Run":
+    """Return the run with its validation rows, all of them, as the held-out ones."""
+    from datasets import DatasetDict
+
+    held_out = run.spec.evaluation or EvaluationSpec()
+    evaluation = replace(held_out, split=NAME, rows=None, samples=0)
+    dataset = DatasetDict({**run.dataset, NAME: validation_rows(run)})
+    return replace(run, dataset=dataset, spec=replace(run.spec, evaluation=evaluation))

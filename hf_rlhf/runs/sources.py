@@ -1,0 +1,90 @@
+"""Where installed packages came from: an index, an archive, a repository or a folder (PEP 610)."""
+
+import json
+import re
+import subprocess
+from importlib.metadata import Distribution, distribution
+from pathlib import Path
+
+from hf_rlhf.config.registry import KINDS, offered, source_file
+from hf_rlhf.storage.record_schema import Source
+
+
+def package_sources() -> dict[str, Source]:
+    """Return the source of hf-rlhf and of every package that offers a component, by name."""
+    modules = {
+        point.dist.name: (point.dist, point.module.partition(".")[0])
+        for kind in KINDS
+        for point in offered(kind)
+        if point.dist is not None
+    }
+    core = distribution("hf-rlhf")
+    modules[core.name] = (core, "hf_rlhf")
+    return {name: source_of(*modules[name]) for name in sorted(modules)}
+
+
+def source_of(package: Distribution, module: str) -> Source:
+    """Return where a package came from, whose code is in the top-level `module`.
+
+    Code that is read from elsewhere than the package was installed to (an editable install, a
+    folder on PYTHONPATH) has the commit and the state of the repository that it lies in. A folder
+    that was copied when it was installed has none: it may have changed since.
+    """
+    direct = json.loads(package.read_text("direct_url.json") or "{}")
+    installer = (package.read_text("INSTALLER") or "").strip()
+    file = source_file(module)
+    installed_to = Path(str(package.locate_file(""))).resolve()
+    elsewhere = file is not None and not file.resolve().is_relative_to(installed_to)
+    if elsewhere or direct.get("dir_info", {}).get("editable") or not (direct or installer):
+        return Source(kind="editable") if file is None else _checkout(file.resolve())
+    url = _public(str(direct.get("url", "")))
+    if vcs := direct.get("vcs_info"):
+        return Source(
+            kind="repository",
+            url=url and f"{vcs['vcs']}+{url}",
+            commit=vcs["commit_id"],
+            subdirectory=direct.get("subdirectory"),
+        )
+    if (archive := direct.get("archive_info")) is not None:
+        hashes = archive.get("hashes") or {}
+        return Source(kind="archive", url=url, sha256=hashes.get("sha256"))
+    return Source(kind="folder" if direct else "index")
+
+
+def _checkout(file: Path) -> Source:
+    """Return the state of the repository that holds a package's source, where one does."""
+    git = ("git", "-C", str(file.parent))
+    commit = output(*git, "rev-parse", "HEAD")
+    if not commit or not output(*git, "ls-files", "--", file.name):
+        return Source(kind="editable")  # in no repository, or ignored by the one around it
+    changes = output(*git, "status", "--porcelain", "--", ".")
+    url, subdirectory = None, None
+    # Only what was pushed can be installed by others.
+    if output(*git, "branch", "--remotes", "--contains", commit):
+        url = _public(output(*git, "remote", "get-url", "origin") or "")
+        project = next((p for p in file.parents if (p / "pyproject.toml").exists()), file.parent)
+        subdirectory = output("git", "-C", str(project), "rev-parse", "--show-prefix")
+    return Source(
+        kind="editable",
+        url=url and f"git+{url}",
+        commit=commit,
+        dirty=None if changes is None else bool(changes),
+        subdirectory=(subdirectory or "").strip("/") or None,
+    )
+
+
+def _public(url: str) -> str | None:
+    """Return an address without user and password, that of SSH as HTTPS; None for a local one."""
+    match = re.fullmatch(
+        r"(?:(?:https?|ssh|git)://)?(?:[^@/]*@)?([^/:]+\.[^/:]+)(?::\d+)?[:/](.+)", url
+    )
+    return f"https://{match[1]}/{match[2]}" if match else None
+
+
+def output(*command: str) -> str | None:
+    """Return what a command prints, or None when it is missing, fails, or is slow."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()

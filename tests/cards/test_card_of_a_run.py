@@ -1,0 +1,73 @@
+"""The card that a real run leaves, as a reader on the Hub has it."""
+
+import contextlib
+import io
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hf_rlhf import train
+from hf_rlhf.cards.metadata import card_folder
+from hf_rlhf.cards.plots import reward_curve, training_curves
+from hf_rlhf.cards.render import render_card
+from hf_rlhf.hub.download import pull
+from hf_rlhf.storage.record import load_record
+from hf_rlhf.testing.hubs import forget_secrets, use_hub
+
+local_hub = pytest.importorskip("hf_rlhf_local_hub")
+TOKEN = "hf_" + "w" * 24
+PICTURES = {"reward_curve.png": reward_curve, "training_curves.png": training_curves}
+
+
+def redrawn(folder: Path, scratch: Path) -> None:
+    """Check that card and pictures of a published run are byte for byte those of its record."""
+    record = load_record(folder)
+    hub = re.search(r"\]\((http\S+?)/demo/", (folder / "README.md").read_text(encoding="utf-8"))
+    assert hub is not None
+    card = render_card(record, endpoint=hub[1])
+    assert card == (folder / "README.md").read_text(encoding="utf-8")
+    assert record.pictures
+    for picture in record.pictures:
+        assert PICTURES[picture.file](record, scratch / picture.file)
+        assert (scratch / picture.file).read_bytes() == (folder / picture.file).read_bytes()
+
+
+def test_the_shipped_example_is_what_a_run_wrote(tmp_path: Path) -> None:
+    redrawn(card_folder() / "example", tmp_path)
+
+
+@pytest.mark.slow
+def test_a_published_run(
+    tiny_run: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forget_secrets(monkeypatch)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)  # whose checkout, if it were one, is not that of the code
+    publish = {"repo_id": "demo/run", "base_model": "demo/base", "push_base": True}
+    evaluation = {**tiny_run["evaluation"], "samples": 1}
+    with local_hub.serve(tmp_path / "hub", token=TOKEN) as hub:
+        use_hub(monkeypatch, hub.url, token=TOKEN)
+        record = train(config={**tiny_run, "publish": publish, "evaluation": evaluation})
+        pulled = pull("demo/run", tmp_path / "pulled")
+    redrawn(pulled, tmp_path)
+    card = (pulled / "README.md").read_text(encoding="utf-8")
+
+    head = ("git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD")
+    if (commit := subprocess.run(head, capture_output=True, text=True).stdout.strip()) != "":
+        assert record.environment.sources["hf-rlhf"].commit in (commit, None)
+    assert set(record.at_default or ()) >= {"adam_beta1", "top_p", "deepspeed"}
+    assert not {"learning_rate", "max_steps", "output_dir"} & set(record.at_default or ())
+
+    snippet = re.search(
+        r"```python\n(.*?generate.*?)```\n\n(.*?)```text\n(.*?)\n```", card, re.DOTALL
+    )
+    assert snippet is not None
+    code, said, expected = snippet.groups()
+    assert "in `float32` on `cpu`" in said
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(code.replace('"demo/run"', repr(str(pulled))), {})
+    assert printed.getvalue() == f"{expected}\n"
