@@ -26,6 +26,7 @@ from hf_rlhf.runs.validation import metric_key
 from hf_rlhf.storage.checkpoints import flaw
 from hf_rlhf.storage.record_schema import HELD_OUT, ValidationSection
 from hf_rlhf.training.generation_cycle import Boundary
+from hf_rlhf.training.progress import say
 
 
 class Validation(TrainerCallback):  # type: ignore[misc]
@@ -126,7 +127,7 @@ class Validation(TrainerCallback):  # type: ignore[misc]
         if state.is_world_process_zero and not is_in_notebook():  # whose table has them
             seconds = time.monotonic() - self._began
             line = f"step {state.global_step:>5}  evaluation: {_line(metrics)}  {seconds:.1f} s"
-            print(line, flush=True)
+            say(line)
         if self._before is not None:
             self._before.put_back(state)
 
@@ -154,11 +155,10 @@ class EarlyStopping(EarlyStoppingCallback):  # type: ignore[misc]
         """Stop after `patience` evaluations without an improvement, and print it."""
         super().on_evaluate(args, state, control, metrics, **kwargs)
         if self.stopped and state.is_world_process_zero:
-            print(
+            say(
                 f"early stopping: {args.metric_for_best_model.removeprefix(HELD_OUT)} was best at "
                 f"step {state.best_global_step} ({state.best_metric:.4g}); "
-                f"{self.early_stopping_patience} evaluations since then are no better",
-                flush=True,
+                f"{self.early_stopping_patience} evaluations since then are no better"
             )
 
 
