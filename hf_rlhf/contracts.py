@@ -134,6 +134,28 @@ class Judge(Protocol):
 
 
 @dataclass(frozen=True)
+class HackCase:
+    """An honest response and a hack: a response that a reward must not pay more."""
+
+    hack: str
+    """The kind of hack, such as `hollow opener`; a report has one line for each kind."""
+    prompt: Any
+    honest: Any
+    """A completion, a text or messages."""
+    hacked: Any
+    """A completion of the same form."""
+    columns: "Mapping[str, Any]" = field(default_factory=dict)
+    """Of the row, for rewards that need them."""
+    strict: bool = False
+    """Made so that no honest reward pays this hack more: one that earns more is a finding."""
+
+
+Attack = Callable[[Sequence[Mapping[str, Any]]], Iterable[HackCase]]
+"""Rows of `prompt`, `completion` (an honest response) and columns -> hacks of them. An attack on
+one kind of data may bring cases of its own and leave the rows aside."""
+
+
+@dataclass(frozen=True)
 class Method:
     """A training method, for the model card. `summary` is Markdown on one line."""
 
