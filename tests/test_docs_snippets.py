@@ -28,7 +28,7 @@ from hf_rlhf.testing.tiny import make_tiny_policy
 ROOT = Path(__file__).parents[1]
 SITE = [p for p in ROOT.glob("docs/**/*.md") if p.parent.name not in ("settings", "decisions")]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(SITE)]
-BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.S | re.M)
+BLOCK = re.compile(r"^```(\w+)[^\n]*\n(.*?)^```", re.S | re.M)
 
 
 def blocks(*languages: str) -> list[Any]:
