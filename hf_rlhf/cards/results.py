@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from hf_rlhf.data.messages import TOOL_METRICS
 from hf_rlhf.formatting import code, counted, interval, listed, number, plain, verdict
 from hf_rlhf.rewards.composed import TOTAL
 from hf_rlhf.storage.record import RunRecord
@@ -12,6 +13,7 @@ OF_COMPLETIONS = {
     TOTAL: "the composed reward",
     "completion_tokens": "tokens of a completion",
     "truncated": "share of completions that were cut at the token limit",
+    **TOOL_METRICS,
 }
 """Metrics of every completion, beside the rewards."""
 

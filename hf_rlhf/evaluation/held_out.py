@@ -130,6 +130,7 @@ def _text(run: "Run", model: Any, model_kwargs: Mapping[str, Any]) -> Evaluation
         "device": str(run.training.device),
         "model_kwargs": model_kwargs,
         "chat_template_kwargs": getattr(run.training, "chat_template_kwargs", None),
+        "toolset": run.toolset,
     }
     rows = run.dataset[spec.split]
     if run.reward is None:

@@ -1,10 +1,14 @@
 """Problems of data, tokenizer and lengths that can be detected before weights load."""
 
+import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from hf_rlhf.errors import Problem
+from hf_rlhf.config import registry
+from hf_rlhf.errors import PluginError, Problem
 from hf_rlhf.models.lengths import completion_length, model_config, positions, prompt_lengths
+from hf_rlhf.rewards.composed import signature
 
 if TYPE_CHECKING:
     from datasets import DatasetDict
@@ -125,6 +129,47 @@ def is_conversational(run: "Run") -> bool:
     row = run.dataset["train"][0]
     texts = (row.get(name) for name in ("prompt", "messages", "chosen", "completion"))
     return any(not isinstance(text, str) for text in texts if text is not None)
+
+
+def tool_problems(run: "Run") -> Iterator[Problem]:
+    """Yield why the model cannot call what the run file names, or a reward not read it."""
+    toolset = run.toolset
+    parts = (*run.reward.rewards, *run.reward.gates) if run.reward is not None else ()
+    readers = [part for part in parts if "environments" in signature(part.reward)]
+    if toolset is None or toolset.build is None:
+        for part in readers:
+            if signature(part.reward)["environments"].default is inspect.Parameter.empty:
+                what = f"{part.label!r} reads the environment, and the run has none."
+                yield Problem("rewards", what, "Add `environment: {name: NAME}`.")
+    if toolset is None:
+        if getattr(run.training, "max_tool_calling_iterations", None) is not None:
+            what = "has no effect: completions call no tools."
+            yield Problem("max_tool_calling_iterations", what, "Add `environment` or `tools`.")
+        return
+    if not run.trainer_class.takes_tools:
+        yield Problem(
+            "environment" if toolset.build is not None else "tools",
+            f"trainer {run.spec.plugin!r} generates without tools, or not at all.",
+            f"Trainers that take them: {', '.join(_with_tools()) or 'none is installed'}.",
+        )
+        return
+    if hasattr(toolset.example, "get_reward") and not readers:
+        yield Problem(
+            "environment",
+            f"{toolset.name!r} has a reward of its own, get_reward(), which no reward reads.",
+            "Add `- name: environment_reward` to `rewards`.",
+        )
+    yield from toolset.problems(run.tokenizer, run.dataset["train"][0])
+
+
+def _with_tools() -> list[str]:
+    """Return the installed trainers whose completions may call tools; none is imported."""
+    names = []
+    for name, point in registry.unique_names(registry.offered("trainers")).items():
+        with suppress(PluginError):
+            if registry.constant_in_source(point, "takes_tools"):
+                names.append(name)
+    return names
 
 
 def length_problems(run: "Run") -> Iterator[Problem]:

@@ -41,6 +41,7 @@ from hf_rlhf.storage.record_schema import (
     TrainingSection,
 )
 from hf_rlhf.training.model_record import model_section
+from hf_rlhf.training.tool_record import tool_report, tools_line
 
 TYPED_NAME = "HF_RLHF_TYPED"
 """Environment variable: the command line of a plugin's verb that trains by a run file."""
@@ -75,7 +76,7 @@ def method_section(run: Run) -> MethodSection:
     trainer = run.trainer_class
     content = {} if trainer.method is None else as_json(trainer.method)
     try:
-        return MethodSection(**content, facts=dict(trainer.card_facts(run)))
+        return MethodSection(**content, facts={**tools_line(run), **trainer.card_facts(run)})
     except ValidationError as error:
         wrong = "; ".join(
             f"{'.'.join(map(str, problem['loc']))} is {problem['input']!r:.60}"
@@ -134,7 +135,7 @@ def training_section(run: Run, trainer: Any, seconds: float) -> TrainingSection:
         distributed=distribution(run),
         final=logged[-1] if logged else {},
         history=history,
-        report=_report(trainer),
+        report={**_report(trainer), **tool_report(run, history)},
         peak_memory=peak_memory(),
     )
 
