@@ -261,7 +261,8 @@ class EvaluationSection(Section):
     metrics: dict[str, str] = {}
     """Metric -> what it measures."""
     benchmarks: list[dict[str, Json]] = []
-    """Results for the Hub's leaderboards (fields of `huggingface_hub.EvalResultEntry`)."""
+    """The name of each metric of a benchmark as `metric`; for a leaderboard of the Hub with the
+    fields of `huggingface_hub.EvalResultEntry`."""
 
     def estimate(self, stage: Literal["before", "after", "difference"], metric: str) -> Estimate:
         """Return an estimate; one without values where there is none."""
