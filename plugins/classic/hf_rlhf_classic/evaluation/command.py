@@ -24,6 +24,7 @@ def command(argv: Sequence[str]) -> int:
     from hf_rlhf.config import RunFile, choose_run_file
     from hf_rlhf.errors import ConfigError
     from hf_rlhf.training import quiet_libraries
+    from hf_rlhf_classic.evaluation.benchmarks import suite_of_benchmarks, with_benchmarks
     from hf_rlhf_classic.evaluation.plan import make_plan
     from hf_rlhf_classic.evaluation.spec import Options
     from hf_rlhf_classic.evaluation.task import suite_of
@@ -33,14 +34,17 @@ def command(argv: Sequence[str]) -> int:
         file = choose_run_file(chosen.plugin, chosen.run, path)
     else:
         file = RunFile.from_mapping({}, "command line")
-    file = file.override(overrides)
+    file = with_benchmarks(file.override(overrides), chosen.benchmark)
     options = Options(chosen.model, chosen.baseline, chosen.reference, chosen.compare)
     try:
-        plan = make_plan(file, options)
+        if chosen.benchmark and "dataset" not in file.values:
+            suite = suite_of_benchmarks(file, options, chosen.out or Path("evals/benchmarks"))
+        else:
+            plan = make_plan(file, options)
+            out = chosen.out or Path("evals") / Path(file.name if path else plan.data_name).stem
+            suite = suite_of(plan, out)
     except ConfigError as error:
         raise ConfigError(error.problems, subject="evaluation") from None
-    out = chosen.out or Path("evals") / Path(file.name if path else plan.data_name).stem
-    suite = suite_of(plan, out)
     suite.show(suite.run(["hf-rlhf", "eval", *argv], record=chosen.record))
     return 0
 
@@ -72,6 +76,14 @@ def _parser() -> argparse.ArgumentParser:
         default=[],
         metavar="BY",
         help="win rate by: total (default), a reward's label, judge, judge:LABEL; repeatable",
+    )
+    parser.add_argument(
+        "--benchmark",
+        action="append",
+        default=[],
+        metavar="TASK",
+        help="a task of lm-eval, such as gsm8k, the YAML file of one, or '{name: TASK, limit: 9}'; "
+        "without FILE and --plugin, benchmarks alone; repeatable",
     )
     parser.add_argument(
         "--out", type=Path, metavar="DIR", help="default: evals/FILE, or evals/DATASET"
