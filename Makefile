@@ -26,9 +26,9 @@ $(VENV)/.dev: $(VENV)/.base
 	$(RUN) -m pip install --quiet --constraint constraints.txt -e '.[dev]' $(SOURCES)
 	@touch $@
 
-# For the tests on two processes. Without a compiler they are skipped, with the reason.
+# For the tests on two processes, skipped without a compiler, and those of benchmarks.
 $(VENV)/.slow: $(VENV)/.dev
-	$(RUN) -m pip install --quiet --constraint constraints.txt -e '.[dev,deepspeed]'
+	$(RUN) -m pip install --quiet --constraint constraints.txt -e '.[dev,deepspeed,benchmarks]'
 	@touch $@
 
 $(VENV)/.docs: $(VENV)/.base

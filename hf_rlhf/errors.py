@@ -81,13 +81,13 @@ def did_you_mean(name: str, names: Iterable[str]) -> str:
 class ConfigError(HfRlhfError):
     """A run file or its overrides are wrong. `problems` has all of them, not only the first.
 
-    `hint` is a line about the file itself.
+    `hint` is a line about the file itself, `subject` what the file configures.
     """
 
-    def __init__(self, problems: Sequence[Problem], hint: str = "") -> None:
+    def __init__(self, problems: Sequence[Problem], hint: str = "", subject: str = "run") -> None:
         self.problems = tuple(problems)
         count = len(self.problems)
-        head = f"{count} problem{'s' if count != 1 else ''} in the run's configuration:"
+        head = f"{count} problem{'s' if count != 1 else ''} in the {subject}'s configuration:"
         lines = [head, *(f"  - {problem}" for problem in self.problems), *[hint] * bool(hint)]
         super().__init__("\n".join(lines))
 

@@ -28,7 +28,7 @@ from hf_rlhf.testing.tiny import make_tiny_policy
 ROOT = Path(__file__).parents[1]
 SITE = [p for p in ROOT.glob("docs/**/*.md") if p.parent.name not in ("settings", "decisions")]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(SITE)]
-BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.S | re.M)
+BLOCK = re.compile(r"^```(\w+)[^\n]*\n(.*?)^```", re.S | re.M)
 
 
 def blocks(*languages: str) -> list[Any]:
@@ -98,7 +98,8 @@ def test_the_run_file_of_a_page_is_accepted(page, text, model, tmp_path, monkeyp
     """A whole one resolves, as `hf-rlhf check` does it; a part names components that exist."""
     monkeypatch.chdir(tmp_path)
     for file, name in re.findall(r"([\w-]+\.py):(\w+)", text):
-        Path(file).write_text(block(page, rf"^(def|class) {name}\b"))
+        with Path(file).open("a") as code:
+            code.write(block(page, rf"^(def|class) {name}\b"))
     values = load_yaml(text, page.name).value
     if isinstance(values, dict) and {"schema", "plugin", "dataset"} <= values.keys():
         with planned(1):
@@ -186,9 +187,12 @@ def installed(module: str) -> bool:
 
 
 def block(page: Path, pattern: str) -> str:
-    """Return the last block of a page in which a pattern occurs."""
-    found = [text for _, text in BLOCK.findall(page.read_text("utf-8"))]
-    return [text for text in found if re.search(pattern, text, re.M)][-1]
+    """Return the last block with a pattern, of the page or, if it has none, of any."""
+    for text in (page.read_text("utf-8"), "".join(each.read_text("utf-8") for each in PAGES)):
+        found = [block for _, block in BLOCK.findall(text) if re.search(pattern, block, re.M)]
+        if found:
+            return str(found[-1])
+    raise LookupError(f"no page has a block with {pattern}")
 
 
 def code(page: str, pattern: str) -> dict[str, Any]:

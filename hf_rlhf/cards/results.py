@@ -81,11 +81,12 @@ def _main_row(record: RunRecord) -> dict[str, Any] | None:
 
 def how_measured(record: RunRecord) -> str:
     """Return which metrics are of generated completions, and how these were sampled."""
-    sampling = record.evaluation.sampling if record.evaluation else {}
-    if not sampling:
+    evaluation = record.evaluation or EvaluationSection()
+    if not (sampling := evaluation.sampling):
         return ""
     labels = record.reward.labels()
-    names = [row["metric"] for row in results(record)]
+    benchmarks = [each.get("metric") for each in evaluation.benchmarks]  # on rows of their own
+    names = [row["metric"] for row in results(record) if row["metric"] not in benchmarks]
     of_text = [name for name in names if name in labels or name in OF_COMPLETIONS]
     others = [name for name in names if name not in of_text]
     sentence = f"are of completions that the model wrote: {_sampled(sampling)}."

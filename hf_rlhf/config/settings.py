@@ -91,7 +91,6 @@ REFUSED: Mapping[str, tuple[str, str]] = {
         ("do_train", "do_eval", "do_predict"),
         ("is for transformers' example scripts.", "Leave it out: a run trains and evaluates."),
     ),
-    "disable_tqdm": ("has no effect: a run prints lines, and no bars.", _OUT),
     "use_cache": (
         "has no effect: training never keeps a cache, and sampling always does.",
         _OUT,

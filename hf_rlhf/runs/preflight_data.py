@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from hf_rlhf.config import registry
 from hf_rlhf.errors import PluginError, Problem
+from hf_rlhf.evaluation.benchmarks import find_benchmarks
 from hf_rlhf.models.lengths import completion_length, model_config, positions, prompt_lengths
 from hf_rlhf.rewards.composed import signature
 
@@ -217,7 +218,10 @@ def evaluation_problems(run: "Run") -> Iterator[Problem]:
     spec = run.spec.evaluation
     if spec is None:
         return
+    yield from _benchmark_problems(run)
     if run.reward is None and not run.trainer_class.measures_held_out():
+        if spec.benchmarks:
+            return
         yield Problem(
             "evaluation",
             "has nothing to measure: the run has no rewards.",
@@ -248,6 +252,18 @@ def evaluation_problems(run: "Run") -> Iterator[Problem]:
                 f"{part.label!r} needs {', '.join(missing)}, which the split {spec.split!r} lacks.",
                 f"Its columns: {', '.join(sorted(split.column_names))}.",
             )
+
+
+def _benchmark_problems(run: "Run") -> Iterator[Problem]:
+    specs = run.spec.evaluation.benchmarks if run.spec.evaluation else []
+    if specs and not run.writes_text:
+        what = f"measure text, and {run.spec.plugin!r} trains a model for {run.task}."
+        yield Problem("evaluation.benchmarks", what, "Remove them.")
+        return
+    yield from find_benchmarks(specs)[1]
+    if any(spec.apply_chat_template for spec in specs) and not run.tokenizer.chat_template:
+        what = "`apply_chat_template` is set, and the tokenizer has no chat template."
+        yield Problem("evaluation.benchmarks", what, "Leave it out.")
 
 
 def dropped_problems(run: "Run") -> Iterator[Problem]:

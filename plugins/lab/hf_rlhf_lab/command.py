@@ -15,8 +15,8 @@ _DESCRIPTION = """\
 Validate a reward against gold data: agreement, calibration, length bias, repeats, known hacks.
 
 TARGET is a run file (its rewards, judges and dataset are taken), the folder of a trained reward
-model, or the name of a reward. Without TARGET, a small example that needs nothing. Any key of the
-run file is an option too: `--rewards.0.weight 0.5`, `--judges.main.model NAME`.
+model, the name of a reward, or FILE.py:NAME. Without TARGET and --data, a small example that needs
+nothing. Any key of the run file is an option too: `--rewards.0.weight 0.5`.
 
 The report is written to --out: validation.json, validation.md and validation.png. The exit status
 is 1 if a check fails."""
@@ -55,11 +55,11 @@ def _validate(chosen: argparse.Namespace, overrides: Sequence[str], command: lis
     import shlex
 
     from hf_rlhf.runs import resolve_scoring
-    from hf_rlhf.training import ignore_old_names
+    from hf_rlhf.training import quiet_libraries
     from hf_rlhf_lab.validation.show import show
     from hf_rlhf_lab.validation.validate import validate
 
-    ignore_old_names()
+    quiet_libraries()
     file = run_file(chosen.target, chosen.data).override(overrides)
     scoring = resolve_scoring(file, _tokenizer(file), plugin="rewards validate")
     if scoring.reward is None:
@@ -85,17 +85,19 @@ def run_file(target: str | None, data: str | None) -> Any:
     """Return the run file of a target: its rewards and judges, and the dataset of gold data."""
     from hf_rlhf.config import RunFile
 
-    if target is None and data is None:
-        return RunFile.read(DEFAULT_FILE)
-    if target is not None and Path(target).suffix in (".yaml", ".yml"):
+    if target is None:
+        if data is None:
+            return RunFile.read(DEFAULT_FILE)
+        fix = "Name a run file, the folder of a reward model, a reward, or FILE.py:NAME."
+        raise ConfigError([Problem("rewards validate", "there is no TARGET.", fix)])
+    if Path(target).suffix in (".yaml", ".yml"):
         values = dict(RunFile.read(target).values)
         kept: dict[str, Any] = {key: values[key] for key in _READ if key in values}
         name = Path(target).name
-    elif target is not None and (Path(target) / "run.json").exists():
+    elif (Path(target) / "run.json").exists():
         kept, name = _of_run(Path(target)), target
     else:
-        reward = target or "reward"
-        kept, name = {"rewards": [{"name": reward, "label": reward.rpartition("/")[2]}]}, reward
+        kept, name = {"rewards": [{"name": target}]}, target
     if data is not None:
         kept["dataset"] = _section(data)
     if "dataset" not in kept:

@@ -49,6 +49,18 @@ def test_a_named_reward_on_graded_rows(tmp_path):
     assert report("three")["reward"]["digest"] != one["reward"]["digest"]
 
 
+def test_a_function_in_a_file_that_pays_for_length_fails(tmp_path):
+    text = "def longer(completions, **_):\n    return [float(len(text)) for text in completions]\n"
+    (tmp_path / "my.py").write_text(text)
+    rows = [
+        {"prompt": f"p{n}", "chosen": "yes, it is", "rejected": "no " * n} for n in range(1, 60)
+    ]
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    assert rewards(["validate", "my.py:longer", "--data", "rows.jsonl"]) == 1
+    assert verdicts()["hacks"] == verdicts()["length"] == "fail"
+    assert report()["reward"]["label"] == "longer"
+
+
 def test_a_grade_that_is_no_number_is_refused_with_its_row(tmp_path):
     rows = [
         {"prompt": "p", "completion": "c", "grade": 1},
@@ -59,6 +71,8 @@ def test_a_grade_that_is_no_number_is_refused_with_its_row(tmp_path):
         rewards(["validate", "concise", "--data", "rows.jsonl"])
 
 
-def test_without_gold_data_it_says_what_is_missing():
+def test_without_gold_data_or_reward_it_says_what_is_missing():
     with pytest.raises(ConfigError, match="--data"):
         rewards(["validate", "concise"])
+    with pytest.raises(ConfigError, match="no TARGET"):
+        rewards(["validate", "--data", "rows.jsonl"])
