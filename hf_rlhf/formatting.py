@@ -131,7 +131,7 @@ def print_table(
 ) -> None:
     """Print a table, or several of it where it is too wide for the console; no number is cut.
 
-    An interval goes below its mean first. Each of several has the `fixed` first columns.
+    What is in brackets goes below its number first. Each of several has the `fixed` first columns.
     """
 
     def table(columns: Sequence[int], heading: str = "") -> Any:
@@ -143,7 +143,10 @@ def print_table(
         return bool(console.measure(table(columns), options=unlimited).maximum <= console.width)
 
     if not fits(range(len(headings))):
-        rows = [[text.replace(" [", "\n[") for text in row] for row in rows]
+        rows = [
+            [*row[:fixed], *(re.sub(r" ([\[(])", r"\n\1", text) for text in row[fixed:])]
+            for row in rows
+        ]
     heading, shown = title, [*range(fixed)]
     for column in range(fixed, len(headings)):
         if len(shown) > fixed and not fits([*shown, column]):

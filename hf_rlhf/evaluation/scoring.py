@@ -312,8 +312,9 @@ def _score(
     for at, (number, completion) in enumerate(zip(numbers, completions, strict=True)):
         components = by_row(scores.parts, at) if scores else {}
         total = scores.total[at] if scores else None
+        prompt = rollouts[at].prompt if rollouts else rows[number]["prompt"]
         sample = {
-            "prompt": text_of(rows[number]["prompt"]),
+            "prompt": text_of(prompt),
             "completion": completion.text,
             "reward": total,
             "components": components,

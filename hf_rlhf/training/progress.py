@@ -78,10 +78,10 @@ def notebook_callbacks() -> list[TrainerCallback]:
 class ShowProgress(TrainerCallback):  # type: ignore[misc]
     """Prints a line for each logging step, and writes a scored completion to `samples.jsonl`.
 
-    On a terminal a bar below the lines has the rate and the time left. With `log_level` info or
-    debug a line has every number, and not only what fits 80 columns. The first and the last step
-    are logged whatever `logging_steps` is: a user sees that the run works after one step, and a run
-    of fewer steps has numbers at all.
+    On a terminal a bar below the lines has the rate and the time left; elsewhere each line has it.
+    With `log_level` info or debug a line has every number, and not only what fits 80 columns. The
+    first and the last step are logged whatever `logging_steps` is: a user sees that the run works
+    after one step, and a run of fewer steps has numbers at all.
     """
 
     def __init__(self, reward: ComposedReward | None, folder: Path) -> None:
@@ -137,13 +137,14 @@ class ShowProgress(TrainerCallback):  # type: ignore[misc]
         left = passed / max(state.global_step - first, 1) * (state.max_steps - state.global_step)
         step = f"step {state.global_step:>{len(str(state.max_steps))}}/{state.max_steps}"
         head, *facts = summary(logs)
-        end = f"{clock(left)} left"
+        has_bar = self._bar is not None and not self._bar.disable
+        end = () if has_bar else (f"{clock(left)} left",)
         if getattr(args, "log_level", "passive") not in ("debug", "info"):
             facts = facts[:_SHOWN]
-            while facts and len("  ".join((step, head, *facts, end))) > _WIDTH:
+            while facts and len("  ".join((step, head, *facts, *end))) > _WIDTH:
                 facts.pop()
         if not is_in_notebook():  # which has a table
-            _show_line(step, head, *facts, end)
+            _show_line(step, head, *facts, *end)
         limit = getattr(args, "max_completion_length", None)
         if limit and logs.get(_CUT) == 1 and not self._warned:
             self._warned = True
