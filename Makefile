@@ -2,7 +2,7 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 RUN := $(VENV)/bin/python
-SOURCES := -e . -e plugins/refiner -e plugins/classic -e plugins/roles -e plugins/local_hub -e plugins/worlds -e 'plugins/traces[datatrove]' -e plugins/studies
+SOURCES := -e . -e plugins/refiner -e plugins/classic -e plugins/roles -e plugins/local_hub -e plugins/worlds -e 'plugins/traces[datatrove]' -e plugins/studies -e plugins/lab
 MANIFESTS := pyproject.toml $(wildcard plugins/*/pyproject.toml) constraints.txt
 # More threads than cores slow small models down, and two test workers each bring their own.
 export OMP_NUM_THREADS ?= 1
@@ -26,9 +26,9 @@ $(VENV)/.dev: $(VENV)/.base
 	$(RUN) -m pip install --quiet --constraint constraints.txt -e '.[dev]' $(SOURCES)
 	@touch $@
 
-# For the tests on two processes. Without a compiler they are skipped, with the reason.
+# For the tests on two processes, skipped without a compiler, and those of benchmarks.
 $(VENV)/.slow: $(VENV)/.dev
-	$(RUN) -m pip install --quiet --constraint constraints.txt -e '.[dev,deepspeed]'
+	$(RUN) -m pip install --quiet --constraint constraints.txt -e '.[dev,deepspeed,benchmarks]'
 	@touch $@
 
 $(VENV)/.docs: $(VENV)/.base

@@ -74,6 +74,20 @@ class RowCounts:
         return f"{self.used:,} of {self.rows:,} rows kept{lost}"
 
 
+class Environment(Protocol):
+    """TRL's environment: built once, reset for each completion, and called while it is written.
+
+    Its other public methods are tools, sync or async, with types and a Google-style docstring. A
+    tool that raises tells the model so. `get_reward() -> float`, if there is one, scores the
+    finished completion; the reward `environment_reward` calls it. Further attributes are for
+    rewards with a parameter `environments`.
+    """
+
+    def reset(self, **columns: Any) -> str | None:
+        """Begin with a row of the dataset; return None, or text that the prompt ends with."""
+        ...
+
+
 DatasetAdapter = Callable[..., "DatasetDict | Loaded"]
 """Typed keyword arguments -> splits in a TRL format (a `prompt` column, and the columns that the
 rewards need). Splits: `train`, and `test` for held-out evaluation. The run passes these parameters,
@@ -131,6 +145,28 @@ class Judge(Protocol):
     async def ping(self) -> str:
         """Send a minimal request; return a line that describes the server, or raise JudgeError."""
         ...
+
+
+@dataclass(frozen=True)
+class HackCase:
+    """An honest response and a hack: a response that a reward must not pay more."""
+
+    hack: str
+    """The kind of hack, such as `hollow opener`; a report has one line for each kind."""
+    prompt: Any
+    honest: Any
+    """A completion, a text or messages."""
+    hacked: Any
+    """A completion of the same form."""
+    columns: "Mapping[str, Any]" = field(default_factory=dict)
+    """Of the row, for rewards that need them."""
+    strict: bool = False
+    """Made so that no honest reward pays this hack more: one that earns more is a finding."""
+
+
+Attack = Callable[[Sequence[Mapping[str, Any]]], Iterable[HackCase]]
+"""Rows of `prompt`, `completion` (an honest response) and columns -> hacks of them. An attack on
+one kind of data may bring cases of its own and leave the rows aside."""
 
 
 @dataclass(frozen=True)
@@ -192,6 +228,9 @@ class Trainer:
     such as a value head's; they are not counted."""
     variant_of: ClassVar[str | None] = None
     """The name of the trainer that this one builds on; record and card name both packages."""
+    takes_tools: ClassVar[bool] = False
+    """Whether its completions may call tools: `from_run` passes `run.tool_arguments()` to a trainer
+    of TRL. A run file with `environment` or `tools` is refused by others."""
     phase_trainer: ClassVar[str | None] = None
     """The name of the trainer that runs each entry of the run file's `phases`; each starts from
     the weights of the one before. The class's own `from_run` is then never called."""

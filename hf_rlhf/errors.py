@@ -9,6 +9,7 @@
   + ConfigError           a run file or its overrides are wrong; carries every `Problem`
   + DataError             a row or a file of data is wrong; names file, row and field
   + RewardError           a reward raised, or returned something that is not a list of numbers
+  + RolloutError          an environment cannot begin
   + JudgeError            a judge cannot be used, or failed too often
   + ModelError            a model, adapter or tokenizer cannot be used
   + RunFolderError        an output folder is locked, read-only, or belongs to another run
@@ -80,13 +81,13 @@ def did_you_mean(name: str, names: Iterable[str]) -> str:
 class ConfigError(HfRlhfError):
     """A run file or its overrides are wrong. `problems` has all of them, not only the first.
 
-    `hint` is a line about the file itself.
+    `hint` is a line about the file itself, `subject` what the file configures.
     """
 
-    def __init__(self, problems: Sequence[Problem], hint: str = "") -> None:
+    def __init__(self, problems: Sequence[Problem], hint: str = "", subject: str = "run") -> None:
         self.problems = tuple(problems)
         count = len(self.problems)
-        head = f"{count} problem{'s' if count != 1 else ''} in the run's configuration:"
+        head = f"{count} problem{'s' if count != 1 else ''} in the {subject}'s configuration:"
         lines = [head, *(f"  - {problem}" for problem in self.problems), *[hint] * bool(hint)]
         super().__init__("\n".join(lines))
 
@@ -97,6 +98,10 @@ class DataError(HfRlhfError):
 
 class RewardError(HfRlhfError):
     """A reward raised, or returned something that is not one number or None per completion."""
+
+
+class RolloutError(HfRlhfError):
+    """An environment cannot begin, or what it begins with cannot be used."""
 
 
 class JudgeError(HfRlhfError):

@@ -1,9 +1,12 @@
 """Numbers, intervals, tables and untrusted text as text for a terminal and as Markdown."""
 
 import json
+import os
 import re
+import shutil
+import textwrap
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TextIO
 
 from hf_rlhf.storage.record_schema import Estimate
 
@@ -17,6 +20,8 @@ _SPECIAL = re.compile(r"([\\`*_{}\[\]<>#~$&])")
 _INVISIBLE = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]"
 )
+_HEADS = {"error": 31, "note": 33, "warning": 33}
+"""First word of a message -> the ANSI code of its colour."""
 _SIGN_TEST = 6
 """Rows from which all of them on one side of 0 are a change by the sign test: 2 / 2^6 < 0.05."""
 
@@ -77,6 +82,33 @@ def markdown_table(
     return "\n".join([heads, rule, *lines])
 
 
+def terminal_message(text: str, stream: TextIO) -> str:
+    """Return a message for a stream; on a terminal in lines that end between words, in colour.
+
+    A line that is indented and no item of a list is a command, and stays one line.
+    """
+    if not stream.isatty():
+        return text
+    width = max(shutil.get_terminal_size().columns, 40)
+    wrapped = "\n".join(_wrapped(line, width) for line in text.split("\n"))
+    if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
+        return wrapped
+    codes = "|".join(_HEADS)
+    return re.sub(
+        rf"^({codes}):", lambda match: f"\x1b[{_HEADS[match[1]]}m{match[0]}\x1b[0m", wrapped
+    )
+
+
+def _wrapped(line: str, width: int) -> str:
+    item = re.match(r" *- ", line)
+    if line.startswith("  ") and not item:
+        return line
+    indent = " " * len(item[0]) if item else ""
+    return textwrap.fill(
+        line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
+
+
 def terminal_table(
     headings: Sequence[str], rows: Sequence[Sequence[str]], title: str | None = None
 ) -> Any:
@@ -92,6 +124,36 @@ def terminal_table(
     for row in rows:
         table.add_row(*row)
     return table
+
+
+def print_table(
+    console: Any, headings: Sequence[str], rows: Sequence[Sequence[str]], title: str, fixed: int = 1
+) -> None:
+    """Print a table, or several of it where it is too wide for the console; no number is cut.
+
+    What is in brackets goes below its number first. Each of several has the `fixed` first columns.
+    """
+
+    def table(columns: Sequence[int], heading: str = "") -> Any:
+        names = [headings[each] for each in columns]
+        return terminal_table(names, [[row[each] for each in columns] for row in rows], heading)
+
+    def fits(columns: Sequence[int]) -> bool:
+        unlimited = console.options.update(width=10_000)
+        return bool(console.measure(table(columns), options=unlimited).maximum <= console.width)
+
+    if not fits(range(len(headings))):
+        rows = [
+            [*row[:fixed], *(re.sub(r" ([\[(])", r"\n\1", text) for text in row[fixed:])]
+            for row in rows
+        ]
+    heading, shown = title, [*range(fixed)]
+    for column in range(fixed, len(headings)):
+        if len(shown) > fixed and not fits([*shown, column]):
+            console.print(table(shown, heading))
+            heading, shown = "(continued)", [*range(fixed)]
+        shown.append(column)
+    console.print(table(shown, heading))
 
 
 def number(value: Any) -> str:

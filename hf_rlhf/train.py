@@ -185,7 +185,8 @@ def _run_file(
         without_settings,
         without_shipped_card,
     )
-    from hf_rlhf.training.library_warnings import ignore_old_names
+    from hf_rlhf.formatting import terminal_message
+    from hf_rlhf.training.library_warnings import quiet_libraries
 
     named, objects = name_objects(settings)
     if isinstance(config, Mapping):
@@ -206,8 +207,8 @@ def _run_file(
     file = file.override(overrides)
     file, left_out = without_shipped_card(file, own=settings.get("card") or ())
     for note in filter(None, (left_out, inherited_settings(file))) if rank() == 0 else ():
-        print(f"note: {note}", flush=True)
-    ignore_old_names(file.values)
+        print(terminal_message(f"note: {note}", sys.stdout), flush=True)
+    quiet_libraries(file.values)
     return file
 
 
@@ -285,11 +286,13 @@ def dry_run_status(
 
 def _ended(error: BaseException, message: str, status: int) -> int:
     """Print the error, in full on the main process and in a line on the others; return `status`."""
+    from hf_rlhf.formatting import terminal_message
+
     lines = [message, *getattr(error, "__notes__", ())]
     if number := rank():
         lines = [f"rank {number}: {shorten(' '.join(lines), 160, placeholder=' ...')}"]
     # A plugin's error may quote anything, and a cluster keeps its logs.
-    print(redact_secrets("\n".join(lines)), file=sys.stderr)
+    print(terminal_message(redact_secrets("\n".join(lines)), sys.stderr), file=sys.stderr)
     return status
 
 

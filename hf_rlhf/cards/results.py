@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from hf_rlhf.data.messages import TOOL_METRICS
 from hf_rlhf.formatting import code, counted, interval, listed, number, plain, verdict
 from hf_rlhf.rewards.composed import TOTAL
 from hf_rlhf.storage.record import RunRecord
@@ -12,6 +13,7 @@ OF_COMPLETIONS = {
     TOTAL: "the composed reward",
     "completion_tokens": "tokens of a completion",
     "truncated": "share of completions that were cut at the token limit",
+    **TOOL_METRICS,
 }
 """Metrics of every completion, beside the rewards."""
 
@@ -79,11 +81,12 @@ def _main_row(record: RunRecord) -> dict[str, Any] | None:
 
 def how_measured(record: RunRecord) -> str:
     """Return which metrics are of generated completions, and how these were sampled."""
-    sampling = record.evaluation.sampling if record.evaluation else {}
-    if not sampling:
+    evaluation = record.evaluation or EvaluationSection()
+    if not (sampling := evaluation.sampling):
         return ""
     labels = record.reward.labels()
-    names = [row["metric"] for row in results(record)]
+    benchmarks = [each.get("metric") for each in evaluation.benchmarks]  # on rows of their own
+    names = [row["metric"] for row in results(record) if row["metric"] not in benchmarks]
     of_text = [name for name in names if name in labels or name in OF_COMPLETIONS]
     others = [name for name in names if name not in of_text]
     sentence = f"are of completions that the model wrote: {_sampled(sampling)}."

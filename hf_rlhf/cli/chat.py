@@ -55,9 +55,9 @@ def chat_main(argv: Sequence[str]) -> int:
     from hf_rlhf.config import EvaluationSpec, bind
     from hf_rlhf.errors import ConfigError
     from hf_rlhf.evaluation.task import Candidate
-    from hf_rlhf.training import ignore_old_names
+    from hf_rlhf.training import quiet_libraries
 
-    ignore_old_names()
+    quiet_libraries()
     logging.disable_progress_bar()
     names = ("temperature", "top_p", "max_new_tokens")
     values, problems = bind(

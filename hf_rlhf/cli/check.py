@@ -12,19 +12,27 @@ def check_main(argv: Sequence[str]) -> int:
         prog="hf-rlhf check",
         usage="hf-rlhf check [FILE] [--plugin NAME] [--run NAME]\n"
         "                     [--for 8xH100] [--KEY VALUE ...]",
-        description="A dry run: everything except the training, with one table of results. A "
-        "row is `ok`,\n`note` (worth reading) or `FAIL`; any FAIL gives exit status 1.\n\n"
-        "FILE (or --config FILE) is a run file of your own; any key of it is an option too.\n"
-        "With --expect_world_size N the run is planned for N processes, with --for 8xH100\n"
-        "for the GPUs of another machine: their memory and hours too.",
+        description="A dry run: everything except the training, with one table of results.\n"
+        "A row is `ok`, `note` (worth reading) or `FAIL`; any FAIL gives exit status 1.\n\n"
+        "FILE (or --config FILE) is a run file of your own; any key of it is an option\n"
+        "too. With --expect_world_size N the run is planned for N processes, with\n"
+        "--for 8xH100 for the GPUs of another machine: their memory and hours too.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("--plugin", help="a trainer; without FILE, its default run file")
-    parser.add_argument("--run", help="another run file that the trainer's package ships")
-    parser.add_argument("--config", help="the same as FILE, as in hf_rlhf.train")
-    parser.add_argument("--reward", action="append", help="as in hf_rlhf.train; repeatable")
-    parser.add_argument("--for", dest="machine", metavar="8xH100", help="plan for this machine")
+    parser.add_argument(
+        "--plugin", metavar="NAME", help="a trainer; without FILE, its default run file"
+    )
+    parser.add_argument(
+        "--run", metavar="NAME", help="another run file that the trainer's package ships"
+    )
+    parser.add_argument("--config", metavar="FILE", help="the same as FILE, as in hf_rlhf.train")
+    parser.add_argument(
+        "--reward", action="append", metavar="NAME", help="as in hf_rlhf.train; repeatable"
+    )
+    parser.add_argument(
+        "--for", dest="machine", metavar="8xH100", help="number and kind of GPUs to plan for"
+    )
     # Not a positional of argparse, which would take the value of an override for it.
     file = argv[0] if argv and not argv[0].startswith("-") else None
     arguments, options = parser.parse_known_args(argv[1:] if file else argv)

@@ -8,16 +8,17 @@ import argparse
 import ast
 import inspect
 import re
-import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, fields, is_dataclass
 from importlib.metadata import EntryPoint
 from typing import Any
 
 from hf_rlhf import __version__
+from hf_rlhf.cli.columns import fill, list_line
 from hf_rlhf.cli.run_files import first_comment
 from hf_rlhf.config import registry
 from hf_rlhf.config.registry import KINDS, Kind
+from hf_rlhf.environments.toolset import NOT_TOOLS
 from hf_rlhf.errors import BrokenPlugin, HfRlhfError, UnknownPlugin, did_you_mean
 
 _WIDTH = 98
@@ -49,7 +50,7 @@ def list_main(argv: Sequence[str]) -> int:
         for name, point in registry.unique_names(points).items():
             is_broken, text = _state(kind, name, point, args.check)
             broken += is_broken
-            print(f"  {name:24} {registry.source(point):24} {text}".rstrip())
+            print(list_line(f"  {name:24}", text, registry.source(point)))
     print("\nArguments: `hf-rlhf describe NAME`. Options of a command: `hf-rlhf NAME --help`.")
     return int(broken > 0 and args.check)
 
@@ -126,7 +127,8 @@ def describe(
 
     Raises HfRlhfError when no setting has that word.
     """
-    yield f"{registry.singular(kind)} {point.name}  ({registry.source(point)}, {point.value})"
+    source = f"({registry.source(point)}, {point.value})"
+    yield fill(f"{registry.singular(kind)} {point.name}  {source}", 0, 2)
     if kind == "trainers":
         if not settings:
             yield from _trainer(name, point)
@@ -164,13 +166,33 @@ def _component(kind: str, target: Any) -> Iterator[str]:
     maker = reward_maker(target, ()) if inspect.isfunction(target) else target
     if rows := list(_parameters(maker, _INJECTED.get(kind, {}), documented)):
         yield from ("", "arguments:", *rows)
+    if kind == "environments":
+        yield from ("", "tools that it gives the model:", *_tools(target))
     if kind == "rewards":
         yield from ("", f"dataset columns it needs: {', '.join(_columns(target)) or 'none'}")
 
 
+def _tools(target: Any) -> Iterator[str]:
+    """Yield a line for each method that the model can call."""
+    if not isinstance(target, type):
+        yield "  those of the object that it returns"
+        return
+    for name, function in inspect.getmembers(target, inspect.isfunction):
+        if not name.startswith("_") and name not in NOT_TOOLS:
+            arguments = list(inspect.signature(function).parameters.values())[1:]
+            summary = (inspect.getdoc(function) or "").partition("\n")[0]
+            yield f"  {name}({', '.join(map(str, arguments))})  {summary}".rstrip()
+
+
 def _doc(text: str | None) -> Iterator[str]:
     yield ""
-    yield from (f"  {line}".rstrip() for line in (text or "(no documentation)").splitlines())
+    for number, block in enumerate((text or "(no documentation)").split("\n\n")):
+        lines = block.splitlines()
+        yield from [""] * bool(number)
+        if any(line.startswith((" ", "- ", "* ")) for line in lines):
+            yield from (f"  {line}".rstrip() for line in lines)
+        else:
+            yield fill(" ".join(lines), 2)
 
 
 def _arguments_in(text: str, target: Callable[..., Any]) -> tuple[str, dict[str, str]]:
@@ -216,9 +238,9 @@ def _default(default: Any) -> str:
 
 
 def _explained(line: str, text: str) -> Iterator[str]:
-    yield f"  {line}"
+    yield fill(line, 2, 6)
     if text:
-        yield textwrap.fill(text, _WIDTH, initial_indent=" " * 6, subsequent_indent=" " * 6)
+        yield fill(text, 6)
 
 
 def _type(annotation: Any) -> str:
@@ -270,8 +292,7 @@ def _trainer(name: str, point: EntryPoint) -> Iterator[str]:
     yield from ("", "run files:")
     for run, path in shipped.items():
         message = f"{'(default) ' if run == default else ''}{first_comment(path)}"
-        head = f"  {run:12} "
-        yield textwrap.fill(message, _WIDTH, initial_indent=head, subsequent_indent=" " * len(head))
+        yield list_line(f"  {run:12}", message)
     yield f"\nto train: accelerate launch -m hf_rlhf.train --plugin {name} [--run RUN_FILE]"
     yield f"settings: `hf-rlhf describe {name} --settings [WORD]`"
 
@@ -304,7 +325,7 @@ def _settings(name: str, trainer: Any, word: str) -> Iterator[str]:
                 yield from _explained(f"{each.name}: {_type(each.type)} {text}", _help(each))
         else:
             names = ", ".join(each.name for each in listed)
-            yield textwrap.fill(names, _WIDTH, initial_indent="  ", subsequent_indent="  ")
+            yield fill(names, 2)
     if not word:
         yield f"\nType, default and help: `hf-rlhf describe {name} --settings WORD`, or `all`."
 

@@ -12,6 +12,7 @@ from importlib import import_module
 from importlib.metadata import EntryPoint
 
 from hf_rlhf import __version__
+from hf_rlhf.cli.columns import list_line
 from hf_rlhf.config import registry
 from hf_rlhf.errors import HfRlhfError, PublishError, UnknownPlugin, did_you_mean
 
@@ -66,9 +67,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise UnknownPlugin(_unknown(verb))
         return int(registry.load_component("commands", verb)(rest) or 0)
     except HfRlhfError as error:
+        from hf_rlhf.formatting import terminal_message
         from hf_rlhf.storage.secrets import redact_secrets
 
-        print(redact_secrets(f"error: {error}"), file=sys.stderr)
+        print(terminal_message(redact_secrets(f"error: {error}"), sys.stderr), file=sys.stderr)
         return 3 if isinstance(error, PublishError) else 2
     except KeyboardInterrupt as stopped:
         print("\n".join(["interrupted.", *getattr(stopped, "__notes__", ())]), file=sys.stderr)
@@ -100,10 +102,11 @@ def _unknown(verb: str) -> str:
 
 
 def _parser(plugins: Mapping[str, EntryPoint]) -> argparse.ArgumentParser:
-    lines = [f"  {verb:16} {message}" for verb, (_, _, message) in BUILT_IN.items()]
+    lines = [list_line(f"  {verb:16}", text) for verb, (_, _, text) in BUILT_IN.items()]
     for verb, point in plugins.items():
         text = registry.summary(point).rstrip(".")
-        lines.append(f"  {verb:16} {text + ' ' if text else ''}(from {registry.source(point)})")
+        text = f"{text + ' ' if text else ''}(from {registry.source(point)})"
+        lines.append(list_line(f"  {verb:16}", text))
     parser = argparse.ArgumentParser(
         prog="hf-rlhf",
         description="verbs:\n" + "\n".join(lines),

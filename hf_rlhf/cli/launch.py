@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 
+from hf_rlhf.cli.columns import list_line
 from hf_rlhf.errors import HfRlhfError
 
 _KINDS = (".yaml", ".sbatch", ".sh")
@@ -55,7 +56,7 @@ def launch_configs_main(argv: Sequence[str]) -> int:
     configs = launch_configs()
     if arguments.name is None:
         for name, path in configs.items():
-            print(f"{name:17} {summary(path)}")
+            print(list_line(f"{name:17}", summary(path)))
         print("To copy one and see its command: hf-rlhf launch-configs NAME [FOLDER]")
         return 0
     if arguments.name not in configs:

@@ -27,6 +27,7 @@ KIND_OF: Mapping[str, Kind] = {
     "dataset": "datasets",
     "trainer": "trainers",
     "judge": "judges",
+    "environment": "environments",
     "command": "commands",
 }
 """Word of `--kind` -> kind in the registry."""

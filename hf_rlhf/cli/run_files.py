@@ -9,6 +9,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any, cast
 
+from hf_rlhf.cli.columns import list_line
 from hf_rlhf.config import RunFile, choose_run_file, registry, without_shipped_card
 from hf_rlhf.config.run_files import default_run, inherited_settings, run_files
 from hf_rlhf.errors import ConfigError, HfRlhfError
@@ -47,7 +48,7 @@ def runs_main(argv: Sequence[str]) -> int:
         for name, path in shipped.items():
             mark = "*" if name == default else " "
             purpose = first_comment(path).partition(". ")[0].rstrip(".")
-            print(f"{trainer:18} {mark}{name:12} {purpose}")
+            print(list_line(f"{trainer:18} {mark}{name:12}", purpose))
     print("\n*: the one of `--plugin PLUGIN` alone. To print one: hf-rlhf runs PLUGIN RUN")
     return 0
 

@@ -23,7 +23,7 @@ from hf_rlhf.config.source_code import provenance_of_object
 from hf_rlhf.contracts import Trainer
 from hf_rlhf.errors import BrokenPlugin, HfRlhfError, UnknownPlugin, did_you_mean
 
-Kind = Literal["rewards", "datasets", "trainers", "judges", "environments", "callbacks"]
+Kind = Literal["rewards", "datasets", "trainers", "judges", "environments", "callbacks", "tools"]
 PYTHON = "python:"
 """Begins the name of an object that was passed from Python."""
 
@@ -35,6 +35,7 @@ _FORMS: Mapping[Kind, str] = {
     "trainers": "A trainer is a class derived from hf_rlhf.Trainer",
     "judges": "A judge is a class with a method `judge`",
     "environments": "An environment is a class with a method `reset`",
+    "tools": "A tool is a function with types and a docstring",
     "callbacks": "A callback is a class derived from transformers.TrainerCallback",
 }
 
@@ -52,7 +53,7 @@ def load_code(
     directory. Raises PluginError.
     """
     known = objects or {}
-    if ":" not in name and kind != "callbacks":
+    if ":" not in name and kind != "callbacks" and kind != "tools":
         return registry.load_component(kind, name), registry.provenance(kind, name)
     if name in known:
         target, provenance = known[name], provenance_of_object(known[name])
@@ -120,6 +121,8 @@ def has_form(kind: Kind, target: Any) -> bool:
     if kind == "callbacks":
         names = {(base.__module__, base.__name__) for base in cls.__mro__}
         return ("transformers.trainer_callback", "TrainerCallback") in names
+    if kind == "tools":
+        return inspect.isroutine(target) and bool(inspect.getdoc(target))
     if not isinstance(target, type):
         return False
     if kind == "trainers":

@@ -1,9 +1,29 @@
 """The sections of a run file on evaluation, as frozen values."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated
 
 from annotated_types import Ge, Gt, Le
+
+
+@dataclass(frozen=True)
+class BenchmarkSpec:
+    """One entry of `evaluation.benchmarks`, with the names that lm-eval gives its options."""
+
+    name: str
+    """A task, group or tag of lm-eval, or the YAML file of a task."""
+    num_fewshot: Annotated[int, Ge(0)] | None = None
+    """None: the task's own."""
+    limit: Annotated[int, Ge(1)] | None = None
+    """Only the first rows of each task."""
+    apply_chat_template: bool = False
+    confirm_run_unsafe_code: bool = False
+    dataset_id: str | None = None
+    """The benchmark's dataset on the Hub, for its leaderboard; else the one that the task reads."""
+    task_id: str | None = None
+    """Of that leaderboard, as in the dataset's `eval.yaml`; None: the result is on the card only.
+    It gets the first metric, or `metric`."""
+    metric: str | None = None
 
 
 @dataclass(frozen=True)
@@ -23,6 +43,8 @@ class EvaluationSpec:
     """Number of completions kept for the card."""
     seed: int = 0
     completions_per_prompt: Annotated[int, Ge(1)] = 1
+    benchmarks: list[BenchmarkSpec] = field(default_factory=list)
+    """Measured before and after training (`hf-rlhf[benchmarks]`)."""
 
 
 @dataclass(frozen=True)

@@ -14,11 +14,12 @@ from hf_rlhf.errors import ConfigError, Problem
 
 IN_MEMORY = f"{PYTHON}dataset"
 """The name of rows in memory."""
-_LISTS = ("rewards", "gates", "callbacks")
+_LISTS = ("rewards", "gates", "callbacks", "tools")
 _OF_TRL = {
     "reward_funcs": "Write `rewards=[...]`.",
     "train_dataset": "Write `dataset=`, a Dataset or a DatasetDict.",
     "eval_dataset": "Write `dataset=DatasetDict(train=..., test=...)` and `evaluation={}`.",
+    "environment_factory": "Write `environment=`, the class.",
     "processing_class": "Write `tokenizer=`.",
     "args": "Write its fields as arguments: `learning_rate=1e-5, ...`.",
     "peft_config": "Write `use_peft=True, lora_r=16, lora_target_modules=['all-linear'], ...`.",
@@ -40,9 +41,11 @@ def name_objects(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, A
     result = dict(values)
     for key in (key for key in _LISTS if result.get(key) is not None):
         entries = result[key] if isinstance(result[key], list | tuple) else [result[key]]
-        result[key] = [names.entry(each, has_label=key != "callbacks") for each in entries]
+        result[key] = [names.entry(each, has_label=key in ("rewards", "gates")) for each in entries]
     if "dataset" in result:
         result["dataset"] = names.entry(_splits(result["dataset"], problems), has_label=False)
+    if "environment" in result:
+        result["environment"] = names.entry(result["environment"], has_label=False)
     if isinstance(result.get("judges"), Mapping):
         judges = result["judges"].items()
         result["judges"] = {label: names.entry(each, has_label=False) for label, each in judges}

@@ -16,7 +16,8 @@ from typing import Any
 from hf_rlhf.config import yaml
 from hf_rlhf.config.code import Kind, absolute_name, label_of, load_code
 from hf_rlhf.config.objects import name_objects
-from hf_rlhf.config.schema import SCHEMA, RunSpec, SpecReader
+from hf_rlhf.config.schema import SCHEMA, RunSpec
+from hf_rlhf.config.spec_reader import SpecReader
 from hf_rlhf.config.yaml import MAX_DEPTH, KeyPath, dotted
 from hf_rlhf.errors import ConfigError, Problem, suggest
 from hf_rlhf.storage.secrets import REDACTED, redact_secrets

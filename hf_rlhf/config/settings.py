@@ -91,7 +91,6 @@ REFUSED: Mapping[str, tuple[str, str]] = {
         ("do_train", "do_eval", "do_predict"),
         ("is for transformers' example scripts.", "Leave it out: a run trains and evaluates."),
     ),
-    "disable_tqdm": ("has no effect: a run prints lines, and no bars.", _OUT),
     "use_cache": (
         "has no effect: training never keeps a cache, and sampling always does.",
         _OUT,
@@ -125,7 +124,6 @@ REFUSED: Mapping[str, tuple[str, str]] = {
             "Choose them under `dataset:` (`hf-rlhf describe ADAPTER`).",
         ),
     ),
-    "max_tool_calling_iterations": ("has no effect: completions call no tools.", _OUT),
     "log_multimodal": ("has no effect: rows are text alone.", _OUT),
 }
 """Setting -> the problem with it in every run, and the cure."""

@@ -51,6 +51,16 @@ KNOWN_CURES: Mapping[str, str] = {
     ),
 }
 """Unknown setting that is often written -> the cure; settings of older versions, for instance."""
+_OTHER_NAMES: Mapping[str, str] = {
+    **dict.fromkeys(("lora_rank", "lora_dim"), "lora_r"),
+    **dict.fromkeys(("lora_target", "target_modules"), "lora_target_modules"),
+    "lr": "learning_rate",
+    **dict.fromkeys(("epochs", "num_epochs"), "num_train_epochs"),
+    **dict.fromkeys(("batch_size", "micro_batch_size"), "per_device_train_batch_size"),
+    "gradient_accumulation": "gradient_accumulation_steps",
+    **dict.fromkeys(("cutoff_len", "sequence_len", "max_seq_length"), "max_length"),
+}
+"""Name of a setting in another framework -> its name here."""
 
 
 class InvalidValue(ValueError):
@@ -181,7 +191,7 @@ def unknown_setting(where: str, name: str, choices: Collection[str], owner: str)
     """Return the problem of a name that `owner` lacks, with the nearest of `choices`."""
     if name in KNOWN_CURES:
         fix = KNOWN_CURES[name]
-    elif close := suggest(name, choices):
+    elif (close := _OTHER_NAMES.get(name)) in choices or (close := suggest(name, choices)):
         fix = f"Did you mean `{close}`?"
     elif len(choices) <= 20:
         fix = f"Known: {', '.join(choices) or 'none'}."

@@ -1,7 +1,8 @@
 """Prompts and completions as text, whichever of TRL's two shapes they have."""
 
+import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 _END = r"(?:(?<![`'\"])</think(?:ing)?>\s*)+"
@@ -37,6 +38,39 @@ def _content(content: Any) -> str:
     if isinstance(content, str):
         return content
     return "".join(part.get("text", "") for part in content if isinstance(part, dict))
+
+
+def transcript_of(turns: Any) -> str:
+    """Return a completion for readers: as `text_of`, and with the calls of tools and results."""
+    if isinstance(turns, str):
+        return turns
+    lines: list[str] = []
+    for turn in turns:
+        text = _content(turn.get("content"))
+        lines += [f"<- {text}" if turn.get("role") == "tool" else text] * bool(text)
+        for call in turn.get("tool_calls") or ():
+            function = call.get("function", call)
+            lines.append(f"-> {function.get('name')}({json.dumps(function.get('arguments'))})")
+    return "\n".join(lines)
+
+
+def tool_counts(completion: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Return `turns`, `tool_calls` and `tool_failures` of a completion as a list of messages.
+
+    A failure is a call whose result TRL wrote as an error: the tool raised, or none has that name.
+    """
+    results = [turn for turn in completion if turn["role"] == "tool"]
+    failed = [turn for turn in results if str(turn["content"]).startswith("{'error': ")]
+    counts = (len(completion) - len(results), len(results), len(failed))
+    return dict(zip(TOOL_METRICS, map(float, counts), strict=True))
+
+
+TOOL_METRICS: Mapping[str, str] = {
+    "turns": "turns of the model in a completion",
+    "tool_calls": "calls of tools in a completion",
+    "tool_failures": "calls in a completion that ended with an error",
+}
+"""Metric of a completion with tools -> what it measures."""
 
 
 def split_thoughts(text: str) -> tuple[str, str]:

@@ -1,3 +1,5 @@
+from .benchmarks import BenchmarkTask as BenchmarkTask
+from .benchmarks import find_benchmarks as find_benchmarks
 from .plot import Panel as Panel
 from .report import Metric as Metric
 from .results import Evaluation as Evaluation

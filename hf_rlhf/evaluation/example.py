@@ -68,10 +68,9 @@ def greedy_example(run: "Run", model: Path) -> Generation | None:
 
 
 def _is_short_text(prompt: Any) -> bool:
-    """Return whether a prompt can stand in the card's snippet."""
-    if not isinstance(prompt, str):
-        if not all(set(turn) == {"role", "content"} for turn in prompt or ()):
-            return False  # of tools, or with pictures
-        if not all(isinstance(turn["content"], str) for turn in prompt or ()):
-            return False
-    return 0 < len(text_of(prompt or "")) <= MAX_PROMPT
+    """Return whether a prompt can stand in the card's snippet: no tools, no pictures."""
+    turns = [] if isinstance(prompt, str) else prompt or ()
+    plain = all(
+        turn.keys() == {"role", "content"} and isinstance(turn["content"], str) for turn in turns
+    )
+    return plain and 0 < len(text_of(prompt or "")) <= MAX_PROMPT

@@ -5,7 +5,7 @@ training is repeated, since the weights are new.
 """
 
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import islice
@@ -19,6 +19,7 @@ from hf_rlhf.data.messages import prompt_in
 from hf_rlhf.distributed import run_on_main_process
 from hf_rlhf.errors import BrokenPlugin
 from hf_rlhf.evaluation.results import Evaluation, Measured
+from hf_rlhf.evaluation.saved_models import SavedModel
 from hf_rlhf.evaluation.scoring import evaluate, held_out_rows
 from hf_rlhf.models.lengths import completion_length, positions, token_lengths
 from hf_rlhf.models.merge import merge_adapter
@@ -52,8 +53,10 @@ def measure_before(run: "Run", say: Say) -> Measured:
     if PartialState().is_main_process:
         # Left by a process that was killed while it measured: as large as the base.
         shutil.rmtree(run.folder / _START, ignore_errors=True)
-    if {part for part in _PARTS if _is_measured(run, part)} <= valid.keys():
-        return _check_names(run, Measured(**valid))
+    needed = {part for part in _PARTS if _is_measured(run, part)}
+    # Whether those of benchmarks are there depends on the weights, which may have to be merged.
+    if needed <= valid.keys() and not run.spec.evaluation.benchmarks:
+        return _check_names(run, Measured(valid.get("text"), valid.get("by_trainer")))
     with _start(run, say) as (model, kwargs):
         return measure(run, "before", model, kwargs, say, valid)
 
@@ -97,7 +100,28 @@ def measure(
             _save(run, f"{stage}{_PARTS['by_trainer']}.json", evaluation)
     if silent := [name for part in parts.values() for name in part.without_values()]:
         say(f"note: no row of {spec.split!r} has a value for {', '.join(silent)}")
-    return _check_names(run, Measured(**parts))
+    benchmarks = _benchmarks(run, stage, model, model_kwargs, say) if spec.benchmarks else ()
+    return _check_names(run, Measured(parts.get("text"), parts.get("by_trainer"), benchmarks))
+
+
+def _benchmarks(
+    run: "Run", stage: str, model: str | Path, model_kwargs: Mapping[str, Any], say: Say
+) -> Sequence[Evaluation]:
+    from hf_rlhf.evaluation.benchmarks import find_benchmarks, measure_benchmarks
+
+    spec = run.spec.evaluation
+    assert spec is not None
+    benchmarks, _ = find_benchmarks(spec.benchmarks)
+    names = ", ".join(benchmark.name for benchmark in benchmarks)
+    say(f"measuring {stage} training, on {names}")
+    loading = dict(model_kwargs)
+    saved = SavedModel(str(model), str(model), revision=loading.pop("revision", None))
+    return measure_benchmarks(
+        *(benchmarks, saved, run.tokenizer, run.folder / "evaluation"),
+        batch_size=spec.batch_size,
+        device=run.training.device,
+        loading=loading,
+    )
 
 
 def measure_in_training(run: "Run", model: Any) -> Measured:
@@ -130,6 +154,7 @@ def _text(run: "Run", model: Any, model_kwargs: Mapping[str, Any]) -> Evaluation
         "device": str(run.training.device),
         "model_kwargs": model_kwargs,
         "chat_template_kwargs": getattr(run.training, "chat_template_kwargs", None),
+        "toolset": run.toolset,
     }
     rows = run.dataset[spec.split]
     if run.reward is None:

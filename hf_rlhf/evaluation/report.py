@@ -14,7 +14,8 @@ from hf_rlhf.formatting import (
     interval,
     markdown_table,
     number,
-    terminal_table,
+    print_table,
+    terminal_message,
     verdict,
 )
 from hf_rlhf.storage.lock import locked_folder
@@ -160,19 +161,16 @@ def print_results(results: Results) -> None:
     from rich.console import Console
 
     console = Console(width=None if sys.stdout.isatty() else _WIDTH)
-    narrow = console.width < 45 + 26 * len(results["models"])
     for task in results["tasks"].values():
         tables = [(f"{task['title']}: {task['data']['about']}", result_table(task))]
         if differences := difference_table(task, results["baseline"]):
             tables.append(("paired differences", differences))
-        for title, (headings, rows) in tables:
-            if narrow:  # an interval is not broken in the middle
-                rows = [[text.replace(" [", "\n[") for text in row] for row in rows]
-            console.print(terminal_table(headings, rows, title))
+        for title, table in tables:
+            print_table(console, *table, title, fixed=2)
     for note in all_notes(results):
-        print(f"- {note}")
+        print(terminal_message(f"- {note}", sys.stdout))
     for line in results["verdicts"]:
-        print(line)
+        print(terminal_message(line, sys.stdout))
 
 
 def record_results(results: Results, folder: Path) -> None:

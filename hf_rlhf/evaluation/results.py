@@ -117,11 +117,14 @@ class Measured:
     """Of generated completions: the rewards' scores, or only samples without any rewards."""
     by_trainer: Evaluation | None = None
     """What the trainer's `held_out` measures; one row of metrics for each row of the dataset."""
+    benchmarks: Sequence[Evaluation] = ()
+    """Of each benchmark, in their order."""
 
     @property
     def parts(self) -> tuple[Evaluation, ...]:
         """Return the evaluations that exist."""
-        return tuple(part for part in (self.text, self.by_trainer) if part is not None)
+        own = (part for part in (self.text, self.by_trainer) if part is not None)
+        return (*own, *self.benchmarks)
 
     @property
     def samples(self) -> list[Mapping[str, Any]]:
@@ -135,7 +138,10 @@ class Measured:
 
     def since(self, before: "Measured") -> dict[str, Interval] | None:
         """Return the paired differences to the evaluations `before`; None where there is none."""
-        pairs = [(before.text, self.text), (before.by_trainer, self.by_trainer)]
+        pairs = [
+            *((before.text, self.text), (before.by_trainer, self.by_trainer)),
+            *zip(before.benchmarks, self.benchmarks, strict=False),
+        ]
         differences = [
             second.minus(first).means()
             for first, second in pairs

@@ -6,7 +6,7 @@ is what will be published, whatever the training was distributed over.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from math import isfinite
 from operator import itemgetter
 from pathlib import Path
@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from hf_rlhf.config import EvaluationSpec
 from hf_rlhf.contracts import Score
-from hf_rlhf.data.messages import text_of
+from hf_rlhf.data.messages import text_of, tool_counts, transcript_of
+from hf_rlhf.environments.rollouts import Rollout, roll_out
+from hf_rlhf.environments.toolset import Toolset
 from hf_rlhf.errors import BrokenPlugin, DataError, HfRlhfError, ModelError
 from hf_rlhf.evaluation.generation import Completion, generate
 from hf_rlhf.evaluation.results import Evaluation
@@ -22,6 +24,9 @@ from hf_rlhf.evaluation.saved_models import loaded_model, measured_in_place
 from hf_rlhf.models.lengths import prompt_ids
 from hf_rlhf.models.loading import model_class
 from hf_rlhf.rewards.composed import TOTAL, ComposedReward, by_row, gather_rows
+
+_Scored = tuple[dict[str, Score], dict[str, Any]]
+"""The metrics of a completion, and a sample of it for the card."""
 
 if TYPE_CHECKING:
     from hf_rlhf.runs.resolve import Scoring
@@ -39,6 +44,7 @@ def evaluate(
     device: str = "cpu",
     model_kwargs: Mapping[str, Any] | None = None,
     chat_template_kwargs: Mapping[str, Any] | None = None,
+    toolset: Toolset | None = None,
 ) -> Evaluation:
     """Generate completions for the first `spec.rows` of `rows` and score them.
 
@@ -52,6 +58,7 @@ def evaluate(
         device: where to generate; each process takes its share of the rows.
         model_kwargs: for `from_pretrained`: revision, dtype, attention.
         chat_template_kwargs: for the chat template, as in training.
+        toolset: what the model may call, as in training.
 
     Returns:
         On every process, the scores of all rows, in the order of `rows`. Each process generates
@@ -64,7 +71,6 @@ def evaluate(
     count = len(rows) if spec.rows is None else min(spec.rows, len(rows))
     if count == 0:
         raise DataError(f"The held-out split {spec.split!r} has no rows to evaluate on.")
-    per_prompt = spec.completions_per_prompt
     length = spec.max_new_tokens or max_new_tokens
 
     def load() -> Any:
@@ -72,21 +78,81 @@ def evaluate(
 
         return AutoModelForCausalLM.from_pretrained(model, **(model_kwargs or {}))
 
-    def complete(indexes: Sequence[int]) -> list[Completion]:
-        completions: list[Completion] = []
-        # The optimizer comes next; the memory of the evaluation must be free by then.
-        with _model(model, load, device) as policy:
-            for batch in _batches(indexes, spec.batch_size):
-                prompts = [rows[index // per_prompt]["prompt"] for index in batch]
-                ids = prompt_ids(tokenizer, prompts, chat_template_kwargs or {})
-                # A seed per batch keeps a sampled evaluation the same from run to run.
-                seed = spec.seed + batch[0]
-                completions += generate(policy, tokenizer, ids, spec, length, seed=seed)
-            del policy
-        return completions
+    writer = _Writer(tokenizer, rows, spec, length, chat_template_kwargs or {}, toolset)
 
-    evaluation = score_rows(rows, share_out(count * per_prompt, complete), reward, spec)
+    def each_batch(work: Callable[[Any, Sequence[int]], list[Any]]) -> list[Any]:
+        def compute(indexes: Sequence[int]) -> list[Any]:
+            values: list[Any] = []
+            # The optimizer comes next; the memory of the evaluation must be free by then.
+            with _model(model, load, device) as policy:
+                for batch in _batches(indexes, spec.batch_size):
+                    values += work(policy, batch)
+                del policy
+            return values
+
+        return share_out(count * spec.completions_per_prompt, compute)
+
+    if toolset is None:
+        evaluation = score_rows(rows, each_batch(writer.write), reward, spec)
+    else:
+        # Scored batch by batch, while the environments are in the state that the rewards read.
+        scored = each_batch(lambda policy, batch: writer.score_rollouts(policy, batch, reward))
+        evaluation = _evaluation(scored, spec)
     return evaluation if reward else replace(evaluation, rows=[])
+
+
+@dataclass
+class _Writer:
+    """Lets a model complete the prompts of rows, with calls of tools where there are any."""
+
+    tokenizer: Any
+    rows: Any
+    spec: EvaluationSpec
+    length: int
+    chat_template_kwargs: Mapping[str, Any]
+    toolset: Toolset | None
+    environments: list[Any] = field(default_factory=list)
+
+    def _rows(self, batch: Sequence[int]) -> list[Mapping[str, Any]]:
+        return [self.rows[index // self.spec.completions_per_prompt] for index in batch]
+
+    def write(self, policy: Any, batch: Sequence[int]) -> list[Completion]:
+        prompts = [row["prompt"] for row in self._rows(batch)]
+        ids = prompt_ids(self.tokenizer, prompts, self.chat_template_kwargs)
+        return self._generate(policy, ids, self.length, batch)
+
+    def _generate(
+        self, policy: Any, ids: Sequence[Sequence[int]], limit: int, batch: Sequence[int]
+    ) -> list[Completion]:
+        # A seed per batch keeps a sampled evaluation the same from run to run.
+        seed = self.spec.seed + batch[0]
+        return generate(policy, self.tokenizer, ids, self.spec, limit, seed=seed)
+
+    def score_rollouts(
+        self, policy: Any, batch: Sequence[int], reward: ComposedReward | None
+    ) -> "list[_Scored]":
+        assert self.toolset is not None
+        while self.toolset.build is not None and len(self.environments) < len(batch):
+            self.environments.append(self.toolset.new_environment())
+
+        def continue_ids(ids: Sequence[Sequence[int]], limit: int) -> list[Any]:
+            written = self._generate(policy, ids, limit, batch)
+            return [(each.ids, each.truncated) for each in written]
+
+        rollouts = roll_out(
+            self._rows(batch),
+            self.toolset,
+            self.environments,
+            self.tokenizer,
+            continue_ids,
+            max_tokens=self.length,
+            positions=getattr(policy.config.get_text_config(), "max_position_embeddings", None),
+            chat_template_kwargs=self.chat_template_kwargs,
+        )
+        completions = [
+            Completion(transcript_of(each.messages), each.ids, each.truncated) for each in rollouts
+        ]
+        return _score(self.rows, batch, completions, reward, self.spec, rollouts)
 
 
 def score_rows(
@@ -101,10 +167,13 @@ def score_rows(
     All processes must call this; it raises on all what a reward raises on one.
     """
 
-    def score(indexes: Sequence[int]) -> list[tuple[dict[str, Score], dict[str, Any]]]:
+    def score(indexes: Sequence[int]) -> list[_Scored]:
         return _score(rows, indexes, [completions[index] for index in indexes], reward, spec)
 
-    scored = share_out(len(completions), score)
+    return _evaluation(share_out(len(completions), score), spec)
+
+
+def _evaluation(scored: "Sequence[_Scored]", spec: EvaluationSpec) -> Evaluation:
     return Evaluation(
         [metrics for metrics, _ in scored],
         [sample for _, sample in scored[: spec.samples]],
@@ -218,8 +287,12 @@ def _score(
     completions: Sequence[Completion],
     reward: ComposedReward | None,
     spec: EvaluationSpec,
-) -> list[tuple[dict[str, Score], dict[str, Any]]]:
-    """Return the metrics of completions, and a sample of each for the card."""
+    rollouts: Sequence[Rollout] = (),
+) -> list[_Scored]:
+    """Return the metrics of completions, and a sample of each for the card.
+
+    `rollouts` are the completions with calls of tools, if there are tools.
+    """
     numbers = [index // spec.completions_per_prompt for index in indexes]
     scores = None
     if reward is not None:
@@ -229,13 +302,19 @@ def _score(
         answers: list[Any] = texts
         if not isinstance(prompts[0], str):
             answers = [[{"role": "assistant", "content": text}] for text in texts]
+        if rollouts:
+            prompts, answers = zip(
+                *((each.prompt, each.messages) for each in rollouts), strict=True
+            )
+            columns["environments"] = [each.environment for each in rollouts]
         scores = reward.score(prompts, answers, **columns)
     scored = []
     for at, (number, completion) in enumerate(zip(numbers, completions, strict=True)):
         components = by_row(scores.parts, at) if scores else {}
         total = scores.total[at] if scores else None
+        prompt = rollouts[at].prompt if rollouts else rows[number]["prompt"]
         sample = {
-            "prompt": text_of(rows[number]["prompt"]),
+            "prompt": text_of(prompt),
             "completion": completion.text,
             "reward": total,
             "components": components,
@@ -245,6 +324,9 @@ def _score(
             "completion_tokens": float(len(completion.ids)),
             "truncated": float(completion.truncated),
         }
+        if rollouts:
+            metrics["completion_tokens"] = float(rollouts[at].model_tokens)
+            metrics |= tool_counts(rollouts[at].messages)
         scored.append((metrics, sample))
     return scored
 

@@ -123,7 +123,7 @@ class Suite:
             for key, tokens in prompts.items()
             if not room or len(tokens) + self.max_new_tokens <= room
         }
-        if not fits:
+        if prompts and not fits:
             raise ModelError(
                 f"{model.saved.source}: no prompt of {task.name} and {self.max_new_tokens} new "
                 f"tokens fit into its {room} positions. Lower `max_new_tokens`, or use a model for "

@@ -7,9 +7,9 @@ from pathlib import Path, PurePosixPath
 
 from hf_rlhf.cards.metadata import OF_NO_RUN, TAG, card_tags
 from hf_rlhf.errors import ModelError
-from hf_rlhf.hub.client import MANIFEST, Hub, RemoteFile, RemoteState, connect, listed
+from hf_rlhf.hub.client import MANIFEST, NOT_CONTENT, Hub, RemoteFile, RemoteState, connect, listed
 from hf_rlhf.hub.retries import describe_error, failures
-from hf_rlhf.hub.signing import check_verifier, unsigned_files, verify_files
+from hf_rlhf.hub.signing import verifier_of, verify_files
 from hf_rlhf.hub.upload_set import ALLOWED, PushedFile, is_pickle
 from hf_rlhf.models.safetensors import read_header
 from hf_rlhf.storage.files import atomic_dir
@@ -46,8 +46,7 @@ def pull(
     """
     hub = connect(endpoint, token)
     out = Path(out_dir)
-    if verify is not None:
-        check_verifier(str(verify), issuer)
+    verifier = None if verify is None else verifier_of(str(verify), issuer)
     try:
         state = hub.state(repo_id, revision or "main")
         if state is None:
@@ -61,15 +60,16 @@ def pull(
                 f"{hub.endpoint}/{repo_id} holds nothing to download at {revision or 'main'}: "
                 "nothing was published there yet, or on another branch."
             )
-        if verify is not None and (others := unsigned_files(state.files, wanted)):
+        others = sorted(state.files.keys() - wanted.keys() - set(NOT_CONTENT))
+        if verifier is not None and others:
             raise ModelError(
                 f"{repo_id} holds files that a run never publishes, so nobody signed them: "
                 f"{', '.join(others[:8])}. Nothing was downloaded."
             )
         _refuse_half(hub, repo_id, state)
         if out.is_dir() and not _differing(out, wanted):
-            if verify is not None:
-                verify_files(out, repo_id, str(verify), issuer)
+            if verifier is not None:
+                verify_files(out, repo_id, verifier)
             return out
         with atomic_dir(out, overwrite=overwrite) as folder:
             for path in sorted(wanted):
@@ -77,8 +77,8 @@ def pull(
             # The client's own notes, with paths of this machine.
             shutil.rmtree(folder / ".cache", ignore_errors=True)
             _verify(folder, repo_id, wanted)
-            if verify is not None:
-                verify_files(folder, repo_id, str(verify), issuer)
+            if verifier is not None:
+                verify_files(folder, repo_id, verifier)
     except failures() as error:
         raise ModelError(
             f"{repo_id} could not be downloaded from {hub.endpoint}: {describe_error(error)}"

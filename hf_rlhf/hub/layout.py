@@ -105,7 +105,7 @@ def repo_contents(
             endpoint=endpoint,
         )
         content.bundle.add_text("README.md", card)
-        _add_run_files(content, run, public, step)
+        _add_run_files(content, run, public, step, endpoint)
         add_record(content.bundle, public, repo_id=content.repo_id, layout=spec.layout, step=step)
     return contents
 
@@ -141,7 +141,9 @@ def _add_adapter(
         bundle.add_text(f"{prefix}{IDENTITY}", as_text(with_base))
 
 
-def _add_run_files(content: RepoContent, run: Path, record: RunRecord, step: int | None) -> None:
+def _add_run_files(
+    content: RepoContent, run: Path, record: RunRecord, step: int | None, endpoint: str
+) -> None:
     """Add the run file, and for a whole run its pictures and benchmark results."""
     bundle = content.bundle
     if (run / "config.yaml").exists():
@@ -150,7 +152,8 @@ def _add_run_files(content: RepoContent, run: Path, record: RunRecord, step: int
         for picture in sorted([*run.glob("*.png"), *run.glob("*.svg")]):
             bundle.add_file(picture.name, picture)
         if content.kind == "model":
-            for path, text in eval_results(record).items():
+            source = f"{endpoint}/{content.repo_id}/blob/main/{MANIFEST}"
+            for path, text in eval_results(record, source).items():
                 bundle.add_text(path, text)
 
 
@@ -164,19 +167,23 @@ def add_record(bundle: UploadSet, record: RunRecord, **where: Any) -> None:
     bundle.add_text(MANIFEST, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
 
 
-def eval_results(record: RunRecord) -> dict[str, str]:
+def eval_results(record: RunRecord, source_url: str | None = None) -> dict[str, str]:
     """Return `.eval_results/*.yaml` by path, for benchmarks that have a leaderboard on the Hub.
 
     The run's held-out split has none, and stays on the card. The record names benchmarks under
-    `evaluation.benchmarks`, each with the fields of `huggingface_hub.EvalResultEntry`
-    (`dataset_id`, `task_id`, `value`, ...). Empty when there are none.
+    `evaluation.benchmarks`, those with a leaderboard by the fields of
+    `huggingface_hub.EvalResultEntry` (`dataset_id`, `task_id`, `value`, ...). `source_url` is where
+    the record will be: it has the intervals, and what was measured before training.
     """
     from huggingface_hub import EvalResultEntry, eval_result_entries_to_yaml
 
     by_file: dict[str, list[EvalResultEntry]] = {}
-    for fields in record.evaluation.benchmarks if record.evaluation else []:
+    for benchmark in record.evaluation.benchmarks if record.evaluation else []:
+        fields = {key: value for key, value in benchmark.items() if key != "metric"}
+        if not fields:
+            continue
         try:
-            entry = EvalResultEntry(**fields)
+            entry = EvalResultEntry(**{"source_url": source_url, **fields})
         except (TypeError, ValueError) as error:
             raise PublishError(f"run.json evaluation.benchmarks: {fields} ({error})") from error
         name = entry.dataset_id.replace("/", "--")

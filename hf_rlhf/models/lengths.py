@@ -21,7 +21,9 @@ def prompt_lengths(run: "Run", rows: int | None = None, split: str = "train") ->
 
 def token_lengths(run: "Run", prompts: Sequence[Any]) -> list[int]:
     """Return the tokens of each prompt, text or messages, as the model gets it for sampling."""
-    kwargs = getattr(run.training, "chat_template_kwargs", None) or {}
+    kwargs = dict(getattr(run.training, "chat_template_kwargs", None) or {})
+    if run.toolset is not None:
+        kwargs["tools"] = run.toolset.schemas or None
     return [len(ids) for ids in prompt_ids(run.tokenizer, prompts, kwargs)]
 
 

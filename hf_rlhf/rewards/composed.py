@@ -29,7 +29,7 @@ from operator import itemgetter
 from typing import Any, Literal
 
 from hf_rlhf.contracts import Score
-from hf_rlhf.data.messages import text_of
+from hf_rlhf.data.messages import text_of, tool_counts, transcript_of
 from hf_rlhf.errors import HfRlhfError, RewardError
 from hf_rlhf.rewards.abstentions import Abstentions
 
@@ -126,6 +126,8 @@ class ComposedReward:
     rewards: tuple[Part, ...]
     gates: tuple[Part, ...] = ()
     abstentions: Abstentions = field(default_factory=Abstentions, compare=False)
+    logs_turns: bool = False
+    """Whether completions may call tools; TRL itself logs how many calls there are, and fail."""
     last_sample: Mapping[str, Any] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
@@ -161,13 +163,16 @@ class ComposedReward:
         if log_metric is not None:
             step = getattr(columns.get("trainer_state"), "global_step", 0)
             self._log(scores, prompts, log_metric, step)
+            if self.logs_turns:
+                turns = gather_rows([tool_counts(each)["turns"] for each in completions])
+                log_metric("tools/turns", math.fsum(turns) / len(turns))
         if log_extra is not None:
             for label, values in scores.parts.items():
                 log_extra(label, list(values))
         if scores.total:
             self.last_sample = {
                 "prompt": text_of(prompts[-1]),
-                "completion": text_of(completions[-1]),
+                "completion": transcript_of(completions[-1]),
                 "reward": scores.total[-1],
                 "components": by_row(scores.parts, -1),
             }
@@ -189,7 +194,7 @@ class ComposedReward:
         }
         awaitable = [part for part in parts if _is_async(part.reward)]
         if awaitable:
-            scores = _run_together([_acall(part, arguments) for part in awaitable])
+            scores = run_together([_acall(part, arguments) for part in awaitable])
             values |= dict(zip((part.label for part in awaitable), scores, strict=True))
         checked = {part.label: _checked(part, values[part.label], completions) for part in parts}
         total = [self._total(checked, row) for row in range(len(completions))]
@@ -371,7 +376,7 @@ _loop: asyncio.AbstractEventLoop | None = None
 _loop_lock = threading.Lock()
 
 
-def _run_together(coroutines: Sequence[Any]) -> list[Any]:
+def run_together(coroutines: Sequence[Any]) -> list[Any]:
     """Run coroutines on one event loop that outlives the call, so that HTTP clients can too."""
     global _loop
     with _loop_lock:

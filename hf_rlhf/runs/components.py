@@ -8,11 +8,19 @@ from typing import Any
 
 from hf_rlhf.config import KeyPath, RunFile, RunSpec
 from hf_rlhf.config.code import Kind
-from hf_rlhf.config.schema import DatasetSpec, GateSpec, RewardSpec, SpecReader, keys_of
+from hf_rlhf.config.schema import (
+    CallbackSpec,
+    DatasetSpec,
+    GateSpec,
+    RewardSpec,
+    keys_of,
+)
+from hf_rlhf.config.spec_reader import SpecReader
 from hf_rlhf.config.validation import accepted_by, bind
 from hf_rlhf.contracts import Loaded
 from hf_rlhf.data.mixture import MixedSource
 from hf_rlhf.distributed import is_elsewhere
+from hf_rlhf.environments.toolset import Toolset
 from hf_rlhf.errors import (
     ConfigError,
     HfRlhfError,
@@ -53,6 +61,13 @@ class ComponentBuilder:
 
         Without `build` its name and arguments are checked, and that is all.
         """
+        factory = self._factory(kind, spec, injected)
+        return self._call(spec, factory) if factory is not None and build else None
+
+    def _factory(
+        self, kind: Kind, spec: Any, injected: Mapping[str, Any]
+    ) -> Callable[[], Any] | None:
+        """Return what builds a component; None, reported, for a wrong name or argument."""
         path = spec.path
         label = getattr(spec, "label", spec.name)
         try:
@@ -70,12 +85,17 @@ class ComponentBuilder:
             beside=keys_of(type(spec)),
         )
         self.problems += problems
-        if problems or not build:
+        if problems:
             return None
         accepted = accepted_by(target)
         arguments |= {key: value for key, value in injected.items() if key in accepted}
+        return partial(target, **arguments)
+
+    def _call(self, spec: Any, factory: Callable[[], Any]) -> Any:
+        """Return what `factory` builds; None, reported, if it raises."""
+        path = spec.path
         try:
-            return target(**arguments)
+            return factory()
         except ConfigError as error:  # of components within this one
             self.problems += error.problems
         except HfRlhfError as error:
@@ -204,6 +224,34 @@ class ComponentBuilder:
             )
         except RewardError:
             return None  # two share a label, which the run file's own check has reported
+
+    def _toolset(self, spec: RunSpec, max_rounds: int | None) -> Toolset | None:
+        """Return what the model may call while it writes; None, reported, if that is broken."""
+        tools = [tool for each in spec.tools if (tool := self._tool(each)) is not None]
+        build, name = None, ""
+        if spec.environment is not None:
+            name = spec.environment.name
+            build = self._factory("environments", spec.environment, {})
+        if len(tools) < len(spec.tools) or (spec.environment is not None and build is None):
+            return None
+        toolset = Toolset(tuple(tools), build, name, max_rounds)
+        if build is not None and self._call(spec.environment, lambda: toolset.example) is None:
+            return None
+        return toolset if build is not None or tools else None
+
+    def _tool(self, spec: CallbackSpec) -> Callable[..., Any] | None:
+        """Return a function that the model may call; None, reported, if it does not load."""
+        if spec.arguments:
+            where = self.file.where(spec.path)
+            what = f"{spec.name} takes no arguments from a run: the model passes them."
+            self.problems.append(Problem(where, what, "Use the method of an environment."))
+        try:
+            path = (*spec.path, "name")
+            tool: Callable[..., Any] = self._load("tools", spec.name, spec.label, {}, path)
+        except PluginError as error:
+            self.problems.append(Problem(self.file.where(spec.path), str(error)))
+            return None
+        return tool
 
     def _part(
         self,

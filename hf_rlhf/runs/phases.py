@@ -122,6 +122,9 @@ def _phase_file(
     base = {key: value for key, value in file.values.items() if key not in (SECTION, "publish")}
     if isinstance(base.get("card"), Mapping):
         base["card"] = {key: value for key, value in base["card"].items() if key != "title"}
+    if isinstance(base.get("evaluation"), Mapping):  # nor are benchmarks measured in between
+        own = {key: value for key, value in base["evaluation"].items() if key != "benchmarks"}
+        base["evaluation"] = own
     values = merged({**base, "plugin": trainer}, changes) | {"output_dir": str(folder)}
     # An option that sets a whole phase sets each of its keys.
     options = {

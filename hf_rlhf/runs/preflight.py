@@ -28,6 +28,7 @@ from hf_rlhf.runs.preflight_data import (
     template_problems,
     tokenizer_problems,
     tokenizer_size,
+    tool_problems,
 )
 from hf_rlhf.runs.preflight_launch import launch_problems
 from hf_rlhf.runs.preflight_settings import idle, settings_problems
@@ -45,10 +46,11 @@ def problems_of(run: "Run", where: Callable[[str], str]) -> list[Problem]:
 
     `where` says where in the run file a top-level key stands.
     """
-    # The other checks count with the epochs, and some read the model's configuration.
+    # The other checks count with the epochs, and some read the model's configuration, or write
+    # prompts with the tools.
     if problems := list(_epochs(run)):
         checks: Sequence[Check] = ()
-    elif problems := list(_model(run)):
+    elif problems := [*tool_problems(run), *_model(run)]:
         checks = _CHECKS
     else:
         checks = (*_CHECKS, *_MODEL_CHECKS, dropped_problems)

@@ -1,11 +1,16 @@
 """Problems of data, tokenizer and lengths that can be detected before weights load."""
 
+import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from hf_rlhf.errors import Problem
+from hf_rlhf.config import registry
+from hf_rlhf.errors import PluginError, Problem
+from hf_rlhf.evaluation.benchmarks import find_benchmarks
 from hf_rlhf.evaluation.validation import is_validated, validation_range
 from hf_rlhf.models.lengths import completion_length, model_config, positions, prompt_lengths
+from hf_rlhf.rewards.composed import signature
 
 if TYPE_CHECKING:
     from datasets import DatasetDict
@@ -128,6 +133,47 @@ def is_conversational(run: "Run") -> bool:
     return any(not isinstance(text, str) for text in texts if text is not None)
 
 
+def tool_problems(run: "Run") -> Iterator[Problem]:
+    """Yield why the model cannot call what the run file names, or a reward not read it."""
+    toolset = run.toolset
+    parts = (*run.reward.rewards, *run.reward.gates) if run.reward is not None else ()
+    readers = [part for part in parts if "environments" in signature(part.reward)]
+    if toolset is None or toolset.build is None:
+        for part in readers:
+            if signature(part.reward)["environments"].default is inspect.Parameter.empty:
+                what = f"{part.label!r} reads the environment, and the run has none."
+                yield Problem("rewards", what, "Add `environment: {name: NAME}`.")
+    if toolset is None:
+        if getattr(run.training, "max_tool_calling_iterations", None) is not None:
+            what = "has no effect: completions call no tools."
+            yield Problem("max_tool_calling_iterations", what, "Add `environment` or `tools`.")
+        return
+    if not run.trainer_class.takes_tools:
+        yield Problem(
+            "environment" if toolset.build is not None else "tools",
+            f"trainer {run.spec.plugin!r} generates without tools, or not at all.",
+            f"Trainers that take them: {', '.join(_with_tools()) or 'none is installed'}.",
+        )
+        return
+    if hasattr(toolset.example, "get_reward") and not readers:
+        yield Problem(
+            "environment",
+            f"{toolset.name!r} has a reward of its own, get_reward(), which no reward reads.",
+            "Add `- name: environment_reward` to `rewards`.",
+        )
+    yield from toolset.problems(run.tokenizer, run.dataset["train"][0])
+
+
+def _with_tools() -> list[str]:
+    """Return the installed trainers whose completions may call tools; none is imported."""
+    names = []
+    for name, point in registry.unique_names(registry.offered("trainers")).items():
+        with suppress(PluginError):
+            if registry.constant_in_source(point, "takes_tools"):
+                names.append(name)
+    return names
+
+
 def length_problems(run: "Run") -> Iterator[Problem]:
     """Yield the longest prompt beyond the model's positions; a trainer that generates cuts none."""
     if is_conversational(run) and not run.tokenizer.chat_template:
@@ -173,7 +219,10 @@ def evaluation_problems(run: "Run") -> Iterator[Problem]:
     spec = run.spec.evaluation
     if spec is None:
         return
+    yield from _benchmark_problems(run)
     if run.reward is None and not run.trainer_class.measures_held_out():
+        if spec.benchmarks:
+            return
         yield Problem(
             "evaluation",
             "has nothing to measure: the run has no rewards.",
@@ -204,6 +253,18 @@ def evaluation_problems(run: "Run") -> Iterator[Problem]:
                 f"{part.label!r} needs {', '.join(missing)}, which the split {spec.split!r} lacks.",
                 f"Its columns: {', '.join(sorted(split.column_names))}.",
             )
+
+
+def _benchmark_problems(run: "Run") -> Iterator[Problem]:
+    specs = run.spec.evaluation.benchmarks if run.spec.evaluation else []
+    if specs and not run.writes_text:
+        what = f"measure text, and {run.spec.plugin!r} trains a model for {run.task}."
+        yield Problem("evaluation.benchmarks", what, "Remove them.")
+        return
+    yield from find_benchmarks(specs)[1]
+    if any(spec.apply_chat_template for spec in specs) and not run.tokenizer.chat_template:
+        what = "`apply_chat_template` is set, and the tokenizer has no chat template."
+        yield Problem("evaluation.benchmarks", what, "Leave it out.")
 
 
 def dropped_problems(run: "Run") -> Iterator[Problem]:

@@ -174,6 +174,9 @@ class _Preparation(ComponentBuilder):
         training, model = self._settings(spec, trainer_class, classes) if classes else (None, None)
         judges = self._judges(spec)
         reward = self._reward(spec, judges)
+        toolset = self._toolset(spec, getattr(training, "max_tool_calling_iterations", None))
+        if reward is not None and toolset is not None:
+            reward = replace(reward, logs_turns=True)
         callbacks = self._callbacks(spec)
         path, tokenizer = self._tokenizer(spec, model, training)
         folder = Path(training.output_dir).parent if training is not None else None
@@ -204,6 +207,7 @@ class _Preparation(ComponentBuilder):
             components=tuple(self.components),
             callbacks=callbacks,
             adapter=adapter,
+            toolset=toolset,
         )
         where = self.file.where_key
         self.problems += problems_of(run, where)
@@ -275,6 +279,11 @@ class _Preparation(ComponentBuilder):
         self.problems += problems
         if spec is None:
             raise self._error()
+        if spec.environment is not None or spec.tools:
+            key = "environment" if spec.environment is not None else "tools"
+            what = "is set, and the completions would be written without it."
+            fix = "The run itself measures with it, before and after training: `evaluation:`."
+            self.problems.append(Problem(self.file.where((key,)), what, fix))
         judges = self._judges(spec)
         reward = self._reward(spec, judges)
         loaded = self._dataset(spec, tokenizer, None)

@@ -13,6 +13,8 @@ from hf_rlhf.rewards.composed import ComposedReward
 if TYPE_CHECKING:
     from datasets import DatasetDict
 
+    from hf_rlhf.environments.toolset import Toolset
+
 AUTO_CLASSES = {
     "text-generation": "AutoModelForCausalLM",
     "text-classification": "AutoModelForSequenceClassification",
@@ -44,6 +46,8 @@ class Run:
     callbacks: tuple[Any, ...] = field(default=(), compare=False)
     adapter: Path | None = None
     """The folder of the LoRA adapter that training continues."""
+    toolset: "Toolset | None" = None
+    """What the model may call while it writes: the run file's `environment` and `tools`."""
     phase_list: tuple["Phase", ...] = ()
     """The phases that the run file lists, each of them a run in a folder of its own."""
 
@@ -89,6 +93,10 @@ class Run:
             "trust_remote_code": getattr(self.training, "trust_remote_code", False),
         }
         return {key: value for key, value in kwargs.items() if value is not None}
+
+    def tool_arguments(self) -> dict[str, Any]:
+        """Return `tools` and `environment_factory` for a trainer of TRL, if the run has any."""
+        return self.toolset.trainer_arguments() if self.toolset is not None else {}
 
     def with_callbacks(self, *callbacks: Any) -> "Run":
         """Return this run with further trainer callbacks."""

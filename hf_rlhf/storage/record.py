@@ -105,6 +105,18 @@ class RunRecord(Section):
                 )
             ) from error
 
+    def __repr__(self) -> str:
+        """Return what a notebook shows of a record: how far the run got, and its results."""
+        evaluation = self.evaluation or EvaluationSection()
+        results = [
+            f"{metric} {before.mean:.3f} -> {after.mean:.3f}"
+            for metric, after in (evaluation.after or {}).items()
+            if (before := evaluation.estimate("before", metric)).mean is not None
+            and after.mean is not None
+        ]
+        parts = f"{self.plugin.name}, {self.status}, {self.training.steps} steps", *results
+        return f"<RunRecord {self.run_id}: {'; '.join(parts)}>"
+
     def published(self) -> dict[str, Any]:
         """Return the section `publish`, empty where there is none."""
         return self.publish or {}

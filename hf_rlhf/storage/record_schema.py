@@ -261,7 +261,8 @@ class EvaluationSection(Section):
     metrics: dict[str, str] = {}
     """Metric -> what it measures."""
     benchmarks: list[dict[str, Json]] = []
-    """Results for the Hub's leaderboards (fields of `huggingface_hub.EvalResultEntry`)."""
+    """The name of each metric of a benchmark as `metric`; for a leaderboard of the Hub with the
+    fields of `huggingface_hub.EvalResultEntry`."""
 
     def estimate(self, stage: Literal["before", "after", "difference"], metric: str) -> Estimate:
         """Return an estimate; one without values where there is none."""
@@ -336,24 +337,16 @@ class Source(Section):
 
     def text(self) -> str:
         """Return the source in words."""
-        texts = {
+        how = {
             "index": "by name from a package index (which one is not recorded)",
             "archive": "an archive",
             "repository": "a repository",
             "folder": "a folder, copied when it was installed",
             "editable": "a folder (editable)",
-        }
-        return ", ".join(
-            filter(
-                None,
-                (
-                    texts.get(str(self.kind), "not recorded"),
-                    self.url,
-                    f"commit {self.commit}" if self.commit else "",
-                    "with uncommitted changes" if self.dirty else "",
-                ),
-            )
-        )
+        }.get(str(self.kind), "not recorded")
+        commit = f"commit {self.commit}" if self.commit else ""
+        dirty = "with uncommitted changes" if self.dirty else ""
+        return ", ".join(filter(None, (how, self.url, commit, dirty)))
 
 
 class Environment(Section):

@@ -1,5 +1,6 @@
 from .adapters import check_dataset as check_dataset
 from .commands import check_command as check_command
+from .environments import check_environment as check_environment
 from .judges import ScriptedJudge as ScriptedJudge
 from .judges import check_judge as check_judge
 from .offering import offering as offering

@@ -13,6 +13,7 @@ class PlainGRPO(Trainer, GRPOTrainer):  # type: ignore[misc]
     """TRL's `GRPOTrainer`, built from a run and otherwise untouched."""
 
     Config = GRPOConfig
+    takes_tools = True
 
     @classmethod
     def from_run(cls, run: Run) -> Self:
@@ -24,4 +25,5 @@ class PlainGRPO(Trainer, GRPOTrainer):  # type: ignore[misc]
             processing_class=run.tokenizer,
             callbacks=list(run.callbacks),
             **policy_arguments(run),
+            **run.tool_arguments(),
         )

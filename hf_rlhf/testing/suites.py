@@ -18,6 +18,7 @@ import pytest
 from hf_rlhf.testing.adapters import DATASET_CHECKS, DatasetCase
 from hf_rlhf.testing.checks import Check, name_of, run_check
 from hf_rlhf.testing.commands import COMMAND_CHECKS, CommandCase
+from hf_rlhf.testing.environments import ENVIRONMENT_CHECKS, EnvironmentCase
 from hf_rlhf.testing.judges import JUDGE_CHECKS, JudgeCase
 from hf_rlhf.testing.reward_case import RewardCase
 from hf_rlhf.testing.rewards import REWARD_CHECKS
@@ -68,6 +69,15 @@ class JudgeTests(_Suite):
     """One test per check of `hf_rlhf.testing.check_judge`: `judge`, `questions`, `broken`."""
 
     case_type, checks = JudgeCase, JUDGE_CHECKS
+
+
+class EnvironmentTests(_Suite):
+    """One test per check of `hf_rlhf.testing.check_environment`.
+
+    Attributes: `environment`, `row`, `calls`, `bad`.
+    """
+
+    case_type, checks = EnvironmentCase, ENVIRONMENT_CHECKS
 
 
 class TrainerTests(_Suite):

@@ -5,17 +5,33 @@ import os
 from pathlib import Path
 
 _TEMPLATE = (
-    "{% for message in messages %}<|{{ message.role }}|>{{ message.content }}<|end|>{% endfor %}"
+    "{% for message in messages %}<|{{ message.role }}|>{{ message.content or '' }}"
+    "{% for call in message.tool_calls or [] %}<call>{{ call.function | tojson }}</call>"
+    "{% endfor %}<|end|>{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )
+_RESPONSE = {
+    "defaults": {"role": "assistant"},
+    "start_anchor": "<|assistant|>",
+    "fields": {
+        "tool_calls": {
+            "open": "<call>",
+            "close": "</call>",
+            "repeats": True,
+            "content": "json",
+            "transform": {"type": "function", "function": "{content}"},
+        },
+        "content": {"close_pattern": r"<\|end\|>", "content": "text"},
+    },
+}
 _SPECIAL = ("<|pad|>", "<|end|>", "<|system|>", "<|user|>", "<|assistant|>")
 
 
 def make_tiny_policy(folder: str | os.PathLike[str], *, seed: int = 0) -> Path:
     """Write a random two-layer Llama (26,000 parameters) and a byte-level tokenizer to `folder`.
 
-    It has a chat template, a pad token and room for 512 tokens; any text can be tokenized, one
-    byte to a token. It knows nothing: it is for testing what surrounds a model.
+    It has a chat template with calls of tools, a pad token and room for 512 tokens; any text can be
+    tokenized, one byte to a token. It knows nothing: it is for testing what surrounds a model.
     """
     import torch
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
@@ -30,7 +46,7 @@ def make_tiny_policy(folder: str | os.PathLike[str], *, seed: int = 0) -> Path:
     fast = PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, pad_token=_SPECIAL[0], eos_token=_SPECIAL[1]
     )
-    fast.chat_template = _TEMPLATE
+    fast.chat_template, fast.response_template = _TEMPLATE, _RESPONSE
     config = LlamaConfig(
         vocab_size=len(fast),
         hidden_size=32,

@@ -1,7 +1,7 @@
 from .checkpoints import AlreadyTrained as AlreadyTrained
 from .generation_cycle import Boundary as Boundary
 from .library_warnings import head_is_new as head_is_new
-from .library_warnings import ignore_old_names as ignore_old_names
+from .library_warnings import quiet_libraries as quiet_libraries
 from .progress import ShowProgress as ShowProgress
 from .progress import clock as clock
 from .record_sections import TYPED_NAME as TYPED_NAME

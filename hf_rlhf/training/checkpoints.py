@@ -32,6 +32,7 @@ from hf_rlhf.storage.disk import (
     wait_seconds,
     wait_until,
 )
+from hf_rlhf.training.progress import say
 from hf_rlhf.training.validation import Validation
 
 
@@ -115,7 +116,7 @@ class CheckpointManifestCallback(TrainerCallback):  # type: ignore[misc]
         if broadcast_object_list([last and room])[0]:
             control.should_save = False
             if state.is_world_process_zero:
-                print(f"{shortage} Training is done, so only its weights are saved.", flush=True)
+                say(f"{shortage} Training is done, so only its weights are saved.")
             return
         raise DiskError(shortage)
 
@@ -146,10 +147,10 @@ class CheckpointManifestCallback(TrainerCallback):  # type: ignore[misc]
         # The others wait in a collective call, which gives up after `ddp_timeout`.
         wait = min(self.wait, args.ddp_timeout / 2)
         if wait:
-            print(f"{text} Waiting up to {wait:.0f} s for space.", flush=True)
+            say(f"{text} Waiting up to {wait:.0f} s for space.")
         if not wait_until(fits, wait):
             return text
-        print("There is enough space now; training continues.", flush=True)
+        say("There is enough space now; training continues.")
         return None
 
 

@@ -14,6 +14,7 @@ from hf_rlhf.cards.render import render_card
 from hf_rlhf.config.run_file import RunFile
 from hf_rlhf.distributed import is_elsewhere, processes
 from hf_rlhf.errors import HfRlhfError
+from hf_rlhf.evaluation.benchmarks import find_benchmarks
 from hf_rlhf.formatting import counted, duration
 from hf_rlhf.models.lengths import positions, prompt_lengths
 from hf_rlhf.runs.devices import Device
@@ -235,6 +236,8 @@ def _settings(run: Run) -> Iterator[Finding]:
     few = " (too few to show anything)" if rows < 10 else ""
     text = f"{rows} rows of {spec.split!r}, before and after{few}"
     yield Finding("evaluation", "note" if few else "ok", text)
+    for benchmark in find_benchmarks(spec.benchmarks)[0]:
+        yield Finding("benchmark", "ok", f"{benchmark.describe()}, before and after")
 
 
 def _work(run: Run, report: PhaseReport, trial: Trial) -> Iterator[Finding]:

@@ -4,6 +4,7 @@ Each is recognised by its exact text, and left out only where it is wrong. All o
 """
 
 import logging
+import os
 import re
 import warnings
 from collections.abc import Callable, Collection, Iterator
@@ -17,13 +18,22 @@ _OLD_HEAD = {("lm_head.weight", "UNEXPECTED"), ("embed_out.weight", "UNEXPECTED"
 _MISSING = re.compile(r"There were missing keys in the checkpoint model loaded: \[(.*)\]\.")
 
 
-def ignore_old_names(written: Collection[str] = ()) -> None:
-    """Ignore that peft and TRL use names of transformers that it will rename.
+def quiet_libraries(written: Collection[str] = ()) -> None:
+    """Show no bars for what takes seconds, and no warnings that no user can act on.
 
-    `written` are the keys of a run file: the warning is printed for those that it uses itself.
+    peft and TRL use names of transformers that it will rename; `written` are the keys of a run
+    file, and the warning is printed for those that it uses itself. DeepSpeed warns on a CPU where
+    it is installed and not used. Called before these libraries are imported.
     """
+    os.environ.setdefault("TQDM_DELAY", "3")
+    os.environ.setdefault("TQDM_LEAVE", "")
     for name in {"is_gradient_checkpointing", "gradient_checkpointing"}.difference(written):
         warnings.filterwarnings("ignore", message=f"`{name}` is deprecated", category=FutureWarning)
+    logging.getLogger("DeepSpeed").addFilter(_is_not_on_cpu)
+
+
+def _is_not_on_cpu(record: logging.LogRecord) -> bool:
+    return not record.getMessage().startswith("Setting accelerator to CPU.")
 
 
 @contextmanager

@@ -1,17 +1,21 @@
-"""What a run prints: a line per logging step, and tables at the end."""
+"""What a run prints: a bar on a terminal, a line per logging step, and tables at the end."""
 
 import json
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import datasets
+from tqdm import tqdm
 from transformers import PrinterCallback, ProgressCallback, Trainer, TrainerCallback
+from transformers.trainer import DEFAULT_PROGRESS_CALLBACK
 from transformers.utils import logging
+from transformers.utils.import_utils import is_in_notebook
 
 from hf_rlhf.cards.results import partial_count
-from hf_rlhf.formatting import counted, interval
+from hf_rlhf.formatting import counted, interval, terminal_message
 from hf_rlhf.rewards.composed import TOTAL, ComposedReward
 from hf_rlhf.storage.files import atomic_write_text
 from hf_rlhf.storage.record import RunRecord
@@ -19,62 +23,108 @@ from hf_rlhf.storage.record_schema import Estimate, EvaluationSection
 from hf_rlhf.storage.secrets import redact_secrets
 
 SAMPLES_NAME = "samples.jsonl"
-_FACTS = (
-    ("mean_token_accuracy", "token accuracy", 3),
+_WIDTH = 80
+FACTS = (
     ("accuracy", "accuracy", 3),
     ("margin", "margin", 3),
     ("rewards/accuracies", "accuracy", 3),
     ("rewards/margins", "margin", 3),
     ("kl", "kl", 4),
     ("entropy", "entropy", 3),
-    ("clip_ratio/region_mean", "ratio clipped", 3),
-    ("clip_ratio/policy", "ratio clipped", 3),
-    ("clip_fraction", "ratio clipped", 3),
+    ("clip_ratio/region_mean", "clipped", 3),
+    ("clip_ratio/policy", "clipped", 3),
+    ("clip_fraction", "clipped", 3),
     ("explained_variance", "explained variance", 3),
+    ("mean_token_accuracy", "token accuracy", 3),
 )
-"""What is printed of a logging step beside the rewards: key, name, decimals."""
+"""What matters of a logging step beside the total, the most telling first: key, name, decimals."""
+_SHOWN = 3
+"""How many of them are printed, as far as the line holds them."""
 _CUT = "completions/clipped_ratio"
 """The share of a step's completions that reached the length limit, as TRL's trainers log it."""
 
 
+def say(text: str) -> None:
+    """Print a message above the bar, if there is one."""
+    with tqdm.external_write_mode():
+        print(terminal_message(text, sys.stdout), flush=True)
+
+
 def disable_progress_bars() -> None:
-    """Turn off the bars of transformers and datasets: a run prints lines."""
+    """Turn off the bars of transformers and datasets."""
     logging.disable_progress_bar()
     datasets.disable_progress_bars()
 
 
 def remove_printers(trainer: Any) -> None:
     """Take out the bars and dictionaries that transformers prints; ours prints a line."""
-    for callback in (PrinterCallback, ProgressCallback):
-        if isinstance(trainer, Trainer):
+    if not isinstance(trainer, Trainer):
+        return
+    printers = (PrinterCallback, ProgressCallback, DEFAULT_PROGRESS_CALLBACK)
+    for callback in [*trainer.callback_handler.callbacks]:
+        if type(callback) in printers:  # and not one derived from them, such as ours
             trainer.remove_callback(callback)
+
+
+def notebook_callbacks() -> list[TrainerCallback]:
+    """Return the callback that shows training in a notebook, where this is one."""
+    if not is_in_notebook():
+        return []
+    from hf_rlhf.training.notebook import NotebookTable
+
+    return [NotebookTable()]
 
 
 class ShowProgress(TrainerCallback):  # type: ignore[misc]
     """Prints a line for each logging step, and writes a scored completion to `samples.jsonl`.
 
-    The first and the last step are logged whatever `logging_steps` is: a user sees that the run
-    works after one step, and a run of fewer steps has numbers at all.
+    On a terminal a bar below the lines has the rate and the time left; elsewhere each line has it.
+    With `log_level` info or debug a line has every number, and not only what fits 80 columns. The
+    first and the last step are logged whatever `logging_steps` is: a user sees that the run works
+    after one step, and a run of fewer steps has numbers at all.
     """
 
     def __init__(self, reward: ComposedReward | None, folder: Path) -> None:
         self.reward = reward
         self.path = folder / SAMPLES_NAME
         self.start: tuple[float, int] | None = None
+        self._bar: tqdm[Any] | None = None
         self._warned = False  # that every completion was cut
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Note time and step of the start, and delete samples of steps that will be repeated."""
         self.start = (time.monotonic(), state.global_step)
+        shown = state.is_world_process_zero and not getattr(args, "disable_tqdm", False)
+        self._bar = tqdm(
+            desc="training",
+            total=state.max_steps,
+            initial=state.global_step,
+            unit="step",
+            disable=None if shown else True,  # None: where standard error is no terminal
+            dynamic_ncols=True,
+            leave=False,
+            delay=0,
+        )
         rows = [row for row in read_samples(self.path) if row["step"] <= state.global_step]
         if state.is_world_process_zero and self.path.exists():
             atomic_write_text(self.path, "".join(json.dumps(row) + "\n" for row in rows))
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> Any:
-        """Request the logging of the first and the last step."""
+        """Move the bar; request the logging of the first and the last step."""
+        if self._bar is not None:
+            self._bar.update(state.global_step - self._bar.n)
         if args.logging_strategy == "steps" and state.global_step in (1, state.max_steps):
             control.should_log = True
         return control
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Remove the bar."""
+        self.close()
+
+    def close(self) -> None:
+        """Remove the bar, also where training failed."""
+        if self._bar is not None:
+            self._bar.close()
 
     def on_log(
         self, args: Any, state: Any, control: Any, logs: Mapping[str, Any], **_: Any
@@ -85,18 +135,22 @@ class ShowProgress(TrainerCallback):  # type: ignore[misc]
         began, first = self.start
         passed = time.monotonic() - began
         left = passed / max(state.global_step - first, 1) * (state.max_steps - state.global_step)
-        print(
-            f"step {state.global_step:>5}/{state.max_steps}  {summary_line(logs)}  "
-            f"elapsed {clock(passed)}, {clock(left)} left",
-            flush=True,
-        )
+        step = f"step {state.global_step:>{len(str(state.max_steps))}}/{state.max_steps}"
+        head, *facts = summary(logs)
+        has_bar = self._bar is not None and not self._bar.disable
+        end = () if has_bar else (f"{clock(left)} left",)
+        if getattr(args, "log_level", "passive") not in ("debug", "info"):
+            facts = facts[:_SHOWN]
+            while facts and len("  ".join((step, head, *facts, *end))) > _WIDTH:
+                facts.pop()
+        if not is_in_notebook():  # which has a table
+            _show_line(step, head, *facts, *end)
         limit = getattr(args, "max_completion_length", None)
         if limit and logs.get(_CUT) == 1 and not self._warned:
             self._warned = True
-            print(
+            say(
                 f"note: every completion was cut at `max_completion_length`, {limit} tokens. If "
-                "answers are longer than that, raise it.",
-                flush=True,
+                "answers are longer than that, raise it."
             )
         if self.reward is not None and self.reward.last_sample:
             row = {"step": state.global_step, **self.reward.last_sample}
@@ -116,30 +170,40 @@ class AfterSave(TrainerCallback):  # type: ignore[misc]
             work()
 
 
-def summary_line(logs: Mapping[str, Any]) -> str:
-    """Return the numbers of one logging that say whether training goes well."""
-    parts = []
+def _show_line(step: str, head: str, *rest: str) -> None:
+    """Print the line of a step, its total in bold on a terminal."""
+    if not sys.stdout.isatty():
+        return say("  ".join((step, head, *rest)))
+    from rich.console import Console
+    from rich.text import Text
+
+    with tqdm.external_write_mode():
+        parts = (f"{step}  ", "dim"), (head, "bold"), "".join(f"  {text}" for text in rest)
+        Console(highlight=False).print(Text.assemble(*parts), soft_wrap=True)
+    return None
+
+
+def summary(logs: Mapping[str, Any]) -> list[str]:
+    """Return the total or the loss of one logging, then its other numbers, what matters first."""
     total = logs.get(f"rewards/{TOTAL}/mean")
     if total is not None:
         # One of the rewards may be labelled so itself.
         name = TOTAL if "rewards/reward/mean" in logs else "reward"
-        parts.append(f"{name} {total:.3f} ± {logs.get('reward_std') or 0:.3f}")
-    for key, value in logs.items():
-        if key.startswith("rewards/") and key.endswith("/mean") and value is not None:
-            label = key.split("/")[1]
-            if label != TOTAL:
-                parts.append(f"{label} {value:.2f}")
-    if total is None and logs.get("loss") is not None:
-        parts.append(f"loss {logs['loss']:.4f}")
-    for key, name, places in _FACTS:
-        if isinstance(logs.get(key), (int, float)):
-            parts.append(f"{name} {logs[key]:.{places}f}")
+        parts = [f"{name} {total:.3f} ± {logs.get('reward_std') or 0:.3f}"]
+    else:
+        parts = [f"loss {logs['loss']:.4f}"]
+    if abstained := logs.get(f"rewards/{TOTAL}/none"):
+        parts.append(f"abstained {abstained:g}")
     if logs.get(_CUT):
         parts.append(f"truncated {logs[_CUT]:.3f}")
-    abstained = logs.get(f"rewards/{TOTAL}/none")
-    if abstained:
-        parts.append(f"abstained {abstained:g}")
-    return "  ".join(parts)
+    for key, name, places in FACTS:
+        if isinstance(logs.get(key), (int, float)):
+            parts.append(f"{name} {logs[key]:.{places}f}")
+    for key, value in logs.items():
+        label = key.removeprefix("rewards/").removesuffix("/mean")
+        if key == f"rewards/{label}/mean" and label != TOTAL and value is not None:
+            parts.append(f"{label} {value:.2f}")
+    return parts
 
 
 def clock(seconds: float) -> str:
@@ -181,7 +245,7 @@ def print_results(record: RunRecord) -> None:
     if record.evaluation:
         console.print(results_table(record))
     if text := truncation_note(record):
-        print(f"note: {text}", flush=True)
+        say(f"note: {text}")
 
 
 def results_table(record: RunRecord) -> Any:

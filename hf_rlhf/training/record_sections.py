@@ -15,6 +15,7 @@ from hf_rlhf.config.schema import GateSpec, RewardSpec
 from hf_rlhf.data.arrow_rows import rows_digest
 from hf_rlhf.distributed import config_file, distributed_type
 from hf_rlhf.errors import BrokenPlugin
+from hf_rlhf.evaluation.benchmarks import benchmark_section
 from hf_rlhf.evaluation.results import METHOD, Measured
 from hf_rlhf.models.lengths import completion_length
 from hf_rlhf.rewards.composed import Part
@@ -41,6 +42,7 @@ from hf_rlhf.storage.record_schema import (
     TrainingSection,
 )
 from hf_rlhf.training.model_record import model_section
+from hf_rlhf.training.tool_record import tool_report, tools_line
 
 TYPED_NAME = "HF_RLHF_TYPED"
 """Environment variable: the command line of a plugin's verb that trains by a run file."""
@@ -75,7 +77,7 @@ def method_section(run: Run) -> MethodSection:
     trainer = run.trainer_class
     content = {} if trainer.method is None else as_json(trainer.method)
     try:
-        return MethodSection(**content, facts=dict(trainer.card_facts(run)))
+        return MethodSection(**content, facts={**tools_line(run), **trainer.card_facts(run)})
     except ValidationError as error:
         wrong = "; ".join(
             f"{'.'.join(map(str, problem['loc']))} is {problem['input']!r:.60}"
@@ -134,7 +136,7 @@ def training_section(run: Run, trainer: Any, seconds: float) -> TrainingSection:
         distributed=distribution(run),
         final=logged[-1] if logged else {},
         history=history,
-        report=_report(trainer),
+        report={**_report(trainer), **tool_report(run, history)},
         peak_memory=peak_memory(),
     )
 
@@ -193,15 +195,18 @@ def evaluation_section(run: Run, before: Measured, after: Measured) -> Evaluatio
     }
     sampled = any("completion_tokens" in part.metrics() for part in parts)
     by_trainer = any(m.by_trainer is not None and m.by_trainer.rows for m in (before, after))
+    means = after.means()
+    texts, entries = benchmark_section(spec.benchmarks, means)
     return EvaluationSection(
         split=spec.split,
         rows=len(parts[0].rows) // parts[0].completions_per_prompt,
         sampling=sampling if sampled else {},
         before=_estimates(before.means()),
-        after=_estimates(after.means()),
+        after=_estimates(means),
         difference=_estimates(after.since(before)),
         method=METHOD + "; differences are paired by row",
-        metrics=dict(run.trainer_class.held_out_metrics) if by_trainer else {},
+        metrics={**(run.trainer_class.held_out_metrics if by_trainer else {}), **texts},
+        benchmarks=entries,
     )
 
 

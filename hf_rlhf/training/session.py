@@ -52,9 +52,11 @@ from hf_rlhf.training.progress import (
     ShowProgress,
     disable_progress_bars,
     evenly,
+    notebook_callbacks,
     print_results,
     read_samples,
     remove_printers,
+    say,
 )
 from hf_rlhf.training.record_sections import (
     as_shell,
@@ -304,6 +306,7 @@ class Session:
             raise
         finally:
             self.stopping.time_to_save = None
+            self.progress.close()
             _without_hiding_an_error(note)
         self.recorder.write()
         if self.stopping.cause is not None:
@@ -328,13 +331,15 @@ class Session:
         # Our callback prunes, after the new checkpoint is sealed.
         run.training.save_total_limit = None
         cycle = Cycle(run.training, self.stopping)
+        self.progress = ShowProgress(run.reward, run.folder)
         return cycle, run.with_callbacks(
             cycle,
             *validation.callbacks,
             CheckpointManifestCallback(keep, keep_best=run.training.load_best_model_at_end),
-            ShowProgress(run.reward, run.folder),
+            self.progress,
             AfterSave(after_save),
             StopIfTrained(validation),
+            *(notebook_callbacks() if self.main else ()),
         )
 
     def _publish(self) -> None:
@@ -344,8 +349,8 @@ class Session:
         if repo_id is None:
             base = "" if self.record.model.base_is_hub_id else " --base_model YOU/BASE --push_base"
             self._say(
-                "not published: `publish.repo_id` is not set. To publish: "
-                f"hf-rlhf publish {self.run.folder} --repo_id YOU/NAME{base}"
+                "not published: `publish.repo_id` is not set. To publish:\n"
+                f"  hf-rlhf publish {self.run.folder} --repo_id YOU/NAME{base}"
             )
             return
         unpublished: list[str] = []
@@ -367,7 +372,7 @@ class Session:
 
     def _say(self, text: str) -> None:
         if self.main:
-            print(text, flush=True)
+            say(text)
 
 
 def _without_hiding_an_error(note: Callable[[], object]) -> None:

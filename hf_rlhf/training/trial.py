@@ -76,9 +76,9 @@ def try_rewards(run: Run, judges: Mapping[str, Finding]) -> Trial:
     reward, left_out = _without_judges(run, judges)
     if not reward.rewards and not reward.gates:
         return Trial(left_out, whole=False)
-    origins, prompts, completions, columns_of = _trial_batch(run)
     calls, start = _calls(run), time.monotonic()
     try:
+        origins, prompts, completions, columns_of = _trial_batch(run)
         scores = reward.score(prompts, completions, **columns_of)
     except HfRlhfError as error:
         return Trial([Finding("rewards", "FAIL", str(error)), *left_out])
@@ -136,7 +136,9 @@ def _without_judges(
 def _trial_batch(run: Run) -> tuple[list[str], list[Any], list[Any], dict[str, list[Any]]]:
     """Return where each completion is from, prompts, completions and columns, aligned."""
     split = run.dataset["train"]
-    rows = split.select(range(min(ROWS_TRIED, len(split))))
+    toolset = run.toolset if run.toolset is not None and run.toolset.build is not None else None
+    # An environment may be a container, and each completion has its own.
+    rows = split.select(range(min(ROWS_TRIED if toolset is None else 1, len(split))))
     own = [name for name in _RESPONSES if name in rows.column_names]
     origins, rows_of, completions = [], [], []
     for row in rows:
@@ -148,6 +150,10 @@ def _trial_batch(run: Run) -> tuple[list[str], list[Any], list[Any], dict[str, l
             completions.append(_like(row["prompt"], answer))
     names = [name for name in rows.column_names if name != "prompt"]
     columns = {name: [row[name] for row in rows_of] for name in names}
+    if toolset is not None:
+        columns["environments"] = [toolset.new_environment() for _ in rows_of]
+        for environment, row in zip(columns["environments"], rows_of, strict=True):
+            environment.reset(**row)
     return origins, [row["prompt"] for row in rows_of], completions, columns
 
 

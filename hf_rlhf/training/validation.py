@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from transformers import EarlyStoppingCallback, TrainerCallback
+from transformers.utils.import_utils import is_in_notebook
 
 from hf_rlhf.distributed import run_on_main_process
 from hf_rlhf.errors import ModelError, RunFolderError
@@ -25,6 +26,7 @@ from hf_rlhf.runs.validation import metric_key
 from hf_rlhf.storage.checkpoints import flaw
 from hf_rlhf.storage.record_schema import HELD_OUT, ValidationSection
 from hf_rlhf.training.generation_cycle import Boundary
+from hf_rlhf.training.progress import say
 
 
 class Validation(TrainerCallback):  # type: ignore[misc]
@@ -122,10 +124,10 @@ class Validation(TrainerCallback):  # type: ignore[misc]
                 f"`metric_for_best_model` {args.metric_for_best_model.removeprefix(HELD_OUT)!r}. "
                 f"Measured: {', '.join(name.removeprefix('eval_' + HELD_OUT) for name in means)}."
             )
-        if state.is_world_process_zero:
+        if state.is_world_process_zero and not is_in_notebook():  # whose table has them
             seconds = time.monotonic() - self._began
             line = f"step {state.global_step:>5}  evaluation: {_line(metrics)}  {seconds:.1f} s"
-            print(line, flush=True)
+            say(line)
         if self._before is not None:
             self._before.put_back(state)
 
@@ -153,11 +155,10 @@ class EarlyStopping(EarlyStoppingCallback):  # type: ignore[misc]
         """Stop after `patience` evaluations without an improvement, and print it."""
         super().on_evaluate(args, state, control, metrics, **kwargs)
         if self.stopped and state.is_world_process_zero:
-            print(
+            say(
                 f"early stopping: {args.metric_for_best_model.removeprefix(HELD_OUT)} was best at "
                 f"step {state.best_global_step} ({state.best_metric:.4g}); "
-                f"{self.early_stopping_patience} evaluations since then are no better",
-                flush=True,
+                f"{self.early_stopping_patience} evaluations since then are no better"
             )
 
 

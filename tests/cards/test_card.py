@@ -143,14 +143,15 @@ def test_the_shipped_example_is_what_its_record_renders():
     assert "base_model: demo/tiny-refiner-base" in card, "the card as it is on the Hub"
 
 
-def test_the_readme_shows_the_results_of_the_shipped_example():
+def test_the_tutorial_shows_the_results_of_the_shipped_example():
     record = json.loads((card_folder() / "example" / "run.json").read_text(encoding="utf-8"))
-    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    page = Path(__file__).parents[2] / "docs" / "tutorial" / "first-run.md"
+    tutorial = page.read_text(encoding="utf-8")
     results = {name: record["evaluation"][name] for name in ("before", "after", "difference")}
     for metric in ("total", "citation_f1", "format"):
         before, after = (f"{results[name][metric]['mean']:.3f}" for name in ("before", "after"))
         low, high = (results["difference"][metric][end] for end in ("low", "high"))
-        row = next(line for line in readme.splitlines() if line.startswith(f"│ {metric} "))
+        row = next(line for line in tutorial.splitlines() if line.startswith(f"│ {metric} "))
         assert [part.strip() for part in row.split("│")[2:4]] == [before, after]
         assert f"[{low:+.3f}, {high:+.3f}]" in row
 

@@ -35,6 +35,11 @@ def redrawn(folder: Path, scratch: Path) -> None:
         assert (scratch / picture.file).read_bytes() == (folder / picture.file).read_bytes()
 
 
+def outline(card: str) -> list[str]:
+    """Return the headings of a card, and what is folded."""
+    return re.findall(r"^(?:## .*|<summary>.*</summary>)$", card, re.MULTILINE)
+
+
 def test_the_shipped_example_is_what_a_run_wrote(tmp_path: Path) -> None:
     redrawn(card_folder() / "example", tmp_path)
 
@@ -71,3 +76,7 @@ def test_a_published_run(
     with contextlib.redirect_stdout(printed):
         exec(code.replace('"demo/run"', repr(str(pulled))), {})
     assert printed.getvalue() == f"{expected}\n"
+
+    example = (card_folder() / "example" / "README.md").read_text(encoding="utf-8")
+    own = {"<summary>Prompt 2</summary>", "<summary>Prompt 3</summary>"}
+    assert [line for line in outline(example) if line not in own] == outline(card)

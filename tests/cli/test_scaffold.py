@@ -112,7 +112,7 @@ def test_what_is_written(kind, made):
     assert project["name"] == f"acme-{kind}"
     assert list(project["entry-points"]) == [f"hf_rlhf.{KIND_OF[kind]}"]
     for name in run:
-        assert RunFile.read(folder / name).plugin in ("refiner_grpo", package)
+        assert RunFile.read(folder / name).plugin in ("refiner_grpo", "grpo", package)
     texts = {name: (folder / name).read_text() for name in names}
     assert not [name for name, text in texts.items() if re.search(r"\{%|\{\{ |TODO", text)]
     assert not [name for name, text in texts.items() if text and not text.endswith("\n")]

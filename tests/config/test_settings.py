@@ -51,7 +51,6 @@ IN_TABLES = [
     ({"num_generations_eval": 0}, "num_generations_eval: should be greater than or equal to 1"),
     ({"auto_find_batch_size": True}, "auto_find_batch_size: "),
     ({"enable_jit_checkpoint": True}, "enable_jit_checkpoint: .*stop_grace"),
-    ({"disable_tqdm": True}, "disable_tqdm: "),
     ({"log_completions_hub_repo": "a/b", "log_completions": True}, "log_completions_hub_repo: "),
     ({"label_smoothing_factor": 0.1}, "label_smoothing_factor: "),
     ({"train_sampling_strategy": "group_by_length"}, "train_sampling_strategy: "),
@@ -270,8 +269,9 @@ _PASSED_ON = """
     activation_checkpointing activation_checkpointing_kwargs gradient_checkpointing
     gradient_checkpointing_kwargs torch_compile torch_compile_backend torch_compile_mode
     use_liger_kernel liger_kernel_config neftune_noise_alpha torch_empty_cache_steps
+    max_tool_calling_iterations
     logging_strategy logging_steps logging_first_step log_on_each_node
-    logging_nan_inf_filter include_num_input_tokens_seen log_level log_level_replica
+    logging_nan_inf_filter include_num_input_tokens_seen disable_tqdm log_level log_level_replica
     report_to run_name project trackio_space_id trackio_bucket_id trackio_static_space_id
     save_strategy save_steps save_total_limit full_determinism seed data_seed use_cpu
     accelerator_config dataloader_drop_last dataloader_num_workers dataloader_pin_memory

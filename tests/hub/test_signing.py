@@ -15,7 +15,13 @@ from hf_rlhf.cli.publish import publish_main, pull_main
 from hf_rlhf.errors import ModelError, PublishError, RunFolderError
 from hf_rlhf.hub.download import pull
 from hf_rlhf.hub.publishing import publish
-from hf_rlhf.hub.signing import PASSWORD_VARIABLE, TOKEN_VARIABLE, check_signer, verify_files
+from hf_rlhf.hub.signing import (
+    PASSWORD_VARIABLE,
+    TOKEN_VARIABLE,
+    check_signer,
+    verifier_of,
+    verify_files,
+)
 from hf_rlhf.storage.record import RunRecord, load_record, write_record
 from hf_rlhf.testing.hubs import forget_secrets, use_hub
 
@@ -272,7 +278,7 @@ def test_every_tampering_is_refused_and_nothing_is_kept(
     TAMPERINGS[name](folder, signed)
     # By the signature alone, whatever a pull notices before it looks at that.
     with pytest.raises(ModelError, match="not signed|does not verify|signed for demo/other"):
-        verify_files(folder, "demo/model", signed.public, None)
+        verify_files(folder, "demo/model", verifier_of(signed.public, None))
     commit(signed, folder, branch)
     with pytest.raises(ModelError):
         pull("demo/model", tmp_path / "out", revision=branch, verify=signed.public)
@@ -345,7 +351,7 @@ def test_a_second_push_changes_nothing_and_a_changed_one_is_signed_again(
         ("missing.pem", "is no private key to sign with"),
         ("other.pem.pub", "is no private key to sign with"),
         ("encrypted.pem", PASSWORD_VARIABLE),
-        (True, "needs an identity, and nobody can sign in here"),
+        (True, "needs an identity: nobody can sign in here"),
     ],
 )
 def test_what_cannot_sign_is_refused_before_training(

@@ -181,3 +181,8 @@ def test_what_all_phases_lack_is_reported_once() -> None:
 
 def test_the_data_of_a_phase_in_a_few_words() -> None:
     assert [phase.data for phase in phases()] == ["a", "b, most 3", "c"]
+
+
+def test_benchmarks_are_measured_for_the_whole_and_not_for_each_phase() -> None:
+    text = TEXT.replace("phases:", "evaluation: {rows: 5, benchmarks: [{name: gsm8k}]}\nphases:")
+    assert [each.file.values["evaluation"] for each in phases(text=text)] == [{"rows": 5}] * 3

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, Trainer
 
-from hf_rlhf.training.library_warnings import head_is_new, ignore_old_names, tied_weights_ignored
+from hf_rlhf.training.library_warnings import head_is_new, quiet_libraries, tied_weights_ignored
 
 
 @contextmanager
@@ -92,7 +92,7 @@ def test_weights_that_are_not_tied_are_missing(tiny_policy):
 def test_an_old_name_that_the_run_file_does_not_say_is_ignored(written):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        ignore_old_names(written)
+        quiet_libraries(written)
         for name in ("is_gradient_checkpointing", "gradient_checkpointing", "other"):
             warnings.warn(f"`{name}` is deprecated", FutureWarning, stacklevel=1)
     told = [str(one.message) for one in caught]

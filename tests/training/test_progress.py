@@ -1,7 +1,13 @@
 """What a run shows while it trains, and what it advises against."""
 
+import fcntl
+import os
+import pty
+import struct
 import subprocess
 import sys
+import termios
+from contextlib import suppress
 from types import SimpleNamespace
 
 import pytest
@@ -11,7 +17,7 @@ from hf_rlhf.training.progress import (
     ShowProgress,
     results_table,
     samples_table,
-    summary_line,
+    summary,
     truncation_note,
 )
 
@@ -32,18 +38,36 @@ def test_the_line_of_a_step_has_what_each_stage_logs():
     """Under the names that TRL's trainers and PPO's have for them."""
     ppo = {"loss": 0.1, "kl": 0.02, "entropy": 1.5, "clip_ratio/policy": 0.11}
     ppo |= {"explained_variance": 0.4, "rewards/total/mean": 0.5, "reward_std": 0.2}
-    assert summary_line(ppo) == (
-        "reward 0.500 ± 0.200  kl 0.0200  entropy 1.500  ratio clipped 0.110  "
-        "explained variance 0.400"
-    )
+    assert summary(ppo) == [
+        *("reward 0.500 ± 0.200", "kl 0.0200", "entropy 1.500", "clipped 0.110"),
+        "explained variance 0.400",
+    ]
     grpo = {"loss": 0.1, "kl": 0.02, "entropy": 1.5, "clip_ratio/region_mean": 0.11}
-    assert summary_line(grpo) == "loss 0.1000  kl 0.0200  entropy 1.500  ratio clipped 0.110"
+    assert summary(grpo) == ["loss 0.1000", "kl 0.0200", "entropy 1.500", "clipped 0.110"]
     grpo["completions/clipped_ratio"] = 0.0
-    assert "truncated" not in summary_line(grpo)
+    assert not any("truncated" in text for text in summary(grpo))
     grpo["completions/clipped_ratio"] = 0.25
-    assert summary_line(grpo).endswith("ratio clipped 0.110  truncated 0.250")
-    dpo = {"loss": 0.6, "rewards/accuracies": 0.75, "rewards/margins": 0.3, "entropy": 1.5}
-    assert summary_line(dpo) == "loss 0.6000  accuracy 0.750  margin 0.300  entropy 1.500"
+    assert summary(grpo)[1] == "truncated 0.250", "what is wrong stands first"
+    dpo = {"loss": 0.6, "mean_token_accuracy": 0.5, "entropy": 1.5}
+    dpo |= {"rewards/accuracies": 0.75, "rewards/margins": 0.3}
+    assert summary(dpo)[:3] == ["loss 0.6000", "accuracy 0.750", "margin 0.300"]
+
+
+@pytest.mark.parametrize(("level", "shown"), [("passive", False), ("info", True)])
+def test_a_line_fits_80_columns_unless_all_numbers_are_wanted(tmp_path, capsys, level, shown):
+    progress = ShowProgress(None, tmp_path)
+    args = SimpleNamespace(log_level=level)
+    state = SimpleNamespace(global_step=0, max_steps=10_000, is_world_process_zero=True)
+    progress.on_train_begin(args, state, None)
+    state.global_step = 9_999
+    numbers = {"loss": 0.1, "kl": 0.02, "entropy": 1.5, "clip_ratio/policy": 0.11}
+    numbers |= {f"rewards/{label}/mean": 0.5 for label in ("total", "correct", "short")}
+    progress.on_log(args, state, None, numbers)
+    line = capsys.readouterr().out.rstrip("\n")
+    assert line.startswith("step  9999/10000  reward 0.500 ± 0.000  kl 0.0200  entropy 1.500")
+    assert line.endswith("0 s left")
+    assert (len(line) > 80) == shown
+    assert ("short 0.50" in line) == shown
 
 
 def test_that_every_completion_was_cut_is_said_once_and_why(tmp_path, capsys):
@@ -94,9 +118,9 @@ def test_the_table_shows_no_interval_where_there_is_none():
 
 def test_a_reward_that_is_labelled_reward_is_not_taken_for_the_total():
     one = {"loss": 0.1, "rewards/total/mean": 0.5, "rewards/correct/mean": 0.25}
-    assert summary_line(one) == "reward 0.500 ± 0.000  correct 0.25"
+    assert summary(one) == ["reward 0.500 ± 0.000", "correct 0.25"]
     both = {**one, "rewards/reward/mean": 0.75}
-    assert summary_line(both) == "total 0.500 ± 0.000  correct 0.25  reward 0.75"
+    assert summary(both) == ["total 0.500 ± 0.000", "correct 0.25", "reward 0.75"]
 
 
 def test_samples_of_training_are_shown_where_no_others_are():
@@ -110,6 +134,55 @@ def test_samples_of_training_are_shown_where_no_others_are():
     trained = [sample("train", text) for text in "abc"]
     assert shown(*trained) == ["b", "c"]
     assert shown(sample("before", "x"), *trained, sample("after", "y")) == ["x", "y"]
+
+
+_BAR = """
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from hf_rlhf.training.progress import ShowProgress, say
+args = SimpleNamespace(logging_strategy="steps")
+state = SimpleNamespace(global_step=2, max_steps=4, is_world_process_zero=True)
+progress = ShowProgress(None, Path(sys.argv[1]))
+progress.on_train_begin(args, state, None)
+for state.global_step in (3, 4):
+    progress.on_step_end(args, state, SimpleNamespace(should_log=False))
+    progress.on_log(args, state, None, {"loss": 0.5})
+say("note: " + "two words " * 12)
+progress.close()
+"""
+
+
+def _in_terminal(*command):
+    """Return what a command writes to a terminal of 60 columns and to nothing else."""
+    reader, terminal = pty.openpty()
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 60, 0, 0))
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "60"}
+    environment.pop("NO_COLOR", None)
+    done = subprocess.Popen(command, stdout=terminal, stderr=terminal, env=environment)
+    os.close(terminal)
+    written = b""
+    with suppress(OSError):  # the end, on Linux
+        while chunk := os.read(reader, 65536):
+            written += chunk
+    os.close(reader)
+    assert done.wait() == 0
+    return written.decode()
+
+
+def test_a_terminal_gets_a_bar_and_a_pipe_only_lines(tmp_path):
+    script = (sys.executable, "-c", _BAR, str(tmp_path))
+    piped = subprocess.run(script, capture_output=True, text=True, check=True)
+    assert piped.stdout.startswith("step 3/4  loss 0.5000  0 s left\nstep 4/4")
+    assert "training:" not in piped.stdout + piped.stderr
+    assert piped.stdout.endswith("note: " + "two words " * 12 + "\n")
+    shown = _in_terminal(*script)
+    assert "training:  50%" in shown, "of a run that is resumed"
+    assert "4/4 [" in shown
+    assert "\x1b[1mloss 0.5000\x1b[0m" in shown, "the total in bold"
+    note = shown[shown.index("\x1b[33mnote:") :].splitlines()
+    assert [line.split()[0] for line in note[1:3]] == ["words", "words"]
+    assert all(len(line) <= 70 for line in note[:3]), "wrapped between words, colour included"
 
 
 @pytest.mark.slow

@@ -4,11 +4,13 @@ from pathlib import Path
 
 import pytest
 from datasets import Dataset, DatasetDict
+from huggingface_hub import HfApi
 from transformers import TrainerCallback
 
 from hf_rlhf import dry_run, load_record, train
-from hf_rlhf.errors import RunFolderError
+from hf_rlhf.errors import ConfigError, RunFolderError
 from hf_rlhf.storage.record import write_record
+from hf_rlhf.testing.hubs import use_hub
 from hf_rlhf.testing.minimal import minimal_settings
 from hf_rlhf.testing.plain import PlainGRPO
 
@@ -89,6 +91,26 @@ def test_a_run_in_memory_is_recorded_resumed_and_refused_like_any_other(settings
     Path("mine.py").write_text(Path("mine.py").read_text().replace("1.0", "2.0"))
     with pytest.raises(RunFolderError, match=r"code of even changed(.|\n)*\+def even.*2.0"):
         dry_run(dataset=rows(), **given)
+
+
+def test_a_run_in_memory_is_published_with_the_source_of_its_reward(
+    settings, tmp_path, monkeypatch
+):
+    local_hub = pytest.importorskip("hf_rlhf_local_hub")
+    with local_hub.serve(tmp_path / "hub") as hub:
+        use_hub(monkeypatch, hub.url)
+        publish = {"repo_id": "demo/letters", "base_model": "demo/base", "push_base": True}
+        settings |= {"publish": publish, "evaluation": None, "max_steps": 1}
+        record = train(dataset=rows(), rewards=[letters], **settings)
+        assert "run.json is published with the source of letters" in record.advice
+        api = HfApi(hub.url)
+        assert not [name for name in api.list_repo_files("demo/letters") if name.endswith(".py")]
+        pulled = load_record(Path(api.hf_hub_download("demo/letters", "run.json")).parent)
+        assert "def letters" in pulled.components[-2].source
+        # What is pulled cannot be run by name, and the message says what to do.
+        config = api.hf_hub_download("demo/letters", "config.yaml")
+        with pytest.raises(ConfigError, match=r"'python:letters' was passed as an object"):
+            train(config=config)
 
 
 def test_a_run_in_memory_takes_no_setting_of_a_shipped_file(settings, capsys):

@@ -182,7 +182,7 @@ def test_samples_of_steps_that_are_done_again_are_forgotten(tmp_path: Path):
 
     path = tmp_path / "samples.jsonl"
     path.write_text('{"step": 1}\n{"step": 2}\n{"step": 3}\n{"st')
-    state = SimpleNamespace(global_step=2, is_world_process_zero=True)
+    state = SimpleNamespace(global_step=2, max_steps=3, is_world_process_zero=True)
     ShowProgress(None, tmp_path).on_train_begin(None, state, None)
     assert read_samples(path) == [{"step": 1}, {"step": 2}]
     assert path.read_text().endswith('{"step": 2}\n')

@@ -44,6 +44,7 @@ class GroupSampling(Trainer):
         build: Any = cls
         trainer: Self = build(
             **policy_arguments(run),
+            **run.tool_arguments(),
             reward_funcs=[run.reward],
             args=run.training,
             train_dataset=run.dataset["train"],
@@ -84,6 +85,7 @@ class GroupTrainer(GroupSampling, GRPOTrainer):  # type: ignore[misc]
 
     Config = GroupConfig
     default_run = "tiny"
+    takes_tools = True
     method = Method(
         "GRPO",
         tags=("trl", "grpo"),

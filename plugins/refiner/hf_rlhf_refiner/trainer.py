@@ -28,6 +28,7 @@ class RefinerTrainer(Trainer, GRPOTrainer):  # type: ignore[misc]
 
     Config = RefinerConfig
     default_run = "tiny"
+    takes_tools = True
     uses_validation_rows = True
     method = Method(
         "GRPO",
@@ -54,4 +55,5 @@ class RefinerTrainer(Trainer, GRPOTrainer):  # type: ignore[misc]
             processing_class=run.tokenizer,
             callbacks=list(run.callbacks),
             **policy_arguments(run),
+            **run.tool_arguments(),
         )

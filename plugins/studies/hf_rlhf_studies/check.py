@@ -84,6 +84,7 @@ def as_json(file: RunFile) -> dict[str, Any]:
         "values": file.values,
         "lines": list(file.lines.items()),
         "overrides": list(file.overrides.items()),
+        "folder": str(file.folder),
     }
 
 
@@ -91,7 +92,8 @@ def _from_json(content: Mapping[str, Any]) -> RunFile:
     lines, overrides = (
         {tuple(path): value for path, value in content[name]} for name in ("lines", "overrides")
     )
-    return RunFile(content["name"], content["values"], lines, overrides)
+    folder = Path(content["folder"])
+    return RunFile(content["name"], content["values"], lines, overrides, folder=folder)
 
 
 def _by_cell(

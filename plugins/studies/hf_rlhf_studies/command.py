@@ -1,7 +1,8 @@
 """`hf-rlhf study`: many runs from one file, compared with intervals and verdicts.
 
-A study file names conditions, seeds, what is measured, and the questions with the predicted
-answers. The same command continues where it was stopped. This process never imports torch.
+A study file names conditions, seeds, what is measured, and the questions with
+the predicted answers. The same command continues where it was stopped. This
+process never imports torch.
 """
 
 import argparse
@@ -15,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from hf_rlhf import ConfigError, Problem, RunFolderError
-from hf_rlhf.formatting import duration, terminal_table
+from hf_rlhf.formatting import duration, print_table
 from hf_rlhf.storage import LOCK_NAME, atomic_write_text, human
 from hf_rlhf_studies.check import check
 from hf_rlhf_studies.folder import STATE_NAME, StudyFolder, plan_text
@@ -317,7 +318,7 @@ def write_report(results: Results, folder: Path) -> None:
         for block in results.study.file.blocks:
             for metric in results.metrics(block):
                 title = f"{block}, {metric}" if block else metric
-                console.print(terminal_table(*metric_table(results, block, metric), title=title))
+                print_table(console, *metric_table(results, block, metric), title)
     for line in _answer_lines(results):
         console.print(line, soft_wrap=True)
     print(f"report: {folder / RESULTS_NAME}")

@@ -1,7 +1,8 @@
 """`hf-rlhf sweep`: one run file, some of its values varied, several seeds, one report.
 
-A sweep is the short form of a study: it writes a study file into its folder and runs it. The same
-command continues where it was stopped; with more values or seeds it runs what is new.
+A sweep is the short form of a study: it writes a study file into its folder and
+runs it. The same command continues where it was stopped; with more values or
+seeds it runs what is new.
 """
 
 import argparse
@@ -96,8 +97,9 @@ def sweep(argv: Sequence[str]) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="hf-rlhf sweep",
-        usage="hf-rlhf sweep RUN --vary KEY=VALUE,VALUE [--vary ...] [--seeds N] [--KEY VALUE ...]",
-        description=f"{__doc__}\nRUN is a run file, or a trainer's name for its default one. Any "
+        usage="hf-rlhf sweep RUN --vary KEY=VALUE,VALUE [--vary ...] [--seeds N]\n"
+        "                     [--KEY VALUE ...]",
+        description=f"{__doc__}\nRUN is a run file, or a trainer's name for its default one. Any\n"
         "key of it is an option too, and holds in every cell.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,

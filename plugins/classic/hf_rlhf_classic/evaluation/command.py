@@ -5,12 +5,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 _DESCRIPTION = """\
-Measure saved models on the same held-out prompts: reward, win rate, KL, length, in one table.
+Measure saved models on the same held-out prompts: reward, win rate, KL, length,
+in one table.
 
-FILE is an evaluation file, or the run file of a training, of which the dataset, the judges, the
-rewards and `evaluation:` are taken. Any key of it is an option too: `--evaluation.rows 200`,
-`--evaluation.temperature 0.7`, `--rewards.0.name NAME`. See docs/how-to/evaluate.md.
-The same command resumes where it stopped; another `--model` is added to the table."""
+FILE is an evaluation file, or the run file of a training, of which the dataset,
+the judges, the rewards and `evaluation:` are taken. Any key of it is an option
+too: `--evaluation.rows 200`, `--rewards.0.name NAME`. The same command resumes
+where it stopped; another `--model` is added to the table.
+docs/how-to/evaluate.md describes it."""
 
 
 def command(argv: Sequence[str]) -> int:
@@ -20,21 +22,29 @@ def command(argv: Sequence[str]) -> int:
     chosen, overrides = _parser().parse_known_args(argv[1:] if path else argv)
 
     from hf_rlhf.config import RunFile, choose_run_file
-    from hf_rlhf.training import ignore_old_names
+    from hf_rlhf.errors import ConfigError
+    from hf_rlhf.training import quiet_libraries
+    from hf_rlhf_classic.evaluation.benchmarks import suite_of_benchmarks, with_benchmarks
     from hf_rlhf_classic.evaluation.plan import make_plan
     from hf_rlhf_classic.evaluation.spec import Options
     from hf_rlhf_classic.evaluation.task import suite_of
 
-    ignore_old_names()
+    quiet_libraries()
     if path or chosen.plugin:
         file = choose_run_file(chosen.plugin, chosen.run, path)
     else:
         file = RunFile.from_mapping({}, "command line")
-    file = file.override(overrides)
+    file = with_benchmarks(file.override(overrides), chosen.benchmark)
     options = Options(chosen.model, chosen.baseline, chosen.reference, chosen.compare)
-    plan = make_plan(file, options)
-    out = chosen.out or Path("evals") / Path(file.name if path else plan.data_name).stem
-    suite = suite_of(plan, out)
+    try:
+        if chosen.benchmark and "dataset" not in file.values:
+            suite = suite_of_benchmarks(file, options, chosen.out or Path("evals/benchmarks"))
+        else:
+            plan = make_plan(file, options)
+            out = chosen.out or Path("evals") / Path(file.name if path else plan.data_name).stem
+            suite = suite_of(plan, out)
+    except ConfigError as error:
+        raise ConfigError(error.problems, subject="evaluation") from None
     suite.show(suite.run(["hf-rlhf", "eval", *argv], record=chosen.record))
     return 0
 
@@ -42,7 +52,8 @@ def command(argv: Sequence[str]) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="hf-rlhf eval",
-        usage="hf-rlhf eval [FILE] --model NAME=WHERE ... [--baseline NAME] [--KEY VALUE ...]",
+        usage="hf-rlhf eval [FILE] --model NAME=WHERE ... [--baseline NAME]\n"
+        "                    [--KEY VALUE ...]",
         description=_DESCRIPTION,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
@@ -67,11 +78,21 @@ def _parser() -> argparse.ArgumentParser:
         help="win rate by: total (default), a reward's label, judge, judge:LABEL; repeatable",
     )
     parser.add_argument(
+        "--benchmark",
+        action="append",
+        default=[],
+        metavar="TASK",
+        help="a task of lm-eval, such as gsm8k, the YAML file of one, or '{name: TASK, limit: 9}'; "
+        "without FILE and --plugin, benchmarks alone; repeatable",
+    )
+    parser.add_argument(
         "--out", type=Path, metavar="DIR", help="default: evals/FILE, or evals/DATASET"
     )
     parser.add_argument(
         "--record", action="store_true", help="add the results to the run folders' record and card"
     )
-    parser.add_argument("--plugin", help="a trainer whose default run file is FILE")
-    parser.add_argument("--run", help="another run file that the trainer's package ships")
+    parser.add_argument("--plugin", metavar="NAME", help="a trainer whose default run file is FILE")
+    parser.add_argument(
+        "--run", metavar="NAME", help="another run file that the trainer's package ships"
+    )
     return parser

@@ -8,9 +8,10 @@ from typing import Any
 
 from hf_rlhf.config import EvaluationSpec, RunFile
 from hf_rlhf.errors import ConfigError, JudgeError, ModelError, Problem
-from hf_rlhf.evaluation import Candidate, held_out_rows
+from hf_rlhf.evaluation import Candidate, find_benchmarks, held_out_rows
 from hf_rlhf.runs import Scoring, resolve_scoring
 from hf_rlhf_classic.evaluation.spec import (
+    LOADING,
     SECTION,
     Compare,
     EvalSpec,
@@ -92,10 +93,9 @@ def _same_tokens(model: Candidate, other: Candidate) -> bool:
 def make_plan(file: RunFile, options: Options) -> Plan:
     """Resolve and check an evaluation. Raises ConfigError with everything that is wrong."""
     spec, problems = read_spec(file, options)
-    names = ("dtype", "attn_implementation", "trust_remote_code")
     models, more = Candidate.find(
         spec.sources,
-        {name: getattr(spec, name) for name in names},
+        {name: getattr(spec, name) for name in LOADING},
         paired=(spec.baseline, spec.reference),
         where=f"{SECTION}.models.",
     )
@@ -111,6 +111,7 @@ def make_plan(file: RunFile, options: Options) -> Plan:
     problems += more
     length = file.values.get("max_completion_length") or _DEFAULT_LENGTH
     plan = Plan(spec, file, models, scoring, comparisons, sampling.max_new_tokens or length)
+    problems += find_benchmarks(sampling.benchmarks)[1]
     problems += list(_row_problems(plan)) or [*_length_problems(plan), *_judge_problems(plan)]
     if problems:
         raise ConfigError(problems)

@@ -21,6 +21,8 @@ _SECTIONS = (
 )
 _SHARED = ("dtype", "attn_implementation", "trust_remote_code", "use_cpu", "chat_template_kwargs")
 """Settings of a training run file that hold for its evaluation too."""
+LOADING = ("dtype", "attn_implementation", "trust_remote_code")
+"""Those for `from_pretrained`."""
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from hf_rlhf.data import text_of
 from hf_rlhf.errors import HfRlhfError
 from hf_rlhf.evaluation import (
     Answers,
+    BenchmarkTask,
     Candidate,
     Evaluation,
     Interval,
@@ -20,6 +21,7 @@ from hf_rlhf.evaluation import (
     Pass,
     Suite,
     Task,
+    find_benchmarks,
     score_rows,
 )
 from hf_rlhf.formatting import code, duration, excerpt, fence, interval, number, share
@@ -292,7 +294,13 @@ def suite_of(plan: Plan, out: Path) -> Suite:
     return Suite(
         out,
         plan.models,
-        [HeldOutPrompts(plan)],
+        [
+            HeldOutPrompts(plan),
+            *(
+                BenchmarkTask(benchmark, plan.sampling.batch_size)
+                for benchmark in find_benchmarks(plan.sampling.benchmarks)[0]
+            ),
+        ],
         plan.sampling,
         plan.max_new_tokens,
         baseline=plan.spec.baseline or "",

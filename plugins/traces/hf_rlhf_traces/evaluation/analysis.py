@@ -139,18 +139,17 @@ def main(argv: Sequence[str]) -> int:
     chosen = analyze_parser().parse_args(argv)
     store = Store.open(chosen.folder)
 
-    from hf_rlhf.formatting import terminal_table
+    from hf_rlhf.formatting import print_table
     from hf_rlhf_traces.terminal import console
 
     results, samples = load(store)
     for name, by_model in samples.items():
         headings, rows = depth_table(name, by_model)
-        rows = [[text.replace(" [", "\n[") for text in row] for row in rows]
         title = f"{results['tasks'][name]['title'].capitalize()}: by results in the whole trace"
-        console().print(terminal_table(headings, rows, title))
+        print_table(console(), headings, rows, title)
     path = store.folder / "analysis" / "report.md"
     atomic_write_text(path, "\n".join(report(results, samples, chosen.worst)))
-    print("\n".join([str(path), *results["verdicts"]]))
+    print(path)
     return 0
 
 

@@ -20,11 +20,11 @@ def main(argv: Sequence[str]) -> int:
     store = Store.open(chosen.folder)
 
     from hf_rlhf.evaluation import Candidate
-    from hf_rlhf.training import ignore_old_names
+    from hf_rlhf.training import quiet_libraries
     from hf_rlhf_traces.evaluation.task import Options, make_suite
 
     models = Candidate.parse(chosen.model) or newest_run(store)
-    ignore_old_names()
+    quiet_libraries()
     chosen.tasks = chosen.tasks or tuple(TASKS)
     if chosen.quick:
         chosen.num_samples = min(QUICK, chosen.num_samples)

@@ -10,9 +10,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from hf_rlhf_worlds.recipes import classic, refiner, traces
+from hf_rlhf_worlds.recipes import calculator, classic, refiner, traces
 
 RECIPES: dict[str, tuple[Callable[..., Any], int]] = {
+    "worlds": (calculator.build, len(calculator.STEPS)),
     "classic": (classic.build, len(classic.STEPS)),
     "refiner": (refiner.build, len(refiner.STEPS)),
     "traces": (traces.build, len(traces.STEPS)),
@@ -27,7 +28,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m hf_rlhf_worlds.recipes", description="Make a shipped tiny model again."
     )
-    parser.add_argument("name", choices=RECIPES, help="the plugin that ships it")
+    parser.add_argument("name", choices=RECIPES, help="the package that ships it")
     parser.add_argument("--out", type=Path, required=True, help="folder to write")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--hidden", type=int, help="width; a multiple of 16")

@@ -1,0 +1,30 @@
+"""The reward that an environment gives itself."""
+
+import inspect
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hf_rlhf.contracts import Score
+from hf_rlhf.rewards.composed import run_together
+
+
+@dataclass
+class EnvironmentReward:
+    """What the environment's own `get_reward()` returns for the finished completion.
+
+    The method may be async. Of an environment without it, the attribute `reward` is read, as those
+    of OpenReward and Harbor have it. None abstains.
+    """
+
+    def __call__(
+        self, prompts: Sequence[Any], completions: Sequence[Any], environments: Sequence[Any]
+    ) -> list[Score]:
+        """Return one score per completion."""
+        scores = [
+            environment.get_reward() if hasattr(environment, "get_reward") else environment.reward
+            for environment in environments
+        ]
+        pending = [score for score in scores if inspect.iscoroutine(score)]
+        results = iter(run_together(pending) if pending else ())
+        return [next(results) if inspect.iscoroutine(score) else score for score in scores]

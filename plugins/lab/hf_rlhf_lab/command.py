@@ -1,0 +1,172 @@
+"""`hf-rlhf rewards`: validate a reward before it trains anything."""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from hf_rlhf.errors import ConfigError, Problem
+
+DEFAULT_FILE = Path(__file__).parent / "runs" / "validate" / "tiny.yaml"
+_READ = ("dataset", "rewards", "gates", "judges", "model_name_or_path")
+"""The keys of a run file that a validation reads."""
+_DESCRIPTION = """\
+Validate a reward against gold data: agreement, calibration, length bias, repeats, known hacks.
+
+TARGET is a run file (its rewards, judges and dataset are taken), the folder of a trained reward
+model, the name of a reward, or FILE.py:NAME. Without TARGET and --data, a small example that needs
+nothing. Any key of the run file is an option too: `--rewards.0.weight 0.5`.
+
+The report is written to --out: validation.json, validation.md and validation.png. The exit status
+is 1 if a check fails."""
+
+
+def rewards(argv: Sequence[str]) -> int:
+    """Validate rewards: agreement with gold labels, calibration, length bias, known hacks."""
+    parser = argparse.ArgumentParser(prog="hf-rlhf rewards", allow_abbrev=False)
+    verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
+    options = verbs.add_parser(
+        "validate",
+        help="measure how far a reward can be trusted",
+        description=_DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    options.add_argument("target", nargs="?", metavar="TARGET")
+    options.add_argument("--data", metavar="FILE", help="preference pairs, or rows with a `grade`")
+    options.add_argument("--split", help="of the dataset; default: test if there is one, or train")
+    options.add_argument("--rows", type=int, help="at most so many prompts, drawn at random")
+    options.add_argument("--label", help="validate one reward of a composition, not the total")
+    options.add_argument(
+        "--other-data", action="append", default=[], metavar="FILE",
+        help="gold data of another distribution; repeatable",
+    )  # fmt: skip
+    options.add_argument(
+        "--attacks", action="append", metavar="NAME",
+        help="attacks whose hacks are tried (`hf-rlhf list attacks`); default: text_attacks",
+    )  # fmt: skip
+    options.add_argument("--out", type=Path, help="default: evals/validation")
+    chosen, overrides = parser.parse_known_args(list(argv))
+    return _validate(chosen, overrides, ["hf-rlhf", "rewards", *argv])
+
+
+def _validate(chosen: argparse.Namespace, overrides: Sequence[str], command: list[str]) -> int:
+    import shlex
+
+    from hf_rlhf.runs import resolve_scoring
+    from hf_rlhf.training import quiet_libraries
+    from hf_rlhf_lab.validation.show import show
+    from hf_rlhf_lab.validation.validate import validate
+
+    quiet_libraries()
+    file = run_file(chosen.target, chosen.data).override(overrides)
+    scoring = resolve_scoring(file, _tokenizer(file), plugin="rewards validate")
+    if scoring.reward is None:
+        fix = "Name one: `hf-rlhf rewards validate NAME`, or `rewards:` in the file."
+        raise ConfigError([Problem(file.name, "there is no reward to validate.", fix)])
+    gold = _gold(scoring.dataset, chosen.split, _data_name(file)).sample(chosen.rows)
+    others = [_other(path, file, chosen.rows) for path in chosen.other_data]
+    report = validate(
+        scoring,
+        gold,
+        label=chosen.label or "total",
+        others=others,
+        attacks=chosen.attacks or ["text_attacks"],
+        command=shlex.join(command),
+    )
+    folder = chosen.out or Path("evals") / "validation"
+    report.write(folder)
+    show(report, folder)
+    return int(bool(report.failed))
+
+
+def run_file(target: str | None, data: str | None) -> Any:
+    """Return the run file of a target: its rewards and judges, and the dataset of gold data."""
+    from hf_rlhf.config import RunFile
+
+    if target is None:
+        if data is None:
+            return RunFile.read(DEFAULT_FILE)
+        fix = "Name a run file, the folder of a reward model, a reward, or FILE.py:NAME."
+        raise ConfigError([Problem("rewards validate", "there is no TARGET.", fix)])
+    if Path(target).suffix in (".yaml", ".yml"):
+        values = dict(RunFile.read(target).values)
+        kept: dict[str, Any] = {key: values[key] for key in _READ if key in values}
+        name = Path(target).name
+    elif (Path(target) / "run.json").exists():
+        kept, name = _of_run(Path(target)), target
+    else:
+        kept, name = {"rewards": [{"name": target}]}, target
+    if data is not None:
+        kept["dataset"] = _section(data)
+    if "dataset" not in kept:
+        fix = "Name it with --data FILE: preference pairs, or rows with a `grade`."
+        raise ConfigError([Problem(name, "there is no gold data.", fix)])
+    return RunFile.from_mapping(kept, name)
+
+
+def _of_run(folder: Path) -> dict[str, Any]:
+    """Return the saved reward model of a run folder, and the dataset it was trained on."""
+    from hf_rlhf.config import RunFile
+
+    values = RunFile.read(folder / "config.yaml").values
+    model = folder / "merged"
+    if not model.is_dir():
+        fix = "Finish the run, or name a run file with `rewards:`."
+        raise ConfigError([Problem(str(folder), "the folder has no merged model.", fix)])
+    reward = {"name": "reward_model", "label": "reward_model", "model": str(model)}
+    return {"rewards": [reward], "dataset": values["dataset"]}
+
+
+def _section(data: str) -> dict[str, Any]:
+    """Return the `dataset` section that reads a file: `graded` if its rows have a grade."""
+    from hf_rlhf.data import read_rows
+
+    rows = next(iter(read_rows(data).splits.values()))
+    first = next(iter(rows), None)
+    if first is not None and "grade" in first.values:
+        return {"name": "graded", "path": data}
+    return {"name": "preference", "path": data, "test_rows": 0}
+
+
+def _other(path: str, file: Any, rows: int | None) -> Any:
+    from hf_rlhf.runs import resolve_scoring
+
+    values = {key: value for key, value in file.values.items() if key != "schema"}
+    values["dataset"] = _section(path)
+    other = type(file).from_mapping(values, path)
+    scoring = resolve_scoring(other, _tokenizer(other), plugin="rewards validate")
+    return _gold(scoring.dataset, None, path).sample(rows)
+
+
+def _gold(dataset: Any, split: str | None, name: str) -> Any:
+    from hf_rlhf.errors import did_you_mean
+    from hf_rlhf_lab.validation.gold import Gold
+
+    chosen = split or ("test" if "test" in dataset else "train")
+    if chosen not in dataset:
+        what = f"the dataset has no split {chosen!r}{did_you_mean(chosen, dataset)}."
+        raise ConfigError([Problem("--split", what, f"It has: {', '.join(dataset)}.")])
+    return Gold.of_rows(name, dataset[chosen])
+
+
+def _data_name(file: Any) -> str:
+    section = file.values["dataset"]
+    return str(section.get("path") or section["name"])
+
+
+def _tokenizer(file: Any) -> Any:
+    """Return the tokenizer whose chat template decides whether rows are texts or messages.
+
+    That of the policy, if the file names one, or of the first reward model; without either rows
+    are texts.
+    """
+    from hf_rlhf.models import load_tokenizer, resolve_model_path
+
+    models = [file.values.get("model_name_or_path")]
+    models += [entry.get("model") for entry in file.values.get("rewards") or ()]
+    named = next((model for model in models if isinstance(model, str)), None)
+    if named is None:
+        return SimpleNamespace(chat_template=None)
+    return load_tokenizer(resolve_model_path(named), None)

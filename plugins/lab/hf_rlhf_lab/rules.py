@@ -1,0 +1,227 @@
+"""Rewards that are rules: length and hollow phrases, a pattern, JSON, a mathematical answer.
+
+Each is a reward in [0, 1], and so also a gate.
+"""
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from hf_rlhf.contracts import Score
+from hf_rlhf.data import text_of
+from hf_rlhf.errors import ConfigError, Problem
+
+HOLLOW_PHRASES = (
+    "That's a great question",
+    "Great question",
+    "Absolutely!",
+    "Certainly!",
+    "Of course!",
+    "I'd be happy to help",
+)
+"""Openers and affirmations that add words and say nothing."""
+TOKEN = re.compile(r"\w+|[^\w\s]")
+"""Words and punctuation marks. GPT-2's tokenizer makes about as many tokens of English text."""
+
+
+@dataclass
+class Concise:
+    """1.0 for a short response without hollow phrases, falling to 0.0 with its length.
+
+    A response of at most `full` tokens scores 1, one of `zero` tokens or more 0, and one between
+    them in proportion; with `hard`, everything above `full` scores 0. A hollow phrase, or no text
+    at all, scores 0.
+    """
+
+    full: int = 150
+    """The most tokens that score 1."""
+    zero: int = 300
+    """From this many tokens on the score is 0."""
+    hard: bool = False
+    """Score 0 above `full`, with nothing between."""
+    phrases: tuple[str, ...] = HOLLOW_PHRASES
+    """Hollow phrases, in any case and with either apostrophe. Empty: only length counts."""
+    tokenizer: str | None = None
+    """Count the tokens of this tokenizer, a folder or Hub id; if unset, words and punctuation
+    marks, so that the score is the same for every policy."""
+
+    def __post_init__(self) -> None:
+        """Raise ConfigError for limits that leave no room to fall."""
+        if self.full < 1 or self.zero <= self.full:
+            what = f"`full` is {self.full} and `zero` is {self.zero}."
+            raise _invalid("concise", what, "Write 1 <= full < zero.")
+
+    def __call__(
+        self,
+        prompts: Sequence[Any],
+        completions: Sequence[Any],
+        log_metric: Callable[[str, float], None] | None = None,
+        **_: Any,
+    ) -> list[Score]:
+        """Return one score in [0, 1] per completion."""
+        texts = list(map(text_of, completions))
+        hollow = [bool(self._hollow and self._hollow.search(_straight(text))) for text in texts]
+        if log_metric is not None and texts:
+            log_metric("concise/hollow", sum(hollow) / len(texts))
+        scores = (self._by_length(self._count(text)) for text in texts)
+        return [0.0 if empty else score for score, empty in zip(scores, hollow, strict=True)]
+
+    def _by_length(self, tokens: int) -> float:
+        if tokens == 0:
+            return 0.0
+        if self.hard:
+            return float(tokens <= self.full)
+        return min(1.0, max(0.0, (self.zero - tokens) / (self.zero - self.full)))
+
+    def _count(self, text: str) -> int:
+        if self._tokenizer is None:
+            return len(TOKEN.findall(text))
+        return len(self._tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    @cached_property
+    def _hollow(self) -> "re.Pattern[str] | None":
+        """The phrases as one pattern; the last word of a phrase must end there."""
+        if not self.phrases:
+            return None
+        words = (re.escape(_straight(phrase.strip())) for phrase in self.phrases)
+        return re.compile(rf"(?<!\w)(?:{'|'.join(words)})(?!\w)", re.IGNORECASE)
+
+    @cached_property
+    def _tokenizer(self) -> Any:
+        from hf_rlhf.models import load_tokenizer, resolve_model_path
+
+        if self.tokenizer is None:
+            return None
+        return load_tokenizer(resolve_model_path(self.tokenizer), None)
+
+
+@dataclass
+class Matches:
+    """1.0 for a response that contains a match of a regular expression, 0.0 for any other."""
+
+    pattern: str
+    """A regular expression of Python's `re`; `.` also matches a line break."""
+    whole: bool = False
+    """The whole response must match, apart from white space around it."""
+    absent: bool = False
+    """Turn it round: 1.0 where nothing matches."""
+
+    def __post_init__(self) -> None:
+        """Raise ConfigError for a pattern that does not compile."""
+        try:
+            re.compile(self.pattern)
+        except re.error as error:
+            raise _invalid(
+                "matches", f"`pattern` is no regular expression: {error}.", "Correct it."
+            ) from error
+
+    def __call__(self, prompts: Sequence[Any], completions: Sequence[Any], **_: Any) -> list[Score]:
+        """Return 1.0 or 0.0 per completion."""
+        pattern = re.compile(self.pattern, re.DOTALL)
+        search = pattern.fullmatch if self.whole else pattern.search
+        return [
+            float((search(text_of(completion).strip()) is not None) != self.absent)
+            for completion in completions
+        ]
+
+
+@dataclass
+class ValidJson:
+    """1.0 for a response that is one JSON value, and meets a schema if there is one; else 0.0.
+
+    A fenced code block around the value is allowed. Numbers that JSON lacks (NaN, Infinity) and
+    repeated keys are not valid.
+    """
+
+    schema: Mapping[str, Any] = field(default_factory=dict)
+    """A JSON Schema, draft 2020-12. Empty: any JSON value."""
+    fenced: bool = True
+    """Allow a code block (three backquotes) around the value."""
+
+    def __post_init__(self) -> None:
+        """Raise ConfigError for a schema that is none."""
+        from jsonschema import Draft202012Validator
+        from jsonschema.exceptions import SchemaError
+
+        try:
+            Draft202012Validator.check_schema(dict(self.schema))
+        except SchemaError as error:
+            raise _invalid(
+                "valid_json",
+                f"`schema` is no JSON Schema: {error.message} (at {error.json_path}).",
+                "See https://json-schema.org/draft/2020-12.",
+            ) from error
+
+    def __call__(self, prompts: Sequence[Any], completions: Sequence[Any], **_: Any) -> list[Score]:
+        """Return 1.0 or 0.0 per completion."""
+        from jsonschema import Draft202012Validator
+
+        validator = Draft202012Validator(dict(self.schema))
+        return [float(self._meets(validator, text_of(completion))) for completion in completions]
+
+    def _meets(self, validator: Any, text: str) -> bool:
+        text = text.strip()
+        if self.fenced and (block := _FENCED.fullmatch(text)):
+            text = block[1]
+        try:
+            value = json.loads(text, parse_constant=_refuse, object_pairs_hook=_unique_keys)
+        except (ValueError, RecursionError):
+            return False
+        return bool(validator.is_valid(value))
+
+
+@dataclass
+class MathAnswer:
+    """1.0 if the response's last answer equals the row's `solution`, 0.0 if it does not.
+
+    TRL's `accuracy_reward`, which compares by math-verify: the answer stands in `\\boxed{}` or
+    another LaTeX form. A solution after `####`, as in GSM8K, is read from there. None for a row
+    whose solution cannot be parsed.
+    """
+
+    plain: bool = True
+    """Also read an answer after `####`, as GSM8K's solutions have it."""
+
+    def __call__(
+        self, prompts: Sequence[Any], completions: Sequence[Any], solution: Sequence[str], **_: Any
+    ) -> list[Score]:
+        """Return 1.0, 0.0 or None per completion."""
+        from trl.rewards import accuracy_reward
+
+        texts = [self._boxed(text_of(completion)) for completion in completions]
+        messages = [[{"role": "assistant", "content": text}] for text in texts]
+        solutions = [self._boxed(text) for text in solution]
+        scores: list[Score] = accuracy_reward(messages, solutions)
+        return scores
+
+    def _boxed(self, text: str) -> str:
+        if not self.plain or not (answers := _AFTER_HASHES.findall(text)):
+            return text
+        number = answers[-1].strip().replace(",", "").removeprefix("$").rstrip(".")
+        return f"\\boxed{{{number}}}"
+
+
+_FENCED = re.compile(r"```(?:json)?\s*\n(.*)\n\s*```", re.DOTALL | re.IGNORECASE)
+_AFTER_HASHES = re.compile(r"####([^\n]+)")
+
+
+def _invalid(name: str, what: str, fix: str) -> ConfigError:
+    return ConfigError([Problem(name, what, fix)])
+
+
+def _straight(text: str) -> str:
+    """Return text with typewriter apostrophes."""
+    return text.replace("\u2019", "'")
+
+
+def _refuse(constant: str) -> Any:
+    raise ValueError(f"{constant} is not JSON")
+
+
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len({key for key, _ in pairs}) < len(pairs):
+        raise ValueError("a key occurs twice")
+    return dict(pairs)

@@ -1,0 +1,1 @@
+"""What a reward is worth before it trains anything: agreement, calibration, length, hacks."""

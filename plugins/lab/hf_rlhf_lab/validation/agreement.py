@@ -1,0 +1,86 @@
+"""Agreement with the gold grades: pairwise accuracy, rank correlations, the noise ceiling."""
+
+import numpy as np
+from scipy.stats import kendalltau
+
+from hf_rlhf.evaluation import Interval
+from hf_rlhf_lab.validation.checks import (
+    Check,
+    degenerate,
+    not_measurable,
+    rank_correlation,
+)
+from hf_rlhf_lab.validation.gold import FEW, Array, Gold, Scored
+
+
+def agreement(scored: Scored, name: str = "agreement") -> Check:
+    """Check that the reward tells the better of two responses more often than chance does.
+
+    Passes where the 95% interval of the pairwise accuracy (ties count a half) is above 0.5.
+    Spearman's and Kendall's (tau-b) correlations are over all responses; the ties are counted.
+    """
+    if reason := degenerate(scored):
+        return not_measurable(name, f"{reason}, so agreement with gold is not defined.")
+    accuracy = pair_accuracy(scored)
+    assert accuracy is not None, "there are pairs, or the scores were degenerate"
+    valid = np.flatnonzero(~np.isnan(scored.scores))
+    scores, grades = scored.scores[valid], scored.gold.grades[valid]
+    groups = scored.gold.groups[valid]
+    rank = rank_correlation(scores, grades, groups)
+    measures = {"accuracy": accuracy, "spearman": rank}
+    ceiling = noise_ceiling(scored.gold)
+    if ceiling is not None:
+        measures["noise_ceiling"] = ceiling
+    tied = int((scored.margins == 0).sum())
+    passed = accuracy.low > 0.5
+    few = f" Only {len(scored.pairs)} pairs: wide intervals." if len(scored.pairs) < FEW else ""
+    text = (
+        f"prefers the better response in {accuracy.mean:.3f} of {len(scored.pairs):,} pairs "
+        f"[{accuracy.low:.3f}, {accuracy.high:.3f}]"
+        + (f", of which {tied:,} are ties" if tied else "")
+        + ("." if passed else ": not shown to be better than chance.")
+        + (f" Labels that repeat allow at most {ceiling.mean:.3f}." if ceiling else "")
+    )
+    details = {
+        "pairs": len(scored.pairs),
+        "ties": tied,
+        "kendall": _finite(kendalltau(scores, grades).statistic),
+        "tied_scores": 1 - len(np.unique(scores)) / len(scores),
+    }
+    return Check(name, "pass" if passed else "fail", text + few, measures, details)
+
+
+def pair_accuracy(scored: Scored) -> Interval | None:
+    """Return the share of pairs whose better response scores higher; a tie counts a half."""
+    return Interval.of_mean(_outcomes(scored.margins).tolist(), scored.clusters)
+
+
+def noise_ceiling(gold: Gold) -> Interval | None:
+    """Return how often one label's order of two responses agrees with that of another label.
+
+    The accuracy that a reward reaches on single labels if it is as good as a further label of
+    the same kind. None where labels do not repeat. For each pair, every two labels at different
+    positions are compared; equal labels count a half.
+    """
+    if not gold.labels:
+        return None
+    values, clusters = [], []
+    for first, second in gold.pairs:
+        margins = [a - b for a, b in zip(gold.labels[first], gold.labels[second], strict=False)]
+        agreed = [
+            0.5 if a * b == 0 else float(a * b > 0)
+            for at, a in enumerate(margins)
+            for b in margins[at + 1 :]
+        ]
+        if agreed:
+            values.append(float(np.mean(agreed)))
+            clusters.append(str(gold.groups[first]))
+    return Interval.of_mean(values, clusters)
+
+
+def _outcomes(margins: Array) -> Array:
+    return np.where(margins > 0, 1.0, np.where(margins < 0, 0.0, 0.5))
+
+
+def _finite(value: float) -> float | None:
+    return float(value) if np.isfinite(value) else None

@@ -1,0 +1,147 @@
+"""Calibration: whether a margin of scores means the log odds that the Bradley-Terry model says.
+
+Under that model (1952) the response with the higher score is the better one with probability
+sigmoid(|margin|). The bins are deciles of |margin|: in bins of the signed margin of (better,
+worse) the share of right answers would be 0 or 1 by construction.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy.optimize import minimize_scalar
+from scipy.special import expit
+
+from hf_rlhf.evaluation import Interval
+from hf_rlhf_lab.validation.checks import Check, degenerate, not_measurable
+from hf_rlhf_lab.validation.gold import FEW, Array, Scored
+
+BINS = 10
+SIMULATIONS = 2_000
+FOLDS = 5
+CLIP = 1.5
+"""Standard deviations of the margin at which margins may be clipped."""
+_TEMPERATURES = (1e-3, 1e3)
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """Margins after a correction."""
+
+    name: str
+    ece: float
+    value: float
+    """The temperature, or the margin at which it is clipped."""
+
+
+def calibration(scored: Scored) -> Check:
+    """Check that margins are log odds: ECE no larger than chance gives a calibrated reward.
+
+    ECE (Naeini et al. 2015) is biased upwards on few pairs: a perfectly calibrated reward has one
+    above 0, too. It is simulated at this number of pairs and these margins; the check passes where
+    the measured ECE is at most its 95th percentile. Two corrections are measured out of fold:
+    dividing by a temperature, and clipping margins at 1.5 standard deviations.
+    """
+    name = "calibration"
+    if reason := degenerate(scored):
+        return not_measurable(name, f"{reason}, so margins have no meaning.")
+    decided = scored.margins[scored.margins != 0]
+    if len(decided) < FEW:
+        return not_measurable(name, f"{len(decided)} pairs without a tie; {FEW} are needed.")
+    size, right = np.abs(decided), (decided > 0).astype(float)
+    ece = expected_error(expit(size), right)
+    expected, limit = chance_error(expit(size))
+    fixes = [with_temperature(size, right), clipped(size, right)]
+    accuracy = Interval.of_mean(right.tolist())
+    passed = ece <= limit
+    text = (
+        f"ECE {ece:.3f}; a calibrated reward has {expected:.3f} on {len(size):,} pairs, "
+        f"at most {limit:.3f} in 95%."
+    )
+    if not passed:
+        text += _advice(right, fixes)
+    details = {
+        "ece": ece,
+        "ece_of_calibrated": expected,
+        "ece_limit": limit,
+        "ece_corrected": max(0.0, ece - expected),
+        "bins": bins(expit(size), right),
+        "fixes": [vars(fix) for fix in fixes],
+    }
+    return Check(name, "pass" if passed else "fail", text, {"decided_accuracy": accuracy}, details)
+
+
+def _advice(right: Array, fixes: list[Fixed]) -> str:
+    if right.mean() <= 0.5:
+        return " No temperature helps a reward that is right in half of the pairs or fewer."
+    best = min(fixes, key=lambda fix: fix.ece)
+    what = (
+        f"Dividing scores by {best.value:.3g}"
+        if best.name == "temperature"
+        else f"Clipping margins at {best.value:.3g}"
+    )
+    return f" {what} gives {best.ece:.3f} (out of fold)."
+
+
+def bins(p: Array, right: Array) -> list[dict[str, Any]]:
+    """Return the implied probability and the share that is right, by deciles of |margin|."""
+    parts = np.array_split(np.argsort(p, kind="stable"), min(BINS, len(p)))
+    rows = []
+    for part in parts:
+        share = Interval.of_mean(right[part].tolist())
+        assert share is not None
+        rows.append(
+            {"implied": float(p[part].mean()), "observed": share.as_json(), "pairs": len(part)}
+        )
+    return rows
+
+
+def expected_error(p: Array, right: Array) -> float:
+    """Return the expected calibration error over deciles of `p`, weighted by their size."""
+    order = np.argsort(p, kind="stable")
+    parts = np.array_split((p - right)[order], min(BINS, len(p)))
+    return float(sum(abs(part.sum()) for part in parts) / len(p))
+
+
+def chance_error(p: Array) -> tuple[float, float]:
+    """Return mean and 95th percentile of the ECE if `p` were the true probabilities."""
+    order = np.argsort(p, kind="stable")
+    sorted_p = p[order]
+    rng = np.random.default_rng(0)
+    edges = np.cumsum([0] + [len(part) for part in np.array_split(sorted_p, min(BINS, len(p)))])
+    errors = np.empty(SIMULATIONS)
+    for number in range(SIMULATIONS):
+        gaps = sorted_p - (rng.random(len(p)) < sorted_p)
+        errors[number] = np.abs(np.add.reduceat(gaps, edges[:-1])).sum() / len(p)
+    return float(errors.mean()), float(np.quantile(errors, 0.95))
+
+
+def with_temperature(size: Array, right: Array) -> Fixed:
+    """Return the ECE of sigmoid(|margin| / T), T fitted on the other folds, and T of all pairs."""
+    p = np.empty_like(size)
+    for fold in _folds(len(size)):
+        rest = np.setdiff1d(np.arange(len(size)), fold)
+        p[fold] = expit(size[fold] / temperature(size[rest], right[rest]))
+    return Fixed("temperature", expected_error(p, right), temperature(size, right))
+
+
+def temperature(size: Array, right: Array) -> float:
+    """Return the T that makes sigmoid(|margin| / T) most likely (Guo et al. 2017)."""
+
+    def loss(log_t: float) -> float:
+        z = size / np.exp(log_t)
+        return float(np.logaddexp(0, np.where(right > 0, -z, z)).mean())
+
+    low, high = np.log(_TEMPERATURES)
+    return float(np.exp(minimize_scalar(loss, bounds=(low, high), method="bounded").x))
+
+
+def clipped(size: Array, right: Array) -> Fixed:
+    """Return the ECE where no margin is above 1.5 standard deviations of the signed margin."""
+    limit = CLIP * float(np.std(np.where(right > 0, size, -size)))
+    return Fixed("clip", expected_error(expit(np.minimum(size, limit)), right), limit)
+
+
+def _folds(count: int) -> list[Array]:
+    order = np.random.default_rng(0).permutation(count)
+    return [np.sort(part) for part in np.array_split(order, min(FOLDS, count))]

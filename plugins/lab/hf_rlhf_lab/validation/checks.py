@@ -1,0 +1,123 @@
+"""What a check of a reward reports, and the statistics that checks share."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hf_rlhf.evaluation import Interval
+from hf_rlhf_lab.validation.gold import Array, Scored
+
+Verdict = Literal["pass", "fail", "not measurable"]
+
+
+@dataclass(frozen=True)
+class Check:
+    """The result of one check."""
+
+    name: str
+    verdict: Verdict
+    summary: str
+    """One sentence with the numbers that decided."""
+    measures: Mapping[str, Interval | None] = field(default_factory=dict)
+    """By name; None where it is not defined."""
+    details: Mapping[str, Any] = field(default_factory=dict)
+    """What the plot and other programs need, as JSON."""
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the check as JSON."""
+        measures = {
+            name: interval and interval.as_json() for name, interval in self.measures.items()
+        }
+        return {
+            "name": self.name,
+            "verdict": self.verdict,
+            "summary": self.summary,
+            "measures": measures,
+            "details": dict(self.details),
+        }
+
+
+def not_measurable(name: str, why: str, **measures: Interval | None) -> Check:
+    """Return a check that says nothing, and why."""
+    return Check(name, "not measurable", why, measures)
+
+
+def degenerate(scored: Scored) -> str:
+    """Return why nothing can be learnt from these scores, or an empty string."""
+    valid = scored.scores[~np.isnan(scored.scores)]
+    if not len(valid):
+        return "the reward scored no response"
+    if np.ptp(valid) == 0:
+        return f"the reward gives every response {valid[0]:g}"
+    if len(np.unique(scored.gold.grades)) < 2:
+        return f"every response has the same gold grade, {scored.gold.grades[0]:g}"
+    if not len(scored.pairs):
+        return "no prompt has two scored responses with different gold grades"
+    return ""
+
+
+def rank_correlation(
+    x: Array, y: Array, groups: NDArray[np.int64], control: Array | None = None
+) -> Interval | None:
+    """Return Spearman's rank correlation with its 95% interval, resampling whole groups.
+
+    Args:
+        x, y: shape (rows,); equal values share their mean rank.
+        groups: the group of each row.
+        control: the correlation is at equal ranks of this (a partial correlation, Kendall 1942).
+
+    Returns:
+        None where one of them is constant.
+    """
+    numbers, index = np.unique(groups, return_inverse=True)
+    columns = [_Ranks.of(values) for values in (x, y)]
+    controlled = _Ranks.of(control) if control is not None and np.ptp(control) > 0 else None
+
+    def statistic(by_group: Array) -> Array:
+        weights = by_group[:, index]
+        first, second = (column.centred(weights) for column in columns)
+        xy = _correlations(first, second, weights)
+        if controlled is None:
+            return xy
+        third = controlled.centred(weights)
+        xz, yz = (_correlations(each, third, weights) for each in (first, second))
+        scale = np.sqrt((1 - xz**2) * (1 - yz**2))
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return np.asarray(np.where(scale > 1e-9, (xy - xz * yz) / scale, np.nan))
+
+    found = Interval.of_statistic(statistic, len(numbers))
+    return found and Interval(found.mean, found.low, found.high, len(numbers), len(x))
+
+
+@dataclass(frozen=True)
+class _Ranks:
+    """The order of some values, from which the ranks of any resample follow without sorting."""
+
+    block: NDArray[np.int64]
+    """Of each row, the number of its value among the distinct ones, in increasing order."""
+    starts: NDArray[np.int64]
+    order: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, values: Array) -> "_Ranks":
+        _, block = np.unique(values, return_inverse=True)
+        order = np.argsort(block, kind="stable")
+        starts = np.flatnonzero(np.diff(block[order], prepend=-1))
+        return cls(block, starts, order)
+
+    def centred(self, weights: Array) -> Array:
+        """Return the ranks minus their mean; shapes (resamples, rows)."""
+        blocks = np.add.reduceat(weights[:, self.order], self.starts, axis=1)
+        ranks = (np.cumsum(blocks, axis=1) - (blocks - 1) / 2)[:, self.block]
+        mean = (weights * ranks).sum(axis=1) / weights.sum(axis=1)
+        return np.asarray(ranks - mean[:, None])
+
+
+def _correlations(x: Array, y: Array, weights: Array) -> Array:
+    """Return the correlation in each resample, NaN where one is constant."""
+    xy, xx, yy = ((weights * a * b).sum(axis=1) for a, b in ((x, y), (x, x), (y, y)))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.asarray(np.where((xx > 0) & (yy > 0), xy / np.sqrt(xx * yy), np.nan))

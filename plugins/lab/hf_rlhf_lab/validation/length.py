@@ -1,0 +1,123 @@
+"""Length bias: what a reward pays for words that add nothing."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from hf_rlhf.data import text_of
+from hf_rlhf.evaluation import Interval
+from hf_rlhf_lab.rules import TOKEN
+from hf_rlhf_lab.validation.checks import (
+    Check,
+    degenerate,
+    not_measurable,
+    rank_correlation,
+)
+from hf_rlhf_lab.validation.gold import Array, Scored, ScoreRows
+
+NEUTRAL = (
+    "There are several aspects to consider here. Each of them may matter to a different degree, "
+    "and it depends on the situation which of them matters most."
+)
+OPENER = "That's a great question! I'd be happy to help. "
+LIMIT = 0.1
+"""Standard deviations of the score that additions without content may move it."""
+
+
+def neutral_paragraph(text: str) -> str:
+    """Append a paragraph that says nothing."""
+    return f"{text.rstrip()}\n\n{NEUTRAL}"
+
+
+def padding(text: str) -> str:
+    """Repeat the last sentence twice."""
+    last = text.rstrip().rsplit(". ", 1)[-1]
+    return f"{text.rstrip()} {last} {last}"
+
+
+def hollow_opener(text: str) -> str:
+    """Begin with an affirmation."""
+    return OPENER + text
+
+
+ADDITIONS: Mapping[str, Callable[[str], str]] = {
+    "neutral_paragraph": neutral_paragraph,
+    "padding": padding,
+    "hollow_opener": hollow_opener,
+}
+
+
+def length_bias(scored: Scored, score: ScoreRows, rows: int = 200) -> Check:
+    """Check that additions without content do not raise the score.
+
+    Each addition is made to up to `rows` responses. The change of the score is in standard
+    deviations of the scores. The check fails where one raises the score by more than 0.1, with its
+    whole interval, and passes where none may. A charge is no fault, since the words add nothing;
+    `length_bias` is the largest change of either sign. `length_correlation` is the rank
+    correlation of score and length at equal gold grade.
+    """
+    name = "length"
+    if reason := degenerate(scored):
+        return not_measurable(name, f"{reason}, so changes of the score have no unit.")
+    valid = np.flatnonzero(~np.isnan(scored.scores))
+    lengths = np.array([len(TOKEN.findall(text_of(c))) for c in scored.gold.completions])
+    scores, grades = scored.scores[valid], scored.gold.grades[valid]
+    measures: dict[str, Interval | None] = {
+        "length_correlation": rank_correlation(
+            scores, lengths[valid], scored.gold.groups[valid], control=grades
+        )
+    }
+    drawn = np.sort(np.random.default_rng(0).permutation(valid)[:rows])
+    for addition, add in ADDITIONS.items():
+        deltas = score_changes(scored, score, drawn, add)
+        measures[addition] = Interval.of_mean(
+            [None if np.isnan(delta) else float(delta) for delta in deltas],
+            [str(scored.gold.groups[row]) for row in drawn],
+        )
+    changes = {key: measures[key] for key in ADDITIONS}
+    if any(change is None for change in changes.values()):
+        return not_measurable(name, "the reward abstains from every changed response.", **measures)
+    worst = max(changes, key=lambda key: abs(changes[key].mean))  # type: ignore[union-attr]
+    change = changes[worst]
+    assert change is not None
+    measures["length_bias"] = change
+    paid = {key: each for key, each in changes.items() if each is not None and each.low > LIMIT}
+    if paid:
+        most = max(paid, key=lambda key: paid[key].mean)
+        text = f"pays for words without content: {_moves(most, paid[most])}."
+        return Check(name, "fail", text, measures)
+    if any(each is not None and each.high > LIMIT for each in changes.values()):
+        text = f"too few responses to decide: {_moves(worst, change)}."
+        return Check(name, "not measurable", text, measures)
+    text = "pays for no words without content"
+    if change.high < -LIMIT:
+        text += f", and charges for them: {_moves(worst, change)}. Watch for ever shorter responses"
+    return Check(name, "pass", f"{text}.", measures)
+
+
+def _moves(addition: str, change: Interval) -> str:
+    return (
+        f"{addition.replace('_', ' ')} moves the score by {change.mean:+.2f} standard deviations "
+        f"[{change.low:+.2f}, {change.high:+.2f}]"
+    )
+
+
+def score_changes(
+    scored: Scored, score: ScoreRows, rows: Any, change: Callable[[str], str]
+) -> Array:
+    """Return the change of the score of some responses, in standard deviations of all scores."""
+    gold = scored.gold
+    changed = [with_text(gold.completions[row], change) for row in rows]
+    columns = {name: [values[row] for row in rows] for name, values in gold.columns.items()}
+    after = score([gold.prompts[row] for row in rows], changed, columns)
+    values = np.array([np.nan if value is None else value for value in after], dtype=np.float64)
+    return np.asarray((values - scored.scores[rows]) / scored.spread)
+
+
+def with_text(completion: Any, change: Callable[[str], str]) -> Any:
+    """Return a completion with its text changed; of messages, the last one's."""
+    if isinstance(completion, str):
+        return change(completion)
+    *head, last = completion
+    return [*head, {**last, "content": change(text_of([last]))}]

@@ -1,0 +1,110 @@
+"""The plot of a validation: agreement, calibration, length and hacks at one sight."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hf_rlhf.cards import png_panels
+from hf_rlhf.evaluation import Interval
+
+if TYPE_CHECKING:
+    from hf_rlhf_lab.validation.checks import Check
+    from hf_rlhf_lab.validation.report import Report
+
+GOOD, BAD, NEUTRAL = "C2", "C1", "C6"
+
+
+def draw(report: "Report", path: Path) -> None:
+    """Write the plot as a PNG: green passes, orange fails, grey is not measurable."""
+    checks = {check.name: check for check in report.checks}
+    panels = {
+        "agreement": _agreement,
+        "calibration": _calibration,
+        "length": _length,
+        "hacks": _hacks,
+    }
+    with png_panels(path, len(panels), (5.2, 4.0), across=2, caption=report.headline) as plots:
+        for axes, (name, show) in zip(plots, panels.items(), strict=True):
+            check = checks.get(name)
+            if check is None or check.verdict == "not measurable":
+                why = check.summary if check else "not asked for"
+                axes.set_axis_off()
+                axes.set_title(f"{name}: not measurable")
+                axes.text(0, 0.9, _wrapped(why), va="top", fontsize=9)
+            else:
+                show(axes, check, checks)
+
+
+def _colour(check: "Check") -> str:
+    return GOOD if check.verdict == "pass" else BAD
+
+
+def _agreement(axes: Any, check: "Check", checks: Mapping[str, "Check"]) -> None:
+    sources = {"gold": (check.measures["accuracy"], _colour(check))}
+    for name, other in checks.items():
+        if name.startswith("other data"):
+            sources[name.partition(": ")[2]] = (other.measures.get("accuracy"), _colour(other))
+    sources["noise ceiling"] = (check.measures.get("noise_ceiling"), NEUTRAL)
+    bars = {name: (value, colour) for name, (value, colour) in sources.items() if value}
+    for at, (value, colour) in enumerate(bars.values()):
+        _point(axes, at, value, colour)
+    axes.axvline(0.5, color="#999999", lw=1, ls="--")
+    axes.text(0.5, -0.45, " chance", fontsize=8, color="#666666")
+    axes.set_yticks(range(len(bars)), bars)
+    axes.set(xlim=(0, 1), ylim=(len(bars) - 0.5, -0.6), xlabel="better response scores higher")
+    axes.set_title(f"agreement: {check.verdict}")
+
+
+def _calibration(axes: Any, check: "Check", checks: Mapping[str, "Check"]) -> None:
+    bins = check.details["bins"]
+    x = [each["implied"] for each in bins]
+    y = [each["observed"]["mean"] for each in bins]
+    low = [max(0.0, each["observed"]["mean"] - each["observed"]["low"]) for each in bins]
+    high = [max(0.0, each["observed"]["high"] - each["observed"]["mean"]) for each in bins]
+    axes.plot([0.5, 1], [0.5, 1], color="#999999", lw=1, ls="--")
+    axes.errorbar(x, y, yerr=[low, high], fmt="o", color=_colour(check), capsize=3, ms=5)
+    axes.set(
+        xlabel="implied by the margin (Bradley-Terry)",
+        ylabel="share that is right",
+        xlim=(0.48, 1.02),
+        ylim=(min(0.3, *y) - 0.05, 1.05),
+        title=f"calibration: {check.verdict}, ECE {check.details['ece']:.3f}",
+    )
+
+
+def _length(axes: Any, check: "Check", checks: Mapping[str, "Check"]) -> None:
+    from hf_rlhf_lab.validation.length import ADDITIONS, LIMIT
+
+    names = [name for name in ADDITIONS if check.measures.get(name)]
+    axes.axvspan(-LIMIT, LIMIT, color="#e6e6e6")
+    axes.axvline(0, color="#999999", lw=1, ls="--")
+    for at, name in enumerate(names):
+        value = check.measures[name]
+        assert value is not None
+        _point(axes, at, value, BAD if value.low > LIMIT else GOOD)
+    axes.set_yticks(range(len(names)), [name.replace("_", " ") for name in names])
+    axes.set(ylim=(len(names) - 0.5, -0.5), xlabel="change of the score, standard deviations")
+    axes.set_title(f"words without content: {check.verdict}")
+
+
+def _hacks(axes: Any, check: "Check", checks: Mapping[str, "Check"]) -> None:
+    rows = {row["hack"]: row for row in check.details["hacks"] if row["cases"]}
+    names = sorted(rows, key=lambda name: -rows[name]["share"])[:14]
+    for at, name in enumerate(names):
+        row = rows[name]
+        axes.barh(at, row["share"], color=BAD if row["found"] else GOOD, height=0.7)
+    axes.axvline(0.5, color="#999999", lw=1, ls="--")
+    axes.set_yticks(range(len(names)), names, fontsize=8)
+    axes.set(xlim=(0, 1), ylim=(len(names) - 0.5, -0.5), xlabel="earns more than the honest one")
+    axes.set_title(f"hacks: {check.details['found']} of {len(rows)} pay")
+
+
+def _point(axes: Any, at: float, value: Interval, colour: str) -> None:
+    axes.plot([value.low, value.high], [at, at], color=colour, lw=2)
+    axes.plot(value.mean, at, "o", color=colour, ms=6)
+
+
+def _wrapped(text: str) -> str:
+    import textwrap
+
+    return "\n".join(textwrap.wrap(text, 48))

@@ -1,0 +1,101 @@
+"""Rules as rewards."""
+
+import pytest
+
+from hf_rlhf.errors import ConfigError
+from hf_rlhf.testing import check_reward
+from hf_rlhf_lab.rules import Concise, Matches, MathAnswer, ValidJson
+
+
+def score(reward, *completions, **columns):
+    return reward([""] * len(completions), list(completions), **columns)
+
+
+@pytest.mark.parametrize("name", ["concise", "valid_json"])
+def test_they_meet_the_contract_of_rewards(name):
+    check_reward({"concise": Concise(), "valid_json": ValidJson()}[name])
+
+
+def test_concise_falls_from_one_to_zero_between_its_limits():
+    texts = ["word " * count for count in (1, 150, 151, 225, 299, 300, 1000)]
+    assert score(Concise(), *texts) == pytest.approx([1, 1, 149 / 150, 0.5, 1 / 150, 0, 0])
+    assert score(Concise(hard=True), *texts) == [1, 1, 0, 0, 0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "That's a great question! It is 4.",
+        "THAT’S A GREAT QUESTION. It is 4.",
+        "Yes. Absolutely!",
+        "Of course! 4.",
+        "I’d be happy to help: 4.",
+        "",
+        "   ",
+    ],
+)
+def test_concise_pays_nothing_for_hollow_phrases_and_for_silence(text):
+    assert score(Concise(), text) == [0.0]
+
+
+@pytest.mark.parametrize("text", ["It is certainly 4.", "Of course it is 4.", "Absolutely not: 4."])
+def test_concise_pays_for_the_same_words_in_a_sentence(text):
+    assert score(Concise(), text) == [1.0]
+
+
+def test_concise_logs_the_share_of_hollow_responses():
+    logged = {}
+    score(Concise(), "Certainly! 4.", "4.", log_metric=logged.__setitem__)
+    assert logged == {"concise/hollow": 0.5}
+
+
+def test_concise_counts_with_a_named_tokenizer():
+    by_tokenizer = Concise(full=3, zero=4, tokenizer="package://hf_rlhf_classic/tiny_base")
+    assert score(by_tokenizer, "one two three four five six seven") == [0.0]
+
+
+def test_matches_anywhere_in_the_whole_and_nowhere():
+    texts = ["a 42 b", "42\n", "none"]
+    assert score(Matches(r"\d+"), *texts) == [1, 1, 0]
+    assert score(Matches(r"\d+", whole=True), *texts) == [0, 1, 0]
+    assert score(Matches(r"\d+", absent=True), *texts) == [0, 0, 1]
+
+
+def test_valid_json_reads_one_value_and_its_schema():
+    schema = {"type": "object", "required": ["a"], "properties": {"a": {"type": "integer"}}}
+    texts = ['{"a": 1}', '```json\n{"a": 1}\n```', '{"a": "1"}', '{"a": 1} and more']
+    assert score(ValidJson(schema), *texts) == [1, 1, 0, 0]
+    assert score(ValidJson(), "[1]", "NaN", '{"a": 1, "a": 2}', "", "[" * 100_000) == [
+        1,
+        0,
+        0,
+        0,
+        0,
+    ]
+    assert score(ValidJson(fenced=False), "```json\n1\n```") == [0]
+
+
+def test_math_answer_compares_values_and_abstains_without_a_solution():
+    pytest.importorskip("math_verify")
+    responses = [
+        r"so \boxed{\frac{1}{2}}",
+        "6*7 is it\n#### 42",
+        "#### 1,042",
+        "no answer",
+        "#### 1",
+    ]
+    solutions = [r"\boxed{0.5}", "6*7=<<6*7=42>>42\n#### 42", "#### 1042", "#### 3", "n/a"]
+    assert score(MathAnswer(), *responses, solution=solutions) == [1, 1, 1, 0, None]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Concise(full=300, zero=300),
+        lambda: Matches("("),
+        lambda: ValidJson({"type": "objekt"}),
+    ],
+)
+def test_arguments_without_a_meaning_are_refused(make):
+    with pytest.raises(ConfigError):
+        make()

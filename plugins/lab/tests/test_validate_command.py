@@ -1,0 +1,78 @@
+"""`hf-rlhf rewards validate` as its user sees it."""
+
+import json
+
+import pytest
+
+from hf_rlhf.errors import ConfigError, DataError
+from hf_rlhf_lab.command import rewards
+
+
+@pytest.fixture(autouse=True)
+def _in_an_empty_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def report(folder="evals/validation"):
+    return json.loads(open(f"{folder}/validation.json").read())
+
+
+def verdicts():
+    return {check["name"]: check["verdict"] for check in report()["checks"]}
+
+
+def test_the_example_shows_a_proxy_that_agrees_and_can_be_hacked(tmp_path, capsys):
+    assert rewards(["validate", "--rows", "150"]) == 1
+    assert verdicts()["agreement"] == "pass"
+    assert verdicts()["hacks"] == "fail"
+    assert "proxy fails" in capsys.readouterr().out
+    page = (tmp_path / "evals/validation/validation.md").read_text()
+    assert "said three times" in page
+    assert (tmp_path / "evals/validation/validation.png").read_bytes()[1:4] == b"PNG"
+
+
+def test_a_named_reward_on_graded_rows(tmp_path):
+    rows = [
+        {"prompt": f"p{n}", "completion": "yes " * words, "grade": [grade, grade]}
+        for n in range(40)
+        for words, grade in ((n % 7 + 1, 5), (n % 7 + 40, 1))
+    ]
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    arguments = ["--rewards.0.full", "5", "--rewards.0.zero", "60"]
+    rewards(["validate", "concise", "--data", "rows.jsonl", *arguments, "--out", "one"])
+    one = report("one")
+    assert one["checks"][0]["measures"]["accuracy"]["mean"] == 1
+    assert one["checks"][0]["measures"]["noise_ceiling"]["mean"] == 1
+    rewards(["validate", "concise", "--data", "rows.jsonl", *arguments, "--out", "two"])
+    assert report("two")["reward"]["digest"] == one["reward"]["digest"]
+    rewards(["validate", "concise", "--data", "rows.jsonl", "--out", "three"])
+    assert report("three")["reward"]["digest"] != one["reward"]["digest"]
+
+
+def test_a_function_in_a_file_that_pays_for_length_fails(tmp_path):
+    text = "def longer(completions, **_):\n    return [float(len(text)) for text in completions]\n"
+    (tmp_path / "my.py").write_text(text)
+    rows = [
+        {"prompt": f"p{n}", "chosen": "yes, it is", "rejected": "no " * n} for n in range(1, 60)
+    ]
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    assert rewards(["validate", "my.py:longer", "--data", "rows.jsonl"]) == 1
+    assert verdicts()["hacks"] == verdicts()["length"] == "fail"
+    assert report()["reward"]["label"] == "longer"
+
+
+def test_a_grade_that_is_no_number_is_refused_with_its_row(tmp_path):
+    rows = [
+        {"prompt": "p", "completion": "c", "grade": 1},
+        {"prompt": "p", "completion": "d", "grade": "x"},
+    ]
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    with pytest.raises((ConfigError, DataError), match=r"rows.jsonl:2.*'grade'"):
+        rewards(["validate", "concise", "--data", "rows.jsonl"])
+
+
+def test_without_gold_data_or_reward_it_says_what_is_missing():
+    with pytest.raises(ConfigError, match="--data"):
+        rewards(["validate", "concise"])
+    with pytest.raises(ConfigError, match="no TARGET"):
+        rewards(["validate", "--data", "rows.jsonl"])

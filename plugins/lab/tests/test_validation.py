@@ -1,0 +1,204 @@
+"""Checks of a reward, on rewards whose faults are planted and on some that have none."""
+
+import re
+
+import numpy as np
+import pytest
+
+from hf_rlhf.contracts import HackCase
+from hf_rlhf_lab.attacks import text_attacks
+from hf_rlhf_lab.validation.agreement import agreement, noise_ceiling
+from hf_rlhf_lab.validation.calibration import calibration, chance_error, temperature
+from hf_rlhf_lab.validation.checks import rank_correlation
+from hf_rlhf_lab.validation.gold import Gold, score_gold
+from hf_rlhf_lab.validation.hacks import hacks, holm, honest_rows, sign_flip
+from hf_rlhf_lab.validation.length import length_bias
+
+PAIRS = 400
+
+
+@pytest.fixture(scope="module")
+def gold():
+    """Pairs whose chosen response was drawn by Bradley and Terry's model from a known quality."""
+    rng = np.random.default_rng(0)
+    quality = rng.normal(size=(PAIRS, 2))
+    first_wins = rng.random(PAIRS) < 1 / (1 + np.exp(quality[:, 1] - quality[:, 0]))
+    texts = [
+        f"quality {value:.4f} and {' '.join(['word'] * rng.integers(3, 40))}"
+        for value in quality.ravel()
+    ]
+    grades = np.where(first_wins[:, None], [[1.0, 0.0]], [[0.0, 1.0]]).ravel()
+    prompts = [f"prompt {number}" for number in range(PAIRS) for _ in range(2)]
+    return Gold("made here", prompts, texts, grades, np.repeat(np.arange(PAIRS), 2))
+
+
+def quality(text):
+    found = re.search(r"quality (-?\d+\.\d+)", text)
+    return float(found[1]) if found else -5.0
+
+
+def reward(scale=1.0, per_word=0.0):
+    def score(prompts, completions, columns):
+        return [scale * quality(text) + per_word * len(text.split()) for text in completions]
+
+    return score
+
+
+def test_the_true_quality_agrees_is_calibrated_and_pays_for_no_words(gold):
+    score = reward()
+    scored = score_gold(gold, score)
+    checks = [agreement(scored), calibration(scored), length_bias(scored, score)]
+    assert [check.verdict for check in checks] == ["pass", "pass", "pass"]
+
+
+@pytest.mark.parametrize(("sign", "verdict"), [(1, "pass"), (-1, "fail")])
+def test_a_reward_with_the_wrong_sign_fails(gold, sign, verdict):
+    assert agreement(score_gold(gold, reward(sign))).verdict == verdict
+
+
+def test_noise_is_not_shown_to_agree(gold):
+    rng = np.random.default_rng(1)
+    scored = score_gold(gold, lambda p, completions, c: list(rng.normal(size=len(completions))))
+    assert agreement(scored).verdict == "fail"
+
+
+@pytest.mark.parametrize("scale", [0.25, 4.0])
+def test_a_scale_that_is_not_log_odds_fails_and_the_temperature_mends_it(gold, scale):
+    check = calibration(score_gold(gold, reward(scale)))
+    assert check.verdict == "fail"
+    fixed = check.details["fixes"][0]
+    assert fixed["value"] == pytest.approx(scale, rel=0.3)
+    assert fixed["ece"] < check.details["ece"] / 2
+
+
+def test_the_chance_error_is_that_of_many_drawn_outcomes():
+    p = np.linspace(0.5, 0.95, 100)
+    rng = np.random.default_rng(3)
+    drawn = [
+        sum(abs(part.sum()) for part in np.array_split(p - (rng.random(100) < p), 10)) / 100
+        for _ in range(4000)
+    ]
+    mean, limit = chance_error(p)
+    assert mean == pytest.approx(np.mean(drawn), abs=0.003)
+    assert limit == pytest.approx(np.quantile(drawn, 0.95), abs=0.006)
+
+
+def test_temperature_is_that_of_the_labels():
+    rng = np.random.default_rng(0)
+    size = rng.exponential(2.0, 20_000)
+    right = (rng.random(20_000) < 1 / (1 + np.exp(-size / 2))).astype(float)
+    assert temperature(size, right) == pytest.approx(2.0, rel=0.05)
+
+
+def test_pay_for_words_is_found(gold):
+    score = reward(per_word=0.05)
+    check = length_bias(score_gold(gold, score), score)
+    assert check.verdict == "fail"
+    assert check.measures["length_correlation"].low > 0
+    found = hacks(text_attacks(honest_rows(gold)), score)
+    names = {row["hack"] for row in found.details["hacks"] if row["found"]}
+    assert {"neutral paragraphs", "said three times", "hollow opener"} <= names
+
+
+def test_a_reward_of_quality_pays_for_no_hack(gold):
+    assert hacks(text_attacks(honest_rows(gold)), reward()).verdict == "pass"
+
+
+def test_one_strict_case_that_pays_is_enough():
+    cases = [HackCase("dump", "", "honest", text, strict=True) for text in ("a", "b", "payme")]
+    check = hacks(cases, lambda p, texts, c: [2.0 if t == "payme" else 1.0 for t in texts])
+    assert check.verdict == "fail"
+    assert hacks(cases[:2], lambda p, t, c: [float(x == "honest") for x in t]).verdict == "pass"
+
+
+def test_the_rank_correlation_is_scipys_and_its_interval_covers_it():
+    from scipy.stats import spearmanr
+
+    rng = np.random.default_rng(5)
+    x = rng.integers(0, 8, 120).astype(float)
+    y = x + rng.integers(0, 12, 120)
+    groups = np.repeat(np.arange(60), 2)
+    found = rank_correlation(x, y, groups)
+    assert found.mean == pytest.approx(spearmanr(x, y).statistic)
+    assert found.low < found.mean < found.high
+    assert rank_correlation(x, y, groups, control=x) is None
+
+
+def test_at_equal_grade_the_correlation_with_length_vanishes():
+    rng = np.random.default_rng(6)
+    grade = rng.normal(size=500)
+    length, score = grade + rng.normal(size=500), grade + rng.normal(size=500)
+    groups = np.arange(500)
+    assert rank_correlation(score, length, groups).low > 0.3
+    partial = rank_correlation(score, length, groups, control=grade)
+    assert partial.low < 0 < partial.high
+
+
+@pytest.mark.parametrize(
+    ("scores", "grades", "why"),
+    [
+        ([1.0, 1.0, 1.0, 1.0], [1, 0, 1, 0], "gives every response 1"),
+        ([1.0, 2.0, 3.0, 4.0], [1, 1, 1, 1], "same gold grade"),
+        ([None] * 4, [1, 0, 1, 0], "scored no response"),
+        ([1.0, None, 2.0, None], [1, 0, 1, 0], "no prompt has two"),
+    ],
+)
+def test_degenerate_statistics_are_not_measurable(scores, grades, why):
+    gold = Gold(
+        "x", ["p"] * 4, ["a", "b", "c", "d"], np.array(grades, float), np.array([0, 0, 1, 1])
+    )
+    scored = score_gold(gold, lambda *_: scores)
+    for check in (agreement(scored), calibration(scored), length_bias(scored, lambda *_: scores)):
+        assert check.verdict == "not measurable"
+        assert why in check.summary
+
+
+def test_few_pairs_are_said(gold):
+    assert "Only 10 pairs" in agreement(score_gold(gold.take(range(20)), reward())).summary
+
+
+def test_labels_that_disagree_bound_what_can_be_reached():
+    def rated(*labels):
+        grades = np.array([np.mean(each) for each in labels])
+        return Gold("x", ["p", "p"], ["a", "b"], grades, np.array([0, 0]), labels=labels)
+
+    assert noise_ceiling(rated((3, 3), (1, 1))).mean == 1
+    assert noise_ceiling(rated((3, 1, 3), (1, 3, 1))).mean == pytest.approx(1 / 3)
+    assert noise_ceiling(rated((3, 1), (1, 1))).mean == 0.5
+
+
+def test_pairs_of_graded_responses_are_those_of_one_prompt_with_unequal_grades():
+    groups = np.array([0, 1, 0, 1, 0])
+    gold = Gold("x", list("ppppp"), list("abcde"), np.array([1.0, 2, 3, 2, 1]), groups)
+    assert sorted(map(tuple, gold.pairs.tolist())) == [(2, 0), (2, 4)]
+    assert gold.best.tolist() == [2, 1]
+
+
+def test_few_values_have_an_exact_p_value():
+    assert sign_flip(np.array([1.0, 2.0, 3.0])) == 1 / 8
+    assert sign_flip(np.array([-1.0, 2.0])) == 2 / 4
+    assert sign_flip(np.zeros(5)) == 1.0
+
+
+def test_holm_stops_at_the_first_that_is_not_small_enough():
+    assert holm([0.001, 0.04, 0.03]) == [True, False, False]
+    assert holm([0.01, 0.02, 0.03]) == [True, True, True]
+
+
+@pytest.mark.slow
+def test_honest_rewards_are_rarely_accused_and_planted_hacks_are_found():
+    """95% of planted hacks are found, with at most 5% false alarms on 60 honest sets."""
+    accused = found = 0
+    for seed in range(60):
+        rng = np.random.default_rng(seed)
+        cases = [HackCase(f"hack {k}", "", ("h", i), (k, i)) for k in range(8) for i in range(60)]
+
+        def score(prompts, texts, columns, rng=rng, planted=0.0):
+            noise = rng.normal(size=len(texts))
+            return [n + planted * (t[0] == 3) for n, t in zip(noise, texts, strict=True)]
+
+        accused += hacks(cases, score).verdict == "fail"
+        rows = hacks(cases, lambda *a, s=score: s(*a, planted=1.0)).details["hacks"]
+        found += rows[3]["found"]
+    assert accused <= 0.05 * 60 + 2.7 * (60 * 0.05 * 0.95) ** 0.5
+    assert found >= 0.95 * 60

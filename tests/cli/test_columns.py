@@ -1,0 +1,87 @@
+"""Lists and tables fit the width that there is, and split no word and no number."""
+
+import io
+import sys
+
+import pytest
+from rich.console import Console
+
+from hf_rlhf.cli import main
+from hf_rlhf.cli.columns import list_line
+from hf_rlhf.formatting import print_table, terminal_message
+
+
+class Terminal(io.StringIO):
+    """Text that is written to a terminal."""
+
+    def isatty(self):
+        return True
+
+
+@pytest.fixture(autouse=True)
+def narrow(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setenv("NO_COLOR", "1")
+
+
+def printed(stream, work):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "stdout", stream)
+        work()
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize("verb", [["list"], ["describe", "refiner_reward"]])
+def test_what_is_listed_fits_a_terminal_and_splits_no_word(verb):
+    def words(text):
+        return sorted(text.replace("(", " ").replace(")", " ").split())
+
+    shown = printed(Terminal(), lambda: main(verb))
+    assert words(shown) == words(printed(io.StringIO(), lambda: main(verb)))
+    long = [line for line in shown.splitlines() if len(line) > 60]
+    assert len(long) <= 1, "the last line, of commands"
+
+
+def test_a_pipe_gets_one_line_with_the_source_in_its_column():
+    text = "several words " * 10
+
+    def line():
+        print(list_line("name", text, "a package"))
+
+    shown = printed(Terminal(), line).splitlines()
+    assert shown[0].startswith("name several words")
+    assert shown[-1].endswith("(a package)")
+    assert printed(io.StringIO(), line) == f"name {'a package':24} {text}".rstrip() + "\n"
+
+
+def test_a_message_keeps_commands_whole_and_colours_its_first_word(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    command = "  hf-rlhf publish " + "x" * 60
+    text = f"note: {'several words ' * 6}\n- item {'more words ' * 6}\n{command}"
+    shown = terminal_message(text, Terminal())
+    assert shown.startswith("\x1b[33mnote:\x1b[0m several")
+    assert shown.splitlines()[-1] == command
+    items = [line for line in shown.splitlines() if line.startswith("  more")]
+    assert items, "an item hangs"
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert "\x1b" not in terminal_message(text, Terminal())
+    assert terminal_message(text, io.StringIO()) == text
+
+
+@pytest.mark.parametrize("width", [200, 80, 40])
+def test_a_table_that_is_too_wide_becomes_several_with_whole_numbers(width):
+    models = [f"model_{number}" for number in range(6)]
+    rows = [["reward", "200", *(f"+0.{number}12 [−0.100, +0.{number}99]" for number in range(6))]]
+    console = Console(width=width, file=io.StringIO())
+    print_table(console, ["metric", "n", *models], rows, "results", fixed=2)
+    shown = console.file.getvalue()
+    for number, model in enumerate(models):
+        assert model in shown
+        assert f"+0.{number}12" in shown
+        assert f"[−0.100, +0.{number}99]" in shown
+    assert "…" not in shown
+    assert shown.count("metric") == {200: 1, 80: 2, 40: 6}[width]
+    assert shown.count("(continued)") == shown.count("metric") - 1
+    assert max(map(len, shown.splitlines())) <= width
