@@ -120,8 +120,10 @@ def _context(record: RunRecord, settings: Mapping[str, Any]) -> str:
 def _precision(record: RunRecord, settings: Mapping[str, Any]) -> str:
     weights = record.model.dtype
     mixed = next((name for name in ("bf16", "fp16") if settings.get(name)), None)
+    bits = next((bits for bits in ("4", "8") if settings.get(f"load_in_{bits}bit")), None)
     return _join(
         f"weights in {code(weights)}" if weights else "",
+        f"the base quantised to {bits} bits in training" if bits else "",
         f"mixed precision {code(mixed)}" if mixed else "",
         settings_line(settings, "attn_implementation", "gradient_checkpointing"),
     )

@@ -141,6 +141,10 @@ class TopLevel:
     adapter_revision: str | None = None
     pad_token: str | None = None
     """The padding token, which must be in the tokenizer's vocabulary."""
+    chat_template: str | None = None
+    """A chat template in place of the tokenizer's own: a Jinja file, or the template itself."""
+    init_lora_weights: str | bool = True
+    """How peft initialises a new LoRA: true (its default), gaussian or orthogonal."""
     tokenizer: str | None = None
     """The tokenizer's folder or Hub id, where it is not in the model's."""
 

@@ -108,14 +108,15 @@ REFUSED: Mapping[str, tuple[str, str]] = {
         "is for several reward functions, and TRL sees one, the composed reward.",
         _OUT,
     ),
-    **dict.fromkeys(
-        ("chat_template_path", "eos_token"),
-        (
-            "changes the tokenizer only once the weights are loaded, so that rows would be checked "
-            "and measured otherwise than they are trained.",
-            "Save the tokenizer with it beside the model, and name that folder as "
-            "`model_name_or_path`.",
-        ),
+    "chat_template_path": (
+        "changes the tokenizer only once the weights are loaded.",
+        "Write `chat_template: FILE`, by which rows are checked and measured as well.",
+    ),
+    "eos_token": (
+        "changes the tokenizer only once the weights are loaded, so that rows would be checked "
+        "and measured otherwise than they are trained.",
+        "Save the tokenizer with it beside the model, and name that folder as "
+        "`model_name_or_path`.",
     ),
     **dict.fromkeys(
         ("dataset_text_field", "dataset_kwargs"),
@@ -160,11 +161,6 @@ WITHOUT_EFFECT: Mapping[str, Mapping[str, tuple[str, str]]] = {
         **_COMPARES_WITH_REFERENCE,
         "label_smoothing_factor": (_SMOOTHING, "Set `label_smoothing`."),
     },
-    "OnlineDPOTrainer": {
-        **_COMPARES_WITH_REFERENCE,
-        "remove_unused_columns": _SAMPLES["remove_unused_columns"],
-        "include_num_input_tokens_seen": ("has no effect: rows are not yet tokens.", _OUT),
-    },
     "KTOTrainer": _COMPARES_WITH_REFERENCE,
     "RewardTrainer": _OWN_LOSS,
 }
@@ -176,6 +172,7 @@ BOUNDS: Mapping[str, Sequence[BaseMetadata]] = {
         (
             "per_device_train_batch_size gradient_accumulation_steps num_generations "
             "num_iterations steps_per_generation generation_batch_size max_completion_length "
+            "max_new_tokens "
             "max_length pad_to_multiple_of precompute_ref_batch_size dataset_num_proc "
             "save_total_limit ref_model_sync_steps num_completions_to_print lora_r lora_alpha "
             "per_device_eval_batch_size num_generations_eval "
@@ -190,10 +187,11 @@ BOUNDS: Mapping[str, Sequence[BaseMetadata]] = {
             (Ge(0),),
         ),
         (
-            "adam_epsilon logging_steps save_steps eval_steps temperature repetition_penalty "
-            "epsilon epsilon_high delta neftune_noise_alpha discopop_tau off_policy_mask_threshold "
-            "sapo_temperature_neg sapo_temperature_pos vespo_k_pos vespo_lambda_pos vespo_k_neg "
-            "vespo_lambda_neg vllm_importance_sampling_clip_max vllm_importance_sampling_clip_min",
+            "missing_eos_penalty adam_epsilon logging_steps save_steps eval_steps temperature "
+            "repetition_penalty epsilon epsilon_high delta neftune_noise_alpha discopop_tau "
+            "off_policy_mask_threshold sapo_temperature_neg sapo_temperature_pos vespo_k_pos "
+            "vespo_lambda_pos vespo_k_neg vespo_lambda_neg vllm_importance_sampling_clip_max "
+            "vllm_importance_sampling_clip_min",
             (Gt(0),),
         ),
         ("adam_beta1 adam_beta2 lora_dropout label_smoothing_factor", (Ge(0), Lt(1))),

@@ -49,6 +49,11 @@ KNOWN_CURES: Mapping[str, str] = {
         "Rows are counted, checked and held out before training, and a resumed run finds its place "
         "among them, so all are read first: piece by piece into files on disk, not into memory.",
     ),
+    "resume_from": (
+        "The same command resumes a folder. The Hub has the weights of a checkpoint and not its "
+        "optimizer: to begin a new run with them, write `adapter: REPO` and `adapter_revision: "
+        "step-STEP`; for full weights `model_name_or_path` and `model_revision`."
+    ),
 }
 """Unknown setting that is often written -> the cure; settings of older versions, for instance."""
 _OTHER_NAMES: Mapping[str, str] = {

@@ -136,6 +136,7 @@ def lora_config(run: "Run") -> "LoraConfig | None":
         from trl import get_peft_config
 
         config = get_peft_config(run.model)
+        config.init_lora_weights = run.spec.init_lora_weights
         target = config.target_modules
         # ModelConfig makes text of a list of one, which peft matches with full names.
         if isinstance(target, str) and target != "all-linear" and re.fullmatch(r"[\w.-]+", target):

@@ -86,21 +86,28 @@ def download(
         ) from error
 
 
-def load_tokenizer(path: str, pad_token: str | None, **kwargs: Any) -> Any:
-    """Load a model's tokenizer with `from_pretrained`, and set its `pad_token` if there is one.
+def load_tokenizer(
+    path: str, pad_token: str | None, chat_template: str | None = None, **kwargs: Any
+) -> Any:
+    """Load a model's tokenizer with `from_pretrained`; set pad token and template if there are any.
 
-    Raises ModelError for a token that it does not know, for a new one would have no embedding, and
-    for a chat template that does not come to an end.
+    `chat_template` is a file, or the template itself. Raises ModelError for a token that it does
+    not know, for a new one would have no embedding; for a template that does not come to an end,
+    and for a file that is not there.
     """
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(path, **kwargs)
-    check_tokenizer(path, tokenizer, pad_token)
+    check_tokenizer(path, tokenizer, pad_token, chat_template)
     return tokenizer
 
 
-def check_tokenizer(path: str, tokenizer: Any, pad_token: str | None) -> None:
-    """Check a tokenizer's chat template, and set its pad token. Raises ModelError."""
+def check_tokenizer(
+    path: str, tokenizer: Any, pad_token: str | None, chat_template: str | None = None
+) -> None:
+    """Check a tokenizer's chat template, and set pad token and template. Raises ModelError."""
+    if chat_template is not None:
+        tokenizer.chat_template = _template(chat_template)
     _check_templates(path, tokenizer)
     if pad_token is not None:
         if pad_token not in tokenizer.get_vocab():
@@ -119,6 +126,18 @@ def tokenizer_digest(tokenizer: Any) -> str:
     rules |= dict.fromkeys(("padding", "truncation")) if fast is not None else {}
     parts = [rules, tokenizer.chat_template, tokenizer.special_tokens_map]
     return sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def _template(name: str) -> str:
+    if "{{" in name or "{%" in name:
+        return name
+    try:
+        return Path(resolve_model_path(name)).read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise ModelError(
+            f"`chat_template: {name}` cannot be read: {error}. Name a Jinja file, or write the "
+            "template itself, which has {{ or {%."
+        ) from error
 
 
 def _check_templates(path: str, tokenizer: Any) -> None:

@@ -126,18 +126,21 @@ class ComponentBuilder:
             return "", None
         own = spec.tokenizer
         key, name = "model_name_or_path", model.model_name_or_path
-        options = {"trust_remote_code": getattr(training, "trust_remote_code", False)}
+        wanted = (spec.pad_token, spec.chat_template)
+        options: dict[str, Any] = {
+            "trust_remote_code": getattr(training, "trust_remote_code", False)
+        }
         try:
             path = find_model(name)
             if own is None:
                 options["revision"] = model.model_revision
-                return path, load_tokenizer(path, spec.pad_token, **options)
+                return path, load_tokenizer(path, *wanted, **options)
             key, name = "tokenizer", own
             tokenizer = self.file.objects.get(own) if loaded is None else loaded
             if tokenizer is None:
-                tokenizer = load_tokenizer(resolve_model_path(own), spec.pad_token, **options)
+                tokenizer = load_tokenizer(resolve_model_path(own), *wanted, **options)
             elif loaded is None:
-                check_tokenizer(own, tokenizer, spec.pad_token)
+                check_tokenizer(own, tokenizer, *wanted)
             self.components.append(
                 {"kind": "tokenizer", "name": own, "sha256": tokenizer_digest(tokenizer)}
             )

@@ -22,7 +22,7 @@ SECTION = "phases"
 """The section, and the folder in the run's folder in which the phases have theirs."""
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 _COMMON = (
-    *("schema", "phases", "output_dir", "pad_token", "stop_grace"),
+    *("schema", "phases", "output_dir", "pad_token", "chat_template", "stop_grace"),
     *("model_name_or_path", "model_revision", "adapter", "adapter_revision"),
     *("expect_world_size", "expect_distributed"),
 )

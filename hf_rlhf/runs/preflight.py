@@ -249,7 +249,9 @@ def _packages(run: "Run") -> Iterator[Problem]:
         )
     for key in ("load_in_4bit", "load_in_8bit"):
         if getattr(run.model, key) and importlib.util.find_spec("bitsandbytes") is None:
-            yield Problem(key, "needs bitsandbytes.", "`pip install bitsandbytes` (and a GPU).")
+            yield Problem(key, "needs bitsandbytes.", "`pip install bitsandbytes`.")
+        if getattr(run.model, key) and not run.model.use_peft:
+            yield Problem(key, "quantises weights, which cannot be trained.", "`use_peft: true`.")
 
 
 def _attention(run: "Run") -> Iterator[Problem]:

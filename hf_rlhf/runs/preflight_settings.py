@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from hf_rlhf.runs.run import Run
 
 GRPO_LOSSES = ("grpo", "dr_grpo", "dapo", "bnpo", "cispo", "sapo", "luspo", "vespo")
+INITS = (True, "gaussian", "orthogonal")
+"""Values of `init_lora_weights` that leave the base as it is."""
 _LOADING = {
     "revision": "model_revision",
     **{name: name for name in ("dtype", "attn_implementation", "trust_remote_code")},
@@ -318,6 +320,20 @@ def _rates(training: Any, arguments: Any) -> list[float]:
     return rates
 
 
+def _lora_start(run: "Run") -> Iterator[Problem]:
+    key, start = "init_lora_weights", run.spec.init_lora_weights
+    if start is not True and (run.adapter is not None or not run.model.use_peft):
+        yield Problem(key, "has no effect: the run trains no new LoRA.", "Leave it out.")
+    elif start not in INITS:
+        yield Problem(
+            key,
+            f"{start!r} is not supported. PiSSA, OLoRA, CorDA, LoftQ and MiCA move a part of the "
+            "base into the adapter: with the adapter off it would no longer be the reference, and "
+            "the adapter would not fit the base that it names. EVA needs a pass over the data.",
+            f"Known: {', '.join(map(str, INITS)).lower()}.",
+        )
+
+
 def _attention(run: "Run") -> Iterator[Problem]:
     name = run.model.attn_implementation
     if name is None or name == "flash_attention_2":  # which `preflight._attention` checks
@@ -345,5 +361,5 @@ def _first_line(error: Exception) -> str:
 Check = Callable[["Run"], Iterator[Problem]]
 _CHECKS: tuple[Check, ...] = (
     *(_model_arguments, _old_names, _loss_type, _sampling, _reference, _mixture, _loading),
-    *(_optimizer, _schedule, _attention, lora_problems),
+    *(_optimizer, _schedule, _attention, _lora_start, lora_problems),
 )

@@ -1,6 +1,7 @@
 """The record's section on the model: its base, the adapter that it continues, its parameters."""
 
 import hashlib
+import math
 from pathlib import Path
 from typing import Any
 
@@ -99,8 +100,7 @@ def add_weights(model_section: ModelSection, trainer: Any, run: Run) -> None:
     """Add what is known only once the weights are loaded."""
     model = trainer.accelerator.unwrap_model(trainer.model)
     names, parameters = zip(*model.named_parameters(), strict=True)
-    # Under ZeRO-3 a parameter is empty here and carries its size in ds_numel.
-    sizes = [int(getattr(weight, "ds_numel", weight.numel())) for weight in parameters]
+    sizes = list(map(_size, parameters))
     adapters = getattr(model, "peft_config", {})
     # Beside it there may be a frozen reference, or a value function of its own.
     active = getattr(model, "active_adapter", None)
@@ -126,3 +126,10 @@ def add_weights(model_section: ModelSection, trainer: Any, run: Run) -> None:
     )
     model_section.dtype = str(parameters[0].dtype).removeprefix("torch.")
     model_section.adapter = as_json(lora) or None
+
+
+def _size(weight: Any) -> int:
+    """Return how many numbers a parameter has, which under ZeRO-3 is empty here."""
+    if (quantised := getattr(weight, "quant_state", None)) is not None:
+        return math.prod(quantised.shape)  # two of 4 bits are stored as one
+    return int(getattr(weight, "ds_numel", weight.numel()))

@@ -303,7 +303,8 @@ _PASSED_ON = """
     transformers_continuous_batching_config use_transformers_paged
     vllm_importance_sampling_cap dtype use_peft lora_r lora_alpha lora_dropout
     alpha cpo_alpha simpo_gamma desirable_weight undesirable_weight normalize_advantages
-    reward_clip_range padding_value
+    reward_clip_range padding_value max_new_tokens missing_eos_penalty reward_model_path
+    teacher_model_init_kwargs teacher_model_name_or_path teacher_model_revision
     lora_target_modules lora_target_parameters lora_modules_to_save lora_task_type
     use_rslora use_dora load_in_8bit load_in_4bit bnb_4bit_quant_type use_bnb_nested_quant
     bnb_4bit_quant_storage

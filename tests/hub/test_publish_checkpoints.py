@@ -21,6 +21,7 @@ from hf_rlhf.hub.checkpoints import CheckpointPushes
 from hf_rlhf.hub.client import connect
 from hf_rlhf.hub.outbox import OUTBOX, published_steps
 from hf_rlhf.hub.publishing import publish, publish_steps
+from hf_rlhf.models import find_adapter
 from hf_rlhf.storage.checkpoints import seal
 from hf_rlhf.storage.record import load_record
 from hf_rlhf.testing.hubs import forget_secrets, use_hub
@@ -353,3 +354,14 @@ def test_stopped_while_checkpoints_are_pushed_it_says_how_to_finish_the_run_too(
         f"The run is not published, or not verified. To finish:\n  hf-rlhf publish {tmp_path}"
         in told
     )
+
+
+def test_a_published_checkpoint_can_be_continued(run: Path, hub: Any) -> None:
+    pushes = Watched(run)
+    for step in (2, 4):
+        pushes.save(run, step)
+    pushes.drain()
+    for step in (2, 4):
+        adapter = find_adapter(REPO, f"step-{step}")
+        local = run / "checkpoints" / f"checkpoint-{step}" / "adapter_model.safetensors"
+        assert (adapter / "adapter_model.safetensors").read_bytes() == local.read_bytes()

@@ -11,6 +11,14 @@ from hf_rlhf_classic.encoding import is_text, tokens
 
 FOR_TEMPLATES = ("tools", "chat_template_kwargs")
 """Columns that TRL hands to the chat template."""
+OWN_LOSS = {
+    "label_smoothing_factor": ("has no effect on this trainer's loss.", "Leave it out."),
+    "average_tokens_across_devices": (
+        "has no effect: this trainer's loss does not count tokens over devices.",
+        "Leave it out.",
+    ),
+}
+"""Settings that the losses of TRL's experimental trainers ignore."""
 
 
 def common_problems(run: Run) -> Iterator[Problem]:

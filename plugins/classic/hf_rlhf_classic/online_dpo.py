@@ -21,7 +21,7 @@ from hf_rlhf.evaluation import validation_rows
 from hf_rlhf.models import load_policy, prompt_lengths
 from hf_rlhf.rewards import TOTAL, ComposedReward, gather_rows
 from hf_rlhf.runs import Run
-from hf_rlhf_classic.checks import common_problems, no_lengths
+from hf_rlhf_classic.checks import OWN_LOSS, common_problems, no_lengths
 from hf_rlhf_classic.encoding import is_text, tokens
 from hf_rlhf_classic.held_out_only import HeldOutOnly, no_eval_loss
 
@@ -56,6 +56,13 @@ class OnlinePreferenceTrainer(HeldOutOnly, Trainer, OnlineDPOTrainer):  # type: 
         summary="Each pair is two samples of the policy, compared by the reward.",
     )
     refused_settings: ClassVar = {
+        **OWN_LOSS,
+        "remove_unused_columns": ("takes away the columns that rewards read.", "Leave it out."),
+        "include_num_input_tokens_seen": ("has no effect: rows are not tokens.", "Leave it out."),
+        "neftune_noise_alpha": (
+            "adds noise to what the loss compares, the ratio of policy and reference.",
+            "Leave it out: NEFTune is for supervised fine-tuning.",
+        ),
         "reward_model_path": ("has no effect.", "Add the reward `reward_model` under `rewards:`."),
         "use_vllm": ("is not tested with this trainer.", "Leave it out."),
     }

@@ -19,7 +19,7 @@ from hf_rlhf import Method
 from hf_rlhf.errors import Problem
 from hf_rlhf.models import load_policy
 from hf_rlhf.runs import Run
-from hf_rlhf_classic.checks import choice, eval_rows, no_lengths, training_rows
+from hf_rlhf_classic.checks import OWN_LOSS, choice, eval_rows, no_lengths, training_rows
 from hf_rlhf_classic.implicit_rewards import LogProbs
 from hf_rlhf_classic.pair_training import PairTraining
 from hf_rlhf_classic.row_lengths import SIDES
@@ -32,11 +32,7 @@ class ReferenceFreeTraining(PairTraining):
 
     refused_settings: ClassVar = {
         "max_completion_length": ("is for encoder-decoder models.", "Set `max_length`."),
-        "label_smoothing_factor": ("has no effect on this trainer's loss.", "Leave it out."),
-        "average_tokens_across_devices": (
-            "has no effect: this trainer's loss does not count tokens over devices.",
-            "Leave it out.",
-        ),
+        **OWN_LOSS,
     }
 
     held_out_metrics: ClassVar = {

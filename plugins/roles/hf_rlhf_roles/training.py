@@ -65,6 +65,7 @@ def _prepare(step: Planned) -> None:
     tokenizer = load_tokenizer(
         find_model(str(values["model_name_or_path"])),
         values.get("pad_token"),
+        values.get("chat_template"),
         revision=values.get("model_revision"),
     )
     resolve_scoring(file, tokenizer, plugin=step.stage.trainer)
