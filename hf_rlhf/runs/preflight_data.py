@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from hf_rlhf.config import registry
 from hf_rlhf.errors import PluginError, Problem
 from hf_rlhf.evaluation.benchmarks import find_benchmarks
+from hf_rlhf.evaluation.validation import is_validated, validation_range
 from hf_rlhf.models.lengths import completion_length, model_config, positions, prompt_lengths
 from hf_rlhf.rewards.composed import signature
 
@@ -300,7 +301,13 @@ def data_lines(run: "Run") -> list[str]:
         dropped = ", ".join(f"{reason}: {count:,}" for reason, count in dropped.items() if count)
     by = f"; dropped by {run.spec.dataset.name}: {dropped}" if dropped else ""
     counts = run.trainer_class.row_counts(run)
-    return [f"rows: {splits}{by}", *(f"{split}: {count}" for split, count in counts.items())]
+    lines = [f"rows: {splits}{by}", *(f"{split}: {count}" for split, count in counts.items())]
+    if is_validated(run):
+        split, rows = validation_range(run)
+        lines.append(
+            f"evaluated during training: rows {rows.start:,} to {rows.stop - 1:,} of {split}"
+        )
+    return lines
 
 
 def template_problems(run: "Run") -> Iterator[Problem]:

@@ -166,10 +166,11 @@ def test_two_processes_end_with_a_message_when_the_folder_is_in_use(tiny_run, tm
     assert steps_of(tiny_run) == []
 
 
-def test_evaluations_change_nothing_of_the_training(tiny_run, tmp_path):
+def test_evaluations_change_nothing_of_the_training(tiny_run, offer, tmp_path):
     """They sample too, and the next completions are still those that would have been sampled."""
-    tiny_run |= {"max_steps": 4, "evaluation": {"rows": 2}, "lora_dropout": 0.1}
-    tiny_run |= {"num_iterations": 2, "save_steps": 2}
+    offer("rewards", letters=Letters)
+    tiny_run |= {"rewards": [{"name": "letters"}], "lora_dropout": 0.1, "max_completion_length": 24}
+    tiny_run |= {"max_steps": 4, "evaluation": {"rows": 2}, "num_iterations": 2, "save_steps": 2}
     train(config=tiny_run, output_dir=str(tmp_path / "without"))
     evaluated = {"eval_strategy": "steps", "eval_steps": 1, "eval_on_start": True}
     record = train(config=tiny_run | evaluated)
@@ -180,3 +181,4 @@ def test_evaluations_change_nothing_of_the_training(tiny_run, tmp_path):
         for folder in (tmp_path / "without", tiny_run["output_dir"])
     )
     assert all(torch.equal(without[name], with_evaluations[name]) for name in without)
+    assert any(without[name].abs().max() > 0 for name in without if "lora_B" in name)

@@ -10,7 +10,8 @@ from hf_rlhf.errors import Problem
 from hf_rlhf.models import policy_arguments
 from hf_rlhf.runs import Run
 from hf_rlhf_classic.checks import choice, eval_rows, fixed_reference, no_lengths, training_rows
-from hf_rlhf_classic.pair_training import PairTraining
+from hf_rlhf_classic.implicit_rewards import measure_reference
+from hf_rlhf_classic.pair_training import PairTraining, pair_texts
 from hf_rlhf_classic.reference import drop_reference
 from hf_rlhf_classic.row_lengths import SIDES
 from hf_rlhf_classic.tokens_seen import TokensSeen
@@ -51,7 +52,7 @@ class PreferenceTrainer(PairTraining, DPOTrainer):  # type: ignore[misc]
     @classmethod
     def from_run(cls, run: Run) -> Self:
         """Build the trainer that `run` describes; this is where the weights are loaded."""
-        cls.measure_references(run)
+        measure_reference(run, pair_texts(run))
         trainer = cls(
             **policy_arguments(run),
             args=run.training,

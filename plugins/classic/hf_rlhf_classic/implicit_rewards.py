@@ -10,7 +10,14 @@ from typing import Any
 from hf_rlhf.contracts import Score
 from hf_rlhf.data import rows_digest
 from hf_rlhf.distributed import run_on_main_process
-from hf_rlhf.evaluation import Evaluation, held_out_rows, measure_rows, saved_model
+from hf_rlhf.evaluation import (
+    Evaluation,
+    held_out_rows,
+    is_validated,
+    measure_rows,
+    saved_model,
+    validation_run,
+)
 from hf_rlhf.models import policy_arguments
 from hf_rlhf.runs import Run
 from hf_rlhf_classic.encoding import Encoded
@@ -52,6 +59,12 @@ def reference_log_probs(run: Run, texts: Texts) -> Sequence[LogProbs]:
     rows = log_probs(run, start, run.model_kwargs(), texts)
     run_on_main_process(lambda: Evaluation(rows).save(path))
     return rows
+
+
+def measure_reference(run: Run, texts: Texts) -> None:
+    """Measure the reference on the validation rows, before there is a model in training."""
+    if is_validated(run):
+        reference_log_probs(validation_run(run), texts)
 
 
 def _row(measured: Mapping[str, Likelihood]) -> Metrics:

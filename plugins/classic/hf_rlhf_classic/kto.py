@@ -7,7 +7,7 @@ from trl import KTOConfig, KTOTrainer
 
 from hf_rlhf import Method, RowCounts, Trainer
 from hf_rlhf.errors import Problem
-from hf_rlhf.evaluation import Evaluation, held_out_rows, is_validated, validation_run
+from hf_rlhf.evaluation import Evaluation, held_out_rows
 from hf_rlhf.models import policy_arguments
 from hf_rlhf.runs import Run
 from hf_rlhf_classic.checks import (
@@ -23,7 +23,12 @@ from hf_rlhf_classic.checks import (
     within_positions,
 )
 from hf_rlhf_classic.encoding import Encoded, encode_response
-from hf_rlhf_classic.implicit_rewards import Texts, log_probs, reference_log_probs
+from hf_rlhf_classic.implicit_rewards import (
+    Texts,
+    log_probs,
+    measure_reference,
+    reference_log_probs,
+)
 from hf_rlhf_classic.likelihood import Metrics
 from hf_rlhf_classic.reference import drop_reference
 from hf_rlhf_classic.row_lengths import counts_of_texts, once
@@ -82,9 +87,7 @@ class JudgedResponseTrainer(Trainer, KTOTrainer):  # type: ignore[misc]
     @classmethod
     def from_run(cls, run: Run) -> Self:
         """Build the trainer that `run` describes; this is where the weights are loaded."""
-        if is_validated(run):
-            validation = validation_run(run)
-            reference_log_probs(validation, _texts(validation))
+        measure_reference(run, _texts(run))
         return cls(
             **policy_arguments(run),
             args=run.training,

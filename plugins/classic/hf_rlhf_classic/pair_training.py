@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 from hf_rlhf import RowCounts, Trainer
 from hf_rlhf.errors import Problem
-from hf_rlhf.evaluation import Evaluation, is_validated, validation_run
+from hf_rlhf.evaluation import Evaluation
 from hf_rlhf.runs import Run
 from hf_rlhf_classic.checks import (
     can_encode,
@@ -61,16 +61,9 @@ class PairTraining(Trainer):
         return preference_counts(run)
 
     @classmethod
-    def measure_references(cls, run: Run) -> None:
-        """Measure the reference on the validation rows, before there is a model in training."""
-        if is_validated(run):
-            validation = validation_run(run)
-            reference_log_probs(validation, _texts(validation))
-
-    @classmethod
     def implicit_rewards(cls, run: Run, rows: Sequence[LogProbs]) -> list[list[float]]:
         """Return the implicit rewards of the chosen and the rejected response of each pair."""
-        references, beta = reference_log_probs(run, _texts(run)), run.training.beta
+        references, beta = reference_log_probs(run, pair_texts(run)), run.training.beta
         return [
             [beta * ((row[side] or 0.0) - (reference[side] or 0.0)) for side in SIDES]
             for row, reference in zip(rows, references, strict=True)
@@ -84,11 +77,12 @@ class PairTraining(Trainer):
         log p(chosen) - log p(rejected), in nats. `chosen_log_prob` shows whether both became less
         likely.
         """
-        rows = log_probs(run, model, model_kwargs, _texts(run))
+        rows = log_probs(run, model, model_kwargs, pair_texts(run))
         return Evaluation(list(map(_metrics, rows, cls.implicit_rewards(run, rows))))
 
 
-def _texts(run: Run) -> Texts:
+def pair_texts(run: Run) -> Texts:
+    """Return the function from a pair to the tokens of its sides, cut as in training."""
     most, mode = run.training.max_length, truncation_mode(run.training)
 
     def texts(row: Mapping[str, Any]) -> dict[str, Encoded]:
