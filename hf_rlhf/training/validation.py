@@ -40,10 +40,11 @@ class Validation(TrainerCallback):  # type: ignore[misc]
         self.run = run
         self.early_stopping: EarlyStopping | None = None
         self.callbacks: tuple[TrainerCallback, ...] = ()
-        """None where the run is not evaluated during training."""
+        """Empty where the run is not evaluated during training."""
         if is_validated(run):
             run.training.metric_for_best_model = metric_key(run)
             self._measured = validation_run(run)
+            self._separate = is_separate(run)
             if (stopping := run.spec.early_stopping) is not None:
                 self.early_stopping = EarlyStopping(stopping.patience, stopping.threshold)
             self.callbacks = tuple(filter(None, (self, self.early_stopping)))
@@ -75,7 +76,7 @@ class Validation(TrainerCallback):  # type: ignore[misc]
             split=split,
             first_row=rows.start,
             rows=len(rows),
-            separate=is_separate(self.run),
+            separate=self._separate,
             metric=training.metric_for_best_model,
             greater_is_better=training.greater_is_better,
             best=state.best_metric if best else None,

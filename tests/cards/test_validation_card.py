@@ -50,7 +50,9 @@ def test_the_card_says_which_weights_these_are_and_why(record):
     )
     assert not [note for note in known_notes(record) if "optimistic" in note or "ended" in note]
     record.training.validation.stopped_early = record.training.validation.restored = False
-    assert said(record).endswith("was best at step 20 (0.75), not saved")
+    assert said(record).endswith("was best at step 20 (0.75), not the step whose weights are")
+    record.training.validation.best_step = record.training.steps
+    assert said(record).endswith("(0.75), the step whose weights are saved")
     assert "The run ended at step 40 of 60 planned steps." in known_notes(record)
     record.training.validation = None
     assert "Evaluation during training" not in dict(setup(record))
