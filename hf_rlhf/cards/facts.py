@@ -197,7 +197,8 @@ def _validation(record: RunRecord) -> str:
         return ""
     first, last = validation.first_row or 0, (validation.first_row or 0) + validation.rows - 1
     apart = "none of them" if validation.separate else "some of them"
-    text = f"on rows {first:,} to {last:,} of {code(validation.split)}, {apart} among the results'"
+    text = f"on rows {first:,} to {last:,} of {code(validation.split)}, {apart} among the "
+    text += "held-out rows of the results"
     if validation.best_step is not None and validation.best is not None:
         metric = code((validation.metric or "").removeprefix(HELD_OUT))
         text += f"; {metric} was best at step {validation.best_step:,} ({validation.best:.4g}), "

@@ -112,7 +112,7 @@ def _splits(value: Any, problems: list[Problem]) -> Any:
         return DatasetDict(train=value)
     if not isinstance(value, DatasetDict):
         what = f"is an {type(value).__name__}, whose rows cannot be counted or checked."
-        cure = "Take what you need: `Dataset.from_list(list(rows.take(1000)))`."
+        cure = "Load the rows that you need: `Dataset.from_list(list(rows.take(1000)))`."
         problems.append(Problem("python dataset", what, cure))
     elif "train" not in value:
         what = f"has the splits {', '.join(value)}, and `train` is missing."
