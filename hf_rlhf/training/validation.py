@@ -21,6 +21,7 @@ from hf_rlhf.evaluation.validation import (
     validation_range,
     validation_run,
 )
+from hf_rlhf.formatting import counted
 from hf_rlhf.runs.run import Run
 from hf_rlhf.runs.validation import metric_key
 from hf_rlhf.storage.checkpoints import flaw
@@ -158,8 +159,8 @@ class EarlyStopping(EarlyStoppingCallback):  # type: ignore[misc]
         if self.stopped and state.is_world_process_zero:
             say(
                 f"early stopping: {args.metric_for_best_model.removeprefix(HELD_OUT)} was best at "
-                f"step {state.best_global_step} ({state.best_metric:.4g}); "
-                f"{self.early_stopping_patience} evaluations since then are no better"
+                f"step {state.best_global_step} ({state.best_metric:.4g}), and is no better after "
+                f"{counted(self.early_stopping_patience, 'evaluation')} since"
             )
 
 
