@@ -180,7 +180,8 @@ def _several(name: str, paths: Sequence[Path], columns: Mapping[str, str]) -> So
 
 
 def _near(path: Path) -> str:
-    siblings = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
+    folder = os.path.isdir(path.parent)  # unlike Path.is_dir, no name makes it raise
+    siblings = [entry.name for entry in path.parent.iterdir()] if folder else []
     return did_you_mean(path.name, siblings)
 
 

@@ -129,7 +129,7 @@ def test_facts_that_are_no_texts_are_the_trainers_fault(tiny_run):
         def card_facts(cls, run):
             return {"Critics": 2}
 
-    run = SimpleNamespace(trainer_class=Counting)
+    run = SimpleNamespace(trainer_class=Counting, toolset=None)
     with pytest.raises(BrokenPlugin, match=r"of Counting does not fit the card: facts\.Cri"):
         method_section(run)
 
