@@ -50,7 +50,8 @@ def new_main(argv: Sequence[str]) -> int:
                 file=sys.stderr,
             )
     article = "an" if args.kind[0] in "aeiou" else "a"
-    print(f"{folder}: {article} {args.kind}. Next:\n  cd {folder}\n  pip install -e '.[dev]' && pytest")
+    print(f"{folder}: {article} {args.kind}. Next:")
+    print(f"  cd {folder}\n  pip install -e '.[dev]' && pytest")
     return 0
 
 
