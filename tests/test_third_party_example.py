@@ -70,7 +70,7 @@ def test_it_installs_tests_itself_and_runs(tmp_path):
     for name in ("language_consistency", "language_questions"):
         assert re.search(rf"  {name} +language-consistency 0.1.0 ", listed)
     assert "columns it needs: language" in run("hf_rlhf.cli", "describe", "language_consistency")
-    assert "step     2/2" in run("hf_rlhf.train", "--config", "run.yaml")
+    assert "step 2/2" in run("hf_rlhf.train", "--config", "run.yaml")
     record = json.loads((work / "runs" / "language_consistency" / "run.json").read_text())
     brought = {part["name"]: part["package"] for part in record["components"]}
     assert brought["language_consistency"] == "language-consistency"

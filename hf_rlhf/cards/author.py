@@ -49,7 +49,7 @@ def _bad_headings(headings: Iterable[str]) -> Iterator[tuple[str, str]]:
         elif name in OWN_HEADINGS:
             key = name.replace(" ", "_")
             cure = f"Write `card.{key}`." if key in Author.model_fields else "Choose another."
-            yield heading, f"every card has this heading, with content of its own. {cure}"
+            yield heading, f"every card already has a section with this heading. {cure}"
         elif name in seen:
             yield heading, "occurs twice."
         seen.add(name)

@@ -197,11 +197,13 @@ def _validation(record: RunRecord) -> str:
         return ""
     first, last = validation.first_row or 0, (validation.first_row or 0) + validation.rows - 1
     apart = "none of them" if validation.separate else "some of them"
-    text = f"on rows {first:,} to {last:,} of {code(validation.split)}, {apart} among the results'"
+    text = f"on rows {first:,} to {last:,} of {code(validation.split)}, {apart} among the "
+    text += "held-out rows of the results"
     if validation.best_step is not None and validation.best is not None:
         metric = code((validation.metric or "").removeprefix(HELD_OUT))
         text += f"; {metric} was best at step {validation.best_step:,} ({validation.best:.4g}), "
-        text += "the step whose weights are saved" if validation.restored else "not saved"
+        saved = validation.restored or validation.best_step == record.training.steps
+        text += "the step whose weights are saved" if saved else "not the step whose weights are"
     if validation.stopped_early:
         text += f"; training was stopped after {counted(validation.patience or 0, 'evaluation')} "
         text += "without an improvement"

@@ -25,7 +25,7 @@ def chat_main(argv: Sequence[str]) -> int:
     """Talk to a model: a run folder, a checkpoint, an adapter or a Hub id."""
     parser = argparse.ArgumentParser(
         prog="hf-rlhf chat",
-        description=f"Talk to what was trained. {HELP}. Lines may also come from a pipe.",
+        description=f"Chat with a trained model. {HELP}. Lines may also come from a pipe.",
         allow_abbrev=False,
     )
     parser.add_argument(
@@ -122,7 +122,7 @@ class Chat:
         if whole is None:
             adapters |= {own: saved.adapter, **_beside(folder), **others}
         elif others:
-            raise ModelError(f"--adapter: {where} is whole weights. Name the base of the adapters.")
+            raise ModelError(f"--adapter: {where} is a full model. Name the base of the adapters.")
         # A checkpoint lies two folders below its run's record, an adapter one.
         runs = [each for each in (folder, *folder.parents[:2]) if (each / RECORD_NAME).exists()]
         record = load_record(runs[0]) if runs else None

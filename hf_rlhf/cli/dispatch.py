@@ -30,7 +30,7 @@ BUILT_IN = {
     "runs": ("hf_rlhf.cli.run_files", "runs_main", "List the run files that ship, or print one"),
     "init": ("hf_rlhf.cli.run_files", "init_main", "Copy a shipped run file to start your own"),
     "check": ("hf_rlhf.cli.check", "check_main", "Dry run: check everything without training"),
-    "chat": ("hf_rlhf.cli.chat", "chat_main", "Talk to what was trained"),
+    "chat": ("hf_rlhf.cli.chat", "chat_main", "Chat with a trained model"),
     "publish": ("hf_rlhf.cli.publish", "publish_main", "Push a run folder, or finish a push"),
     "pull": ("hf_rlhf.cli.publish", "pull_main", "Download a published run and verify it"),
     "new": ("hf_rlhf.cli.new", "new_main", "Create a plugin package"),
@@ -42,7 +42,7 @@ BUILT_IN = {
     "completion": (
         "hf_rlhf.cli.completion",
         "completion_main",
-        "Print the code for Tab",
+        "Print the shell code for Tab completion",
     ),
 }
 

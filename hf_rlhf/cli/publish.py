@@ -53,7 +53,7 @@ def publish_main(argv: Sequence[str]) -> int:
         nargs="?",
         const=True,
         metavar="KEY",
-        help="sign all files: with a private key, or without KEY by Sigstore, as who you sign in",
+        help="sign all files: with a private key, or without KEY by Sigstore (asks you to sign in)",
     )
     parser.add_argument("--endpoint", metavar="URL", help="a Hub other than HF_ENDPOINT's")
     parser.add_argument(
@@ -106,7 +106,7 @@ def pull_main(argv: Sequence[str]) -> int:
         metavar="KEY|IDENTITY",
         help="refuse what this public key, or with --issuer this identity, did not sign",
     )
-    parser.add_argument("--issuer", metavar="URL", help="who vouches for a Sigstore identity")
+    parser.add_argument("--issuer", metavar="URL", help="the login provider of a Sigstore identity")
     arguments = vars(parser.parse_args(argv))
 
     from hf_rlhf.hub.download import pull

@@ -89,7 +89,7 @@ def kind_of(name: str) -> Kind:
         except _WrongForm:
             continue
         return kind
-    raise BrokenPlugin(f"{name} has the form of no component. {'. '.join(_FORMS.values())}.")
+    raise BrokenPlugin(f"{name} is not a component of any kind. {'. '.join(_FORMS.values())}.")
 
 
 def is_file_component(name: str) -> bool:

@@ -6,6 +6,7 @@ is `MODULE:NAME`, for every process; any other is `python:NAME`, for this proces
 
 import sys
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from hf_rlhf.config.code import PYTHON
@@ -90,6 +91,7 @@ class _Names:
 
 
 def _own_name(value: Any) -> str:
+    value = value.func if isinstance(value, partial) else value
     return str(getattr(value, "__name__", type(value).__name__))
 
 
@@ -99,6 +101,9 @@ def _is_data(value: Any) -> bool:
 
 def _splits(value: Any, problems: list[Problem]) -> Any:
     """Return rows in memory as splits, a `DatasetDict`; anything else as it is."""
+    if isinstance(value, list | tuple):
+        what = "is a list of rows."
+        problems.append(Problem("python dataset", what, "Write `Dataset.from_list(rows)`."))
     if not _is_data(value):
         return value
     from datasets import Dataset, DatasetDict
@@ -107,7 +112,7 @@ def _splits(value: Any, problems: list[Problem]) -> Any:
         return DatasetDict(train=value)
     if not isinstance(value, DatasetDict):
         what = f"is an {type(value).__name__}, whose rows cannot be counted or checked."
-        cure = "Take what you need: `Dataset.from_list(list(rows.take(1000)))`."
+        cure = "Load the rows that you need: `Dataset.from_list(list(rows.take(1000)))`."
         problems.append(Problem("python dataset", what, cure))
     elif "train" not in value:
         what = f"has the splits {', '.join(value)}, and `train` is missing."

@@ -52,7 +52,7 @@ REFUSED: Mapping[str, tuple[str, str]] = {
     "resume_from_checkpoint": (
         _OWNED,
         "Remove it: the same command resumes from the newest valid checkpoint, and another "
-        "`output_dir` starts anew.",
+        "`output_dir` starts from the beginning.",
     ),
     "restore_callback_states_from_checkpoint": (_OWNED, _OUT),
     **dict.fromkeys(
@@ -146,7 +146,7 @@ _SAMPLES = {
     "data_seed": (_ORDER, "Set `seed`, or `shuffle_dataset: false`."),
     "train_sampling_strategy": (_ORDER, "Set `seed`, or `shuffle_dataset: false`."),
     "include_num_input_tokens_seen": ("has no effect: TRL counts `num_tokens`.", _OUT),
-    "remove_unused_columns": ("takes away the columns that rewards read.", _OUT),
+    "remove_unused_columns": ("removes the columns that rewards read.", _OUT),
     "neftune_noise_alpha": (_NOISE[0].format("the ratio of new and old probabilities"), _NOISE[1]),
 }
 _COMPARES_WITH_REFERENCE = {

@@ -11,10 +11,10 @@ import re
 import textwrap
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from hashlib import sha256
 from importlib.metadata import packages_distributions, version
-from types import CodeType, FunctionType
+from types import CodeType, FunctionType, MethodType
 from typing import Any
 
 from hf_rlhf.storage.secrets import redact_source
@@ -28,9 +28,20 @@ def provenance_of_object(target: Any) -> dict[str, Any]:
     `source` and `sha256` are None where Python has no source, as of a function typed at a prompt.
     `reads` holds the plain values that the source uses, and the attributes of an instance.
     """
+    attributes = {}
+    if isinstance(target, partial):
+        bound = enumerate(target.args, start=1)
+        attributes = {**{f"argument {number}": each for number, each in bound}, **target.keywords}
+        target = target.func
+    if isinstance(target, MethodType):
+        attributes |= getattr(target.__self__, "__dict__", {})
+        target = type(target.__self__)
     owner = target if isinstance(target, type | FunctionType) else type(target)
-    attributes = {} if target is owner else dict(getattr(target, "__dict__", {}))
-    reads = {name: plain for name, value in attributes.items() if (plain := _plain(value))}
+    if target is not owner:
+        attributes |= getattr(target, "__dict__", {})
+    reads = {
+        name: plain for name, value in attributes.items() if (plain := _plain(value)) is not None
+    }
     name, package = f"{owner.__module__}:{owner.__qualname__}", package_of(owner.__module__)
     if package is not None:
         return {"package": package, "version": version(package), "target": name, "reads": reads}

@@ -118,7 +118,8 @@ def read_rows(
     wanted = dict(columns or {})
     paths = _paths(source)
     if len(paths) == 1 and not os.path.exists(paths[0]):
-        return _hub(str(source), revision, subset, wanted)
+        name = str(source if isinstance(source, str | Path) else source[0])
+        return _hub(name, revision, subset, wanted)
     if revision or subset:
         raise DataError(
             f"{source}: {'revision' if revision else 'subset'} cannot be honoured, since this is "

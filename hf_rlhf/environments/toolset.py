@@ -91,7 +91,7 @@ class Toolset:
         if prompt is not None and isinstance(prompt, str):
             yield Problem(
                 "dataset",
-                "has prompts that are text, and tools are called in conversations.",
+                "has plain-text prompts; tools need conversations (lists of messages).",
                 'Write each as [{"role": "user", "content": "..."}].',
             )
         yield from prepare_tokenizer(tokenizer)
@@ -159,7 +159,7 @@ def prepare_tokenizer(tokenizer: Any) -> Iterator[Problem]:
         yield Problem(
             where,
             "its tokenizer does not say how tool calls are read from a completion, or writes "
-            "earlier turns anew, and TRL does not know its chat template.",
+            "earlier turns again, and TRL does not know its chat template.",
             "Save a `response_template` with the tokenizer (transformers, chat response parsing), "
             "or use a model that TRL knows, such as Qwen3.",
         )

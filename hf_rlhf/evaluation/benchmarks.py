@@ -286,7 +286,7 @@ def _found(spec: BenchmarkSpec) -> tuple[Benchmark, ...]:
         each.weight_by_size for each in group.aggregate_metric_list or [_UNWEIGHTED]
     ):
         names = ", ".join(list(tasks)[:8])
-        raise refused("is a group whose tasks do not count by their rows.", f"Name them: {names}.")
+        raise refused("is a group whose score is no mean over rows.", f"Name them: {names}.")
     for name, task in tasks.items():
         _prepare(task, name, spec)
     by_name = {group.name: tasks} if group else {name: {name: task} for name, task in tasks.items()}

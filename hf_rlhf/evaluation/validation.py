@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from hf_rlhf.config import EvaluationSpec
 from hf_rlhf.config.evaluation_schema import ValidationSpec
+from hf_rlhf.evaluation.scoring import held_out_rows
 
 if TYPE_CHECKING:
     from hf_rlhf.runs.run import Run
@@ -29,10 +30,16 @@ def validation_range(run: "Run") -> tuple[str, range]:
 
 
 def is_separate(run: "Run") -> bool:
-    """Return whether no validation row is among those that the results are measured on."""
+    """Return whether no validation row is among those that the results are measured on.
+
+    Two splits may have rows in common, as `test` and `test_LABEL` of a mixture do.
+    """
     held_out = run.spec.evaluation or EvaluationSpec()
     split, rows = validation_range(run)
-    return split != held_out.split or (held_out.rows is not None and rows.start >= held_out.rows)
+    if split == held_out.split:
+        return held_out.rows is not None and rows.start >= held_out.rows
+    measured = set(map(repr, held_out_rows(run)))
+    return measured.isdisjoint(map(repr, run.dataset[split].select(rows)))
 
 
 def validation_rows(run: "Run", *columns: str) -> Any:

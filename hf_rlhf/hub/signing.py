@@ -164,9 +164,9 @@ def _signer(sign: bool | str) -> Any:
         raise PublishError(_INSTALL) from error
     except (OSError, ValueError, TypeError, AttributeError) as error:
         raise PublishError(
-            f"publish.sign: {sign} is no private key to sign with: {error}. Expected an elliptic "
-            "curve key as PEM (openssl ecparam -name prime256v1 -genkey -noout -out FILE); "
-            f"the password of an encrypted one stands in {PASSWORD_VARIABLE}."
+            f"publish.sign: {sign} is not a private key to sign with: {error}. Expected an "
+            "elliptic curve key as PEM (openssl ecparam -name prime256v1 -genkey -noout "
+            f"-out FILE); set the password of an encrypted one in {PASSWORD_VARIABLE}."
         ) from error
 
 

@@ -138,7 +138,7 @@ def signing_problems(publish: PublishSpec) -> Iterator[Problem]:
     try:
         check_signer(publish.sign)
     except PublishError as error:
-        yield Problem("publish", f"`sign` cannot be done. {error}")
+        yield Problem("publish", f"`sign` would fail. {error}")
 
 
 def _signing(run: "Run") -> Iterator[Problem]:

@@ -27,7 +27,9 @@ def quiet_libraries(written: Collection[str] = ()) -> None:
     """
     os.environ.setdefault("TQDM_DELAY", "3")
     os.environ.setdefault("TQDM_LEAVE", "")
-    for name in {"is_gradient_checkpointing", "gradient_checkpointing"}.difference(written):
+    old = "gradient_checkpointing"
+    names = {f"is_{old}", old, f"{old}_enable", f"{old}_disable"}
+    for name in names.difference(written):
         warnings.filterwarnings("ignore", message=f"`{name}` is deprecated", category=FutureWarning)
     logging.getLogger("DeepSpeed").addFilter(_is_not_on_cpu)
 

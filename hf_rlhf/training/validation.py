@@ -21,6 +21,7 @@ from hf_rlhf.evaluation.validation import (
     validation_range,
     validation_run,
 )
+from hf_rlhf.formatting import counted
 from hf_rlhf.runs.run import Run
 from hf_rlhf.runs.validation import metric_key
 from hf_rlhf.storage.checkpoints import flaw
@@ -40,10 +41,11 @@ class Validation(TrainerCallback):  # type: ignore[misc]
         self.run = run
         self.early_stopping: EarlyStopping | None = None
         self.callbacks: tuple[TrainerCallback, ...] = ()
-        """None where the run is not evaluated during training."""
+        """Empty where the run is not evaluated during training."""
         if is_validated(run):
             run.training.metric_for_best_model = metric_key(run)
             self._measured = validation_run(run)
+            self._separate = is_separate(run)
             if (stopping := run.spec.early_stopping) is not None:
                 self.early_stopping = EarlyStopping(stopping.patience, stopping.threshold)
             self.callbacks = tuple(filter(None, (self, self.early_stopping)))
@@ -75,7 +77,7 @@ class Validation(TrainerCallback):  # type: ignore[misc]
             split=split,
             first_row=rows.start,
             rows=len(rows),
-            separate=is_separate(self.run),
+            separate=self._separate,
             metric=training.metric_for_best_model,
             greater_is_better=training.greater_is_better,
             best=state.best_metric if best else None,
@@ -157,8 +159,8 @@ class EarlyStopping(EarlyStoppingCallback):  # type: ignore[misc]
         if self.stopped and state.is_world_process_zero:
             say(
                 f"early stopping: {args.metric_for_best_model.removeprefix(HELD_OUT)} was best at "
-                f"step {state.best_global_step} ({state.best_metric:.4g}); "
-                f"{self.early_stopping_patience} evaluations since then are no better"
+                f"step {state.best_global_step} ({state.best_metric:.4g}), and is no better after "
+                f"{counted(self.early_stopping_patience, 'evaluation')} since"
             )
 
 

@@ -44,13 +44,15 @@ def said(record):
 
 def test_the_card_says_which_weights_these_are_and_why(record):
     assert said(record) == (
-        "on rows 100 to 149 of `test`, none of them among the results'; `utility` was best at step "
-        "20 (0.75), the step whose weights are saved; training was stopped after 2 evaluations "
-        "without an improvement"
+        "on rows 100 to 149 of `test`, none of them among the held-out rows of the results; "
+        "`utility` was best at step 20 (0.75), the step whose weights are saved; training was "
+        "stopped after 2 evaluations without an improvement"
     )
     assert not [note for note in known_notes(record) if "optimistic" in note or "ended" in note]
     record.training.validation.stopped_early = record.training.validation.restored = False
-    assert said(record).endswith("was best at step 20 (0.75), not saved")
+    assert said(record).endswith("was best at step 20 (0.75), not the step whose weights are")
+    record.training.validation.best_step = record.training.steps
+    assert said(record).endswith("(0.75), the step whose weights are saved")
     assert "The run ended at step 40 of 60 planned steps." in known_notes(record)
     record.training.validation = None
     assert "Evaluation during training" not in dict(setup(record))
@@ -58,7 +60,7 @@ def test_the_card_says_which_weights_these_are_and_why(record):
 
 def test_weights_chosen_by_the_rows_of_the_results_are_told_as_optimistic(record):
     record.training.validation.separate = False
-    assert "some of them among the results'" in said(record)
+    assert "some of them among the held-out rows of the results" in said(record)
     assert any("the results are optimistic" in note for note in known_notes(record))
 
 

@@ -130,7 +130,7 @@ def test_wrong_commands_are_explained_and_the_chat_goes_on(run, talk):
 
 def test_whole_weights_have_no_adapter_to_switch(run, talk):
     printed = talk(run / "tiny", "--adapter", f"a={run / 'mine'}", lines=[], status=2)
-    assert "whole weights" in printed.err
+    assert "is a full model" in printed.err
 
 
 def test_nothing_that_can_be_talked_to_is_refused(run, talk):

@@ -1,6 +1,7 @@
 """Components in a file, in a module, or from Python: what their names stand for."""
 
 import re
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -142,6 +143,26 @@ def test_nor_are_they_in_the_source_of_an_object():
     assert 'api_key="[redacted]"' in provenance_of_object(keyed)["source"]
 
 
+class Bonus:
+    def __init__(self, bonus: float) -> None:
+        self.bonus = bonus
+
+    def score(self, completions, **_):
+        return [self.bonus for _ in completions]
+
+
+def test_of_partials_and_methods_the_code_and_the_bound_values_are_kept():
+    def scaled(completions, scale, **_): ...
+
+    assert "def scaled" in provenance_of_object(partial(scaled, scale=2.0))["source"]
+    assert provenance_of_object(partial(scaled, scale=2.0))["reads"] == {"scale": 2.0}
+    method = provenance_of_object(Bonus(0.0).score)
+    assert "def score" in method["source"]
+    assert method["reads"] == {"bonus": 0.0}
+    values, _ = name_objects({"rewards": [partial(scaled, scale=2.0)]})
+    assert values["rewards"] == [{"name": "python:scaled", "label": "scaled"}]
+
+
 def test_objects_get_names_that_are_unique_and_where_possible_importable():
     from trl.rewards import think_format_reward
 
@@ -175,6 +196,8 @@ def test_rows_in_memory_are_splits():
         name_objects({"dataset": DatasetDict(validation=rows)})
     with pytest.raises(ConfigError, match="is an IterableDataset.*rows.take"):
         name_objects({"dataset": rows.to_iterable_dataset()})
+    with pytest.raises(ConfigError, match="list of rows. Write `Dataset.from_list"):
+        name_objects({"dataset": [{"prompt": "a"}]})
 
 
 def test_arguments_of_trl_and_a_model_in_memory_are_refused_with_the_cure(tiny_policy):

@@ -106,6 +106,34 @@ def test_a_prompt_that_one_source_holds_out_trains_in_none() -> None:
     assert kept.report["train_rows_whose_prompt_is_held_out"] == 1
 
 
+class Turns(Words):
+    """It writes each tool as a word before the turns."""
+
+    def apply_chat_template(self, chats: Any, *, tools: Any, **_: Any) -> list[str]:
+        return [" ".join([*(tools or ()), *(turn["content"] for turn in chat)]) for chat in chats]
+
+
+def test_chats_have_the_tokens_of_their_tools_and_share_a_prompt_without_the_answer() -> None:
+    def chats(label: str, tools: str, held_out: str, questions: list[str]) -> MixedSource:
+        def table(texts: list[str], answer: str) -> Dataset:
+            turns = [
+                [{"role": "user", "content": text}, {"role": "assistant", "content": answer}]
+                for text in texts
+            ]
+            return Dataset.from_dict({"messages": turns, "tools": [tools] * len(texts)})
+
+        splits = {"train": table(questions, "yes"), "test": table([held_out], "no")}
+        return MixedSource(label, 1.0, DatasetDict(splits), {})
+
+    a = chats("a", '["add", "subtract"]', "x", ["1", "2", "3"])
+    b = chats("b", "[]", "1", [str(n) for n in range(4, 13)])
+    report = mixed(a, b, by="tokens", tokenizer=Turns()).report
+    assert report["mixture"]["a"] | {"rows": 2, "tokens": 8} == report["mixture"]["a"]
+    assert report["mixture"]["b"] | {"rows": 4, "tokens": 8} == report["mixture"]["b"]
+    # Of the nine rows of `b`, and of those of `a` that may train, so many are over the weight.
+    assert report["dropped"] == {"a: prompt_is_held_out": 1, "b: over_weight": 5}
+
+
 def test_what_cannot_be_mixed_is_refused() -> None:
     with pytest.raises(DataError, match="a has no `weight`, and other sources have one"):
         mixed(source("a", None, 5), source("b", 1, 5))

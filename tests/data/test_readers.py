@@ -467,6 +467,7 @@ def test_several_paths_and_patterns_are_read_as_one(tmp_path: Path) -> None:
         ("{}/x*.jsonl", "x[*].jsonl: no file matches this pattern"),
         (["{}/a.jsonl", "{}/*.jsonl"], "a.jsonl: is named twice"),
         (["{}/a.jsonl", "{}/b.jsonl"], "b.jsonl: no such file or folder .did you mean 'a.jsonl'"),
+        (["{}/b.jsonl"], "^/.*/b.jsonl: no such file or folder .did you mean 'a.jsonl'"),
         (["{}/a.jsonl", "you/data"], "you/data: no such file or folder.* sources of a `mixture`"),
     ],
 )

@@ -108,7 +108,7 @@ def test_a_group_counts_the_rows_of_its_tasks(task, tmp_path, monkeypatch):
         (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(group))
     manager = TaskManager(include_path=str(tmp_path), include_defaults=False)
     monkeypatch.setattr(benchmarks, "_manager", lambda only_a_file: manager)
-    assert "plain: is a group whose tasks do not count by their rows." in problem(name="plain")
+    assert "plain: is a group whose score is no mean over rows." in problem(name="plain")
     (benchmark,), _ = find_benchmarks([BenchmarkSpec("both", limit=5)])
     assert (benchmark.name, list(benchmark.metrics)) == ("both", ["both/exact_match/first"])
     saved = find_saved(MODEL)

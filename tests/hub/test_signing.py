@@ -361,8 +361,8 @@ def test_a_second_push_changes_nothing_and_a_changed_one_is_signed_again(
 @pytest.mark.parametrize(
     ("sign", "problem"),
     [
-        ("missing.pem", "is no private key to sign with"),
-        ("other.pem.pub", "is no private key to sign with"),
+        ("missing.pem", "is not a private key to sign with"),
+        ("other.pem.pub", "is not a private key to sign with"),
         ("encrypted.pem", PASSWORD_VARIABLE),
         (True, "needs an identity: nobody can sign in here"),
     ],

@@ -1,12 +1,15 @@
 """Evaluations during training that could not take place, or would decide nothing."""
 
 import re
+from dataclasses import replace
 
 import pytest
+from datasets import DatasetDict
 
 from hf_rlhf.config import RunFile
 from hf_rlhf.errors import ConfigError
 from hf_rlhf.evaluation import validation_run
+from hf_rlhf.evaluation.validation import is_separate
 from hf_rlhf.runs import resolve_run
 
 EVALUATED = {
@@ -78,3 +81,13 @@ def test_the_rows_are_those_after_the_results(tiny_run):
     run = resolve_run(RunFile.from_mapping({**tiny_run, **EVALUATED, "validation": {"rows": 1}}))
     rows = validation_run(run).dataset["validation"]
     assert rows[:] == run.dataset["test"].select([2])[:]
+    assert is_separate(run)
+
+
+@pytest.mark.parametrize(("measured", "separate"), [([0, 1], False), ([3], True)])
+def test_rows_of_another_split_may_be_those_of_the_results(tiny_run, measured, separate):
+    settings = {**tiny_run, **EVALUATED, "validation": {"split": "train", "rows": 2}}
+    run = resolve_run(RunFile.from_mapping(settings))
+    test = run.dataset["train"].select(measured)
+    run = replace(run, dataset=DatasetDict(train=run.dataset["train"], test=test))
+    assert is_separate(run) is separate

@@ -93,7 +93,8 @@ def test_an_old_name_that_the_run_file_does_not_say_is_ignored(written):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         quiet_libraries(written)
-        for name in ("is_gradient_checkpointing", "gradient_checkpointing", "other"):
+        old = "gradient_checkpointing"
+        for name in (f"is_{old}", old, f"{old}_enable", f"{old}_disable", "other"):
             warnings.warn(f"`{name}` is deprecated", FutureWarning, stacklevel=1)
     told = [str(one.message) for one in caught]
     assert told == [f"`{name}` is deprecated" for name in (*written, "other")]

@@ -174,7 +174,7 @@ def test_ctrl_c_leaves_a_record_and_the_same_command_goes_on(tiny_run, tmp_path)
         command("--config", path), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     for line in job.stdout:
-        if line.startswith("step     2/6"):
+        if line.startswith("step 2/6"):
             job.send_signal(signal.SIGINT)
             break
     _, error = job.communicate(timeout=120)

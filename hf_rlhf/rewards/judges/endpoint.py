@@ -191,7 +191,7 @@ class Endpoint:
         if key and not (key.isascii() and key.isprintable()):
             raise JudgeError(
                 f"The {self.name}'s key in the environment variable {self.api_key_env} holds a "
-                f"line break or another character that no header can carry. Set it anew."
+                f"line break or another character that no header can carry. Set it again."
             )
         return key or NO_KEY
 

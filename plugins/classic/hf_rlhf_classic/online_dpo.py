@@ -57,7 +57,7 @@ class OnlinePreferenceTrainer(HeldOutOnly, Trainer, OnlineDPOTrainer):  # type: 
     )
     refused_settings: ClassVar = {
         **OWN_LOSS,
-        "remove_unused_columns": ("takes away the columns that rewards read.", "Leave it out."),
+        "remove_unused_columns": ("removes the columns that rewards read.", "Leave it out."),
         "include_num_input_tokens_seen": ("has no effect: rows are not tokens.", "Leave it out."),
         "neftune_noise_alpha": (
             "adds noise to what the loss compares, the ratio of policy and reference.",
@@ -163,7 +163,7 @@ def _lengths(run: Run) -> Iterator[Problem]:
         yield Problem(
             "max_length",
             f"is {most}, but row {lengths.index(longest)} of train has a prompt of {longest} "
-            f"tokens, and completions have up to {answer}: the loss would be on a cut prompt.",
+            f"tokens, and completions have up to {answer}: the loss would cut the prompt.",
             f"Write `max_length: {longest + answer}` or more, or lower `max_new_tokens`.",
         )
 
@@ -177,6 +177,6 @@ def _special_tokens(run: Run) -> Iterator[Problem]:
     if tokens(run.tokenizer, prompt) != plain:
         yield Problem(
             "dataset",
-            "has prompts as text, and TRL leaves out the tokens that this tokenizer adds to text.",
-            "Give messages (`format: conversational`).",
+            "has plain-text prompts, and TRL leaves out this tokenizer's special tokens.",
+            "Use messages (`format: conversational`).",
         )

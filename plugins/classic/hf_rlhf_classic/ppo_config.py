@@ -34,7 +34,7 @@ REFUSED = {
         "would be noise.",
         "Leave it out: NEFTune is for supervised fine-tuning.",
     ),
-    "remove_unused_columns": ("takes away the columns that prompts and rewards are in.", _OUT),
+    "remove_unused_columns": ("removes the columns that prompts and rewards are in.", _OUT),
     "dataloader_drop_last": (
         "is always done: a shorter batch would be another update than was asked for.",
         _OUT,

@@ -29,8 +29,8 @@ def _validation(run: Run) -> Iterator[Problem]:
     if training.reward_adapter and processes() > 1:
         yield Problem(
             "eval_strategy",
-            "does not go with `reward_adapter` on several processes, which score different numbers "
-            "of held-out prompts.",
+            "does not work with `reward_adapter` on several processes, which score different "
+            "numbers of held-out prompts.",
             "Use one process, or `reward_model_path`.",
         )
     if training.save_value_model and training.load_best_model_at_end:

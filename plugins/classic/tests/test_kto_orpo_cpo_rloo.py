@@ -115,7 +115,7 @@ SAMPLED = {"max_new_tokens": 4, "max_length": 64}
 def test_a_loss_on_cut_prompts_is_refused(run, offer):
     offer("rewards", fixed=Fixed)
     lengths = {"max_length": 8, "max_new_tokens": 5}
-    with pytest.raises(ConfigError, match="the loss would be on a cut prompt.*max_length: 9"):
+    with pytest.raises(ConfigError, match="the loss would cut the prompt.*max_length: 9"):
         run("online_dpo", PROMPTS, rewards=[{"name": "fixed"}], **lengths)
 
 

@@ -136,7 +136,7 @@ def test_a_good_run_has_none(problems, folder, tmp_path):
         ({**LORA, "label_smoothing_factor": 0.1}, "label_smoothing_factor: has no effect"),
         ({**LORA, "torch_empty_cache_steps": 5}, "torch_empty_cache_steps: has no effect"),
         ({**LORA, "dataloader_drop_last": False}, "dataloader_drop_last: is always done"),
-        ({**LORA, "remove_unused_columns": True}, "takes away the columns that prompts"),
+        ({**LORA, "remove_unused_columns": True}, "removes the columns that prompts"),
         ({**LORA, "train_sampling_strategy": "group_by_length"}, "needs rows with `input_ids`"),
         ({**LORA, "optim": "schedule_free_adamw"}, "optim: schedule_free_adamw cannot be built"),
         ({"value": "own_adapter", "reference": "none", "kl_coef": 0.0}, "value: own_adapter"),

@@ -347,6 +347,6 @@ def test_a_sweep_that_is_killed_goes_on_and_ends_in_a_table(tiny_run, tmp_path, 
     assert (out / "changes.png").read_bytes().startswith(b"\x89PNG")
     # Whatever `logging_steps` is, the first and a saved step are shown, and TRL drafts no card.
     log = first.with_name("seed-42.log").read_text()
-    assert "step     1/6" in log
-    assert "step     3/6" not in log
+    assert "step 1/6" in log
+    assert "step 3/6" not in log
     assert not (first / "checkpoints" / "README.md").exists()

@@ -76,7 +76,7 @@ def traces(
         max_tokens: longer samples, prompt and reply with the chat template, are left out.
         max_train_rows: keep at most so many, chosen by their ids alone: those of a smaller number
             are among those of a larger one.
-        max_test_rows: the same for the validation split.
+        max_test_rows: the same for the split `test`.
         revision: a branch, tag or commit of the Hub dataset.
 
     Returns:

@@ -23,7 +23,7 @@ _EXPRESSION = re.compile(r"([0-9]{1,9})([+-])([0-9]{1,9})", re.ASCII)
 
 @dataclass
 class Calculator:
-    """A calculator for sums and differences of two whole numbers, which counts what it is asked.
+    """A calculator for sums and differences of two whole numbers; it counts its calls.
 
     `digits` is the length of its display: a longer number is an error.
     """
