@@ -212,7 +212,7 @@ def _beside(run: Path) -> dict[str, str]:
 
 
 def chat_turns(lines: Iterable[str]) -> Iterator[str]:
-    """Yield what was entered: a line, or the lines between <<< and >>>."""
+    """Yield what was entered: a line, or the lines between <<< and >>>, or the end."""
     block: list[str] | None = None
     for line in lines:
         text = line.strip()
@@ -225,6 +225,8 @@ def chat_turns(lines: Iterable[str]) -> Iterator[str]:
             block = None
         else:
             block.append(line.rstrip("\n"))
+    if block:
+        yield "\n".join(block)
 
 
 def _lines() -> Iterator[str]:

@@ -4,6 +4,9 @@ import shutil
 import sys
 import textwrap
 
+_NARROW = 24
+"""Characters; text in a narrower column is hard to read."""
+
 
 def width(longest: int = 98) -> int:
     """Return the width for text: that of the terminal, or `longest` of a wide one and of a pipe."""
@@ -26,10 +29,12 @@ def list_line(head: str, text: str, source: str = "", source_width: int = 24) ->
     """Return a line of a list: the columns in `head`, where it is from, and what it is.
 
     On a terminal the text wraps within its column, and the source goes behind it where the line
-    would be longer. A pipe gets one line.
+    would be longer, and below the head where too little room is left. A pipe gets one line.
     """
     line = f"{head} {source:{source_width}} {text}" if source else f"{head} {text}"
     if len(line) <= width(1_000_000):
         return line.rstrip()
+    if width() - len(head) < _NARROW:
+        return f"{head.rstrip()}\n" + fill(f"{text} ({source})" if source else text, 4)
     below = fill(f"{text} ({source})" if source else text, len(head) + 1)
     return head + below[len(head) :]

@@ -49,7 +49,9 @@ def new_main(argv: Sequence[str]) -> int:
                 "installed, runs must write PACKAGE/NAME.",
                 file=sys.stderr,
             )
-    print(f"{folder}: a {args.kind}. Next:\n  cd {folder}\n  pip install -e '.[dev]' && pytest")
+    article = "an" if args.kind[0] in "aeiou" else "a"
+    print(f"{folder}: {article} {args.kind}. Next:")
+    print(f"  cd {folder}\n  pip install -e '.[dev]' && pytest")
     return 0
 
 

@@ -9,7 +9,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any, cast
 
-from hf_rlhf.cli.columns import list_line
+from hf_rlhf.cli.columns import fill, list_line
 from hf_rlhf.config import RunFile, choose_run_file, registry, without_shipped_card
 from hf_rlhf.config.run_files import default_run, inherited_settings, run_files
 from hf_rlhf.errors import ConfigError, HfRlhfError
@@ -49,7 +49,8 @@ def runs_main(argv: Sequence[str]) -> int:
             mark = "*" if name == default else " "
             purpose = first_comment(path).partition(". ")[0].rstrip(".")
             print(list_line(f"{trainer:18} {mark}{name:12}", purpose))
-    print("\n*: the one of `--plugin PLUGIN` alone. To print one: hf-rlhf runs PLUGIN RUN")
+    print()
+    print(fill("*: the one of `--plugin PLUGIN` alone. To print one: hf-rlhf runs PLUGIN RUN", 0))
     return 0
 
 

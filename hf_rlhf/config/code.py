@@ -22,6 +22,7 @@ from hf_rlhf.config import registry
 from hf_rlhf.config.source_code import provenance_of_object
 from hf_rlhf.contracts import Trainer
 from hf_rlhf.errors import BrokenPlugin, HfRlhfError, UnknownPlugin, did_you_mean
+from hf_rlhf.storage.secrets import redact_source
 
 Kind = Literal["rewards", "datasets", "trainers", "judges", "environments", "callbacks", "tools"]
 PYTHON = "python:"
@@ -68,7 +69,7 @@ def load_code(
         target = _attribute(name, module, match["attribute"])
         digest = sha256(text.encode()).hexdigest()
         target_name = f"{Path(match['path']).name}:{match['attribute']}"
-        provenance = {"target": target_name, "source": text, "sha256": digest}
+        provenance = {"target": target_name, "source": redact_source(text), "sha256": digest}
     elif match := _MODULE.fullmatch(name):
         target = _attribute(name, _imported(name, match["module"]), match["attribute"])
         provenance = provenance_of_object(target)

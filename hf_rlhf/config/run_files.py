@@ -131,7 +131,7 @@ def annotate_shipped_errors(file: RunFile) -> Iterator[None]:
 def without_shipped_card(
     file: RunFile, own: Collection[str] = (), varied: Collection[str] = ()
 ) -> tuple[RunFile, str]:
-    """Return a shipped `file` without its `card` section if the run has other data or model.
+    """Return a shipped `file` without `card` if data or model differ, or a reward is gone.
 
     Args:
         file: a run file with overrides applied.
@@ -139,11 +139,14 @@ def without_shipped_card(
         varied: top-level keys that will still be changed.
 
     Returns:
-        The file, whose `card` keeps only the user's keys if the data or model differ; and a note
-        on the keys that were left out and why, empty if none were. A different number of rows or
-        seed of the data does not count as a difference.
+        The file, whose `card` keeps only the user's keys if any of them differ; and a note on the
+        keys that were left out and why, empty if none were. A different number of rows or seed of
+        the data, another weight, or one more reward does not count as a difference.
     """
     changed = _changed(file, varied)
+    kept = _rewards(file.values)
+    if any(name not in kept for name in _rewards(file.shipped or {})):
+        changed.append("rewards")
     card = file.values.get("card")
     if not changed or not isinstance(card, Mapping) or ("card",) in file.overrides:
         return file, ""
@@ -238,6 +241,14 @@ def _changed(file: RunFile, varied: Collection[str] = ()) -> list[str]:
         key
         for key in SUBJECTS
         if key in varied or _identity(values.get(key)) != _identity(shipped.get(key))
+    ]
+
+
+def _rewards(values: Mapping[str, Any]) -> list[Any]:
+    rewards = values.get("rewards")
+    return [
+        each.get("name") if isinstance(each, Mapping) else each
+        for each in (rewards if isinstance(rewards, list) else ())
     ]
 
 

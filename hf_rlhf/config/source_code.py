@@ -17,6 +17,8 @@ from importlib.metadata import packages_distributions, version
 from types import CodeType, FunctionType, MethodType
 from typing import Any
 
+from hf_rlhf.storage.secrets import redact_source
+
 _LONGEST_VALUE = 1000
 
 
@@ -45,6 +47,8 @@ def provenance_of_object(target: Any) -> dict[str, Any]:
         return {"package": package, "version": version(package), "target": name, "reads": reads}
     source, used = _source(owner)
     digest = sha256(source.encode()).hexdigest() if source is not None else None
+    if source is not None:
+        source = redact_source(source)
     return {"target": name, "source": source, "sha256": digest, "reads": {**used, **reads}}
 
 

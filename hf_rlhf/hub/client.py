@@ -111,7 +111,9 @@ class Hub:
             raise PublishError(
                 f"{account.name!r} may not write to {repo_id!r}: at {self.endpoint} it is not a "
                 f"member of an organisation {namespace!r} (member of: "
-                f"{', '.join(sorted(account.orgs)) or 'none'})."
+                f"{', '.join(sorted(account.orgs)) or 'none'}). "
+                f"Publish to '{account.name}/{repo_id.rpartition('/')[2]}', or set HF_TOKEN to "
+                "a token that may."
             )
         if account.orgs[namespace] == "read":
             raise PublishError(

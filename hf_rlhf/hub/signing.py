@@ -8,6 +8,7 @@ import hashlib
 import json
 import os
 import sys
+from base64 import b64decode
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -114,7 +115,7 @@ def verifier_of(signer: str, issuer: str | None) -> Any:
 def verify_files(folder: Path, repo_id: str, verifier: Any) -> None:
     """Raise ModelError unless `folder` holds exactly the files that were signed for `repo_id`.
 
-    The record must name it: files of another repository may be signed by the same key.
+    The record or the signature must name it: the same key may sign files of another repository.
     """
     cure = "Do not use what it holds, and ask its author."
     if not (folder / SIGNATURE).is_file():
@@ -124,16 +125,24 @@ def verify_files(folder: Path, repo_id: str, verifier: Any) -> None:
     except Exception as error:  # noqa: BLE001 - a forged bundle may fail anywhere
         reason = str(error).rstrip(". ") or type(error).__name__
         raise ModelError(f"{repo_id} does not verify: {reason}. {cure}") from error
-    try:
-        record = json.loads((folder / "run.json").read_text(encoding="utf-8"))
-        named = record["publish"]["repo_id"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return  # a base model that is no run
-    if named != repo_id:
+    if (named := _signed_for(folder)) not in (repo_id, repo_id.rpartition("/")[2]):
         raise ModelError(
             f"{repo_id} holds the files that were signed for {named}: it is a copy, or was "
             f"renamed. {cure} If you meant {named}, pull that."
         )
+
+
+def _signed_for(folder: Path) -> str:
+    """Return the repository that the record names; of a base model that is no run, its last part.
+
+    A base has no record, and its signature has the name without the namespace.
+    """
+    try:
+        record = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+        return str(record["publish"]["repo_id"])
+    except (OSError, ValueError, KeyError, TypeError):
+        bundle = json.loads((folder / SIGNATURE).read_bytes())
+        return str(json.loads(b64decode(bundle["dsseEnvelope"]["payload"]))["subject"][0]["name"])
 
 
 def _signer(sign: bool | str) -> Any:

@@ -59,9 +59,12 @@ def _checkout(file: Path) -> Source:
         return Source(kind="editable")  # in no repository, or ignored by the one around it
     changes = output(*git, "status", "--porcelain", "--", ".")
     url, subdirectory = None, None
-    # Only what was pushed can be installed by others.
-    if output(*git, "branch", "--remotes", "--contains", commit):
-        url = _public(output(*git, "remote", "get-url", "origin") or "")
+    # Only what was pushed can be installed by others, and only from where it was pushed to.
+    pushed = (output(*git, "branch", "--remotes", "--contains", commit) or "").split("\n")
+    remotes = {name.strip().partition("/")[0] for name in pushed} - {""}
+    if remotes:
+        remote = "origin" if "origin" in remotes else min(remotes)
+        url = _public(output(*git, "remote", "get-url", remote) or "")
         project = next((p for p in file.parents if (p / "pyproject.toml").exists()), file.parent)
         subdirectory = output("git", "-C", str(project), "rev-parse", "--show-prefix")
     return Source(
@@ -74,11 +77,17 @@ def _checkout(file: Path) -> Source:
 
 
 def _public(url: str) -> str | None:
-    """Return an address without user and password, that of SSH as HTTPS; None for a local one."""
+    """Return an address without user, password and query, as HTTPS; None for a local one.
+
+    A query may hold a signature or a token. The port is that of SSH where the address is.
+    """
     match = re.fullmatch(
-        r"(?:(?:https?|ssh|git)://)?(?:[^@/]*@)?([^/:]+\.[^/:]+)(?::\d+)?[:/](.+)", url
+        r"(https?://)?(?:(?:ssh|git)://)?(?:[^/]*@)?([^/:@]+\.[^/:@]+)(:\d+)?[:/]([^?#]+).*", url
     )
-    return f"https://{match[1]}/{match[2]}" if match else None
+    if match is None:
+        return None
+    scheme, host, port, path = match.groups()
+    return f"{scheme or 'https://'}{host}{port or '' if scheme else ''}/{path}"
 
 
 def output(*command: str) -> str | None:

@@ -20,6 +20,11 @@ LOSS = "loss"
 
 def validation_problems(run: "Run") -> Iterator[Problem]:
     """Yield why evaluations during training could not take place, or would decide nothing."""
+    from transformers import EarlyStoppingCallback
+
+    if any(isinstance(callback, EarlyStoppingCallback) for callback in run.callbacks):
+        what = "EarlyStoppingCallback would look before the held-out rows are measured."
+        yield Problem("callbacks", what, "Write `early_stopping: {patience: 3}` instead.")
     if not is_validated(run):
         for key in ("validation", "early_stopping"):
             if getattr(run.spec, key) is not None:

@@ -64,6 +64,11 @@ _PATTERNS = (
     ),
 )
 
+_LITERAL = re.compile(
+    r"""([A-Za-z_]\w*)(["']?\]?\s*(?::\s*[\w.]+\s*=|[=:])\s*[bBfFrRuU]{0,2})(["'])(.{8,}?)\3"""
+)
+"""In Python: a name (of a variable, an argument or a key) and the string it stands for."""
+
 
 def redact_secrets(value: Any) -> Any:
     """Return a copy of nested JSON or of a text without secrets, in keys and values.
@@ -73,6 +78,16 @@ def redact_secrets(value: Any) -> Any:
     command-line flags that hold a secret by their name (`hub_token`, `--api_key`).
     """
     return _scrubber(_environment_secrets())(value)
+
+
+def redact_source(text: str) -> str:
+    """Return Python source without the strings that have the name of a secret, as `API_KEY`."""
+
+    def clean(match: re.Match[str]) -> str:
+        name, between, quotes, _ = match.groups()
+        return f"{name}{between}{quotes}{REDACTED}{quotes}" if _names_secret(name) else match[0]
+
+    return _LITERAL.sub(clean, text)
 
 
 def find_secrets(content: bytes, secrets: Mapping[str, str] | None = None) -> list[str]:

@@ -4,7 +4,7 @@ import io
 
 import pytest
 
-from hf_rlhf.cli import main
+from hf_rlhf.cli import chat_turns, main
 from hf_rlhf.config import EvaluationSpec
 from hf_rlhf.evaluation.generation import generate
 from hf_rlhf.evaluation.saved_models import find_saved
@@ -117,6 +117,7 @@ def test_prompts_are_plain_where_those_of_the_run_were(run, talk):
 def test_several_lines_are_one_turn(run, talk):
     expected = answer(str(run / "tiny"), user("one\n  two"))
     assert talk(run / "tiny", lines=["<<<", "one", "  two", ">>>"]).out == f"{expected}\n"
+    assert list(chat_turns(["<<<", "one", "  two"])) == ["one\n  two"], "the pipe ended"
 
 
 def test_wrong_commands_are_explained_and_the_chat_goes_on(run, talk):

@@ -54,6 +54,12 @@ def test_a_pipe_gets_one_line_with_the_source_in_its_column():
     assert printed(io.StringIO(), line) == f"name {'a package':24} {text}".rstrip() + "\n"
 
 
+def test_text_is_below_a_head_that_leaves_no_room():
+    shown = printed(Terminal(), lambda: print(list_line("x" * 40, "several words " * 10)))
+    assert shown.splitlines()[0] == "x" * 40
+    assert shown.splitlines()[1].startswith("    several words several")
+
+
 def test_a_message_keeps_commands_whole_and_colours_its_first_word(monkeypatch):
     monkeypatch.setenv("COLUMNS", "40")
     monkeypatch.delenv("NO_COLOR", raising=False)

@@ -120,6 +120,29 @@ def test_the_source_of_a_function_has_what_it_uses_of_its_own_module():
     assert provenance_of_object(typed["typed"])["sha256"] is None
 
 
+def test_strings_with_the_name_of_a_secret_are_left_out_of_the_source(mine):
+    lines = [
+        'API_KEY: str = "0123456789"',
+        "call(password='abcdefgh')",
+        'h = {"token": "abcdefgh"}',
+    ]
+    (mine / "mine.py").write_text(
+        "call = dict\neos_token = '<|endoftext|>'\n" + "\n".join(lines) + FILE
+    )
+    source = load_code("rewards", "mine.py:Short")[1]["source"]
+    assert source.count("[redacted]") == 3
+    assert "<|endoftext|>" in source
+    assert not any(secret in source for secret in ("0123456789", "abcdefgh"))
+
+
+def keyed(completions, api_key="0123456789", **_):
+    return [0.0 for _ in completions]
+
+
+def test_nor_are_they_in_the_source_of_an_object():
+    assert 'api_key="[redacted]"' in provenance_of_object(keyed)["source"]
+
+
 class Bonus:
     def __init__(self, bonus: float) -> None:
         self.bonus = bonus

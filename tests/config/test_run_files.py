@@ -22,6 +22,7 @@ schema: 1
 plugin: dpo
 model_name_or_path: package://tiny/model
 dataset: {name: tastes, form: preference, train_rows: 64}
+rewards: [{name: correct, weight: 1}]
 card: {title: Tiny tastes, intended_use: Showing DPO., license: apache-2.0}
 """
 
@@ -45,6 +46,7 @@ def card(*argv, given=(), varied=()):
         ["--learning_rate", "0.1"],
         ["--dataset.train_rows", "8"],
         ["--dataset.seed", "3"],
+        ["--rewards.0.weight", "2"],
         ["--card.language", "en"],
     ],
 )
@@ -61,10 +63,11 @@ def test_it_stays_on_the_run_that_it_describes(argv):
         (["--dataset.form", "sft"], "`dataset`"),
         (["--model_name_or_path", "runs/sft/merged"], "`model_name_or_path`"),
         (["--adapter", "runs/sft/adapter"], "`adapter`"),
+        (["--rewards", "[brevity]"], "`rewards`"),
         (["--adapter", "a", "--dataset.form", "sft"], "`dataset`, `adapter`"),
     ],
 )
-def test_of_other_data_or_another_model_it_is_left_out(argv, changed):
+def test_of_other_data_rewards_or_another_model_it_is_left_out(argv, changed):
     card_left, note = card(*argv)
     assert card_left == {}
     verb = "differ" if "," in changed else "differs"

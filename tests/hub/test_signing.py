@@ -19,9 +19,11 @@ from hf_rlhf.hub.signing import (
     PASSWORD_VARIABLE,
     TOKEN_VARIABLE,
     check_signer,
+    sign_files,
     verifier_of,
     verify_files,
 )
+from hf_rlhf.hub.upload_set import UploadSet
 from hf_rlhf.storage.record import RunRecord, load_record, write_record
 from hf_rlhf.testing.hubs import forget_secrets, use_hub
 
@@ -323,6 +325,17 @@ def test_by_another_signer_or_none(
     with pytest.raises(ModelError, match=problem):
         pull("demo/model", tmp_path / "out", verify=signed.root / verify, issuer=issuer)
     assert not (tmp_path / "out").exists()
+
+
+def test_a_base_without_a_record_is_signed_for_its_name(signed: Any, tmp_path: Path) -> None:
+    bundle = UploadSet(tmp_path)
+    bundle.add_text("config.json", "{}")
+    sign_files(bundle, str(signed.root / "signing.pem"), "demo/base")
+    for path, file in bundle.files.items():
+        (tmp_path / path).write_bytes(file.read())
+    verify_files(tmp_path, "demo/base", verifier_of(signed.public, None))
+    with pytest.raises(ModelError, match="demo/model holds the files that were signed for base"):
+        verify_files(tmp_path, "demo/model", verifier_of(signed.public, None))
 
 
 def test_a_second_push_changes_nothing_and_a_changed_one_is_signed_again(

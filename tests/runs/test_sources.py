@@ -84,6 +84,18 @@ def test_of_an_archive(installed):
 
 
 @pytest.mark.parametrize(
+    ("url", "public"),
+    [
+        ("https://files.example.org/a.whl?X-Signature=abc#b", "https://files.example.org/a.whl"),
+        ("https://me:p@ss@example.org:8443/a.whl", "https://example.org:8443/a.whl"),
+        ("ssh://git@example.org:2222/a.whl", "https://example.org/a.whl"),
+    ],
+)
+def test_an_address_has_no_secrets_and_its_own_port(installed, url, public):
+    assert source_of(installed({"url": url, "archive_info": {}}), "acme_rewards").url == public
+
+
+@pytest.mark.parametrize(
     "info",
     [
         {"url": "file:///home/me/a-1.0.whl", "archive_info": {}},
@@ -117,6 +129,14 @@ def test_code_that_is_read_from_a_checkout_has_its_commit(installed, checkout, h
     git(checkout, "update-ref", "refs/remotes/origin/main", commit)
     where = f"git+https://example.org/acme/plugins.git@{commit}#subdirectory=rewards"
     assert requirement(source_of(package, "acme_rewards")) == f"acme-rewards @ {where}"
+
+
+def test_the_repository_is_the_one_that_the_commit_was_pushed_to(installed, checkout):
+    package = installed({"url": "", "dir_info": {"editable": True}}, code=checkout / "rewards")
+    git(checkout, "remote", "add", "fork", "https://example.org/me/plugins.git")
+    git(checkout, "update-ref", "refs/remotes/fork/main", git(checkout, "rev-parse", "HEAD"))
+    url = "git+https://example.org/me/plugins.git"
+    assert source_of(package, "acme_rewards").url == url
 
 
 def test_a_repository_around_ignored_code_is_not_its_own(installed, checkout, monkeypatch):

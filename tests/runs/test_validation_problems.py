@@ -55,6 +55,10 @@ def problems(run):
         ),
         ({"eval_strategy": "no", "early_stopping": {}}, r"early_stopping: has no effect"),
         ({"eval_strategy": "no", "validation": {"rows": 1}}, r"validation: has no effect"),
+        (
+            {"callbacks": [{"name": "transformers:EarlyStoppingCallback"}]},
+            r"callbacks: EarlyStoppingCallback .* Write `early_stopping",
+        ),
         ({"early_stopping": {"patience": 0}}, r"early_stopping\.patience: should be greater"),
         (
             {"save_strategy": "best", "metric_for_best_model": "total", "num_iterations": 2},
