@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hf_rlhf.formatting import interval, markdown_table
+from hf_rlhf.formatting import counted, interval, markdown_table
 from hf_rlhf.storage import atomic_write_json, atomic_write_text
 from hf_rlhf_lab.validation.checks import Check
 
@@ -43,7 +43,8 @@ class Report:
             return f"{name} fails {len(self.failed)} of {len(self.checks)} checks: {names}."
         open_ones = [check.name for check in self.checks if check.verdict == "not measurable"]
         rest = f" Not measurable: {', '.join(open_ones)}." if open_ones else ""
-        return f"{name} passes {len(self.checks) - len(open_ones)} checks.{rest}"
+        passed = counted(len(self.checks) - len(open_ones), "check")
+        return f"{name} passes {passed}.{rest}"
 
     def as_json(self) -> dict[str, Any]:
         """Return the whole report as JSON."""
