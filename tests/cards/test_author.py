@@ -30,7 +30,7 @@ def headings(card):
 @pytest.mark.parametrize(
     ("author", "problem"),
     [
-        ({"sections": {"Results": "x"}}, "every card has this heading"),
+        ({"sections": {"Results": "x"}}, "every card already has a section with this heading"),
         ({"sections": {"known NOTES": "x"}}, "Write `card.known_notes`"),
         ({"sections": {"Citation": "x"}}, "Write `card.citation`"),
         ({"sections": {"Task": "x", "task ": "y"}}, "occurs twice"),
