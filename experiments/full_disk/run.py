@@ -2,9 +2,8 @@
 
     python experiments/full_disk/run.py sizes filled shorn inodes kills
 
-Needs Linux and root: each trial has a tmpfs of its own. Every trial is one command that fails or is
-killed, then space, then the same command again; its adapter must equal, bit for bit, that of a run
-that nothing disturbed. The trials are forked from this process, which has imported all they need.
+Needs Linux and root: each trial has its own tmpfs. A trial is a command that fails or is killed,
+then space, then the same command again; its adapter must equal an undisturbed run's bit for bit.
 """
 
 import argparse
@@ -390,10 +389,10 @@ def summary(done: list[Trial], seconds: float) -> str:
     lost = sum(trial.lost for trial in done)
     good = sum(trial.same and not trial.problem for trial in done)
     recovered = 1 - lost / reached if reached else 1.0
+    most = max((trial.lost for trial in done), default=0)
     return (
         f"\n{good} of {len(done)} ended with the undisturbed run's weights; {recovered:.1%} of "
-        f"{reached} steps recovered, at most {max((t.lost for t in done), default=0)} done again "
-        f"({seconds:.0f} s).\n"
+        f"{reached} steps recovered, at most {most} done again ({seconds:.0f} s).\n"
     )
 
 

@@ -159,7 +159,7 @@ def describe_code(name: str) -> Iterator[str]:
 
 
 def _component(kind: str, target: Any) -> Iterator[str]:
-    from hf_rlhf.rewards.composed import reward_maker
+    from hf_rlhf.rewards.functions import reward_maker
 
     text, documented = _arguments_in(inspect.getdoc(target) or "", target)
     yield from _doc(text)

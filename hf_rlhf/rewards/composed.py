@@ -15,14 +15,13 @@ threshold. Nothing is renormalised, so a number on the card is a plain sum of nu
 """
 
 import asyncio
-import functools
 import inspect
 import itertools
 import math
 import threading
 import traceback
 import zlib
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from operator import itemgetter
@@ -71,39 +70,6 @@ class Part:
 def signature(reward: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
     """Return the parameters by which `reward` is called, by name."""
     return inspect.signature(reward).parameters
-
-
-def reward_maker(
-    function: Callable[..., Any], arguments: Collection[str]
-) -> Callable[..., Callable[..., Any]]:
-    """Return what makes a reward of a function and its arguments; without `completions`, itself.
-
-    The function's parameters are dataset columns, but those with a default, or named by
-    `arguments`, may be bound.
-    """
-    parameters = inspect.signature(function)
-    if "completions" not in parameters.parameters:
-        return function
-    kinds = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    own = [
-        parameter.replace(kind=parameter.KEYWORD_ONLY)
-        for name, parameter in parameters.parameters.items()
-        if parameter.kind in kinds
-        and name not in TRL_SUPPLIES
-        and (parameter.default is not parameter.empty or name in arguments)
-    ]
-
-    @functools.wraps(function)
-    def make(**bound: Any) -> Callable[..., Any]:
-        if not bound:
-            return function
-        reward = functools.partial(function, **bound)
-        rest = [each for name, each in parameters.parameters.items() if name not in bound]
-        vars(reward)["__signature__"] = parameters.replace(parameters=rest)
-        return reward
-
-    make.__signature__ = parameters.replace(parameters=own)  # type: ignore[attr-defined]
-    return make
 
 
 @dataclass(frozen=True)

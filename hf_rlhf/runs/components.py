@@ -37,7 +37,8 @@ from hf_rlhf.models.locate import (
     tokenizer_digest,
 )
 from hf_rlhf.rewards.abstentions import Abstentions
-from hf_rlhf.rewards.composed import ComposedReward, Part, reward_maker
+from hf_rlhf.rewards.composed import ComposedReward, Part
+from hf_rlhf.rewards.functions import reward_maker
 
 
 class ComponentBuilder:

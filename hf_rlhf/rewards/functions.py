@@ -1,0 +1,41 @@
+"""Plain functions as rewards: which of their parameters are columns, and which are arguments."""
+
+import functools
+import inspect
+from collections.abc import Callable, Collection
+from typing import Any
+
+from hf_rlhf.rewards.composed import TRL_SUPPLIES
+
+
+def reward_maker(
+    function: Callable[..., Any], arguments: Collection[str]
+) -> Callable[..., Callable[..., Any]]:
+    """Return what makes a reward of a function and its arguments; without `completions`, itself.
+
+    The function's parameters are dataset columns, but those with a default, or named by
+    `arguments`, may be bound.
+    """
+    parameters = inspect.signature(function)
+    if "completions" not in parameters.parameters:
+        return function
+    kinds = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    own = [
+        parameter.replace(kind=parameter.KEYWORD_ONLY)
+        for name, parameter in parameters.parameters.items()
+        if parameter.kind in kinds
+        and name not in TRL_SUPPLIES
+        and (parameter.default is not parameter.empty or name in arguments)
+    ]
+
+    @functools.wraps(function)
+    def make(**bound: Any) -> Callable[..., Any]:
+        if not bound:
+            return function
+        reward = functools.partial(function, **bound)
+        rest = [each for name, each in parameters.parameters.items() if name not in bound]
+        vars(reward)["__signature__"] = parameters.replace(parameters=rest)
+        return reward
+
+    make.__signature__ = parameters.replace(parameters=own)  # type: ignore[attr-defined]
+    return make
