@@ -7,7 +7,12 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from hf_rlhf.config.code import label_of
-from hf_rlhf.config.evaluation_schema import EarlyStoppingSpec, EvaluationSpec, ValidationSpec
+from hf_rlhf.config.evaluation_schema import (
+    EarlyStoppingSpec,
+    EvaluationSpec,
+    RewardValidationSpec,
+    ValidationSpec,
+)
 from hf_rlhf.config.schema import (
     RESERVED_LABELS,
     SCHEMA,
@@ -37,6 +42,7 @@ _SECTIONS: dict[str, type] = dict(
     evaluation=EvaluationSpec,
     validation=ValidationSpec,
     early_stopping=EarlyStoppingSpec,
+    reward_validation=RewardValidationSpec,
     publish=PublishSpec,
     card=CardSpec,
 )
@@ -99,6 +105,7 @@ class SpecReader:
             evaluation=sections["evaluation"],
             validation=sections["validation"],
             early_stopping=sections["early_stopping"],
+            reward_validation=sections["reward_validation"],
             publish=publish,
             card=sections["card"] or CardSpec(),
             limits=Limits(**limits),

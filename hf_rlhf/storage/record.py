@@ -35,6 +35,7 @@ from hf_rlhf.storage.record_schema import (
     Session,
     TrainingSection,
 )
+from hf_rlhf.storage.reward_validation import RewardValidation
 from hf_rlhf.storage.secrets import redact_secrets
 
 SCHEMA = 1
@@ -69,6 +70,7 @@ class RunRecord(Section):
     model: ModelSection = ModelSection()
     data: DataSection = DataSection()
     reward: RewardSection = RewardSection()
+    reward_validation: RewardValidation | None = None
     training: TrainingSection = TrainingSection()
     sessions: list[Session] = []
     evaluation: EvaluationSection | None = None

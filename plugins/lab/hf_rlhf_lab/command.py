@@ -60,7 +60,7 @@ def _validate(chosen: argparse.Namespace, overrides: Sequence[str], command: lis
     from hf_rlhf_lab.validation.validate import validate
 
     quiet_libraries()
-    file = run_file(chosen.target, chosen.data).override(overrides)
+    file = run_file(chosen.target, chosen.data, overrides)
     scoring = resolve_scoring(file, _tokenizer(file), plugin="rewards validate")
     if scoring.reward is None:
         fix = "Name one: `hf-rlhf rewards validate NAME`, or `rewards:` in the file."
@@ -81,29 +81,48 @@ def _validate(chosen: argparse.Namespace, overrides: Sequence[str], command: lis
     return int(bool(report.failed))
 
 
-def run_file(target: str | None, data: str | None) -> Any:
+def run_file(target: str | None, data: str | None, overrides: Sequence[str] = ()) -> Any:
     """Return the run file of a target: its rewards and judges, and the dataset of gold data."""
     from hf_rlhf.config import RunFile
 
+    if target is None and data is None:
+        target = str(DEFAULT_FILE)
     if target is None:
-        if data is None:
-            return RunFile.read(DEFAULT_FILE)
         fix = "Name a run file, the folder of a reward model, a reward, or FILE.py:NAME."
         raise ConfigError([Problem("rewards validate", "there is no TARGET.", fix)])
     if Path(target).suffix in (".yaml", ".yml"):
-        values = dict(RunFile.read(target).values)
-        kept: dict[str, Any] = {key: values[key] for key in _READ if key in values}
-        name = Path(target).name
+        kept, overrides = _of_file(RunFile.read(target).override(overrides)), ()
     elif (Path(target) / "run.json").exists():
-        kept, name = _of_run(Path(target)), target
+        kept = _of_run(Path(target))
     else:
-        kept, name = {"rewards": [{"name": target}]}, target
+        kept = {"rewards": [{"name": target}]}
     if data is not None:
         kept["dataset"] = _section(data)
     if "dataset" not in kept:
         fix = "Name it with --data FILE: preference pairs, or rows with a `grade`."
-        raise ConfigError([Problem(name, "there is no gold data.", fix)])
-    return RunFile.from_mapping(kept, name)
+        raise ConfigError([Problem(target, "there is no gold data.", fix)])
+    return RunFile.from_mapping(kept, Path(target).name).override(overrides)
+
+
+def _of_file(file: Any) -> dict[str, Any]:
+    """Return what a validation reads of a run file, with the rewards that count.
+
+    Among them are those that settings of its trainer name.
+    """
+    from hf_rlhf.contracts import as_trainer
+
+    if file.problems:
+        raise ConfigError(file.problems)
+    values = type(file).parse(file.to_yaml(), file.name).values  # with whole paths
+    rewards = [each for each in values.get("rewards") or () if _counts(each)]
+    if file.plugin is not None:
+        trainer = file.load("trainers", file.plugin, ("plugin",))[0]
+        rewards += as_trainer(trainer, file.plugin).learned_rewards(values)
+    return {**{key: values[key] for key in _READ if key in values}, "rewards": rewards}
+
+
+def _counts(entry: Any) -> bool:
+    return not isinstance(entry, dict) or entry.get("weight") != 0
 
 
 def _of_run(folder: Path) -> dict[str, Any]:
