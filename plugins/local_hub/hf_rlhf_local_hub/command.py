@@ -119,9 +119,8 @@ def _token(file: Path) -> str:
 def _announce(url: str, options: argparse.Namespace, environment: Mapping[str, str]) -> None:
     lines = [f"export {name}={shlex.quote(value)}" for name, value in environment.items()]
     lines.append("unset HF_HUB_OFFLINE")
-    print(
-        f"A Hub in {options.folder} at {url}. You are {options.user!r}: push to {options.user}/NAME."
-    )
+    user = options.user
+    print(f"A Hub in {options.folder} at {url}. You are {user!r}: push to {user}/NAME.")
     print("In the shell where you train, push or pull:\n", flush=True)
     # Not the token that somebody chose: terminals are recorded.
     masked = [line if environment["HF_TOKEN"] == _ANY_TOKEN else _masked(line) for line in lines]
