@@ -1,6 +1,7 @@
 """Keeps the record, `config.yaml` and the card of a run up to date."""
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 from hf_rlhf.cards.folders import saved_weights, write_card
@@ -115,3 +116,14 @@ class Recorder:
         self.record.model.saved = saved_weights(self.run.folder)
         self.write()
         write_card(self.record, self.run.folder)
+
+
+def without_hiding_an_error(note: Callable[[], object]) -> None:
+    """Call `note`; if it fails while training has failed, print that and keep the first error."""
+    first = sys.exception()
+    try:
+        note()
+    except Exception as second:
+        if first is None:
+            raise
+        print(f"the progress of training could not be recorded: {second}", file=sys.stderr)
