@@ -181,8 +181,8 @@ class Monitor(RewardCallback, ExportableState):  # type: ignore[misc]
         if not new and not stops:
             return
         for signal in new:
-            self.warnings.append({"step": step, "signal": signal.name, **asdict(signal)})
-            self.warnings[-1].pop("name")
+            warning = {"step": step, "signal": signal.name, "since": signal.since}
+            self.warnings.append({**warning, "text": signal.text, "stopped": stops})
             self._say(f"warning: monitor, step {step}: {signal.text}")
         before = self._checkpoint_before(folder)
         if len(self._assessment.signals) > 1:

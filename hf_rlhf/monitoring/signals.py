@@ -162,7 +162,11 @@ def assess(looks: Sequence[Look], spec: MonitorSpec) -> Assessment:
         return Assessment()
     scores = length_scores(looks, spec.warmup)
     change = compare_gold(looks, spec.window)
-    findings = [_length(looks, scores, spec), _histogram(looks, spec), _gold(looks, change)]
+    findings = [
+        _length(looks, scores, spec),
+        _histogram(looks, spec),
+        _gold(looks, change, spec.gold),
+    ]
     return Assessment(
         tuple(signal for signal, _ in findings if signal is not None),
         # -1: the signal's first look is the first of all.
@@ -255,20 +259,22 @@ def _histogram(looks: Sequence[Look], spec: MonitorSpec) -> Finding:
     if first is None:
         return None, clean
     text = (
-        f"the histogram of the reward has moved {previous:.2f} nats from the warm-up's "
-        f"(histogram_kl {spec.histogram_kl:g}), {spec.rising} times in a row further"
+        f"the histogram of the trained reward has moved {previous:.2f} nats from the warm-up's "
+        f"(histogram_kl {spec.histogram_kl:g})"
     )
     return Signal("histogram", looks[first].step, text), clean
 
 
-def _gold(looks: Sequence[Look], change: tuple[int, Change, Change] | None) -> Finding:
+def _gold(
+    looks: Sequence[Look], change: tuple[int, Change, Change] | None, label: str | None
+) -> Finding:
     if change is None:
         return None, len(looks) - 1
     reference, trained, gold = change
     if trained.low <= 0 or gold.high >= 0:
         return None, reference if gold.value < 0 else len(looks) - 1
     text = (
-        f"since step {looks[reference].step} the trained reward rose ({trained}) while gold fell "
-        f"({gold})"
+        f"since step {looks[reference].step} the trained reward changed by {trained}, and the gold "
+        f"reward {label!r} by {gold}"
     )
     return Signal("gold", looks[reference + 1].step, text), reference

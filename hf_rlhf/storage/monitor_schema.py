@@ -11,12 +11,13 @@ class MonitorSection(Section):
     looks: list[dict[str, Json]] = []
     """`hf_rlhf.monitoring.Look`, each with `length_z` and the names of its `signals`."""
     warnings: list[dict[str, Json]] = []
-    """Each `signal` with the `step` at which it came on, `since` when the looks show it, `text`."""
+    """Each `signal` with the `step` at which it came on, `since` when, its `text`, and whether
+    the run was `stopped`."""
     not_measured: list[str] = []
     """Signals that cannot come on, and why."""
     clean_step: int | None = None
     """The last step before what the signals rest on."""
     stopped_at: int | None = None
-    """The step at which the monitor stopped the run."""
+    """The step at which the monitor stopped the run; null once it goes on."""
     webhook: dict[str, int] | None = None
     """How many messages were `sent`, and how many `failed`."""
