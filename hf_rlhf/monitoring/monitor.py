@@ -177,7 +177,8 @@ class Monitor(RewardCallback, ExportableState):  # type: ignore[misc]
             self._warmup = []
 
     def _act(self, new: Sequence[Signal], state: Any, folder: Path) -> None:
-        step, stops = state.global_step, self._assessment.stops(self.spec.stop_on)
+        step = state.global_step
+        stops = self.stopped_at is None and self._assessment.stops(self.spec.stop_on)
         if not new and not stops:
             return
         for signal in new:

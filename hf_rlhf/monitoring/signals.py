@@ -138,7 +138,8 @@ class Assessment:
 
     signals: tuple[Signal, ...] = ()
     clean: int | None = None
-    """The last step before anything that a signal, perhaps a later one, rests on."""
+    """The last step before anything that a signal, perhaps a later one, rests on. With more looks
+    it only increases."""
     length_z: float | None = None
     trained: Change | None = None
     """Since the best looks of the gold reward; `gold` likewise."""
@@ -165,7 +166,7 @@ def assess(looks: Sequence[Look], spec: MonitorSpec) -> Assessment:
     findings = [
         _length(looks, scores, spec),
         _histogram(looks, spec),
-        _gold(looks, change, spec.gold),
+        _gold(looks, change, spec),
     ]
     return Assessment(
         tuple(signal for signal, _ in findings if signal is not None),
@@ -205,7 +206,8 @@ def compare_gold(looks: Sequence[Look], window: int) -> tuple[int, Change, Chang
     if comparisons < 1:
         return None
     ends = [known[start : start + window] for start in range(comparisons)]
-    best = max(ends, key=lambda part: fmean(gold.mean for _, _, gold in part))
+    # Of equal ones the last.
+    best = max(reversed(ends), key=lambda part: fmean(gold.mean for _, _, gold in part))
     level = LEVEL / (comparisons * (comparisons + 1)) / comparisons
     factor = NormalDist().inv_cdf(1 - level)
     now = known[-window:]
@@ -266,15 +268,16 @@ def _histogram(looks: Sequence[Look], spec: MonitorSpec) -> Finding:
 
 
 def _gold(
-    looks: Sequence[Look], change: tuple[int, Change, Change] | None, label: str | None
+    looks: Sequence[Look], change: tuple[int, Change, Change] | None, spec: MonitorSpec
 ) -> Finding:
     if change is None:
-        return None, len(looks) - 1
+        # The first window may turn out to be the best.
+        return None, len(looks) - 1 if spec.gold is None else min(len(looks), spec.window) - 1
     reference, trained, gold = change
     if trained.low <= 0 or gold.high >= 0:
-        return None, reference if gold.value < 0 else len(looks) - 1
+        return None, reference
     text = (
         f"since step {looks[reference].step} the trained reward changed by {trained}, and the gold "
-        f"reward {label!r} by {gold}"
+        f"reward {spec.gold!r} by {gold}"
     )
     return Signal("gold", looks[reference + 1].step, text), reference

@@ -106,8 +106,10 @@ class CheckpointManifestCallback(TrainerCallback):  # type: ignore[misc]
         """Return the steps whose checkpoints stay."""
         spared: set[int | None] = {state.best_global_step} if self.keep_best else set()
         if self.monitor is not None and (clean := self.monitor.clean_step) is not None:
-            steps = map(step_of, valid_checkpoints(folder))
+            steps = [step_of(path) for path in valid_checkpoints(folder)]
             spared.add(max((step for step in steps if step <= clean), default=None))
+            # It takes the place of that one, once it is known to be clean.
+            spared.add(min((step for step in steps if step > clean), default=None))
         return spared
 
     def _make_room(self, args: Any, state: Any, control: Any, kwargs: Mapping[str, Any]) -> None:
