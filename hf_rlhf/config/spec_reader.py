@@ -23,11 +23,13 @@ from hf_rlhf.config.schema import (
     GateSpec,
     JudgeSpec,
     Limits,
+    MonitorSpec,
     PublishSpec,
     RewardSpec,
     RunSpec,
     SourceSpec,
     TopLevel,
+    Transform,
     keys_of,
 )
 from hf_rlhf.config.urls import forbidden_urls
@@ -43,6 +45,7 @@ _SECTIONS: dict[str, type] = dict(
     validation=ValidationSpec,
     early_stopping=EarlyStoppingSpec,
     reward_validation=RewardValidationSpec,
+    monitor=MonitorSpec,
     publish=PublishSpec,
     card=CardSpec,
 )
@@ -106,6 +109,7 @@ class SpecReader:
             validation=sections["validation"],
             early_stopping=sections["early_stopping"],
             reward_validation=sections["reward_validation"],
+            monitor=sections["monitor"],
             publish=publish,
             card=sections["card"] or CardSpec(),
             limits=Limits(**limits),
@@ -190,6 +194,8 @@ class SpecReader:
     def _section(self, key: str, cls: type) -> Any:
         if self.values.get(key) is None:
             return None
+        if cls is MonitorSpec and isinstance(switch := self.values[key], bool):
+            return MonitorSpec() if switch else None
         values = self._container(key, dict, "KEY: VALUE")
         for name in [name for name in values if name not in keys_of(cls)]:
             if home := self._home(name):
@@ -230,6 +236,9 @@ class SpecReader:
         clip = valid.get("clip")
         if clip is not None and clip[0] >= clip[1]:
             self._report((*path, "clip"), f"is {list(clip)}.", "Write `[low, high]`.")
+        if valid.get("transform") == Transform():
+            fix = "Write `sigmoid`, `{sigmoid: TEMPERATURE}` or `{zscore: [MEAN, STD]}`."
+            self._report((*path, "transform"), "is empty.", fix)
         arguments = {key: each for key, each in rest.items() if key not in keys_of(cls)}
         return cls(**valid, arguments=arguments, where=where, path=path)
 

@@ -3,7 +3,7 @@ from .composed import TOTAL as TOTAL
 from .composed import ComposedReward as ComposedReward
 from .composed import Part as Part
 from .composed import by_row as by_row
-from .composed import gather_rows as gather_rows
+from .gathered import gather_rows as gather_rows
 from .identity import identified_parts as identified_parts
 from .identity import reward_identity as reward_identity
 from .judges.client import Messages as Messages
@@ -14,4 +14,5 @@ from .judges.terms import STOPWORDS as STOPWORDS
 from .judges.text_generation import NoText as NoText
 from .judges.text_generation import OpenAIText as OpenAIText
 from .judges.text_generation import Text as Text
+from .judges.verdicts import read_object as read_object
 from .report import ValidationReport as ValidationReport
