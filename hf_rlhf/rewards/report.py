@@ -13,8 +13,9 @@ from pydantic import Field, ValidationError
 
 from hf_rlhf.errors import DataError
 from hf_rlhf.storage.pure_json import parse_json
-from hf_rlhf.storage.record_schema import Environment, Estimate, Json, Section
+from hf_rlhf.storage.record_schema import Environment, Estimate
 from hf_rlhf.storage.reward_validation import ReportCheck, Requirement
+from hf_rlhf.storage.section import Json, Section
 
 SCHEMA = 1
 REPORT_NAME = "validation.json"

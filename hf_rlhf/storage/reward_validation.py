@@ -2,7 +2,8 @@
 
 from typing import Literal
 
-from hf_rlhf.storage.record_schema import Estimate, Json, Number, Section
+from hf_rlhf.storage.record_schema import Estimate
+from hf_rlhf.storage.section import Json, Number, Section
 
 
 class ReportCheck(Section):
