@@ -61,11 +61,11 @@ def _validate(chosen: argparse.Namespace, overrides: Sequence[str], command: lis
 
     quiet_libraries()
     file = run_file(chosen.target, chosen.data).override(overrides)
-    scoring = resolve_scoring(file, _tokenizer(file), plugin="rewards validate")
+    scoring = resolve_scoring(file, tokenizer_of(file), plugin="rewards validate")
     if scoring.reward is None:
         fix = "Name one: `hf-rlhf rewards validate NAME`, or `rewards:` in the file."
         raise ConfigError([Problem(file.name, "there is no reward to validate.", fix)])
-    gold = _gold(scoring.dataset, chosen.split, _data_name(file)).sample(chosen.rows)
+    gold = gold_rows(scoring.dataset, chosen.split, _data_name(file)).sample(chosen.rows)
     others = [_other(path, file, chosen.rows) for path in chosen.other_data]
     report = validate(
         scoring,
@@ -136,11 +136,12 @@ def _other(path: str, file: Any, rows: int | None) -> Any:
     values = {key: value for key, value in file.values.items() if key != "schema"}
     values["dataset"] = _section(path)
     other = type(file).from_mapping(values, path)
-    scoring = resolve_scoring(other, _tokenizer(other), plugin="rewards validate")
-    return _gold(scoring.dataset, None, path).sample(rows)
+    scoring = resolve_scoring(other, tokenizer_of(other), plugin="rewards validate")
+    return gold_rows(scoring.dataset, None, path).sample(rows)
 
 
-def _gold(dataset: Any, split: str | None, name: str) -> Any:
+def gold_rows(dataset: Any, split: str | None, name: str) -> Any:
+    """Return the responses of a split with their grades; by default of `test`, if there is one."""
     from hf_rlhf.errors import did_you_mean
     from hf_rlhf_lab.validation.gold import Gold
 
@@ -156,7 +157,7 @@ def _data_name(file: Any) -> str:
     return str(section.get("path") or section["name"])
 
 
-def _tokenizer(file: Any) -> Any:
+def tokenizer_of(file: Any) -> Any:
     """Return the tokenizer whose chat template decides whether rows are texts or messages.
 
     That of the policy, if the file names one, or of the first reward model; without either rows
