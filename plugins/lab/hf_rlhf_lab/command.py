@@ -1,12 +1,14 @@
-"""`hf-rlhf rewards`: validate a reward before it trains anything."""
+"""`hf-rlhf rewards`: validate a reward, or make one, before it trains anything."""
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 from hf_rlhf.errors import ConfigError, Problem
+from hf_rlhf_lab.method.command import add_parser as add_method
+from hf_rlhf_lab.method.command import method
 
 DEFAULT_FILE = Path(__file__).parent / "runs" / "validate" / "tiny.yaml"
 _READ = ("dataset", "rewards", "gates", "judges", "model_name_or_path")
@@ -23,7 +25,7 @@ is 1 if a check fails."""
 
 
 def rewards(argv: Sequence[str]) -> int:
-    """Validate rewards: agreement with gold labels, calibration, length bias, known hacks."""
+    """Validate rewards: gold labels, calibration, length, hacks; or make one from criteria."""
     parser = argparse.ArgumentParser(prog="hf-rlhf rewards", allow_abbrev=False)
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
     options = verbs.add_parser(
@@ -47,8 +49,33 @@ def rewards(argv: Sequence[str]) -> int:
         help="attacks whose hacks are tried (`hf-rlhf list attacks`); default: text_attacks",
     )  # fmt: skip
     options.add_argument("--out", type=Path, help="default: evals/validation")
-    chosen, overrides = parser.parse_known_args(list(argv))
-    return _validate(chosen, overrides, ["hf-rlhf", "rewards", *argv])
+    add_method(verbs)
+    words, overrides = _split(argv, verbs.choices)
+    chosen = parser.parse_args(words)
+    do = method if chosen.verb == "method" else _validate
+    return do(chosen, overrides, ["hf-rlhf", "rewards", *argv])
+
+
+def _split(
+    argv: Sequence[str], verbs: Mapping[str, argparse.ArgumentParser]
+) -> tuple[list[str], list[str]]:
+    """Divide a command line into its own words and options of the run file, `--key value`.
+
+    argparse would take the value of an option that it does not know as the positional argument.
+    """
+    verb = verbs.get(argv[0]) if argv else None
+    known = [f"--{name.replace('_', '-')}" for name in vars(verb.parse_args([]))] if verb else []
+    own: list[str] = []
+    others: list[str] = []
+    words = own
+    for at, word in enumerate(argv):
+        if word.startswith("--"):
+            is_own = word.partition("=")[0] in (*known, "--help")
+            words = own if is_own or verb is None else others
+        elif at and words is others and ("=" in argv[at - 1] or not argv[at - 1].startswith("--")):
+            words = own  # the option before has its value
+        words.append(word)
+    return own, others
 
 
 def _validate(chosen: argparse.Namespace, overrides: Sequence[str], command: list[str]) -> int:

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.optimize import nnls
 
 from hf_rlhf.contracts import Score
@@ -12,9 +13,6 @@ from hf_rlhf.rewards import ComposedReward
 from hf_rlhf_lab.validation.checks import correlation_loss, rank_correlation
 from hf_rlhf_lab.validation.gold import Array, Gold, chunks
 from hf_rlhf_lab.validation.validate import MOST_ABSTENTIONS
-
-FEW_PROMPTS = 10
-"""In a part of the split, below which intervals are clearly too narrow."""
 
 
 def score_parts(reward: ComposedReward, gold: Gold) -> dict[str, list[Score]]:
@@ -54,7 +52,7 @@ def missing(rho: Interval | None, minimum: float) -> str:
 
 
 def fit_weights(
-    scores: Mapping[str, Array], gold: Gold, *, test: Array, min_rho: float
+    scores: Mapping[str, Array], gold: Gold, *, test: NDArray[np.bool_], min_rho: float
 ) -> dict[str, Any]:
     """Return non-negative weights of standardised signals, and how well their sum agrees.
 
@@ -107,7 +105,7 @@ def fit_weights(
     }
 
 
-def test_rows(gold: Gold, share: float, seed: int) -> Array:
+def drawn_for_testing(gold: Gold, share: float, seed: int) -> NDArray[np.bool_]:
     """Return whether each response is for testing; all responses to a prompt are, or none."""
     numbers = np.unique(gold.groups)
     drawn = np.random.default_rng(seed).permutation(numbers)[: round(share * len(numbers))]

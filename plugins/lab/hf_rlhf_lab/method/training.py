@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 
 from hf_rlhf.config import RunFile
+from hf_rlhf.contracts import Score
 from hf_rlhf.errors import DataError, RunFolderError
 from hf_rlhf.evaluation import Evaluation, Interval
 from hf_rlhf.rewards import TOTAL
 from hf_rlhf.steps import digest
-from hf_rlhf.storage import atomic_write_text, load_record
+from hf_rlhf.storage import atomic_write_text
 from hf_rlhf_lab.method.signals import floats, missing
 from hf_rlhf_lab.validation.checks import rank_correlation
 from hf_rlhf_lab.validation.gold import Array, Gold
@@ -27,8 +28,8 @@ def write_pairs(path: Path, gold: Gold, scores: Array) -> dict[str, int]:
     """
     lines, without = [], 0
     for group in np.unique(gold.groups):
-        rows = [row for row in np.flatnonzero(gold.groups == group) if not np.isnan(scores[row])]
-        rows.sort(key=lambda row: float(scores[row]))
+        members = (gold.groups == group) & ~np.isnan(scores)
+        rows = sorted(map(int, np.flatnonzero(members)), key=lambda row: float(scores[row]))
         if not rows or scores[rows[0]] == scores[rows[-1]]:
             without += 1
             continue
@@ -77,47 +78,43 @@ def survival(run: Path, weights: Mapping[str, float], min_rho: float) -> dict[st
         weights: of the graders, by label.
         min_rho: of reward and grade after the training.
     """
-    before, after = (
-        Evaluation.load(run / "evaluation" / f"{name}.json") for name in ("before", "after")
-    )
-    per_prompt = after.completions_per_prompt
-    prompts = np.arange(len(after.rows)) // per_prompt
-    points = {}
-    for name, evaluation in (("before", before), ("after", after)):
+    points, prompts = {}, np.zeros(0, dtype=np.int64)
+    for name in ("before", "after"):
+        evaluation = Evaluation.load(run / "evaluation" / f"{name}.json")
+        columns = {label: floats([row[label] for row in evaluation.rows]) for label in weights}
+        grade = sum(weight * columns[label] for label, weight in weights.items())
         reward = floats([row[TOTAL] for row in evaluation.rows])
-        grade = sum(
-            weight * floats([row[label] for row in evaluation.rows])
-            for label, weight in weights.items()
-        )
         points[name] = np.stack([reward, np.asarray(grade)])
+        prompts = np.arange(len(evaluation.rows)) // evaluation.completions_per_prompt
+    gains = {
+        name: Interval.of_mean(_scores(change), [str(prompt) for prompt in prompts])
+        for name, change in zip(
+            ("reward", "grade"), points["after"] - points["before"], strict=True
+        )
+    }
     valid = ~np.isnan(points["after"]).any(axis=0)
-    rho = rank_correlation(*points["after"][:, valid], prompts[valid]) if valid.any() else None
-    gains = {}
-    for at, name in enumerate(("reward", "grade")):
-        change = points["after"][at] - points["before"][at]
-        values = [None if np.isnan(value) else float(value) for value in change]
-        gains[name] = Interval.of_mean(values, [str(prompt) for prompt in prompts])
-    grade_gain = gains["grade"]
+    reward, grades = points["after"][:, valid]
+    rho = rank_correlation(reward, grades, prompts[valid]) if valid.any() else None
     reasons = []
-    if grade_gain is None or grade_gain.low <= 0:
-        text = "cannot be measured" if grade_gain is None else f"changed by {grade_gain.mean:+.2f}"
-        low = f" [{grade_gain.low:+.2f}, {grade_gain.high:+.2f}]" if grade_gain else ""
-        reasons.append(f"the grade {text}{low}: it did not rise")
+    gain = gains["grade"]
+    if gain is None:
+        reasons.append("no response has a grade")
+    elif gain.low <= 0:
+        between = f"[{gain.low:+.2f}, {gain.high:+.2f}]"
+        reasons.append(f"the grade did not rise: {gain.mean:+.2f} {between}")
+    # Of a policy that earns the same everywhere nothing more can be shown, nor learned.
     if rho is not None and (lack := missing(rho, min_rho)):
-        reasons.append(f"reward and grade no longer agree on the trained policy's samples: {lack}")
-    record = load_record(run)
+        reasons.append(
+            f"reward and grade no longer agree on the trained policy's responses: {lack}"
+        )
     return {
-        "gains": {name: gain and gain.as_json() for name, gain in gains.items()},
+        "gains": {name: each and each.as_json() for name, each in gains.items()},
         "rho": rho and rho.as_json(),
-        "rho_before": _plain_rho(points["before"], prompts),
         "points": {name: np.round(each.T, 4).tolist() for name, each in points.items()},
-        "steps": record.training.steps if record.training else None,
         "passed": not reasons,
         "reason": "; ".join(reasons),
     }
 
 
-def _plain_rho(points: Array, prompts: Array) -> float | None:
-    valid = ~np.isnan(points).any(axis=0)
-    rho = rank_correlation(*points[:, valid], prompts[valid]) if valid.any() else None
-    return rho and rho.mean
+def _scores(values: Array) -> list[Score]:
+    return [None if np.isnan(value) else float(value) for value in values]
