@@ -76,7 +76,7 @@ def test_the_loss_is_the_squared_error_of_the_mean_grade_and_of_the_deviations(r
         deviation = deviation - deviation.mean(dim=1, keepdim=True)
         wanted = grades - grades.mean(dim=1, keepdim=True)
         expected = expected + ((deviation - wanted) ** 2).mean()
-    assert float(trainer.compute_loss(model, dict(batch))) == pytest.approx(float(expected), 1e-5)
+    assert trainer.compute_loss(model, dict(batch)).item() == pytest.approx(expected.item(), 1e-5)
     assert grades.min() >= 0.2
     assert grades.max() <= 1
 
@@ -134,7 +134,7 @@ def test_means_of_the_rows_are_those_of_all_rows():
 )
 def test_the_saved_model_is_a_reward_model(settings, tmp_path, changes):
     few = {"max_steps": 30, "learning_rate": 3e-3, "evaluation": {"rows": 4, "samples": 0}}
-    train(settings(**few, **changes))
+    train(config=settings(**few, **changes))
     folder = tmp_path / "run"
     record = json.loads((folder / "run.json").read_text())
     errors = {
@@ -155,6 +155,6 @@ def test_it_trains_on_what_rubric_grades_writes(tmp_path, settings):
     lines = [json.dumps({**row, "grade": 0.5, "reason": "r"}) for row in ROWS]
     (tmp_path / "rows.jsonl").write_text("\n".join(lines))
     dataset = {"name": "sft", "path": str(tmp_path / "rows.jsonl"), "test_rows": 2}
-    train({**settings(), "dataset": dataset})
+    train(config={**settings(), "dataset": dataset})
     record = json.loads((tmp_path / "run" / "run.json").read_text())
     assert record["status"] == "finished"

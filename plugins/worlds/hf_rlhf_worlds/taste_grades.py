@@ -35,8 +35,8 @@ def graded_tastes(
     """Orders with grades by a rubric, for `--plugin rubric_reward`.
 
     The columns are `prompt`, `taste` (the same), `completion` and `grades`. The orders are those of
-    `tastes` in the form `sft`. A grade of `train` is off by one with probability `noise`, as graders
-    are; those of `test` are exact.
+    `tastes` in the form `sft`. A grade of `train` is off by one with probability `noise`, as those
+    of graders are; those of `test` are exact.
     """
     if not 0 <= noise <= 1:
         raise DataError(f"graded_tastes: noise is {noise}. It must be from 0 to 1.")

@@ -31,8 +31,7 @@ def grade_problems(split: str, rows: Any, names: Sequence[str]) -> Iterator[Prob
         return
     for index, grades in enumerate(rows["grades"]):
         for name, grade in (grades or dict.fromkeys(names)).items():
-            whole = isinstance(grade, int) and not isinstance(grade, bool)
-            if not whole or not LOWEST <= grade <= HIGHEST:
+            if grade not in range(LOWEST, HIGHEST + 1) or isinstance(grade, bool):
                 what = f"row {index} of {split}: the grade of {name!r} is {grade!r}."
                 yield Problem("dataset", what, f"Expected an integer, {LOWEST} to {HIGHEST}.")
                 return
@@ -76,4 +75,4 @@ def _standard_ranks(values: Array) -> Array:
     """Return ranks with mean 0 and variance 1; NaN where all values are equal."""
     ranks = rankdata(values)
     spread = ranks.std()
-    return (ranks - ranks.mean()) / (spread if spread > 0 else np.nan)
+    return np.asarray((ranks - ranks.mean()) / (spread if spread > 0 else np.nan))

@@ -36,7 +36,7 @@ _COLUMNS = ("prompt", "completion", "grades")
 
 
 @dataclass
-class RubricRewardConfig(TrainingArguments):
+class RubricRewardConfig(TrainingArguments):  # type: ignore[misc]
     """The settings of `--plugin rubric_reward`."""
 
     max_length: int | None = field(
@@ -188,7 +188,6 @@ class RubricRewardTrainer(Trainer, transformers.Trainer):  # type: ignore[misc]
 
         with saved_model(run, model, model_kwargs) as scorer:
             measured = measure_rows(rows, measure, batch_size=batch_size(run)).rows
-            del scorer
         values = [row["score"] for row in measured]
         scored = [index for index, value in enumerate(values) if value is not None]
         grades = targets(rows).mean(axis=1)[scored]
