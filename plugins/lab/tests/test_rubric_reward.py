@@ -40,9 +40,11 @@ ROWS = [
 def settings(offer, tmp_path):
     """Return a function from rows and settings to a run file's values."""
 
+    splits = {}
+    offer("datasets", graded_rows=lambda: DatasetDict(splits))
+
     def make(rows=ROWS, **changes):
-        dataset = DatasetDict(train=Dataset.from_list(rows), test=Dataset.from_list(rows[:4]))
-        offer("datasets", graded_rows=lambda: dataset)
+        splits.update(train=Dataset.from_list(rows), test=Dataset.from_list(rows[:4]))
         folder = {"output_dir": str(tmp_path / "run")}
         return {"dataset": {"name": "graded_rows"}, **SETTINGS, **folder, **changes}
 
