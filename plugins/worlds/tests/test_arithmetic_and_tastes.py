@@ -238,3 +238,17 @@ def test_the_demonstrators_leave_much_to_gain():
     wanted = [taste for taste, _ in zip(orders.tastes_of(0, "test"), range(1000), strict=False)]
     worth = [orders.utility(taste, host.order(taste, rng)) for taste in wanted]
     assert 0.95 < sum(worth) / 1000 < 1.15
+
+
+@pytest.mark.parametrize("world", [arithmetic, tastes])
+def test_flips_swap_a_share_of_the_training_pairs_and_mark_them(world):
+    clean = world("preference", train_rows=400, test_rows=40).dataset
+    noisy = world("preference", train_rows=400, test_rows=40, flips=0.25).dataset
+    flipped = noisy["train"]["flipped"]
+    assert 70 < sum(flipped) < 130
+    for row, wrong, right in zip(noisy["train"], flipped, clean["train"], strict=True):
+        pair = (row["rejected"], row["chosen"]) if wrong else (row["chosen"], row["rejected"])
+        assert pair == (right["chosen"], right["rejected"])
+    assert noisy["test"]["chosen"] == clean["test"]["chosen"]
+    with pytest.raises(DataError, match="flips is 0.2, with the form sft"):
+        world("sft", flips=0.2)
