@@ -1,5 +1,6 @@
 """The sections of a run file as frozen values; `SpecReader` creates them."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Annotated, Any, Literal
@@ -47,12 +48,34 @@ class JudgeSpec(ComponentSpec):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Transform:
+    """`transform:` of a reward: what its score becomes in the sum, before `clip` and `weight`."""
+
+    zscore: tuple[float, Annotated[float, Gt(0)]] | None = None
+    """(mean, standard deviation): fixed numbers, as a batch's own would give one completion
+    different rewards in different batches."""
+    sigmoid: Annotated[float, Gt(0)] | None = None
+    """A temperature: 1 / (1 + exp(-score / temperature)), of the z-score where both are set."""
+
+    def __call__(self, score: float) -> float:
+        """Return the transformed score."""
+        if self.zscore is not None:
+            score = (score - self.zscore[0]) / self.zscore[1]
+        if self.sigmoid is not None:
+            # By tanh, since exp overflows.
+            score = 0.5 + 0.5 * math.tanh(score / self.sigmoid / 2)
+        return score
+
+
+@dataclass(frozen=True, kw_only=True)
 class RewardSpec(ComponentSpec):
     """One entry of `rewards:`."""
 
     label: str
     weight: float = 1.0
     on_none: Literal["void", "skip"] = "void"
+    transform: Literal["sigmoid"] | Transform | None = None
+    """`sigmoid` alone has temperature 1."""
     clip: tuple[float, float] | None = None
     judge: str | None = None
 

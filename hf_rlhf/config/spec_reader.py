@@ -23,6 +23,7 @@ from hf_rlhf.config.schema import (
     RunSpec,
     SourceSpec,
     TopLevel,
+    Transform,
     keys_of,
 )
 from hf_rlhf.config.urls import forbidden_urls
@@ -223,6 +224,9 @@ class SpecReader:
         clip = valid.get("clip")
         if clip is not None and clip[0] >= clip[1]:
             self._report((*path, "clip"), f"is {list(clip)}.", "Write `[low, high]`.")
+        if valid.get("transform") == Transform():
+            fix = "Write `sigmoid`, `{sigmoid: TEMPERATURE}` or `{zscore: [MEAN, STD]}`."
+            self._report((*path, "transform"), "is empty.", fix)
         arguments = {key: each for key, each in rest.items() if key not in keys_of(cls)}
         return cls(**valid, arguments=arguments, where=where, path=path)
 

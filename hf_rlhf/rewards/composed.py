@@ -5,13 +5,15 @@ For each completion::
     total = None                               if a gate, or a `void` reward, abstains,
                                                or no reward has a score
             0                                  otherwise, if a gate fails
-            sum of weight * clip(score)        otherwise, over the rewards that have a score
+            sum of weight * clip(transform(score))
+                                               otherwise, over the rewards that have a score
 
 A reward that failed abstains, and then the row is voided rather than scored: TRL would add a
 None as 0 beside other rewards, and a failed judge would read as a low score. `on_none: skip` is
 for rewards that do not apply to every row of a mixed dataset; they leave the sum. A reward of
 weight 0 is a monitor: measured and logged, never added. A gate passes when its score reaches its
-threshold. Nothing is renormalised, so a number on the card is a plain sum of numbers on the card.
+threshold. Scores are logged as the reward gave them, before `transform` and `clip`. Nothing is
+renormalised, so a total on the card is a plain sum of terms whose formula is on the card.
 """
 
 import asyncio
@@ -27,6 +29,7 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any, Literal
 
+from hf_rlhf.config.schema import Transform
 from hf_rlhf.contracts import Score
 from hf_rlhf.data.messages import text_of, tool_counts, transcript_of
 from hf_rlhf.errors import HfRlhfError, RewardError
@@ -51,6 +54,7 @@ class Part:
     weight: float = 1.0
     on_none: Literal["void", "skip"] = "void"
     clip: tuple[float, float] | None = None
+    transform: Transform | None = None
     threshold: float = 0.5
     """For a gate: it passes when its score is at least this."""
     source: str = ""
@@ -179,6 +183,8 @@ class ComposedReward:
                 if part.on_none == "void":
                     return None
                 continue
+            if part.transform is not None:
+                score = part.transform(score)
             if part.clip is not None:
                 score = min(max(score, part.clip[0]), part.clip[1])
             terms.append(part.weight * score)

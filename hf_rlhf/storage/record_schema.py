@@ -139,9 +139,22 @@ class RewardPart(Section):
     on_none: str | None = None
     clip: list[Number] | None = None
     """(low, high) of the score before weighting."""
+    transform: dict[str, Json] | None = None
+    """`zscore` and `sigmoid` of the score before clipping."""
     arguments: dict[str, Json] | None = None
     doc: str | None = None
     """The first paragraph of its docstring."""
+
+    @property
+    def term(self) -> str:
+        """The formula of what the weight multiplies, such as `clip(sigmoid(bt), 0.1, 0.9)`."""
+        transform, term = self.transform or {}, self.label or ""
+        if zscore := transform.get("zscore"):
+            term = "zscore({}, {:g}, {:g})".format(term, *zscore)
+        if temperature := transform.get("sigmoid"):
+            scaled = term if temperature == 1 else f"{term} / {temperature:g}"
+            term = f"sigmoid({scaled})"
+        return "clip({}, {:g}, {:g})".format(term, *self.clip) if self.clip else term
 
 
 class GatePart(Section):

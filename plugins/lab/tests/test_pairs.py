@@ -5,10 +5,11 @@ import json
 import numpy as np
 import pytest
 
+from hf_rlhf.config import RunFile
 from hf_rlhf.errors import ConfigError, DataError, RunFolderError
-from hf_rlhf_lab.data_command import data
+from hf_rlhf_lab.feedback.command import data
 from hf_rlhf_lab.pairs.choice import Choice
-from hf_rlhf_lab.pairs.command import check_held_out, read_file
+from hf_rlhf_lab.pairs.command import check_held_out, prepare
 from hf_rlhf_lab.pairs.dataset import confident_pairs
 from hf_rlhf_lab.pairs.folder import PairFolder, split_folds
 
@@ -117,23 +118,23 @@ def write(tmp_path, values):
     return path
 
 
-def test_all_problems_of_the_file_are_reported(tmp_path):
-    with pytest.raises(ConfigError) as caught:
-        read_file(write(tmp_path, {**FILE, "folds": 1, "rank": "best", "keeep": 0.5}))
-    text = str(caught.value)
-    for part in ("folds", "rank", "keeep"):
-        assert part in text
-    with pytest.raises(ConfigError, match="`keep` is 2.0"):
-        read_file(write(tmp_path, {**FILE, "keep": 2}))
+@pytest.mark.slow
+def test_what_is_wrong_with_the_file_or_the_folder_is_said_before_anything_is_trained(tmp_path):
+    def refused(values):
+        with pytest.raises((ConfigError, DataError)) as caught:
+            prepare(RunFile.read(write(tmp_path, {**FILE, **values})), tmp_path / "out")
+        return str(caught.value)
+
+    text = refused({"folds": 1, "rank": "best", "keeep": 0.5})
+    assert all(part in text for part in ("folds", "rank", "Did you mean `keep`"))
+    assert "`keep` is 2" in refused({"keep": 2})
+    assert "needs a column with true or false" in refused({"known_wrong": "answer"})
+    assert "learning_rat" in refused({"run": {**RUN, "learning_rat": 1}})
     sft = {**RUN, "plugin": "sft", "dataset": {"name": "arithmetic", "form": "sft"}}
-    path = write(tmp_path, {**FILE, "run": sft})
-    with pytest.raises(ConfigError, match="trains no reward model on pairs"):
-        data(["confident_pairs", str(path), "--out", str(tmp_path / "out")])
-    (tmp_path / "out").mkdir(exist_ok=True)
-    (tmp_path / "full").mkdir()
-    (tmp_path / "full" / "mine.txt").write_text("x")
+    assert "trains no reward model on pairs" in refused({"run": sft})
+    (tmp_path / "mine.txt").write_text("x")
     with pytest.raises(RunFolderError, match="holds other files"):
-        data(["confident_pairs", str(path), "--out", str(tmp_path / "full")])
+        data(["confident_pairs", str(write(tmp_path, FILE)), "--out", str(tmp_path)])
 
 
 @pytest.mark.slow
@@ -142,8 +143,6 @@ def test_two_cycles_score_every_pair_with_a_model_that_has_not_seen_it(
 ):
     path, out = write(tmp_path, FILE), tmp_path / "out"
     command = ["confident_pairs", str(path), "--out", str(out)]
-    with pytest.raises(ConfigError, match="learning_rat"):
-        data([*command, "--learning_rat", "1"])
     from hf_rlhf_lab.pairs import command as module
 
     score_pairs, calls = module.score_pairs, []
@@ -155,16 +154,15 @@ def test_two_cycles_score_every_pair_with_a_model_that_has_not_seen_it(
         return score_pairs(model, *arguments)
 
     monkeypatch.setattr(module, "score_pairs", killed)
-    with pytest.raises(KeyboardInterrupt) as stopped:
+    with pytest.raises(KeyboardInterrupt):
         data(command)
-    assert "The same command continues" in str(stopped.value.__notes__)
     assert data(command) == 0
     folds = [f"cycle-{cycle}/fold-{fold}/merged" for cycle in (1, 2) for fold in (0, 1)]
     # The interrupted step is done again, and the finished one is not.
     names = [model.relative_to(out).as_posix() for model in calls]
     assert names == [folds[0], folds[1], *folds[1:]]
     report = json.loads((out / "report.json").read_text())
-    assert report["pairs"] == {"train": 60, "test": 8}
+    assert (report["prompts"], report["rows"], report["test_rows"]) == (60, 30, 8)
     assert [len(cycle) for cycle in report["folds"]] == [2, 2]
     assert report["sets"]["kept"]["pairs"] == report["sets"]["random"]["pairs"] == 30
     truth = sum(row["flipped"] for row in PairFolder(out).rows("train"))
@@ -178,8 +176,8 @@ def test_two_cycles_score_every_pair_with_a_model_that_has_not_seen_it(
     )
     assert (out / "margins.png").read_bytes()[1:4] == b"PNG"
     assert "Train on the pairs that are kept" in capsys.readouterr().out
-    kept = [json.loads(line) for line in (out / "pairs.jsonl").read_text().splitlines()]
+    kept = [json.loads(line) for line in (out / "rows.jsonl").read_text().splitlines()]
     use = confident_pairs(**{k: v for k, v in report["dataset"].items() if k != "name"})
-    assert use.dataset["train"]["prompt"] == [row["prompt"] for row in kept if row["kept"]]
+    assert use.dataset["train"]["prompt"] == [row["prompt"] for row in kept]
     with pytest.raises(RunFolderError, match=r"learning_rate: 0.001 -> 0.002(.|\n)*--overwrite"):
-        data([*command, "--learning_rate", "2e-3"])
+        data([*command, "--run.learning_rate", "2e-3"])

@@ -14,7 +14,7 @@ from hf_rlhf_lab.pairs.choice import Array, Mask
 from hf_rlhf_lab.pairs.folder import PairFolder, Row, lines
 
 if TYPE_CHECKING:
-    from hf_rlhf_lab.pairs.command import PairsFile
+    from hf_rlhf_lab.pairs.command import PairSettings
 
 FEW = 30
 """Pairs in a fold below which the report says so."""
@@ -22,60 +22,62 @@ Table = tuple[str, list[str], list[list[str]]]
 """Title, headings, rows."""
 
 
-def write_report(pairs: PairFolder, settings: "PairsFile") -> None:
-    """Write `report.json`, `report.md`, `margins.png` and `pairs.jsonl`; print the tables."""
+def write_report(pairs: PairFolder, settings: "PairSettings") -> dict[str, Any]:
+    """Write rows, rejected rows, report and plot; print the tables; return the report."""
     from rich.console import Console
 
-    rows, cycle = pairs.rows("train"), settings.cycles
-    margins = pairs.margins(cycle)
-    strata = settings.choice.strata_of(rows)
-    kept = settings.choice.confident(margins, strata)
+    rows, margins = pairs.rows("train"), pairs.margins(settings.cycles)
+    strata = settings.strata_of(rows)
+    kept = settings.confident(margins, strata)
     sets = {
         "all": np.ones(len(rows), bool),
         "kept": kept,
-        "random": settings.choice.random(margins, strata),
+        "random": settings.random(margins, strata),
         "left out": ~kept,
     }
-    wrong = None
-    if settings.known_wrong is not None:
-        wrong = np.array([row[settings.known_wrong] for row in rows])
-    section = _section(pairs, settings)
+    known = settings.known_wrong
+    wrong = None if known is None else np.array([row[known] for row in rows])
+    section = {"name": "confident_pairs", "folder": str(pairs.path), **settings.choice}
+    section = {key: value for key, value in section.items() if value is not None}
+    reasons = ["no score" if np.isnan(margin) else "not chosen" for margin in margins[~kept]]
     report: dict[str, Any] = {
-        "pairs": {"train": len(rows), "test": len(pairs.rows("test"))},
-        "without_a_score": int(np.isnan(margins).sum()),
-        "folds": [_fold(pairs, rows, number) for number in range(1, cycle + 1)],
+        "verb": "confident_pairs",
+        "prompts": len(rows),
+        "rows": int(kept.sum()),
+        "rejected": dict(Counter(reasons)),
+        "usage": {},
+        "test_rows": len(pairs.rows("test")),
+        "folds": [_folds(pairs, rows, cycle) for cycle in range(1, settings.cycles + 1)],
         "sets": {name: _summary(mask, margins, wrong, rows) for name, mask in sets.items()},
         "strata": _strata(strata, kept),
         "dataset": section,
     }
-    tables = list(_tables(report, settings))
+    tables = _tables(report, settings)
     use = f"Train on the pairs that are kept:\n\n{_indented(section)}"
     page = [f"## {title}\n\n{markdown_table(heads, body, 1)}" for title, heads, body in tables]
     pages = ["# Pairs that reward models are sure of", *page, "![Margins](margins.png)", use]
     _draw(pairs, margins, kept, wrong)
-    scored = zip(rows, pairs.folds, margins, kept, strict=True)
-    atomic_write_text(
-        pairs.path / "pairs.jsonl",
-        lines(
-            {
-                **row,
-                "fold": fold,
-                "score_margin": None if np.isnan(m) else float(m),
-                "kept": bool(k),
-            }
-            for row, fold, m, k in scored
-        ),
-    )
+    _write_rows(pairs, rows, margins, kept, reasons)
     atomic_write_text(pairs.path / "report.md", "\n\n".join(pages) + "\n")
     atomic_write_json(pairs.path / "report.json", report)
     for title, heads, body in tables:
         print_table(Console(), heads, body, title)
-    print(f"{use}\nReport: {pairs.path / 'report.md'}")
+    print(use)
+    return report
 
 
-def _section(pairs: PairFolder, settings: "PairsFile") -> dict[str, Any]:
-    section = {"name": "confident_pairs", "folder": str(pairs.path), **vars(settings.choice)}
-    return {key: value for key, value in section.items() if value is not None}
+def _write_rows(
+    pairs: PairFolder, rows: Sequence[Row], margins: Array, kept: Mask, reasons: Sequence[str]
+) -> None:
+    scored = [
+        {**row, "fold": fold, "score_margin": None if np.isnan(margin) else float(margin)}
+        for row, fold, margin in zip(rows, pairs.folds, margins, strict=True)
+    ]
+    chosen = [scored[at] for at in np.flatnonzero(kept)]
+    others = zip(np.flatnonzero(~kept), reasons, strict=True)
+    rejected = [{**scored[at], "reason": reason} for at, reason in others]
+    atomic_write_text(pairs.path / "rows.jsonl", lines(chosen))
+    atomic_write_text(pairs.path / "rejected.jsonl", lines(rejected))
 
 
 def _indented(section: dict[str, Any]) -> str:
@@ -83,7 +85,7 @@ def _indented(section: dict[str, Any]) -> str:
 
 
 def _agrees(margins: Array) -> list[float]:
-    return np.where(margins == 0, 0.5, margins > 0).tolist()
+    return [float(value) for value in np.where(margins == 0, 0.5, margins > 0)]
 
 
 def _mean(values: Sequence[Any], rows: Sequence[Row]) -> dict[str, Any] | None:
@@ -91,12 +93,12 @@ def _mean(values: Sequence[Any], rows: Sequence[Row]) -> dict[str, Any] | None:
     return None if mean is None else mean.as_json()
 
 
-def _fold(pairs: PairFolder, rows: Sequence[Row], cycle: int) -> list[dict[str, Any]]:
+def _folds(pairs: PairFolder, rows: Sequence[Row], cycle: int) -> list[dict[str, Any]]:
     margins, folds = pairs.margins(cycle), np.array(pairs.folds)
     results = []
     for fold in sorted(set(pairs.folds)):
         index = np.flatnonzero((folds == fold) & ~np.isnan(margins))
-        accuracy = _mean(_agrees(margins[index]), [rows[at] for at in index])
+        accuracy = _mean(_agrees(margins[index]), [rows[int(at)] for at in index])
         results.append({"fold": fold, "pairs": int((folds == fold).sum()), "accuracy": accuracy})
     return results
 
@@ -107,10 +109,10 @@ def _summary(mask: Mask, margins: Array, wrong: Mask | None, rows: Sequence[Row]
     summary: dict[str, Any] = {
         "pairs": int(mask.sum()),
         "mean_size_of_margin": float(np.abs(some).mean()) if len(some) else None,
-        "agrees_with_label": _mean(_agrees(some), [rows[at] for at in index]),
+        "agrees_with_label": _mean(_agrees(some), [rows[int(at)] for at in index]),
     }
     if wrong is not None:
-        among = [rows[at] for at in np.flatnonzero(mask)]
+        among = [rows[int(at)] for at in np.flatnonzero(mask)]
         summary["known_wrong"] = int((mask & wrong).sum())
         summary["share_known_wrong"] = _mean(wrong[mask].astype(float).tolist(), among)
         found = index[wrong[index]]
@@ -123,7 +125,7 @@ def _strata(strata: Sequence[str], kept: Mask) -> dict[str, dict[str, int]]:
     return {name: {"pairs": every[name], "kept": chosen[name]} for name in sorted(every)}
 
 
-def _tables(report: dict[str, Any], settings: "PairsFile") -> "list[Table]":
+def _tables(report: dict[str, Any], settings: "PairSettings") -> "list[Table]":
     def few(fold: dict[str, Any]) -> str:
         return " (few)" if fold["pairs"] < FEW else ""
 
