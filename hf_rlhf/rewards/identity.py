@@ -28,14 +28,12 @@ def identified_parts(
     components: Sequence[Mapping[str, Any]],
     judges: Mapping[str, Judge],
 ) -> dict[str, dict[str, Any]]:
-    """Return what each reward that counts, and each gate, is: by label, as plain JSON."""
+    """Return what each reward and each gate is: by label, as plain JSON."""
     if reward is None:
         return {}
     by_label = {each["label"]: each for each in components if each["kind"] in ("rewards", "judges")}
     identified = {}
     for part in (*reward.rewards, *reward.gates):
-        if part.weight == 0:
-            continue
         judge = next(
             (
                 {**identified_component(by_label[label]), "describes": as_json(judge.describe())}
@@ -59,8 +57,11 @@ def identified_component(component: Mapping[str, Any]) -> dict[str, Any]:
 def reward_identity(parts: Mapping[str, Mapping[str, Any]], label: str = TOTAL) -> dict[str, Any]:
     """Return `label`, `digest` and what the digest is of, for one part or for the total.
 
-    The total of one reward that stands alone, as it is, is that reward.
+    The total of one reward that stands alone, as it is, is that reward; one of weight 0 is not in
+    the total.
     """
+    if label == TOTAL:
+        parts = {name: part for name, part in parts.items() if part.get("weight") != 0}
     alone = len(parts) == 1 and all(part.keys() == {"component"} for part in parts.values())
     if label == TOTAL and not alone:
         what: Mapping[str, Any] = dict(sorted(parts.items()))

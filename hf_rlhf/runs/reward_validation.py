@@ -76,6 +76,7 @@ def copy_reports(run: "Run") -> None:
 def trained_parts(run: "Run") -> dict[str, dict[str, Any]]:
     """Return what each reward is that the run trains on, and each gate, by label."""
     parts = identified_parts(run.reward, run.components, run.judges)
+    parts = {label: part for label, part in parts.items() if part.get("weight") != 0}
     for entry in run.trainer_class.learned_rewards(run.spec.plain):
         if entry.get("weight", 1.0) == 0:
             continue

@@ -79,8 +79,7 @@ def validate(
         hacks(_cases(attacks, gold), score),
         availability(scored),
     ]
-    parts = identified_parts(scoring.reward, scoring.components, scoring.judges)
-    reward = reward_identity(parts, label)
+    reward = identity_of(scoring, label)
     reported = [check.reported() for check in checks]
     return Report(
         headline=headline(reward["label"], reported),
@@ -102,6 +101,12 @@ def validate(
         command=command,
         environment=environment(),
     )
+
+
+def identity_of(scoring: Scoring, label: str = TOTAL) -> dict[str, Any]:
+    """Return what a reward of a composition is, or the total (`hf_rlhf.rewards`)."""
+    parts = identified_parts(scoring.reward, scoring.components, scoring.judges)
+    return reward_identity(parts, label)
 
 
 def repeats(scored: Scored, score: RewardScores) -> Check:
