@@ -3,7 +3,6 @@
 import sys
 from pathlib import Path
 
-from hf_rlhf.config import RunFile
 from hf_rlhf.train import train
 
 MEMBERS = 3
@@ -35,7 +34,7 @@ def main(seed: int, out: Path) -> None:
             "seed": 10 * seed + number,
             "output_dir": str(out / f"member{number}"),
         }
-        train(config=RunFile.from_mapping(settings))
+        train(config=settings)
 
 
 if __name__ == "__main__":
