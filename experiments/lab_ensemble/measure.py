@@ -1,4 +1,4 @@
-"""A run's own held-out scores, and the KL and disagreement of its last steps: `measure.py RUN OUT`."""
+"""A run's own held-out scores, with KL and disagreement of its last steps: `measure.py RUN OUT`."""
 
 import json
 import sys
