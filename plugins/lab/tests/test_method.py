@@ -325,6 +325,7 @@ def test_a_judge_grades_by_the_criterion_and_its_cost_is_shown(capsys):
 
 @pytest.mark.slow
 @pytest.mark.smoke
+@pytest.mark.timeout(1200)
 def test_the_example_makes_a_reward_on_which_training_raises_the_grade():
     assert rewards(["method", "--out", "out"]) == 0
     steps = results()["steps"]
@@ -341,6 +342,7 @@ HACKED = ["--signals", json.dumps([{"name": f"{DEFAULT_FILE.parent / 'signals.py
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 def test_a_signal_that_agrees_in_the_data_and_is_hacked_in_training_is_stopped():
     assert rewards(["method", "--out", "out", *HACKED, "--require", "[agreement]"]) == 1
     assert results()["stopped"] == "survival"
@@ -349,6 +351,7 @@ def test_a_signal_that_agrees_in_the_data_and_is_hacked_in_training_is_stopped()
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 def test_the_monitor_of_the_training_may_stop_it():
     options = [*HACKED, "--require", "[agreement]", "--survival.settings.monitor", MONITOR]
     assert rewards(["method", "--out", "out", *options]) == 1
@@ -357,6 +360,7 @@ def test_the_monitor_of_the_training_may_stop_it():
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 def test_a_reward_model_is_trained_on_the_weighted_signals_and_validated():
     options = ["--reward_model", "{run: reward, settings: {max_steps: 20, save_steps: 20}}"]
     rewards(["method", "--out", "out", *options, "--survival", "null", "--require", "[]"])
