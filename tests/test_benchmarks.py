@@ -9,7 +9,16 @@ from pathlib import Path
 import pytest
 
 BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
-SCRIPTS = ("startup", "citations", "judge", "push", "merge", "grpo_step", "traces")
+SCRIPTS = (
+    "startup",
+    "citations",
+    "judge",
+    "push",
+    "merge",
+    "grpo_step",
+    "traces",
+    "reward_ensemble",
+)
 NEEDED = {
     "hf_rlhf_local_hub": ("push",),
     "hf_rlhf_refiner": ("citations", "grpo_step"),

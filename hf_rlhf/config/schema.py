@@ -1,5 +1,6 @@
 """The sections of a run file as frozen values; `SpecReader` creates them."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Annotated, Any, Literal
@@ -47,12 +48,34 @@ class JudgeSpec(ComponentSpec):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Transform:
+    """`transform:` of a reward: what its score becomes in the sum, before `clip` and `weight`."""
+
+    zscore: tuple[float, Annotated[float, Gt(0)]] | None = None
+    """(mean, standard deviation): fixed numbers, as a batch's own would give one completion
+    different rewards in different batches."""
+    sigmoid: Annotated[float, Gt(0)] | None = None
+    """A temperature: 1 / (1 + exp(-score / temperature)), of the z-score where both are set."""
+
+    def __call__(self, score: float) -> float:
+        """Return the transformed score."""
+        if self.zscore is not None:
+            score = (score - self.zscore[0]) / self.zscore[1]
+        if self.sigmoid is not None:
+            # By tanh, since exp overflows.
+            score = 0.5 + 0.5 * math.tanh(score / self.sigmoid / 2)
+        return score
+
+
+@dataclass(frozen=True, kw_only=True)
 class RewardSpec(ComponentSpec):
     """One entry of `rewards:`."""
 
     label: str
     weight: float = 1.0
     on_none: Literal["void", "skip"] = "void"
+    transform: Literal["sigmoid"] | Transform | None = None
+    """`sigmoid` alone has temperature 1."""
     clip: tuple[float, float] | None = None
     judge: str | None = None
 
@@ -114,6 +137,36 @@ class CardSpec:
 
 
 @dataclass(frozen=True)
+class MonitorSpec:
+    """The `monitor:` section: warnings, and a stop, where a reward is exploited.
+
+    A *look* summarises the completions of `every` optimizer steps. Nothing here changes what is
+    trained.
+    """
+
+    gold: str | None = None
+    """The label of a reward of weight 0 that is the better measure of quality."""
+    every: Annotated[int, Ge(1)] = 5
+    """Optimizer steps of a look."""
+    warmup: Annotated[int, Ge(2)] = 5
+    """Looks with which later ones are compared."""
+    length_z: Annotated[float, Gt(0)] = 2.5
+    """Completions are too long from so many standard deviations over the warm-up's looks on."""
+    histogram_kl: Annotated[float, Gt(0)] = 0.15
+    """The reward's histogram has moved by more than this, in nats, ..."""
+    bins: Annotated[int, Ge(2)] = 20
+    rising: Annotated[int, Ge(1)] = 3
+    """... after it has moved further at so many looks in a row."""
+    window: Annotated[int, Ge(1)] = 3
+    """Looks that are averaged before trained reward and gold are compared with earlier ones."""
+    stop_on: Literal["gold", "both", "never"] = "gold"
+    """gold: stop when gold falls while the trained reward rises; both: also when completions are
+    too long and the histogram has moved."""
+    webhook: str | None = None
+    """The name of an environment variable with a URL, to which each warning is posted."""
+
+
+@dataclass(frozen=True)
 class Limits:
     """Top-level keys for when a run stops or refuses to start. They do not change results."""
 
@@ -164,6 +217,7 @@ class RunSpec(TopLevel):
     evaluation: EvaluationSpec | None
     validation: ValidationSpec | None = None
     early_stopping: EarlyStoppingSpec | None = None
+    monitor: MonitorSpec | None = None
     publish: PublishSpec
     card: CardSpec
     limits: Limits

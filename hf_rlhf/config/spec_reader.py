@@ -18,11 +18,13 @@ from hf_rlhf.config.schema import (
     GateSpec,
     JudgeSpec,
     Limits,
+    MonitorSpec,
     PublishSpec,
     RewardSpec,
     RunSpec,
     SourceSpec,
     TopLevel,
+    Transform,
     keys_of,
 )
 from hf_rlhf.config.urls import forbidden_urls
@@ -37,6 +39,7 @@ _SECTIONS: dict[str, type] = dict(
     evaluation=EvaluationSpec,
     validation=ValidationSpec,
     early_stopping=EarlyStoppingSpec,
+    monitor=MonitorSpec,
     publish=PublishSpec,
     card=CardSpec,
 )
@@ -99,6 +102,7 @@ class SpecReader:
             evaluation=sections["evaluation"],
             validation=sections["validation"],
             early_stopping=sections["early_stopping"],
+            monitor=sections["monitor"],
             publish=publish,
             card=sections["card"] or CardSpec(),
             limits=Limits(**limits),
@@ -183,6 +187,8 @@ class SpecReader:
     def _section(self, key: str, cls: type) -> Any:
         if self.values.get(key) is None:
             return None
+        if cls is MonitorSpec and isinstance(switch := self.values[key], bool):
+            return MonitorSpec() if switch else None
         values = self._container(key, dict, "KEY: VALUE")
         for name in [name for name in values if name not in keys_of(cls)]:
             if home := self._home(name):
@@ -223,6 +229,9 @@ class SpecReader:
         clip = valid.get("clip")
         if clip is not None and clip[0] >= clip[1]:
             self._report((*path, "clip"), f"is {list(clip)}.", "Write `[low, high]`.")
+        if valid.get("transform") == Transform():
+            fix = "Write `sigmoid`, `{sigmoid: TEMPERATURE}` or `{zscore: [MEAN, STD]}`."
+            self._report((*path, "transform"), "is empty.", fix)
         arguments = {key: each for key, each in rest.items() if key not in keys_of(cls)}
         return cls(**valid, arguments=arguments, where=where, path=path)
 

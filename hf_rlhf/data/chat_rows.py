@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from hf_rlhf.contracts import Loaded
 from hf_rlhf.data.arrow_files import (
@@ -23,6 +23,7 @@ from hf_rlhf.data.arrow_files import (
     common_schema,
 )
 from hf_rlhf.data.chat import tools_json, unread_turn_keys
+from hf_rlhf.data.context import LastTurn
 from hf_rlhf.data.examples import Example
 from hf_rlhf.data.forms import Margin, PreferenceLabel, chat_schemas
 from hf_rlhf.data.rejected import BadRow, RejectedRows, convert_rows, format_counts
@@ -69,6 +70,7 @@ class ChatRowArguments(Split):
     system_template: str | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     system: str | None = None
+    context: Literal["full", "last_turn"] = "full"
     keep: list[str] | None = None
     max_prompt_tokens: int | None = None
     max_tokens: int | None = None
@@ -210,6 +212,11 @@ class _Conversion:
     present: set[str] = field(default_factory=set)
     """Columns of `keep` that a row has."""
     rejected: RejectedRows = field(init=False)
+    last_turn: LastTurn | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        cuts = self.arguments.context == "last_turn"
+        self.last_turn = LastTurn(self.trl_format) if cuts else None
 
     def run(self, name: str, splits: Sequence[Rows], written: Sequence[ArrowRows]) -> None:
         """Write the usable rows of each split. Raises DataError if too many cannot be used."""
@@ -280,8 +287,8 @@ class _Conversion:
             )
         if self.arguments.system and example.history[0]["role"] != "system":
             turn = {"role": "system", "content": self.arguments.system}
-            return replace(example, history=[turn, *example.history])
-        return example
+            example = replace(example, history=[turn, *example.history])
+        return example if self.last_turn is None else self.last_turn.cut(example)
 
     def _check_extra_columns(self, row: Row) -> None:
         """Raise BadRow for a value of a column to keep that does not fit into a table."""
@@ -346,6 +353,7 @@ class _Conversion:
             "dropped": {**rejected, **self.skipped},
             "columns_left_out": sorted(self.columns_left_out),
             "turn_keys_left_out": dict(sorted(self.turn_keys.items())),
+            **({} if self.last_turn is None else self.last_turn.report()),
         }
 
 

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 _LEARNED = ("prompt", "completion", "chosen", "rejected", "messages", "text", "label", "margin")
 """Columns that trainers learn from: all sources have the same of them."""
 _RESPONSES = ("completion", "chosen", "rejected")
+_ROUNDED = 0.0101
+"""Shares rounded to two decimals may miss 1 by so much: 0.33 + 0.33 + 0.33."""
 
 
 @dataclass
@@ -75,9 +77,10 @@ def mixture(
     """Load several datasets and mix their training rows in given shares.
 
     Each source is an entry like `dataset` itself, with two more keys: `label` (the name if left
-    out) and `weight`. Weights are relative. With weights, the mixture is as large as it can be in
-    these shares with no row twice: the source with too few rows is used whole, and of the others
-    rows are drawn by `seed`. Without any weight, every row of every source is used once.
+    out) and `weight`. Weights are relative; where all are below 1, they are shares and must sum
+    to 1. With weights, the mixture is as large as it can be in these shares with no row twice: the
+    source with too few rows is used whole, and of the others rows are drawn by `seed`. Without any
+    weight, every row of every source is used once.
 
     Args:
         sources: the datasets: `name`, `label`, `weight`, and the arguments of that adapter.
@@ -95,7 +98,8 @@ def mixture(
 
     Raises:
         ConfigError: a source cannot be loaded.
-        DataError: some sources have a weight and others none, or rows of different forms.
+        DataError: some sources have a weight and others none, shares do not sum to 1, or rows have
+            different forms.
     """
     if len(sources) < 2:
         raise DataError(f"`sources` has {len(sources)} entries, expected at least two.")
@@ -115,6 +119,7 @@ def _check(mixed: Sequence[MixedSource], repeat: bool) -> None:
             "other sources have one. Give one to each source, or to none: then every row of every "
             "source is used once."
         )
+    _check_shares(mixed)
     if unweighted and repeat:
         raise DataError("`repeat` is set, but no source has a `weight`. Give one to each source.")
     first, *others = mixed
@@ -125,6 +130,18 @@ def _check(mixed: Sequence[MixedSource], repeat: bool) -> None:
                 f"{other.label} has {_form(other.train)}. Use adapters that return the same "
                 "columns, and the same `format`."
             )
+
+
+def _check_shares(mixed: Sequence[MixedSource]) -> None:
+    """Raise DataError for weights that are written as shares, all below 1, and do not sum to 1."""
+    shares = {each.label: each.weight for each in mixed if each.weight is not None}
+    total = sum(shares.values())
+    if shares and max(shares.values()) < 1 and abs(total - 1) > _ROUNDED:
+        listed = " + ".join(f"{label} {share:g}" for label, share in shares.items())
+        raise DataError(
+            f"weights that are all below 1 are shares, and should sum to 1: {listed} = {total:g}. "
+            "Correct them, or write relative weights, such as 2 and 3."
+        )
 
 
 def _form(rows: "Dataset") -> str:

@@ -23,7 +23,8 @@ from hf_rlhf.evaluation.results import Evaluation
 from hf_rlhf.evaluation.saved_models import loaded_model, measured_in_place
 from hf_rlhf.models.lengths import prompt_ids
 from hf_rlhf.models.loading import model_class
-from hf_rlhf.rewards.composed import TOTAL, ComposedReward, by_row, gather_rows
+from hf_rlhf.rewards.composed import TOTAL, ComposedReward, by_row
+from hf_rlhf.rewards.gathered import gather_rows
 
 _Scored = tuple[dict[str, Score], dict[str, Any]]
 """The metrics of a completion, and a sample of it for the card."""

@@ -14,6 +14,7 @@ from .locate import download as download
 from .locate import find_model as find_model
 from .locate import load_tokenizer as load_tokenizer
 from .locate import resolve_model_path as resolve_model_path
+from .locate import tokenizer_digest as tokenizer_digest
 from .merge import merge_adapter as merge_adapter
 from .safetensors import Stored as Stored
 from .safetensors import open_checkpoint as open_checkpoint

@@ -13,6 +13,7 @@ from hf_rlhf.config.schema import (
     DatasetSpec,
     GateSpec,
     RewardSpec,
+    Transform,
     keys_of,
 )
 from hf_rlhf.config.spec_reader import SpecReader
@@ -284,7 +285,10 @@ class ComponentBuilder:
         source = " ".join(filter(None, (origin["package"], origin["version"]))) or origin["target"]
         if isinstance(spec, GateSpec):
             return Part(spec.label, reward, threshold=spec.threshold, source=source)
-        return Part(spec.label, reward, spec.weight, spec.on_none, spec.clip, source=source)
+        # Text is `sigmoid`, the only transform that needs no number.
+        transform = Transform(sigmoid=1.0) if isinstance(spec.transform, str) else spec.transform
+        settings = (spec.weight, spec.on_none, spec.clip, transform)
+        return Part(spec.label, reward, *settings, source=source)
 
     def _misplaced_judge(self, spec: RewardSpec | GateSpec, labels: Sequence[str]) -> bool:
         """Report a judge given to a reward that takes none, or a missing choice of judge."""

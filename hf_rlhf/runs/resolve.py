@@ -350,7 +350,7 @@ class _Preparation(ComponentBuilder):
                 fix += "for another machine: `hf-rlhf check --for 8xH100`."
             elif "load_best_model_at_end" in str(error):
                 fix = "Set `save_strategy` and `save_steps` as `eval_strategy` and `eval_steps`."
-            what = f"{cls.__name__} rejects these settings: {error}"
+            what = f"the settings do not fit together ({cls.__name__}): {error}"
             self.problems.append(Problem(spec.name, what, fix))
             return None
 

@@ -1,32 +1,11 @@
 """The sections of a run's record: one definition of each field of `run.json`."""
 
-from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field
 
-Json = Any
-Number = int | float
-
-
-class Section(BaseModel):
-    """A section of the record: missing fields are null or empty, unknown ones are preserved."""
-
-    model_config = ConfigDict(
-        extra="allow", populate_by_name=True, protected_namespaces=(), use_attribute_docstrings=True
-    )
-
-    @model_validator(mode="before")
-    @classmethod
-    def _null_is_missing(cls, content: Any) -> Any:
-        if not isinstance(content, Mapping):
-            return content
-        keys = {field.serialization_alias or name for name, field in cls.model_fields.items()}
-        return {k: v for k, v in content.items() if v is not None or k not in keys}
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the section as in `run.json`; values that are not JSON are left as they are."""
-        return self.model_dump(by_alias=True, warnings=False)
+from hf_rlhf.storage.monitor_schema import MonitorSection
+from hf_rlhf.storage.section import Json, Number, Section
 
 
 class Provenance(Section):
@@ -139,9 +118,22 @@ class RewardPart(Section):
     on_none: str | None = None
     clip: list[Number] | None = None
     """(low, high) of the score before weighting."""
+    transform: dict[str, Json] | None = None
+    """`zscore` and `sigmoid` of the score before clipping."""
     arguments: dict[str, Json] | None = None
     doc: str | None = None
     """The first paragraph of its docstring."""
+
+    @property
+    def term(self) -> str:
+        """The formula of what the weight multiplies, such as `clip(sigmoid(bt), 0.1, 0.9)`."""
+        transform, term = self.transform or {}, self.label or ""
+        if zscore := transform.get("zscore"):
+            term = "zscore({}, {:g}, {:g})".format(term, *zscore)
+        if temperature := transform.get("sigmoid"):
+            scaled = term if temperature == 1 else f"{term} / {temperature:g}"
+            term = f"sigmoid({scaled})"
+        return "clip({}, {:g}, {:g})".format(term, *self.clip) if self.clip else term
 
 
 class GatePart(Section):
@@ -219,6 +211,7 @@ class TrainingSection(Section):
     report: dict[str, Json] = {}
     """The trainer's reports beside its log, by title."""
     validation: ValidationSection | None = None
+    monitor: MonitorSection | None = None
     peak_memory: dict[str, Json] | None = None
     """`bytes`, and `of` what."""
 

@@ -323,14 +323,13 @@ def row_digests(run: Run) -> dict[str, str]:
 def _reward(run: Run) -> RewardSection:
     parts = {part.label: part for part in (run.reward.rewards if run.reward else ())}
     gates = {part.label: part for part in (run.reward.gates if run.reward else ())}
+    in_sum = ("weight", "on_none", "clip", "transform")
     return RewardSection(
         trains=trains_by_rewards(run.trainer_class, run.training),
         rewards=[
             RewardPart(
                 **_component(spec, parts[spec.label]),
-                weight=spec.weight,
-                on_none=spec.on_none,
-                clip=list(spec.clip) if spec.clip else None,
+                **{key: as_json(getattr(parts[spec.label], key)) for key in in_sum},
             )
             for spec in run.spec.rewards
         ],

@@ -1,4 +1,4 @@
-"""The golden cards are written anew by `HF_RLHF_REGENERATE=1 pytest tests/test_card.py`."""
+"""`HF_RLHF_REGENERATE=1 pytest tests/cards/test_card.py` writes the golden cards again."""
 
 import copy
 import json

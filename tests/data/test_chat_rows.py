@@ -396,3 +396,30 @@ def test_trl_learns_the_response_and_nothing_else(tmp_path: Path, format: str) -
     assert "the answer" in learnt
     assert "again" not in learnt
     assert "again" in tokenizer.decode(ready["input_ids"])
+
+
+def test_the_last_turn_alone_is_kept_with_the_system_prompt_and_the_rest_is_counted(
+    tmp_path: Path,
+) -> None:
+    first, reply, last = {**U, "content": "one two"}, {**A, "content": "three"}, U
+    pair = {"chosen": "a", "rejected": "b"}
+    rows = [
+        {"prompt": [S, first, reply, last], **pair},
+        {"prompt": [first, reply, last], **pair},
+        {"prompt": [last], **pair},
+        {"prompt": [S, last], **pair},
+    ]
+    path = write_rows(tmp_path, rows)
+    loaded = load(preference, path, context="last_turn", tokenizer=WordTokenizer(chat=True))
+    assert loaded.dataset["train"]["prompt"] == [[S, last], [last], [last], [S, last]]
+    # Two rows lose two turns each, with a word for each role.
+    cut = {"kept": "last_turn", "rows_cut": 2, "turns_cut": 4, "tokens_cut": 10}
+    assert loaded.report["context"] == cut
+    assert loaded.report["duplicates"]["exact"] == 2
+    whole = load(prompts, path)
+    assert whole.dataset["train"]["prompt"][0] == rows[0]["prompt"]
+    assert "context" not in whole.report
+    uncounted = load(prompts, path, context="last_turn").report["context"]
+    assert uncounted == {"kept": "last_turn", "rows_cut": 2, "turns_cut": 4}
+    with pytest.raises(DataError, match="`target: every` learns them"):
+        load(sft, path, context="last_turn", target="every")

@@ -40,7 +40,7 @@ def mixed(*sources: MixedSource, **options: Any) -> Any:
     return mixture(entries, **options)
 
 
-@given(st.lists(st.tuples(st.integers(1, 300), st.floats(0.01, 1)), min_size=2, max_size=5))
+@given(st.lists(st.tuples(st.integers(1, 300), st.floats(1, 100)), min_size=2, max_size=5))
 def test_shares_are_met_to_half_a_row_and_no_row_is_used_twice(
     given_sources: list[tuple[int, float]],
 ) -> None:
@@ -137,6 +137,10 @@ def test_chats_have_the_tokens_of_their_tools_and_share_a_prompt_without_the_ans
 def test_what_cannot_be_mixed_is_refused() -> None:
     with pytest.raises(DataError, match="a has no `weight`, and other sources have one"):
         mixed(source("a", None, 5), source("b", 1, 5))
+    with pytest.raises(DataError, match=r"sum to 1: a 0.5 \+ b 0.3 = 0.8. Correct"):
+        mixed(source("a", 0.5, 5), source("b", 0.3, 5))
+    mixed(source("a", 0.5, 5), source("b", 1.3, 5))
+    mixed(*(source(label, 0.33, 5) for label in "abc"))
     with pytest.raises(DataError, match="`repeat` is set, but no source has a `weight`"):
         mixed(source("a", None, 5), source("b", None, 5), repeat=True)
     turns = [[{"role": "user", "content": "x"}]]

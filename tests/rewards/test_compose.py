@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hf_rlhf.config.schema import Transform
 from hf_rlhf.errors import RewardError
 from hf_rlhf.rewards.abstentions import Abstentions, check_rewarded
 from hf_rlhf.rewards.composed import TOTAL, ComposedReward, Part, summarise
@@ -81,6 +82,32 @@ def test_gates():
 
 def test_clipping_is_before_the_weight():
     assert total([Part("a", Fixed([5.0, -5.0]), weight=2, clip=(-1.0, 1.0))]) == [2.0, -2.0]
+
+
+@pytest.mark.parametrize(
+    ("transform", "clip", "expected"),
+    [
+        (Transform(sigmoid=1), None, [1 / (1 + math.exp(-1)), 1 / (1 + math.exp(3))]),
+        (Transform(sigmoid=2), None, [1 / (1 + math.exp(-0.5)), 1 / (1 + math.exp(1.5))]),
+        (Transform(zscore=(0.5, 0.25)), None, [2.0, -14.0]),
+        (Transform(zscore=(0.5, 0.25)), (-1.5, 1.5), [1.5, -1.5]),
+        (
+            Transform(zscore=(0, 2), sigmoid=0.5),
+            None,
+            [1 / (1 + math.exp(-1)), 1 / (1 + math.exp(3))],
+        ),
+    ],
+)
+def test_a_transform_is_before_clip_and_weight_and_not_in_the_logs(transform, clip, expected):
+    part = Part("a", Fixed([1.0, -3.0]), weight=10, transform=transform, clip=clip)
+    scores = ComposedReward((part,)).score(["p"] * 2, ["c"] * 2)
+    assert scores.total == pytest.approx([10 * value for value in expected])
+    assert scores.parts["a"] == [1.0, -3.0]
+
+
+def test_a_sigmoid_does_not_overflow_and_leaves_none_alone():
+    scores = Fixed([1e6, -1e6, None])
+    assert total([Part("a", scores, transform=Transform(sigmoid=1e-3))], n=3) == [1.0, 0.0, None]
 
 
 def test_async_rewards_run_together():

@@ -15,7 +15,7 @@ _ASIDE = re.compile(r"\{(?![^{}]*score)[^{}\"]*\}", re.IGNORECASE)
 """Braces of a formula or a set, which may stand before the object: no quotes, no grade."""
 
 
-class Malformed(Exception):
+class Malformed(ValueError):
     """The reply holds no verdict; the message is the cause, in words fit to send back."""
 
 
@@ -26,7 +26,7 @@ def read_verdict(reply: str) -> tuple[float, str]:
     and, optionally, `reason`, each once. A number off the scale, a bool, NaN, and a second object,
     whole or not, raise Malformed: one of the two may be quoted from the candidate.
     """
-    verdict = _only_object(_without_thinking(reply))
+    verdict = read_object(reply)
     if extra := sorted(set(verdict) - {"score", "reason"}):
         raise Malformed(f"unexpected keys {', '.join(map(repr, extra))[:100]}.")
     if "score" not in verdict:
@@ -53,12 +53,14 @@ def _without_thinking(reply: str) -> str:
     return answer.partition("<think>")[0]
 
 
-def _only_object(text: str) -> dict[str, Any]:
-    """Return the one JSON object, beside which no other may stand, whole or begun.
+def read_object(reply: str) -> dict[str, Any]:
+    """Return the one JSON object of a reply, beside which no other may stand, whole or begun.
 
-    A judge that quotes a verdict of the candidate's, before or after its own or inside a broken
-    object, has not given that verdict.
+    Thinking is dropped first. A judge that quotes a verdict of the candidate's, before or after its
+    own or inside a broken object, has not given that verdict. Raises ValueError with the cause, in
+    words fit to send back.
     """
+    text = _without_thinking(reply)
     begin = text.find("{")
     while begin >= 0 and (aside := _ASIDE.match(text, begin)):
         begin = text.find("{", aside.end())

@@ -66,7 +66,7 @@ class RewardModel:
                 f"reward_model: batch_size {self.batch_size}, std {self.std} and max_length "
                 f"{self.max_length} must be above 0, mean {self.mean} and std finite."
             )
-        self._places()
+        self.locate()
 
     def __call__(
         self,
@@ -155,7 +155,7 @@ class RewardModel:
             done = "their start is cut" if self.too_long == "cut" else "they get no score"
             logging.getLogger(__name__).warning("%s; %s.", text, done)
 
-    def _places(self) -> tuple[str, Path | None]:
+    def locate(self) -> tuple[str, Path | None]:
         """Return what `from_pretrained` takes, and the adapter's folder, having looked at both."""
         from hf_rlhf.models import (
             check_base,
@@ -188,21 +188,39 @@ class RewardModel:
     def _model(self) -> tuple[Any, Any]:
         """Return the model and its tokenizer, loaded once in each process."""
         if self._loaded is None:
-            self._loaded = self._load()
+            self._loaded = self.load()
         model, tokenizer = self._loaded
         return model, tokenizer
 
-    def _load(self) -> tuple[Any, Any]:
+    def use(self, model: Any, tokenizer: Any) -> None:
+        """Score by a model that is loaded already, such as one that several adapters share."""
+        self._loaded = model, tokenizer
+
+    def load_tokenizer(self) -> Any:
+        """Return the adapter's tokenizer, or the model's where the adapter has none."""
+        from transformers import AutoTokenizer
+
+        path, adapter = self.locate()
+        own = adapter is not None and (adapter / "tokenizer_config.json").exists()
+        return AutoTokenizer.from_pretrained(
+            adapter if own else path, revision=None if own else self.revision
+        )
+
+    def load(self, *, merge: bool = True) -> tuple[Any, Any]:
+        """Return the model, with an adapter merged into it or as a PeftModel, and its tokenizer.
+
+        Raises ModelError for what is not a reward model.
+        """
         from accelerate import PartialState
-        from transformers import AutoModelForSequenceClassification, AutoTokenizer
+        from transformers import AutoModelForSequenceClassification
 
         from hf_rlhf.distributed import whole_weights
         from hf_rlhf.training import head_is_new
 
-        path, adapter = self._places()
+        path, adapter = self.locate()
         provided = {"num_labels": 1} if adapter else {}
         dtype = {"dtype": self.dtype} if self.dtype else {}
-        # An adapter brings the head, which `_places` has seen.
+        # An adapter brings the head, which `locate` has seen.
         with whole_weights(), head_is_new(adapter is not None):
             model, loading = AutoModelForSequenceClassification.from_pretrained(
                 path, revision=self.revision, output_loading_info=True, **provided, **dtype
@@ -210,7 +228,8 @@ class RewardModel:
             if adapter is not None:
                 from peft import PeftModel
 
-                model = PeftModel.from_pretrained(model, str(adapter)).merge_and_unload()
+                model = PeftModel.from_pretrained(model, str(adapter))
+                model = model.merge_and_unload() if merge else model
         missing = [name for name in loading["missing_keys"] if adapter is None or HEAD not in name]
         if missing or model.config.num_labels != 1:
             raise ModelError(
@@ -218,10 +237,7 @@ class RewardModel:
                 f"{model.config.num_labels} labels"
                 + (f", and no weights for {', '.join(missing[:3])}." if missing else ".")
             )
-        own = adapter is not None and (adapter / "tokenizer_config.json").exists()
-        tokenizer = AutoTokenizer.from_pretrained(
-            adapter if own else path, revision=None if own else self.revision
-        )
+        tokenizer = self.load_tokenizer()
         config = model.config.get_text_config()
         # A base says how it was padded itself, not how an adapter on it was.
         if config.pad_token_id is None or adapter is not None:

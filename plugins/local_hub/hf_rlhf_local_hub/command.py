@@ -41,7 +41,7 @@ def main(argv: Sequence[str]) -> int:
         allow_remote=arguments.allow_remote,
     ) as hub:
         environment = {"HF_ENDPOINT": hub.url, "HF_TOKEN": token or _ANY_TOKEN}
-        _announce(hub.url, arguments.folder, environment, arguments.env_file)
+        _announce(hub.url, arguments, environment)
         try:
             stop.wait()
         finally:
@@ -116,18 +116,18 @@ def _token(file: Path) -> str:
     return words[0]
 
 
-def _announce(
-    url: str, folder: Path, environment: Mapping[str, str], env_file: Path | None
-) -> None:
+def _announce(url: str, options: argparse.Namespace, environment: Mapping[str, str]) -> None:
     lines = [f"export {name}={shlex.quote(value)}" for name, value in environment.items()]
     lines.append("unset HF_HUB_OFFLINE")
-    print(f"A Hub in {folder} at {url}\nIn the shell where you train, push or pull:\n", flush=True)
+    user = options.user
+    print(f"A Hub in {options.folder} at {url}. You are {user!r}: push to {user}/NAME.")
+    print("In the shell where you train, push or pull:\n", flush=True)
     # Not the token that somebody chose: terminals are recorded.
     masked = [line if environment["HF_TOKEN"] == _ANY_TOKEN else _masked(line) for line in lines]
     print("\n".join(f"  {line}" for line in masked) + "\n\nCtrl-C stops it.", flush=True)
-    if env_file is not None:
+    if options.env_file is not None:
         # It holds the token.
-        atomic_write_text(env_file, "\n".join(lines) + "\n", mode=0o600)
+        atomic_write_text(options.env_file, "\n".join(lines) + "\n", mode=0o600)
 
 
 def _masked(line: str) -> str:

@@ -20,7 +20,7 @@ SCHEMA = 1
 DECIMALS = 6
 """Of the values in `rows.json`. Tables are made of those, so that anybody gets the same."""
 CURVES = ("rewards/total/mean", "rewards/reward/mean", "reward", "objective/scores", "loss")
-_NOT_IN_STANDARD = ("weight", "on_none", "clip", "threshold", "label")
+_NOT_IN_STANDARD = ("weight", "on_none", "clip", "transform", "threshold", "label")
 
 
 class Results:

@@ -1,3 +1,4 @@
+import asyncio
 import itertools
 import math
 import random
@@ -7,12 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hf_rlhf import Question
 from hf_rlhf.errors import DataError
+from hf_rlhf.testing import check_judge
 from hf_rlhf.testing.suites import DatasetTests, RewardTests
 from hf_rlhf_worlds import arithmetic as sums
 from hf_rlhf_worlds import tastes as orders
 from hf_rlhf_worlds.arithmetic import ArithmeticCorrect, arithmetic
 from hf_rlhf_worlds.sampling import generator, split_of
+from hf_rlhf_worlds.taste_judge import TasteJudge
 from hf_rlhf_worlds.tastes import KnownUtility, tastes
 
 FORMS = ("sft", "preference", "unpaired", "prompts")
@@ -238,3 +242,19 @@ def test_the_demonstrators_leave_much_to_gain():
     wanted = [taste for taste, _ in zip(orders.tastes_of(0, "test"), range(1000), strict=False)]
     worth = [orders.utility(taste, host.order(taste, rng)) for taste in wanted]
     assert 0.95 < sum(worth) / 1000 < 1.15
+
+
+def test_taste_judge_scores_by_utility_and_its_faults_are_the_given_ones():
+    check_judge(TasteJudge)
+    context = "likes red warm tea, hates old:"
+    orders = (" red tea", " old hat", " red tea and warm tea and blue boat and new lamp")
+    questions = [Question("quality", order, context=context) for order in orders]
+
+    def scores(**faults):
+        return [each.score for each in asyncio.run(TasteJudge(**faults).judge(questions))]
+
+    good, bad, long = scores()
+    assert good > bad
+    assert long < good
+    assert scores(length_bias=0.5)[2] > scores(length_bias=0.5)[0]
+    assert scores(noise=1.0) == scores(noise=1.0) != scores()

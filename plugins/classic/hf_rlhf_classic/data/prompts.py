@@ -23,6 +23,7 @@ def prompts(
     system_template: str | None = None,
     chat_template_kwargs: dict[str, Any] | None = None,
     system: str | None = None,
+    context: Literal["full", "last_turn"] = "full",
     keep: list[str] | None = None,
     test_rows: int | None = None,
     test_share: float | None = None,

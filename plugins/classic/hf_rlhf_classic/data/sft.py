@@ -24,6 +24,7 @@ def sft(
     system_template: str | None = None,
     chat_template_kwargs: dict[str, Any] | None = None,
     system: str | None = None,
+    context: Literal["full", "last_turn"] = "full",
     keep: list[str] | None = None,
     test_rows: int | None = None,
     test_share: float | None = None,
@@ -63,6 +64,8 @@ def sft(
         chat_template_kwargs: passed to the chat template when lengths are measured; give the
             trainer the same.
         system: the system prompt of rows that have none.
+        context: `last_turn` leaves out the turns between the system prompt and the last turn of
+            the user, and counts them.
         keep: which other columns to keep for rewards; all of them by default, `[]` for none.
         test_rows: number of rows to hold out. By default the source's test split, or a tenth.
         test_share: the same as a share.

@@ -167,7 +167,7 @@ def identity(scoring: Scoring, label: str) -> dict[str, Any]:
     ]
     parts = [*scoring.reward.rewards, *scoring.reward.gates] if scoring.reward else []
     composition = [
-        {"label": part.label, "weight": part.weight, "clip": part.clip, "on_none": part.on_none}
+        {key: getattr(part, key) for key in ("label", "weight", "transform", "clip", "on_none")}
         for part in parts
         if label in (TOTAL, part.label)
     ]

@@ -1,0 +1,212 @@
+"""Several reward models as one reward, `reward_ensemble`, which is paid for what they agree on.
+
+A policy that over-optimises one reward model finds texts that this model alone scores too high;
+models trained with other seeds or on other pairs score them differently. So the reward is the mean
+of the members less `penalty` times their standard deviation, or the lowest score (Coste et al.
+2023, "Reward Model Ensembles Help Mitigate Overoptimization"; their penalty is the variance, the
+standard deviation has the unit of the scores).
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from itertools import zip_longest
+from pathlib import Path
+from statistics import fmean, pstdev
+from typing import Any, Literal
+
+from hf_rlhf.contracts import Score
+from hf_rlhf.errors import ModelError
+from hf_rlhf_classic.scoring import RewardModel
+
+_KEYS_OF_ARCHITECTURE = ("model_type", "vocab_size", "hidden_size", "num_hidden_layers")
+
+
+@dataclass
+class RewardEnsemble:
+    """The mean score of several reward models, less a penalty for their disagreement.
+
+    Either whole `models`, or `adapters` on one `base`, which is then in memory once.
+    """
+
+    models: tuple[str, ...] = ()
+    """Reward models: folders, package://PACKAGE/FOLDER or Hub ids."""
+    base: str | None = None
+    """The base of `adapters`."""
+    adapters: tuple[str, ...] = ()
+    """LoRA reward adapters on `base`, each with its score head: folders, runs' folders, Hub ids."""
+    revisions: tuple[str | None, ...] = ()
+    """Of the members on the Hub, in their order."""
+    base_revision: str | None = None
+    """Of `base` on the Hub."""
+    aggregate: Literal["mean", "min"] = "mean"
+    """The mean of the members' scores, less the penalty, or the lowest of them."""
+    penalty: float = 0.0
+    """Standard deviations of the members' scores that are subtracted from their mean."""
+    means: tuple[float, ...] = ()
+    """Subtracted from each member's score, in their order. Members trained apart differ in
+    location and scale, which would count as disagreement."""
+    stds: tuple[float, ...] = ()
+    """Each member's score, less its mean, is divided by this."""
+    batch_size: int = 16
+    """How many texts each member scores at once."""
+    device: str | None = None
+    """Where they run; where the policy does if not set."""
+    dtype: str | None = None
+    """In which they are loaded, such as `bfloat16`; as saved if not set."""
+    max_length: int | None = None
+    """The most tokens that they read of a text; never more than they have positions for."""
+    too_long: Literal["cut", "abstain", "error"] = "cut"
+    """A longer text loses its start, has no score, or stops the run."""
+    members: tuple[RewardModel, ...] = field(init=False, repr=False, compare=False)
+    """The members, each a reward of its own."""
+    _shares_base: bool = field(default=False, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Check all that can be known before weights load. Raises ModelError."""
+        names = [*self.models, *self.adapters]
+        self._check_settings(names)
+        self.members = tuple(
+            RewardModel(
+                model=self.base or name,
+                adapter=name if self.base else None,
+                revision=self.base_revision if self.base else revision,
+                adapter_revision=revision if self.base else None,
+                mean=mean or 0.0,
+                std=1.0 if std is None else std,
+                batch_size=self.batch_size,
+                device=self.device,
+                dtype=self.dtype,
+                max_length=self.max_length,
+                too_long=self.too_long,
+            )
+            for name, revision, mean, std in zip_longest(
+                names, self.revisions, self.means, self.stds
+            )
+        )
+        self._check_alike(names)
+
+    def __call__(
+        self,
+        prompts: Sequence[Any],
+        completions: Sequence[Any],
+        log_metric: Callable[[str, float], None] | None = None,
+        **_: Any,
+    ) -> list[Score]:
+        """Return one score per completion, None where a member abstains.
+
+        Raises RewardError and ModelError as `reward_model` does.
+        """
+        if self.base:
+            self._share_base()
+        scores = [member(prompts, completions, log_metric) for member in self.members]
+        rows = [[score for score in row if score is not None] for row in zip(*scores, strict=True)]
+        complete = [row for row in rows if len(row) == len(self.members)]
+        if log_metric is not None and complete:
+            for number, of_member in enumerate(zip(*complete, strict=True), 1):
+                log_metric(f"reward_ensemble/member_{number}", fmean(of_member))
+            log_metric("reward_ensemble/disagreement", fmean(map(pstdev, complete)))
+        return [self._aggregated(row) if len(row) == len(self.members) else None for row in rows]
+
+    def describe(self) -> Mapping[str, Any]:
+        """Return every setting, for the record and the card."""
+        return {item.name: getattr(self, item.name) for item in fields(self) if item.init}
+
+    def advice(self) -> list[str]:
+        """Return what is to be known of the members before a policy learns from them."""
+        return [text for member in self.members for text in member.advice()]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_shares_base": False}
+
+    def _aggregated(self, row: Sequence[float]) -> float:
+        if self.aggregate == "min":
+            return min(row)
+        return fmean(row) - self.penalty * pstdev(row)
+
+    def _share_base(self) -> None:
+        """Load base and adapters once in each process, for all members."""
+        if self._shares_base:
+            return
+        model, tokenizer = self.members[0].load(merge=False)
+        for number, member in enumerate(self.members):
+            name = "default" if number == 0 else f"member_{number}"
+            if number:
+                model.load_adapter(str(member.locate()[1]), adapter_name=name)
+            member.use(_WithAdapter(model, name), tokenizer)
+        model.to(model.device).eval()
+        self._shares_base = True
+
+    def _check_settings(self, names: Sequence[str]) -> None:
+        counts = {len(each) for each in (self.revisions, self.means, self.stds)}
+        for broken, text in (
+            (
+                bool(self.models) == bool(self.adapters) or bool(self.adapters) != bool(self.base),
+                "has either `models`, or `adapters` and their `base`.",
+            ),
+            (len(names) < 2, f"has {len(names)} member. Name at least 2."),
+            (
+                not math.isfinite(self.penalty) or self.penalty < 0,
+                f"penalty is {self.penalty}, which would pay for disagreement. Write 0 or more.",
+            ),
+            (
+                self.aggregate == "min" and self.penalty != 0,
+                "the lowest score has no penalty. Remove `penalty`, or write `aggregate: mean`.",
+            ),
+            (
+                counts - {0, len(names)} != set(),
+                f"revisions, means and stds are one for each of its {len(names)} members, in "
+                "their order.",
+            ),
+        ):
+            if broken:
+                raise ModelError(f"reward_ensemble: {text}")
+
+    def _check_alike(self, names: Sequence[str]) -> None:
+        """Raise ModelError for members that are one model twice, or not of one kind."""
+        from transformers import AutoConfig
+
+        from hf_rlhf.models import tokenizer_digest
+
+        sources: set[tuple[str, str | None]] = set()
+        kinds: list[tuple[str, dict[str, Any]]] = []
+        for name, member in zip(names, self.members, strict=True):
+            path, adapter = member.locate()
+            folder = Path(adapter or path)
+            source = (
+                str(folder.resolve()) if folder.exists() else str(folder),
+                member.adapter_revision if adapter else member.revision,
+            )
+            if source in sources:
+                raise ModelError(
+                    f"reward_ensemble: {name} is a member twice, which lowers the disagreement "
+                    "without another opinion. Name each once."
+                )
+            sources.add(source)
+            config = AutoConfig.from_pretrained(path, revision=member.revision).get_text_config()
+            kind = {key: getattr(config, key, None) for key in _KEYS_OF_ARCHITECTURE}
+            kinds.append((name, {**kind, "tokenizer": tokenizer_digest(member.load_tokenizer())}))
+        for name, kind in kinds[1:]:
+            for key, value in kind.items():
+                if value != (expected := kinds[0][1][key]):
+                    own, other = (str(each)[:12] for each in (value, expected))
+                    raise ModelError(
+                        f"reward_ensemble: {name} and {kinds[0][0]} are not made from one base: "
+                        f"{key} is {own} and {other}. Members are reward models of one base, "
+                        "trained with other seeds or on other pairs."
+                    )
+
+
+@dataclass(frozen=True)
+class _WithAdapter:
+    """A model with several adapters, as it is with one of them."""
+
+    model: Any
+    adapter: str
+
+    def __call__(self, **inputs: Any) -> Any:
+        self.model.set_adapter(self.adapter)
+        return self.model(**inputs)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.model, name)

@@ -1,0 +1,1 @@
+"""Data by language models: preferences under a constitution, revised responses, rubric grades."""

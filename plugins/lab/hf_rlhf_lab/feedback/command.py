@@ -1,0 +1,102 @@
+"""`hf-rlhf data`: rows that language models write or judge."""
+
+import argparse
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from hf_rlhf.errors import ConfigError, Problem
+
+_EXAMPLES = Path(__file__).parent.parent / "runs"
+VERBS: Mapping[str, str] = {
+    "ai_feedback": "preferences: two sampled responses, judged under a constitution in both orders",
+    "synthetic_sft": "draft, critique and revision of a response, under a constitution",
+    "rubric_grades": "grades of responses by the criteria of a rubric",
+}
+_DESCRIPTION = """\
+{what}.
+
+FILE is YAML (docs/reference/ai-feedback.md); without it, {default}. Any key of it is an option too:
+`--annotator.model NAME`. Written to --out: rows.jsonl, rejected.jsonl (with reasons), report.json.
+The same command continues where it was stopped, and pays for nothing twice."""
+
+
+def data(argv: Sequence[str]) -> int:
+    """Make data with language models: AI feedback, synthetic responses, rubric grades."""
+    parser = argparse.ArgumentParser(prog="hf-rlhf data", allow_abbrev=False)
+    verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
+    for verb, what in VERBS.items():
+        example = _EXAMPLES / verb / "tiny.yaml"
+        default = "a small example that needs nothing" if example.exists() else "nothing is done"
+        options = verbs.add_parser(
+            verb,
+            help=what,
+            description=_DESCRIPTION.format(what=what[0].upper() + what[1:], default=default),
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+            usage=f"hf-rlhf data {verb} [FILE] [options] [--key value ...]",
+        )
+        options.add_argument("--out", type=Path, help=f"default: data/{verb}")
+        options.add_argument("--dry_run", action="store_true", help="check, and show the cost")
+        options.add_argument(
+            "--overwrite", action="store_true", help="begin again in a folder of other settings"
+        )
+    # The file is first: argparse would take the value of an unknown option for it.
+    verb, *rest = [*argv, "--help"] if not argv else list(argv)
+    named = rest.pop(0) if rest and not rest[0].startswith("-") else None
+    chosen, overrides = parser.parse_known_args([verb, *rest])
+    file = Path(named) if named else _EXAMPLES / chosen.verb / "tiny.yaml"
+    if not file.exists() and named is None:
+        fix = "See docs/reference/ai-feedback.md."
+        raise ConfigError([Problem(f"hf-rlhf data {verb}", "FILE is missing.", fix)], subject=verb)
+    return _run(chosen, file, overrides)
+
+
+def _run(chosen: argparse.Namespace, path: Path, overrides: Sequence[str]) -> int:
+    from hf_rlhf.config import RunFile
+    from hf_rlhf.training import quiet_libraries
+
+    quiet_libraries()
+    folder = chosen.out or Path("data") / chosen.verb
+    module = import_module(f"hf_rlhf_lab.feedback.{chosen.verb}")
+    file = RunFile.read(path).override(overrides)
+    work, plans = module.prepare(file, folder)
+    print(f"{chosen.verb}: {len(work.rows):,} rows. " + "; ".join(map(str, plans)) + ".")
+    if chosen.dry_run:
+        return 0
+    report = work.run(overwrite=chosen.overwrite)
+    for line in summary(report):
+        print(line)
+    print(folder)
+    return 0
+
+
+def summary(report: Mapping[str, Any]) -> list[str]:
+    """Return the lines that say what came of it."""
+    rejected = ", ".join(f"{count:,} {reason}" for reason, count in report["rejected"].items())
+    lines = [
+        f"{report['verb']}: {report['prompts']:,} prompts, {report['rows']:,} rows written"
+        + (f"; rejected: {rejected}" if rejected else "")
+    ]
+    for name, text in _MEASURES.items():
+        if each := report.get(name):
+            ends = f"[{each['low']:.3f}, {each['high']:.3f}]"
+            lines.append(f"{text}: {each['mean']:.3f} {ends}, n {each['n']:,}")
+    for who, used in report["usage"].items():
+        tokens = used.get("prompt_tokens", 0) + used.get("completion_tokens", 0)
+        requests = used.get("requests", used.get("calls", 0))
+        lines.append(
+            f"{who}: {requests:,.0f} requests, {used.get('cached', 0):,.0f} from the cache, "
+            f"{used.get('failed', 0):,.0f} failed, {tokens:,.0f} tokens, "
+            f"cost {used.get('cost', 0):,.2f}"
+        )
+    return lines
+
+
+_MEASURES = {
+    "first": "share of answers for the response shown first (0.5 without bias)",
+    "orders_agree": "share of pairs on which both orders agree",
+    "longer_chosen": "share of pairs whose longer response is chosen",
+    "revised": "share of drafts that were revised",
+}

@@ -1,0 +1,129 @@
+"""Who writes the two responses to a prompt: a saved model, or one behind an API."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from hf_rlhf.config import EvaluationSpec
+from hf_rlhf.evaluation import evaluate
+from hf_rlhf.models import load_tokenizer, resolve_model_path
+from hf_rlhf.rewards import ComposedReward, Messages, OpenAIText, Part
+from hf_rlhf_lab.feedback.asking import Failure, ask_all
+from hf_rlhf_lab.feedback.settings import LocalPolicy
+from hf_rlhf_lab.feedback.work import Row
+
+Pair = tuple[str, str]
+
+
+def prompt_messages(prompt: Any) -> Messages:
+    """Return a prompt, a text or messages, as messages."""
+    return [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
+
+
+def as_response(row: Row, text: str) -> Any:
+    """Return a response in the form of its prompt."""
+    if isinstance(row["prompt"], str):
+        return text
+    return [{"role": "assistant", "content": text}]
+
+
+@dataclass
+class RemotePolicy:
+    """A model behind an API."""
+
+    client: OpenAIText
+    tokenizer: Any = None
+
+    def __post_init__(self) -> None:
+        # Another seed is another request, also to the cache.
+        second = replace(self.client, seed=(self.client.seed or 0) + 1)
+        self._clients = (self.client, second)
+
+    @property
+    def longest(self) -> int:
+        """Tokens of a response, at most."""
+        return self.client.max_tokens or 0
+
+    def usage(self) -> Mapping[str, float]:
+        """Return requests, tokens and cost."""
+        one, two = (client.usage() for client in self._clients)
+        return {name: amount + two[name] for name, amount in one.items()}
+
+    def sample(self, rows: Sequence[Row], first: int) -> list[Pair | Failure]:
+        """Return two responses to the prompt of each row."""
+        asked = [prompt_messages(row["prompt"]) for row in rows]
+        one, two = (ask_all(client, asked, str) for client in self._clients)
+        return [_pair(*both) for both in zip(one, two, strict=True)]
+
+
+def _pair(one: str | Failure, two: str | Failure) -> Pair | Failure:
+    if isinstance(one, Failure):
+        return one
+    return two if isinstance(two, Failure) else (one, two)
+
+
+def _no_reward(completions: Sequence[Any], **_: Any) -> list[float]:
+    return [0.0] * len(completions)
+
+
+@dataclass
+class SavedPolicy:
+    """A saved model, loaded when it first writes."""
+
+    client: LocalPolicy
+
+    @property
+    def longest(self) -> int:
+        """Tokens of a response, at most."""
+        return self.client.max_new_tokens
+
+    @cached_property
+    def tokenizer(self) -> Any:
+        """By whose chat template prompts are texts or messages."""
+        tokenizer = load_tokenizer(resolve_model_path(self.client.path), None)
+        if tokenizer.pad_token_id is None:
+            tokenizer.pad_token = tokenizer.eos_token
+        return tokenizer
+
+    @cached_property
+    def model(self) -> Any:
+        """The weights, on their device."""
+        from transformers import AutoModelForCausalLM
+
+        model = AutoModelForCausalLM.from_pretrained(resolve_model_path(self.client.path))
+        return model.to(self.client.device).eval()
+
+    def usage(self) -> Mapping[str, float]:
+        """Return nothing: it costs time alone."""
+        return {}
+
+    def sample(self, rows: Sequence[Row], first: int) -> list[Pair | Failure]:
+        """Return two responses to the prompt of each row; `first` is the number of the first."""
+        from datasets import Dataset
+
+        prompts = Dataset.from_list([{"prompt": row["prompt"]} for row in rows])
+        spec = EvaluationSpec(
+            rows=None,
+            batch_size=self.client.batch_size,
+            temperature=self.client.temperature,
+            top_p=self.client.top_p,
+            samples=2 * len(rows),
+            seed=self.client.seed + 2 * first,
+            completions_per_prompt=2,
+        )
+        # The evaluation keeps rows only where there is a reward.
+        reward = ComposedReward((Part("none", _no_reward),))
+        written = evaluate(
+            self.model, self.tokenizer, prompts, reward, spec, max_new_tokens=self.longest
+        )
+        texts = [
+            Failure("cut off", f"The response reached max_new_tokens {self.longest}.")
+            if row["truncated"]
+            else str(sample["completion"])
+            for row, sample in zip(written.rows, written.samples, strict=True)
+        ]
+        return [_pair(*texts[at : at + 2]) for at in range(0, len(texts), 2)]
+
+
+Policy = SavedPolicy | RemotePolicy
