@@ -19,6 +19,7 @@ from hf_rlhf_worlds.sampling import Split, build_splits, distinct, generator
 ErrorKind = Literal["none", "kept", "carried"]
 AfterError = Literal["wrong", "own"]
 
+
 @dataclass(frozen=True)
 class Chain:
     """A starting number, and the terms that are added one after the other."""

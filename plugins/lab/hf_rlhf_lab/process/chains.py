@@ -99,7 +99,9 @@ def right_padded(tokenizer: Any) -> Any:
     return copied
 
 
-def score_chains(model: Any, tokenizer: Any, chains: Sequence[Chain], size: int) -> list[list[float]]:
+def score_chains(
+    model: Any, tokenizer: Any, chains: Sequence[Chain], size: int
+) -> list[list[float]]:
     """Return for each chain the probability of class 1, right, where it is judged.
 
     Args:

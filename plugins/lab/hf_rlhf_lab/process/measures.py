@@ -57,20 +57,19 @@ def with_auc(
     """
     import numpy as np
 
-    def of(kind: bool) -> list[float]:
-        pairs = zip(rows, good, strict=True)
-        return [score for row, is_good in pairs if is_good is kind and (score := row[name]) is not None]
-
-    others = np.sort(of(True))
+    scores = [row[name] for row in rows]
+    pairs = zip(scores, good, strict=True)
+    others = np.sort([score for score, is_good in pairs if is_good and score is not None])
 
     def auc(score: Score, is_good: bool) -> Score:
         if is_good or score is None or not len(others):
             return None
-        low, high = np.searchsorted(others, [score], "left"), np.searchsorted(others, [score], "right")
-        return float(1 - (low[0] + high[0]) / (2 * len(others)))
+        above, tied_or_above = (np.searchsorted(others, score, side) for side in ("right", "left"))
+        return float(1 - (above + tied_or_above) / (2 * len(others)))
 
     return [
-        {**row, "auc": auc(row[name], is_good)} for row, is_good in zip(rows, good, strict=True)
+        {**row, "auc": auc(score, is_good)}
+        for row, score, is_good in zip(rows, scores, good, strict=True)
     ]
 
 

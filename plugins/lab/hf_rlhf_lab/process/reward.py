@@ -48,8 +48,8 @@ class ProcessReward:
     separator: str | None = None
     """Ends a step. By default what the model was trained with, which is saved beside it; required
     for a model of another library, which is then read as a PRM."""
-    no_steps: Literal["abstain", "zero", "error"] = "abstain"
-    """What a completion without any step, such as an empty one, gets: no score, 0, or the run
+    no_steps: Literal["zero", "abstain", "error"] = "zero"
+    """What a completion without any step, such as an empty one, gets: 0, no score, or the run
     stops. Their share is logged as `process_reward/no_steps`."""
     too_long: Literal["abstain", "error"] = "abstain"
     """What a completion gets that is longer than the model's positions, or `max_length`: no score,
@@ -189,7 +189,9 @@ class ProcessReward:
 
         path = self._path()
         if not Path(path).is_dir():
-            path = str(download(path, self.revision, ["*.safetensors", "*.json"], "the reward model"))
+            path = str(
+                download(path, self.revision, ["*.safetensors", "*.json"], "the reward model")
+            )
         reading = self._reading(Path(path))
         dtype = {"dtype": self.dtype} if self.dtype else {}
         with whole_weights():

@@ -5,6 +5,7 @@ TRL 1.16 has no trainer for them. This one is transformers' `Trainer` with a col
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -219,14 +220,13 @@ class ProcessRewardTrainer(Trainer, TransformersTrainer):  # type: ignore[misc]
 
         with saved_model(run, model, model_kwargs) as scorer:
             measured = measure_rows(rows, measure, batch_size=batch_size(run))
-            del scorer
         good = [all(labels_of(row, how)) for row in rows]
         name = "score" if cls.outcome else "lowest_step"
         return Evaluation(with_auc(measured.rows, name, good))
 
 
 class OutcomeRewardTrainer(ProcessRewardTrainer):
-    """Train an outcome reward model (ORM) on solutions with a right or wrong answer: `--plugin orm`.
+    """Train an outcome reward model (ORM) on whole solutions: `--plugin orm`.
 
     Rows are `prompt`, `label` (whether the answer is right) and the solution: `completions`, a list
     of steps, or `completion`, which is split at the separator. The one label of a solution is
@@ -272,12 +272,13 @@ def reading(cls: type[ProcessRewardTrainer], run: Run) -> Reading:
 def _chains(cls: type[ProcessRewardTrainer], run: Run) -> dict[str, list[Chain]]:
     """Return the rows of each split that is used as tokens, encoded once."""
     how = reading(cls, run)
+
+    def encode(rows: Any) -> list[Chain]:
+        return [encode_row(run.tokenizer, row, how) for row in rows]
+
+    key = (how, len(run.tokenizer), str(run.tokenizer.chat_template))
     return {
-        split: once(
-            run.dataset[split],
-            (how, len(rows), len(run.tokenizer), str(run.tokenizer.chat_template)),
-            lambda rows=rows: [encode_row(run.tokenizer, row, how) for row in rows],
-        )
+        split: once(run.dataset[split], (*key, len(rows)), partial(encode, rows))
         for split, rows in splits(run)
     }
 
@@ -300,7 +301,9 @@ def _encoded(cls: type[ProcessRewardTrainer], run: Run, rows: Any) -> Any:
 
 def _model_problems(run: Run) -> Iterator[Problem]:
     if not run.training.step_separator:
-        yield Problem("step_separator", "is empty, so steps would have no boundary.", 'Write "\\n".')
+        yield Problem(
+            "step_separator", "is empty, so steps would have no boundary.", 'Write "\\n".'
+        )
     for name in ("load_in_4bit", "load_in_8bit"):
         if getattr(run.model, name):
             yield Problem(name, "is not supported: the new head cannot be trained in few bits.")
@@ -315,7 +318,7 @@ def _model_problems(run: Run) -> Iterator[Problem]:
 
 def _row_problems(cls: type[ProcessRewardTrainer], run: Run) -> Iterator[Problem]:
     how = reading(cls, run)
-    if missing := cls.columns - set(run.dataset["train"].column_names):
+    if not cls.columns <= set(run.dataset["train"].column_names):
         return  # reported by the core
     for split, rows in splits(run):
         for index, row in enumerate(rows):
