@@ -175,10 +175,10 @@ def gpt2(tmp_path_factory, tokenizer):
 @pytest.mark.parametrize(
     ("plugin", "lora", "head"),
     [
-        ("prm", False, "score"),
         ("prm", True, "score"),
-        ("prm", True, "classifier"),
-        ("orm", True, "score"),
+        pytest.param("prm", False, "score", marks=pytest.mark.slow),
+        pytest.param("prm", True, "classifier", marks=pytest.mark.slow),
+        pytest.param("orm", True, "score", marks=pytest.mark.slow),
     ],
 )
 def test_a_saved_model_is_a_reward(run, gpt2, tmp_path, plugin, lora, head):
