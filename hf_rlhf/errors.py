@@ -9,6 +9,7 @@
   + ConfigError           a run file or its overrides are wrong; carries every `Problem`
   + DataError             a row or a file of data is wrong; names file, row and field
   + RewardError           a reward raised, or returned something that is not a list of numbers
+  + DriftError            the monitor stopped a training whose reward is exploited
   + RolloutError          an environment cannot begin
   + JudgeError            a judge cannot be used, or failed too often
   + ModelError            a model, adapter or tokenizer cannot be used
@@ -98,6 +99,10 @@ class DataError(HfRlhfError):
 
 class RewardError(HfRlhfError):
     """A reward raised, or returned something that is not one number or None per completion."""
+
+
+class DriftError(HfRlhfError):
+    """The monitor stopped a training whose reward is exploited; it is saved and can go on."""
 
 
 class RolloutError(HfRlhfError):

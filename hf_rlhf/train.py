@@ -16,7 +16,7 @@ from textwrap import shorten
 from typing import TYPE_CHECKING, Any
 
 from hf_rlhf.distributed import few_threads, planned, processes, rank
-from hf_rlhf.errors import HfRlhfError, PublishError
+from hf_rlhf.errors import DriftError, HfRlhfError, PublishError
 from hf_rlhf.storage.secrets import redact_secrets
 from hf_rlhf.training.signals import Terminated
 
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     Scorer = Callable[..., Any] | str | Mapping[str, Any]
 
 _UNSET: Any = object()
+STOPPED = 4
+"""The exit status when the monitor has stopped the training."""
 INTERRUPTED = 130
 """The exit status after Ctrl-C, as shells have it."""
 TERMINATED = 143
@@ -257,6 +259,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         train(chosen.plugin, run=chosen.run, config=chosen.config, overrides=overrides)
     except PublishError as error:
         return _ended(error, f"trained, but not published: {error}", 3)
+    except DriftError as error:
+        return _ended(error, str(error), STOPPED)
     except HfRlhfError as error:
         return _ended(error, f"error: {error}", 2)
     except Terminated as error:

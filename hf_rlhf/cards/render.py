@@ -27,6 +27,7 @@ from hf_rlhf.cards.metadata import (
     metadata,
     validate_card,
 )
+from hf_rlhf.cards.monitor import monitor_lines
 from hf_rlhf.cards.notes import known_notes
 from hf_rlhf.cards.results import headline, how_measured, measures, results
 from hf_rlhf.config.code import PYTHON
@@ -132,6 +133,7 @@ def render_card(
         "data_arguments": arguments(record.data.arguments),
         "during": logged_rewards,
         "optimisation": trainer_history(record.training.history, record.reward),
+        "monitor": monitor_lines(record),
         "tables": report_tables(record.training.report),
         "auto_class": auto_class(record),
         "notes": known_notes(record),
@@ -181,6 +183,7 @@ def as_of_step(record: RunRecord, step: int) -> RunRecord:
     earlier.training.history = [
         entry for entry in earlier.training.history if (entry.get("step") or 0) <= step
     ]
+    earlier.training.monitor = None
     if earlier.evaluation:
         earlier.evaluation.after = earlier.evaluation.difference = None
     earlier.samples = [

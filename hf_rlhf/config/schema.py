@@ -137,6 +137,36 @@ class CardSpec:
 
 
 @dataclass(frozen=True)
+class MonitorSpec:
+    """The `monitor:` section: warnings, and a stop, where a reward is exploited.
+
+    A *look* summarises the completions of `every` optimizer steps. Nothing here changes what is
+    trained.
+    """
+
+    gold: str | None = None
+    """The label of a reward of weight 0 that is the better measure of quality."""
+    every: Annotated[int, Ge(1)] = 5
+    """Optimizer steps of a look."""
+    warmup: Annotated[int, Ge(2)] = 5
+    """Looks with which later ones are compared."""
+    length_z: Annotated[float, Gt(0)] = 2.5
+    """Completions are too long from so many standard deviations over the warm-up's looks on."""
+    histogram_kl: Annotated[float, Gt(0)] = 0.15
+    """The reward's histogram has moved by more than this, in nats, ..."""
+    bins: Annotated[int, Ge(2)] = 20
+    rising: Annotated[int, Ge(1)] = 3
+    """... after it has moved further at so many looks in a row."""
+    window: Annotated[int, Ge(1)] = 3
+    """Looks that are averaged before trained reward and gold are compared with earlier ones."""
+    stop_on: Literal["gold", "both", "never"] = "gold"
+    """gold: stop when gold falls while the trained reward rises; both: also when completions are
+    too long and the histogram has moved."""
+    webhook: str | None = None
+    """The name of an environment variable with a URL, to which each warning is posted."""
+
+
+@dataclass(frozen=True)
 class Limits:
     """Top-level keys for when a run stops or refuses to start. They do not change results."""
 
@@ -187,6 +217,7 @@ class RunSpec(TopLevel):
     evaluation: EvaluationSpec | None
     validation: ValidationSpec | None = None
     early_stopping: EarlyStoppingSpec | None = None
+    monitor: MonitorSpec | None = None
     publish: PublishSpec
     card: CardSpec
     limits: Limits

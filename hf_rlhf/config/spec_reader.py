@@ -18,6 +18,7 @@ from hf_rlhf.config.schema import (
     GateSpec,
     JudgeSpec,
     Limits,
+    MonitorSpec,
     PublishSpec,
     RewardSpec,
     RunSpec,
@@ -38,6 +39,7 @@ _SECTIONS: dict[str, type] = dict(
     evaluation=EvaluationSpec,
     validation=ValidationSpec,
     early_stopping=EarlyStoppingSpec,
+    monitor=MonitorSpec,
     publish=PublishSpec,
     card=CardSpec,
 )
@@ -100,6 +102,7 @@ class SpecReader:
             evaluation=sections["evaluation"],
             validation=sections["validation"],
             early_stopping=sections["early_stopping"],
+            monitor=sections["monitor"],
             publish=publish,
             card=sections["card"] or CardSpec(),
             limits=Limits(**limits),
@@ -184,6 +187,8 @@ class SpecReader:
     def _section(self, key: str, cls: type) -> Any:
         if self.values.get(key) is None:
             return None
+        if cls is MonitorSpec and isinstance(switch := self.values[key], bool):
+            return MonitorSpec() if switch else None
         values = self._container(key, dict, "KEY: VALUE")
         for name in [name for name in values if name not in keys_of(cls)]:
             if home := self._home(name):

@@ -6,6 +6,7 @@ addresses (169.254.0.0/16, fe80::/10) and metadata services are not, in any spel
 
 import contextlib
 import ipaddress
+import os
 import socket
 import unicodedata
 from collections.abc import Iterable
@@ -70,6 +71,25 @@ def forbidden_urls(leaves: Iterable[tuple[KeyPath, Any]]) -> list[tuple[KeyPath,
         for path, value in leaves
         if isinstance(value, str) and (host := forbidden_host(value))
     ]
+
+
+def webhook_problem(variable: str) -> str | None:
+    """Return why a message could not be posted, or None. The address is a secret: never shown."""
+    address = os.environ.get(variable)
+    if not address:
+        return f"names the environment variable {variable!r}, which is not set."
+    try:
+        parts = urlsplit(address)
+        host, _ = parts.hostname or "", parts.port
+    except ValueError:
+        return f"the address in {variable} is none."
+    if parts.scheme not in ("http", "https") or not host:
+        return f"the address in {variable} does not begin with https:// and a host."
+    if is_forbidden(host):
+        return f"the address in {variable} is a link-local or cloud metadata address."
+    if "@" in parts.netloc:
+        return f"the address in {variable} carries a user."
+    return None
 
 
 def _forbidden_address(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:

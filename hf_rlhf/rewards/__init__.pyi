@@ -3,7 +3,7 @@ from .composed import TOTAL as TOTAL
 from .composed import ComposedReward as ComposedReward
 from .composed import Part as Part
 from .composed import by_row as by_row
-from .composed import gather_rows as gather_rows
+from .gathered import gather_rows as gather_rows
 from .judges.client import Messages as Messages
 from .judges.lexical import LexicalJudge as LexicalJudge
 from .judges.openai import OpenAIJudge as OpenAIJudge

@@ -34,6 +34,7 @@ from hf_rlhf.contracts import Score
 from hf_rlhf.data.messages import text_of, tool_counts, transcript_of
 from hf_rlhf.errors import HfRlhfError, RewardError
 from hf_rlhf.rewards.abstentions import Abstentions
+from hf_rlhf.rewards.gathered import ScoredRow, gather_rows
 
 TOTAL = "total"
 TRL_SUPPLIES = frozenset(
@@ -103,6 +104,11 @@ class ComposedReward:
     )
     """Prompt, completion, reward and components of the last completion of the last call."""
 
+    observer: Callable[[Sequence[ScoredRow]], None] | None = field(
+        default=None, init=False, repr=False, compare=False
+    )
+    """Is called, on each process, with the rows of all processes that a training call scored."""
+
     def __post_init__(self) -> None:
         self.__name__ = TOTAL
         labels = [part.label for part in (*self.rewards, *self.gates)]
@@ -132,7 +138,7 @@ class ComposedReward:
             raise
         if log_metric is not None:
             step = getattr(columns.get("trainer_state"), "global_step", 0)
-            self._log(scores, prompts, log_metric, step)
+            self._log(scores, prompts, completions, log_metric, step)
             if self.logs_turns:
                 turns = gather_rows([tool_counts(each)["turns"] for each in completions])
                 log_metric("tools/turns", math.fsum(turns) / len(turns))
@@ -193,29 +199,42 @@ class ComposedReward:
         failed = any(score is not None and score < gate.threshold for gate, score in gate_scores)
         return 0.0 if failed else math.fsum(terms)
 
-    def _log(self, scores: Scores, prompts: Sequence[Any], log_metric: Metric, step: int) -> None:
+    def _log(
+        self,
+        scores: Scores,
+        prompts: Sequence[Any],
+        completions: Sequence[Any],
+        log_metric: Metric,
+        step: int,
+    ) -> None:
         by_label = {TOTAL: scores.total, **scores.parts}
         rows = [
-            # A checksum, since prompts are long and every process receives all of these.
-            (zlib.crc32(text_of(prompt).encode("utf-8", "surrogatepass")), by_row(by_label, row))
+            ScoredRow(
+                zlib.crc32(text_of(prompt).encode("utf-8", "surrogatepass")),
+                by_row(by_label, row),
+                len(transcript_of(completions[row])),
+            )
             for row, prompt in enumerate(prompts)
         ]
-        gathered = gather_rows(rows)
-        self.abstentions.count([by for _, by in gathered], TOTAL, step)
-        keys = [key for key, _ in gathered]
+        gathered: list[ScoredRow] = gather_rows(rows)
+        by_row_of_all = [row.scores for row in gathered]
+        self.abstentions.count(by_row_of_all, TOTAL, step)
+        if self.observer is not None:
+            self.observer(gathered)
+        keys = [row.prompt for row in gathered]
         for label in by_label:
-            values = [scores_by_label[label] for _, scores_by_label in gathered]
+            values = [by[label] for by in by_row_of_all]
             for name, value in summarise(values, keys).items():
                 # TRL logs mean and std of the total itself, and would average ours into them.
                 if label != TOTAL or name not in ("mean", "std"):
                     log_metric(f"rewards/{label}/{name}", value)
-        if totals := [total for _, by in gathered if (total := by[TOTAL]) is not None]:
+        if totals := [total for by in by_row_of_all if (total := by[TOTAL]) is not None]:
             # The card's band of one standard deviation ends at what scores reached.
             log_metric(f"rewards/{TOTAL}/min", min(totals))
             log_metric(f"rewards/{TOTAL}/max", max(totals))
         for gate in self.gates:
-            decided = [by[gate.label] for _, by in gathered if by[gate.label] is not None]
-            if decided:
+            scored = [by[gate.label] for by in by_row_of_all]
+            if decided := [score for score in scored if score is not None]:
                 passed = sum(score >= gate.threshold for score in decided)
                 log_metric(f"gates/{gate.label}/pass_rate", passed / len(decided))
 
@@ -248,26 +267,6 @@ def summarise(values: Sequence[Score], groups: Sequence[object]) -> dict[str, fl
         flat = sum(max(group) - min(group) < 1e-9 for group in comparable)
         statistics["zero_std_groups"] = flat / len(comparable)
     return statistics
-
-
-@dataclass(frozen=True)
-class _Stopped:
-    message: str
-
-
-def gather_rows(rows: list[Any], *, failed: HfRlhfError | None = None) -> list[Any]:
-    """Return the rows of all processes, on each of them.
-
-    A process that has none because it `failed` calls this too, for the others would wait for it;
-    on the others this raises RewardError with its message.
-    """
-    from accelerate.utils import gather_object
-
-    gathered: list[Any] = gather_object(rows if failed is None else [_Stopped(str(failed))])
-    for row in gathered:
-        if isinstance(row, _Stopped) and failed is None:
-            raise RewardError(f"Stopped, because another process did: {row.message}")
-    return gathered
 
 
 def _is_async(reward: Callable[..., Any]) -> bool:

@@ -86,7 +86,8 @@ def disk_need(run: Run, steps: int) -> DiskNeed:
         width = _stored_width(run)
     saves = _saves(run.training, steps)
     limit = run.training.save_total_limit
-    kept = limit + run.training.load_best_model_at_end if limit else saves
+    spared = run.training.load_best_model_at_end + 2 * (run.spec.monitor is not None)
+    kept = limit + spared if limit else saves
     return DiskNeed(
         checkpoint=checkpoint_bytes(model, run.tokenizer, run.training),
         end=final_bytes(model, run.tokenizer, width),

@@ -19,6 +19,7 @@ from hf_rlhf.models.lengths import model_config
 from hf_rlhf.models.loading import adapter_problems
 from hf_rlhf.models.locate import PACKAGE_SCHEME
 from hf_rlhf.runs.estimate import cycle_in_steps, generation_batch
+from hf_rlhf.runs.monitor import monitor_advice, monitor_problems
 from hf_rlhf.runs.preflight_data import (
     column_problems,
     dropped_problems,
@@ -83,7 +84,7 @@ def advice(run: "Run") -> list[str]:
         reward_advice = getattr(part.reward, "advice", None)
         if reward_advice is not None and part.weight:
             notes += [f"{part.label!r}: {text}" for text in reward_advice()]
-    notes += _sources(run)
+    notes += [*_sources(run), *monitor_advice(run)]
     on_cpu = run.training.device.type == "cpu" and not is_elsewhere()
     if run.training.bf16 and on_cpu:
         notes.append("bf16 makes most CPUs several times slower, not faster: `--bf16 false`")
@@ -346,6 +347,7 @@ _CHECKS: tuple[Check, ...] = (
     _batch,
     evaluation_problems,
     validation_problems,
+    monitor_problems,
     tokenizer_problems,
     template_problems,
     *_MACHINE_CHECKS,

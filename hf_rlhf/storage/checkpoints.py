@@ -9,7 +9,7 @@ import json
 import os
 import re
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -100,16 +100,16 @@ def valid_checkpoints(folder: Path) -> list[Path]:
     return [path for path in checkpoints_in(folder) if is_valid(path)]
 
 
-def prune(folder: Path, keep: int, best: int | None = None) -> None:
+def prune(folder: Path, keep: int, spared: Collection[int | None] = ()) -> None:
     """Delete all valid checkpoints but the newest `keep`, and older invalid ones.
 
-    That of the step `best`, whose weights are to be saved at the end, stays in any case.
+    Those of the steps `spared`, such as the best step so far, stay in any case.
     An invalid one of a later step stays: training may not have got there again, and then writes it
     anew.
     """
     valid = valid_checkpoints(folder)
     for checkpoint in valid[:-keep] if keep else ():
-        if step_of(checkpoint) != best:
+        if step_of(checkpoint) not in spared:
             delete(checkpoint, first=MANIFEST)
     for checkpoint in checkpoints_in(folder):
         if valid and step_of(checkpoint) < step_of(valid[-1]) and not is_valid(checkpoint):

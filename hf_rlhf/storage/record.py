@@ -24,18 +24,17 @@ from hf_rlhf.storage.record_schema import (
     Environment,
     EvaluationSection,
     Generation,
-    Json,
     MethodSection,
     ModelSection,
     Picture,
     Provenance,
     RewardSection,
     Sample,
-    Section,
     Session,
     TrainingSection,
 )
 from hf_rlhf.storage.secrets import redact_secrets
+from hf_rlhf.storage.section import Json, Section
 
 SCHEMA = 1
 RECORD_NAME = "run.json"

@@ -1,32 +1,11 @@
 """The sections of a run's record: one definition of each field of `run.json`."""
 
-from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field
 
-Json = Any
-Number = int | float
-
-
-class Section(BaseModel):
-    """A section of the record: missing fields are null or empty, unknown ones are preserved."""
-
-    model_config = ConfigDict(
-        extra="allow", populate_by_name=True, protected_namespaces=(), use_attribute_docstrings=True
-    )
-
-    @model_validator(mode="before")
-    @classmethod
-    def _null_is_missing(cls, content: Any) -> Any:
-        if not isinstance(content, Mapping):
-            return content
-        keys = {field.serialization_alias or name for name, field in cls.model_fields.items()}
-        return {k: v for k, v in content.items() if v is not None or k not in keys}
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the section as in `run.json`; values that are not JSON are left as they are."""
-        return self.model_dump(by_alias=True, warnings=False)
+from hf_rlhf.storage.monitor_schema import MonitorSection
+from hf_rlhf.storage.section import Json, Number, Section
 
 
 class Provenance(Section):
@@ -232,6 +211,7 @@ class TrainingSection(Section):
     report: dict[str, Json] = {}
     """The trainer's reports beside its log, by title."""
     validation: ValidationSection | None = None
+    monitor: MonitorSection | None = None
     peak_memory: dict[str, Json] | None = None
     """`bytes`, and `of` what."""
 

@@ -2,7 +2,6 @@ from .checkpoints import AlreadyTrained as AlreadyTrained
 from .generation_cycle import Boundary as Boundary
 from .library_warnings import head_is_new as head_is_new
 from .library_warnings import quiet_libraries as quiet_libraries
-from .progress import ShowProgress as ShowProgress
 from .progress import clock as clock
 from .record_sections import TYPED_NAME as TYPED_NAME
 from .run_folder import changed_settings as changed_settings

@@ -12,6 +12,7 @@ from accelerate.utils import broadcast_object_list, gather_object
 from transformers import TrainerCallback
 
 from hf_rlhf.errors import DiskError, RunFolderError
+from hf_rlhf.monitoring.monitor import Monitor
 from hf_rlhf.storage.checkpoints import (
     MANIFEST,
     discard_unsealed,
@@ -20,6 +21,7 @@ from hf_rlhf.storage.checkpoints import (
     newest_intact,
     prune,
     seal,
+    step_of,
     valid_checkpoints,
 )
 from hf_rlhf.storage.disk import (
@@ -63,9 +65,16 @@ class CheckpointManifestCallback(TrainerCallback):  # type: ignore[misc]
     """
 
     def __init__(
-        self, keep: int | None, *, keep_best: bool = False, wait: float | None = None
+        self,
+        keep: int | None,
+        *,
+        keep_best: bool = False,
+        monitor: Monitor | None = None,
+        wait: float | None = None,
     ) -> None:
         self.keep = keep
+        self.monitor = monitor
+        """The newest checkpoint from before the drift that it may find is kept."""
         self.keep_best = keep_best
         """Whether the weights of the best step so far may be saved at the end."""
         self.wait = wait_seconds() if wait is None else wait
@@ -91,11 +100,17 @@ class CheckpointManifestCallback(TrainerCallback):  # type: ignore[misc]
             return
         folder = Path(args.output_dir)
         seal(folder / f"checkpoint-{state.global_step}")
-        prune(folder, self.keep or 0, self._best(state))
+        prune(folder, self.keep or 0, self._spared(folder, state))
 
-    def _best(self, state: Any) -> int | None:
-        step: int | None = state.best_global_step if self.keep_best else None
-        return step
+    def _spared(self, folder: Path, state: Any) -> set[int | None]:
+        """Return the steps whose checkpoints stay."""
+        spared: set[int | None] = {state.best_global_step} if self.keep_best else set()
+        if self.monitor is not None and (clean := self.monitor.clean_step) is not None:
+            steps = [step_of(path) for path in valid_checkpoints(folder)]
+            spared.add(max((step for step in steps if step <= clean), default=None))
+            # It takes the place of that one, once it is known to be clean.
+            spared.add(min((step for step in steps if step > clean), default=None))
+        return spared
 
     def _make_room(self, args: Any, state: Any, control: Any, kwargs: Mapping[str, Any]) -> None:
         """Let all processes save, or none: the main one looks, and the others wait for it.
@@ -135,7 +150,7 @@ class CheckpointManifestCallback(TrainerCallback):  # type: ignore[misc]
                 return True
             discard_unsealed(folder)
             if self.keep:
-                prune(folder, 1, self._best(state))
+                prune(folder, 1, self._spared(folder, state))
             return Space.of(folder).holds(size)
 
         if fits():

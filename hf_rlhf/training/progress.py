@@ -16,6 +16,7 @@ from transformers.utils.import_utils import is_in_notebook
 
 from hf_rlhf.cards.results import partial_count
 from hf_rlhf.formatting import counted, interval, terminal_message
+from hf_rlhf.monitoring.monitor import RewardCallback
 from hf_rlhf.rewards.composed import TOTAL, ComposedReward
 from hf_rlhf.storage.files import atomic_write_text
 from hf_rlhf.storage.record import RunRecord
@@ -75,7 +76,7 @@ def notebook_callbacks() -> list[TrainerCallback]:
     return [NotebookTable()]
 
 
-class ShowProgress(TrainerCallback):  # type: ignore[misc]
+class ShowProgress(RewardCallback):
     """Prints a line for each logging step, and writes a scored completion to `samples.jsonl`.
 
     On a terminal a bar below the lines has the rate and the time left; elsewhere each line has it.
@@ -90,6 +91,10 @@ class ShowProgress(TrainerCallback):  # type: ignore[misc]
         self.start: tuple[float, int] | None = None
         self._bar: tqdm[Any] | None = None
         self._warned = False  # that every completion was cut
+
+    def follow(self, reward: ComposedReward) -> None:
+        """Show samples of `reward`."""
+        self.reward = reward
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Note time and step of the start, and delete samples of steps that will be repeated."""

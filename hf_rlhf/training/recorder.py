@@ -1,10 +1,12 @@
 """Keeps the record, `config.yaml` and the card of a run up to date."""
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 from hf_rlhf.cards.folders import saved_weights, write_card
 from hf_rlhf.cards.history import series
+from hf_rlhf.cards.monitor import MONITOR_PICTURE, monitor_panels
 from hf_rlhf.cards.plots import reward_curve, training_curves
 from hf_rlhf.cards.render import render_card
 from hf_rlhf.config.yaml import dump_yaml
@@ -106,6 +108,7 @@ class Recorder:
         pictures = (
             ("reward_curve.png", reward_curve, reward),
             ("training_curves.png", training_curves, "Metrics that the trainer logged"),
+            (MONITOR_PICTURE, monitor_panels, "Completions' length, the reward's histogram, gold"),
         )
         self.record.pictures = [
             Picture(file=name, alt=alt)
@@ -115,3 +118,14 @@ class Recorder:
         self.record.model.saved = saved_weights(self.run.folder)
         self.write()
         write_card(self.record, self.run.folder)
+
+
+def without_hiding_an_error(note: Callable[[], object]) -> None:
+    """Call `note`; if it fails while training has failed, print that and keep the first error."""
+    first = sys.exception()
+    try:
+        note()
+    except Exception as second:
+        if first is None:
+            raise
+        print(f"the progress of training could not be recorded: {second}", file=sys.stderr)

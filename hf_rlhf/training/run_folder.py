@@ -18,13 +18,14 @@ from hf_rlhf.training.record_sections import row_digests
 
 WRITTEN = (
     *("README.md", "config.yaml", "samples.jsonl", "reward_curve.png", "training_curves.png"),
+    "monitor.png",
     *("evaluation", "checkpoints", "adapter", "merged"),
 )
 """What a run writes beside its record."""
 _LINES_SHOWN = 20
 """Of a source that differs from the recorded one."""
 _MAY_CHANGE = {
-    *("publish", "card", "output_dir", *(field.name for field in fields(Limits))),
+    *("publish", "card", "monitor", "output_dir", *(field.name for field in fields(Limits))),
     # How it is launched: the batch is the same, and a run may resume on fewer machines.
     *("expect_world_size", "expect_distributed"),
 }
@@ -77,7 +78,8 @@ def changed_settings(
 ) -> list[str]:
     """Return a line for each setting that makes two run files different runs: `key: old -> new`.
 
-    `publish`, `card`, the launch and the `Limits` may change: they do not decide what is trained.
+    `publish`, `card`, `monitor`, the launch and the `Limits` may change: they do not decide what is
+    trained.
     """
     before, now = (
         {

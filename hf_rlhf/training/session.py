@@ -11,7 +11,7 @@ from typing import Any
 from accelerate import PartialState
 
 from hf_rlhf.distributed import run_on_main_process
-from hf_rlhf.errors import DiskError, HfRlhfError, JudgeError, PublishError, RewardError
+from hf_rlhf.errors import DiskError, DriftError, HfRlhfError, JudgeError, PublishError, RewardError
 from hf_rlhf.evaluation.example import greedy_example
 from hf_rlhf.evaluation.held_out import measure, measure_before, without_revision
 from hf_rlhf.evaluation.results import Measured
@@ -19,6 +19,7 @@ from hf_rlhf.hub.checkpoints import INTERRUPTED_S, CheckpointPushes
 from hf_rlhf.hub.publishing import finish_command, publish
 from hf_rlhf.models.lengths import has_new_head
 from hf_rlhf.models.loading import check_continued
+from hf_rlhf.monitoring.monitor import Monitor
 from hf_rlhf.rewards.abstentions import check_rewarded
 from hf_rlhf.rewards.composed import TOTAL
 from hf_rlhf.runs.preflight import advice
@@ -64,7 +65,7 @@ from hf_rlhf.training.record_sections import (
     samples_section,
     training_section,
 )
-from hf_rlhf.training.recorder import EndStatus, Recorder
+from hf_rlhf.training.recorder import EndStatus, Recorder, without_hiding_an_error
 from hf_rlhf.training.saving import save_boundary, save_weights
 from hf_rlhf.training.signals import Stopping, Terminated
 from hf_rlhf.training.trackers import continued_tracker_run, end_runs, track_new_steps
@@ -135,7 +136,7 @@ class Session:
             if disk_error is None:
                 error.add_note(self._how_to_resume())
             status: EndStatus = "failed"
-            if isinstance(error, KeyboardInterrupt):
+            if isinstance(error, KeyboardInterrupt | DriftError):
                 status = "interrupted"
             raised = disk_error or error
 
@@ -285,9 +286,9 @@ class Session:
         def note() -> None:
             # Before the checkpoint is loaded, the trainer's state lacks the steps that it holds.
             if trainer.state.global_step >= resumed_at:
-                seconds = earlier + time.monotonic() - started
-                section = training_section(run, trainer, seconds)
+                section = training_section(run, trainer, earlier + time.monotonic() - started)
                 section.validation = validation.section(trainer.state)
+                section.monitor = self.monitor.section() if self.monitor else None
                 self.recorder.trained(section, resumed_at)
 
         def push() -> None:
@@ -307,11 +308,11 @@ class Session:
         finally:
             self.stopping.time_to_save = None
             self.progress.close()
-            _without_hiding_an_error(note)
+            without_hiding_an_error(note)
         self.recorder.write()
         if self.stopping.cause is not None:
             self.stopping.agreed = True
-            raise Terminated(self.stopping.cause)
+            raise self.stopping.error or Terminated(self.stopping.cause)
         return trainer
 
     def _resume_from(self) -> Path | None:
@@ -332,10 +333,14 @@ class Session:
         run.training.save_total_limit = None
         cycle = Cycle(run.training, self.stopping)
         self.progress = ShowProgress(run.reward, run.folder)
+        self.monitor = monitor = Monitor.of(run, self.stopping.stop, self._say)
         return cycle, run.with_callbacks(
+            *filter(None, (monitor,)),
             cycle,
             *validation.callbacks,
-            CheckpointManifestCallback(keep, keep_best=run.training.load_best_model_at_end),
+            CheckpointManifestCallback(
+                keep, keep_best=run.training.load_best_model_at_end, monitor=monitor
+            ),
             self.progress,
             AfterSave(after_save),
             StopIfTrained(validation),
@@ -373,17 +378,6 @@ class Session:
     def _say(self, text: str) -> None:
         if self.main:
             say(text)
-
-
-def _without_hiding_an_error(note: Callable[[], object]) -> None:
-    """Call `note`; if it fails while training has failed, print that and keep the first error."""
-    first = sys.exception()
-    try:
-        note()
-    except Exception as second:
-        if first is None:
-            raise
-        print(f"the progress of training could not be recorded: {second}", file=sys.stderr)
 
 
 def _trainer(run: Run) -> Any:

@@ -52,6 +52,8 @@ class Stopping:
         """The reason of the request, once there is one."""
         self.time_to_save: Callable[[], float | None] | None = None
         """Set while training: the seconds until the next save is done, None if unknown."""
+        self.error: BaseException | None = None
+        """Raised in the place of Terminated, where `stop` was called."""
         self.agreed = False
         """Whether all processes have agreed to stop, and do so at the same step."""
         self._requested: float | None = None  # when this process got the request
@@ -79,6 +81,11 @@ class Stopping:
             signal.signal(signal.SIGTERM, self._handler)
         if self._interrupt is not None:
             signal.signal(signal.SIGINT, self._interrupt)
+
+    def stop(self, error: BaseException) -> None:
+        """Let training end with `error` at the next boundary; every process must call this."""
+        self.cause = self.cause or str(error)
+        self.error = error
 
     def _on_sigint(self, number: int, frame: FrameType | None) -> None:
         if not self._interrupted and int(os.environ.get("RANK") or 0) == 0:

@@ -390,7 +390,7 @@ def test_no_step_is_begun_when_all_are_done():
 def test_the_best_checkpoint_is_kept_beside_the_newest(tmp_path):
     for step in (1, 2, 3, 4):
         made(tmp_path, step)
-    prune(tmp_path, 2, best=1)
+    prune(tmp_path, 2, {1})
     assert steps(valid_checkpoints(tmp_path)) == [1, 3, 4]
-    prune(tmp_path, 1, best=4)
+    prune(tmp_path, 1, {4})
     assert steps(valid_checkpoints(tmp_path)) == [4]

@@ -71,6 +71,10 @@ class IterativeDPOTrainer(Trainer, DPOTrainer):  # type: ignore[misc]
         yield from loss_problems(run)
         yield from _fits(run)
         yield from _lengths(run)
+        if run.spec.monitor is not None:
+            what = "has no effect: iterative_dpo scores completions between epochs, not in steps."
+            fix = "Leave it out: `measured_prompts` measures each iteration on held-out prompts."
+            yield Problem("monitor", what, fix)
         if (kind := distributed_type(run.training)) in ("DEEPSPEED", "FSDP"):
             yield Problem(
                 "launch",

@@ -7,9 +7,9 @@ from weakref import WeakKeyDictionary
 
 from hf_rlhf.evaluation import Evaluation, evaluate
 from hf_rlhf.models import completion_length
+from hf_rlhf.monitoring import RewardCallback
 from hf_rlhf.rewards import Abstentions, ComposedReward, Part
 from hf_rlhf.runs import Run
-from hf_rlhf.training import ShowProgress
 from hf_rlhf_classic.encoding import ended, joined, tokens
 
 ScoreIds = Callable[[list[list[int]]], list[float]]
@@ -46,7 +46,7 @@ _IN_TRAINING: WeakKeyDictionary[Any, Part] = WeakKeyDictionary()
 def composed_reward(run: Run, learned: AdapterScore | None, policy: Any) -> ComposedReward:
     """Return the run's rewards and gates, and the learned reward as one more.
 
-    What keeps samples of completions is told, so that it shows what is really rewarded.
+    The run's callbacks follow it, so that they show and watch what is really rewarded.
     """
     rewards, gates = (run.reward.rewards, run.reward.gates) if run.reward else ((), ())
     extra = learned_part(run) if learned is None else _adapter_part(run, learned)
@@ -57,8 +57,8 @@ def composed_reward(run: Run, learned: AdapterScore | None, policy: Any) -> Comp
     abstentions = Abstentions(run.spec.limits.max_steps_without_reward)
     composed = ComposedReward((*rewards, extra), gates, abstentions=abstentions)
     for callback in run.callbacks:
-        if isinstance(callback, ShowProgress):
-            callback.reward = composed
+        if isinstance(callback, RewardCallback):
+            callback.follow(composed)
     return composed
 
 

@@ -11,6 +11,7 @@ from hf_rlhf.config import dump_yaml
 from hf_rlhf.errors import ConfigError, JudgeError, RunFolderError
 from hf_rlhf.testing.scripted_server import Reply, ScriptedServer
 from hf_rlhf_classic.data.preference import preference
+from hf_rlhf_lab.feedback import command
 from hf_rlhf_lab.feedback.command import data
 from hf_rlhf_lab.feedback.synthetic_sft import unusable
 from hf_rlhf_lab.feedback.texts import read_constitution, read_rubric
@@ -321,3 +322,16 @@ def test_a_dry_run_shows_the_cost_and_requests_nothing(capsys):
         assert data(["ai_feedback", "file.yaml", "--dry_run"]) == 0
     assert re.search(r"about 80 requests to scripted, .* cost at most \d", capsys.readouterr().out)
     assert not server.requests
+
+
+SHIPPED = sorted(Path(command.__file__).parent.parent.glob("runs/*/hh.yaml"))
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.parent.name)
+def test_the_shipped_files_name_settings_that_exist(path):
+    # With a dataset and a policy that are here.
+    dataset = {"name": "tastes", "form": "preference", "train_rows": 5, "test_rows": 1}
+    options = ["--dataset", json.dumps(dataset)]
+    if path.parent.name == "ai_feedback":
+        options += ["--policy.path", "package://hf_rlhf_classic/tiny_sft"]
+    assert data([path.parent.name, str(path), "--dry_run", *options]) == 0

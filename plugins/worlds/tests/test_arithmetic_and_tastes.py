@@ -16,6 +16,7 @@ from hf_rlhf_worlds import arithmetic as sums
 from hf_rlhf_worlds import tastes as orders
 from hf_rlhf_worlds.arithmetic import ArithmeticCorrect, arithmetic
 from hf_rlhf_worlds.sampling import generator, split_of
+from hf_rlhf_worlds.taste_grades import graded_tastes, grades_of
 from hf_rlhf_worlds.taste_judge import TasteJudge
 from hf_rlhf_worlds.tastes import KnownUtility, tastes
 
@@ -244,6 +245,20 @@ def test_the_demonstrators_leave_much_to_gain():
     assert 0.95 < sum(worth) / 1000 < 1.15
 
 
+@pytest.mark.parametrize("world", [arithmetic, tastes])
+def test_flips_swap_a_share_of_the_training_pairs_and_mark_them(world):
+    clean = world("preference", train_rows=400, test_rows=40).dataset
+    noisy = world("preference", train_rows=400, test_rows=40, flips=0.25).dataset
+    flipped = noisy["train"]["flipped"]
+    assert 70 < sum(flipped) < 130
+    for row, wrong, right in zip(noisy["train"], flipped, clean["train"], strict=True):
+        pair = (row["rejected"], row["chosen"]) if wrong else (row["chosen"], row["rejected"])
+        assert pair == (right["chosen"], right["rejected"])
+    assert noisy["test"]["chosen"] == clean["test"]["chosen"]
+    with pytest.raises(DataError, match="flips is 0.2, with the form sft"):
+        world("sft", flips=0.2)
+
+
 def test_taste_judge_scores_by_utility_and_its_faults_are_the_given_ones():
     check_judge(TasteJudge)
     context = "likes red warm tea, hates old:"
@@ -258,3 +273,22 @@ def test_taste_judge_scores_by_utility_and_its_faults_are_the_given_ones():
     assert long < good
     assert scores(length_bias=0.5)[2] > scores(length_bias=0.5)[0]
     assert scores(noise=1.0) == scores(noise=1.0) != scores()
+
+
+class TestGradedTastes(DatasetTests):
+    adapter = staticmethod(graded_tastes)
+    arguments = {"train_rows": 12, "test_rows": 6}  # noqa: RUF012
+    columns = ("taste", "completion", "grades")
+    bad = (({"noise": 2.0}, "noise is 2.0"),)
+
+
+def test_grades_of_orders():
+    taste = orders.Taste(("red", "warm"), "tea", "old")
+    best = {"helpfulness": 5, "honesty": 5, "harmlessness": 5, "conciseness": 4, "specificity": 5}
+    assert grades_of(taste, " red tea and warm tea") == {**best, "honesty": 2}
+    assert grades_of(taste, " red tea and warm hat") == {**best, "specificity": 4}
+    assert grades_of(taste, " old tea")["harmlessness"] == 3
+    exact = graded_tastes(12, 6, noise=0.0).dataset["train"]
+    noisy = graded_tastes(12, 6, noise=1.0).dataset["train"]
+    assert exact["completion"] == noisy["completion"]
+    assert exact["grades"] != noisy["grades"]

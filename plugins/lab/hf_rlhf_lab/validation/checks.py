@@ -92,6 +92,26 @@ def rank_correlation(
     return found and Interval(found.mean, found.low, found.high, len(numbers), len(x))
 
 
+def correlation_loss(
+    x: Array, without: Array, y: Array, groups: NDArray[np.int64]
+) -> Interval | None:
+    """Return by how much the rank correlation with `y` is larger for `x` than for `without`.
+
+    The interval is paired: both are correlated in each resample of whole groups. A constant
+    correlates with nothing, at 0. Returns None where `x` or `y` is constant.
+    """
+    numbers, index = np.unique(groups, return_inverse=True)
+    ranks = [_Ranks.of(values) for values in (x, without, y)]
+
+    def statistic(by_group: Array) -> Array:
+        weights = by_group[:, index]
+        first, second, third = (column.centred(weights) for column in ranks)
+        rest = np.nan_to_num(_correlations(second, third, weights))
+        return np.asarray(_correlations(first, third, weights) - rest)
+
+    return Interval.of_statistic(statistic, len(numbers))
+
+
 @dataclass(frozen=True)
 class _Ranks:
     """The order of some values, from which the ranks of any resample follow without sorting."""

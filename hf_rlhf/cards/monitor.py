@@ -1,0 +1,109 @@
+"""The monitor of a training on the card: a few lines, and three panels."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+from hf_rlhf.cards.plots import png_panels
+from hf_rlhf.formatting import code, counted, plain
+from hf_rlhf.storage.monitor_schema import MonitorSection
+from hf_rlhf.storage.record import RunRecord
+
+MONITOR_PICTURE = "monitor.png"
+_Z = 1.96
+
+
+def monitor_lines(record: RunRecord) -> list[str]:
+    """Return what the monitor saw, as lines of Markdown; none where there was no monitor."""
+    monitor = record.training.monitor
+    return [] if monitor is None else list(_lines(monitor))
+
+
+def _lines(monitor: MonitorSection) -> Iterator[str]:
+    settings = monitor.settings
+    gold = settings.get("gold")
+    beside = f", with the gold reward {code(gold)}" if gold else ", without a gold reward"
+    yield (
+        f"{counted(len(monitor.looks), 'look')} of {settings.get('every')} steps each{beside}. "
+        f"It warns where completions are {settings.get('length_z'):g} standard deviations longer "
+        f"than in the first {settings.get('warmup')} looks, where the reward's histogram has moved "
+        f"by {settings.get('histogram_kl'):g} nats, and where gold falls while the trained reward "
+        "rises. The first two are weak evidence."
+    )
+    for warning in monitor.warnings:
+        stopped = " The run was stopped there." if warning.get("stopped") else ""
+        yield f"- Step {warning.get('step')}: {plain(warning.get('text'))}.{stopped}"
+    if not monitor.warnings:
+        yield "No signal came on."
+    for text in monitor.not_measured:
+        yield f"- Not measured: {plain(text)}."
+    posts = monitor.webhook or {}
+    if posts.get("failed"):
+        yield f"{counted(posts['failed'], 'message')} to the webhook failed."
+
+
+def monitor_panels(record: RunRecord, path: Path) -> bool:
+    """Draw the looks as a PNG: length, histogram, and trained against gold reward.
+
+    A dashed line is a threshold, a red mark a look at which the signal is on. Return False,
+    writing nothing, where there are fewer than two looks.
+    """
+    monitor = record.training.monitor
+    if monitor is None or len(monitor.looks) < 2:
+        return False
+    caption = "red: the signal is on; grey: the warm-up; bars: 95%"
+    with png_panels(path, 3, (3.7, 2.9), caption=caption) as panels:
+        _length(panels[0], monitor)
+        _histogram(panels[1], monitor)
+        _rewards(panels[2], monitor)
+        for axes in panels:
+            axes.set_xlabel("training step")
+            warmup = monitor.looks[: int(monitor.settings.get("warmup") or 0)]
+            axes.axvspan(0, warmup[-1]["step"], color="#eeeeee", lw=0, zorder=0)
+    return True
+
+
+def _length(axes: Any, monitor: MonitorSection) -> None:
+    axes.set_title("Length in characters")
+    _series(axes, monitor, "length", "C0", "length")
+    start = [look["length"]["mean"] for look in _warmup(monitor) if look["length"]]
+    if len(start) > 1 and (spread := stdev(start)):
+        limit = fmean(start) + float(monitor.settings["length_z"]) * spread
+        axes.axhline(limit, color="#555555", ls="--", lw=1)
+
+
+def _histogram(axes: Any, monitor: MonitorSection) -> None:
+    axes.set_title("Histogram of the reward: KL(start || now)")
+    points = [(look["step"], look["kl"]) for look in monitor.looks if look["kl"] is not None]
+    if points:
+        axes.plot(*zip(*points, strict=True), "o-", color="C0", lw=1.4, ms=3)
+    on = [(s["step"], s["kl"]) for s in monitor.looks if "histogram" in s["signals"] and s["kl"]]
+    _mark(axes, on)
+    axes.axhline(float(monitor.settings["histogram_kl"]), color="#555555", ls="--", lw=1)
+
+
+def _rewards(axes: Any, monitor: MonitorSection) -> None:
+    axes.set_title("Rewards")
+    _series(axes, monitor, "trained", "C0", "")
+    if any(look["gold"] for look in monitor.looks):
+        _series(axes, monitor, "gold", "C4", "gold")
+    axes.legend(loc="best")
+
+
+def _series(axes: Any, monitor: MonitorSection, key: str, colour: str, signal: str) -> None:
+    """Draw the means of the looks with their intervals, and mark where `signal` is on."""
+    looks = [look for look in monitor.looks if look[key]]
+    steps, means = [look["step"] for look in looks], [look[key]["mean"] for look in looks]
+    errors = [_Z * (look[key]["error"] or 0.0) for look in looks]
+    axes.errorbar(steps, means, yerr=errors, fmt="o-", color=colour, lw=1.4, ms=3, label=key)
+    _mark(axes, [(look["step"], look[key]["mean"]) for look in looks if signal in look["signals"]])
+
+
+def _mark(axes: Any, points: list[tuple[int, float]]) -> None:
+    if points:
+        axes.plot(*zip(*points, strict=True), "o", color="#cc0000", ms=6, zorder=5)
+
+
+def _warmup(monitor: MonitorSection) -> list[Mapping[str, Any]]:
+    return list(monitor.looks[: int(monitor.settings["warmup"])])

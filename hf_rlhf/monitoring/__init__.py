@@ -1,0 +1,9 @@
+"""Watches the rewards of a training, and warns or stops where a reward is exploited.
+
+`assess` tells from a series of looks which signals are on, so that recorded runs can be replayed.
+Nothing here changes what is trained.
+"""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,0 +1,266 @@
+"""The callback that looks at the completions of a training, warns and stops."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from transformers import TrainerCallback
+from transformers.trainer_callback import ExportableState
+
+from hf_rlhf.config.schema import MonitorSpec
+from hf_rlhf.errors import DriftError, RewardError
+from hf_rlhf.monitoring.signals import Assessment, Histogram, Look, Mean, Signal, assess
+from hf_rlhf.monitoring.webhook import post
+from hf_rlhf.rewards.composed import TOTAL, ComposedReward
+from hf_rlhf.rewards.gathered import ScoredRow
+from hf_rlhf.runs.run import Run
+from hf_rlhf.storage.checkpoints import step_of, valid_checkpoints
+from hf_rlhf.storage.monitor_schema import MonitorSection
+
+CONSTANT = {
+    "length": "in the warm-up every look had completions of the same mean length",
+    "histogram": "in the warm-up every completion had the same reward",
+    "gold": "a look has the completions of one prompt, or gold abstained, so there is no interval",
+}
+"""Why a signal cannot come on."""
+Row = tuple[int, int, float | None, float | None]
+"""Of a completion: the checksum of its prompt, its length, trained reward, gold reward."""
+
+
+class RewardCallback(TrainerCallback):  # type: ignore[misc]
+    """A callback that works with the reward of the training."""
+
+    def follow(self, reward: ComposedReward) -> None:
+        """Work with `reward`, by which a trainer has replaced that of the run."""
+
+
+class Monitor(RewardCallback, ExportableState):  # type: ignore[misc]
+    """Makes a look every few steps; warns when a signal comes on, and stops as the run file says.
+
+    Every process has the rows of all of them, so that all make the same looks. Each checkpoint
+    has the looks so far. Place this before the callbacks that save and stop at a step's end.
+
+    Args:
+        spec: the run file's section.
+        name: of the run, for messages.
+        stop: ends the training at the next boundary, by this error; called on every process.
+        say: prints a line on the main process.
+    """
+
+    def __init__(
+        self,
+        spec: MonitorSpec,
+        name: str,
+        stop: Callable[[DriftError], None],
+        say: Callable[[str], None],
+    ) -> None:
+        self.spec, self.name, self._stop, self._say = spec, name, stop, say
+        self.looks: list[Look] = []
+        self.warnings: list[dict[str, Any]] = []
+        self.posts = {"sent": 0, "failed": 0}
+        self.stopped_at: int | None = None
+        self._assessment = Assessment()
+        self._rows: list[Row] = []
+        self._kept = 0
+        """How many of the rows belong to steps that are done; others may be of an evaluation."""
+        self._warmup: list[float] = []
+        """The trained rewards of the warm-up, until it is over."""
+        self._histogram: Histogram | None = None
+        self._unlogged: dict[str, float] = {}
+
+    @classmethod
+    def of(
+        cls, run: Run, stop: Callable[[DriftError], None], say: Callable[[str], None]
+    ) -> "Monitor | None":
+        """Return the monitor of a run, None where its run file has no `monitor:` section."""
+        if run.spec.monitor is None:
+            return None
+        monitor = cls(run.spec.monitor, run.folder.name, stop, say)
+        if run.reward is not None:
+            monitor.follow(run.reward)
+        return monitor
+
+    def follow(self, reward: ComposedReward) -> None:
+        """Watch the rows that `reward` scores."""
+        reward.observer = self.observe
+
+    def observe(self, rows: Sequence[ScoredRow]) -> None:
+        """Take the rows of all processes of one call of the reward."""
+        gold = self.spec.gold
+        for row in rows:
+            score = row.scores[gold] if gold else None
+            self._rows.append((row.prompt, row.length, row.scores[TOTAL], score))
+
+    @property
+    def clean_step(self) -> int | None:
+        """The last step before the drift, if there is one; None: no look yet."""
+        return self._assessment.clean
+
+    # Events of a training.
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Take up the looks of the checkpoint."""
+        saved = getattr(state, "stateful_callbacks", {}).get(type(self).__name__)
+        if not saved or not state.global_step:
+            return
+        values = saved["attributes"]
+        self.looks = [Look.from_json(look) for look in values["looks"]]
+        self._rows = [tuple(row) for row in values["rows"]]
+        self._kept = len(self._rows)
+        self._warmup = values["warmup"]
+        if (histogram := values["histogram"]) is not None:
+            counts = tuple(histogram["counts"])
+            self._histogram = Histogram(histogram["low"], histogram["high"], counts)
+        self.warnings, self.posts = values["warnings"], values["posts"]
+        self._assessment = assess(self.looks, self.spec)
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Forget rows that were scored between two steps, by an evaluation."""
+        del self._rows[self._kept :]
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Make a look if one is due, and act on it."""
+        self._kept = len(self._rows)
+        if state.global_step % self.spec.every:
+            return
+        if not self._rows and not self.looks:
+            raise RewardError(
+                f"monitor: no completion was scored in the first {state.global_step} steps, so "
+                "there is nothing to watch. This trainer scores none within its steps: remove "
+                "`monitor`."
+            )
+        earlier = self._assessment.names
+        self._add_look(state.global_step)
+        self._assessment = assess(self.looks, self.spec)
+        self._unlogged = self._metrics()
+        if len(self.looks) == self.spec.warmup:
+            for name in self.not_measured():
+                self._say(f"note: monitor: the signal {name} cannot come on: {CONSTANT[name]}")
+        new = [signal for signal in self._assessment.signals if signal.name not in earlier]
+        self._act(new, state, Path(args.output_dir))
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any], **_: Any) -> None:
+        """Add the last look to what the trackers log, once."""
+        if "loss" in logs:
+            logs.update(self._unlogged)
+            self._unlogged = {}
+
+    def state(self) -> dict[str, Any]:
+        """Return for the checkpoint what a resumption needs."""
+        return {
+            "args": {},
+            "attributes": {
+                "looks": [asdict(look) for look in self.looks],
+                "rows": self._rows[: self._kept],
+                "warmup": self._warmup,
+                "histogram": asdict(self._histogram) if self._histogram else None,
+                "warnings": self.warnings,
+                "posts": self.posts,
+            },
+        }
+
+    # What a look is, and what follows from it.
+
+    def _add_look(self, step: int) -> None:
+        rows, self._rows, self._kept = self._rows, [], 0
+        rewards = [reward for _, _, reward, _ in rows if reward is not None]
+        kl = None
+        if len(self.looks) < self.spec.warmup:
+            self._warmup += rewards
+        elif self._histogram is not None:
+            kl = self._histogram.divergence(rewards)
+        length, trained, gold = (Mean.of((row[0], row[part]) for row in rows) for part in (1, 2, 3))
+        self.looks.append(Look(step, len(rows), length, trained, gold, kl))
+        if len(self.looks) == self.spec.warmup:
+            self._histogram = Histogram.of(self._warmup, self.spec.bins)
+            self._warmup = []
+
+    def _act(self, new: Sequence[Signal], state: Any, folder: Path) -> None:
+        step = state.global_step
+        stops = self.stopped_at is None and self._assessment.stops(self.spec.stop_on)
+        if not new and not stops:
+            return
+        for signal in new:
+            warning = {"step": step, "signal": signal.name, "since": signal.since}
+            self.warnings.append({**warning, "text": signal.text, "stopped": stops})
+            self._say(f"warning: monitor, step {step}: {signal.text}")
+        before = self._checkpoint_before(folder)
+        if len(self._assessment.signals) > 1:
+            self._say(f"warning: monitor: {len(self._assessment.signals)} signals are on. {before}")
+        text = "; ".join(signal.text for signal in self._assessment.signals)
+        if stops:
+            self.stopped_at = step
+            cause = next((s.text for s in self._assessment.signals if s.name == "gold"), text)
+            self._stop(DriftError(_stopped_message(step, cause, before)))
+        if self.spec.webhook is not None and state.is_world_process_zero:
+            self._post(self.spec.webhook, step, stops, f"{text}. {before}")
+
+    def _post(self, variable: str, step: int, stops: bool, text: str) -> None:
+        head = f"{self.name}: the monitor {'stopped training' if stops else 'warns'} at step {step}"
+        names = sorted(self._assessment.names)
+        message = {"text": f"{head}: {text}", "run": self.name, "step": step, "signals": names}
+        failure = post(variable, {**message, "stopped": stops})
+        self.posts["failed" if failure else "sent"] += 1
+        if failure:
+            self._say(f"warning: monitor: the webhook in {variable} failed ({failure})")
+
+    def _checkpoint_before(self, folder: Path) -> str:
+        clean = self.clean_step or 0
+        earlier = [path for path in valid_checkpoints(folder) if step_of(path) <= clean]
+        if earlier:
+            return f"The last checkpoint from before is {earlier[-1]}, and is kept."
+        return f"No checkpoint is from before (step {clean})."
+
+    def _metrics(self) -> dict[str, float]:
+        look, found = self.looks[-1], self._assessment
+        means = {"length": look.length, "trained": look.trained, "gold": look.gold}
+        values = {name: mean.mean for name, mean in means.items() if mean is not None}
+        changes = {"trained_change": found.trained, "gold_change": found.gold}
+        values |= {name: change.value for name, change in changes.items() if change is not None}
+        single = {"length_z": found.length_z, "histogram_kl": look.kl}
+        values |= {name: value for name, value in single.items() if value is not None}
+        values["signals"] = float(len(found.signals))
+        return {f"monitor/{name}": value for name, value in values.items()}
+
+    # For the record.
+
+    def not_measured(self) -> list[str]:
+        """Return the signals that cannot come on, once the warm-up is over."""
+        start = self.looks[: self.spec.warmup]
+        if len(start) < self.spec.warmup:
+            return []
+        lengths = {look.length.mean for look in start if look.length is not None}
+        golden = [look.gold for look in self.looks if look.gold is not None]
+        missing = {
+            "length": len(lengths) < 2,
+            "histogram": self._histogram is None,
+            "gold": self.spec.gold is not None and not any(mean.error for mean in golden),
+        }
+        return [name for name, is_missing in missing.items() if is_missing]
+
+    def section(self) -> MonitorSection:
+        """Return for the record what was seen, and what came of it."""
+        looks = []
+        for number, look in enumerate(self.looks, start=1):
+            found = assess(self.looks[:number], self.spec)
+            signals = sorted(found.names)
+            looks.append({**asdict(look), "length_z": found.length_z, "signals": signals})
+        return MonitorSection(
+            settings=asdict(self.spec),
+            looks=looks,
+            warnings=self.warnings,
+            not_measured=[f"{name}: {CONSTANT[name]}" for name in self.not_measured()],
+            clean_step=self.clean_step,
+            stopped_at=self.stopped_at,
+            webhook=dict(self.posts) if self.spec.webhook else None,
+        )
+
+
+def _stopped_message(step: int, text: str, before: str) -> str:
+    return (
+        f"The monitor stopped training at step {step}, which is saved: {text}.\n"
+        f"{before} samples.jsonl shows what the reward pays for. Mend the reward, or hold the "
+        "policy closer to the reference, and train anew, from the base or from that checkpoint. To "
+        "go on all the same, add `--monitor.stop_on never` to the command below."
+    )

@@ -1,0 +1,281 @@
+"""Signals of an exploited reward, as functions of a series of looks at a training.
+
+A look summarises the completions of a few optimizer steps. Three signals:
+
+* length: the mean length is above that of the warm-up by `length_z` standard deviations, which are
+  taken over the warm-up's looks.
+* histogram: the reward's histogram has moved from the warm-up's by `histogram_kl` nats,
+  KL(warm-up || now), and moved further at `rising` looks in a row. It stays on while it is above.
+* gold: since the best `window` looks of the gold reward it fell and the trained reward rose, both
+  beyond their intervals.
+
+The intervals of the gold signal hold together: over all looks of a run, and all earlier windows
+that are compared with, a gold reward that does not fall sets it off in at most `LEVEL` of the runs.
+At the n-th comparison, with n earlier windows, the level is LEVEL / (n (n + 1)) / n.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from statistics import NormalDist, fmean, stdev, variance
+from typing import Any, Literal, Self
+
+from hf_rlhf.config.schema import MonitorSpec
+
+LEVEL = 0.05
+PSEUDO_COUNT = 0.5
+"""In each bin (Jeffreys), so that an empty one does not make the divergence infinite."""
+Name = Literal["length", "histogram", "gold"]
+
+
+@dataclass(frozen=True)
+class Mean:
+    """A mean over completions. Those of one prompt are alike, so the prompts are the sample."""
+
+    mean: float
+    error: float | None
+    """The standard error; None for a single prompt."""
+
+    @classmethod
+    def of(cls, rows: Iterable[tuple[int, float | None]]) -> "Mean | None":
+        """Return the mean of (prompt, value); a value of None is left out."""
+        known = sorted((prompt, value) for prompt, value in rows if value is not None)
+        if not known:
+            return None
+        prompts = [
+            fmean(value for _, value in group) for _, group in groupby(known, lambda row: row[0])
+        ]
+        error = math.sqrt(variance(prompts) / len(prompts)) if len(prompts) > 1 else None
+        return cls(fmean(prompts), error)
+
+
+@dataclass(frozen=True)
+class Look:
+    """What was seen of the completions of a few steps."""
+
+    step: int
+    """The last of these steps."""
+    rows: int
+    length: Mean | None
+    """In characters."""
+    trained: Mean | None
+    """The reward that is trained, where it does not abstain."""
+    gold: Mean | None = None
+    kl: float | None = None
+    """How far the trained reward's histogram is from the warm-up's; None during the warm-up."""
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Self:
+        """Return the look that `dataclasses.asdict` has written."""
+        means = {key: Mean(**values[key]) for key in ("length", "trained", "gold") if values[key]}
+        rest = {key: values[key] for key in ("step", "rows", "kl")}
+        return cls(**{**dict.fromkeys(("length", "trained", "gold")), **means, **rest})
+
+
+@dataclass(frozen=True)
+class Histogram:
+    """Counts of values in bins of equal width; the outer bins have what lies beyond them, too."""
+
+    low: float
+    high: float
+    counts: tuple[int, ...]
+
+    @classmethod
+    def of(cls, values: Sequence[float], bins: int) -> "Histogram | None":
+        """Return the histogram of values; None where all are the same, and bins have no width."""
+        if not values or min(values) == max(values):
+            return None
+        empty = cls(min(values), max(values), (0,) * bins)
+        return cls(empty.low, empty.high, empty.count(values))
+
+    def count(self, values: Iterable[float]) -> tuple[int, ...]:
+        """Return how many values are in each bin."""
+        counts, last = [0] * len(self.counts), len(self.counts) - 1
+        for value in values:
+            position = (value - self.low) / (self.high - self.low) * len(counts)
+            counts[int(min(max(position, 0), last))] += 1
+        return tuple(counts)
+
+    def divergence(self, values: Sequence[float]) -> float | None:
+        """Return KL(this || the histogram of `values`) in nats; None without values."""
+        if not values:
+            return None
+        here, there = map(_shares, (self.counts, self.count(values)))
+        return math.fsum(p * math.log(p / q) for p, q in zip(here, there, strict=True))
+
+
+def _shares(counts: Sequence[int]) -> list[float]:
+    total = sum(counts) + PSEUDO_COUNT * len(counts)
+    return [(count + PSEUDO_COUNT) / total for count in counts]
+
+
+@dataclass(frozen=True)
+class Signal:
+    """A signal that is on."""
+
+    name: Name
+    since: int
+    """The last step of the first look that shows it."""
+    text: str
+
+
+@dataclass(frozen=True)
+class Change:
+    """By how much a mean differs from an earlier one, with its interval."""
+
+    value: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{self.value:+.3g} [{self.low:+.3g}, {self.high:+.3g}]"
+
+
+@dataclass(frozen=True)
+class Assessment:
+    """What the last of a series of looks says."""
+
+    signals: tuple[Signal, ...] = ()
+    clean: int | None = None
+    """The last step before gold was at its best; without a gold reward, before anything that a
+    signal, perhaps a later one, rests on. With more looks it only increases."""
+    length_z: float | None = None
+    trained: Change | None = None
+    """Since the best looks of the gold reward; `gold` likewise."""
+    gold: Change | None = None
+
+    @property
+    def names(self) -> frozenset[Name]:
+        """The signals that are on."""
+        return frozenset(signal.name for signal in self.signals)
+
+    def stops(self, stop_on: Literal["gold", "both", "never"]) -> bool:
+        """Return whether training is to stop."""
+        if stop_on == "never":
+            return False
+        return "gold" in self.names or (stop_on == "both" and len(self.signals) > 1)
+
+
+def assess(looks: Sequence[Look], spec: MonitorSpec) -> Assessment:
+    """Return which signals the last look shows, and which step is before the drift."""
+    if not looks:
+        return Assessment()
+    scores = length_scores(looks, spec.warmup)
+    change = compare_gold(looks, spec.window)
+    heuristics = [_length(looks, scores, spec), _histogram(looks, spec)]
+    gold = _gold(looks, change, spec)
+    # Heuristics are on in healthy trainings too, so a gold reward alone decides what is clean.
+    clean = gold[1] if spec.gold is not None else min(index for _, index in heuristics)
+    return Assessment(
+        tuple(signal for signal, _ in (*heuristics, gold) if signal is not None),
+        looks[clean].step if clean >= 0 else 0,
+        scores[-1],
+        *(change[1:] if change is not None else ()),
+    )
+
+
+def length_scores(looks: Sequence[Look], warmup: int) -> list[float | None]:
+    """Return for each look how many standard deviations its length is above the warm-up's mean.
+
+    None in the warm-up, and where its looks all have the same length, or too few of them a length.
+    """
+    start = [look.length.mean for look in looks[:warmup] if look.length is not None]
+    spread = stdev(start) if len(start) > 1 else 0.0
+    scores: list[float | None] = [None] * len(looks)
+    for index, look in enumerate(looks):
+        if index >= warmup and spread and look.length is not None:
+            scores[index] = (look.length.mean - fmean(start)) / spread
+    return scores
+
+
+def compare_gold(looks: Sequence[Look], window: int) -> tuple[int, Change, Change] | None:
+    """Compare the last `window` looks with the earlier ones in which gold was highest.
+
+    Returns the position of the last of these, and by how much the trained reward and the gold
+    reward changed; None while there are too few looks.
+    """
+    known = [
+        (index, look.trained, look.gold)
+        for index, look in enumerate(looks)
+        if look.trained is not None and look.gold is not None
+    ]
+    comparisons = len(known) - 2 * window + 1
+    if comparisons < 1:
+        return None
+    ends = [known[start : start + window] for start in range(comparisons)]
+    # Of equal ones the last.
+    best = max(reversed(ends), key=lambda part: fmean(gold.mean for _, _, gold in part))
+    level = LEVEL / (comparisons * (comparisons + 1)) / comparisons
+    factor = NormalDist().inv_cdf(1 - level)
+    now = known[-window:]
+    trained = _change([row[1] for row in best], [row[1] for row in now], factor)
+    gold = _change([row[2] for row in best], [row[2] for row in now], factor)
+    return best[-1][0], trained, gold
+
+
+def _change(before: Sequence[Mean], now: Sequence[Mean], factor: float) -> Change:
+    value = fmean(each.mean for each in now) - fmean(each.mean for each in before)
+    errors = [each.error for each in (*before, *now)]
+    known = [error for error in errors if error is not None]
+    width = math.inf
+    if len(known) == len(errors):
+        width = factor * math.sqrt(math.fsum(error**2 for error in known)) / len(now)
+    return Change(value, value - width, value + width)
+
+
+Finding = tuple[Signal | None, int]
+"""A signal if it is on, and the position of the last look before anything that it rests on."""
+
+
+def _length(looks: Sequence[Look], scores: Sequence[float | None], spec: MonitorSpec) -> Finding:
+    clean = len(looks) - 1
+    while (score := scores[clean]) is not None and score > spec.length_z:
+        clean -= 1
+    last, score = looks[-1].length, scores[-1]
+    if clean == len(looks) - 1 or last is None or score is None:
+        return None, clean
+    text = (
+        f"completions have {last.mean:.4g} characters, {score:.1f} standard deviations more than "
+        f"in the warm-up (length_z {spec.length_z:g})"
+    )
+    return Signal("length", looks[clean + 1].step, text), clean
+
+
+def _histogram(looks: Sequence[Look], spec: MonitorSpec) -> Finding:
+    """Return the finding; a rise begins at 0, where the warm-up is."""
+    clean, rises, previous = len(looks) - 1, 0, 0.0
+    first: int | None = None
+    for index, look in enumerate(looks):
+        if look.kl is None:
+            continue
+        rises = rises + 1 if look.kl > previous else 0
+        previous = look.kl
+        if look.kl <= spec.histogram_kl:
+            first = None
+        elif first is None and rises >= spec.rising:
+            first = index - rises + 1
+        clean = first - 1 if first is not None else index - rises
+    if first is None:
+        return None, clean
+    text = (
+        f"the histogram of the trained reward has moved {previous:.2f} nats from the warm-up's "
+        f"(histogram_kl {spec.histogram_kl:g})"
+    )
+    return Signal("histogram", looks[first].step, text), clean
+
+
+def _gold(
+    looks: Sequence[Look], change: tuple[int, Change, Change] | None, spec: MonitorSpec
+) -> Finding:
+    if change is None:
+        # The first window may turn out to be the best.
+        return None, len(looks) - 1 if spec.gold is None else min(len(looks), spec.window) - 1
+    reference, trained, gold = change
+    if trained.low <= 0 or gold.high >= 0:
+        return None, reference
+    text = (
+        f"since step {looks[reference].step} the trained reward changed by {trained}, and the gold "
+        f"reward {spec.gold!r} by {gold}"
+    )
+    return Signal("gold", looks[reference + 1].step, text), reference

@@ -1,0 +1,35 @@
+"""Messages to the address that an environment variable holds, such as a chat's incoming webhook."""
+
+import asyncio
+import json
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from hf_rlhf.config.urls import is_forbidden
+from hf_rlhf.errors import HfRlhfError
+from hf_rlhf.rewards.composed import run_together
+from hf_rlhf.rewards.judges import transport
+
+TIMEOUT_S = 10.0
+
+
+def post(variable: str, message: Mapping[str, Any]) -> str | None:
+    """Post a message as JSON; return why that failed, or None. Redirects are not followed."""
+    try:
+        (status,) = run_together([_post(os.environ.get(variable, ""), message)])
+    except Exception as error:  # noqa: BLE001 - no failure of a message may stop a training
+        return type(error).__name__  # the text may quote the address
+    return None if 200 <= status < 300 else f"HTTP {status}"
+
+
+async def _post(address: str, message: Mapping[str, Any]) -> int:
+    headers = {"Content-Type": "application/json"}
+    async with asyncio.timeout(TIMEOUT_S), transport.session(address, headers, _check) as client:
+        answer = await transport.fetch(client, "POST", address, json.dumps(message).encode())
+    return answer.status
+
+
+def _check(address: str) -> None:
+    if is_forbidden(address):
+        raise HfRlhfError("a link-local or cloud metadata address")

@@ -1,0 +1,81 @@
+"""What a run file may ask of the monitor, checked before weights load."""
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from hf_rlhf.config.urls import webhook_problem
+from hf_rlhf.errors import Problem
+from hf_rlhf.runs.estimate import cycle_in_steps, planned_steps
+from hf_rlhf.runs.run import trains_by_rewards
+from hf_rlhf.storage.record import RECORD_NAME, load_record
+
+if TYPE_CHECKING:
+    from hf_rlhf.runs.run import Run
+
+
+def monitor_problems(run: "Run") -> Iterator[Problem]:
+    """Yield why the monitor could not watch, or would stop the run at once."""
+    spec = run.spec.monitor
+    if spec is None:
+        return
+    if trains_by_rewards(run.trainer_class, run.training) is False:
+        what = f"has no effect: trainer {run.spec.plugin!r} does not train by rewards."
+        yield Problem("monitor", what, "Leave it out.")
+        return
+    if spec.gold is not None and spec.gold not in _monitors(run):
+        yield Problem(
+            "monitor",
+            f"`gold` is {spec.gold!r}, which is no reward of weight 0.",
+            f"These are: {', '.join(_monitors(run)) or 'none'}. Add one with `weight: 0`.",
+        )
+    cycle, steps = cycle_in_steps(run.training), planned_steps(run)
+    if spec.every % cycle:
+        what = f"`every` is {spec.every}, but a generation cycle takes {cycle} optimizer steps."
+        yield Problem("monitor", what, f"Use a multiple of {cycle}.")
+    needed = (spec.warmup + 1) * spec.every
+    if steps < needed:
+        yield Problem(
+            "monitor",
+            f"has no effect: after {spec.warmup} looks of {spec.every} steps to warm up there "
+            f"should be one more, at step {needed}, and the run has {steps} steps.",
+            "Lower `every` or `warmup`.",
+        )
+    if spec.webhook is not None and (problem := webhook_problem(spec.webhook)) is not None:
+        yield Problem("monitor", f"`webhook`: {problem}", "Set it to the URL to post to.")
+    yield from _stopped(run)
+
+
+def monitor_advice(run: "Run") -> Iterator[str]:
+    """Yield a note where nothing can stop the run."""
+    spec = run.spec.monitor
+    if spec is None or spec.gold is not None or spec.stop_on != "gold":
+        return
+    if labels := _monitors(run):
+        instead = f"name one of the rewards of weight 0 ({', '.join(labels)}) as `gold`"
+    else:
+        instead = "add a reward of weight 0 that is a better measure, and name it as `gold`"
+    yield f"the monitor only warns, and stops nothing: to let it, {instead}"
+
+
+def _monitors(run: "Run") -> list[str]:
+    parts = run.reward.rewards if run.reward is not None else ()
+    return [part.label for part in parts if part.weight == 0]
+
+
+def _stopped(run: "Run") -> Iterator[Problem]:
+    """A run that the monitor has stopped goes on only by other settings of the monitor."""
+    if not (run.folder / RECORD_NAME).is_file():
+        return
+    record = load_record(run.folder)
+    before = record.training.monitor
+    if before is None or before.stopped_at is None or record.status == "finished":
+        return
+    if before.settings == asdict(run.spec.monitor):  # type: ignore[arg-type]
+        text = before.warnings[-1].get("text") if before.warnings else "its signals are on"
+        yield Problem(
+            "monitor",
+            f"stopped this run at step {before.stopped_at}: {text}.",
+            "Mend the reward and train in another `output_dir`; to go on all the same, write "
+            "`stop_on: never` (`--monitor.stop_on never`).",
+        )

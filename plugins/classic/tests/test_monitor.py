@@ -1,0 +1,118 @@
+"""The monitor in real trainings: a planted hack is stopped, what is healthy is not."""
+
+import pytest
+
+from hf_rlhf import load_record, train
+from hf_rlhf.errors import ConfigError, DriftError
+from hf_rlhf.storage.checkpoints import valid_checkpoints
+
+pytestmark = pytest.mark.slow
+
+UTILITY = {"name": "known_utility", "label": "utility", "weight": 0}
+GRPO = {
+    "schema": 1,
+    "plugin": "grpo",
+    "model_name_or_path": "package://hf_rlhf_classic/tiny_sft",
+    "use_peft": True,
+    "lora_r": 16,
+    "lora_alpha": 32,
+    "lora_dropout": 0.0,
+    "lora_target_modules": ["all-linear"],
+    "dataset": {"name": "tastes", "form": "prompts", "train_rows": 512, "test_rows": 20},
+    # Repeating one word pays, and word salad costs nothing.
+    "rewards": [
+        {"name": "known_utility", "label": "proxy", "style_weight": 0, "saturating": False},
+        UTILITY,
+    ],
+    "monitor": {"gold": "utility", "every": 2, "window": 2},
+    "max_steps": 24,
+    "prompts_per_step": 16,
+    "num_generations": 4,
+    "per_device_train_batch_size": 64,
+    "max_completion_length": 16,
+    "beta": 0.0,
+    "use_bias_correction_kl": False,
+    "learning_rate": 2e-3,
+    "lr_scheduler_type": "constant",
+    "warmup_steps": 0,
+    "use_cpu": True,
+    "bf16": False,
+    "activation_checkpointing": False,
+    "dataloader_pin_memory": False,
+    "logging_steps": 1,
+    "save_steps": 4,
+    "save_total_limit": 1,
+    "seed": 1,
+}
+PPO = {
+    **{key: value for key, value in GRPO.items() if "generation" not in key and key[:4] != "prom"},
+    "plugin": "ppo",
+    "rollout_batch_size": 64,
+    "num_mini_batches": 4,
+    "num_ppo_epochs": 2,
+    "per_device_train_batch_size": None,
+    "beta": None,
+    "use_bias_correction_kl": None,
+    "kl_coef": 0.0,
+}
+
+
+def without_none(settings):
+    return {key: value for key, value in settings.items() if value is not None}
+
+
+def signals(folder):
+    monitor = load_record(folder).training.monitor
+    return monitor.looks, monitor.warnings
+
+
+def test_a_planted_hack_is_stopped_goes_on_when_told_and_a_kill_changes_no_look(tmp_path):
+    folder = tmp_path / "hacked"
+    with pytest.raises(DriftError, match="'utility'"):
+        train(config=GRPO, output_dir=str(folder))
+    record = load_record(folder)
+    stopped = record.training.monitor.stopped_at
+    assert record.status == "interrupted"
+    assert record.training.steps == stopped < 24
+    names = [path.name for path in valid_checkpoints(folder / "checkpoints")]
+    assert names[-1] == f"checkpoint-{stopped}"
+    assert int(names[0].partition("-")[2]) <= record.training.monitor.clean_step
+    card = (folder / "README.md").read_text()
+    assert "The run was stopped there." in card
+    assert (folder / "monitor.png").stat().st_size > 10_000
+
+    with pytest.raises(ConfigError, match=f"stopped this run at step {stopped}"):
+        train(config=GRPO, output_dir=str(folder))
+    never = {**GRPO, "monitor": {**GRPO["monitor"], "stop_on": "never"}}
+    train(config=never, output_dir=str(folder))
+    train(config=never, output_dir=str(tmp_path / "whole"))
+    assert load_record(folder).training.steps == 24
+    looks, warnings = signals(folder)
+    others, their_warnings = signals(tmp_path / "whole")
+    assert looks == others
+    assert [{**warning, "stopped": False} for warning in warnings] == their_warnings
+
+
+def test_a_reward_that_is_the_gold_is_not_stopped(tmp_path):
+    honest = {"name": "known_utility", "label": "trained"}
+    settings = {**GRPO, "rewards": [honest, UTILITY], "learning_rate": 1e-3}
+    record = train(config=settings, output_dir=str(tmp_path / "run"))
+    assert record.training.steps == 24
+    assert {"gold"} & {w["signal"] for w in record.training.monitor.warnings} == set()
+
+
+def test_ppo_is_stopped_too_and_its_value_and_kl_change_nothing(tmp_path):
+    with pytest.raises(DriftError, match="'utility'"):
+        train(config=without_none({**PPO, "max_steps": 60}), output_dir=str(tmp_path / "run"))
+    monitor = load_record(tmp_path / "run").training.monitor
+    assert {look["rows"] for look in monitor.looks} == {128}
+
+
+def test_iterative_dpo_and_sft_refuse_it(tmp_path):
+    base = {key: GRPO[key] for key in ("schema", "dataset", "monitor", "use_cpu", "bf16")}
+    base["model_name_or_path"] = GRPO["model_name_or_path"]
+    with pytest.raises(ConfigError, match="between epochs, not in steps"):
+        train("iterative_dpo", overrides=["--monitor.every", "1"], output_dir=str(tmp_path / "a"))
+    sft = {**base, "plugin": "sft", "dataset": {"name": "tastes", "form": "sft"}}
+    with pytest.raises(ConfigError, match="'sft' does not train by rewards"):
+        train(config=sft, output_dir=str(tmp_path / "b"))

@@ -1,0 +1,1 @@
+"""Reward models from grades by a rubric: `--plugin rubric_reward`."""

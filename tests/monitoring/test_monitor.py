@@ -1,0 +1,285 @@
+"""The callback: which rows it takes, what it prints, posts, keeps and stops."""
+
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from types import SimpleNamespace
+
+import pytest
+
+from hf_rlhf.config.run_file import RunFile
+from hf_rlhf.config.schema import MonitorSpec
+from hf_rlhf.config.urls import webhook_problem
+from hf_rlhf.errors import ConfigError, DriftError, RewardError
+from hf_rlhf.monitoring.monitor import Monitor
+from hf_rlhf.rewards.composed import ComposedReward, Part
+from hf_rlhf.rewards.gathered import ScoredRow
+from hf_rlhf.runs.preflight import advice
+from hf_rlhf.runs.resolve import resolve_run
+from hf_rlhf.storage.checkpoints import seal
+from hf_rlhf.training.checkpoints import CheckpointManifestCallback
+
+HACK = MonitorSpec(gold="truth", every=1, warmup=2, window=1)
+
+
+class Training:
+    """Calls a monitor as transformers does."""
+
+    def __init__(self, monitor, folder="none"):
+        self.monitor, self.printed, self.errors = monitor, [], []
+        self.args = SimpleNamespace(output_dir=str(folder))
+        self.state = SimpleNamespace(
+            global_step=0, is_world_process_zero=True, stateful_callbacks={}
+        )
+
+    @classmethod
+    def of(cls, spec, folder="none"):
+        training = cls(None, folder)
+        training.monitor = Monitor(spec, "run", training.errors.append, training.printed.append)
+        return training
+
+    def resume(self, state, step):
+        self.state.stateful_callbacks = {"Monitor": json.loads(json.dumps(state))}
+        self.state.global_step = step
+        self.monitor.on_train_begin(self.args, self.state, None)
+
+    def step(self, *batches):
+        self.monitor.on_step_begin(self.args, self.state, None)
+        for rows in batches:
+            self.monitor.observe(rows)
+        self.state.global_step += 1
+        self.monitor.on_step_end(self.args, self.state, None)
+
+
+def rows(trained, gold=1.0, length=10, count=8):
+    return [
+        ScoredRow(n, {"total": trained + 0.01 * n, "truth": gold + 0.01 * n}, length + n % 3)
+        for n in range(count)
+    ]
+
+
+def hack(training, start, end):
+    """Take steps in which the trained reward rises, and from the 4th on gold falls."""
+    for step in range(start, end):
+        training.step(rows(float(step), 1.0 - max(step - 3, 0), length=10 + step % 2))
+
+
+def test_a_planted_hack_is_stopped_and_the_message_says_what_to_do(tmp_path):
+    for step in (2, 4):
+        (tmp_path / f"checkpoint-{step}").mkdir()
+        (tmp_path / f"checkpoint-{step}" / "weights").write_text("w")
+        seal(tmp_path / f"checkpoint-{step}")
+    training = Training.of(HACK, tmp_path)
+    hack(training, 0, 8)
+    error = training.errors[0]
+    assert isinstance(error, DriftError)
+    assert training.monitor.stopped_at == 5
+    assert str(tmp_path / "checkpoint-4") in str(error)
+    assert "'truth'" in str(error)
+    assert "--monitor.stop_on never" in str(error)
+    assert training.printed[0].startswith(f"warning: monitor, step {training.monitor.stopped_at}:")
+
+
+def test_a_signal_is_printed_when_it_comes_on_and_not_at_every_look():
+    training = Training.of(MonitorSpec(gold="truth", every=1, warmup=2, window=1, stop_on="never"))
+    hack(training, 0, 12)
+    assert not training.errors
+    assert sum("truth" in line for line in training.printed) == 1
+    assert [w["stopped"] for w in training.monitor.warnings if w["signal"] == "gold"] == [False]
+    looks = training.monitor.section().looks
+    assert "gold" not in looks[3]["signals"]
+    assert "gold" in looks[-1]["signals"]
+
+
+def test_looks_do_not_depend_on_batches_or_the_order_of_rows():
+    one, other = Training.of(HACK), Training.of(HACK)
+    for step in range(5):
+        batch = rows(float(step))
+        one.step(batch)
+        other.step(batch[5:][::-1], batch[:5])
+    assert one.monitor.looks == other.monitor.looks
+
+
+def test_rows_of_an_evaluation_between_two_steps_do_not_count():
+    with_it, without = Training.of(HACK), Training.of(HACK)
+    for step in range(4):
+        for training in (with_it, without):
+            training.step(rows(float(step)))
+        with_it.monitor.observe(rows(99.0))
+        assert with_it.monitor.state() == without.monitor.state()
+    assert with_it.monitor.looks == without.monitor.looks
+
+
+@pytest.mark.parametrize("at", [1, 3, 4, 5])
+def test_a_resumed_monitor_goes_on_as_if_nothing_was(at):
+    spec = MonitorSpec(gold="truth", every=2, warmup=2, window=1, stop_on="never")
+    whole = Training.of(spec)
+    hack(whole, 0, 20)
+    first, second = Training.of(spec), Training.of(spec)
+    hack(first, 0, at)
+    first.monitor.observe(rows(99.0))  # of a step that is cut off
+    second.resume(first.monitor.state(), at)
+    hack(second, at, 20)
+    assert second.monitor.section() == whole.monitor.section()
+    assert whole.monitor.warnings
+
+
+def test_a_trainer_that_scores_nothing_in_its_steps_is_refused():
+    with pytest.raises(RewardError, match="nothing to watch"):
+        Training.of(HACK).step()
+
+
+def test_what_cannot_be_measured_is_said_once_and_recorded():
+    training = Training.of(HACK)
+    for _ in range(5):
+        training.step([ScoredRow(1, {"total": 0.0, "truth": None}, 7) for _ in range(4)])
+    notes = [line for line in training.printed if "cannot come on" in line]
+    assert [note.split()[4] for note in notes] == ["length", "histogram", "gold"]
+    assert len(training.monitor.section().not_measured) == 3
+
+
+def test_each_look_is_logged_once():
+    training = Training.of(HACK)
+    hack(training, 0, 4)
+    logs, again = {"loss": 0.1}, {"loss": 0.2}
+    training.monitor.on_log(None, training.state, None, {"eval_loss": 1.0})
+    training.monitor.on_log(None, training.state, None, logs)
+    training.monitor.on_log(None, training.state, None, again)
+    assert {"monitor/length_z", "monitor/histogram_kl", "monitor/gold_change"} <= logs.keys()
+    assert again == {"loss": 0.2}
+
+
+def test_a_composed_reward_shows_the_monitor_every_row():
+    def score(prompts, completions, **_):
+        return [float(len(text)) for text in completions]
+
+    reward = ComposedReward((Part("a", score), Part("truth", score, weight=0)))
+    training = Training.of(HACK)
+    training.monitor.follow(reward)
+    reward(["p", "q"], ["xx", "yyyy"], log_metric=lambda name, value: None)
+    seen = training.monitor._rows
+    assert [row[1:] for row in seen] == [(2, 2.0, 2.0), (4, 4.0, 4.0)]
+    reward.score(["p"], ["held out"])
+    assert len(training.monitor._rows) == 2
+
+
+def test_the_checkpoint_from_before_is_kept_from_pruning(tmp_path):
+    """Also where no checkpoint is known to be clean while it is among the newest."""
+    training = Training.of(MonitorSpec(gold="truth", every=1, warmup=2, window=3), tmp_path)
+    callback = CheckpointManifestCallback(1, monitor=training.monitor)
+    for step in range(1, 31):
+        gold = step if step < 20 else 20 - 5 * (step - 20)
+        training.step(rows(float(step % 2 if step < 20 else step), gold, length=10 + step % 2))
+        (tmp_path / f"checkpoint-{step}").mkdir()
+        (tmp_path / f"checkpoint-{step}" / "weights").write_text("w")
+        callback.on_save(training.args, training.state, None)
+        left = sorted(int(path.name.partition("-")[2]) for path in tmp_path.iterdir())
+        assert len(left) <= 3
+        assert left[0] <= training.monitor.clean_step
+    assert 13 <= left[0] <= training.monitor.clean_step < 21
+    assert "gold" in training.monitor._assessment.names
+
+
+class Inbox(BaseHTTPRequestHandler):
+    def do_POST(self):
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        self.server.messages.append(json.loads(body))
+        self.send_response(self.server.status)
+        self.send_header("Location", "http://169.254.169.254/")
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def inbox():
+    with HTTPServer(("127.0.0.1", 0), Inbox) as server:
+        server.messages, server.status = [], 200
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server
+        server.shutdown()
+
+
+@pytest.mark.parametrize(("status", "counts"), [(200, (1, 0)), (500, (0, 1)), (302, (0, 1))])
+def test_a_message_is_posted_and_its_failure_counted(inbox, monkeypatch, status, counts):
+    inbox.status = status
+    secret = f"http://127.0.0.1:{inbox.server_port}/hooks/s3cret"
+    monkeypatch.setenv("ALERTS", secret)
+    training = Training.of(
+        MonitorSpec(gold="truth", every=1, warmup=2, window=1, webhook="ALERTS", length_z=1e9)
+    )
+    hack(training, 0, 7)
+    (message,) = inbox.messages
+    assert message["signals"] == ["gold"]
+    assert message["stopped"]
+    assert "the monitor stopped training at step" in message["text"]
+    section = training.monitor.section()
+    assert tuple(section.webhook.values()) == counts
+    assert "s3cret" not in str(section) + str(training.printed)
+
+
+def test_a_webhook_that_does_not_answer_is_counted(monkeypatch):
+    monkeypatch.setenv("ALERTS", "http://127.0.0.1:9/hooks/s3cret")
+    training = Training.of(
+        MonitorSpec(gold="truth", every=1, warmup=2, window=1, webhook="ALERTS", length_z=1e9)
+    )
+    hack(training, 0, 7)
+    assert training.monitor.posts == {"sent": 0, "failed": 1}
+    assert "s3cret" not in str(training.printed)
+
+
+@pytest.mark.parametrize(
+    ("address", "problem"),
+    [
+        (None, "is not set"),
+        ("hooks.example.com/x", "does not begin"),
+        ("ftp://hooks.example.com/x", "does not begin"),
+        ("http://[::1", "is none"),
+        ("http://169.254.169.254/latest", "metadata"),
+        ("http://0xA9FEA9FE/", "metadata"),
+        ("https://me:s3cret@hooks.example.com/x", "carries a user"),
+        ("https://hooks.example.com/s3cret", None),
+    ],
+)
+def test_odd_addresses_of_a_webhook_are_refused(monkeypatch, address, problem):
+    monkeypatch.delenv("ALERTS", raising=False)
+    if address is not None:
+        monkeypatch.setenv("ALERTS", address)
+    found = webhook_problem("ALERTS")
+    assert (found is None) == (problem is None)
+    assert problem is None or (problem in found and "s3cret" not in found)
+
+
+@pytest.mark.parametrize(
+    ("section", "problem"),
+    [
+        ({"every": 1, "warmup": 2}, "has no effect: after 2 looks of 1 steps"),
+        ({"gold": "refiner", "every": 1, "warmup": 2}, "'refiner', which is no reward of weight 0"),
+        ({"bins": 1}, "bins: should be greater than or equal to 2"),
+        ({"stop_on": "always"}, "stop_on"),
+        ({"golden": "format"}, "golden"),
+        ({"webhook": "NO_SUCH_VARIABLE_HERE"}, "'NO_SUCH_VARIABLE_HERE', which is not set"),
+    ],
+)
+def test_what_the_monitor_cannot_do_is_refused_before_training(tiny_run, section, problem):
+    with pytest.raises(ConfigError, match=problem):
+        resolve_run(RunFile.from_mapping({**tiny_run, "monitor": section}))
+
+
+def test_true_is_the_defaults_and_a_run_that_nothing_stops_is_told_so(tiny_run):
+    tiny_run |= {"max_steps": 40, "monitor": True}
+    run = resolve_run(RunFile.from_mapping(tiny_run))
+    assert run.spec.monitor == MonitorSpec()
+    assert any("only warns" in note and "(format)" in note for note in advice(run))
+    named = resolve_run(RunFile.from_mapping({**tiny_run, "monitor": {"gold": "format"}}))
+    assert not any("only warns" in note for note in advice(named))
+    assert resolve_run(RunFile.from_mapping({**tiny_run, "monitor": False})).spec.monitor is None
+
+
+def test_a_look_is_a_whole_number_of_generation_cycles(tiny_run):
+    tiny_run |= {"max_steps": 40, "prompts_per_step": None, "per_device_train_batch_size": 4}
+    tiny_run |= {"steps_per_generation": 2, "save_steps": 2}
+    with pytest.raises(ConfigError, match="a generation cycle takes 2"):
+        resolve_run(RunFile.from_mapping({**tiny_run, "monitor": {"every": 3}}))
