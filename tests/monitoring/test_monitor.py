@@ -278,6 +278,20 @@ def test_true_is_the_defaults_and_a_run_that_nothing_stops_is_told_so(tiny_run):
     assert resolve_run(RunFile.from_mapping({**tiny_run, "monitor": False})).spec.monitor is None
 
 
+def test_a_trainer_with_a_reward_of_its_own_tells_the_monitor(monkeypatch, tiny_run):
+    """PPO composes the learned reward with those of the run file."""
+    from hf_rlhf_classic import ppo_rewards
+
+    run = resolve_run(RunFile.from_mapping(tiny_run))
+    monitor = Training.of(HACK).monitor
+    run = run.with_callbacks(monitor)
+    learned = Part("reward_model", lambda prompts, completions, **_: [1.0] * len(prompts))
+    monkeypatch.setattr(ppo_rewards, "learned_part", lambda run: learned)
+    composed = ppo_rewards.composed_reward(run, None, SimpleNamespace)
+    assert composed.observer == monitor.observe
+    assert "reward_model" in [part.label for part in composed.rewards]
+
+
 def test_a_look_is_a_whole_number_of_generation_cycles(tiny_run):
     tiny_run |= {"max_steps": 40, "prompts_per_step": None, "per_device_train_batch_size": 4}
     tiny_run |= {"steps_per_generation": 2, "save_steps": 2}
