@@ -1,6 +1,7 @@
 """The callback: which rows it takes, what it prints, posts, keeps and stops."""
 
 import json
+import os
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from types import SimpleNamespace
@@ -14,6 +15,7 @@ from hf_rlhf.errors import ConfigError, DriftError, RewardError
 from hf_rlhf.monitoring.monitor import Monitor
 from hf_rlhf.rewards.composed import ComposedReward, Part
 from hf_rlhf.rewards.gathered import ScoredRow
+from hf_rlhf.rewards.judges import transport
 from hf_rlhf.runs.preflight import advice
 from hf_rlhf.runs.resolve import resolve_run
 from hf_rlhf.storage.checkpoints import seal
@@ -98,6 +100,9 @@ def test_looks_do_not_depend_on_batches_or_the_order_of_rows():
         one.step(batch)
         other.step(batch[5:][::-1], batch[:5])
     assert one.monitor.looks == other.monitor.looks
+    # The first look after the warm-up is compared with it, and nothing of it is part of it.
+    assert [look.kl is None for look in one.monitor.looks] == [True, True, False, False, False]
+    assert sum(one.monitor._histogram.counts) == 2 * len(batch)
 
 
 def test_rows_of_an_evaluation_between_two_steps_do_not_count():
@@ -227,6 +232,13 @@ def test_a_webhook_that_does_not_answer_is_counted(monkeypatch):
     )
     hack(training, 0, 7)
     assert training.monitor.posts == {"sent": 0, "failed": 1}
+
+    def fails(*_):
+        raise ValueError(f"cannot use {os.environ['ALERTS']}")
+
+    monkeypatch.setattr(transport, "session", fails)
+    training.monitor._post("ALERTS", 9, False, "text")
+    assert training.monitor.posts == {"sent": 0, "failed": 2}
     assert "s3cret" not in str(training.printed)
 
 
