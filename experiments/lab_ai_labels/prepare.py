@@ -4,6 +4,7 @@ import argparse
 import json
 import math
 import random
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from hf_rlhf.storage import atomic_write_json, atomic_write_text
@@ -61,7 +62,10 @@ def _labelled(
 
 
 def _annotated(
-    folder: Path, rows: list[dict[str, object]], faults: tuple[float, float, float], seed: int
+    folder: Path,
+    rows: Sequence[Mapping[str, object]],
+    faults: tuple[float, float, float],
+    seed: int,
 ) -> list[dict[str, str]]:
     """Return the labels of an annotator behind a server, as `hf-rlhf data ai_feedback` has them."""
     noise, length_bias, position = faults
