@@ -152,7 +152,8 @@ def chains(
                 "error": chain.error,
             }
 
-    report = {"world": "chains", "kept": kept, "carried": carried, "after_error": after_error}
+    shares = {"kept": kept, "carried": carried}
+    report = {"world": "chains", "shares_of_errors": shares, "after_error": after_error}
     return build_splits("chains", {"train": train_rows, "test": test_rows}, rows, report)
 
 
