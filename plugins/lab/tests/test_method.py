@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -95,6 +96,10 @@ def results():
 
 def fragment():
     return yaml.safe_load(Path("out/rewards.yaml").read_text())
+
+
+def headline():
+    return results()["headline"]
 
 
 def gold_of(grades, per_prompt=2):
@@ -320,6 +325,7 @@ def test_a_judge_grades_by_the_criterion_and_its_cost_is_shown(capsys):
 
 @pytest.mark.slow
 @pytest.mark.smoke
+@pytest.mark.timeout(1200)
 def test_the_example_makes_a_reward_on_which_training_raises_the_grade():
     assert rewards(["method", "--out", "out"]) == 0
     steps = results()["steps"]
@@ -331,17 +337,30 @@ def test_the_example_makes_a_reward_on_which_training_raises_the_grade():
     assert dry_run_status("grpo", None, None, options) == 0
 
 
+MONITOR = "{gold: pleases, every: 2, warmup: 2}"
+HACKED = ["--signals", json.dumps([{"name": f"{DEFAULT_FILE.parent / 'signals.py'}:mentions"}])]
+
+
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 def test_a_signal_that_agrees_in_the_data_and_is_hacked_in_training_is_stopped():
-    signal = f"{DEFAULT_FILE.parent / 'signals.py'}:mentions"
-    options = ["--signals", json.dumps([{"name": signal}]), "--require", "[agreement]"]
-    assert rewards(["method", "--out", "out", *options]) == 1
+    assert rewards(["method", "--out", "out", *HACKED, "--require", "[agreement]"]) == 1
     assert results()["stopped"] == "survival"
-    assert "the grade did not rise" in results()["headline"]
+    assert "the grade did not rise" in headline()
     assert results()["steps"]["survival"]["gains"]["reward"]["low"] > 0
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_the_monitor_of_the_training_may_stop_it():
+    options = [*HACKED, "--require", "[agreement]", "--survival.settings.monitor", MONITOR]
+    assert rewards(["method", "--out", "out", *options]) == 1
+    assert re.search(r"stopped at survival. the monitor stopped it at step \d+: ", headline())
+    assert rewards(["method", "--out", "out", *options]) == 1  # and not trained again
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
 def test_a_reward_model_is_trained_on_the_weighted_signals_and_validated():
     options = ["--reward_model", "{run: reward, settings: {max_steps: 20, save_steps: 20}}"]
     rewards(["method", "--out", "out", *options, "--survival", "null", "--require", "[]"])

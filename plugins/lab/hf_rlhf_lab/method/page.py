@@ -100,11 +100,12 @@ def draw(steps: Mapping[str, Any], headline: str, min_rho: float, path: Path) ->
     }
     with png_panels(path, len(panels), (5.4, 3.9), across=2, caption=headline) as plots:
         for axes, (name, show) in zip(plots, panels.items(), strict=True):
-            if name in steps:
-                show(axes, steps[name])
-            else:
+            step = steps.get(name)
+            if step is None or "run" in step and "points" not in step:
                 axes.set_axis_off()
-                axes.set_title(f"{name}: not reached")
+                axes.set_title(f"{name}: {'stopped by the monitor' if step else 'not reached'}")
+            else:
+                show(axes, step)
 
 
 def _colour(good: bool) -> str:

@@ -26,7 +26,7 @@ from hf_rlhf_lab.method.signals import (
     floats,
     score_parts,
 )
-from hf_rlhf_lab.method.training import survival, train, write_pairs
+from hf_rlhf_lab.method.training import stopped_by_monitor, survival, train, write_pairs
 from hf_rlhf_lab.validation.gold import FEW, Array, Gold
 from hf_rlhf_lab.validation.validate import identity, validate
 
@@ -264,6 +264,8 @@ class Pipeline:
     def _survival(self) -> Result:
         spec = self.method.spec
         run = self._trained(trial_file(self.method, self._entries()), "survival")
+        if reason := stopped_by_monitor(run):
+            return {"run": str(run), "passed": False, "reason": reason}
         weights = {name: each.weight for name, each in spec.criteria.items()}
         result = survival(run, weights, spec.min_rho)
         reward, grade, rho = (
@@ -297,5 +299,5 @@ def pairs_section(path: Path, pairs: int) -> Result:
     return {
         "name": "preference",
         "path": str(path.resolve()),
-        "drawn_for_testing": max(1, pairs // 10),
+        "test_rows": max(1, pairs // 10),
     }

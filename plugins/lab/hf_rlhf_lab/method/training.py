@@ -15,7 +15,7 @@ from hf_rlhf.errors import DataError, RunFolderError
 from hf_rlhf.evaluation import Evaluation, Interval
 from hf_rlhf.rewards import TOTAL
 from hf_rlhf.steps import digest
-from hf_rlhf.storage import atomic_write_text
+from hf_rlhf.storage import RECORD_NAME, atomic_write_text, load_record
 from hf_rlhf_lab.method.signals import floats, missing
 from hf_rlhf_lab.validation.checks import rank_correlation
 from hf_rlhf_lab.validation.gold import Array, Gold
@@ -49,7 +49,8 @@ def train(file: RunFile, folder: Path, name: str, launch: Sequence[str]) -> Path
     """Do a training as a process of its own, and return its run folder.
 
     The folder is named by a digest of the run file: a run that was cut off is continued, and one
-    of other settings is deleted. Raises RunFolderError, with the end of the log, when it fails.
+    of other settings is deleted. Raises RunFolderError, with the end of the log, when it fails;
+    that its monitor stopped it is no failure.
     """
     run = folder / f"{name}-{digest(file.values)[:8]}"
     for old in folder.glob(f"{name}-*"):
@@ -61,13 +62,21 @@ def train(file: RunFile, folder: Path, name: str, launch: Sequence[str]) -> Path
     with log.open("w") as output:
         command = [*launch, "-m", "hf_rlhf.train", "--config", str(config)]
         status = subprocess.run(command, stdout=output, stderr=output, check=False).returncode
-    if status:
+    if status and not stopped_by_monitor(run):
         end = "\n".join(log.read_text(errors="replace").splitlines()[-12:])
         raise RunFolderError(
             f"The training of {config} ended with status {status}. The same command continues it. "
             f"The end of {log}:\n{end}"
         )
     return run
+
+
+def stopped_by_monitor(run: Path) -> str:
+    """Return at which step the run's own monitor stopped it, and why; empty if it did not."""
+    monitor = load_record(run).training.monitor if (run / RECORD_NAME).exists() else None
+    if monitor is None or monitor.stopped_at is None:
+        return ""
+    return f"the monitor stopped it at step {monitor.stopped_at}: {monitor.warnings[-1]['text']}"
 
 
 def survival(run: Path, weights: Mapping[str, float], min_rho: float) -> dict[str, Any]:
