@@ -206,10 +206,11 @@ class Trainer:
     """Algorithm, citations and tags for the model card."""
     task: ClassVar[str] = "text-generation"
     """The task of the saved model, in the Hub's words (`pipeline_tag`). A `text-classification`
-    model has one class, as a reward model has, and its score head is trained."""
+    model has one class, as a reward model has, a `token-classification` model two, and its head is
+    trained."""
     auto_class: ClassVar[str | None] = None
     """The class of transformers that loads the model. Required for a task other than
-    `text-generation` and `text-classification`."""
+    `text-generation`, `text-classification` and `token-classification`."""
     columns: ClassVar[frozenset[str]] = frozenset()
     """The dataset columns without which it cannot train."""
     trains_by_rewards: ClassVar[bool | None] = None
@@ -267,6 +268,15 @@ class Trainer:
     @classmethod
     def advice(cls, run: "Run") -> Iterable[str]:
         """Return warnings that do not stop the run: printed when it begins, and on the card."""
+        return ()
+
+    @classmethod
+    def learned_rewards(cls, settings: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+        """Return the rewards that settings of the trainer name, as entries of `rewards`.
+
+        Each has a `label`. By them the rewards can be validated, which the run file lacks.
+        `settings` are the run file's top-level keys.
+        """
         return ()
 
     @classmethod

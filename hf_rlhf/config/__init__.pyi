@@ -4,6 +4,7 @@ from .run_file import RunFile as RunFile
 from .run_file import value_of as value_of
 from .run_files import choose_run_file as choose_run_file
 from .run_files import without_shipped_card as without_shipped_card
+from .schema import MonitorSpec as MonitorSpec
 from .schema import RunSpec as RunSpec
 from .validation import InvalidValue as InvalidValue
 from .validation import bind as bind

@@ -13,6 +13,7 @@ from huggingface_hub.errors import EntryNotFoundError
 
 from hf_rlhf.distributed import whole_weights
 from hf_rlhf.errors import ModelError
+from hf_rlhf.models.adapter import CLASSIFIERS
 from hf_rlhf.models.fingerprint import check_base
 from hf_rlhf.models.loading import INNER, find_adapter
 from hf_rlhf.models.locate import check_exists, find_model, resolve_model_path
@@ -233,8 +234,8 @@ def _adapted(source: str, adapter: Path, base: str | None, revision: str | None)
             f"the adapter {adapter} does not name its base. Write `{{base: BASE, adapter: "
             f"{adapter}}}`."
         )
-    if config.get("task_type") == "SEQ_CLS":
-        raise ModelError(f"{adapter} is a reward adapter (SEQ_CLS): it generates no text.")
+    if (kind := config.get("task_type")) in CLASSIFIERS:
+        raise ModelError(f"{adapter} is a reward adapter ({kind}): it generates no text.")
     if base is None:  # the adapter's revision is that of the base it names
         revision = revision or config.get("revision")
     model = find_model(name)

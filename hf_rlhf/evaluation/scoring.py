@@ -210,8 +210,8 @@ def saved_model(
 ) -> AbstractContextManager[Any]:
     """Return a context with a saved model of the run's task, for measuring.
 
-    It is on the run's device and in evaluation mode. A classification model has one class, and a
-    head drawn from the run's seed where `model` has none. Delete your name for it within the
+    It is on the run's device and in evaluation mode. A classification model has a head drawn from
+    the run's seed where `model` has none. Delete your name for it within the
     context, and its memory is free afterwards. A model in training is lent as it is.
     """
     kwargs = dict(model_kwargs)
@@ -220,7 +220,7 @@ def saved_model(
         from accelerate.utils import set_seed
 
         if run.has_score_head:
-            kwargs["num_labels"] = 1
+            kwargs["num_labels"] = run.num_labels
             set_seed(run.training.seed)
         loaded = model_class(run).from_pretrained(model, **kwargs)
         if run.has_score_head:

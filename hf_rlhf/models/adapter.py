@@ -23,6 +23,11 @@ if TYPE_CHECKING:
 
 CONFIG = "adapter_config.json"
 WEIGHTS = "adapter_model.safetensors"
+CLASSIFIERS = {
+    "SEQ_CLS": "AutoModelForSequenceClassification",
+    "TOKEN_CLS": "AutoModelForTokenClassification",
+}
+"""`task_type` of an adapter of a classification model -> the class that loads the model."""
 HEADS = ("score", "classifier")
 """Names in transformers and peft of the head of a sequence classification model."""
 _WRAPPERS = ("_fsdp_wrapped_module", "_orig_mod", "_checkpoint_wrapped_module")
@@ -241,7 +246,7 @@ def head_names(folder: Path, config: Mapping[str, Any], names: Iterable[str]) ->
     Raises ModelError when it is one of such a model and has none: its scores would be those of a
     head drawn at random.
     """
-    if config.get("task_type") != "SEQ_CLS":
+    if config.get("task_type") not in CLASSIFIERS:
         return []
     head = [name for name in names if name.split(".")[-2:-1] and name.split(".")[-2] in HEADS]
     if not any(name.endswith("weight") for name in head):

@@ -67,7 +67,8 @@ def model_config(run: "Run") -> Any:
 def has_new_head(run: "Run") -> bool:
     """Return whether the run puts a score head on a base that has none."""
     kinds = model_config(run).architectures or []
-    return run.has_score_head and not any("Classification" in kind for kind in kinds)
+    wanted = run.auto_class.removeprefix("AutoModel")
+    return run.has_score_head and not any(kind.endswith(wanted) for kind in kinds)
 
 
 def completion_length(run: "Run") -> int:

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 from hf_rlhf.distributed import whole_weights
 from hf_rlhf.errors import BrokenPlugin, ModelError, Problem
 from hf_rlhf.models.adapter import (
+    CLASSIFIERS,
     CONFIG,
+    HEADS,
     WEIGHTS,
     LoraAdapter,
     check_head,
@@ -29,7 +31,11 @@ if TYPE_CHECKING:
 
 INNER = "adapter"
 """The folder of the adapter in a run folder, and in a repository of ours."""
-_PEFT_TASKS = {"text-generation": "CAUSAL_LM", "text-classification": "SEQ_CLS"}
+_PEFT_TASKS = {
+    "text-generation": "CAUSAL_LM",
+    "text-classification": "SEQ_CLS",
+    "token-classification": "TOKEN_CLS",
+}
 """Task -> `lora_task_type`. The other tasks of peft are not checked."""
 _LM_HEADS = frozenset({"lm_head", "embed_out"})
 """Output layers of language models, which a model with a score head does not have."""
@@ -123,7 +129,7 @@ def quantization_config(run: "Run") -> Any:
 def lora_config(run: "Run") -> "LoraConfig | None":
     """Return the configuration of the LoRA that the run trains, None for full fine-tuning.
 
-    For classification it is one of sequence classification, which trains the score head too.
+    For classification it is one that trains the score head too.
     """
     if not run.model.use_peft:
         return None
@@ -142,9 +148,15 @@ def lora_config(run: "Run") -> "LoraConfig | None":
         if isinstance(target, str) and target != "all-linear" and re.fullmatch(r"[\w.-]+", target):
             config.target_modules = {target}
     if run.has_score_head:
-        config.task_type = "SEQ_CLS"
+        config.task_type = _PEFT_TASKS[run.task]
         saved = {*(config.modules_to_save or ())} - _LM_HEADS
-        config.modules_to_save = sorted({*saved, "score"})
+        if config.task_type == "SEQ_CLS":
+            saved.add("score")
+        else:
+            # peft trains the head of a token classifier in full; `all-linear` would also adapt it.
+            saved -= {*HEADS}
+            config.exclude_modules = list(HEADS)
+        config.modules_to_save = sorted(saved)
     return config
 
 
@@ -186,7 +198,7 @@ def adapter_problems(run: "Run") -> Iterator[Problem]:
         yield Problem("adapter", str(error))
         return
     yield from _disagreements(run, adapter.config)
-    if run.writes_text and adapter.config.get("task_type") == "SEQ_CLS":
+    if run.writes_text and adapter.config.get("task_type") in CLASSIFIERS:
         yield Problem(
             "adapter",
             "is one of a classification model: it has a score head, and this run generates text.",
@@ -211,7 +223,7 @@ def skeleton(run: "Run", **options: Any) -> Any:
     trust = getattr(run.training, "trust_remote_code", False)
     config = model_config(run)
     if run.has_score_head:
-        config.num_labels = 1
+        config.num_labels = run.num_labels
     with whole_weights(), torch.device("meta"):
         model = model_class(run).from_config(config, trust_remote_code=trust, **options)
     dtype = getattr(torch, str(run.model.dtype), None)
@@ -227,7 +239,7 @@ def _load_base(run: "Run", quantization: Any) -> Any:
     if run.training.distributed_state.distributed_type in ("MULTI_GPU", "DEEPSPEED"):
         kwargs["device_map"] = None
     if run.has_score_head:
-        kwargs["num_labels"] = 1
+        kwargs["num_labels"] = run.num_labels
     set_seed(run.training.seed)  # a head that is new is drawn at random
     return model_class(run).from_pretrained(run.model_path, **kwargs)
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from hf_rlhf.distributed import whole_weights
 from hf_rlhf.errors import ModelError
-from hf_rlhf.models.adapter import LoraAdapter, check_head, read_adapter
+from hf_rlhf.models.adapter import CLASSIFIERS, LoraAdapter, check_head, read_adapter
 from hf_rlhf.models.locate import download
 from hf_rlhf.models.safetensors import INDEX, Computed, Stored, open_checkpoint, write_checkpoint
 from hf_rlhf.storage.files import atomic_dir
@@ -72,8 +72,8 @@ def merge_adapter(
     embeddings, which are untied when the adapter changes one side. A tokenizer saved beside the
     adapter replaces the base's. `dtype` (float32, bfloat16, float16) casts all floating weights.
 
-    With an adapter of sequence classification on a base of another kind, as of a reward model, the
-    result is a sequence classification model: the adapter's score head replaces the base's head.
+    With an adapter of a classification model on a base of another kind, as of a reward model, the
+    result is a classification model: the adapter's score head replaces the base's head.
 
     `out` appears complete or not at all; one that exists is refused unless `overwrite`. Raises
     ModelError for what cannot be merged, RunFolderError for what cannot be written.
@@ -198,7 +198,7 @@ def _classifier(base: Any, lora: LoraAdapter) -> tuple[Any, Mapping[str, Stored]
     head.
     """
     import torch
-    from transformers import AutoModelForSequenceClassification
+    import transformers
 
     head = check_head(lora)
     if not head or all(name in base.state_dict() for name in head):
@@ -209,10 +209,11 @@ def _classifier(base: Any, lora: LoraAdapter) -> tuple[Any, Mapping[str, Stored]
     try:
         # Under ZeRO-3 transformers would build it with all processes, and only one is here.
         with whole_weights(), torch.device("meta"):
-            return AutoModelForSequenceClassification.from_config(config), head
+            auto_class = getattr(transformers, CLASSIFIERS[lora.config["task_type"]])
+            return auto_class.from_config(config), head
     except ValueError as error:
         raise ModelError(
-            f"{lora.folder} is of sequence classification, which transformers does not have "
+            f"{lora.folder} is of a classification model, which transformers does not have "
             f"for {type(base).__name__}: {error}"
         ) from error
 

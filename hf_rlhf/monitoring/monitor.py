@@ -94,7 +94,7 @@ class Monitor(RewardCallback, ExportableState):  # type: ignore[misc]
 
     @property
     def clean_step(self) -> int | None:
-        """The last step before what any signal, on or not yet on, rests on; None: no look yet."""
+        """The last step before the drift, if there is one; None: no look yet."""
         return self._assessment.clean
 
     # Events of a training.
@@ -191,7 +191,8 @@ class Monitor(RewardCallback, ExportableState):  # type: ignore[misc]
         text = "; ".join(signal.text for signal in self._assessment.signals)
         if stops:
             self.stopped_at = step
-            self._stop(DriftError(_stopped_message(step, text, before)))
+            cause = next((s.text for s in self._assessment.signals if s.name == "gold"), text)
+            self._stop(DriftError(_stopped_message(step, cause, before)))
         if self.spec.webhook is not None and state.is_world_process_zero:
             self._post(self.spec.webhook, step, stops, f"{text}. {before}")
 
@@ -208,8 +209,8 @@ class Monitor(RewardCallback, ExportableState):  # type: ignore[misc]
         clean = self.clean_step or 0
         earlier = [path for path in valid_checkpoints(folder) if step_of(path) <= clean]
         if earlier:
-            return f"The last checkpoint from before it is {earlier[-1]}, and is kept."
-        return f"No checkpoint is from before it (step {clean})."
+            return f"The last checkpoint from before is {earlier[-1]}, and is kept."
+        return f"No checkpoint is from before (step {clean})."
 
     def _metrics(self) -> dict[str, float]:
         look, found = self.looks[-1], self._assessment

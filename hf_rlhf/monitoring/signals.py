@@ -138,8 +138,8 @@ class Assessment:
 
     signals: tuple[Signal, ...] = ()
     clean: int | None = None
-    """The last step before anything that a signal, perhaps a later one, rests on. With more looks
-    it only increases."""
+    """The last step before gold was at its best; without a gold reward, before anything that a
+    signal, perhaps a later one, rests on. With more looks it only increases."""
     length_z: float | None = None
     trained: Change | None = None
     """Since the best looks of the gold reward; `gold` likewise."""
@@ -158,20 +158,18 @@ class Assessment:
 
 
 def assess(looks: Sequence[Look], spec: MonitorSpec) -> Assessment:
-    """Return which signals the last look shows, and which step is before all of them."""
+    """Return which signals the last look shows, and which step is before the drift."""
     if not looks:
         return Assessment()
     scores = length_scores(looks, spec.warmup)
     change = compare_gold(looks, spec.window)
-    findings = [
-        _length(looks, scores, spec),
-        _histogram(looks, spec),
-        _gold(looks, change, spec),
-    ]
+    heuristics = [_length(looks, scores, spec), _histogram(looks, spec)]
+    gold = _gold(looks, change, spec)
+    # Heuristics are on in healthy trainings too, so a gold reward alone decides what is clean.
+    clean = gold[1] if spec.gold is not None else min(index for _, index in heuristics)
     return Assessment(
-        tuple(signal for signal, _ in findings if signal is not None),
-        # -1: the signal's first look is the first of all.
-        min((looks[index].step if index >= 0 else 0) for _, index in findings),
+        tuple(signal for signal, _ in (*heuristics, gold) if signal is not None),
+        looks[clean].step if clean >= 0 else 0,
         scores[-1],
         *(change[1:] if change is not None else ()),
     )

@@ -18,8 +18,11 @@ if TYPE_CHECKING:
 AUTO_CLASSES = {
     "text-generation": "AutoModelForCausalLM",
     "text-classification": "AutoModelForSequenceClassification",
+    "token-classification": "AutoModelForTokenClassification",
 }
 """Task -> the class of transformers that loads its models; trainers of other tasks set theirs."""
+NUM_LABELS = {"text-classification": 1, "token-classification": 2}
+"""Task -> the number of classes that the head of its models has."""
 
 
 @dataclass(frozen=True)
@@ -67,9 +70,14 @@ class Run:
         return self.task == "text-generation"
 
     @property
+    def num_labels(self) -> int | None:
+        """How many classes the head of a classifier has; None for other models."""
+        return NUM_LABELS.get(self.task)
+
+    @property
     def has_score_head(self) -> bool:
-        """Whether the model is a classifier with one class, such as a reward model."""
-        return self.task == "text-classification"
+        """Whether the model is a classifier, such as a reward model."""
+        return self.num_labels is not None
 
     @property
     def auto_class(self) -> str:

@@ -16,7 +16,7 @@ class MonitorSection(Section):
     not_measured: list[str] = []
     """Signals that cannot come on, and why."""
     clean_step: int | None = None
-    """The last step before what the signals rest on."""
+    """The last step before the drift, if there is one."""
     stopped_at: int | None = None
     """The step at which the monitor stopped the run; null once it goes on."""
     webhook: dict[str, int] | None = None

@@ -74,7 +74,7 @@ class CheckpointManifestCallback(TrainerCallback):  # type: ignore[misc]
     ) -> None:
         self.keep = keep
         self.monitor = monitor
-        """The newest checkpoint from before what its signals rest on is kept."""
+        """The newest checkpoint from before the drift that it may find is kept."""
         self.keep_best = keep_best
         """Whether the weights of the best step so far may be saved at the end."""
         self.wait = wait_seconds() if wait is None else wait

@@ -43,11 +43,11 @@ def model_section(run: Run) -> ModelSection:
 def _class(run: Run, config: Any) -> str | None:
     """Return the class of the model that is trained, which need not be the base's."""
     if run.has_score_head:
-        from transformers.models.auto.modeling_auto import (
-            MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES as NAMES,
-        )
+        from transformers.models.auto import modeling_auto
 
-        if name := NAMES.get(config.model_type):
+        kind = "TOKEN" if run.task == "token-classification" else "SEQUENCE"
+        names = getattr(modeling_auto, f"MODEL_FOR_{kind}_CLASSIFICATION_MAPPING_NAMES")
+        if name := names.get(config.model_type):
             return str(name)
     return str((config.architectures or [None])[0] or "") or None
 

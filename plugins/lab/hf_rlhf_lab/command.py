@@ -1,12 +1,14 @@
-"""`hf-rlhf rewards`: validate a reward before it trains anything."""
+"""`hf-rlhf rewards`: validate a reward, or make one, before it trains anything."""
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from hf_rlhf.errors import ConfigError, Problem
+from hf_rlhf.errors import ConfigError, Problem, did_you_mean
+from hf_rlhf_lab.method.command import add_parser as add_method
+from hf_rlhf_lab.method.command import method
 
 DEFAULT_FILE = Path(__file__).parent / "runs" / "validate" / "tiny.yaml"
 _READ = ("dataset", "rewards", "gates", "judges", "model_name_or_path")
@@ -23,7 +25,7 @@ is 1 if a check fails."""
 
 
 def rewards(argv: Sequence[str]) -> int:
-    """Validate rewards: agreement with gold labels, calibration, length bias, known hacks."""
+    """Validate rewards: gold labels, calibration, length, hacks; or make one from criteria."""
     parser = argparse.ArgumentParser(prog="hf-rlhf rewards", allow_abbrev=False)
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
     options = verbs.add_parser(
@@ -47,8 +49,33 @@ def rewards(argv: Sequence[str]) -> int:
         help="attacks whose hacks are tried (`hf-rlhf list attacks`); default: text_attacks",
     )  # fmt: skip
     options.add_argument("--out", type=Path, help="default: evals/validation")
-    chosen, overrides = parser.parse_known_args(list(argv))
-    return _validate(chosen, overrides, ["hf-rlhf", "rewards", *argv])
+    add_method(verbs)
+    words, overrides = _split(argv, verbs.choices)
+    chosen = parser.parse_args(words)
+    do = method if chosen.verb == "method" else _validate
+    return do(chosen, overrides, ["hf-rlhf", "rewards", *argv])
+
+
+def _split(
+    argv: Sequence[str], verbs: Mapping[str, argparse.ArgumentParser]
+) -> tuple[list[str], list[str]]:
+    """Divide a command line into its own words and options of the run file, `--key value`.
+
+    argparse would take the value of an option that it does not know as the positional argument.
+    """
+    verb = verbs.get(argv[0]) if argv else None
+    known = [f"--{name.replace('_', '-')}" for name in vars(verb.parse_args([]))] if verb else []
+    own: list[str] = []
+    others: list[str] = []
+    words = own
+    for at, word in enumerate(argv):
+        if word.startswith("--"):
+            is_own = word.partition("=")[0] in (*known, "--help")
+            words = own if is_own or verb is None else others
+        elif at and words is others and ("=" in argv[at - 1] or not argv[at - 1].startswith("--")):
+            words = own  # the option before has its value
+        words.append(word)
+    return own, others
 
 
 def _validate(chosen: argparse.Namespace, overrides: Sequence[str], command: list[str]) -> int:
@@ -60,12 +87,12 @@ def _validate(chosen: argparse.Namespace, overrides: Sequence[str], command: lis
     from hf_rlhf_lab.validation.validate import validate
 
     quiet_libraries()
-    file = run_file(chosen.target, chosen.data).override(overrides)
-    scoring = resolve_scoring(file, _tokenizer(file), plugin="rewards validate")
+    file = run_file(chosen.target, chosen.data, overrides, chosen.label)
+    scoring = resolve_scoring(file, tokenizer_of(file), plugin="rewards validate")
     if scoring.reward is None:
         fix = "Name one: `hf-rlhf rewards validate NAME`, or `rewards:` in the file."
         raise ConfigError([Problem(file.name, "there is no reward to validate.", fix)])
-    gold = _gold(scoring.dataset, chosen.split, _data_name(file)).sample(chosen.rows)
+    gold = gold_rows(scoring.dataset, chosen.split, _data_name(file)).sample(chosen.rows)
     others = [_other(path, file, chosen.rows) for path in chosen.other_data]
     report = validate(
         scoring,
@@ -81,29 +108,55 @@ def _validate(chosen: argparse.Namespace, overrides: Sequence[str], command: lis
     return int(bool(report.failed))
 
 
-def run_file(target: str | None, data: str | None) -> Any:
-    """Return the run file of a target: its rewards and judges, and the dataset of gold data."""
+def run_file(
+    target: str | None, data: str | None, overrides: Sequence[str] = (), label: str | None = None
+) -> Any:
+    """Return the run file of a target: its rewards and judges, and the dataset of gold data.
+
+    Rewards of weight 0 are left out, apart from the one with `label`.
+    """
     from hf_rlhf.config import RunFile
 
+    if target is None and data is None:
+        target = str(DEFAULT_FILE)
     if target is None:
-        if data is None:
-            return RunFile.read(DEFAULT_FILE)
         fix = "Name a run file, the folder of a reward model, a reward, or FILE.py:NAME."
         raise ConfigError([Problem("rewards validate", "there is no TARGET.", fix)])
     if Path(target).suffix in (".yaml", ".yml"):
-        values = dict(RunFile.read(target).values)
-        kept: dict[str, Any] = {key: values[key] for key in _READ if key in values}
-        name = Path(target).name
+        kept, overrides = _of_file(RunFile.read(target).override(overrides), label), ()
     elif (Path(target) / "run.json").exists():
-        kept, name = _of_run(Path(target)), target
+        kept = _of_run(Path(target))
     else:
-        kept, name = {"rewards": [{"name": target}]}, target
+        kept = {"rewards": [{"name": target}]}
     if data is not None:
         kept["dataset"] = _section(data)
     if "dataset" not in kept:
         fix = "Name it with --data FILE: preference pairs, or rows with a `grade`."
-        raise ConfigError([Problem(name, "there is no gold data.", fix)])
-    return RunFile.from_mapping(kept, name)
+        raise ConfigError([Problem(target, "there is no gold data.", fix)])
+    return RunFile.from_mapping(kept, Path(target).name).override(overrides)
+
+
+def _of_file(file: Any, label: str | None) -> dict[str, Any]:
+    """Return what a validation reads of a run file, with the rewards that count.
+
+    Among them are those that settings of its trainer name.
+    """
+    from hf_rlhf.contracts import as_trainer
+
+    if file.problems:
+        raise ConfigError(file.problems)
+    values = type(file).parse(file.to_yaml(), file.name).values  # with whole paths
+    rewards = [each for each in values.get("rewards") or () if _counts(each, label)]
+    if file.plugin is not None:
+        trainer = file.load("trainers", file.plugin, ("plugin",))[0]
+        rewards += as_trainer(trainer, file.plugin).learned_rewards(values)
+    return {**{key: values[key] for key in _READ if key in values}, "rewards": rewards}
+
+
+def _counts(entry: Any, label: str | None) -> bool:
+    if not isinstance(entry, dict) or entry.get("weight") != 0:
+        return True
+    return label is not None and label == entry.get("label", entry.get("name"))
 
 
 def _of_run(folder: Path) -> dict[str, Any]:
@@ -136,12 +189,12 @@ def _other(path: str, file: Any, rows: int | None) -> Any:
     values = {key: value for key, value in file.values.items() if key != "schema"}
     values["dataset"] = _section(path)
     other = type(file).from_mapping(values, path)
-    scoring = resolve_scoring(other, _tokenizer(other), plugin="rewards validate")
-    return _gold(scoring.dataset, None, path).sample(rows)
+    scoring = resolve_scoring(other, tokenizer_of(other), plugin="rewards validate")
+    return gold_rows(scoring.dataset, None, path).sample(rows)
 
 
-def _gold(dataset: Any, split: str | None, name: str) -> Any:
-    from hf_rlhf.errors import did_you_mean
+def gold_rows(dataset: Any, split: str | None, name: str) -> Any:
+    """Return the responses of a split with their grades; by default of `test`, if there is one."""
     from hf_rlhf_lab.validation.gold import Gold
 
     chosen = split or ("test" if "test" in dataset else "train")
@@ -156,7 +209,7 @@ def _data_name(file: Any) -> str:
     return str(section.get("path") or section["name"])
 
 
-def _tokenizer(file: Any) -> Any:
+def tokenizer_of(file: Any) -> Any:
     """Return the tokenizer whose chat template decides whether rows are texts or messages.
 
     That of the policy, if the file names one, or of the first reward model; without either rows

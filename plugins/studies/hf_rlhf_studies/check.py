@@ -38,8 +38,8 @@ def check(folder: StudyFolder, statuses: Sequence[TaskStatus]) -> int:
     tasks = [s.task for s in statuses if s.task.kind == "run" and s.task.step in due]
     chosen: dict[tuple[str, str], Cell] = {}
     for task in tasks:
-        # Data that is still to be prepared cannot be read yet: such a run checks itself.
-        if not any(step in due and step.startswith("prepared/") for step in task.after):
+        # What is still to be prepared or trained cannot be read yet: such a run checks itself.
+        if not due.intersection(folder.runs.read_by_settings(task)):
             chosen.setdefault((task.cell.block, task.cell.condition), task.cell)
     if not chosen:
         return 0

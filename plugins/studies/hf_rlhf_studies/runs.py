@@ -113,6 +113,12 @@ class Runs:
             raise ConfigError([replace(p, where=f"{cell.folder}: {p.where}") for p in problems])
         return file
 
+    def read_by_settings(self, task: Task) -> set[str]:
+        """Return the steps without which a run's settings name nothing; its start is not one."""
+        settings = [self.study.file.settings, self.condition(task.cell).settings]
+        prepared = {step for step in task.after if step.startswith("prepared/")}
+        return prepared.union(self._steps_read(settings, task.cell))
+
     def run_command(self, cell: Cell) -> list[str]:
         """Return the command line of a cell's run."""
         return [*self.launch, "-m", "hf_rlhf.train", "--config", str(self.beside(cell, ".yaml"))]

@@ -127,6 +127,15 @@ def test_runs_begin_with_weights_of_other_runs_and_are_not_repeated(folder, caps
     assert "the second, seed 1: finished" in capsys.readouterr().out
 
 
+def test_settings_that_name_weights_yet_to_be_trained_are_checked_by_the_run_itself(folder, capsys):
+    assert run(folder, "--dry_run") == 0
+    assert "checking 3 cells" in capsys.readouterr().out
+    named = STUDY.replace("{learning_rate: 2.0}", '{learning_rate: 2.0, other: "{weights:first}"}')
+    (folder / "study.yaml").write_text(named)
+    assert run(folder, "--dry_run") == 0
+    assert "checking" not in capsys.readouterr().out
+
+
 def test_the_report_has_seeds_verdicts_and_the_plan_and_needs_only_the_rows(folder, capsys):
     run(folder)
     text = (folder / "out" / "RESULTS.md").read_text()

@@ -14,7 +14,15 @@ from typing import Any
 from hf_rlhf.contracts import Loaded, Score
 from hf_rlhf.data import text_of
 from hf_rlhf.errors import DataError
-from hf_rlhf_worlds.sampling import Form, Split, build_splits, check_form, distinct, generator
+from hf_rlhf_worlds.sampling import (
+    Form,
+    Split,
+    build_splits,
+    check_form,
+    distinct,
+    generator,
+    with_flips,
+)
 
 OPERATIONS = "+-"
 MOST_DIGITS = 4
@@ -85,6 +93,7 @@ def arithmetic(
     seed: int = 0,
     digits: int = 2,
     slips: float = 0.4,
+    flips: float = 0.0,
 ) -> Loaded:
     """Sums and differences of whole numbers, with the right answer in the column `answer`.
 
@@ -93,7 +102,8 @@ def arithmetic(
     plausible wrong one; `unpaired` adds `completion`, a demonstration, and `label`, whether it is
     right. Rows of a seed have the same prompts in every form, no prompt occurs twice,
     and whether one is held out depends on it alone, so no seed trains on what another holds out.
-    `digits` (1 to 4): the most digits that a number has.
+    `digits` (1 to 4): the most digits that a number has. `flips`: the share of training pairs
+    whose label is swapped (column `flipped`).
     """
     check_form("arithmetic", form)
     if not 1 <= digits <= MOST_DIGITS:
@@ -118,7 +128,8 @@ def arithmetic(
     report: dict[str, Any] = {"world": "arithmetic", "form": form, "digits": digits}
     if form in ("sft", "unpaired"):
         report["slips"] = slips
-    return build_splits("arithmetic", {"train": train_rows, "test": test_rows}, rows, report)
+    noisy = with_flips("arithmetic", form, flips, seed, rows)
+    return build_splits("arithmetic", {"train": train_rows, "test": test_rows}, noisy, report)
 
 
 @dataclass

@@ -47,10 +47,33 @@ def check_form(world: str, form: str) -> None:
         raise DataError(f"{world}: form is {form!r}. Known forms: {forms}.")
 
 
+Rows = Callable[[Split], Iterator[Mapping[str, Any]]]
+
+
+def with_flips(world: str, form: str, flips: float, seed: int, rows: Rows) -> Rows:
+    """Return rows of pairs of which a share of the training ones is swapped: column `flipped`."""
+    if not 0 <= flips < 1 or (flips and form != "preference"):
+        raise DataError(
+            f"{world}: flips is {flips}, with the form {form}. It is a share of the training rows "
+            "of the form preference, from 0 to below 1."
+        )
+
+    def noisy(split: Split) -> Iterator[Mapping[str, Any]]:
+        rng = generator(seed, "flips", split)
+        for row in rows(split):
+            flipped = split == "train" and rng.random() < flips
+            swapped = {"chosen": row["rejected"], "rejected": row["chosen"]}
+            if "margin" in row:
+                swapped["margin"] = -row["margin"]
+            yield {**row, **(swapped if flipped else {}), "flipped": flipped}
+
+    return noisy if flips else rows
+
+
 def build_splits(
     world: str,
     counts: Mapping[Split, int],
-    rows: Callable[[Split], Iterator[Mapping[str, Any]]],
+    rows: Rows,
     report: Mapping[str, Any],
 ) -> Loaded:
     """Return the first rows of each split. Raises DataError for counts that cannot be filled."""

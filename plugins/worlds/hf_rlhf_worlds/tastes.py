@@ -19,7 +19,15 @@ from typing import Any
 from hf_rlhf.contracts import Loaded, Score
 from hf_rlhf.data import text_of
 from hf_rlhf.errors import DataError
-from hf_rlhf_worlds.sampling import Form, Split, build_splits, check_form, distinct, generator
+from hf_rlhf_worlds.sampling import (
+    Form,
+    Split,
+    build_splits,
+    check_form,
+    distinct,
+    generator,
+    with_flips,
+)
 
 _ADJECTIVES = "red blue warm cold old new sweet bitter big small soft loud"
 _NOUNS = "tea cake hat lamp boat song coat bread drum rose shoe bell"
@@ -138,6 +146,7 @@ def tastes(
     seed: int = 0,
     temperature: float = 0.3,
     margin: bool = False,
+    flips: float = 0.0,
 ) -> Loaded:
     """Prompts that state a person's taste; the utility of each order is known exactly.
 
@@ -146,7 +155,8 @@ def tastes(
     `rejected`, two such orders, labelled by the Bradley-Terry model at `temperature` (in units
     of utility; 0: always the better one), and with `margin` their difference in utility, which is
     negative where the label is wrong; `unpaired` adds `completion` and `label`, whether a judge
-    preferred the order to a usual one. Rows of a seed have the same prompts in every form, no
+    preferred the order to a usual one. `flips` is a share of training pairs whose label is
+    swapped (column `flipped`). Rows of a seed have the same prompts in every form, no
     prompt occurs twice, and whether one is held out depends on it alone.
     """
     check_form("tastes", form)
@@ -175,7 +185,8 @@ def tastes(
     report: dict[str, Any] = {"world": "tastes", "form": form}
     if form in ("preference", "unpaired"):
         report["temperature"] = temperature
-    return build_splits("tastes", {"train": train_rows, "test": test_rows}, rows, report)
+    noisy = with_flips("tastes", form, flips, seed, rows)
+    return build_splits("tastes", {"train": train_rows, "test": test_rows}, noisy, report)
 
 
 def _labelled(taste: Taste, host: Host, temperature: float, rng: random.Random) -> tuple[str, str]:

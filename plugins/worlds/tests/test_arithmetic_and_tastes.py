@@ -245,6 +245,20 @@ def test_the_demonstrators_leave_much_to_gain():
     assert 0.95 < sum(worth) / 1000 < 1.15
 
 
+@pytest.mark.parametrize("world", [arithmetic, tastes])
+def test_flips_swap_a_share_of_the_training_pairs_and_mark_them(world):
+    clean = world("preference", train_rows=400, test_rows=40).dataset
+    noisy = world("preference", train_rows=400, test_rows=40, flips=0.25).dataset
+    flipped = noisy["train"]["flipped"]
+    assert 70 < sum(flipped) < 130
+    for row, wrong, right in zip(noisy["train"], flipped, clean["train"], strict=True):
+        pair = (row["rejected"], row["chosen"]) if wrong else (row["chosen"], row["rejected"])
+        assert pair == (right["chosen"], right["rejected"])
+    assert noisy["test"]["chosen"] == clean["test"]["chosen"]
+    with pytest.raises(DataError, match="flips is 0.2, with the form sft"):
+        world("sft", flips=0.2)
+
+
 def test_taste_judge_scores_by_utility_and_its_faults_are_the_given_ones():
     check_judge(TasteJudge)
     context = "likes red warm tea, hates old:"

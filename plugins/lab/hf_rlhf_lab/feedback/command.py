@@ -1,4 +1,4 @@
-"""`hf-rlhf data`: rows that language models write or judge."""
+"""`hf-rlhf data`: rows that models write, judge or choose."""
 
 import argparse
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,10 @@ VERBS: Mapping[str, str] = {
     "ai_feedback": "preferences: two sampled responses, judged under a constitution in both orders",
     "synthetic_sft": "draft, critique and revision of a response, under a constitution",
     "rubric_grades": "grades of responses by the criteria of a rubric",
+    "confident_pairs": "the preference pairs that reward models, trained without them, are sure of",
 }
+_MODULES = {"confident_pairs": "pairs.command"}
+"""Of verbs that are in another folder."""
 _DESCRIPTION = """\
 {what}.
 
@@ -23,7 +26,7 @@ The same command continues where it was stopped, and pays for nothing twice."""
 
 
 def data(argv: Sequence[str]) -> int:
-    """Make data with language models: AI feedback, synthetic responses, rubric grades."""
+    """Make data with models: AI feedback, synthetic responses, rubric grades, confident pairs."""
     parser = argparse.ArgumentParser(prog="hf-rlhf data", allow_abbrev=False)
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
     for verb, what in VERBS.items():
@@ -59,7 +62,8 @@ def _run(chosen: argparse.Namespace, path: Path, overrides: Sequence[str]) -> in
 
     quiet_libraries()
     folder = chosen.out or Path("data") / chosen.verb
-    module = import_module(f"hf_rlhf_lab.feedback.{chosen.verb}")
+    name = _MODULES.get(chosen.verb, f"feedback.{chosen.verb}")
+    module = import_module(f"hf_rlhf_lab.{name}")
     file = RunFile.read(path).override(overrides)
     work, plans = module.prepare(file, folder)
     print(f"{chosen.verb}: {len(work.rows):,} rows. " + "; ".join(map(str, plans)) + ".")

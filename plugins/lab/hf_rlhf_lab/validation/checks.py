@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hf_rlhf.evaluation import Interval
+from hf_rlhf.storage import ReportCheck
 from hf_rlhf_lab.validation.gold import Array, Scored
 
 Verdict = Literal["pass", "fail", "not measurable"]
@@ -26,18 +27,12 @@ class Check:
     details: Mapping[str, Any] = field(default_factory=dict)
     """What the plot and other programs need, as JSON."""
 
-    def as_json(self) -> dict[str, Any]:
-        """Return the check as JSON."""
+    def reported(self) -> ReportCheck:
+        """Return the check as a part of a report."""
         measures = {
             name: interval and interval.as_json() for name, interval in self.measures.items()
         }
-        return {
-            "name": self.name,
-            "verdict": self.verdict,
-            "summary": self.summary,
-            "measures": measures,
-            "details": dict(self.details),
-        }
+        return ReportCheck.model_validate({**vars(self), "measures": measures})
 
 
 def not_measurable(name: str, why: str, **measures: Interval | None) -> Check:
@@ -90,6 +85,26 @@ def rank_correlation(
 
     found = Interval.of_statistic(statistic, len(numbers))
     return found and Interval(found.mean, found.low, found.high, len(numbers), len(x))
+
+
+def correlation_loss(
+    x: Array, without: Array, y: Array, groups: NDArray[np.int64]
+) -> Interval | None:
+    """Return by how much the rank correlation with `y` is larger for `x` than for `without`.
+
+    The interval is paired: both are correlated in each resample of whole groups. A constant
+    correlates with nothing, at 0. Returns None where `x` or `y` is constant.
+    """
+    numbers, index = np.unique(groups, return_inverse=True)
+    ranks = [_Ranks.of(values) for values in (x, without, y)]
+
+    def statistic(by_group: Array) -> Array:
+        weights = by_group[:, index]
+        first, second, third = (column.centred(weights) for column in ranks)
+        rest = np.nan_to_num(_correlations(second, third, weights))
+        return np.asarray(_correlations(first, third, weights) - rest)
+
+    return Interval.of_statistic(statistic, len(numbers))
 
 
 @dataclass(frozen=True)

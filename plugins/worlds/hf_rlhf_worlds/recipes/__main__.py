@@ -10,13 +10,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from hf_rlhf_worlds.recipes import calculator, classic, refiner, traces
+from hf_rlhf_worlds.recipes import calculator, classic, refiner, traces, untrained
 
 RECIPES: dict[str, tuple[Callable[..., Any], int]] = {
     "worlds": (calculator.build, len(calculator.STEPS)),
     "classic": (classic.build, len(classic.STEPS)),
     "refiner": (refiner.build, len(refiner.STEPS)),
     "traces": (traces.build, len(traces.STEPS)),
+    "untrained": (untrained.build, 0),
 }
 """Name -> the function that builds it, and its number of training stages."""
 
@@ -28,7 +29,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m hf_rlhf_worlds.recipes", description="Make a shipped tiny model again."
     )
-    parser.add_argument("name", choices=RECIPES, help="the package that ships it")
+    parser.add_argument("name", choices=RECIPES, help="the package that ships it, or the model")
     parser.add_argument("--out", type=Path, required=True, help="folder to write")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--hidden", type=int, help="width; a multiple of 16")

@@ -1,0 +1,164 @@
+"""A method file: criteria, graded responses, candidate signals, and how the reward is tried."""
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from annotated_types import Ge, Gt, Lt
+from pydantic import BaseModel, ConfigDict, Field
+
+from hf_rlhf.config import InvalidValue, KeyPath, RunFile, choose_run_file, load_yaml, validate
+from hf_rlhf.errors import ConfigError, Problem
+
+_OF_THE_METHOD = ("weight", "clip", "transform")
+"""Keys of an entry of `rewards` that are found by the method."""
+_NOT_OF_A_TRIAL = ("card", "publish", "output_dir")
+"""Keys of a run file that a short training of it does not share."""
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", populate_by_name=True)
+
+
+class Criterion(_Section):
+    """What makes a response good, and how responses are graded by it."""
+
+    means: str = Field(min_length=1)
+    """In words, for readers and for a judge."""
+    grade: dict[str, Any] | Literal["data"]
+    """A reward, as an entry of `rewards`; a judge, `{judge: LABEL}`; or the data's own grades."""
+    weight: Annotated[float, Gt(0)] = 1.0
+
+
+class Training(_Section):
+    """A run that belongs to the method."""
+
+    run: str
+    """A trainer, whose default run file is taken, or a run file."""
+    settings: dict[str, Any] = {}
+    """Value by dotted key, over the run file."""
+
+
+class MethodFile(_Section):
+    """The content of a method file."""
+
+    schema_: Literal[1] = Field(1, alias="schema")
+    title: str = "The reward"
+    dataset: dict[str, Any]
+    """The responses: preference pairs, or rows of the adapter `graded`."""
+    split: str = "train"
+    rows: Annotated[int, Ge(1)] | None = None
+    """At most so many prompts, drawn at random."""
+    judges: dict[str, Any] = {}
+    criteria: dict[str, Criterion] = Field(min_length=1)
+    """Their grades, summed by weight, are the grade of a response."""
+    signals: list[dict[str, Any]] = Field(min_length=1)
+    """Entries as in `rewards` of a run file, without weights."""
+    min_rho: Annotated[float, Ge(0), Lt(1)] = 0.10
+    """The least rank correlation with the grade: of a signal, of their sum on prompts that its
+    weights were not fitted on, and of the reward after training on it. The 95% interval must also
+    be above 0."""
+    test_share: Annotated[float, Gt(0), Lt(1)] = 0.5
+    """Of the prompts: weights and reward model are tested on these, and fitted on the others."""
+    seed: int = 0
+    reward_model: Training | None = None
+    """A reward model to train on pairs that the weighted signals label. None: their sum is the
+    reward."""
+    require: list[str] = ["agreement", "length", "hacks", "abstentions"]
+    """The checks of `hf-rlhf rewards validate` that have to pass."""
+    attacks: list[str] = ["text_attacks"]
+    survival: Training | None
+    """A short training on the reward. None, which has to be written: the reward is not tried."""
+
+
+@dataclass(frozen=True)
+class Method:
+    """A checked method file, and where each key was written."""
+
+    spec: MethodFile
+    document: RunFile
+
+    @classmethod
+    def read(cls, path: Path, overrides: Sequence[str] = ()) -> "Method":
+        """Read a file. Raises ConfigError with every problem in it."""
+        document = RunFile.read(path).override(overrides)
+        problems = list(document.problems)
+        # With whole paths of FILE.py:NAME, since the reward is used in other files.
+        values = load_yaml(document.to_yaml(), document.name).value
+        try:
+            spec: MethodFile = validate(values, MethodFile)
+        except InvalidValue as error:
+            problems += [Problem(document.where(at), text) for at, text in error.errors]
+            raise ConfigError(problems, subject="method") from None
+        for at, entry in enumerate(spec.signals):
+            for key in [key for key in _OF_THE_METHOD if key in entry]:
+                what = "is found by the method, from the grades."
+                problems.append(Problem(document.where(("signals", at, key)), what, "Remove it."))
+        for name, criterion in spec.criteria.items():
+            if criterion.grade == "data" and spec.survival is not None:
+                what = "is `data`, which has no grades of the responses of a policy in training."
+                fix = "Grade by a reward or a judge, or write `survival: null`."
+                problems.append(Problem(document.where(("criteria", name, "grade")), what, fix))
+        if problems:
+            raise ConfigError(problems, subject="method")
+        return cls(spec, document)
+
+    def graders(self) -> list[dict[str, Any]]:
+        """Return an entry of weight 0 for each criterion that can grade a new response."""
+        return [
+            {
+                "label": name,
+                "weight": 0.0,
+                **({"criterion": each.means} if "name" not in each.grade else {}),
+                **{"name": "criterion", **each.grade},
+            }
+            for name, each in self.spec.criteria.items()
+            if isinstance(each.grade, dict)
+        ]
+
+    def scoring_file(self) -> RunFile:
+        """Return a run file whose rewards are the signals, and then the graders."""
+        values: dict[str, Any] = {
+            "schema": 1,
+            "dataset": self.spec.dataset,
+            "judges": self.spec.judges,
+            "rewards": [*self.spec.signals, *self.graders()],
+        }
+        if self.spec.survival is not None:  # whose chat template decides the form of the rows
+            policy = self.training_file(self.spec.survival).values.get("model_name_or_path")
+            values["model_name_or_path"] = policy
+        lines = dict(self.document.lines)
+        for number, path in enumerate(self._reward_paths()):
+            inner = {at: line for at, line in lines.items() if at[: len(path)] == path}
+            lines |= {("rewards", number, *at[len(path) :]): line for at, line in inner.items()}
+        return replace(self.document, values=values, lines=lines, overrides={})
+
+    def _reward_paths(self) -> list[KeyPath]:
+        """Return where the rewards of the scoring file were written."""
+        signals: list[KeyPath] = [("signals", at) for at in range(len(self.spec.signals))]
+        return signals + [("criteria", entry["label"], "grade") for entry in self.graders()]
+
+    def renamed(self, error: ConfigError) -> ConfigError:
+        """Return an error in the scoring file with the keys of the method file."""
+        names = [".".join(map(str, path)) for path in self._reward_paths()]
+
+        def renamed(where: str) -> str:
+            return re.sub(r"\brewards\.(\d+)", lambda match: names[int(match[1])], where)
+
+        problems = [replace(each, where=renamed(each.where)) for each in error.problems]
+        return ConfigError(problems, subject="method")
+
+    def training_file(self, training: Training, **values: Any) -> RunFile:
+        """Return the run file of a training, with `values` in place of some of its sections."""
+        if training.run.endswith((".yaml", ".yml")):
+            base = RunFile.read(self.document.folder / training.run)
+        else:
+            base = choose_run_file(training.run, None, None)
+        options = [f"--{key}={json.dumps(value)}" for key, value in training.settings.items()]
+        kept = {key: base.values[key] for key in base.values if key not in _NOT_OF_A_TRIAL}
+        plugin = {"plugin": base.plugin or training.run}
+        file = replace(base, values={**kept, **plugin}, shipped=None).override(options)
+        return replace(file, values={**file.values, **values})

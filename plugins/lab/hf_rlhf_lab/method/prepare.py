@@ -1,0 +1,99 @@
+"""Everything that a method needs, resolved and checked before anything is trained."""
+
+import asyncio
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from hf_rlhf.errors import ConfigError, JudgeError, Problem
+from hf_rlhf.formatting import counted, listed
+from hf_rlhf.runs import resolve_run, resolve_scoring
+from hf_rlhf_lab.command import gold_rows, tokenizer_of
+from hf_rlhf_lab.method.file import Method
+from hf_rlhf_lab.method.signals import score_parts
+from hf_rlhf_lab.method.steps import Pipeline, pairs_section, trial_file
+from hf_rlhf_lab.method.training import write_pairs
+from hf_rlhf_lab.validation.gold import FEW
+
+FEW_PROMPTS = 10
+"""In a part of the prompts, below which intervals are clearly too narrow."""
+TRIAL = 4
+"""Responses on which the cost of judges is estimated."""
+
+
+def prepare(method: Method, folder: Path, launch: Sequence[str]) -> Pipeline:
+    """Return the steps of a method: names, data and judges are there, both trainings resolve.
+
+    Raises HfRlhfError with the place and the cure of what cannot work.
+    """
+    file = method.scoring_file()
+    try:
+        scoring = resolve_scoring(file, tokenizer_of(file), plugin="rewards method")
+    except ConfigError as error:
+        raise method.renamed(error) from None
+    spec = method.spec
+    name = str(spec.dataset.get("path") or spec.dataset.get("name"))
+    gold = gold_rows(scoring.dataset, spec.split, name).sample(spec.rows)
+    pipeline = Pipeline(method, folder, launch, scoring, gold)
+    if problems := [*_data_problems(pipeline), *_judge_problems(pipeline)]:
+        raise ConfigError(problems, subject="method")
+    if spec.survival is not None:
+        # A reward that is yet to be trained is stood in for by the signals.
+        run = resolve_run(trial_file(method, spec.signals))
+        if run.spec.evaluation is None or not hasattr(run.training, "max_completion_length"):
+            what = f"{spec.survival.run} does not train on rewards, or has no `evaluation`."
+            fix = "Name a run of grpo, ppo or rloo with an `evaluation` section."
+            where = method.document.where(("survival", "run"))
+            raise ConfigError([Problem(where, what, fix)], subject="method")
+    if spec.reward_model is not None:
+        with tempfile.TemporaryDirectory() as temporary:
+            pairs = Path(temporary) / "pairs.jsonl"
+            count = write_pairs(pairs, gold, np.arange(len(gold), dtype=np.float64))["pairs"]
+            section = pairs_section(pairs, count)
+            resolve_run(method.training_file(spec.reward_model, dataset=section))
+    return pipeline
+
+
+def _data_problems(pipeline: Pipeline) -> Iterator[Problem]:
+    where, groups = pipeline.method.document.where, pipeline.gold.groups
+    prompts, tested = len(np.unique(groups)), len(np.unique(groups[pipeline.test]))
+    if prompts < FEW:
+        fix = f"{FEW} are needed for an interval; a few hundred are better."
+        yield Problem(where(("dataset",)), f"has responses to {counted(prompts, 'prompt')}.", fix)
+    elif min(tested, prompts - tested) < FEW_PROMPTS:
+        what = f"leaves {prompts - tested} prompts to fit on and {tested} to test on."
+        yield Problem(where(("test_share",)), what, f"Each part needs {FEW_PROMPTS}.")
+
+
+def _judge_problems(pipeline: Pipeline) -> Iterator[Problem]:
+    for label, judge in pipeline.scoring.judges.items():
+        try:
+            asyncio.run(judge.ping())
+        except JudgeError as error:
+            yield Problem(pipeline.method.document.where(("judges", label)), str(error))
+
+
+def plan(pipeline: Pipeline) -> str:
+    """Return what is to be done, and what the judges will cost, by a trial of 4 responses."""
+    spec, count = pipeline.method.spec, len(pipeline.gold)
+    prompts, signals = len(np.unique(pipeline.gold.groups)), len(pipeline.signals)
+    lines = [
+        f"{spec.title}: {counted(signals, 'signal')} for {listed(list(spec.criteria))}, on "
+        f"{count:,} responses to {counted(prompts, 'prompt')}"
+    ]
+    for label, judge in pipeline.scoring.judges.items():
+        parts = [p for p in pipeline.reward.rewards if vars(p.reward).get("judge") is judge]
+        some = pipeline.gold.take(range(min(TRIAL, count)))
+        score_parts(replace(pipeline.reward, rewards=tuple(parts)), some)
+        usage = judge.usage()
+        sent = usage["calls"] - usage["cached"]
+        questions = len(parts) * count
+        cost = f"{usage.get('cost', 0.0) / sent * questions:.2f}" if sent else "unknown (cached)"
+        lines.append(
+            f"judge {label}: {questions:,} questions or fewer, as answers are cached; cost by a "
+            f"trial of {int(sent)}: {cost}"
+        )
+    return "\n".join(lines)

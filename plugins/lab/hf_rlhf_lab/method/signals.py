@@ -1,0 +1,112 @@
+"""Which signals agree with the grades, and the weights by which they are summed."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import nnls
+
+from hf_rlhf.contracts import Score
+from hf_rlhf.evaluation import Interval
+from hf_rlhf.rewards import ComposedReward
+from hf_rlhf_lab.validation.checks import correlation_loss, rank_correlation
+from hf_rlhf_lab.validation.gold import Array, Gold, chunks
+from hf_rlhf_lab.validation.validate import MOST_ABSTENTIONS
+
+
+def score_parts(reward: ComposedReward, gold: Gold) -> dict[str, list[Score]]:
+    """Return the scores of each reward by label. Raises RewardError."""
+    by_label: dict[str, list[Score]] = {part.label: [] for part in reward.rewards}
+    for part in chunks(len(gold)):
+        columns = {name: values[part] for name, values in gold.columns.items()}
+        scores = reward.score(gold.prompts[part], gold.completions[part], **columns)
+        for label, values in scores.parts.items():
+            by_label[label] += values
+    return by_label
+
+
+def floats(scores: Sequence[Score]) -> Array:
+    """Return scores as numbers, NaN for None."""
+    return np.array([np.nan if score is None else score for score in scores], dtype=np.float64)
+
+
+def calibrate(scores: Array, gold: Gold, min_rho: float) -> dict[str, Any]:
+    """Return the rank correlation of a signal with the grades, and whether the signal is kept."""
+    scored = ~np.isnan(scores)
+    rho = rank_correlation(scores[scored], gold.grades[scored], gold.groups[scored])
+    absent = 1 - float(scored.mean())
+    reason = missing(rho, min_rho)
+    if absent > MOST_ABSTENTIONS:
+        reason = f"no score for {absent:.0%} of the responses"
+    return {"rho": rho and rho.as_json(), "kept": not reason, "reason": reason}
+
+
+def missing(rho: Interval | None, minimum: float) -> str:
+    """Return what a correlation lacks: rho above the minimum, its interval above 0."""
+    if rho is None:
+        return "not defined: all scores are equal"
+    if rho.mean <= minimum:
+        return f"rho {rho.mean:.2f} is not above {minimum:.2f}"
+    return "" if rho.low > 0 else f"the interval of rho begins at {rho.low:.2f}"
+
+
+def fit_weights(
+    scores: Mapping[str, Array], gold: Gold, *, test: NDArray[np.bool_], min_rho: float
+) -> dict[str, Any]:
+    """Return non-negative weights of standardised signals, and how well their sum agrees.
+
+    Non-negative least squares (Lawson and Hanson 1974) on the prompts that are not for testing;
+    mean and standard deviation of each signal are of those prompts, too. On the others: rho of the
+    weighted sum, and for each signal by how much rho falls without it, all weights fitted again.
+
+    Args:
+        scores: of each signal, shape (responses,), NaN where it abstained.
+        gold: the responses with their grades.
+        test: shape (responses,): whether the response is for testing.
+        min_rho: that the sum has to reach.
+    """
+    labels = list(scores)
+    table = np.stack(list(scores.values()), axis=1)
+    complete = ~np.isnan(table).any(axis=1)
+    fitted, tested = complete & ~test, complete & test
+    means, stds = table[fitted].mean(axis=0), table[fitted].std(axis=0)
+    stds[stds == 0] = np.inf  # equal on these prompts: nothing to weigh
+    standard = (table - means) / stds
+    grades, groups = gold.grades[tested], gold.groups[tested]
+
+    def predicted(columns: list[int]) -> tuple[Array, Array]:
+        part = standard[:, columns]
+        target = gold.grades[fitted] - gold.grades[fitted].mean()
+        weights = nnls(part[fitted], target)[0]
+        return weights, part[tested] @ weights
+
+    every = list(range(len(labels)))
+    weights, total = predicted(every)
+    rho = rank_correlation(total, grades, groups)
+    losses = {}
+    for column, label in enumerate(labels):
+        rest = [other for other in every if other != column]
+        without = predicted(rest)[1] if rest else np.zeros_like(total)
+        loss = correlation_loss(total, without, grades, groups)
+        losses[label] = loss and loss.as_json()
+    scale = weights.sum() or 1.0
+    reason = missing(rho, min_rho) if weights.any() else "every weight is 0"
+    return {
+        "signals": {
+            label: {"weight": float(weight / scale), "mean": float(mean), "std": float(std)}
+            for label, weight, mean, std in zip(labels, weights, means, stds, strict=True)
+        },
+        "rho": rho and rho.as_json(),
+        "loss": losses,
+        "responses": {"fit": int(fitted.sum()), "test": int(tested.sum())},
+        "passed": not reason,
+        "reason": f"on the test prompts, {reason}" if reason else "",
+    }
+
+
+def drawn_for_testing(gold: Gold, share: float, seed: int) -> NDArray[np.bool_]:
+    """Return whether each response is for testing; all responses to a prompt are, or none."""
+    numbers = np.unique(gold.groups)
+    drawn = np.random.default_rng(seed).permutation(numbers)[: round(share * len(numbers))]
+    return np.isin(gold.groups, drawn)

@@ -1,0 +1,303 @@
+"""The steps of a method in a folder: each is skipped if it is up to date, and may stop the rest."""
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hf_rlhf.config import RunFile, dump_yaml
+from hf_rlhf.errors import ConfigError, Problem
+from hf_rlhf.formatting import counted, listed, number
+from hf_rlhf.rewards import ComposedReward, Part
+from hf_rlhf.runs import Scoring, resolve_scoring
+from hf_rlhf.steps import Ledger
+from hf_rlhf.storage import atomic_write_json, atomic_write_text, load_record
+from hf_rlhf_lab.command import tokenizer_of
+from hf_rlhf_lab.method.file import Method
+from hf_rlhf_lab.method.signals import (
+    calibrate,
+    drawn_for_testing,
+    fit_weights,
+    floats,
+    score_parts,
+)
+from hf_rlhf_lab.method.training import stopped_by_monitor, survival, train, write_pairs
+from hf_rlhf_lab.validation.gold import FEW, Array, Gold
+from hf_rlhf_lab.validation.validate import identity_of, validate
+
+FRAGMENT = "rewards.yaml"
+_READS = {
+    "grades": {"split", "rows", "criteria"},
+    "calibration": {"signals", "min_rho"},
+    "weights": {"test_share", "seed"},
+    "validation": {"require", "attacks"},
+}
+"""Keys of the method file by the step that reads them first."""
+Result = dict[str, Any]
+
+
+@dataclass
+class Pipeline:
+    """A method whose names are resolved, and its results; `prepare` makes one."""
+
+    method: Method
+    folder: Path
+    launch: Sequence[str]
+    scoring: Scoring
+    """Of the signals and the graders."""
+    gold: Gold
+    """All responses; its grades are those of the data."""
+    say: Callable[[str], None] = print
+    results: dict[str, Result] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        spec, graders = self.method.spec, {entry["label"] for entry in self.method.graders()}
+        self.ledger = Ledger(self.folder, folder_option="--out")
+        self.test = drawn_for_testing(self.gold, spec.test_share, spec.seed)
+        parts = self.reward.rewards
+        self.signals = {part.label: part for part in parts if part.label not in graders}
+        self.graders = {part.label: part for part in parts if part.label in graders}
+
+    @property
+    def reward(self) -> ComposedReward:
+        """Signals and graders as one reward."""
+        assert self.scoring.reward is not None, "a method has signals"
+        return self.scoring.reward
+
+    def run(self) -> str:
+        """Do the steps in turn. Return the name of the one that stopped, or an empty text."""
+        spec = self.method.spec
+        steps = {"grades": self._grades, "calibration": self._calibration, "weights": self._weights}
+        if spec.reward_model is not None:
+            steps["reward_model"] = self._reward_model
+        steps["validation"] = self._validation
+        if spec.survival is not None:
+            steps["survival"] = self._survival
+        with self.ledger.locked():
+            for at, (name, compute) in enumerate(steps.items()):
+                result = self._step(name, list(steps)[max(0, at - 1) : at], compute)
+                self.results[name] = result
+                text = result["summary"] if result["passed"] else f"STOP: {result['reason']}"
+                self.say(f"[{at + 1}/{len(steps)}] {name}: {text}.")
+                if not result["passed"]:
+                    return name
+        return ""
+
+    def _step(self, name: str, after: Sequence[str], compute: Callable[[], Result]) -> Result:
+        inputs = self._inputs(name)
+        if self.ledger.reasons(name, inputs, after) != []:
+            began = time.perf_counter()
+            with self.ledger.recording(name, inputs, after=after) as recording:
+                recording.result |= compute()
+                recording.notes["seconds"] = round(time.perf_counter() - began, 1)
+        return self.ledger.result(name)
+
+    def _inputs(self, name: str) -> Mapping[str, Any]:
+        """Return what a step reads beside the results of the steps before it."""
+        spec = self.method.spec
+        inputs = spec.model_dump(include=_READS.get(name, set()))
+        if name == "grades":
+            inputs |= {"data": self.gold.digest, "graders": self._digests(self.graders)}
+        elif name == "calibration":
+            inputs["digests"] = self._digests(self.signals)
+        elif name in ("reward_model", "survival"):
+            inputs["run"] = self.method.training_file(getattr(spec, name)).values
+        return inputs
+
+    def _digests(self, parts: Mapping[str, Part]) -> dict[str, Any]:
+        return {label: identity_of(self.scoring, label)["digest"] for label in parts}
+
+    def _file(self, name: str) -> Any:
+        return json.loads((self.folder / name).read_text(encoding="utf-8"))
+
+    def _scored(self, parts: Mapping[str, Part]) -> dict[str, Any]:
+        """Return the score of each response by label, and what the judges have used so far."""
+        reward = replace(self.reward, rewards=tuple(parts.values()))
+        return score_parts(reward, self.gold) if parts else {}
+
+    def _usage(self) -> dict[str, Any]:
+        return {label: dict(judge.usage()) for label, judge in self.scoring.judges.items()}
+
+    def _grades(self) -> Result:
+        scores = self._scored(self.graders)
+        for name in self.method.spec.criteria.keys() - self.graders.keys():
+            scores[name] = self.gold.grades.tolist()
+        atomic_write_json(self.folder / "grades.json", scores)
+        gold, _ = self._graded()
+        prompts = len(np.unique(gold.groups))
+        reason = ""
+        if prompts < FEW:
+            reason = f"{counted(prompts, 'prompt')} with a graded response; {FEW} are needed"
+        elif np.ptp(gold.grades) == 0:
+            reason = f"every response has the grade {number(float(gold.grades[0]))}"
+        return {
+            "judges": self._usage(),
+            "passed": not reason,
+            "reason": reason,
+            "summary": f"{len(gold):,} of {len(self.gold):,} responses to {prompts:,} prompts, by "
+            f"{listed(list(self.method.spec.criteria))}",
+        }
+
+    def _graded(self) -> tuple[Gold, NDArray[np.int64]]:
+        """Return the graded responses with their grades, and which rows of all they are."""
+        scores, criteria = self._file("grades.json"), self.method.spec.criteria
+        total = sum(each.weight * floats(scores[name]) for name, each in criteria.items())
+        grades = np.asarray(total)
+        rows = np.flatnonzero(~np.isnan(grades))
+        return replace(self.gold.take(rows.tolist()), grades=grades[rows], labels=()), rows
+
+    def _calibration(self) -> Result:
+        gold, rows = self._graded()
+        written = self._scored(self.signals)
+        atomic_write_json(self.folder / "signals.json", written)
+        scores = {label: floats(values) for label, values in written.items()}
+        self._refuse_constant(scores)
+        minimum = self.method.spec.min_rho
+        signals = {label: calibrate(each[rows], gold, minimum) for label, each in scores.items()}
+        kept = [label for label in signals if signals[label]["kept"]]
+        texts = [f"{label} {signals[label]['rho']['mean']:.2f}" for label in kept]
+        texts += [f"not {k} ({signals[k]['reason']})" for k in signals if k not in kept]
+        return {
+            "signals": signals,
+            "judges": self._usage(),
+            "passed": bool(kept),
+            "reason": f"no signal agrees with the grade: {'; '.join(texts)}",
+            "summary": f"{len(kept)} of {len(signals)} signals agree with the grade: "
+            + ", ".join(texts),
+        }
+
+    def _refuse_constant(self, scores: Mapping[str, Array]) -> None:
+        problems = []
+        for at, (label, values) in enumerate(scores.items()):
+            valid = values[~np.isnan(values)]
+            if not len(valid) or np.ptp(valid) == 0:
+                what = f"every response {valid[0]:g}" if len(valid) else "no response"
+                where = self.method.document.where(("signals", at))
+                fix = "Such a signal agrees with no grade: correct its arguments, or remove it."
+                problems.append(Problem(where, f"{label} scores {what}.", fix))
+        if problems:
+            raise ConfigError(problems, subject="method")
+
+    def _weights(self) -> Result:
+        gold, rows = self._graded()
+        signals, scores = self.results["calibration"]["signals"], self._file("signals.json")
+        kept = {label: floats(scores[label])[rows] for label in signals if signals[label]["kept"]}
+        fit = fit_weights(kept, gold, test=self.test[rows], min_rho=self.method.spec.min_rho)
+        texts = [f"{label} {each['weight']:.2f}" for label, each in fit["signals"].items()]
+        rho = (fit["rho"] or {}).get("mean")
+        return {**fit, "summary": f"{', '.join(texts)}; rho {number(rho)} on the test prompts"}
+
+    def _weighted(self, fit: Result) -> list[Result]:
+        """Return the entries of the signals with a weight, standardised."""
+        entries = []
+        for label, entry in zip(self.signals, self.method.spec.signals, strict=True):
+            each = fit["signals"].get(label)
+            if each is not None and each["weight"] > 0:
+                zscore = [float(f"{each[name]:.6g}") for name in ("mean", "std")]
+                own = {"weight": round(each["weight"], 4), "transform": {"zscore": zscore}}
+                entries.append({**entry, "label": label, **own})
+        return entries
+
+    def _entries(self) -> list[Result]:
+        """Return the entries of the reward that the method made."""
+        if model := self.results.get("reward_model"):
+            return [{"name": "reward_model", "label": "reward_model", "model": model["model"]}]
+        return self._weighted(self.results["weights"])
+
+    def write_reward(self) -> None:
+        """Write the reward as a fragment of a run file."""
+        judges = {"judges": self.method.spec.judges} if self.method.spec.judges else {}
+        head = (
+            f"# {self.method.spec.title}: paste this into a run file. What has weight 0 is the "
+            "grade,\n# which is logged and not trained on.\n"
+        )
+        values = {**judges, "rewards": [*self._entries(), *self.method.graders()]}
+        atomic_write_text(self.folder / FRAGMENT, head + dump_yaml(values))
+
+    def _reward_model(self) -> Result:
+        training = self.method.spec.reward_model
+        assert training is not None, "it is a step only then"
+        fitted = self.gold.take(np.flatnonzero(~self.test).tolist())
+        reward = self._resolved(self._weighted(self.results["weights"])).reward
+        assert reward is not None, "a signal has a weight"
+        total = reward.score(fitted.prompts, fitted.completions, **fitted.columns).total
+        pairs = self.folder / "pairs.jsonl"
+        counts = write_pairs(pairs, fitted, floats(total))
+        file = self.method.training_file(training, dataset=pairs_section(pairs, counts["pairs"]))
+        run = self._trained(file, "reward_model")
+        after = (load_record(run).to_json().get("evaluation") or {}).get("after") or {}
+        accuracy = (after.get("pair_accuracy") or {}).get("mean")
+        model = str((run / "merged").resolve())
+        return {
+            **counts,
+            "model": model,
+            "passed": True,
+            "summary": f"{counts['pairs']:,} pairs labelled by the weighted signals; the model is "
+            f"right on {number(accuracy)} of held-out ones",
+        }
+
+    def _trained(self, file: RunFile, name: str) -> Path:
+        self.say(f"{name}: training; its log is {self.folder / name}.log")
+        return train(file, self.folder, name, self.launch)
+
+    def _validation(self) -> Result:
+        spec, (gold, rows) = self.method.spec, self._graded()
+        tested = gold.take(np.flatnonzero(self.test[rows]).tolist())
+        report = validate(self._resolved(self._entries()), tested, attacks=spec.attacks)
+        report.write(self.folder / "validation")
+        stops = [check for check in report.failed if check.name in spec.require]
+        others = [check.name for check in report.failed if check not in stops]
+        passed = [check.name for check in report.checks if check.verdict == "pass"]
+        return {
+            "report": report.to_json(),
+            "passed": not stops,
+            "reason": "; ".join(f"{each.name} fails: {each.summary.rstrip('.')}" for each in stops),
+            "summary": f"passes {listed(passed)}"
+            + (f"; fails {listed(others)}, which is not required" if others else ""),
+        }
+
+    def _survival(self) -> Result:
+        spec = self.method.spec
+        run = self._trained(trial_file(self.method, self._entries()), "survival")
+        if reason := stopped_by_monitor(run):
+            return {"run": str(run), "passed": False, "reason": reason}
+        weights = {name: each.weight for name, each in spec.criteria.items()}
+        result = survival(run, weights, spec.min_rho)
+        reward, grade, rho = (
+            number((each or {}).get("mean")) for each in (*result["gains"].values(), result["rho"])
+        )
+        steps = counted(load_record(run).training.steps or 0, "step")
+        return {
+            **result,
+            "run": str(run),
+            "summary": f"in {steps} the reward changed by {reward} and the grade by {grade}; "
+            f"rho is then {rho}",
+        }
+
+    def _resolved(self, entries: Sequence[Result]) -> Scoring:
+        """Return other rewards on the same data."""
+        base = self.method.scoring_file()
+        file = replace(base, values={**base.values, "rewards": list(entries)}, lines={})
+        return resolve_scoring(file, tokenizer_of(file), plugin="rewards method")
+
+
+def trial_file(method: Method, entries: Sequence[Result]) -> RunFile:
+    """Return the run file of the training on a reward, with the graders at weight 0."""
+    assert method.spec.survival is not None, "there is a training only then"
+    judges = {"judges": method.spec.judges} if method.spec.judges else {}
+    rewards = [*entries, *method.graders()]
+    return method.training_file(method.spec.survival, rewards=rewards, **judges)
+
+
+def pairs_section(path: Path, pairs: int) -> Result:
+    """Return the `dataset` section of a reward model's run: a tenth of the pairs is held out."""
+    return {
+        "name": "preference",
+        "path": str(path.resolve()),
+        "test_rows": max(1, pairs // 10),
+    }

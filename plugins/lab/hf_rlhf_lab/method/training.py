@@ -1,0 +1,129 @@
+"""The two trainings of a method: a reward model on labelled pairs, and a policy on the reward."""
+
+import json
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hf_rlhf.config import RunFile
+from hf_rlhf.contracts import Score
+from hf_rlhf.errors import DataError, RunFolderError
+from hf_rlhf.evaluation import Evaluation, Interval
+from hf_rlhf.rewards import TOTAL
+from hf_rlhf.steps import digest
+from hf_rlhf.storage import RECORD_NAME, atomic_write_text, load_record
+from hf_rlhf_lab.method.signals import floats, missing
+from hf_rlhf_lab.validation.checks import rank_correlation
+from hf_rlhf_lab.validation.gold import Array, Gold
+
+
+def write_pairs(path: Path, gold: Gold, scores: Array) -> dict[str, int]:
+    """Write the best and the worst response to each prompt, by their scores, as a preference pair.
+
+    Returns how many pairs there are, and how many prompts have none. Raises DataError without any.
+    """
+    lines, without = [], 0
+    for group in np.unique(gold.groups):
+        members = (gold.groups == group) & ~np.isnan(scores)
+        rows = sorted(map(int, np.flatnonzero(members)), key=lambda row: float(scores[row]))
+        if not rows or scores[rows[0]] == scores[rows[-1]]:
+            without += 1
+            continue
+        worst, best = rows[0], rows[-1]
+        texts = {"chosen": gold.completions[best], "rejected": gold.completions[worst]}
+        lines.append(json.dumps({"prompt": gold.prompts[best], **texts}))
+    if not lines:
+        raise DataError(
+            f"{gold.name}: no prompt has two responses of different scores, so there are no pairs "
+            "for a reward model. Write `reward_model: null`, or name data with several responses."
+        )
+    atomic_write_text(path, "\n".join(lines) + "\n")
+    return {"pairs": len(lines), "prompts_without_a_pair": without}
+
+
+def train(file: RunFile, folder: Path, name: str, launch: Sequence[str]) -> Path:
+    """Do a training as a process of its own, and return its run folder.
+
+    The folder is named by a digest of the run file: a run that was cut off is continued, and one
+    of other settings is deleted. Raises RunFolderError, with the end of the log, when it fails;
+    that its monitor stopped it is no failure.
+    """
+    run = folder / f"{name}-{digest(file.values)[:8]}"
+    for old in folder.glob(f"{name}-*"):
+        if old.is_dir() and old != run:
+            shutil.rmtree(old)
+    values = {**file.values, "output_dir": str(run.resolve())}
+    config, log = folder / f"{name}.yaml", folder / f"{name}.log"
+    atomic_write_text(config, RunFile.from_mapping(values, config.name).to_yaml())
+    with log.open("w") as output:
+        command = [*launch, "-m", "hf_rlhf.train", "--config", str(config)]
+        status = subprocess.run(command, stdout=output, stderr=output, check=False).returncode
+    if status and not stopped_by_monitor(run):
+        end = "\n".join(log.read_text(errors="replace").splitlines()[-12:])
+        raise RunFolderError(
+            f"The training of {config} ended with status {status}. The same command continues it. "
+            f"The end of {log}:\n{end}"
+        )
+    return run
+
+
+def stopped_by_monitor(run: Path) -> str:
+    """Return at which step the run's own monitor stopped it, and why; empty if it did not."""
+    monitor = load_record(run).training.monitor if (run / RECORD_NAME).exists() else None
+    if monitor is None or monitor.stopped_at is None:
+        return ""
+    return f"the monitor stopped it at step {monitor.stopped_at}: {monitor.warnings[-1]['text']}"
+
+
+def survival(run: Path, weights: Mapping[str, float], min_rho: float) -> dict[str, Any]:
+    """Return whether the grade rose in a training on the reward, and still agrees with it.
+
+    Args:
+        run: the folder of the finished run, in whose evaluations the graders have weight 0.
+        weights: of the graders, by label.
+        min_rho: of reward and grade after the training.
+    """
+    points, prompts = {}, np.zeros(0, dtype=np.int64)
+    for name in ("before", "after"):
+        evaluation = Evaluation.load(run / "evaluation" / f"{name}.json")
+        columns = {label: floats([row[label] for row in evaluation.rows]) for label in weights}
+        grade = sum(weight * columns[label] for label, weight in weights.items())
+        reward = floats([row[TOTAL] for row in evaluation.rows])
+        points[name] = np.stack([reward, np.asarray(grade)])
+        prompts = np.arange(len(evaluation.rows)) // evaluation.completions_per_prompt
+    gains = {
+        name: Interval.of_mean(_scores(change), [str(prompt) for prompt in prompts])
+        for name, change in zip(
+            ("reward", "grade"), points["after"] - points["before"], strict=True
+        )
+    }
+    valid = ~np.isnan(points["after"]).any(axis=0)
+    reward, grades = points["after"][:, valid]
+    rho = rank_correlation(reward, grades, prompts[valid]) if valid.any() else None
+    reasons = []
+    gain = gains["grade"]
+    if gain is None:
+        reasons.append("no response has a grade")
+    elif gain.low <= 0:
+        between = f"[{gain.low:+.2f}, {gain.high:+.2f}]"
+        reasons.append(f"the grade did not rise: {gain.mean:+.2f} {between}")
+    # Of a policy that earns the same everywhere nothing more can be shown, nor learned.
+    if rho is not None and (lack := missing(rho, min_rho)):
+        reasons.append(
+            f"reward and grade no longer agree on the trained policy's responses: {lack}"
+        )
+    return {
+        "gains": {name: each and each.as_json() for name, each in gains.items()},
+        "rho": rho and rho.as_json(),
+        "points": {name: np.round(each.T, 4).tolist() for name, each in points.items()},
+        "passed": not reasons,
+        "reason": "; ".join(reasons),
+    }
+
+
+def _scores(values: Array) -> list[Score]:
+    return [None if np.isnan(value) else float(value) for value in values]

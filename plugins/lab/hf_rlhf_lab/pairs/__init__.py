@@ -1,0 +1,1 @@
+"""Preference pairs chosen by reward models that were trained without them."""

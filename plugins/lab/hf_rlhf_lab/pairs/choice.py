@@ -1,0 +1,84 @@
+"""Which pairs to keep: the most confident of each stratum, or as many of it at random."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hf_rlhf.data import text_of
+from hf_rlhf.errors import DataError, did_you_mean
+
+Array = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+Rank = Literal["absolute", "signed"]
+MOST_STRATA = 100
+"""Values of a column above which it is no column of strata, such as one of texts."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A share of the pairs to keep, and by what."""
+
+    keep: float = 0.5
+    """The share, in each stratum."""
+    rank: Rank = "absolute"
+    """`absolute` keeps pairs with a large |r_chosen - r_rejected|, also those that the models order
+    against their label; `signed` those with a large r_chosen - r_rejected."""
+    strata: str | None = None
+    """A column: the kept pairs have the shares of its values that all pairs have."""
+    length_bands: int = 1
+    """So many bands of equal size by the length of both responses: strata, too."""
+    seed: int = 42
+    """For the random choice."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.keep <= 1:
+            raise DataError(f"`keep` is {self.keep}, expected a share above 0, and at most 1.")
+        if self.length_bands < 1:
+            raise DataError(f"`length_bands` is {self.length_bands}, expected at least 1.")
+
+    def confident(self, margins: Array, strata: Sequence[str]) -> Mask:
+        """Return a mask of the most confident pairs; one without a margin (NaN) is not kept."""
+        return self._chosen(np.abs(margins) if self.rank == "absolute" else margins, strata)
+
+    def random(self, margins: Array, strata: Sequence[str]) -> Mask:
+        """Return a mask of as many pairs of each stratum, drawn from those that have a margin."""
+        drawn = np.random.default_rng(self.seed).random(len(margins))
+        return self._chosen(np.where(np.isnan(margins), np.nan, drawn), strata)
+
+    def _chosen(self, values: Array, strata: Sequence[str]) -> Mask:
+        chosen = np.zeros(len(values), bool)
+        names = np.array(strata)
+        for name in np.unique(names):
+            rows = np.flatnonzero((names == name) & ~np.isnan(values))
+            count = max(1, round(self.keep * len(rows)))
+            chosen[rows[np.argsort(-values[rows], kind="stable")[:count]]] = True
+        return chosen
+
+    def strata_of(self, rows: Sequence[Mapping[str, Any]]) -> list[str]:
+        """Return the stratum of each row. Raises DataError for a column that has none."""
+        names = [str(value) for value in self._column(rows)]
+        if len(different := set(names)) > MOST_STRATA:
+            raise DataError(
+                f"`strata: {self.strata}` has {len(different):,} different values, expected at "
+                f"most {MOST_STRATA}. Name a column of categories."
+            )
+        if self.length_bands == 1:
+            return names
+        lengths = [len(text_of(row["chosen"])) + len(text_of(row["rejected"])) for row in rows]
+        ranks = np.argsort(np.argsort(lengths, kind="stable"), kind="stable")
+        bands = ranks * self.length_bands // max(1, len(rows)) + 1
+        labels = [f"length band {band} of {self.length_bands}" for band in bands]
+        return [
+            ", ".join(filter(None, pair)) for pair in zip(names, labels, strict=True)
+        ]  # fmt: skip
+
+    def _column(self, rows: Sequence[Mapping[str, Any]]) -> list[Any]:
+        if self.strata is None:
+            return [""] * len(rows)
+        if any(self.strata not in row for row in rows):
+            hint = did_you_mean(self.strata, rows[0])
+            raise DataError(f"`strata: {self.strata}`: the pairs have no such column{hint}.")
+        return [row[self.strata] for row in rows]

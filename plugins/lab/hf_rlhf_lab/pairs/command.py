@@ -1,0 +1,192 @@
+"""`hf-rlhf data confident_pairs`: score pairs with reward models that were trained without them."""
+
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+from annotated_types import Ge
+
+from hf_rlhf.config import RunFile, bind, choose_run_file
+from hf_rlhf.contracts import Score
+from hf_rlhf.data import rows_digest
+from hf_rlhf.errors import ConfigError, DataError, HfRlhfError, Problem, RunFolderError
+from hf_rlhf.runs import Run, resolve_run
+from hf_rlhf.steps import Ledger
+from hf_rlhf.storage import atomic_write_text
+from hf_rlhf_classic.scoring import RewardModel
+from hf_rlhf_lab.pairs.choice import Choice
+from hf_rlhf_lab.pairs.folder import PairFolder, Row, split_folds
+from hf_rlhf_lab.validation.gold import chunks
+
+PAIR = ("chosen", "rejected")
+_NOT_OF_A_FOLD = ("evaluation", "publish", "card", "output_dir")
+"""Sections of the run file that the runs of folds do without."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairSettings(Choice):
+    """The content of a file."""
+
+    run: str | dict[str, Any]
+    """A reward trainer whose default run file is taken, a run file, or the content of one; its
+    dataset has the pairs."""
+    folds: Annotated[int, Ge(2)] = 5
+    cycles: Annotated[int, Ge(1)] = 1
+    """2 trains the models once more, on the pairs that the first ones kept, and scores again."""
+    known_wrong: str | None = None
+    """A column that is true where the label is known to be wrong, for the report."""
+    schema: int = 1
+
+    @property
+    def choice(self) -> dict[str, Any]:
+        """What is kept, as arguments of the dataset `confident_pairs`."""
+        return {each.name: getattr(self, each.name) for each in fields(Choice)}
+
+
+def prepare(file: RunFile, folder: Path) -> "tuple[Scoring, list[str]]":
+    """Check a file and the run in it; return the work, and what it will cost.
+
+    Raises ConfigError with the problems of the file, or of the run, and DataError.
+    """
+    arguments, problems = bind(PairSettings, file.values, where=file.where_key)
+    if problems := [*file.problems, *problems]:
+        raise ConfigError(problems, subject="command")
+    settings = PairSettings(**arguments)
+    if isinstance(settings.run, Mapping):
+        run_file = RunFile.from_mapping(settings.run, file.name)
+    elif settings.run.endswith((".yaml", ".yml")):
+        run_file = RunFile.read(file.folder / settings.run)
+    else:
+        run_file = choose_run_file(settings.run, None, None)
+    values = {key: v for key, v in run_file.values.items() if key not in _NOT_OF_A_FOLD}
+    values["output_dir"] = str(folder / "run")
+    run = resolve_run(replace(run_file, values=values))
+    _check_is_reward(run)
+    work = Scoring(settings, values, PairFolder(folder.resolve()), run)
+    count = settings.folds * settings.cycles
+    return work, [f"{count} reward models are trained, on this machine"]
+
+
+class Scoring:
+    """The steps: the pairs, then one run and its scores for each cycle and fold."""
+
+    def __init__(
+        self, settings: PairSettings, values: Mapping[str, Any], pairs: PairFolder, run: Run
+    ) -> None:
+        self.settings, self.pairs = settings, pairs
+        self.dataset = values["dataset"]
+        self.values = {k: v for k, v in values.items() if k not in ("dataset", "output_dir")}
+        self.splits = {name: list(rows) for name, rows in run.dataset.items()}
+        self.digests = {name: rows_digest(rows) for name, rows in run.dataset.items()}
+        self.rows = self.splits["train"]
+        check_held_out(self.rows, self.splits.get("test", []))
+        settings.strata_of(self.rows)
+        name = settings.known_wrong
+        if name is not None and any(not isinstance(row.get(name), bool) for row in self.rows):
+            raise DataError(
+                f"`known_wrong: {name}` needs a column with true or false in every training pair."
+            )
+        self.folds = split_folds(self.rows, settings.folds, settings.seed)
+        self.ledger = Ledger(pairs.path, folder_option="`--out`")
+
+    def run(self, *, overwrite: bool = False) -> dict[str, Any]:
+        """Do what is left, write the report, and return it. Raises what a run raises."""
+        from hf_rlhf_lab.pairs.report import write_report
+
+        if not self.ledger.path.exists() and any(self.pairs.path.glob("[!.]*")):
+            raise RunFolderError(f"{self.pairs.path} holds other files. Choose another `--out`.")
+        if overwrite:
+            shutil.rmtree(self.pairs.path, ignore_errors=True)
+        with self.ledger.locked():
+            self._write_pairs()
+            for cycle in range(1, self.settings.cycles + 1):
+                for fold in range(self.settings.folds):
+                    self._score(cycle, fold)
+            return write_report(self.pairs, self.settings)
+
+    def _write_pairs(self) -> None:
+        inputs = {
+            "dataset": self.dataset,
+            "rows": self.digests,
+            "folds": self.settings.folds,
+            "seed": self.settings.seed,
+        }
+        if not self._is_done("pairs", inputs):
+            with self.ledger.recording("pairs", inputs) as recording:
+                recording.outputs = self.pairs.write(self.splits, self.folds)
+
+    def _score(self, cycle: int, fold: int) -> None:
+        """Train without a fold, and score it."""
+        dataset: dict[str, Any] = {"name": "confident_pairs", "folder": str(self.pairs.path)}
+        dataset |= {"leave_out": fold, "choose": "all"}
+        after = ["pairs"]
+        if cycle > 1:
+            dataset |= {**self.settings.choice, "choose": "confident", "cycle": cycle - 1}
+            after += [f"cycle {cycle - 1}, fold {other}" for other in range(self.settings.folds)]
+        step, inputs = f"cycle {cycle}, fold {fold}", {"run": self.values, "dataset": dataset}
+        if self._is_done(step, inputs, after):
+            return
+        held_out = [row for row, of in zip(self.rows, self.folds, strict=True) if of == fold]
+        print(f"{step} of {self.settings.folds}: to score {len(held_out):,} pairs", flush=True)
+        with self.ledger.recording(step, inputs, after=after) as recording:
+            folder = self.pairs.run_folder(cycle, fold)
+            _train(step, {**self.values, "dataset": dataset, "output_dir": str(folder)})
+            scores = score_pairs(folder / "merged", held_out, self.values.get("max_length"))
+            path = self.pairs.scores_file(cycle, fold)
+            atomic_write_text(path, json.dumps(scores))
+            recording.outputs = [path]
+
+    def _is_done(self, step: str, inputs: Mapping[str, Any], after: Sequence[str] = ()) -> bool:
+        self.ledger.refuse_changed(step, inputs)
+        return self.ledger.reasons(step, inputs, after) == []
+
+
+def _train(step: str, values: Mapping[str, Any]) -> None:
+    from hf_rlhf import train
+
+    try:
+        record = train(config=values)
+    except HfRlhfError as error:
+        error.add_note(f"This was the run of {step}. The same command continues.")
+        raise
+    if record.status != "finished":
+        raise HfRlhfError(f"{step}: its run is {record.status}. The same command continues.")
+
+
+def _check_is_reward(run: Run) -> None:
+    columns = run.dataset["train"].column_names
+    if run.has_score_head and {"prompt", *PAIR} <= {*columns}:
+        return
+    what = f"{run.spec.plugin} on {', '.join(columns)} trains no reward model on pairs."
+    fix = "Use a run file of `--plugin reward`, and rows with prompt, chosen and rejected."
+    raise ConfigError([Problem("run", what, fix)], subject="command")
+
+
+def check_held_out(train: Sequence[Row], test: Sequence[Row]) -> None:
+    """Raise DataError for held-out prompts among the training pairs."""
+    held_out = {json.dumps(row["prompt"]) for row in test}
+    if shared := sum(json.dumps(row["prompt"]) in held_out for row in train):
+        raise DataError(
+            f"the prompts of {shared:,} of {len(train):,} training pairs are held out, too, so the "
+            "test split would not measure what is kept. Leave them out (`drop_overlap: true`)."
+        )
+
+
+def score_pairs(
+    model: Path, rows: Sequence[Row], max_length: int | None
+) -> list[tuple[Score, Score]]:
+    """Return the scores of the chosen and the rejected response of each pair.
+
+    None for a text over `max_length` tokens, which the model was not trained on either. Raises
+    RewardError for a score that is not finite.
+    """
+    reward = RewardModel(str(model), max_length=max_length, too_long="abstain")
+    sides: dict[str, list[Score]] = {side: [] for side in PAIR}
+    for part in chunks(len(rows)):
+        prompts = [row["prompt"] for row in rows[part]]
+        for side, scores in sides.items():
+            scores += reward(prompts, [row[side] for row in rows[part]])
+    return list(zip(*sides.values(), strict=True))

@@ -1,0 +1,1 @@
+"""Rewards of the steps of a solution: data, the trainers `prm` and `orm`, the reward."""

@@ -1,0 +1,89 @@
+"""What held-out solutions say of a model that judges steps."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hf_rlhf.contracts import Score
+from hf_rlhf.evaluation import Evaluation
+
+THRESHOLD = 0.5
+_SMALLEST = 1e-12
+
+
+def step_metrics(scores: Sequence[float] | None, labels: Sequence[bool]) -> dict[str, Score]:
+    """Return what the step scores of one solution say; None each for one that is not scored."""
+    names = ("step_accuracy", "step_loss", "first_error", "false_alarms", "lowest_step")
+    if scores is None:
+        return dict.fromkeys(names)
+    flagged = first(score < THRESHOLD for score in scores)
+    wrong = first(not label for label in labels)
+    pairs = list(zip(scores, labels, strict=True))
+    accuracy = sum((score >= THRESHOLD) == label for score, label in pairs) / len(pairs)
+    values = (
+        accuracy,
+        sum(_loss(score, label) for score, label in pairs) / len(pairs),
+        None if wrong is None else float(flagged == wrong),
+        None if wrong is not None else float(flagged is not None),
+        min(scores),
+    )
+    return dict(zip(names, values, strict=True))
+
+
+def outcome_metrics(scores: Sequence[float] | None, labels: Sequence[bool]) -> dict[str, Score]:
+    """Return what the score of one solution says of its answer."""
+    if scores is None:
+        return dict.fromkeys(("outcome_accuracy", "outcome_loss", "score"))
+    score, label = scores[0], labels[0]
+    accuracy = float((score >= THRESHOLD) == label)
+    return {"outcome_accuracy": accuracy, "outcome_loss": _loss(score, label), "score": score}
+
+
+def first(values: Any) -> int | None:
+    """Return the position of the first true value."""
+    return next((position for position, value in enumerate(values) if value), None)
+
+
+def _loss(score: float, label: bool) -> float:
+    return -math.log(max(score if label else 1 - score, _SMALLEST))
+
+
+def with_auc(
+    rows: Sequence[Mapping[str, Score]], name: str, good: Sequence[bool]
+) -> list[dict[str, Score]]:
+    """Add `auc` to each bad row: the share of good rows with a higher score; a tie is half.
+
+    Its mean is the area under the ROC curve (Hanley and McNeil 1982).
+    """
+    import numpy as np
+
+    scores = [row[name] for row in rows]
+    pairs = zip(scores, good, strict=True)
+    others = np.sort([score for score, is_good in pairs if is_good and score is not None])
+
+    def auc(score: Score, is_good: bool) -> Score:
+        if is_good or score is None or not len(others):
+            return None
+        above, tied_or_above = (np.searchsorted(others, score, side) for side in ("right", "left"))
+        return float(1 - (above + tied_or_above) / (2 * len(others)))
+
+    return [
+        {**row, "auc": auc(score, is_good)}
+        for row, score, is_good in zip(rows, scores, good, strict=True)
+    ]
+
+
+def summary(evaluation: Evaluation) -> dict[str, Any]:
+    """Return F1 of ProcessBench for the card: of the accuracies with and without an error."""
+    means = {name: interval.mean for name, interval in evaluation.means().items()}
+    if not {"first_error", "false_alarms"} <= set(means):
+        return {}
+    found, clean = means["first_error"], 1 - means["false_alarms"]
+    f1 = 2 * found * clean / (found + clean) if found + clean else 0.0
+    return {
+        "First errors (ProcessBench, Zheng et al. 2024)": {
+            "first error found": found,
+            "no error, none found": clean,
+            "F1": f1,
+        }
+    }

@@ -1,0 +1,345 @@
+"""Process and outcome reward models: a token classifier that judges the steps of a solution.
+
+TRL 1.16 has no trainer for them. This one is transformers' `Trainer` with a collator and a loss.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+from transformers import DataCollatorForTokenClassification, TrainingArguments
+from transformers import Trainer as TransformersTrainer
+
+from hf_rlhf import Method, RowCounts, Trainer
+from hf_rlhf.contracts import Score
+from hf_rlhf.errors import Problem
+from hf_rlhf.evaluation import (
+    Evaluation,
+    held_out_rows,
+    measure_rows,
+    saved_model,
+    validation_rows,
+)
+from hf_rlhf.models import load_policy, model_config
+from hf_rlhf.runs import Run
+from hf_rlhf.training import AlreadyTrained
+from hf_rlhf_classic.checks import splits, within_positions
+from hf_rlhf_classic.likelihood import batch_size
+from hf_rlhf_classic.row_lengths import once
+from hf_rlhf_lab.process.chains import (
+    IGNORED,
+    Chain,
+    Reading,
+    encode_row,
+    labels_of,
+    right_padded,
+    row_problem,
+    score_chains,
+)
+from hf_rlhf_lab.process.measures import outcome_metrics, step_metrics, summary, with_auc
+
+
+def _field(default: Any, text: str) -> Any:
+    return field(default=default, metadata={"help": text})
+
+
+@dataclass
+class ProcessRewardConfig(TrainingArguments):  # type: ignore[misc]
+    """transformers' `TrainingArguments`, and how solutions become tokens."""
+
+    max_length: int | None = _field(
+        1024, "Solutions of more tokens, prompt included, are left out. None: no limit."
+    )
+    step_separator: str = _field(
+        "\n", "Put after each step; its last token is where the step is judged."
+    )
+    disable_dropout: bool = _field(True, "Set the model's dropout to 0; LoRA's stays.")
+
+
+class ProcessRewardTrainer(Trainer, TransformersTrainer):  # type: ignore[misc]
+    """Train a process reward model (PRM) on labelled steps: `--plugin prm`.
+
+    Rows are TRL's stepwise supervision: `prompt`, `completions` (a list of steps) and `labels`
+    (whether each is right). The loss is the cross-entropy of each label, on the last token of the
+    separator after its step (Lightman et al. 2023), averaged over all steps of a batch. The
+    model has a head with two classes; the score of a step is the probability of class 1.
+    """
+
+    Config = ProcessRewardConfig
+    default_run = "tiny"
+    task = "token-classification"
+    columns = frozenset({"prompt", "completions", "labels"})
+    uses_validation_rows = True
+    outcome: ClassVar[bool] = False
+    """Whether a solution has one label, at its end."""
+    refused_settings: ClassVar = {
+        "label_smoothing_factor": ("has no effect on this trainer's loss.", "Leave it out."),
+    }
+    method = Method(
+        "process reward modelling",
+        tags=("process-reward-model",),
+        citations=(
+            "Lightman et al. 2023, Let's Verify Step by Step, arXiv:2305.20050",
+            "Wang et al. 2024, Math-Shepherd, arXiv:2312.08935",
+        ),
+        summary="The score of a step is the probability of class 1 (right) at the last token of "
+        "the separator after it. Steps and separators are tokenized one by one.",
+    )
+    held_out_metrics: ClassVar = {
+        "step_accuracy": "share of a solution's steps that are judged correctly, at a score of 0.5",
+        "step_loss": "cross-entropy of a solution's step labels, in nats per step",
+        "first_error": "share of solutions with an error whose first step below 0.5 is the first "
+        "wrong one",
+        "false_alarms": "share of solutions without an error that have a step below 0.5",
+        "lowest_step": "lowest score of a solution's steps",
+        "auc": "probability that the lowest step of a solution with an error scores below that of "
+        "one without; 0.5 is chance",
+    }
+
+    @classmethod
+    def preflight(cls, run: Run) -> Iterable[Problem]:
+        """Yield what would stop or spoil training, before weights load."""
+        problems = [*_model_problems(run), *_row_problems(cls, run)]
+        if problems:
+            return problems
+        return within_positions(
+            run, lambda split, _: [len(chain.ids) for chain in _chains(cls, run)[split]], drops=True
+        )
+
+    @classmethod
+    def row_counts(cls, run: Run) -> Mapping[str, RowCounts]:
+        """Return how many solutions are short enough to be trained on, or measured."""
+        most = run.training.max_length
+        counts = {}
+        for split, chains in _chains(cls, run).items():
+            sizes = [len(chain.ids) for chain in chains]
+            long = sum(not chain.fits(most) for chain in chains)
+            fix = f"Raise `max_length` (now {most}): the longest solution has {max(sizes)} tokens."
+            counts[split] = RowCounts(len(sizes), {f"over `max_length` {most}": long}, fix=fix)
+        return counts
+
+    @classmethod
+    def tokens(cls, run: Run) -> Mapping[str, int]:
+        """Return the tokens of the training rows, and how many of them have a label."""
+        most = run.training.max_length
+        used = [chain for chain in _chains(cls, run)["train"] if chain.fits(most)]
+        return {
+            "tokens": sum(len(chain.ids) for chain in used),
+            "trained": sum(len(chain.ends) for chain in used),
+        }
+
+    @classmethod
+    def card_facts(cls, run: Run) -> Mapping[str, str]:
+        """Return where the score is read."""
+        after = "the last step" if cls.outcome else "each step"
+        separator = run.training.step_separator
+        return {"Score": f"softmax, class 1, at the last token of {separator!r} after {after}"}
+
+    @classmethod
+    def from_run(cls, run: Run) -> Self:
+        """Build the trainer that `run` describes; this is where the weights are loaded."""
+        arguments = load_policy(run)
+        model, lora = arguments["model"], arguments["peft_config"]
+        if run.training.disable_dropout:
+            _without_dropout(model)
+        if lora is not None:
+            from peft import get_peft_model
+
+            model = get_peft_model(model, lora)
+        trainer = cls(
+            model=model,
+            args=run.training,
+            train_dataset=_encoded(cls, run, run.dataset["train"]),
+            eval_dataset=_encoded(cls, run, validation_rows(run)),
+            data_collator=DataCollatorForTokenClassification(right_padded(run.tokenizer)),
+            compute_loss_func=step_loss,
+            processing_class=run.tokenizer,
+            callbacks=list(run.callbacks),
+        )
+        trainer.run, trainer.tables = run, {}
+        return trainer
+
+    run: Run
+    """What it was built from."""
+    tables: Mapping[str, Any]
+    """How it does on held-out solutions, once it is trained."""
+
+    def train(self, resume_from_checkpoint: str | None = None, **kwargs: Any) -> Any:
+        """Train, and judge the held-out solutions with what came of it, for the report."""
+        try:
+            output = super().train(resume_from_checkpoint, **kwargs)
+        except AlreadyTrained:
+            self._summarize()
+            raise
+        self._summarize()
+        return output
+
+    def _summarize(self) -> None:
+        # A run that was asked to stop has no time for it.
+        if self.run.spec.evaluation is not None and self.state.global_step >= self.state.max_steps:
+            model = self.accelerator.unwrap_model(self.model)
+            self.tables = summary(self.held_out(self.run, model, {}))
+
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        """Save the adapter or weights, and how they read a solution."""
+        super().save_model(output_dir, _internal_call)
+        if self.args.should_save:
+            reading(type(self), self.run).save(Path(output_dir or self.args.output_dir))
+
+    def report(self) -> Mapping[str, Any]:
+        """Return how many solutions and steps were trained on, and F1 on held-out ones."""
+        labels = [label for row in self.train_dataset["labels"] for label in row]
+        right = labels.count(1)
+        rows = len(self.run.dataset["train"])
+        counts = {
+            "solutions": rows,
+            "over max_length, left out": rows - len(self.train_dataset),
+            "labels": len(labels) - labels.count(IGNORED),
+            "of them right": right,
+        }
+        return {"Training solutions": counts, **self.tables}
+
+    @classmethod
+    def held_out(cls, run: Run, model: Any, model_kwargs: Mapping[str, Any]) -> Evaluation:
+        """Return how each held-out solution is judged; None for one over `max_length`."""
+        how, rows = reading(cls, run), held_out_rows(run)
+        tokenizer = right_padded(run.tokenizer)
+        measure_row = outcome_metrics if cls.outcome else step_metrics
+
+        def measure(batch: Sequence[Mapping[str, Any]]) -> list[dict[str, Score]]:
+            chains = [encode_row(run.tokenizer, row, how) for row in batch]
+            fits = [chain.fits(run.training.max_length) for chain in chains]
+            used = [chain for chain, short in zip(chains, fits, strict=True) if short]
+            scored = iter(score_chains(scorer, tokenizer, used, len(batch)))
+            return [
+                measure_row(next(scored) if short else None, labels_of(row, how))
+                for row, short in zip(batch, fits, strict=True)
+            ]
+
+        with saved_model(run, model, model_kwargs) as scorer:
+            measured = measure_rows(rows, measure, batch_size=batch_size(run))
+        good = [all(labels_of(row, how)) for row in rows]
+        name = "score" if cls.outcome else "lowest_step"
+        return Evaluation(with_auc(measured.rows, name, good))
+
+
+class OutcomeRewardTrainer(ProcessRewardTrainer):
+    """Train an outcome reward model (ORM) on whole solutions: `--plugin orm`.
+
+    Rows are `prompt`, `label` (whether the answer is right) and the solution: `completions`, a list
+    of steps, or `completion`, which is split at the separator. The one label of a solution is
+    learned at its last token (Cobbe et al. 2021 learn it at every token); all else is as in `prm`.
+    """
+
+    columns = frozenset({"prompt", "label"})
+    outcome = True
+    method = Method(
+        "outcome reward modelling",
+        tags=("outcome-reward-model",),
+        citations=(
+            "Cobbe et al. 2021, Training Verifiers to Solve Math Word Problems, arXiv:2110.14168",
+        ),
+        summary="The score of a solution is the probability of class 1 (right) at the last token "
+        "of the separator after its last step. Steps and separators are tokenized one by one.",
+    )
+    held_out_metrics: ClassVar = {
+        "outcome_accuracy": "share of solutions whose answer is judged correctly, at 0.5",
+        "outcome_loss": "cross-entropy of the label, in nats",
+        "score": "probability that the answer is right",
+        "auc": "probability that a solution with a wrong answer scores below one with a right "
+        "answer; 0.5 is chance",
+    }
+
+
+def step_loss(outputs: Any, labels: Any, num_items_in_batch: Any = None) -> Any:
+    """Return the cross-entropy of the labels, averaged over all labels of an optimizer step."""
+    import torch
+
+    logits = outputs.logits.float().flatten(0, 1)
+    total = torch.nn.functional.cross_entropy(
+        logits, labels.flatten(), ignore_index=IGNORED, reduction="sum"
+    )
+    return total / ((labels != IGNORED).sum() if num_items_in_batch is None else num_items_in_batch)
+
+
+def reading(cls: type[ProcessRewardTrainer], run: Run) -> Reading:
+    """Return how the run's model reads a solution."""
+    return Reading(run.training.step_separator, cls.outcome)
+
+
+def _chains(cls: type[ProcessRewardTrainer], run: Run) -> dict[str, list[Chain]]:
+    """Return the rows of each split that is used as tokens, encoded once."""
+    how = reading(cls, run)
+
+    def encode(rows: Any) -> list[Chain]:
+        return [encode_row(run.tokenizer, row, how) for row in rows]
+
+    key = (how, len(run.tokenizer), str(run.tokenizer.chat_template))
+    return {
+        split: once(run.dataset[split], (*key, len(rows)), partial(encode, rows))
+        for split, rows in splits(run)
+    }
+
+
+def _encoded(cls: type[ProcessRewardTrainer], run: Run, rows: Any) -> Any:
+    """Return rows, if there are any, as token ids and labels, without those that are too long."""
+    from datasets import Dataset
+
+    if rows is None:
+        return None
+    how = reading(cls, run)
+    columns: dict[str, list[list[int]]] = {"input_ids": [], "labels": []}
+    for row in rows:
+        chain = encode_row(run.tokenizer, row, how)
+        if chain.fits(run.training.max_length):
+            columns["input_ids"].append(chain.ids)
+            columns["labels"].append(chain.labels(labels_of(row, how)))
+    return Dataset.from_dict(columns)
+
+
+def _model_problems(run: Run) -> Iterator[Problem]:
+    if not run.training.step_separator:
+        yield Problem(
+            "step_separator", "is empty, so steps would have no boundary.", 'Write "\\n".'
+        )
+    for name in ("load_in_4bit", "load_in_8bit"):
+        if getattr(run.model, name):
+            yield Problem(name, "is not supported: the new head cannot be trained in few bits.")
+    kinds = model_config(run).architectures or []
+    if any(kind.endswith("ForSequenceClassification") for kind in kinds):
+        yield Problem(
+            "model_name_or_path",
+            f"is a {kinds[0]}, whose head scores whole texts.",
+            "Name a language model, or a model of `--plugin prm`.",
+        )
+
+
+def _row_problems(cls: type[ProcessRewardTrainer], run: Run) -> Iterator[Problem]:
+    how = reading(cls, run)
+    if not cls.columns <= set(run.dataset["train"].column_names):
+        return  # reported by the core
+    for split, rows in splits(run):
+        for index, row in enumerate(rows):
+            problem = row_problem(row, how)
+            if not problem and not (isinstance(row["prompt"], str) or run.tokenizer.chat_template):
+                problem = "`prompt` is messages, and the tokenizer has no chat template"
+            if problem:
+                yield Problem("dataset", f"row {index} of {split}: {problem}.")
+                return
+    labels = {label for row in run.dataset["train"] for label in labels_of(row, how)}
+    if len(labels) == 1:
+        yield Problem(
+            "dataset",
+            f"every label of train is {str(labels.pop()).lower()}, so there is nothing to learn.",
+            "Add solutions with the other label.",
+        )
+
+
+def _without_dropout(model: Any) -> None:
+    from torch import nn
+
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0

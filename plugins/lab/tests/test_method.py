@@ -1,0 +1,372 @@
+"""`hf-rlhf rewards method`: from criteria to a reward, stopping at the first step that fails."""
+
+import json
+import os
+import re
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import yaml
+from scipy.stats import spearmanr
+
+from hf_rlhf.config import RunFile
+from hf_rlhf.errors import ConfigError, DataError, RewardError
+from hf_rlhf.evaluation import Evaluation
+from hf_rlhf.runs import resolve_scoring
+from hf_rlhf.testing.scripted_server import ScriptedServer
+from hf_rlhf.train import dry_run_status
+from hf_rlhf_lab.command import rewards
+from hf_rlhf_lab.method.command import DEFAULT_FILE
+from hf_rlhf_lab.method.signals import calibrate, drawn_for_testing, fit_weights
+from hf_rlhf_lab.method.training import survival, write_pairs
+from hf_rlhf_lab.validation.checks import correlation_loss
+from hf_rlhf_lab.validation.gold import Gold
+
+SIGNALS = """
+import pathlib
+
+def clear(completions, **_):
+    return [float("clear" in text) for text in completions]
+
+def counts_clear(completions, **_):
+    return [float(text.count("clear")) for text in completions]
+
+def counted(completions, **_):
+    with pathlib.Path("calls").open("a") as calls:
+        calls.write("called ")
+    return [float(len(text) % 3) for text in completions]
+
+def digits(completions, **_):
+    return [float(sum(map(int, filter(str.isdigit, text))) % 5) for text in completions]
+
+def same(completions, **_):
+    return [1.0 for _ in completions]
+
+def not_a_number(completions, **_):
+    return [float("nan") for _ in completions]
+
+def silent(completions, **_):
+    return [None for _ in completions]
+"""
+METHOD = {
+    "schema": 1,
+    "title": "Clear answers",
+    "dataset": {"name": "graded", "path": "rows.jsonl"},
+    "criteria": {"good": {"means": "The answer is clear.", "grade": "data"}},
+    "signals": [{"name": "signals.py:clear"}, {"name": "signals.py:digits"}],
+    "require": ["agreement"],
+    "survival": None,
+}
+
+
+@pytest.fixture(autouse=True)
+def _files(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_RLHF_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "signals.py").write_text(SIGNALS)
+    write_rows(60)
+
+
+def write_rows(prompts):
+    """Write two responses to each prompt; a clear one is better, and longer ones a little worse."""
+    rng = np.random.default_rng(0)
+    rows = []
+    for number in range(prompts):
+        for clear in (0, 1):
+            words = int(rng.integers(1, 9))
+            text = " ".join([*(["clear"] * clear), *(["word"] * words), str(rng.integers(1000))])
+            grade = clear + rng.normal(0, 0.3) - 0.02 * words
+            rows.append({"prompt": f"p{number}", "completion": text, "grade": grade})
+    with open("rows.jsonl", "w") as file:
+        file.write("\n".join(map(json.dumps, rows)))
+
+
+def run(*options, **keys):
+    with open("method.yaml", "w") as file:
+        file.write(yaml.safe_dump({**METHOD, **keys}, sort_keys=False))
+    return rewards(["method", "method.yaml", "--out", "out", *options])
+
+
+def results():
+    with open("out/method.json") as file:
+        return json.load(file)
+
+
+def fragment():
+    return yaml.safe_load(Path("out/rewards.yaml").read_text())
+
+
+def headline():
+    return results()["headline"]
+
+
+def gold_of(grades, per_prompt=2):
+    count = len(grades)
+    texts = [f"text {number}" for number in range(count)]
+    groups = np.arange(count) // per_prompt
+    return Gold("made here", [f"p{each}" for each in groups], texts, np.asarray(grades), groups)
+
+
+def test_weights_are_those_that_made_the_grade_and_a_copy_adds_nothing():
+    rng = np.random.default_rng(0)
+    first, second, noise = rng.normal(size=(3, 800))
+    gold = gold_of(3 * first + second)
+    signals = {"first": 5 * first + 2, "second": second, "noise": noise, "against": -first}
+    fit = fit_weights(signals, gold, test=drawn_for_testing(gold, 0.5, 0), min_rho=0.1)
+    weights = {name: each["weight"] for name, each in fit["signals"].items()}
+    assert weights["first"] == pytest.approx(0.75, abs=0.02)
+    assert weights["second"] == pytest.approx(0.25, abs=0.02)
+    assert weights["against"] == 0
+    assert weights["noise"] < 0.01
+    assert fit["signals"]["first"]["std"] == pytest.approx(5, rel=0.1)
+    assert fit["loss"]["first"]["low"] > 0.3
+    assert fit["loss"]["second"]["low"] > 0.01
+    assert fit["loss"]["against"]["mean"] == 0
+    assert fit["passed"]
+
+
+def test_the_loss_of_correlation_is_that_of_scipy():
+    rng = np.random.default_rng(1)
+    x, y = rng.normal(size=(2, 60))
+    x = x + y
+    without = rng.integers(0, 4, 60).astype(float)
+    loss = correlation_loss(x, without, y, np.arange(60))
+    assert loss.mean == pytest.approx(spearmanr(x, y)[0] - spearmanr(without, y)[0])
+    assert loss.low < loss.mean < loss.high
+
+
+@pytest.mark.parametrize(("share", "kept"), [(1.0, True), (0.0, False)])
+def test_a_signal_is_kept_by_its_correlation(share, kept):
+    rng = np.random.default_rng(2)
+    grades, noise = rng.normal(size=(2, 400))
+    assert calibrate(share * grades + noise, gold_of(grades), 0.1)["kept"] is kept
+
+
+def test_a_signal_that_often_abstains_is_not_kept():
+    grades = np.random.default_rng(3).normal(size=400)
+    scores = np.where(np.arange(400) % 10 == 0, np.nan, grades)
+    assert "10%" in calibrate(scores, gold_of(grades), 0.1)["reason"]
+
+
+def test_all_responses_to_a_prompt_are_in_one_part():
+    gold = gold_of(np.zeros(300), per_prompt=3)
+    test = drawn_for_testing(gold, 0.3, 0).reshape(-1, 3)
+    assert (test.all(axis=1) | ~test.any(axis=1)).all()
+    assert test[:, 0].sum() == 30
+
+
+def test_pairs_are_the_best_and_the_worst_of_a_prompt(tmp_path):
+    gold = gold_of(np.zeros(9), per_prompt=3)
+    scores = np.array([1, 3, 2, 5, 5, 5, np.nan, 0, 4.0])
+    counts = write_pairs(tmp_path / "pairs.jsonl", gold, scores)
+    rows = [json.loads(line) for line in (tmp_path / "pairs.jsonl").read_text().splitlines()]
+    assert [(row["chosen"], row["rejected"]) for row in rows] == [
+        ("text 1", "text 0"),
+        ("text 8", "text 7"),
+    ]
+    assert counts == {"pairs": 2, "prompts_without_a_pair": 1}
+    with pytest.raises(DataError, match="no prompt has two responses"):
+        write_pairs(tmp_path / "none.jsonl", gold, np.ones(9))
+
+
+@pytest.mark.parametrize(
+    ("grade_gain", "agrees", "reason"),
+    [(1.0, True, ""), (-1.0, True, "did not rise"), (1.0, False, "no longer agree")],
+)
+def test_a_reward_survives_if_the_grade_rises_and_still_agrees(
+    tmp_path, grade_gain, agrees, reason
+):
+    rng = np.random.default_rng(4)
+    quality, noise = rng.normal(size=(2, 100))
+    (tmp_path / "evaluation").mkdir()
+    for name, gain, reward in (
+        ("before", 0.0, quality),
+        ("after", grade_gain, 2 + (quality if agrees else noise)),
+    ):
+        grades = quality + gain
+        rows = [
+            {"total": total, "good": grade} for total, grade in zip(reward, grades, strict=True)
+        ]
+        Evaluation(rows).save(tmp_path / "evaluation" / f"{name}.json")
+    result = survival(tmp_path, {"good": 2.0}, 0.1)
+    assert result["passed"] is (not reason)
+    assert reason in result["reason"]
+    assert result["gains"]["grade"]["mean"] == pytest.approx(2 * grade_gain)
+
+
+def test_from_graded_rows_to_a_fragment_that_a_run_file_takes(capsys):
+    assert run() == 0
+    steps = results()["steps"]
+    assert list(steps) == ["grades", "calibration", "weights", "validation"]
+    assert steps["calibration"]["signals"]["clear"]["kept"]
+    assert not steps["calibration"]["signals"]["digits"]["kept"]
+    content = fragment()
+    assert [entry["label"] for entry in content["rewards"]] == ["clear"]
+    assert content["rewards"][0]["transform"]["zscore"][0] == pytest.approx(0.5, abs=0.2)
+    assert "not digits" in capsys.readouterr().out
+    assert Path("out/method.png").read_bytes()[:4] == b"\x89PNG"
+    with open("run.yaml", "w") as file:
+        file.write(yaml.safe_dump({**content, "schema": 1, "dataset": METHOD["dataset"]}))
+    texts = SimpleNamespace(chat_template=None)
+    reward = resolve_scoring(RunFile.read("run.yaml"), texts, plugin="test").reward
+    clear, other = reward.score(["p", "p"], ["clear", "no"]).total
+    assert clear - other == pytest.approx(1 / content["rewards"][0]["transform"]["zscore"][1])
+
+
+def test_a_step_is_repeated_only_if_what_it_reads_has_changed():
+    def calls(*options):
+        before = len(Path("calls").read_text()) if os.path.exists("calls") else 0
+        run(*options, signals=[{"name": "signals.py:counted"}])
+        return len(Path("calls").read_text()) > before
+
+    assert calls()
+    assert not calls()
+    assert not calls("--require", "[hacks]")  # which only a later step reads
+    assert calls("--min_rho", "0.2")
+    with open("signals.py", "a") as file:
+        file.write("\n# changed\n")
+    assert calls("--min_rho", "0.2")
+
+
+def test_without_a_signal_that_agrees_it_stops_there_and_says_so(capsys):
+    assert run(require=[]) == 0
+    assert run(signals=[{"name": "signals.py:digits"}]) == 1
+    assert results()["stopped"] == "calibration"
+    assert "STOP: no signal agrees with the grade: not digits" in capsys.readouterr().out
+    assert "stopped at calibration" in Path("out/method.md").read_text()
+    assert not os.path.exists("out/rewards.yaml")  # that of the first time
+
+
+def test_a_required_check_that_fails_stops_it():
+    signals = [{"name": "signals.py:counts_clear"}]
+    assert run(signals=signals, require=["agreement"]) == 0
+    assert run(signals=signals, require=["agreement", "hacks"]) == 1
+    assert results()["stopped"] == "validation"
+    assert "hacks fails: pays more" in results()["headline"]
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"criterias": {}}, r"method.yaml:\d+ criterias: is not a setting here.*`criteria`"),
+        ({"min_rho": 2}, r"min_rho: should be .*less than 1"),
+        ({"signals": [{"name": "concise", "weight": 2}]}, r"signals.0.weight: is found by the"),
+        ({"signals": [{"name": "concise", "ful": 2}]}, r"yaml:\d+ signals.0.ful: .*`full`"),
+        ({"signals": [{"name": "conciss"}]}, r"yaml:\d+ signals.0.name: .*'concise'"),
+        (
+            {"criteria": {"good": {"means": "m", "grade": {"judge": "j"}}}},
+            r"yaml:\d+ criteria.good.grade.judge: no judge is labelled 'j'.*Declare it",
+        ),
+        ({"survival": {"run": "grpo"}}, r"criteria.good.grade: is `data`.*survival: null"),
+        ({"test_share": 0.01}, r"test_share: leaves 59 prompts to fit on and 1 to test on"),
+        ({"split": "tests"}, r"no split 'tests'"),
+        ({"signals": [{"name": "signals.py:same"}]}, r"yaml:\d+ signals.0: same scores every .* 1"),
+        ({"signals": [{"name": "signals.py:silent"}]}, r"signals.0: silent scores no response"),
+    ],
+)
+def test_what_is_wrong_with_the_file_is_named_with_its_place(keys, message):
+    with pytest.raises(ConfigError, match=message):
+        run(**keys)
+
+
+def test_a_signal_that_is_not_a_number_is_refused():
+    with pytest.raises(RewardError, match=r"not_a_number.*returned nan"):
+        run(signals=[{"name": "signals.py:not_a_number"}])
+
+
+def test_fewer_than_30_prompts_are_refused():
+    write_rows(29)
+    with pytest.raises(ConfigError, match=r"yaml:\d+ dataset: has responses to 29 prompts"):
+        run()
+
+
+@pytest.mark.slow
+def test_a_training_without_rewards_is_refused():
+    criteria = {"good": {"means": "m", "grade": {"name": "concise", "full": 2, "zero": 9}}}
+    settings = {"dataset": {"name": "tastes", "form": "sft", "train_rows": 64, "test_rows": 8}}
+    with pytest.raises(ConfigError, match="does not train on rewards"):
+        run(criteria=criteria, survival={"run": "sft", "settings": settings})
+
+
+JUDGE = {"name": "openai", "model": "scripted", "retries": 0, "patience": 0}
+
+
+def test_a_judge_that_is_not_there_is_refused_before_anything_else():
+    judges = {"grader": {**JUDGE, "base_url": "http://127.0.0.1:9/v1"}}
+    criteria = {"good": {"means": "It is clear.", "grade": {"judge": "grader"}}}
+    with pytest.raises(ConfigError, match=r"judges.grader: .*127.0.0.1:9"):
+        run(judges=judges, criteria=criteria)
+
+
+def test_a_judge_grades_by_the_criterion_and_its_cost_is_shown(capsys):
+    with ScriptedServer(lambda request: 2 * ("clear" in request.candidate)) as server:
+        price = {"price_per_million_input": 1000.0, "price_per_million_output": 1000.0}
+        judges = {"grader": {**JUDGE, **price, "base_url": server.base_url}}
+        criteria = {"good": {"means": "It is clear.", "grade": {"judge": "grader"}}}
+        assert run("--check", judges=judges, criteria=criteria) == 0
+        before = len(server.requests)
+        assert 0 < before <= 5
+        assert "judge grader: 120 questions" in capsys.readouterr().out
+        assert run(judges=judges, criteria=criteria) == 0
+        assert {request.criterion for request in server.requests} <= {"It is clear.", ""}
+    usage = results()["steps"]["grades"]["judges"]["grader"]
+    assert usage["cost"] > 0
+    assert results()["steps"]["calibration"]["signals"]["clear"]["rho"]["mean"] > 0.9
+    assert fragment()["rewards"][-1] == {
+        "label": "good",
+        "weight": 0.0,
+        "criterion": "It is clear.",
+        "name": "criterion",
+        "judge": "grader",
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.smoke
+@pytest.mark.timeout(1200)
+def test_the_example_makes_a_reward_on_which_training_raises_the_grade():
+    assert rewards(["method", "--out", "out"]) == 0
+    steps = results()["steps"]
+    assert not steps["calibration"]["signals"]["length"]["kept"]
+    assert steps["weights"]["signals"]["mentions"]["weight"] == 0
+    assert steps["survival"]["gains"]["grade"]["low"] > 0
+    entries = json.dumps(fragment()["rewards"])
+    options = ["--dataset", "{name: tastes}", "--rewards", entries]
+    assert dry_run_status("grpo", None, None, options) == 0
+
+
+MONITOR = "{gold: pleases, every: 2, warmup: 2}"
+HACKED = ["--signals", json.dumps([{"name": f"{DEFAULT_FILE.parent / 'signals.py'}:mentions"}])]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_a_signal_that_agrees_in_the_data_and_is_hacked_in_training_is_stopped():
+    assert rewards(["method", "--out", "out", *HACKED, "--require", "[agreement]"]) == 1
+    assert results()["stopped"] == "survival"
+    assert "the grade did not rise" in headline()
+    assert results()["steps"]["survival"]["gains"]["reward"]["low"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_the_monitor_of_the_training_may_stop_it():
+    options = [*HACKED, "--require", "[agreement]", "--survival.settings.monitor", MONITOR]
+    assert rewards(["method", "--out", "out", *options]) == 1
+    assert re.search(r"stopped at survival. the monitor stopped it at step \d+: ", headline())
+    assert rewards(["method", "--out", "out", *options]) == 1  # and not trained again
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_a_reward_model_is_trained_on_the_weighted_signals_and_validated():
+    options = ["--reward_model", "{run: reward, settings: {max_steps: 20, save_steps: 20}}"]
+    rewards(["method", "--out", "out", *options, "--survival", "null", "--require", "[]"])
+    steps = results()["steps"]
+    assert steps["reward_model"]["pairs"] > 50
+    assert steps["validation"]["report"]["data"]["responses"] == 300
+    (entry, grader) = fragment()["rewards"]
+    assert entry["name"] == "reward_model"
+    assert grader["weight"] == 0
