@@ -92,6 +92,8 @@ def validate(
         checks=checks,
         cost={
             "scored": score.scored,
+            "score_mean": round(scored.centre, 6),
+            "score_std": round(scored.spread, 6),
             "seconds_per_1000": round(1000 * scored.seconds / max(1, len(gold)), 2),
             "judges": {name: dict(judge.usage()) for name, judge in scoring.judges.items()},
         },
