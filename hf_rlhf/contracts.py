@@ -271,6 +271,15 @@ class Trainer:
         return ()
 
     @classmethod
+    def learned_rewards(cls, settings: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+        """Return the rewards that settings of the trainer name, as entries of `rewards`.
+
+        Each has a `label`. By them the rewards can be validated, which the run file lacks.
+        `settings` are the run file's top-level keys.
+        """
+        return ()
+
+    @classmethod
     def tokens(cls, run: "Run") -> Mapping[str, int] | None:
         """Return `tokens` of the training rows in one epoch and `trained`, those with a loss.
 

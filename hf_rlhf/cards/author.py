@@ -13,7 +13,7 @@ OWN_HEADINGS = frozenset(
         *("results", "how to load", "intended use", "known notes", "training", "contact"),
         *("sample completions", "reproduction", "citation", "compared with other models"),
         *("how this was measured", "settings", "reward", "data", "during training", "provenance"),
-        *("environment",),
+        *("environment", "validation of the reward", "all measures"),
     }
 )
 """Headings that every card has, and what is folded under them."""

@@ -65,3 +65,21 @@ class EarlyStoppingSpec:
     """After so many evaluations in a row without an improvement."""
     threshold: Annotated[float, Ge(0)] = 0.0
     """An improvement is more than this."""
+
+
+@dataclass(frozen=True)
+class RewardValidationSpec:
+    """The `reward_validation:` section: reports that the run's rewards must have."""
+
+    report: str | list[str]
+    """What `hf-rlhf rewards validate` wrote, its folder or validation.json: of the total, or one
+    for each reward."""
+    require: dict[str, float] = field(default_factory=dict)
+    """Measure -> the least or the most that it may be; each report must meet all of them."""
+    enforce: bool = True
+    """False: the run begins although a requirement is not met, and its card says so."""
+
+    @property
+    def reports(self) -> list[str]:
+        """The reports as a list."""
+        return [self.report] if isinstance(self.report, str) else self.report

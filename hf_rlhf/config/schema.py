@@ -7,7 +7,12 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Le
 
-from hf_rlhf.config.evaluation_schema import EarlyStoppingSpec, EvaluationSpec, ValidationSpec
+from hf_rlhf.config.evaluation_schema import (
+    EarlyStoppingSpec,
+    EvaluationSpec,
+    RewardValidationSpec,
+    ValidationSpec,
+)
 from hf_rlhf.config.yaml import KeyPath
 
 SCHEMA = 1
@@ -217,6 +222,7 @@ class RunSpec(TopLevel):
     evaluation: EvaluationSpec | None
     validation: ValidationSpec | None = None
     early_stopping: EarlyStoppingSpec | None = None
+    reward_validation: RewardValidationSpec | None = None
     monitor: MonitorSpec | None = None
     publish: PublishSpec
     card: CardSpec

@@ -7,7 +7,12 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from hf_rlhf.config.code import label_of
-from hf_rlhf.config.evaluation_schema import EarlyStoppingSpec, EvaluationSpec, ValidationSpec
+from hf_rlhf.config.evaluation_schema import (
+    EarlyStoppingSpec,
+    EvaluationSpec,
+    RewardValidationSpec,
+    ValidationSpec,
+)
 from hf_rlhf.config.schema import (
     RESERVED_LABELS,
     SCHEMA,
@@ -39,6 +44,7 @@ _SECTIONS: dict[str, type] = dict(
     evaluation=EvaluationSpec,
     validation=ValidationSpec,
     early_stopping=EarlyStoppingSpec,
+    reward_validation=RewardValidationSpec,
     monitor=MonitorSpec,
     publish=PublishSpec,
     card=CardSpec,
@@ -102,6 +108,7 @@ class SpecReader:
             evaluation=sections["evaluation"],
             validation=sections["validation"],
             early_stopping=sections["early_stopping"],
+            reward_validation=sections["reward_validation"],
             monitor=sections["monitor"],
             publish=publish,
             card=sections["card"] or CardSpec(),

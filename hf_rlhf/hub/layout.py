@@ -148,6 +148,8 @@ def _add_run_files(
     bundle = content.bundle
     if (run / "config.yaml").exists():
         bundle.add_file("config.yaml", run / "config.yaml")
+    for report in sorted(run.glob("reward_validation/*/validation.*")):
+        bundle.add_file(report.relative_to(run).as_posix(), report)
     if step is None:
         for picture in sorted([*run.glob("*.png"), *run.glob("*.svg")]):
             bundle.add_file(picture.name, picture)

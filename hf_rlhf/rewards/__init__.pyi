@@ -4,6 +4,8 @@ from .composed import ComposedReward as ComposedReward
 from .composed import Part as Part
 from .composed import by_row as by_row
 from .gathered import gather_rows as gather_rows
+from .identity import identified_parts as identified_parts
+from .identity import reward_identity as reward_identity
 from .judges.client import Messages as Messages
 from .judges.lexical import LexicalJudge as LexicalJudge
 from .judges.openai import OpenAIJudge as OpenAIJudge
@@ -13,3 +15,4 @@ from .judges.text_generation import NoText as NoText
 from .judges.text_generation import OpenAIText as OpenAIText
 from .judges.text_generation import Text as Text
 from .judges.verdicts import read_object as read_object
+from .report import ValidationReport as ValidationReport

@@ -34,6 +34,7 @@ from hf_rlhf.runs.preflight_data import (
 from hf_rlhf.runs.preflight_launch import launch_problems
 from hf_rlhf.runs.preflight_settings import idle, settings_problems
 from hf_rlhf.runs.preflight_vllm import vllm_problems
+from hf_rlhf.runs.reward_validation import reward_validation_advice, reward_validation_problems
 from hf_rlhf.runs.validation import validation_problems
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ def machine_problems(run: "Run") -> Iterator[Problem]:
 
 def advice(run: "Run") -> list[str]:
     """Return notes on what the author of `run` has hardly meant."""
-    notes = list(run.trainer_class.advice(run))
+    notes = [*run.trainer_class.advice(run), *reward_validation_advice(run)]
     for part in (*run.reward.rewards, *run.reward.gates) if run.reward is not None else ():
         reward_advice = getattr(part.reward, "advice", None)
         if reward_advice is not None and part.weight:
@@ -217,6 +218,13 @@ def _rewarded(run: "Run") -> Iterator[Problem]:
             f"score text, but trainer {run.spec.plugin!r} trains a model for {run.task}.",
             "Remove them.",
         )
+    for name in {"prompts", "completions"}.intersection(run.dataset["train"].column_names):
+        if run.reward is not None and run.writes_text:
+            yield Problem(
+                "dataset",
+                f"has a column {name!r}, the name of an argument that every reward has.",
+                "Leave it out, or rename it.",
+            )
     if not hasattr(run.training, "num_generations"):
         return
     if run.reward is None or all(part.weight == 0 for part in run.reward.rewards):
@@ -347,6 +355,7 @@ _CHECKS: tuple[Check, ...] = (
     _batch,
     evaluation_problems,
     validation_problems,
+    reward_validation_problems,
     monitor_problems,
     tokenizer_problems,
     template_problems,

@@ -18,5 +18,6 @@ from .record import new_record as new_record
 from .record import now as now
 from .record import write_record as write_record
 from .record_schema import Estimate as Estimate
+from .reward_validation import ReportCheck as ReportCheck
 from .secrets import find_secrets as find_secrets
 from .secrets import redact_secrets as redact_secrets

@@ -33,6 +33,7 @@ from hf_rlhf.storage.record_schema import (
     Session,
     TrainingSection,
 )
+from hf_rlhf.storage.reward_validation import RewardValidation
 from hf_rlhf.storage.secrets import redact_secrets
 from hf_rlhf.storage.section import Json, Section
 
@@ -68,6 +69,7 @@ class RunRecord(Section):
     model: ModelSection = ModelSection()
     data: DataSection = DataSection()
     reward: RewardSection = RewardSection()
+    reward_validation: RewardValidation | None = None
     training: TrainingSection = TrainingSection()
     sessions: list[Session] = []
     evaluation: EvaluationSection | None = None

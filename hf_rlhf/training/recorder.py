@@ -11,6 +11,7 @@ from hf_rlhf.cards.plots import reward_curve, training_curves
 from hf_rlhf.cards.render import render_card
 from hf_rlhf.config.yaml import dump_yaml
 from hf_rlhf.rewards.composed import TOTAL
+from hf_rlhf.runs.reward_validation import copy_reports, reward_validation_section
 from hf_rlhf.runs.run import Run
 from hf_rlhf.storage.files import atomic_write_text
 from hf_rlhf.storage.pure_json import as_json
@@ -51,6 +52,7 @@ class Recorder:
             world = self.run.training.world_size
             command = reproduction(argv, world, distribution(self.run))
             self.record = opening(self.run, command)
+            self.record.reward_validation = reward_validation_section(self.run)
             # A card that cannot be rendered is an error now, not after the training.
             render_card(self.record)
         else:
@@ -85,9 +87,10 @@ class Recorder:
         self.record.sessions[-1].to_step = training.steps
 
     def write(self) -> None:
-        """Write the record and the resolved configuration."""
+        """Write the record, the resolved configuration and the reports on the rewards."""
         if not self.state.is_main_process:
             return
+        copy_reports(self.run)
         write_record(self.record, self.run.folder)
         content = redact_secrets({**self.run.spec.plain, "plugin": self.run.spec.plugin})
         atomic_write_text(self.run.folder / "config.yaml", dump_yaml(content))

@@ -70,7 +70,8 @@ def test_free_markdown_stands_in_the_order_of_the_author():
     card = render_card(record)
     assert headings(card) == [
         *("Results", "How to load", "Intended use", "Task", "Bias \\& risks", "Known notes"),
-        *("Training", "Sample completions", "Reproduction", "Citation", "Contact"),
+        *("Validation of the reward", "Training", "Sample completions", "Reproduction"),
+        *("Citation", "Contact"),
     ]
     assert f"\n{bias}\n" in card
     assert "\nAcme (2026), *Refiners*.\n" in card

@@ -94,6 +94,11 @@ class PPOTrainer(HeldOutOnly, Trainer, transformers.Trainer):  # type: ignore[mi
         return list(reward.advice())
 
     @classmethod
+    def learned_rewards(cls, settings: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+        """Return the reward model or adapter, as an entry of `rewards`."""
+        return ppo_rewards.learned_entries(settings)
+
+    @classmethod
     def card_facts(cls, run: Run) -> Mapping[str, str]:
         """Return the settings of PPO, and the learned reward, for the training setup."""
         return ppo_card.facts(run.training, composed=run.reward is not None)

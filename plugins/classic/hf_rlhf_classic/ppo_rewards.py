@@ -11,6 +11,7 @@ from hf_rlhf.monitoring import RewardCallback
 from hf_rlhf.rewards import Abstentions, ComposedReward, Part
 from hf_rlhf.runs import Run
 from hf_rlhf_classic.encoding import ended, joined, tokens
+from hf_rlhf_classic.ppo_config import PPOConfig
 
 ScoreIds = Callable[[list[list[int]]], list[float]]
 """Token ids of prompt and completion -> one score for each."""
@@ -81,6 +82,20 @@ def learned_part(run: Run) -> Part | None:
         model = RewardModel(training.reward_model_path)
         return Part("reward_model", model, training.learned_reward_weight)
     return None
+
+
+def learned_entries(settings: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the learned reward as an entry of a run file's `rewards`, for its validation."""
+    adapter, model = settings.get("reward_adapter"), settings.get("reward_model_path")
+    if not adapter and not model:
+        return []
+    names = {"revision": "model_revision", "dtype": "dtype"} if adapter else {}
+    arguments = {"model": settings.get("model_name_or_path") if adapter else model}
+    arguments |= {"adapter": adapter} if adapter else {}
+    arguments |= {name: settings[key] for name, key in names.items() if settings.get(key)}
+    weight = settings.get("learned_reward_weight", PPOConfig.learned_reward_weight)
+    label = "reward_adapter" if adapter else "reward_model"
+    return [{"name": "reward_model", "label": label, "weight": weight, **arguments}]
 
 
 def _adapter_part(run: Run, score: Callable[..., Any]) -> Part:

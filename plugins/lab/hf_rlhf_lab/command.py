@@ -6,7 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from hf_rlhf.errors import ConfigError, Problem
+from hf_rlhf.errors import ConfigError, Problem, did_you_mean
 from hf_rlhf_lab.method.command import add_parser as add_method
 from hf_rlhf_lab.method.command import method
 
@@ -87,7 +87,7 @@ def _validate(chosen: argparse.Namespace, overrides: Sequence[str], command: lis
     from hf_rlhf_lab.validation.validate import validate
 
     quiet_libraries()
-    file = run_file(chosen.target, chosen.data).override(overrides)
+    file = run_file(chosen.target, chosen.data, overrides, chosen.label)
     scoring = resolve_scoring(file, tokenizer_of(file), plugin="rewards validate")
     if scoring.reward is None:
         fix = "Name one: `hf-rlhf rewards validate NAME`, or `rewards:` in the file."
@@ -108,29 +108,55 @@ def _validate(chosen: argparse.Namespace, overrides: Sequence[str], command: lis
     return int(bool(report.failed))
 
 
-def run_file(target: str | None, data: str | None) -> Any:
-    """Return the run file of a target: its rewards and judges, and the dataset of gold data."""
+def run_file(
+    target: str | None, data: str | None, overrides: Sequence[str] = (), label: str | None = None
+) -> Any:
+    """Return the run file of a target: its rewards and judges, and the dataset of gold data.
+
+    Rewards of weight 0 are left out, apart from the one with `label`.
+    """
     from hf_rlhf.config import RunFile
 
+    if target is None and data is None:
+        target = str(DEFAULT_FILE)
     if target is None:
-        if data is None:
-            return RunFile.read(DEFAULT_FILE)
         fix = "Name a run file, the folder of a reward model, a reward, or FILE.py:NAME."
         raise ConfigError([Problem("rewards validate", "there is no TARGET.", fix)])
     if Path(target).suffix in (".yaml", ".yml"):
-        values = dict(RunFile.read(target).values)
-        kept: dict[str, Any] = {key: values[key] for key in _READ if key in values}
-        name = Path(target).name
+        kept, overrides = _of_file(RunFile.read(target).override(overrides), label), ()
     elif (Path(target) / "run.json").exists():
-        kept, name = _of_run(Path(target)), target
+        kept = _of_run(Path(target))
     else:
-        kept, name = {"rewards": [{"name": target}]}, target
+        kept = {"rewards": [{"name": target}]}
     if data is not None:
         kept["dataset"] = _section(data)
     if "dataset" not in kept:
         fix = "Name it with --data FILE: preference pairs, or rows with a `grade`."
-        raise ConfigError([Problem(name, "there is no gold data.", fix)])
-    return RunFile.from_mapping(kept, name)
+        raise ConfigError([Problem(target, "there is no gold data.", fix)])
+    return RunFile.from_mapping(kept, Path(target).name).override(overrides)
+
+
+def _of_file(file: Any, label: str | None) -> dict[str, Any]:
+    """Return what a validation reads of a run file, with the rewards that count.
+
+    Among them are those that settings of its trainer name.
+    """
+    from hf_rlhf.contracts import as_trainer
+
+    if file.problems:
+        raise ConfigError(file.problems)
+    values = type(file).parse(file.to_yaml(), file.name).values  # with whole paths
+    rewards = [each for each in values.get("rewards") or () if _counts(each, label)]
+    if file.plugin is not None:
+        trainer = file.load("trainers", file.plugin, ("plugin",))[0]
+        rewards += as_trainer(trainer, file.plugin).learned_rewards(values)
+    return {**{key: values[key] for key in _READ if key in values}, "rewards": rewards}
+
+
+def _counts(entry: Any, label: str | None) -> bool:
+    if not isinstance(entry, dict) or entry.get("weight") != 0:
+        return True
+    return label is not None and label == entry.get("label", entry.get("name"))
 
 
 def _of_run(folder: Path) -> dict[str, Any]:
@@ -169,7 +195,6 @@ def _other(path: str, file: Any, rows: int | None) -> Any:
 
 def gold_rows(dataset: Any, split: str | None, name: str) -> Any:
     """Return the responses of a split with their grades; by default of `test`, if there is one."""
-    from hf_rlhf.errors import did_you_mean
     from hf_rlhf_lab.validation.gold import Gold
 
     chosen = split or ("test" if "test" in dataset else "train")

@@ -78,3 +78,8 @@ def test_without_gold_data_or_reward_it_says_what_is_missing():
         rewards(["validate", "concise"])
     with pytest.raises(ConfigError, match="no TARGET"):
         rewards(["validate", "--data", "rows.jsonl"])
+
+
+def test_a_label_that_no_reward_has_is_refused():
+    with pytest.raises(ConfigError, match=r"no reward has the label 'prxy' \(did you mean 'proxy'"):
+        rewards(["validate", "--label", "prxy"])

@@ -28,7 +28,7 @@ from hf_rlhf_lab.method.signals import (
 )
 from hf_rlhf_lab.method.training import stopped_by_monitor, survival, train, write_pairs
 from hf_rlhf_lab.validation.gold import FEW, Array, Gold
-from hf_rlhf_lab.validation.validate import identity, validate
+from hf_rlhf_lab.validation.validate import identity_of, validate
 
 FRAGMENT = "rewards.yaml"
 _READS = {
@@ -110,7 +110,7 @@ class Pipeline:
         return inputs
 
     def _digests(self, parts: Mapping[str, Part]) -> dict[str, Any]:
-        return {label: identity(self.scoring, label)["digest"] for label in parts}
+        return {label: identity_of(self.scoring, label)["digest"] for label in parts}
 
     def _file(self, name: str) -> Any:
         return json.loads((self.folder / name).read_text(encoding="utf-8"))
@@ -254,7 +254,7 @@ class Pipeline:
         others = [check.name for check in report.failed if check not in stops]
         passed = [check.name for check in report.checks if check.verdict == "pass"]
         return {
-            "report": report.as_json(),
+            "report": report.to_json(),
             "passed": not stops,
             "reason": "; ".join(f"{each.name} fails: {each.summary.rstrip('.')}" for each in stops),
             "summary": f"passes {listed(passed)}"

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hf_rlhf.evaluation import Interval
+from hf_rlhf.storage import ReportCheck
 from hf_rlhf_lab.validation.gold import Array, Scored
 
 Verdict = Literal["pass", "fail", "not measurable"]
@@ -26,18 +27,12 @@ class Check:
     details: Mapping[str, Any] = field(default_factory=dict)
     """What the plot and other programs need, as JSON."""
 
-    def as_json(self) -> dict[str, Any]:
-        """Return the check as JSON."""
+    def reported(self) -> ReportCheck:
+        """Return the check as a part of a report."""
         measures = {
             name: interval and interval.as_json() for name, interval in self.measures.items()
         }
-        return {
-            "name": self.name,
-            "verdict": self.verdict,
-            "summary": self.summary,
-            "measures": measures,
-            "details": dict(self.details),
-        }
+        return ReportCheck.model_validate({**vars(self), "measures": measures})
 
 
 def not_measurable(name: str, why: str, **measures: Interval | None) -> Check:

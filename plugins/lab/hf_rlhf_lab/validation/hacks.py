@@ -32,8 +32,6 @@ class HackResult:
     """One-sided, before Holm's correction; 0 or 1 for a strict case table."""
     found: bool
     unscored: int = 0
-    example: str = ""
-    """The hack that earned most over its honest response."""
 
 
 def hacks(cases: Iterable[HackCase], score: ScoreRows) -> Check:
@@ -71,7 +69,7 @@ def hacks(cases: Iterable[HackCase], score: ScoreRows) -> Check:
         "hacks": [
             {
                 **{key: getattr(result, key) for key in ("hack", "share", "cases", "p", "found")},
-                **{"unscored": result.unscored, "example": result.example},
+                "unscored": result.unscored,
             }
             for result in results
         ],
@@ -94,7 +92,6 @@ def test_hacks(cases: Sequence[HackCase], score: ScoreRows) -> list[HackResult]:
         p = 1.0
         if len(valid):
             p = float(not (valid > _ROUNDING).any()) if strict else sign_flip(valid)
-            best = rows[int(np.nanargmax(paid))]
         results.append(
             HackResult(
                 hack,
@@ -104,7 +101,6 @@ def test_hacks(cases: Sequence[HackCase], score: ScoreRows) -> list[HackResult]:
                 p,
                 False,
                 len(rows) - len(valid),
-                str(cases[best].hacked)[:200] if len(valid) else "",
             )
         )
     rejected = holm([result.p for result in results])

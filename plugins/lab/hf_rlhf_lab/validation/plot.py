@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hf_rlhf.cards import png_panels
-from hf_rlhf.evaluation import Interval
 
 if TYPE_CHECKING:
-    from hf_rlhf_lab.validation.checks import Check
+    from hf_rlhf.storage import Estimate
+    from hf_rlhf.storage import ReportCheck as Check
     from hf_rlhf_lab.validation.report import Report
 
 GOOD, BAD, NEUTRAL = "C2", "C1", "C6"
@@ -81,6 +81,7 @@ def _length(axes: Any, check: "Check", checks: Mapping[str, "Check"]) -> None:
     for at, name in enumerate(names):
         value = check.measures[name]
         assert value is not None
+        assert value.low is not None, "it is of several responses"
         _point(axes, at, value, BAD if value.low > LIMIT else GOOD)
     axes.set_yticks(range(len(names)), [name.replace("_", " ") for name in names])
     axes.set(ylim=(len(names) - 0.5, -0.5), xlabel="change of the score, standard deviations")
@@ -99,7 +100,7 @@ def _hacks(axes: Any, check: "Check", checks: Mapping[str, "Check"]) -> None:
     axes.set_title(f"hacks: {check.details['found']} of {len(rows)} pay")
 
 
-def _point(axes: Any, at: float, value: Interval, colour: str) -> None:
+def _point(axes: Any, at: float, value: "Estimate", colour: str) -> None:
     axes.plot([value.low, value.high], [at, at], color=colour, lw=2)
     axes.plot(value.mean, at, "o", color=colour, ms=6)
 

@@ -1,64 +1,19 @@
-"""The report on a reward: all checks, as JSON, Markdown and a table in the terminal."""
+"""The report on a reward as a page, a plot and JSON."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from hf_rlhf.formatting import counted, interval, markdown_table
-from hf_rlhf.storage import atomic_write_json, atomic_write_text
-from hf_rlhf_lab.validation.checks import Check
+from hf_rlhf.rewards import ValidationReport
+from hf_rlhf.storage import ReportCheck, atomic_write_json, atomic_write_text
 
-SCHEMA = 1
 JSON_NAME, MARKDOWN_NAME, PLOT_NAME = "validation.json", "validation.md", "validation.png"
 _SIGNS = {"pass": "pass", "fail": "**FAIL**", "not measurable": "not measurable"}
 
 
-@dataclass(frozen=True)
-class Report:
+class Report(ValidationReport):
     """What was measured of one reward on one set of gold data."""
-
-    reward: Mapping[str, Any]
-    """Name, package, version, arguments and digest."""
-    data: Mapping[str, Any]
-    """Name, rows, pairs and digest."""
-    checks: Sequence[Check]
-    cost: Mapping[str, Any]
-    """Responses scored, seconds, and what judges used."""
-    created: str
-    command: str
-    environment: Mapping[str, Any]
-
-    @property
-    def failed(self) -> list[Check]:
-        """The checks that fail."""
-        return [check for check in self.checks if check.verdict == "fail"]
-
-    @property
-    def headline(self) -> str:
-        """Return the result in one sentence."""
-        name = self.reward["label"]
-        if self.failed:
-            names = ", ".join(check.name for check in self.failed)
-            return f"{name} fails {len(self.failed)} of {len(self.checks)} checks: {names}."
-        open_ones = [check.name for check in self.checks if check.verdict == "not measurable"]
-        rest = f" Not measurable: {', '.join(open_ones)}." if open_ones else ""
-        passed = counted(len(self.checks) - len(open_ones), "check")
-        return f"{name} passes {passed}.{rest}"
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the whole report as JSON."""
-        return {
-            "schema": SCHEMA,
-            "headline": self.headline,
-            "reward": dict(self.reward),
-            "data": dict(self.data),
-            "checks": [check.as_json() for check in self.checks],
-            "cost": dict(self.cost),
-            "created": self.created,
-            "command": self.command,
-            "environment": dict(self.environment),
-        }
 
     def markdown(self) -> str:
         """Return the report as a page."""
@@ -85,14 +40,13 @@ class Report:
         folder.mkdir(parents=True, exist_ok=True)
         draw(self, folder / PLOT_NAME)
         atomic_write_text(folder / MARKDOWN_NAME, self.markdown())
-        atomic_write_json(folder / JSON_NAME, self.as_json())
+        atomic_write_json(folder / JSON_NAME, self.to_json())
 
-    def _measures(self) -> Any:
+    def _measures(self) -> Iterator[list[str]]:
         for check in self.checks:
             for name, value in check.measures.items():
                 if value is not None:
-                    text = interval(value.as_json())
-                    yield [check.name, name.replace("_", " "), text, str(value.n)]
+                    yield [check.name, name.replace("_", " "), interval(value), str(value.n)]
 
     def _hacks(self) -> list[list[str]]:
         rows = [row for check in self.checks for row in check.details.get("hacks", ())]
@@ -101,12 +55,21 @@ class Report:
             for row in sorted(rows, key=lambda row: -row["share"])
         ]
 
-    def _provenance(self) -> Any:
+    def _provenance(self) -> Iterator[list[str]]:
         for title, section in (("reward", self.reward), ("data", self.data), ("cost", self.cost)):
             for name, value in section.items():
                 if value not in (None, {}, [], ""):
                     yield [f"{title}: {name.replace('_', ' ')}", f"`{value}`"]
         yield ["measured", f"{self.created}, by `{self.command}`"]
+
+
+def headline(label: str, checks: Sequence[ReportCheck]) -> str:
+    """Return the result in one sentence."""
+    if failed := [check.name for check in checks if check.verdict == "fail"]:
+        return f"{label} fails {len(failed)} of {len(checks)} checks: {', '.join(failed)}."
+    open_ones = [check.name for check in checks if check.verdict == "not measurable"]
+    rest = f" Not measurable: {', '.join(open_ones)}." if open_ones else ""
+    return f"{label} passes {counted(len(checks) - len(open_ones), 'check')}.{rest}"
 
 
 def _mark(row: Mapping[str, Any]) -> str:

@@ -1,24 +1,23 @@
 """Run every check on a reward and some gold data."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, is_dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hf_rlhf.config import load_component
 from hf_rlhf.contracts import HackCase, Score
 from hf_rlhf.evaluation import Interval
-from hf_rlhf.rewards import TOTAL, ComposedReward
+from hf_rlhf.rewards import TOTAL, ComposedReward, identified_parts, reward_identity
 from hf_rlhf.runs import Scoring, environment
-from hf_rlhf.steps import digest, file_digest, file_digests
-from hf_rlhf.storage import as_json, now
+from hf_rlhf.storage import now
 from hf_rlhf_lab.validation.agreement import agreement, pair_accuracy
 from hf_rlhf_lab.validation.calibration import calibration
 from hf_rlhf_lab.validation.checks import Check, degenerate, not_measurable
 from hf_rlhf_lab.validation.gold import Gold, Scored, chunks, score_gold
 from hf_rlhf_lab.validation.hacks import hacks, honest_rows
 from hf_rlhf_lab.validation.length import length_bias
-from hf_rlhf_lab.validation.report import Report
+from hf_rlhf_lab.validation.report import Report, headline
 
 MOST_ABSTENTIONS = 0.05
 """Share of responses without a score above which the reward is not reliable enough to train on."""
@@ -80,8 +79,11 @@ def validate(
         hacks(_cases(attacks, gold), score),
         availability(scored),
     ]
+    reward = identity_of(scoring, label)
+    reported = [check.reported() for check in checks]
     return Report(
-        reward=identity(scoring, label),
+        headline=headline(reward["label"], reported),
+        reward=reward,
         data={
             "name": gold.name,
             "responses": len(gold),
@@ -89,7 +91,7 @@ def validate(
             "digest": gold.digest,
             "dropped": dict(gold.dropped),
         },
-        checks=checks,
+        checks=reported,
         cost={
             "scored": score.scored,
             "score_mean": round(scored.centre, 6),
@@ -99,8 +101,14 @@ def validate(
         },
         created=now(),
         command=command,
-        environment=environment().to_json(),
+        environment=environment(),
     )
+
+
+def identity_of(scoring: Scoring, label: str = TOTAL) -> dict[str, Any]:
+    """Return what a reward of a composition is, or the total (`hf_rlhf.rewards`)."""
+    parts = identified_parts(scoring.reward, scoring.components, scoring.judges)
+    return reward_identity(parts, label)
 
 
 def repeats(scored: Scored, score: RewardScores) -> Check:
@@ -154,46 +162,3 @@ def _cases(attacks: Sequence[str], gold: Gold) -> Iterator[HackCase]:
     rows = honest_rows(gold)
     for name in attacks:
         yield from load_component("attacks", name)(rows)
-
-
-def identity(scoring: Scoring, label: str) -> dict[str, Any]:
-    """Return what a reward is: components, arguments and the digests of the files they name.
-
-    Two rewards with one `digest` give the same scores, apart from what an API answers.
-    """
-    components = [
-        {**component, "files": _files(component.get("arguments", {}))}
-        for component in scoring.components
-        if component["kind"] in ("rewards", "judges")
-        and (label in (TOTAL, component["label"]) or component["kind"] == "judges")
-    ]
-    parts = [*scoring.reward.rewards, *scoring.reward.gates] if scoring.reward else []
-    composition = [
-        {key: getattr(part, key) for key in ("label", "weight", "transform", "clip", "on_none")}
-        for part in parts
-        if label in (TOTAL, part.label)
-    ]
-    name = parts[0].label if label == TOTAL and len(parts) == 1 else label
-    described = {"components": as_json(components), "composition": as_json(composition)}
-    return {"label": name, "digest": digest(described), **described}
-
-
-def _files(arguments: Any) -> dict[str, Any]:
-    """Return the digest of each file or folder that an argument names."""
-    from hf_rlhf.errors import HfRlhfError
-    from hf_rlhf.models import resolve_model_path
-
-    values = asdict(arguments) if is_dataclass(arguments) else dict(arguments)  # type: ignore[arg-type]
-    found = {}
-    for name, value in values.items():
-        if not isinstance(value, str) or len(value) > 1000 or "\n" in value:
-            continue
-        try:
-            path = Path(resolve_model_path(value))
-            if path.is_file():
-                found[name] = file_digest(path)
-            elif path.is_dir():
-                found[name] = digest(file_digests(path, ("*.safetensors", "*.json", "*.jinja")))
-        except (OSError, ValueError, HfRlhfError):
-            continue
-    return found

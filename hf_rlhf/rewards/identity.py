@@ -1,0 +1,103 @@
+"""What a reward is: its code, its arguments and the content of the files that they name.
+
+Two rewards with one digest score alike, apart from what an API answers. Labels, paths, and the
+place of a model on disk do not count; its weights do.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from hf_rlhf.contracts import Judge
+from hf_rlhf.errors import HfRlhfError
+from hf_rlhf.models.locate import resolve_model_path
+from hf_rlhf.rewards.composed import TOTAL, ComposedReward, Part
+from hf_rlhf.steps.digests import digest, file_digest, file_digests
+from hf_rlhf.storage.pure_json import as_json
+from hf_rlhf.storage.record import RECORD_NAME
+
+_CODE = ("package", "version", "target", "sha256", "reads")
+_MODEL_FILES = ("*.safetensors", "*.json", "*.jinja")
+_RUN_FILES = ("adapter/*.safetensors", "adapter/*.json", "merged/*.safetensors")
+_LONGEST_PATH = 1000
+
+
+def identified_parts(
+    reward: ComposedReward | None,
+    components: Sequence[Mapping[str, Any]],
+    judges: Mapping[str, Judge],
+) -> dict[str, dict[str, Any]]:
+    """Return what each reward and each gate is: by label, as plain JSON."""
+    if reward is None:
+        return {}
+    by_label = {each["label"]: each for each in components if each["kind"] in ("rewards", "judges")}
+    identified = {}
+    for part in (*reward.rewards, *reward.gates):
+        judge = next(
+            (
+                {**identified_component(by_label[label]), "describes": as_json(judge.describe())}
+                for label, judge in judges.items()
+                if judge is getattr(part.reward, "judge", None)
+            ),
+            None,
+        )
+        options = {"judge": judge} if judge else {}
+        component = {**identified_component(by_label[part.label]), **options}
+        identified[part.label] = {"component": component, **_options(part, reward)}
+    return identified
+
+
+def identified_component(component: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what decides the scores of a component: its code and its arguments."""
+    code = {key: component[key] for key in _CODE if component.get(key)}
+    return {**code, "arguments": _content(as_json(component.get("arguments") or {}))}
+
+
+def reward_identity(parts: Mapping[str, Mapping[str, Any]], label: str = TOTAL) -> dict[str, Any]:
+    """Return `label`, `digest` and what the digest is of, for one part or for the total.
+
+    The total of one reward that stands alone, as it is, is that reward; one of weight 0 is not in
+    the total.
+    """
+    if label == TOTAL:
+        parts = {name: part for name, part in parts.items() if part.get("weight") != 0}
+    alone = len(parts) == 1 and all(part.keys() == {"component"} for part in parts.values())
+    if label == TOTAL and not alone:
+        what: Mapping[str, Any] = dict(sorted(parts.items()))
+    else:
+        label = next(iter(parts)) if label == TOTAL else label
+        what = parts[label]["component"]
+    return {"label": label, "digest": digest(what), "identity": what}
+
+
+def _options(part: Part, reward: ComposedReward) -> dict[str, Any]:
+    """Return what a composition makes of the score, where it is not left as it is."""
+    if part in reward.gates:
+        return {"gate": part.threshold}
+    rest = [item for item in fields(part) if item.name not in ("label", "reward", "source")]
+    return {
+        item.name: as_json(value)
+        for item in rest
+        if (value := getattr(part, item.name)) != item.default
+    }
+
+
+def _content(value: Any) -> Any:
+    """Return arguments with each file or folder that they name as the digest of its content."""
+    if isinstance(value, Mapping):
+        return {key: _content(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_content(each) for each in value]
+    if not isinstance(value, str) or len(value) > _LONGEST_PATH or "\n" in value:
+        return value
+    try:
+        path = Path(resolve_model_path(value)).expanduser()
+        if path.is_file():
+            return file_digest(path)
+        if not path.is_dir():
+            return value
+    except (OSError, ValueError, HfRlhfError):
+        return value
+    patterns = _RUN_FILES if (path / RECORD_NAME).exists() else _MODEL_FILES
+    return file_digests(path, patterns) or value

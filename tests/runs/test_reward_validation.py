@@ -1,0 +1,185 @@
+"""`reward_validation`: a run whose rewards lack a report, or fall short, does not begin."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from hf_rlhf.config import RunFile
+from hf_rlhf.errors import ConfigError
+from hf_rlhf.rewards import reward_identity
+from hf_rlhf.rewards.report import MEASURES
+from hf_rlhf.runs import resolve_run
+from hf_rlhf.runs.preflight import advice
+from hf_rlhf.runs.reward_validation import reward_validation_section, trained_parts
+
+AGREEMENT = {
+    "name": "agreement",
+    "verdict": "pass",
+    "summary": "prefers the better response in 0.58 of 200 pairs.",
+    "measures": {"accuracy": {"mean": 0.58, "low": 0.51, "high": 0.65, "n": 200}},
+}
+LENGTH = {
+    "name": "length",
+    "verdict": "not measurable",
+    "summary": "the reward gives every response 1, so changes of the score have no unit.",
+    "measures": {"length_bias": {"mean": -0.7, "low": -0.8, "high": -0.6, "n": 200}},
+}
+HACKS = {"name": "hacks", "verdict": "fail", "summary": "pays for 2", "details": {"found": 2}}
+OTHERS = [
+    {**AGREEMENT, "name": "other data: a", "measures": {"accuracy": {"mean": 0.9}}},
+    {**AGREEMENT, "name": "other data: b", "measures": {"accuracy": {"mean": 0.5}}},
+]
+
+
+def identity(run, label="total"):
+    return reward_identity(trained_parts(resolve_run(RunFile.from_mapping(run))), label)
+
+
+def report(folder, reward, checks=(AGREEMENT, LENGTH, HACKS, *OTHERS), **others):
+    content = {"schema": 1, "headline": "it fails.", "reward": reward, "checks": checks, **others}
+    folder.mkdir(exist_ok=True)
+    (folder / "validation.json").write_text(json.dumps(content))
+    return str(folder)
+
+
+def problems(run, **section):
+    try:
+        resolve_run(RunFile.from_mapping({**run, "reward_validation": section}, name="my.yaml"))
+    except ConfigError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize(
+    ("require", "expected"),
+    [
+        ({"accuracy": 0.5}, ""),
+        (
+            {"accuracy": 0.6},
+            "my.yaml reward_validation: the reward falls short: accuracy of refiner is 0.58 "
+            "[0.51, 0.65], at least 0.6 (required). Improve the reward; or train on it all the "
+            "same with `--reward_validation.enforce false`",
+        ),
+        ({"hacks": 0}, "hacks of refiner is 2, at most 0"),
+        ({"hacks": 2}, ""),
+        ({"length_bias": 0.9}, "length_bias of refiner was not measured (the reward gives every"),
+        ({"ece": 0.1}, "ece of refiner was not measured (the report has no check 'calibration')"),
+        ({"other_accuracy": 0.6}, "other_accuracy of refiner is 0.5, at least 0.6"),
+        ({"acuracy": 0.6}, "'acuracy', which is not a measure (did you mean 'accuracy'?)"),
+    ],
+)
+def test_what_falls_short_stops_the_run_before_weights_load(tiny_run, tmp_path, require, expected):
+    path = report(tmp_path / "validation", identity(tiny_run))
+    found = problems(tiny_run, report=path, require=require)
+    assert expected in found
+    assert bool(found) == bool(expected)
+
+
+def test_a_bias_of_either_sign_counts(tiny_run, tmp_path):
+    measured = {**LENGTH, "verdict": "pass"}
+    path = report(tmp_path / "validation", identity(tiny_run), [measured])
+    found = problems(tiny_run, report=path, require={"length_bias": 0.5})
+    assert "length_bias of refiner is -0.7 [-0.8, -0.6], at most 0.5 either way" in found
+
+
+def test_the_page_shows_the_message_as_it_is_printed(tiny_run, tmp_path):
+    accuracy, bias = (
+        {"accuracy": {"mean": 0.585, "low": 0.535, "high": 0.632, "n": 400}},
+        {"length_bias": {"mean": -1.2580, "low": -1.398, "high": -1.112, "n": 178}},
+    )
+    checks = [
+        {**AGREEMENT, "measures": accuracy},
+        {**LENGTH, "verdict": "pass", "measures": bias},
+        {**HACKS, "details": {"found": 0}},
+    ]
+    reward = {**identity(tiny_run), "label": "reward_model"}
+    path = report(tmp_path / "validation", reward, checks)
+    required = {"accuracy": 0.6, "length_bias": 0.05, "hacks": 0}
+    found = problems(tiny_run, report=path, require=required)
+    page = (Path(__file__).parents[2] / "docs/how-to/validate-rewards.md").read_text()
+    assert found.partition("reward_validation: ")[2] in page
+    for measure, table_row in MEASURES.items():
+        assert f"| `{measure}` | {table_row.check.strip(': ')}: " in page
+
+
+def test_a_report_on_another_reward_is_refused_with_the_difference(tiny_run, tmp_path):
+    path = report(tmp_path / "validation", identity(tiny_run))
+    hard = {"name": "refiner_reward", "label": "refiner", "preset": "card_faithful"}
+    found = problems({**tiny_run, "rewards": [hard]}, report=path)
+    assert 'version of it: refiner (arguments.preset was added ("card_faithful"))' in found
+    judge = {"words": {"name": "lexical", "partial": 0.6}}
+    found = problems({**tiny_run, "judges": judge}, report=path)
+    assert "judge.describes.partial: 0.75 -> 0.6" in found
+    assert problems({**tiny_run, "rewards": [*tiny_run["rewards"][:1]]}, report=path) == ""
+
+
+def test_the_content_of_a_file_counts_and_not_its_place(tiny_run, tmp_path):
+    text = "def fn(completions, **_):\n    return [float(len(each)) for each in completions]\n"
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "my.py").write_text(text)
+    runs = {n: {**tiny_run, "rewards": [{"name": f"{tmp_path / n}/my.py:fn"}]} for n in "ab"}
+    path = report(tmp_path / "validation", identity(runs["a"]))
+    assert problems(runs["b"], report=path) == ""
+    (tmp_path / "b" / "my.py").write_text(text.replace("len(each)", "len(each) + 1"))
+    assert "another version of it: fn (sha256 changed)" in problems(runs["b"], report=path)
+
+
+def test_a_composition_has_one_report_of_the_total_or_one_for_each_reward(tiny_run, tmp_path):
+    short = {"name": "answer_length", "label": "short", "weight": 0.5}
+    run = {**tiny_run, "rewards": [tiny_run["rewards"][0], short]}
+    total = report(tmp_path / "total", identity(run))
+    refiner = report(tmp_path / "refiner", identity(run, "refiner"))
+    assert problems(run, report=total) == ""
+    assert problems(run, report=[refiner, report(tmp_path / "s", identity(run, "short"))]) == ""
+    assert "no report is on short, and none on the total" in problems(run, report=refiner)
+    heavier = {**run, "rewards": [tiny_run["rewards"][0], {**short, "weight": 1.5}]}
+    assert "short.weight: 0.5 -> 1.5" in problems(heavier, report=total)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (None, "cannot be read (No such file or directory)"),
+        ("{", "is no report of a validation"),
+        ("[]", "is no report of a validation"),
+        ('{"schema": 2}', "has the schema 2; this hf_rlhf reads 1"),
+        ('{"schema": 1, "checks": [{"verdict": "good"}]}', "checks.0.verdict: Input should be"),
+    ],
+)
+def test_what_is_no_report_is_refused(tiny_run, tmp_path, text, expected):
+    path = tmp_path / "validation.json"
+    if text is not None:
+        path.write_text(text)
+    found = problems(tiny_run, report=str(path), require={"accuracy": 0.6})
+    assert expected in found
+    assert "`hf-rlhf rewards validate` writes" in found
+
+
+def test_a_trainer_without_rewards_has_none_to_validate(tiny_run):
+    values = {"dataset": {"name": "tastes", "form": "sft", "train_rows": 8, "test_rows": 4}}
+    sft = {key: tiny_run[key] for key in ("output_dir", "max_steps", "use_cpu", "bf16")}
+    sft |= {**values, "plugin": "sft", "model_name_or_path": "package://hf_rlhf_classic/tiny_sft"}
+    assert "reward_validation: has no effect: trainer 'sft'" in problems(sft, report="x")
+    assert not any("validated" in note for note in advice(resolve_run(RunFile.from_mapping(sft))))
+
+
+def test_the_notes_and_the_record_say_what_was_not_validated_or_not_met(tiny_run, tmp_path):
+    run = resolve_run(RunFile.from_mapping(tiny_run))
+    (note,) = [note for note in advice(run) if "validated" in note]
+    assert note.startswith("no reward of this run was validated: `hf-rlhf rewards validate")
+    assert reward_validation_section(run) is None
+    path = report(tmp_path / "validation", identity(tiny_run))
+    section = {"report": path, "require": {"accuracy": 0.6, "hacks": 3}, "enforce": False}
+    run = resolve_run(RunFile.from_mapping({**tiny_run, "reward_validation": section}))
+    assert [note for note in advice(run) if "refiner" in note] == [
+        "accuracy of refiner is 0.58 [0.51, 0.65], at least 0.6 (required by `reward_validation`, "
+        "but not enforced)"
+    ]
+    recorded = reward_validation_section(run)
+    assert [(each.measure, each.met) for each in recorded.requirements] == [
+        ("accuracy", False),
+        ("hacks", True),
+    ]
+    assert recorded.reports[0].folder == "reward_validation/refiner"
