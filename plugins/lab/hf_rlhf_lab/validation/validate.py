@@ -190,6 +190,8 @@ def _cost(scoring: Scoring, scored: Scored, score: RewardScores) -> dict[str, An
     per_1000 = 1000 / max(1, len(scored.gold))
     return {
         "scored": score.scored,
+        "score_mean": round(scored.centre, 6),
+        "score_std": round(scored.spread, 6),
         "seconds_per_1000": round(per_1000 * scored.seconds, 2),
         "abstained": score.abstained,
         "judges": {
