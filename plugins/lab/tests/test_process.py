@@ -39,6 +39,7 @@ SETTINGS = {
     "dataloader_pin_memory": False,
     "save_strategy": "no",
 }
+NOT_SET = object()
 LORA = {"use_peft": True, "lora_target_modules": ["all-linear"], "lora_r": 4}
 
 
@@ -51,6 +52,7 @@ def run(tmp_path):
             rows = DatasetDict(train=Dataset.from_list(rows), test=Dataset.from_list(rows[:2]))
         content = {"plugin": plugin, "dataset": {"name": "rows"}, **SETTINGS}
         content |= {"output_dir": str(tmp_path / "run"), **settings}
+        content = {key: value for key, value in content.items() if value is not NOT_SET}
         with offering({"datasets": {"rows": lambda: rows}}):
             return resolve_run(RunFile.from_mapping(content))
 
@@ -419,6 +421,14 @@ def test_damaged_weights_are_an_error_and_no_score(model, tmp_path):
     save_file(weights, folder / "model.safetensors", {"format": "pt"})
     with pytest.raises(RewardError, match="weights are damaged"):
         score(ProcessReward(str(folder)), "1+1=2")
+
+
+def test_steps_are_no_rows_for_a_run_with_rewards(run, model):
+    """TRL passes every column to rewards, whose own argument is named `completions`."""
+    rewards = [{"name": "process_reward", "model": model}]
+    settings = {"max_length": NOT_SET, "per_device_train_batch_size": 8}
+    with pytest.raises(ConfigError, match="has a column 'completions'"):
+        run(plugin="grpo", rewards=rewards, **settings)
 
 
 @pytest.mark.parametrize("plugin", ["prm", "orm"])
