@@ -92,6 +92,10 @@ def _validate(chosen: argparse.Namespace, overrides: Sequence[str], command: lis
     if scoring.reward is None:
         fix = "Name one: `hf-rlhf rewards validate NAME`, or `rewards:` in the file."
         raise ConfigError([Problem(file.name, "there is no reward to validate.", fix)])
+    labels = ["total", *(part.label for part in (*scoring.reward.rewards, *scoring.reward.gates))]
+    if chosen.label not in (None, *labels):
+        what = f"no reward has the label {chosen.label!r}{did_you_mean(chosen.label, labels)}."
+        raise ConfigError([Problem("--label", what, f"There are: {', '.join(labels)}.")])
     gold = gold_rows(scoring.dataset, chosen.split, _data_name(file)).sample(chosen.rows)
     others = [_other(path, file, chosen.rows) for path in chosen.other_data]
     report = validate(

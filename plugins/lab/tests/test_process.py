@@ -370,6 +370,9 @@ def test_empty_lines_are_no_steps_and_messages_are_read(model):
     messages = [{"role": "assistant", "content": "1+1=2\n2+1=3"}]
     prompt = [{"role": "user", "content": "1+1+1=?"}]
     assert 0 < reward([prompt], [messages])[0] < 1
+    reward._loaded[1].chat_template = None
+    with pytest.raises(ModelError, match="has no chat template"):
+        reward([prompt], [messages])
 
 
 def test_completions_without_steps_and_long_ones(model):

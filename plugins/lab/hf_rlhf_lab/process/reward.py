@@ -23,6 +23,7 @@ from hf_rlhf_lab.process.chains import (
     score_chains,
 )
 
+_FILES = ("*.safetensors", "*.json", "*.jinja", "*.txt", "*.model")
 AGGREGATES: Mapping[str, Callable[[Sequence[float]], float]] = {
     "min": min,
     "mean": fmean,
@@ -88,6 +89,11 @@ class ProcessReward:
         when the model cannot be used.
         """
         model, tokenizer, reading = self._model()
+        if not (tokenizer.chat_template or all(isinstance(prompt, str) for prompt in prompts)):
+            raise ModelError(
+                f"the tokenizer of process_reward {self.model!r} has no chat template, and the "
+                "prompts are messages. Use plain-text prompts, or a model with one."
+            )
         steps = [reading.split(text_of(completion)) for completion in completions]
         chains: dict[int, Chain] = {
             row: encode(tokenizer, prompts[row], steps[row], reading)
@@ -189,9 +195,7 @@ class ProcessReward:
 
         path = self._path()
         if not Path(path).is_dir():
-            path = str(
-                download(path, self.revision, ["*.safetensors", "*.json"], "the reward model")
-            )
+            path = str(download(path, self.revision, _FILES, "the reward model"))
         reading = self._reading(Path(path))
         dtype = {"dtype": self.dtype} if self.dtype else {}
         with whole_weights():
