@@ -2,6 +2,7 @@
 
 import argparse
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -92,7 +93,14 @@ def _validate(chosen: argparse.Namespace, overrides: Sequence[str], command: lis
     if scoring.reward is None:
         fix = "Name one: `hf-rlhf rewards validate NAME`, or `rewards:` in the file."
         raise ConfigError([Problem(file.name, "there is no reward to validate.", fix)])
-    gold = gold_rows(scoring.dataset, chosen.split, _data_name(file)).sample(chosen.rows)
+    labels = [part.label for part in scoring.reward.rewards]
+    if chosen.label is not None and chosen.label not in labels:
+        what = f"no reward has the label {chosen.label!r}{did_you_mean(chosen.label, labels)}."
+        raise ConfigError([Problem("--label", what, f"They are: {', '.join(labels)}.")])
+    gold = gold_rows(scoring, chosen.split, _data_name(file)).sample(chosen.rows)
+    if chosen.data is None and _is_run(chosen.target) and gold.split == "train":
+        what = "the model was trained on the split `train`, so it knows these rows."
+        raise ConfigError([Problem(chosen.target, what, "Name others: `--data FILE`.")])
     others = [_other(path, file, chosen.rows) for path in chosen.other_data]
     report = validate(
         scoring,
@@ -124,7 +132,7 @@ def run_file(
         raise ConfigError([Problem("rewards validate", "there is no TARGET.", fix)])
     if Path(target).suffix in (".yaml", ".yml"):
         kept, overrides = _of_file(RunFile.read(target).override(overrides), label), ()
-    elif (Path(target) / "run.json").exists():
+    elif _is_run(target):
         kept = _of_run(Path(target))
     else:
         kept = {"rewards": [{"name": target}]}
@@ -134,6 +142,10 @@ def run_file(
         fix = "Name it with --data FILE: preference pairs, or rows with a `grade`."
         raise ConfigError([Problem(target, "there is no gold data.", fix)])
     return RunFile.from_mapping(kept, Path(target).name).override(overrides)
+
+
+def _is_run(target: str | None) -> bool:
+    return target is not None and (Path(target) / "run.json").exists()
 
 
 def _of_file(file: Any, label: str | None) -> dict[str, Any]:
@@ -190,18 +202,20 @@ def _other(path: str, file: Any, rows: int | None) -> Any:
     values["dataset"] = _section(path)
     other = type(file).from_mapping(values, path)
     scoring = resolve_scoring(other, tokenizer_of(other), plugin="rewards validate")
-    return gold_rows(scoring.dataset, None, path).sample(rows)
+    return gold_rows(scoring, None, path).sample(rows)
 
 
-def gold_rows(dataset: Any, split: str | None, name: str) -> Any:
+def gold_rows(scoring: Any, split: str | None, name: str) -> Any:
     """Return the responses of a split with their grades; by default of `test`, if there is one."""
     from hf_rlhf_lab.validation.gold import Gold
 
+    dataset = scoring.dataset
     chosen = split or ("test" if "test" in dataset else "train")
     if chosen not in dataset:
         what = f"the dataset has no split {chosen!r}{did_you_mean(chosen, dataset)}."
         raise ConfigError([Problem("--split", what, f"It has: {', '.join(dataset)}.")])
-    return Gold.of_rows(name, dataset[chosen])
+    gold = Gold.of_rows(name, dataset[chosen], scoring.report.get("dropped"))
+    return replace(gold, split=chosen)
 
 
 def _data_name(file: Any) -> str:

@@ -29,6 +29,8 @@ AGGREGATES: Mapping[str, Callable[[Sequence[float]], float]] = {
     "product": math.prod,
     "last": lambda scores: scores[-1],
 }
+_FILES = ("*.safetensors", "*.json", "*.jinja", "*.model", "*.txt")
+"""Of a model on the Hub: weights, settings, and what its tokenizer and chat template need."""
 
 
 @dataclass
@@ -88,6 +90,11 @@ class ProcessReward:
         when the model cannot be used.
         """
         model, tokenizer, reading = self._model()
+        if not tokenizer.chat_template and not all(isinstance(each, str) for each in prompts):
+            raise ModelError(
+                f"the tokenizer of process_reward {self.model!r} has no chat template, and the "
+                "prompts are messages. Use plain-text prompts, or a model with one."
+            )
         steps = [reading.split(text_of(completion)) for completion in completions]
         chains: dict[int, Chain] = {
             row: encode(tokenizer, prompts[row], steps[row], reading)
@@ -189,9 +196,7 @@ class ProcessReward:
 
         path = self._path()
         if not Path(path).is_dir():
-            path = str(
-                download(path, self.revision, ["*.safetensors", "*.json"], "the reward model")
-            )
+            path = str(download(path, self.revision, _FILES, "the reward model"))
         reading = self._reading(Path(path))
         dtype = {"dtype": self.dtype} if self.dtype else {}
         with whole_weights():

@@ -151,8 +151,9 @@ class RubricRewardTrainer(Trainer, transformers.Trainer):  # type: ignore[misc]
             # Its mean is the error against the mean grade plus that of the deviations from it.
             parts = (predicted - grades) ** 2
             errors = parts.mean(dim=1)
-            for name, part in zip(self.criteria, parts.detach().mean(dim=0), strict=True):
-                self.errors[name].append(part)
+            if model.training:  # held-out rows have a log of their own
+                for name, part in zip(self.criteria, parts.detach().mean(dim=0), strict=True):
+                    self.errors[name].append(part)
         loss = errors.mean()
         return (loss, {"logits": outputs.logits}) if return_outputs else loss
 

@@ -86,6 +86,7 @@ def validate(
         reward=reward,
         data={
             "name": gold.name,
+            "split": gold.split,
             "responses": len(gold),
             "pairs": len(gold.pairs),
             "digest": gold.digest,
@@ -127,7 +128,7 @@ def repeats(scored: Scored, score: RewardScores) -> Check:
         None if value != value else float(abs(value - before)) / scored.spread
         for value, before in zip(second.scores, first, strict=True)
     ]
-    mean = Interval.of_mean(change)
+    mean = Interval.of_mean(change, [str(number) for number in again.prompt_numbers])
     if mean is None:
         return not_measurable(name, "no response was scored a second time.")
     passed = mean.mean <= 0.05
