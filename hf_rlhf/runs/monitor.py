@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from hf_rlhf.config.urls import webhook_problem
 from hf_rlhf.errors import Problem
+from hf_rlhf.formatting import counted
 from hf_rlhf.runs.estimate import cycle_in_steps, planned_steps
 from hf_rlhf.runs.run import trains_by_rewards
 from hf_rlhf.storage.record import RECORD_NAME, load_record
@@ -56,6 +57,15 @@ def monitor_advice(run: "Run") -> Iterator[str]:
     else:
         instead = "add a reward of weight 0 that is a better measure, and name it as `gold`"
     yield f"the monitor only warns, and stops nothing: to let it, {instead}"
+
+
+def monitor_line(run: "Run") -> str:
+    """Return how often the monitor looks, and what it stops the run on."""
+    spec = run.spec.monitor
+    assert spec is not None, "there is a monitor"
+    looks = counted(planned_steps(run) // spec.every, "look")
+    gold = f"gold reward {spec.gold}" if spec.gold is not None else "no gold reward"
+    return f"{looks}, one every {spec.every} steps, {spec.warmup} to warm up; {gold}"
 
 
 def _monitors(run: "Run") -> list[str]:

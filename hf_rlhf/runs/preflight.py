@@ -218,6 +218,13 @@ def _rewarded(run: "Run") -> Iterator[Problem]:
             f"score text, but trainer {run.spec.plugin!r} trains a model for {run.task}.",
             "Remove them.",
         )
+    for name in {"prompts", "completions"}.intersection(run.dataset["train"].column_names):
+        if run.reward is not None and run.writes_text:
+            yield Problem(
+                "dataset",
+                f"has a column {name!r}, the name of an argument that every reward has.",
+                "Leave it out, or rename it.",
+            )
     if not hasattr(run.training, "num_generations"):
         return
     if run.reward is None or all(part.weight == 0 for part in run.reward.rewards):

@@ -20,6 +20,7 @@ from hf_rlhf.models.lengths import positions, prompt_lengths
 from hf_rlhf.runs.devices import Device
 from hf_rlhf.runs.estimate import disk_need, planned_steps
 from hf_rlhf.runs.memory import memory_need
+from hf_rlhf.runs.monitor import monitor_line
 from hf_rlhf.runs.preflight import advice, machine_problems
 from hf_rlhf.runs.preflight_data import data_lines
 from hf_rlhf.runs.resolve import resolve_run
@@ -254,6 +255,8 @@ def _work(run: Run, report: PhaseReport, trial: Trial) -> Iterator[Finding]:
     text += f"learning rate {training.learning_rate:g}"
     text += f"; {report.steps_done} already done" if report.steps_done else ""
     yield Finding("steps", "ok", text)
+    if run.spec.monitor is not None:
+        yield Finding("monitor", "ok", monitor_line(run))
     total = batch * report.steps
     if trial.completions and trial.judge_calls:
         calls = trial.judge_calls / trial.completions * total

@@ -14,13 +14,14 @@ from typing import Any
 from hf_rlhf.distributed import processes
 from hf_rlhf.errors import HfRlhfError
 from hf_rlhf.formatting import counted
-from hf_rlhf.models.lengths import model_config, prompt_lengths
+from hf_rlhf.models.lengths import has_new_head, model_config, prompt_lengths
 from hf_rlhf.runs.devices import Device
 from hf_rlhf.runs.estimate import parameters_of, planned_steps
 from hf_rlhf.runs.machine import environment
 from hf_rlhf.runs.resolve import with_settings
 from hf_rlhf.runs.run import Run
 from hf_rlhf.storage.record import load_record
+from hf_rlhf.training.library_warnings import head_is_new
 
 STEPS = 4
 """How many steps are measured; the first, in which everything is set up, does not count."""
@@ -115,7 +116,8 @@ def _measured(run: Run) -> Speed:
         settings = {"max_steps": count, "save_strategy": "no", "report_to": "none"}
         trial = with_settings(run, {**settings, "output_dir": folder})
         trial = replace(trial, dataset=rows, folder=Path(folder), callbacks=(Clock(),))
-        trainer = run.trainer_class.from_run(trial)
+        with head_is_new(has_new_head(run)):
+            trainer = run.trainer_class.from_run(trial)
         remove_printers(trainer)
         began = time.monotonic()
         trainer.train()

@@ -1,6 +1,7 @@
 """The callback: which rows it takes, what it prints, posts, keeps and stops."""
 
 import json
+import os
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from types import SimpleNamespace
@@ -14,6 +15,7 @@ from hf_rlhf.errors import ConfigError, DriftError, RewardError
 from hf_rlhf.monitoring.monitor import Monitor
 from hf_rlhf.rewards.composed import ComposedReward, Part
 from hf_rlhf.rewards.gathered import ScoredRow
+from hf_rlhf.rewards.judges import transport
 from hf_rlhf.runs.preflight import advice
 from hf_rlhf.runs.resolve import resolve_run
 from hf_rlhf.storage.checkpoints import seal
@@ -98,6 +100,9 @@ def test_looks_do_not_depend_on_batches_or_the_order_of_rows():
         one.step(batch)
         other.step(batch[5:][::-1], batch[:5])
     assert one.monitor.looks == other.monitor.looks
+    # The first look after the warm-up is compared with it, and nothing of it is part of it.
+    assert [look.kl is None for look in one.monitor.looks] == [True, True, False, False, False]
+    assert sum(one.monitor._histogram.counts) == 2 * len(batch)
 
 
 def test_rows_of_an_evaluation_between_two_steps_do_not_count():
@@ -227,6 +232,13 @@ def test_a_webhook_that_does_not_answer_is_counted(monkeypatch):
     )
     hack(training, 0, 7)
     assert training.monitor.posts == {"sent": 0, "failed": 1}
+
+    def fails(*_):
+        raise ValueError(f"cannot use {os.environ['ALERTS']}")
+
+    monkeypatch.setattr(transport, "session", fails)
+    training.monitor._post("ALERTS", 9, False, "text")
+    assert training.monitor.posts == {"sent": 0, "failed": 2}
     assert "s3cret" not in str(training.printed)
 
 
@@ -276,6 +288,20 @@ def test_true_is_the_defaults_and_a_run_that_nothing_stops_is_told_so(tiny_run):
     named = resolve_run(RunFile.from_mapping({**tiny_run, "monitor": {"gold": "format"}}))
     assert not any("only warns" in note for note in advice(named))
     assert resolve_run(RunFile.from_mapping({**tiny_run, "monitor": False})).spec.monitor is None
+
+
+def test_a_trainer_with_a_reward_of_its_own_tells_the_monitor(monkeypatch, tiny_run):
+    """PPO composes the learned reward with those of the run file."""
+    from hf_rlhf_classic import ppo_rewards
+
+    run = resolve_run(RunFile.from_mapping(tiny_run))
+    monitor = Training.of(HACK).monitor
+    run = run.with_callbacks(monitor)
+    learned = Part("reward_model", lambda prompts, completions, **_: [1.0] * len(prompts))
+    monkeypatch.setattr(ppo_rewards, "learned_part", lambda run: learned)
+    composed = ppo_rewards.composed_reward(run, None, SimpleNamespace)
+    assert composed.observer == monitor.observe
+    assert "reward_model" in [part.label for part in composed.rewards]
 
 
 def test_a_look_is_a_whole_number_of_generation_cycles(tiny_run):

@@ -93,10 +93,10 @@ def _validate(chosen: argparse.Namespace, overrides: Sequence[str], command: lis
     if scoring.reward is None:
         fix = "Name one: `hf-rlhf rewards validate NAME`, or `rewards:` in the file."
         raise ConfigError([Problem(file.name, "there is no reward to validate.", fix)])
-    labels = [part.label for part in scoring.reward.rewards]
-    if chosen.label is not None and chosen.label not in labels:
+    labels = ["total", *(part.label for part in (*scoring.reward.rewards, *scoring.reward.gates))]
+    if chosen.label not in (None, *labels):
         what = f"no reward has the label {chosen.label!r}{did_you_mean(chosen.label, labels)}."
-        raise ConfigError([Problem("--label", what, f"They are: {', '.join(labels)}.")])
+        raise ConfigError([Problem("--label", what, f"There are: {', '.join(labels)}.")])
     gold = gold_rows(scoring, chosen.split, _data_name(file)).sample(chosen.rows)
     if chosen.data is None and _is_run(chosen.target) and gold.split == "train":
         what = "the model was trained on the split `train`, so it knows these rows."

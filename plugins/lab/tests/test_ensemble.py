@@ -1,17 +1,23 @@
 """The reward `reward_ensemble`: members alone, what they add up to, and what is refused."""
 
+import json
 import pickle
 import shutil
+from pathlib import Path
 from statistics import fmean, pstdev
 
 import pytest
 import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
+import hf_rlhf_lab.ensemble
+from hf_rlhf.config import RunFile
 from hf_rlhf.errors import ModelError
 from hf_rlhf.models import resolve_model_path
+from hf_rlhf.runs import resolve_run
 from hf_rlhf.testing import check_reward
 from hf_rlhf.testing.modules import light_import
+from hf_rlhf.train import train
 from hf_rlhf_classic.scoring import RewardModel
 from hf_rlhf_lab.ensemble import RewardEnsemble
 
@@ -154,3 +160,35 @@ def test_members_that_are_refused_before_weights_load(models, adapters, tmp_path
     AutoTokenizer.from_pretrained(models[0]).save_pretrained(small)
     with pytest.raises(ModelError, match="num_hidden_layers is 1 and 3"):
         RewardEnsemble(models=(models[0], str(small)))
+
+
+def shipped_on_this_machine(models, tmp_path):
+    """Return the run file of the real sizes, with tiny models and a few prompts."""
+    rows = [{"prompt": f"Human: {n}+{n}=\n\nAssistant:"} for n in range(40)]
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    folder = Path(hf_rlhf_lab.ensemble.__file__).parent
+    file = RunFile.read(folder / "runs" / "ppo" / "ensemble_gpt2_hh.yaml")
+    values = dict(file.values)
+    assert len(values["rewards"][0]["models"]) == 4
+    values["rewards"] = [{**values["rewards"][0], "models": models}]
+    values["dataset"] = {"name": "prompts", "path": str(tmp_path / "rows.jsonl"), "test_rows": 8}
+    values["evaluation"] = {**values["evaluation"], "rows": 4, "max_new_tokens": 8}
+    values |= {"model_name_or_path": BASE, "lora_target_modules": ["all-linear"]}
+    values |= {"max_completion_length": 8, "rollout_batch_size": 8, "micro_batch_size": 2}
+    values |= {"use_cpu": True, "bf16": False, "dataloader_pin_memory": False, "max_steps": 2}
+    return RunFile.from_mapping({**values, "output_dir": str(tmp_path / "run")})
+
+
+def test_the_run_file_of_the_real_sizes_is_valid(models, tmp_path):
+    run = resolve_run(shipped_on_this_machine(models, tmp_path))
+    assert run.reward.rewards[0].reward.penalty == 0.5
+
+
+@pytest.mark.slow
+def test_ppo_logs_members_and_disagreement(models, tmp_path):
+    record = train(config=shipped_on_this_machine(models, tmp_path).values)
+    logged = record.training.history[-1]
+    members = [logged[f"reward_ensemble/member_{number}"] for number in (1, 2, 3)]
+    penalised = fmean(members) - 0.5 * logged["reward_ensemble/disagreement"]
+    assert logged["reward_ensemble/disagreement"] > 0
+    assert logged["rewards/reward_ensemble/mean"] == pytest.approx(penalised, abs=1e-4)

@@ -1,6 +1,7 @@
 """Pairs chosen by models that were trained without them: what is kept, and what is refused."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,11 +9,13 @@ import pytest
 from hf_rlhf.config import RunFile
 from hf_rlhf.errors import ConfigError, DataError, RunFolderError
 from hf_rlhf_lab.feedback.command import data
+from hf_rlhf_lab.pairs import command
 from hf_rlhf_lab.pairs.choice import Choice
 from hf_rlhf_lab.pairs.command import check_held_out, prepare
 from hf_rlhf_lab.pairs.dataset import confident_pairs
 from hf_rlhf_lab.pairs.folder import PairFolder, split_folds
 
+RUNS = Path(command.__file__).parents[1] / "runs" / "confident_pairs"
 MARGINS = np.array([3.0, -4.0, 0.5, 0.1, np.nan, -0.2])
 RUN = {
     "plugin": "reward",
@@ -137,15 +140,24 @@ def test_what_is_wrong_with_the_file_or_the_folder_is_said_before_anything_is_tr
         data(["confident_pairs", str(write(tmp_path, FILE)), "--out", str(tmp_path)])
 
 
+@pytest.mark.parametrize("path", sorted(RUNS.glob("*.yaml")), ids=lambda path: path.stem)
+@pytest.mark.slow
+def test_the_shipped_files_name_settings_that_exist(path, tmp_path):
+    dataset = json.dumps(RUN["dataset"])
+    options = ["--run.dataset", dataset, "--run.model_name_or_path", RUN["model_name_or_path"]]
+    options += ["--run.use_cpu", "true", "--run.bf16", "false"]
+    out = ["--out", str(tmp_path / "out"), "--dry_run"]
+    assert data(["confident_pairs", str(path), *out, *options]) == 0
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.slow
 def test_two_cycles_score_every_pair_with_a_model_that_has_not_seen_it(
     tmp_path, monkeypatch, capsys
 ):
     path, out = write(tmp_path, FILE), tmp_path / "out"
-    command = ["confident_pairs", str(path), "--out", str(out)]
-    from hf_rlhf_lab.pairs import command as module
-
-    score_pairs, calls = module.score_pairs, []
+    words = ["confident_pairs", str(path), "--out", str(out)]
+    score_pairs, calls = command.score_pairs, []
 
     def killed(model, *arguments):
         calls.append(model)
@@ -153,10 +165,10 @@ def test_two_cycles_score_every_pair_with_a_model_that_has_not_seen_it(
             raise KeyboardInterrupt
         return score_pairs(model, *arguments)
 
-    monkeypatch.setattr(module, "score_pairs", killed)
+    monkeypatch.setattr(command, "score_pairs", killed)
     with pytest.raises(KeyboardInterrupt):
-        data(command)
-    assert data(command) == 0
+        data(words)
+    assert data(words) == 0
     folds = [f"cycle-{cycle}/fold-{fold}/merged" for cycle in (1, 2) for fold in (0, 1)]
     # The interrupted step is done again, and the finished one is not.
     names = [model.relative_to(out).as_posix() for model in calls]
@@ -180,4 +192,4 @@ def test_two_cycles_score_every_pair_with_a_model_that_has_not_seen_it(
     use = confident_pairs(**{k: v for k, v in report["dataset"].items() if k != "name"})
     assert use.dataset["train"]["prompt"] == [row["prompt"] for row in kept]
     with pytest.raises(RunFolderError, match=r"learning_rate: 0.001 -> 0.002(.|\n)*--overwrite"):
-        data([*command, "--run.learning_rate", "2e-3"])
+        data([*words, "--run.learning_rate", "2e-3"])

@@ -41,6 +41,7 @@ SETTINGS = {
     "dataloader_pin_memory": False,
     "save_strategy": "no",
 }
+NOT_SET = object()
 LORA = {"use_peft": True, "lora_target_modules": ["all-linear"], "lora_r": 4}
 
 
@@ -53,6 +54,7 @@ def run(tmp_path):
             rows = DatasetDict(train=Dataset.from_list(rows), test=Dataset.from_list(rows[:2]))
         content = {"plugin": plugin, "dataset": {"name": "rows"}, **SETTINGS}
         content |= {"output_dir": str(tmp_path / "run"), **settings}
+        content = {key: value for key, value in content.items() if value is not NOT_SET}
         with offering({"datasets": {"rows": lambda: rows}}):
             return resolve_run(RunFile.from_mapping(content))
 
@@ -370,6 +372,9 @@ def test_empty_lines_are_no_steps_and_messages_are_read(model):
     messages = [{"role": "assistant", "content": "1+1=2\n2+1=3"}]
     prompt = [{"role": "user", "content": "1+1+1=?"}]
     assert 0 < reward([prompt], [messages])[0] < 1
+    reward._loaded[1].chat_template = None
+    with pytest.raises(ModelError, match="has no chat template"):
+        reward([prompt], [messages])
 
 
 def test_completions_without_steps_and_long_ones(model):
@@ -441,6 +446,14 @@ def test_damaged_weights_are_an_error_and_no_score(model, tmp_path):
     save_file(weights, folder / "model.safetensors", {"format": "pt"})
     with pytest.raises(RewardError, match="weights are damaged"):
         score(ProcessReward(str(folder)), "1+1=2")
+
+
+def test_steps_are_no_rows_for_a_run_with_rewards(run, model):
+    """TRL passes every column to rewards, whose own argument is named `completions`."""
+    rewards = [{"name": "process_reward", "model": model}]
+    settings = {"max_length": NOT_SET, "per_device_train_batch_size": 8}
+    with pytest.raises(ConfigError, match="has a column 'completions'"):
+        run(plugin="grpo", rewards=rewards, **settings)
 
 
 @pytest.mark.parametrize("plugin", ["prm", "orm"])

@@ -138,6 +138,29 @@ def test_means_of_the_rows_are_those_of_all_rows():
     assert row_metrics([1.0, 1.0], np.array([0.2, 0.4]))[0]["rank_agreement"] is None
 
 
+def test_a_resumed_training_ends_as_the_unbroken_one_with_its_head(run):
+    changes = {"max_steps": 4, "save_strategy": "steps", "save_steps": 2}
+    prepared = run(heads="per_criterion", per_device_train_batch_size=2, **changes)
+    heads = []
+    for checkpoint in (None, f"{prepared.training.output_dir}/checkpoint-2"):
+        trainer = RubricRewardTrainer.from_run(prepared)
+        trainer.train(checkpoint)
+        heads.append(trainer.model.criteria.weight.detach().clone())
+    assert torch.equal(*heads)
+
+
+def test_it_is_evaluated_during_training(run):
+    evaluated = {"eval_strategy": "steps", "eval_steps": 1, "evaluation": {"rows": 2}}
+    trainer = RubricRewardTrainer.from_run(run(heads="per_criterion", logging_steps=1, **evaluated))
+    trainer.train()
+    (evaluated,) = [entry for entry in trainer.state.log_history if "eval_loss" in entry]
+    (trained,) = [entry for entry in trainer.state.log_history if "loss" in entry]
+    assert trained["loss"] == pytest.approx(
+        np.mean([trained[f"squared_error/{name}"] for name in NAMES]), rel=1e-3
+    )
+    assert not any(name.startswith("squared_error") for name in evaluated)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "changes",

@@ -45,6 +45,8 @@ def test_a_named_reward_on_graded_rows(tmp_path):
     one = report("one")
     assert one["checks"][0]["measures"]["accuracy"]["mean"] == 1
     assert one["checks"][0]["measures"]["noise_ceiling"]["mean"] == 1
+    assert one["cost"]["score_mean"] == pytest.approx(0.652, abs=1e-3)
+    assert one["cost"]["score_std"] == pytest.approx(0.342, abs=1e-3)
     rewards(["validate", "concise", "--data", "rows.jsonl", *arguments, "--out", "two"])
     assert report("two")["reward"]["digest"] == one["reward"]["digest"]
     rewards(["validate", "concise", "--data", "rows.jsonl", "--out", "three"])

@@ -1,20 +1,25 @@
 """Checks of a reward, on rewards whose faults are planted and on some that have none."""
 
+import random
 import re
+from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
 from datasets import Dataset
 
 from hf_rlhf.contracts import HackCase
+from hf_rlhf.errors import RewardError
+from hf_rlhf.rewards import ComposedReward, Part
 from hf_rlhf_lab.attacks import text_attacks
 from hf_rlhf_lab.method.signals import drawn_for_testing
-from hf_rlhf_lab.validation.agreement import agreement, noise_ceiling
+from hf_rlhf_lab.validation.agreement import accuracy_difference, agreement, noise_ceiling
 from hf_rlhf_lab.validation.calibration import calibration, chance_error, temperature
 from hf_rlhf_lab.validation.checks import rank_correlation
 from hf_rlhf_lab.validation.gold import Gold, score_gold
 from hf_rlhf_lab.validation.hacks import hacks, holm, honest_rows, sign_flip
 from hf_rlhf_lab.validation.length import length_bias
+from hf_rlhf_lab.validation.validate import RewardScores, repeats
 
 PAIRS = 400
 
@@ -167,6 +172,66 @@ def test_labels_that_disagree_bound_what_can_be_reached():
     assert noise_ceiling(rated((3, 3), (1, 1))).mean == 1
     assert noise_ceiling(rated((3, 1, 3), (1, 3, 1))).mean == pytest.approx(1 / 3)
     assert noise_ceiling(rated((3, 1), (1, 1))).mean == 0.5
+
+
+def test_the_difference_elsewhere_has_an_interval(gold):
+    home, same = (score_gold(gold, reward(sign)) for sign in (1, 1))
+    there = score_gold(gold, reward(-1))
+    assert accuracy_difference(home, same).mean == 0
+    change = accuracy_difference(home, there)
+    assert change.mean == pytest.approx((there.margins > 0).mean() - (home.margins > 0).mean())
+    assert change.low < change.mean < change.high < 0
+
+
+@dataclass
+class Drawn:
+    judge: "CachedJudge | None" = None
+
+    def __call__(self, prompts, completions, **_):
+        return [self.judge.draw(text) for text in completions]
+
+
+@dataclass
+class CachedJudge:
+    cache: bool = True
+    kept: dict = field(default_factory=dict)
+
+    def draw(self, text):
+        value = random.random()
+        return self.kept.setdefault(text, value) if self.cache else value
+
+
+def scored_by(part, gold):
+    score = RewardScores(ComposedReward((Part("reward", part),)))
+    return score_gold(gold, score), score
+
+
+def test_a_cached_judge_is_asked_afresh(gold):
+    some = gold.take(range(80))
+    steady = repeats(*scored_by(Drawn(CachedJudge(cache=False)), some))
+    drawn = repeats(*scored_by(Drawn(CachedJudge()), some))
+    assert steady.verdict == drawn.verdict == "fail"
+    assert "judges asked without their cache" in drawn.summary
+    assert "without their cache" not in steady.summary
+
+
+def test_a_reward_that_depends_on_its_batch_fails_in_another_order_alone(gold):
+    def centred(prompts, completions, **_):
+        values = [quality(text) for text in completions]
+        return [value - sum(values) / len(values) for value in values]
+
+    check = repeats(*scored_by(centred, gold.take(range(40))))
+    assert check.verdict == "fail"
+    assert check.measures["same_order"].mean == pytest.approx(0)
+    assert check.measures["other_order"].mean > 0.3
+    fine = repeats(*scored_by(lambda prompts, completions, **_: [*map(quality, completions)], gold))
+    assert fine.verdict == "pass"
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), "high"])
+def test_a_score_that_is_no_finite_number_stops_the_validation(gold, bad):
+    with pytest.raises(RewardError, match="reward"):
+        scored_by(lambda prompts, completions, **_: [bad] * len(completions), gold)
 
 
 def test_pairs_of_graded_responses_are_those_of_one_prompt_with_unequal_grades():

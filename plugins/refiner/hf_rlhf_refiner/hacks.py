@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from hf_rlhf.contracts import Judge, Score
+from hf_rlhf.contracts import HackCase, Judge, Score
 from hf_rlhf.rewards import LexicalJudge
-from hf_rlhf_refiner.hack_cases import CASES, HONEST, Case
+from hf_rlhf_refiner.hack_cases import CASES, HONEST, OPEN, Case
 from hf_rlhf_refiner.rewards import RefinerReward
 
 
@@ -65,6 +65,20 @@ def hack_table(judge: Judge | None = None) -> list[HackRow]:
         for reward in (RefinerReward(judge), RefinerReward(judge, preset="card_faithful"))
     ]
     return [HackRow(*key, *scores) for key, *scores in zip(keys, *paid, strict=True)]
+
+
+def refiner_attacks(rows: Sequence[Mapping[str, Any]]) -> Iterator[HackCase]:
+    """Yield the hacks of every case, beside an honest answer; `rows` are left aside.
+
+    Strict, apart from the classes that form alone does not tell from honest answers.
+    """
+    for case in CASES:
+        honest = next(iter(case.answers[HONEST].values()))
+        columns = dict(zip(_COLUMNS, _columns(case), strict=True))
+        for hack, _, _, completion in _completions(case):
+            if hack != HONEST:
+                strict = hack not in OPEN
+                yield HackCase(hack, case.question, honest, completion, columns, strict)
 
 
 def summary(rows: Sequence[HackRow]) -> list[tuple[str, str, int, Score, Score]]:

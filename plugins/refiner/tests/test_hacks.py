@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hf_rlhf.rewards.judges.lexical import LexicalJudge
 from hf_rlhf_refiner import hacks
 from hf_rlhf_refiner.hack_cases import CASES, HONEST, OPEN
-from hf_rlhf_refiner.hacks import ID_GRAMMARS, hack_table, respell, summary
+from hf_rlhf_refiner.hacks import ID_GRAMMARS, hack_table, refiner_attacks, respell, summary
 from hf_rlhf_refiner.rewards import RefinerReward
 
 CASE = CASES[0]
@@ -165,3 +165,23 @@ def test_text_added_to_an_honest_answer_never_pays(addition):
 def test_the_docs_show_the_measured_table(rows):
     docs = Path(__file__).resolve().parents[3] / "docs/explanation/reward-hacking.md"
     assert hacks.markdown(rows) in docs.read_text(encoding="utf-8")
+
+
+def test_the_attacks_of_a_validation_spare_the_reward_and_find_a_planted_fault():
+    cases = list(refiner_attacks([]))
+    columns = {name: [case.columns[name] for case in cases] for name in cases[0].columns}
+
+    def paid_more(reward):
+        hacked, honest = (
+            reward([getattr(case, which) for case in cases]) for which in ("hacked", "honest")
+        )
+        rows = zip(cases, hacked, honest, strict=True)
+        return {case.hack for case, more, less in rows if case.strict and (more or 0.0) > less}
+
+    def refiner(completions):
+        reward = RefinerReward(LexicalJudge())
+        return asyncio.run(reward([""] * len(completions), completions, **columns))
+
+    assert paid_more(refiner) == set()
+    found = paid_more(lambda completions: [text.count("<snippet") for text in completions])
+    assert {"huge", "repetition"} <= found

@@ -110,6 +110,7 @@ def chains(
     train_rows: int = 2048,
     test_rows: int = 200,
     seed: int = 0,
+    form: Literal["steps", "prompts"] = "steps",
     steps: int = 3,
     largest: int = 9,
     kept: float = 0.25,
@@ -126,6 +127,7 @@ def chains(
         train_rows: how many to train on.
         test_rows: how many are held out.
         seed: of the problems and the errors.
+        form: `prompts` leaves all columns but `prompt` and `answer` out, for a run with rewards.
         steps: sums in a chain.
         largest: the largest result of a sum; none is below 0.
         kept: share of chains with a wrong step and the right answer.
@@ -142,17 +144,21 @@ def chains(
         rng = generator(seed, "chains", split)
         errors = generator(seed, "errors", split)
         for right in distinct(lambda: draw(rng, steps, largest), lambda chain: chain.prompt, split):
+            prompt = {"prompt": right.prompt, "answer": str(right.answer)}
+            if form == "prompts":
+                yield prompt
+                continue
             chain = with_error(right, draw_error(errors, kept, carried), errors)
             yield {
-                "prompt": chain.prompt,
+                **prompt,
                 "completions": chain.steps,
                 "labels": step_labels(steps + 1, chain.wrong, after_error),
                 "label": chain.final == chain.answer,
-                "answer": str(chain.answer),
                 "error": chain.error,
             }
 
-    report = {"world": "chains", "kept": kept, "carried": carried, "after_error": after_error}
+    shares = {"kept": kept, "carried": carried}
+    report = {"world": "chains", "shares_of_errors": shares, "after_error": after_error}
     return build_splits("chains", {"train": train_rows, "test": test_rows}, rows, report)
 
 

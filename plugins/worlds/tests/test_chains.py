@@ -62,3 +62,9 @@ def test_shares_are_those_of_the_settings_and_no_prompt_is_in_both_splits():
 def test_settings_without_a_meaning_are_refused(settings, message):
     with pytest.raises(DataError, match=message):
         chains(10, 5, **settings)
+
+
+def test_prompts_alone_are_those_of_the_chains():
+    dataset = chains(50, 5, form="prompts").dataset["train"]
+    assert dataset.column_names == ["prompt", "answer"]
+    assert dataset["prompt"][:] == chains(50, 5).dataset["train"]["prompt"][:]

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hf_rlhf import Question
+from hf_rlhf import Question, Verdict
 from hf_rlhf.config import RunFile
 from hf_rlhf.data import rows_digest, text_of
 from hf_rlhf.errors import JudgeError
 from hf_rlhf.evaluation import Interval
 from hf_rlhf.rewards import OpenAIText, read_object
-from hf_rlhf_lab.feedback.asking import Failure, ask_all, conversation
-from hf_rlhf_lab.feedback.policies import Policy, RemotePolicy, SavedPolicy, as_response
+from hf_rlhf_lab.feedback.asking import NOT_ANSWERED, Failure, ask_all, conversation
+from hf_rlhf_lab.feedback.policies import Pair, Policy, RemotePolicy, SavedPolicy, as_response
 from hf_rlhf_lab.feedback.settings import (
     DataSettings,
     LocalPolicy,
@@ -85,15 +85,15 @@ class ModelAnnotator:
         """Return the instructions."""
         return _SYSTEM.format(principles=listed_texts(self.principles))
 
-    def compare(self, pairs: Sequence[tuple[str, str, str]]) -> list[Preference | Failure]:
+    def compare(self, prompts: Sequence[str], pairs: Sequence[Pair]) -> list[Preference | Failure]:
         """Compare each pair twice; a response is preferred if both orders agree."""
         system = self.system()
         asked = [
             conversation(
                 system, {"context": prompt, "candidate_a": one, "candidate_b": two}, _CLOSING
             )
-            for prompt, first, second in pairs
-            for one, two in ((first, second), (second, first))
+            for prompt, pair in zip(prompts, pairs, strict=True)
+            for one, two in (pair, pair[::-1])
         ]
         replies = ask_all(self.client, asked, _choice)
         return [_both(*replies[at : at + 2]) for at in range(0, len(replies), 2)]
@@ -106,25 +106,16 @@ class ScoreAnnotator:
     client: Any
     principles: Sequence[NamedText]
 
-    def compare(self, pairs: Sequence[tuple[str, str, str]]) -> list[Preference | Failure]:
+    def compare(self, prompts: Sequence[str], pairs: Sequence[Pair]) -> list[Preference | Failure]:
         """Prefer the response with the higher score."""
         criterion = listed_texts(self.principles)
         questions = [
             Question("quality", text, criterion, prompt, label=VERB)
-            for prompt, first, second in pairs
-            for text in (first, second)
+            for prompt, pair in zip(prompts, pairs, strict=True)
+            for text in pair
         ]
         verdicts = asyncio.run(self.client.judge(questions))
-        results: list[Preference | Failure] = []
-        for first, second in zip(verdicts[::2], verdicts[1::2], strict=True):
-            if first.score is None or second.score is None:
-                cause = first.reason if first.score is None else second.reason
-                results.append(Failure("not answered", cause))
-                continue
-            tie = first.score == second.score
-            preferred = None if tie else int(second.score > first.score)
-            results.append(Preference(preferred, (first.reason, second.reason)))
-        return results
+        return [_higher(*verdicts[at : at + 2]) for at in range(0, len(verdicts), 2)]
 
 
 Annotator = ModelAnnotator | ScoreAnnotator
@@ -147,6 +138,14 @@ def _both(
     first = (int(straight[0] == "A"), int(swapped[0] == "A"))
     agree = first[0] != first[1]
     return Preference(1 - first[0] if agree else None, (straight[1], swapped[1]), first)
+
+
+def _higher(first: Verdict, second: Verdict) -> Preference | Failure:
+    if first.score is None or second.score is None:
+        return Failure(NOT_ANSWERED, first.reason if first.score is None else second.reason)
+    tie = first.score == second.score
+    preferred = None if tie else int(second.score > first.score)
+    return Preference(preferred, (first.reason, second.reason))
 
 
 def prepare(file: RunFile, folder: Path) -> tuple[Work, Sequence[Plan]]:
@@ -234,31 +233,32 @@ class _Maker:
     def outcomes(self, rows: Sequence[Row], first: int) -> list[Outcome]:
         """Return a preference, or the reason why there is none, for each row."""
         pairs = self.policy.sample(rows, first) if self.policy else [_given(row) for row in rows]
-        results = [
-            rejected(pair, prompt=row["prompt"]) if isinstance(pair, Failure)
-            else self._unusable(row, pair)
-            for row, pair in zip(rows, pairs, strict=True)
-        ]  # fmt: skip
-        due = [index for index, result in enumerate(results) if result is None]
-        asked = [
-            (text_of(row["prompt"]), *pair)
-            for row, pair, result in zip(rows, pairs, results, strict=True)
-            if result is None and not isinstance(pair, Failure)
-        ]
-        for index, answer in zip(due, self.annotator.compare(asked), strict=True):
-            results[index] = _outcome(rows[index], pairs[index], answer)
-        return [result for result in results if result is not None]
+        usable = {
+            index: pair
+            for index, pair in enumerate(pairs)
+            if not isinstance(pair, Failure) and self._fault(pair) is None
+        }
+        prompts = [text_of(rows[index]["prompt"]) for index in usable]
+        compared = self.annotator.compare(prompts, list(usable.values()))
+        answers = dict(zip(usable, compared, strict=True))
+        outcomes: list[Outcome] = []
+        for index, (row, pair) in enumerate(zip(rows, pairs, strict=True)):
+            if isinstance(pair, Failure):
+                outcomes.append(rejected(pair, prompt=row["prompt"]))
+            else:
+                answer = answers.get(index) or self._fault(pair)
+                assert answer is not None, "a pair is compared, or has a fault"
+                outcomes.append(_outcome(row, pair, answer))
+        return outcomes
 
-    def _unusable(self, row: Row, pair: Sequence[str]) -> Outcome | None:
-        words = max(len(text.split()) for text in pair)
-        about = {"prompt": row["prompt"], "responses": list(pair)}
+    def _fault(self, pair: Pair) -> Failure | None:
+        words, most = max(len(text.split()) for text in pair), self.settings.max_words
         if not all(text.strip() for text in pair):
-            return rejected(Failure("a response is empty", ""), **about)
+            return Failure("a response is empty", "")
         if pair[0].strip() == pair[1].strip():
-            return rejected(Failure("the responses are equal", ""), **about)
-        if self.settings.max_words is not None and words > self.settings.max_words:
-            return rejected(Failure("a response is too long", f"{words} words"), **about)
-        return None
+            return Failure("the responses are equal", "")
+        too_long = most is not None and words > most
+        return Failure("a response is too long", f"{words} words") if too_long else None
 
     def check(self, outcomes: Sequence[Outcome]) -> None:
         """Raise JudgeError for an annotator that prefers what is shown first, or last."""
@@ -275,14 +275,14 @@ class _Maker:
             )
 
 
-def _given(row: Row) -> tuple[str, str] | Failure:
+def _given(row: Row) -> Pair | Failure:
     texts = row["responses"]
     if isinstance(texts, list) and len(texts) == 2 and all(isinstance(t, str) for t in texts):
         return texts[0], texts[1]
     return Failure("no two responses", f"`responses` is {texts!r}"[:200])
 
 
-def _outcome(row: Row, pair: Any, answer: Preference | Failure) -> Outcome:
+def _outcome(row: Row, pair: Pair, answer: Preference | Failure) -> Outcome:
     about = {"prompt": row["prompt"], "responses": list(pair)}
     if isinstance(answer, Failure):
         return rejected(answer, **about)

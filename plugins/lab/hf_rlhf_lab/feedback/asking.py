@@ -9,6 +9,7 @@ from typing import TypeVar
 from hf_rlhf.rewards import Messages, NoText, OpenAIText, Text, escaped
 
 T = TypeVar("T")
+NOT_ANSWERED = "not answered"
 _QUOTED_CHARACTERS = 2000
 
 MATERIAL = """\
@@ -32,33 +33,36 @@ class Failure:
 
 
 def ask_all(
-    client: OpenAIText, conversations: Sequence[Messages], read: Callable[[str], T]
+    client: OpenAIText, asked: Sequence[Messages | Failure], read: Callable[[str], T]
 ) -> list[T | Failure]:
-    """Return what `read` makes of the reply to each conversation.
+    """Return what `read` makes of the reply to each conversation; a failure stays what it is.
 
     A reply for which `read` raises ValueError is sent back once, with the cause. Raises JudgeError
     for what will not heal, such as a refused key.
     """
-    results: list[T | Failure] = [Failure("not answered", "")] * len(conversations)
+    results: list[T | Failure] = [
+        each if isinstance(each, Failure) else Failure(NOT_ANSWERED, "") for each in asked
+    ]
+    due = [(row, each) for row, each in enumerate(asked) if not isinstance(each, Failure)]
     repaired: set[int] = set()
 
     def on_reply(index: int, reply: Text | NoText) -> Messages | None:
+        row, messages = due[index]
         if isinstance(reply, NoText):
-            results[index] = Failure(reply.cause, reply.reason)
+            results[row] = Failure(reply.cause, reply.reason)
             return None
         try:
-            results[index] = read(reply.content)
+            results[row] = read(reply.content)
         except ValueError as error:
-            results[index] = Failure("malformed", str(error))
-            if index in repaired:
+            results[row] = Failure("malformed", str(error))
+            if row in repaired:
                 return ()
-            repaired.add(index)
+            repaired.add(row)
             quoted = {"role": "assistant", "content": escaped(reply.content[:_QUOTED_CHARACTERS])}
-            request = {"role": "user", "content": REPAIR.format(cause=error)}
-            return [*conversations[index], quoted, request]
+            return [*messages, quoted, {"role": "user", "content": REPAIR.format(cause=error)}]
         return None
 
-    asyncio.run(client.write(conversations, on_reply))
+    asyncio.run(client.write((messages for _, messages in due), on_reply))
     return results
 
 

@@ -58,6 +58,9 @@ _LEAK = re.compile(
 )
 _SHARED_WORDS = 8
 """Words in a row that a response may not share with its critique."""
+Critique = tuple[str, bool]
+"""What is wrong with a draft, and whether it has to be revised."""
+_KEPT = Failure("kept", "The critique demands no change.")
 _NAMES = ("prompt", "completion", "draft", "critique", "revision")
 
 
@@ -132,69 +135,54 @@ class _Maker:
         """Return the three texts of each row, or the reason why they are of no use."""
         prompts = [text_of(row["prompt"]) for row in rows]
         drafts = ask_all(self.writer, [prompt_messages(row["prompt"]) for row in rows], str)
-        critiques = self._critiques(prompts, drafts)
-        revisions = self._revisions(prompts, drafts, critiques)
-        texts = zip(rows, drafts, critiques, revisions, strict=True)
-        return [self._outcome(*each) for each in texts]
-
-    def _critiques(
-        self, prompts: Sequence[str], drafts: Sequence[str | Failure]
-    ) -> list[tuple[str, bool] | Failure]:
-        system = _CRITIQUE.format(principles=listed_texts(self.principles))
-        asked = {
-            index: conversation(
-                system, {"context": prompts[index], "candidate": draft}, _CRITIQUE_CLOSING
-            )
-            for index, draft in enumerate(drafts)
-            if not isinstance(draft, Failure)
-        }
-        replies = dict(
-            zip(asked, ask_all(self.critic, list(asked.values()), _read_critique), strict=True)
+        critiques = ask_all(
+            self.critic,
+            [self._critique(*each) for each in zip(prompts, drafts, strict=True)],
+            _read_critique,
         )
+        texts = list(zip(prompts, drafts, critiques, strict=True))
+        revisions = ask_all(self.writer, [self._revision(*each) for each in texts], str)
         return [
-            draft if isinstance(draft, Failure) else replies[index]
-            for index, draft in enumerate(drafts)
+            self._outcome(row, draft, critique, revision)
+            for row, draft, critique, revision in zip(
+                rows, drafts, critiques, revisions, strict=True
+            )
         ]
 
-    def _revisions(
-        self,
-        prompts: Sequence[str],
-        drafts: Sequence[str | Failure],
-        critiques: Sequence[tuple[str, bool] | Failure],
-    ) -> list[str | Failure]:
-        """Return revisions; the draft itself where the critique demands no change."""
+    def _critique(self, prompt: str, draft: str | Failure) -> Messages | Failure:
+        if isinstance(draft, Failure):
+            return draft
+        system = _CRITIQUE.format(principles=listed_texts(self.principles))
+        return conversation(system, {"context": prompt, "candidate": draft}, _CRITIQUE_CLOSING)
+
+    def _revision(
+        self, prompt: str, draft: str | Failure, critique: Critique | Failure
+    ) -> Messages | Failure:
+        if isinstance(draft, Failure) or isinstance(critique, Failure):
+            return critique if isinstance(critique, Failure) else _KEPT
+        if not critique[1]:
+            return _KEPT
         system = _REVISION.format(principles=listed_texts(self.principles))
-        revisions = [
-            critique if isinstance(critique, Failure) else draft
-            for draft, critique in zip(drafts, critiques, strict=True)
-        ]
-        asked: dict[int, Messages] = {}
-        for index, (draft, critique) in enumerate(zip(drafts, critiques, strict=True)):
-            if isinstance(draft, Failure) or isinstance(critique, Failure) or not critique[1]:
-                continue
-            blocks = {"context": prompts[index], "candidate": draft, "criterion": critique[0]}
-            asked[index] = conversation(system, blocks, _REVISION_CLOSING)
-        for index, reply in zip(
-            asked, ask_all(self.writer, list(asked.values()), str), strict=True
-        ):
-            revisions[index] = reply
-        return revisions
+        blocks = {"context": prompt, "candidate": draft, "criterion": critique[0]}
+        return conversation(system, blocks, _REVISION_CLOSING)
 
     def _outcome(
         self,
         row: Row,
         draft: str | Failure,
-        critique: tuple[str, bool] | Failure,
+        critique: Critique | Failure,
         revision: str | Failure,
     ) -> Outcome:
-        texts = {"prompt": row["prompt"], "draft": draft if isinstance(draft, str) else None}
+        if isinstance(draft, Failure):
+            return rejected(draft, prompt=row["prompt"])
+        texts = {"prompt": row["prompt"], "draft": draft}
         if isinstance(critique, Failure):
             return rejected(critique, **texts)
         texts |= {"critique": critique[0]}
-        if isinstance(revision, Failure) or isinstance(draft, Failure):
-            failure = revision if isinstance(revision, Failure) else draft
-            assert isinstance(failure, Failure), "one of the two is"
-            return rejected(failure, **texts)
+        if revision is _KEPT:
+            revision = draft
+        if isinstance(revision, Failure):
+            return rejected(revision, **texts)
         texts |= {"revision": revision}
         if reason := unusable(draft, *critique, revision, text_of(row["prompt"]), self.max_words):
             return rejected(reason, **texts)
@@ -231,7 +219,7 @@ def _shared(critique: str, revision: str, known: str) -> str:
     return ""
 
 
-def _read_critique(reply: str) -> tuple[str, bool]:
+def _read_critique(reply: str) -> Critique:
     answer = read_object(reply)
     critique, revise = answer.get("critique"), answer.get("revise")
     if set(answer) != {"critique", "revise"} or not isinstance(critique, str):

@@ -12,7 +12,7 @@ from typing import Any
 from hf_rlhf.errors import JudgeError
 from hf_rlhf.steps import Ledger, PartFiles
 from hf_rlhf.storage import as_json, atomic_write_json, atomic_write_text
-from hf_rlhf_lab.feedback.asking import Failure
+from hf_rlhf_lab.feedback.asking import NOT_ANSWERED, Failure
 
 Row = Mapping[str, Any]
 Outcome = Mapping[str, Any]
@@ -21,9 +21,7 @@ PART = 100
 """Prompts after which the work is saved."""
 ENOUGH = 20
 """Outcomes from which on too many failures stop the work."""
-AGAIN = "not answered"
-"""The reason of rejects that the next call tries again: the server's fault, not the row's."""
-FAILURES = (AGAIN, "empty", "cut off", "malformed")
+FAILURES = (NOT_ANSWERED, "empty", "cut off", "malformed")
 ROWS, REJECTED, REPORT = "rows.jsonl", "rejected.jsonl", "report.json"
 
 
@@ -87,10 +85,11 @@ class Work:
         if not parts.missing(self.verb, number + 1, number, number + 1):
             saved = parts.read(self.verb, number)
         outcomes = list(saved["outcomes"])
+        # What was not answered is tried again: it is the server's fault, not the row's.
         due = [
             index
             for index, outcome in enumerate(outcomes)
-            if outcome is None or outcome.get("reject") == AGAIN
+            if outcome is None or outcome.get("reject") == NOT_ANSWERED
         ]
         if not due:
             return saved

@@ -53,6 +53,8 @@ def method(chosen: argparse.Namespace, overrides: Sequence[str], command: Sequen
     if chosen.check:
         return 0
     stopped = pipeline.run()
-    print(write(pipeline, stopped, shlex.join(command)))
+    headline = write(pipeline, stopped, shlex.join(command))
+    if not stopped:  # else the reason stands in the line before
+        print(headline)
     print(f"Report: {folder / f'{NAME}.md'}")
     return int(bool(stopped))

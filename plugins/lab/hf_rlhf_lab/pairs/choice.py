@@ -71,9 +71,7 @@ class Choice:
         ranks = np.argsort(np.argsort(lengths, kind="stable"), kind="stable")
         bands = ranks * self.length_bands // max(1, len(rows)) + 1
         labels = [f"length band {band} of {self.length_bands}" for band in bands]
-        return [
-            ", ".join(filter(None, pair)) for pair in zip(names, labels, strict=True)
-        ]  # fmt: skip
+        return [", ".join(filter(None, pair)) for pair in zip(names, labels, strict=True)]
 
     def _column(self, rows: Sequence[Mapping[str, Any]]) -> list[Any]:
         if self.strata is None:

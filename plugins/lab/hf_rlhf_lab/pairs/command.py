@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 from annotated_types import Ge
 
+from hf_rlhf import train
 from hf_rlhf.config import RunFile, bind, choose_run_file
 from hf_rlhf.contracts import Score
 from hf_rlhf.data import rows_digest
@@ -133,7 +134,9 @@ class Scoring:
         print(f"{step} of {self.settings.folds}: to score {len(held_out):,} pairs", flush=True)
         with self.ledger.recording(step, inputs, after=after) as recording:
             folder = self.pairs.run_folder(cycle, fold)
-            _train(step, {**self.values, "dataset": dataset, "output_dir": str(folder)})
+            values = {**self.values, "dataset": dataset, "output_dir": str(folder)}
+            if train(config=values).status != "finished":
+                raise HfRlhfError(f"{step}: {folder} is not finished. The same command continues.")
             scores = score_pairs(folder / "merged", held_out, self.values.get("max_length"))
             path = self.pairs.scores_file(cycle, fold)
             atomic_write_text(path, json.dumps(scores))
@@ -142,18 +145,6 @@ class Scoring:
     def _is_done(self, step: str, inputs: Mapping[str, Any], after: Sequence[str] = ()) -> bool:
         self.ledger.refuse_changed(step, inputs)
         return self.ledger.reasons(step, inputs, after) == []
-
-
-def _train(step: str, values: Mapping[str, Any]) -> None:
-    from hf_rlhf import train
-
-    try:
-        record = train(config=values)
-    except HfRlhfError as error:
-        error.add_note(f"This was the run of {step}. The same command continues.")
-        raise
-    if record.status != "finished":
-        raise HfRlhfError(f"{step}: its run is {record.status}. The same command continues.")
 
 
 def _check_is_reward(run: Run) -> None:
@@ -165,12 +156,12 @@ def _check_is_reward(run: Run) -> None:
     raise ConfigError([Problem("run", what, fix)], subject="command")
 
 
-def check_held_out(train: Sequence[Row], test: Sequence[Row]) -> None:
+def check_held_out(rows: Sequence[Row], test: Sequence[Row]) -> None:
     """Raise DataError for held-out prompts among the training pairs."""
     held_out = {json.dumps(row["prompt"]) for row in test}
-    if shared := sum(json.dumps(row["prompt"]) in held_out for row in train):
+    if shared := sum(json.dumps(row["prompt"]) in held_out for row in rows):
         raise DataError(
-            f"the prompts of {shared:,} of {len(train):,} training pairs are held out, too, so the "
+            f"the prompts of {shared:,} of {len(rows):,} training pairs are held out, too, so the "
             "test split would not measure what is kept. Leave them out (`drop_overlap: true`)."
         )
 

@@ -1,14 +1,14 @@
 """What the scores say: how good the models are, what is kept, and which known errors go."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hf_rlhf.config import dump_yaml
 from hf_rlhf.evaluation import Interval
-from hf_rlhf.formatting import interval, markdown_table, print_table, share
+from hf_rlhf.formatting import interval, markdown_table, number, print_table, share
 from hf_rlhf.storage import atomic_write_json, atomic_write_text
 from hf_rlhf_lab.pairs.choice import Array, Mask
 from hf_rlhf_lab.pairs.folder import PairFolder, Row, lines
@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 
 FEW = 30
 """Pairs in a fold below which the report says so."""
+_NOISE = (
+    "The models are not shown to order pairs better than chance, so the choice may be noise: bring "
+    "more pairs, or train longer."
+)
 Table = tuple[str, list[str], list[list[str]]]
 """Title, headings, rows."""
 
@@ -35,7 +39,7 @@ def write_report(pairs: PairFolder, settings: "PairSettings") -> dict[str, Any]:
         "random": settings.random(margins, strata),
         "left out": ~kept,
     }
-    known = settings.known_wrong
+    folds, known = np.array(pairs.folds), settings.known_wrong
     wrong = None if known is None else np.array([row[known] for row in rows])
     section = {"name": "confident_pairs", "folder": str(pairs.path), **settings.choice}
     section = {key: value for key, value in section.items() if value is not None}
@@ -47,13 +51,21 @@ def write_report(pairs: PairFolder, settings: "PairSettings") -> dict[str, Any]:
         "rejected": dict(Counter(reasons)),
         "usage": {},
         "test_rows": len(pairs.rows("test")),
-        "folds": [_folds(pairs, rows, cycle) for cycle in range(1, settings.cycles + 1)],
+        "folds": [
+            [
+                _summary(folds == fold, pairs.margins(cycle), wrong, rows)
+                for fold in range(settings.folds)
+            ]
+            for cycle in range(1, settings.cycles + 1)
+        ],
         "sets": {name: _summary(mask, margins, wrong, rows) for name, mask in sets.items()},
         "strata": _strata(strata, kept),
         "dataset": section,
     }
-    tables = _tables(report, settings)
-    use = f"Train on the pairs that are kept:\n\n{_indented(section)}"
+    tables = list(_tables(report, settings))
+    agreement = report["sets"]["all"]["agrees_with_label"]
+    use = "" if agreement and agreement["low"] > 0.5 else f"{_NOISE}\n\n"
+    use += f"Train on the pairs that are kept:\n\n{_indented(section)}"
     page = [f"## {title}\n\n{markdown_table(heads, body, 1)}" for title, heads, body in tables]
     pages = ["# Pairs that reward models are sure of", *page, "![Margins](margins.png)", use]
     _draw(pairs, margins, kept, wrong)
@@ -84,87 +96,64 @@ def _indented(section: dict[str, Any]) -> str:
     return "".join(f"    {line}\n" for line in dump_yaml({"dataset": section}).splitlines())
 
 
-def _agrees(margins: Array) -> list[float]:
-    return [float(value) for value in np.where(margins == 0, 0.5, margins > 0)]
-
-
-def _mean(values: Sequence[Any], rows: Sequence[Row]) -> dict[str, Any] | None:
-    mean = Interval.of_mean(list(values), [str(row["prompt"]) for row in rows])
+def _mean(values: Any, rows: Sequence[Row], mask: Mask) -> dict[str, Any] | None:
+    """Return the mean over the rows of a mask, with its interval over prompts."""
+    index = np.flatnonzero(mask)
+    prompts = [str(rows[int(row)]["prompt"]) for row in index]
+    mean = Interval.of_mean([float(value) for value in values[index]], prompts)
     return None if mean is None else mean.as_json()
 
 
-def _folds(pairs: PairFolder, rows: Sequence[Row], cycle: int) -> list[dict[str, Any]]:
-    margins, folds = pairs.margins(cycle), np.array(pairs.folds)
-    results = []
-    for fold in sorted(set(pairs.folds)):
-        index = np.flatnonzero((folds == fold) & ~np.isnan(margins))
-        accuracy = _mean(_agrees(margins[index]), [rows[int(at)] for at in index])
-        results.append({"fold": fold, "pairs": int((folds == fold).sum()), "accuracy": accuracy})
-    return results
-
-
 def _summary(mask: Mask, margins: Array, wrong: Mask | None, rows: Sequence[Row]) -> dict[str, Any]:
-    index = np.flatnonzero(mask & ~np.isnan(margins))
-    some = margins[index]
+    scored = mask & ~np.isnan(margins)
+    agrees = np.where(margins == 0, 0.5, margins > 0)
     summary: dict[str, Any] = {
         "pairs": int(mask.sum()),
-        "mean_size_of_margin": float(np.abs(some).mean()) if len(some) else None,
-        "agrees_with_label": _mean(_agrees(some), [rows[int(at)] for at in index]),
+        "mean_size_of_margin": float(np.abs(margins[scored]).mean()) if scored.any() else None,
+        "agrees_with_label": _mean(agrees, rows, scored),
     }
     if wrong is not None:
-        among = [rows[int(at)] for at in np.flatnonzero(mask)]
         summary["known_wrong"] = int((mask & wrong).sum())
-        summary["share_known_wrong"] = _mean(wrong[mask].astype(float).tolist(), among)
-        found = index[wrong[index]]
-        summary["known_wrong_ordered_against_label"] = int((margins[found] < 0).sum())
+        summary["share_known_wrong"] = _mean(wrong, rows, mask)
     return summary
 
 
 def _strata(strata: Sequence[str], kept: Mask) -> dict[str, dict[str, int]]:
     every, chosen = Counter(strata), Counter(np.array(strata)[kept].tolist())
-    return {name: {"pairs": every[name], "kept": chosen[name]} for name in sorted(every)}
+    return {name: {"pairs": every[name], "kept": chosen[name]} for name in sorted(every) if name}
 
 
-def _tables(report: dict[str, Any], settings: "PairSettings") -> "list[Table]":
-    def few(fold: dict[str, Any]) -> str:
-        return " (few)" if fold["pairs"] < FEW else ""
-
+def _tables(report: dict[str, Any], settings: "PairSettings") -> Iterator[Table]:
     folds = [
-        [f"{cycle}, {each['fold']}", f"{each['pairs']:,}{few(each)}", interval(each["accuracy"])]
+        [
+            f"{cycle}, {fold}",
+            f"{each['pairs']:,}{' (few)' * (each['pairs'] < FEW)}",
+            interval(each["agrees_with_label"]),
+        ]
         for cycle, folds in enumerate(report["folds"], start=1)
-        for each in folds
+        for fold, each in enumerate(folds)
     ]
+    title = "Models on the pairs they were not trained on"
+    yield title, ["cycle, fold", "pairs", "accuracy [95%]"], folds
     known = settings.known_wrong is not None
     sets = [
         [
             name,
             f"{each['pairs']:,}",
-            f"{each['mean_size_of_margin']:.3f}" if each["pairs"] else "",
+            number(each["mean_size_of_margin"]),
             interval(each["agrees_with_label"]),
             *([f"{each['known_wrong']:,}", interval(each["share_known_wrong"])] if known else []),
         ]
         for name, each in report["sets"].items()
     ]
-    strata = [
-        [
-            name or "all",
-            f"{each['pairs']:,}",
-            f"{each['kept']:,}",
-            share(each["kept"] / each["pairs"]),
-        ]
-        for name, each in report["strata"].items()
-    ]
     heads = ["pairs", "number", "mean size of margin", "models agree with label [95%]"]
     heads += ["known wrong", "share known wrong [95%]"] if known else []
-    return [
-        (
-            "Models on the pairs they were not trained on",
-            ["cycle, fold", "pairs", "accuracy [95%]"],
-            folds,
-        ),
-        (f"Kept: {share(settings.keep)} by {settings.rank} margin", heads, sets),
-        ("Strata", ["stratum", "pairs", "kept", "share"], strata),
+    yield f"Kept: {share(settings.keep)} by {settings.rank} margin", heads, sets
+    strata = [
+        [name, f"{each['pairs']:,}", f"{each['kept']:,}"] for name, each in report["strata"].items()
     ]
+    if strata:
+        yield "Strata", ["stratum", "pairs", "kept"], strata
 
 
 def _draw(pairs: PairFolder, margins: Array, kept: Mask, wrong: Mask | None) -> None:

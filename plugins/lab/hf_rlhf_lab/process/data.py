@@ -147,7 +147,8 @@ def gsm8k_steps(
         max_test_rows=max_test_rows,
         seed=seed,
     )
-    facts = {"kept": kept, "carried": carried, "after_error": after_error}
+    shares = {"kept": kept, "carried": carried}
+    facts = {"shares_of_errors": shares, "after_error": after_error}
     return _loaded(path, source, convert, split_, stops=lambda error: False, **facts)
 
 

@@ -23,6 +23,7 @@ from hf_rlhf_lab.process.chains import (
     score_chains,
 )
 
+_FILES = ("*.safetensors", "*.json", "*.jinja", "*.txt", "*.model")
 AGGREGATES: Mapping[str, Callable[[Sequence[float]], float]] = {
     "min": min,
     "mean": fmean,
@@ -90,7 +91,7 @@ class ProcessReward:
         when the model cannot be used.
         """
         model, tokenizer, reading = self._model()
-        if not tokenizer.chat_template and not all(isinstance(each, str) for each in prompts):
+        if not (tokenizer.chat_template or all(isinstance(prompt, str) for prompt in prompts)):
             raise ModelError(
                 f"the tokenizer of process_reward {self.model!r} has no chat template, and the "
                 "prompts are messages. Use plain-text prompts, or a model with one."

@@ -151,17 +151,18 @@ class RubricRewardTrainer(Trainer, transformers.Trainer):  # type: ignore[misc]
             # Its mean is the error against the mean grade plus that of the deviations from it.
             parts = (predicted - grades) ** 2
             errors = parts.mean(dim=1)
-            if model.training:  # held-out rows have a log of their own
-                for name, part in zip(self.criteria, parts.detach().mean(dim=0), strict=True):
-                    self.errors[name].append(part)
+            by_name = zip(self.criteria, parts.detach().mean(dim=0), strict=True)
+            for name, part in by_name if model.training else ():
+                self.errors[name].append(part)
         loss = errors.mean()
         return (loss, {"logits": outputs.logits}) if return_outputs else loss
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
         """Log, with the squared error of each criterion since the last time."""
-        for name, values in self.errors.items():
-            logs[f"squared_error/{name}"] = float(torch.stack(values).mean())
-        self.errors.clear()
+        if "loss" in logs:  # of training, not of an evaluation
+            for name, values in self.errors.items():
+                logs[f"squared_error/{name}"] = float(torch.stack(values).mean())
+            self.errors.clear()
         super().log(logs, *args, **kwargs)
 
     def report(self) -> Mapping[str, Any]:

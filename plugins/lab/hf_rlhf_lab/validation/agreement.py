@@ -55,6 +55,27 @@ def pair_accuracy(scored: Scored) -> Interval | None:
     return Interval.of_mean(_outcomes(scored.margins).tolist(), scored.clusters)
 
 
+def accuracy_difference(at_home: Scored, elsewhere: Scored) -> Interval | None:
+    """Return the accuracy elsewhere minus that on the gold data, resampling prompts of both."""
+    parts = (at_home, elsewhere)
+    outcomes = np.concatenate([_outcomes(each.margins) for each in parts])
+    there = np.repeat([0.0, 1.0], [len(each.pairs) for each in parts])
+    clusters = [f"{name} {each}" for name, part in enumerate(parts) for each in part.clusters]
+    keys, index = np.unique(clusters, return_inverse=True)
+    if not 0 < there.sum() < len(there):
+        return None
+
+    def statistic(by_cluster: Array) -> Array:
+        weights = by_cluster[:, index]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            means = [
+                (weights * outcomes) @ member / (weights @ member) for member in (there, 1 - there)
+            ]
+        return np.asarray(means[0] - means[1])
+
+    return Interval.of_statistic(statistic, len(keys))
+
+
 def noise_ceiling(gold: Gold) -> Interval | None:
     """Return how often one label's order of two responses agrees with that of another label.
 

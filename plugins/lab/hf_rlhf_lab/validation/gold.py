@@ -203,6 +203,12 @@ class Scored:
         valid = self.scores[~np.isnan(self.scores)]
         return float(valid.std()) if len(valid) else 0.0
 
+    @property
+    def centre(self) -> float:
+        """Mean of the scores; 0 if there are none."""
+        valid = self.scores[~np.isnan(self.scores)]
+        return float(valid.mean()) if len(valid) else 0.0
+
 
 ScoreRows = Callable[[Sequence[Any], Sequence[Any], Mapping[str, Sequence[Any]]], Sequence[Score]]
 """Prompts, completions and columns -> a score or None for each."""

@@ -11,6 +11,15 @@ if TYPE_CHECKING:
     from hf_rlhf.storage import ReportCheck as Check
     from hf_rlhf_lab.validation.report import Report
 
+_QUESTIONS = {
+    "agreement": "Does it prefer the better response?",
+    "calibration": "Are its margins log odds?",
+    "length": "Does it pay for empty words?",
+    "hacks": "Does it pay more for known hacks?",
+}
+_CAPTION = (
+    "Green passes, orange fails. Lines are 95% intervals; the dashed line is chance, or zero."
+)
 GOOD, BAD, NEUTRAL = "C2", "C1", "C6"
 
 
@@ -23,16 +32,19 @@ def draw(report: "Report", path: Path) -> None:
         "length": _length,
         "hacks": _hacks,
     }
-    with png_panels(path, len(panels), (5.2, 4.0), across=2, caption=report.headline) as plots:
+    with png_panels(path, len(panels), (5.2, 3.6), across=2, caption=_CAPTION) as plots:
+        plots[0].figure.suptitle(_wrapped(report.headline, 90), fontweight="bold", fontsize=13)
         for axes, (name, show) in zip(plots, panels.items(), strict=True):
             check = checks.get(name)
             if check is None or check.verdict == "not measurable":
                 why = check.summary if check else "not asked for"
                 axes.set_axis_off()
-                axes.set_title(f"{name}: not measurable")
+                axes.set_title(f"{_QUESTIONS[name]}  Not measurable", color="#666666")
                 axes.text(0, 0.9, _wrapped(why), va="top", fontsize=9)
             else:
                 show(axes, check, checks)
+                answer = {"pass": "Pass", "fail": "FAIL"}[check.verdict]
+                axes.set_title(f"{_QUESTIONS[name]}  {answer}", color=_colour(check))
 
 
 def _colour(check: "Check") -> str:
@@ -51,8 +63,11 @@ def _agreement(axes: Any, check: "Check", checks: Mapping[str, "Check"]) -> None
     axes.axvline(0.5, color="#999999", lw=1, ls="--")
     axes.text(0.5, -0.45, " chance", fontsize=8, color="#666666")
     axes.set_yticks(range(len(bars)), bars)
-    axes.set(xlim=(0, 1), ylim=(len(bars) - 0.5, -0.6), xlabel="better response scores higher")
-    axes.set_title(f"agreement: {check.verdict}")
+    axes.set(
+        xlim=(0, 1),
+        ylim=(len(bars) - 0.5, -0.6),
+        xlabel="share of pairs in which the better response scores higher",
+    )
 
 
 def _calibration(axes: Any, check: "Check", checks: Mapping[str, "Check"]) -> None:
@@ -64,11 +79,10 @@ def _calibration(axes: Any, check: "Check", checks: Mapping[str, "Check"]) -> No
     axes.plot([0.5, 1], [0.5, 1], color="#999999", lw=1, ls="--")
     axes.errorbar(x, y, yerr=[low, high], fmt="o", color=_colour(check), capsize=3, ms=5)
     axes.set(
-        xlabel="implied by the margin (Bradley-Terry)",
+        xlabel=f"probability that the margin implies (ECE {check.details['ece']:.3f})",
         ylabel="share that is right",
         xlim=(0.48, 1.02),
         ylim=(min(0.3, *y) - 0.05, 1.05),
-        title=f"calibration: {check.verdict}, ECE {check.details['ece']:.3f}",
     )
 
 
@@ -84,8 +98,10 @@ def _length(axes: Any, check: "Check", checks: Mapping[str, "Check"]) -> None:
         assert value.low is not None, "it is of several responses"
         _point(axes, at, value, BAD if value.low > LIMIT else GOOD)
     axes.set_yticks(range(len(names)), [name.replace("_", " ") for name in names])
-    axes.set(ylim=(len(names) - 0.5, -0.5), xlabel="change of the score, standard deviations")
-    axes.set_title(f"words without content: {check.verdict}")
+    axes.set(
+        ylim=(len(names) - 0.5, -0.5),
+        xlabel="change of the score by added words, in standard deviations",
+    )
 
 
 def _hacks(axes: Any, check: "Check", checks: Mapping[str, "Check"]) -> None:
@@ -94,10 +110,11 @@ def _hacks(axes: Any, check: "Check", checks: Mapping[str, "Check"]) -> None:
     for at, name in enumerate(names):
         row = rows[name]
         axes.barh(at, row["share"], color=BAD if row["found"] else GOOD, height=0.7)
+    found = check.details["found"]
     axes.axvline(0.5, color="#999999", lw=1, ls="--")
     axes.set_yticks(range(len(names)), names, fontsize=8)
-    axes.set(xlim=(0, 1), ylim=(len(names) - 0.5, -0.5), xlabel="earns more than the honest one")
-    axes.set_title(f"hacks: {check.details['found']} of {len(rows)} pay")
+    label = f"earns more than the honest response ({found} of {len(rows)} found)"
+    axes.set(xlim=(0, 1), ylim=(len(names) - 0.5, -0.5), xlabel=label)
 
 
 def _point(axes: Any, at: float, value: "Estimate", colour: str) -> None:
@@ -105,7 +122,7 @@ def _point(axes: Any, at: float, value: "Estimate", colour: str) -> None:
     axes.plot(value.mean, at, "o", color=colour, ms=6)
 
 
-def _wrapped(text: str) -> str:
+def _wrapped(text: str, width: int = 48) -> str:
     import textwrap
 
-    return "\n".join(textwrap.wrap(text, 48))
+    return "\n".join(textwrap.wrap(text, width))

@@ -1,17 +1,20 @@
 """Run every check on a reward and some gold data."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, is_dataclass, replace
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from hf_rlhf.config import load_component
 from hf_rlhf.contracts import HackCase, Score
 from hf_rlhf.evaluation import Interval
-from hf_rlhf.rewards import TOTAL, ComposedReward, identified_parts, reward_identity
+from hf_rlhf.rewards import TOTAL, ComposedReward, Part, identified_parts, reward_identity
 from hf_rlhf.runs import Scoring, environment
 from hf_rlhf.storage import now
-from hf_rlhf_lab.validation.agreement import agreement, pair_accuracy
+from hf_rlhf_lab.validation.agreement import accuracy_difference, agreement
 from hf_rlhf_lab.validation.calibration import calibration
 from hf_rlhf_lab.validation.checks import Check, degenerate, not_measurable
 from hf_rlhf_lab.validation.gold import Gold, Scored, chunks, score_gold
@@ -22,7 +25,10 @@ from hf_rlhf_lab.validation.report import Report, headline
 MOST_ABSTENTIONS = 0.05
 """Share of responses without a score above which the reward is not reliable enough to train on."""
 REPEATED = 40
-"""Responses that are scored a second time, in another order."""
+"""Responses that are scored again."""
+FEW_AT_ONCE = 3
+MOST_CHANGE = 0.05
+"""Standard deviations of the score."""
 
 
 @dataclass
@@ -32,16 +38,45 @@ class RewardScores:
     reward: ComposedReward
     label: str = TOTAL
     scored: int = 0
+    size: int = 256
+    """How many are scored in one call."""
+    abstained: dict[str, int] = field(default_factory=dict)
+    """By label, how many scores were missing."""
+    judges_text: str = ""
+    """What is to be said of its judges."""
+
+    def afresh(self) -> "RewardScores":
+        """Return the same reward, with judges that have no cache."""
+        cached = 0
+
+        def uncached(part: Part) -> Part:
+            nonlocal cached
+            reward: Any = part.reward
+            judge: Any = getattr(reward, "judge", None)
+            if not is_dataclass(reward) or getattr(judge, "cache", None) is not True:
+                return part
+            cached += 1
+            asked_again: Any = replace(reward, judge=replace(judge, cache=False))  # type: ignore[type-var]
+            return replace(part, reward=asked_again)
+
+        rewards, gates = (
+            tuple(map(uncached, each)) for each in (self.reward.rewards, self.reward.gates)
+        )
+        reward = replace(self.reward, rewards=rewards, gates=gates)
+        text = " (judges asked without their cache)" if cached else ""
+        return RewardScores(reward, self.label, judges_text=text)
 
     def __call__(
         self, prompts: Sequence[Any], completions: Sequence[Any], columns: Mapping[str, Any]
     ) -> list[Score]:
         """Return the score of each completion. Raises RewardError."""
         scores: list[Score] = []
-        for part in chunks(len(completions)):
+        for part in chunks(len(completions), self.size):
             some = {name: values[part] for name, values in columns.items()}
             found = self.reward.score(prompts[part], completions[part], **some)
             scores += found.total if self.label == TOTAL else found.parts[self.label]
+            for label, values in found.parts.items():
+                self.abstained[label] = self.abstained.get(label, 0) + values.count(None)
         self.scored += len(completions)
         return scores
 
@@ -93,11 +128,7 @@ def validate(
             "dropped": dict(gold.dropped),
         },
         checks=reported,
-        cost={
-            "scored": score.scored,
-            "seconds_per_1000": round(1000 * scored.seconds / max(1, len(gold)), 2),
-            "judges": {name: dict(judge.usage()) for name, judge in scoring.judges.items()},
-        },
+        cost=_cost(scoring, scored, score),
         created=now(),
         command=command,
         environment=environment(),
@@ -111,32 +142,44 @@ def identity_of(scoring: Scoring, label: str = TOTAL) -> dict[str, Any]:
 
 
 def repeats(scored: Scored, score: RewardScores) -> Check:
-    """Check that a response earns the same when it is scored again, among others.
+    """Check that a response earns the same when it is scored again, and in other company.
 
-    Part of the responses is scored a second time in reverse order. A reward that depends on its
-    batch, or a judge that answers at random, differs; a judge with a cache repeats its answers, so
-    measure without one.
+    Some responses are scored again twice: as before, and in reverse order, three at a time. Judges
+    are asked afresh, without their cache. A judge that answers at random differs in both, a reward
+    that depends on its batch in the second alone.
     """
     name = "repeats"
     if reason := degenerate(scored):
         return not_measurable(name, f"{reason}, so nothing can differ.")
-    rows = [int(row) for row in range(len(scored.gold)) if scored.scores[row] == scored.scores[row]]
-    again = scored.gold.take(rows[:REPEATED][::-1])
-    second = score_gold(again, score)
-    first = scored.scores[rows[:REPEATED][::-1]]
-    change = [
-        None if value != value else float(abs(value - before)) / scored.spread
-        for value, before in zip(second.scores, first, strict=True)
-    ]
-    mean = Interval.of_mean(change, [str(number) for number in again.prompt_numbers])
-    if mean is None:
-        return not_measurable(name, "no response was scored a second time.")
-    passed = mean.mean <= 0.05
+    rows = np.flatnonzero(~np.isnan(scored.scores))[:REPEATED]
+    fresh = score.afresh()
+    changes = {
+        "same_order": _changes(scored, rows, fresh),
+        "other_order": _changes(scored, rows[::-1], replace(fresh, size=FEW_AT_ONCE)),
+    }
+    score.scored += fresh.scored
+    if any(change is None for change in changes.values()):
+        return not_measurable(name, "no response has a score the second time.", **changes)
+    worst = max(changes, key=lambda key: changes[key].mean)  # type: ignore[union-attr]
+    change = changes[worst]
+    assert change is not None, "or nothing were measurable"
+    how = "in another order and batch" if worst == "other_order" else "as before"
     text = (
-        f"scored again in another order, {mean.values} responses change by {mean.mean:.3f} "
-        "standard deviations on average."
+        f"scored again {how}, {change.values} responses change by {change.mean:.3f} standard "
+        f"deviations on average{fresh.judges_text}."
     )
-    return Check(name, "pass" if passed else "fail", text, {"change": mean})
+    passed = change.mean <= MOST_CHANGE
+    return Check(name, "pass" if passed else "fail", text, {"change": change, **changes})
+
+
+def _changes(scored: Scored, rows: NDArray[np.int64], score: RewardScores) -> Interval | None:
+    gold = scored.gold.take(rows.tolist())
+    again = score_gold(gold, score)
+    deltas = np.abs(again.scores - scored.scores[rows]) / scored.spread
+    return Interval.of_mean(
+        [None if np.isnan(delta) else float(delta) for delta in deltas],
+        [str(number) for number in gold.prompt_numbers],
+    )
 
 
 def availability(scored: Scored) -> Check:
@@ -147,14 +190,31 @@ def availability(scored: Scored) -> Check:
     return Check("abstentions", "pass" if passed else "fail", text, details={"share": share})
 
 
+def _cost(scoring: Scoring, scored: Scored, score: RewardScores) -> dict[str, Any]:
+    """Return what the scores took: time, and what judges used, also for 1,000 responses."""
+    per_1000 = 1000 / max(1, len(scored.gold))
+    return {
+        "scored": score.scored,
+        "score_mean": round(scored.centre, 6),
+        "score_std": round(scored.spread, 6),
+        "seconds_per_1000": round(per_1000 * scored.seconds, 2),
+        "abstained": score.abstained,
+        "judges": {
+            label: {key: round(value, 4) for key, value in judge.usage().items() if value}
+            for label, judge in scoring.judges.items()
+        },
+    }
+
+
 def _elsewhere(at_home: Scored, scored: Scored) -> Check:
     """Return the agreement on data of another distribution, and the loss against the gold data."""
     check = agreement(scored, f"other data: {Path(scored.gold.name).name}")
-    home, there = pair_accuracy(at_home), pair_accuracy(scored)
-    if home is None or there is None or check.verdict == "not measurable":
+    change = accuracy_difference(at_home, scored)
+    if change is None or check.verdict == "not measurable":
         return check
-    text = f"{check.summary} That is {there.mean - home.mean:+.3f} against the gold data."
-    return Check(check.name, check.verdict, text, check.measures, check.details)
+    text = f"{check.summary} Against the gold data: {change.mean:+.3f} "
+    text += f"[{change.low:+.3f}, {change.high:+.3f}]."
+    return replace(check, summary=text, measures={**check.measures, "difference": change})
 
 
 def _cases(attacks: Sequence[str], gold: Gold) -> Iterator[HackCase]:

@@ -1,0 +1,72 @@
+"""Rewards of verifiers and OpenEnv: by objects of the same form, and by the packages themselves."""
+
+import asyncio
+from types import SimpleNamespace
+
+import pytest
+
+from hf_rlhf_lab.adapters import OpenEnvReward, VerifiersReward
+from hf_rlhf_lab.command import rewards
+
+
+class Longer:
+    """As a rubric of OpenEnv: called with an action and an observation."""
+
+    def __call__(self, action, observation):
+        return float(len(action.message) > observation.least)
+
+
+def test_a_rubric_reads_action_and_observation():
+    reward = OpenEnvReward(Longer(), action=lambda text: SimpleNamespace(message=text))
+    given = {"prompts": ["p", "p"], "completions": ["abc", "a"], "least": [2, 2]}
+    assert asyncio.run(reward(**given, log_metric=None)) == [1.0, 0.0]
+
+
+def test_an_asynchronous_rubric_is_awaited():
+    async def rubric(action, observation):
+        return float(len(action))
+
+    assert asyncio.run(OpenEnvReward(rubric)(prompts=["p"], completions=["abc"])) == [3.0]
+
+
+def test_a_rubric_in_a_file_is_validated(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text(
+        "from hf_rlhf_lab.adapters import OpenEnvReward\n"
+        "longer = OpenEnvReward(lambda action, observation: float(len(action)))\n"
+    )
+    rows = (f'{{"prompt": "p{n}", "chosen": "yes", "rejected": "{"no " * n}"}}' for n in range(40))
+    (tmp_path / "pairs.jsonl").write_text("\n".join(rows))
+    assert rewards(["validate", "mine.py:longer", "--data", "pairs.jsonl"]) == 1
+
+
+def test_the_rewards_of_a_verifiers_task_are_summed_by_weight():
+    vf = pytest.importorskip("verifiers.v1", reason="needs `pip install verifiers`")
+    from verifiers.v1.task import Task, TaskData
+
+    class Answer(TaskData):
+        answer: str
+
+    class Spelled(Task[Answer]):
+        @vf.reward(weight=2.0)
+        async def exact(self, trace):
+            return float(trace.last_reply == self.data.answer)
+
+        @vf.reward
+        async def short(self, trace):
+            return float(len(trace.last_reply) < 4)
+
+    reward = VerifiersReward(lambda prompt, answer: Spelled(Answer(prompt=prompt, answer=answer)))
+    given = {"prompts": ["p"] * 3, "completions": ["abc", "ab", "abcdef"], "answer": ["abc"] * 3}
+    assert asyncio.run(reward(**given)) == [3.0, 1.0, 0.0]
+
+
+def test_a_rubric_of_openenv_itself():
+    rubrics = pytest.importorskip("openenv.core.rubrics", reason="needs `pip install openenv-core`")
+
+    class Polite(rubrics.Rubric):
+        def forward(self, action, observation):
+            return float("please" in action)
+
+    given = {"prompts": ["p", "p"], "completions": ["please", "now"]}
+    assert asyncio.run(OpenEnvReward(Polite())(**given)) == [1.0, 0.0]
