@@ -22,7 +22,7 @@ model, the name of a reward, or FILE.py:NAME. Without TARGET and --data, a small
 nothing. Any key of the run file is an option too: `--rewards.0.weight 0.5`.
 
 The report is written to --out: validation.json, validation.md and validation.png. The exit status
-is 1 if a check fails."""
+is 1 if a check fails, and if agreement is not measurable."""
 
 
 def rewards(argv: Sequence[str]) -> int:
@@ -113,7 +113,7 @@ def _validate(chosen: argparse.Namespace, overrides: Sequence[str], command: lis
     folder = chosen.out or Path("evals") / "validation"
     report.write(folder)
     show(report, folder)
-    return int(bool(report.failed))
+    return int(bool(report.failed) or report.checks[0].verdict == "not measurable")
 
 
 def run_file(

@@ -53,6 +53,16 @@ def test_a_named_reward_on_graded_rows(tmp_path):
     assert report("three")["reward"]["digest"] != one["reward"]["digest"]
 
 
+def test_a_constant_reward_is_not_validated(tmp_path, capsys):
+    (tmp_path / "my.py").write_text(
+        "def same(completions, **_):\n    return [1.0] * len(completions)\n"
+    )
+    rows = [{"prompt": f"p{n}", "chosen": "yes", "rejected": "no"} for n in range(40)]
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    assert rewards(["validate", "my.py:same", "--data", "rows.jsonl"]) == 1
+    assert "same is not validated: the reward gives every response 1" in capsys.readouterr().out
+
+
 def test_a_function_in_a_file_that_pays_for_length_fails(tmp_path):
     text = "def longer(completions, **_):\n    return [float(len(text)) for text in completions]\n"
     (tmp_path / "my.py").write_text(text)

@@ -39,6 +39,7 @@ _READS = {
 """Keys of the method file by the step that reads them first."""
 _WRITES = {"grades": ["grades.json"], "calibration": ["signals.json"]}
 """Files that later steps read."""
+_OUTCOMES = {"fail": "fails", "not measurable": "is not measurable"}
 Result = dict[str, Any]
 
 
@@ -258,13 +259,19 @@ class Pipeline:
         tested = gold.take(np.flatnonzero(self.test[rows]).tolist())
         report = validate(self._resolved(self._entries()), tested, attacks=spec.attacks)
         report.write(self.folder / "validation")
-        stops = [check for check in report.failed if check.name in spec.require]
+        stops = [
+            check for check in report.checks
+            if check.name in spec.require and check.verdict != "pass"
+        ]  # fmt: skip
         others = [check.name for check in report.failed if check not in stops]
         passed = [check.name for check in report.checks if check.verdict == "pass"]
         return {
             "report": report.to_json(),
             "passed": not stops,
-            "reason": "; ".join(f"{each.name} fails: {each.summary.rstrip('.')}" for each in stops),
+            "reason": "; ".join(
+                f"{check.name} {_OUTCOMES[check.verdict]}: {check.summary.rstrip('.')}"
+                for check in stops
+            ),
             "summary": f"passes {listed(passed)}"
             + (f"; fails {listed(others)}, which is not required" if others else ""),
         }

@@ -67,6 +67,8 @@ def headline(label: str, checks: Sequence[ReportCheck]) -> str:
     """Return the result in one sentence."""
     if failed := [check.name for check in checks if check.verdict == "fail"]:
         return f"{label} fails {len(failed)} of {len(checks)} checks: {', '.join(failed)}."
+    if (agreement := checks[0]).verdict == "not measurable":
+        return f"{label} is not validated: {agreement.summary}"
     open_ones = [check.name for check in checks if check.verdict == "not measurable"]
     rest = f" Not measurable: {', '.join(open_ones)}." if open_ones else ""
     return f"{label} passes {counted(len(checks) - len(open_ones), 'check')}.{rest}"
