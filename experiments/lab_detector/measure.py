@@ -13,7 +13,8 @@ from hf_rlhf.config import MonitorSpec
 from hf_rlhf.monitoring import Look, assess
 from hf_rlhf.storage import atomic_write_json
 
-SPEC = MonitorSpec(gold="utility", every=1)
+SPEC = MonitorSpec(gold="utility", every=1, length_z=2.5, histogram_kl=0.15, rising=3)
+"""As the defaults were when the plan was written."""
 DRAWS = 200
 Flags = list[bool]
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from hf_rlhf.evaluation import Evaluation
 from hf_rlhf.storage import atomic_write_json
 
+KEPT = ("gold", "mean_score", "trained", "verbose", "completion_tokens")
 LAST = ("kl_per_completion", "reward_ensemble/disagreement")
 
 
@@ -15,7 +16,7 @@ def main(run: Path, out: Path) -> None:
     columns = {}
     for stage in ("before", "after"):
         evaluation = Evaluation.load(run / "evaluation" / f"{stage}.json")
-        columns[stage] = {name: evaluation.column(name) for name in evaluation.metrics()}
+        columns[stage] = {name: evaluation.column(name) for name in KEPT}
     history = json.loads((run / "run.json").read_text())["training"]["history"]
     values = {name: [entry[name] for entry in history if name in entry] for name in LAST}
     gold = [entry["rewards/gold/mean"] for entry in history if "rewards/gold/mean" in entry]

@@ -27,6 +27,8 @@ def base_card(folder: Path, model: ModelSection, repo_id: str, *, endpoint: str)
         record = load_record(run)
         record.model.saved = ["merged"]
         record.publish, record.pictures, record.comparison = None, [], None
+        for report in record.reward_validation.reports if record.reward_validation else ():
+            report.picture = None
         return render_card(record, repo_id=repo_id, endpoint=endpoint)
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     architecture = next(iter(config.get("architectures") or ()), None)

@@ -10,7 +10,8 @@ from hf_rlhf.config.schema import MonitorSpec
 from hf_rlhf.monitoring import Histogram, Look, Mean, assess
 from hf_rlhf.monitoring.signals import LEVEL, compare_gold, length_scores
 
-SPEC = MonitorSpec(gold="truth")
+SPEC = MonitorSpec(gold="truth", histogram_kl=0.15, rising=3)
+WITHOUT_GOLD = replace(SPEC, gold=None)
 
 
 def series(count=20, *, length=None, kl=None, trained=None, gold=None, error=0.1):
@@ -43,7 +44,7 @@ def test_a_quiet_training_has_no_signal_and_its_last_look_is_clean():
     # The last looks are those that the gold reward of the ones before is compared with.
     assert assess(looks, SPEC).clean == 170
     without_gold = [replace(look, gold=None) for look in looks]
-    assert assess(without_gold, MonitorSpec()).clean == 200
+    assert assess(without_gold, WITHOUT_GOLD).clean == 200
     assert assess([], SPEC).clean is None
 
 
@@ -55,9 +56,9 @@ def test_length_is_compared_with_the_spread_of_the_warm_up():
     signals = on(looks)
     assert signals[130] == set()
     assert signals[140] == {"length"}
-    found = assess(looks, MonitorSpec())
+    found = assess(looks, WITHOUT_GOLD)
     assert (found.signals[0].since, found.clean) == (140, 130)
-    assert on(looks, MonitorSpec(length_z=6.0))[140] == set()
+    assert on(looks, replace(SPEC, length_z=6.0))[140] == set()
 
 
 def test_a_warm_up_of_equal_lengths_measures_nothing():
@@ -71,7 +72,7 @@ def test_the_histogram_must_be_far_and_rise_three_times_and_then_stays():
     # 0.05, 0.1 and 0.2 are the first three rises.
     assert signals[100] == set()
     assert signals[110] == signals[120] == {"histogram"}
-    found = assess(looks, MonitorSpec())
+    found = assess(looks, WITHOUT_GOLD)
     assert (found.signals[0].since, found.clean) == (90, 80)
     below = series(kl=lambda i: 0.5 if i == 12 else 0.1)
     assert not any(on(below).values()), "one high look is no rise"

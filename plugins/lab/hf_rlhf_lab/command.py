@@ -2,6 +2,7 @@
 
 import argparse
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -96,7 +97,10 @@ def _validate(chosen: argparse.Namespace, overrides: Sequence[str], command: lis
     if chosen.label not in (None, *labels):
         what = f"no reward has the label {chosen.label!r}{did_you_mean(chosen.label, labels)}."
         raise ConfigError([Problem("--label", what, f"There are: {', '.join(labels)}.")])
-    gold = gold_rows(scoring.dataset, chosen.split, _data_name(file)).sample(chosen.rows)
+    gold = gold_rows(scoring, chosen.split, _data_name(file)).sample(chosen.rows)
+    if chosen.data is None and _is_run(chosen.target) and gold.split == "train":
+        what = "the model was trained on the split `train`, so it knows these rows."
+        raise ConfigError([Problem(chosen.target, what, "Name others: `--data FILE`.")])
     others = [_other(path, file, chosen.rows) for path in chosen.other_data]
     report = validate(
         scoring,
@@ -128,7 +132,7 @@ def run_file(
         raise ConfigError([Problem("rewards validate", "there is no TARGET.", fix)])
     if Path(target).suffix in (".yaml", ".yml"):
         kept, overrides = _of_file(RunFile.read(target).override(overrides), label), ()
-    elif (Path(target) / "run.json").exists():
+    elif _is_run(target):
         kept = _of_run(Path(target))
     else:
         kept = {"rewards": [{"name": target}]}
@@ -138,6 +142,10 @@ def run_file(
         fix = "Name it with --data FILE: preference pairs, or rows with a `grade`."
         raise ConfigError([Problem(target, "there is no gold data.", fix)])
     return RunFile.from_mapping(kept, Path(target).name).override(overrides)
+
+
+def _is_run(target: str | None) -> bool:
+    return target is not None and (Path(target) / "run.json").exists()
 
 
 def _of_file(file: Any, label: str | None) -> dict[str, Any]:
@@ -194,18 +202,20 @@ def _other(path: str, file: Any, rows: int | None) -> Any:
     values["dataset"] = _section(path)
     other = type(file).from_mapping(values, path)
     scoring = resolve_scoring(other, tokenizer_of(other), plugin="rewards validate")
-    return gold_rows(scoring.dataset, None, path).sample(rows)
+    return gold_rows(scoring, None, path).sample(rows)
 
 
-def gold_rows(dataset: Any, split: str | None, name: str) -> Any:
+def gold_rows(scoring: Any, split: str | None, name: str) -> Any:
     """Return the responses of a split with their grades; by default of `test`, if there is one."""
     from hf_rlhf_lab.validation.gold import Gold
 
+    dataset = scoring.dataset
     chosen = split or ("test" if "test" in dataset else "train")
     if chosen not in dataset:
         what = f"the dataset has no split {chosen!r}{did_you_mean(chosen, dataset)}."
         raise ConfigError([Problem("--split", what, f"It has: {', '.join(dataset)}.")])
-    return Gold.of_rows(name, dataset[chosen])
+    gold = Gold.of_rows(name, dataset[chosen], scoring.report.get("dropped"))
+    return replace(gold, split=chosen)
 
 
 def _data_name(file: Any) -> str:

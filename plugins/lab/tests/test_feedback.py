@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -9,10 +10,12 @@ import pytest
 
 from hf_rlhf.config import dump_yaml
 from hf_rlhf.errors import ConfigError, JudgeError, RunFolderError
+from hf_rlhf.models import resolve_model_path
 from hf_rlhf.testing.scripted_server import Reply, ScriptedServer
 from hf_rlhf_classic.data.preference import preference
 from hf_rlhf_lab.feedback import command
 from hf_rlhf_lab.feedback.command import data
+from hf_rlhf_lab.feedback.settings import LocalPolicy, described
 from hf_rlhf_lab.feedback.synthetic_sft import unusable
 from hf_rlhf_lab.feedback.texts import read_constitution, read_rubric
 
@@ -162,6 +165,23 @@ def test_a_killed_command_continues_and_requests_nothing_twice():
     assert not idle.requests
 
 
+def test_a_row_without_two_responses_is_rejected_and_stops_nothing():
+    with ScriptedServer(longer) as server:
+        bad = [{"prompt": "q", "responses": None}, {"prompt": "r", "responses": ["one"]}]
+        report, _, rejects = verb("ai_feedback", server, [*PAIRS, *bad])
+    assert report["rejected"] == {"no two responses": 2}
+    assert [each["prompt"] for each in rejects] == ["q", "r"]
+
+
+def test_a_policy_that_was_trained_again_is_another_one(tmp_path):
+    folder = tmp_path / "policy"
+    shutil.copytree(resolve_model_path("package://hf_rlhf_classic/tiny_sft"), folder)
+    before = described(LocalPolicy(path=str(folder)))
+    with (folder / "model.safetensors").open("ab") as file:
+        file.write(b"x")
+    assert described(LocalPolicy(path=str(folder))) != before
+
+
 def test_a_folder_of_other_settings_is_refused():
     with ScriptedServer(longer) as server:
         verb("ai_feedback", server, PAIRS)
@@ -277,6 +297,7 @@ def test_drafts_are_criticised_and_revised_and_all_texts_are_kept():
         ("word " * 11, "p", "too long"),
         ("As the constitution says, no.", "p", "leak"),
         ("The constitution of 1787.", "Which constitution?", None),
+        ("The constitution is old; my critique is this.", "Which constitution?", "leak"),
         ("So the second sentence makes a claim without any source here", "p", "leak"),
     ],
 )

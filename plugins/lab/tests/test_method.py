@@ -230,6 +230,53 @@ def test_a_step_is_repeated_only_if_what_it_reads_has_changed():
     assert calls("--min_rho", "0.2")
 
 
+def test_signals_are_not_chosen_by_the_prompts_that_test_them():
+    def value(group, grade, tested):
+        return grade if tested[group] else (7919 * (group + 3)) % 100
+
+    rng = np.random.default_rng(5)
+    grades = rng.integers(0, 100, 120)
+    tested = drawn_for_testing(gold_of(grades), 0.5, 0)[::2]
+    with open("rows.jsonl", "w") as file:
+        for row, grade in enumerate(grades):
+            text = f"clear {value(row // 2, int(grade), tested)}"
+            line = {"prompt": f"p{row // 2}", "completion": text, "grade": int(grade)}
+            file.write(json.dumps(line) + "\n")
+    with open("signals.py", "a") as file:
+        file.write("\ndef value(completions, **_):\n")
+        file.write("    return [float(text.split()[1]) for text in completions]\n")
+    assert run(signals=[{"name": "signals.py:value"}]) == 1
+    assert results()["stopped"] == "calibration"
+
+
+def test_scores_that_an_error_left_behind_are_not_those_of_the_step_before():
+    assert run() == 0
+    weights = results()["steps"]["weights"]["signals"]
+    with pytest.raises(ConfigError, match="clear scores every response"):
+        run(signals=[{"name": "signals.py:same", "label": "clear"}])
+    assert run("--require", "[]") == 0
+    assert results()["steps"]["weights"]["signals"] == weights
+    Path("out/signals.json").unlink()
+    assert run("--test_share", "0.4") == 0
+
+
+def test_a_training_is_continued_only_if_its_inputs_are_the_same(monkeypatch):
+    began = []
+
+    def killed(file, folder, name, inputs, launch):
+        began.append(inputs)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("hf_rlhf_lab.method.steps.train", killed)
+    model = {"reward_model": {"run": "reward"}}
+    for change in ("", "", "\n# changed\n"):
+        with open("signals.py", "a") as file:
+            file.write(change)
+        with pytest.raises(KeyboardInterrupt):
+            run(**model)
+    assert began[0] == began[1] != began[2]
+
+
 def test_without_a_signal_that_agrees_it_stops_there_and_says_so(capsys):
     assert run(require=[]) == 0
     assert run(signals=[{"name": "signals.py:digits"}]) == 1

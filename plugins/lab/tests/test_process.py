@@ -3,6 +3,8 @@
 import json
 import math
 import pickle
+import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -391,6 +393,26 @@ def test_completions_without_steps_and_long_ones(model):
     assert (first, second is None) == (None, False)
     with pytest.raises(RewardError, match="1 of 2 completions are too long"):
         score(ProcessReward(model, too_long="error"), long, text)
+
+
+def test_of_a_model_on_the_hub_the_chat_template_is_fetched_too(model, tmp_path, monkeypatch):
+    fetched = tmp_path / "fetched"
+
+    def download(name, revision, patterns, title):
+        fetched.mkdir(exist_ok=True)
+        for path in Path(model).iterdir():
+            if any(path.match(pattern) for pattern in patterns):
+                shutil.copy(path, fetched)
+        return fetched
+
+    monkeypatch.setattr("hf_rlhf.models.download", download)
+    monkeypatch.setattr("hf_rlhf.models.check_exists", lambda name: None)
+    prompt, text = [{"role": "user", "content": "1+1+1=?"}], "1+1=2\n2+1=3"
+    reward = ProcessReward("someone/prm")
+    assert reward([prompt], [text]) == ProcessReward(model)([prompt], [text])
+    (fetched / "chat_template.jinja").unlink()
+    with pytest.raises(ModelError, match="has no chat template, and the prompts are messages"):
+        ProcessReward(str(fetched))([prompt], [text])
 
 
 def test_it_pickles_without_its_weights(model):

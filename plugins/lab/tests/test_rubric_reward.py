@@ -83,6 +83,15 @@ def test_the_loss_is_the_squared_error_of_the_mean_grade_and_of_the_deviations(r
     assert grades.max() <= 1
 
 
+def test_held_out_rows_do_not_count_in_the_errors_of_training(run):
+    trainer = RubricRewardTrainer.from_run(run(heads="per_criterion", use_peft=False))
+    batch = next(iter(trainer.get_train_dataloader()))
+    trainer.compute_loss(trainer.model.eval(), dict(batch))
+    assert not trainer.errors
+    trainer.compute_loss(trainer.model.train(), dict(batch))
+    assert set(trainer.errors) == set(NAMES)
+
+
 def test_accumulated_batches_count_as_one(run):
     weights = []
     for size, accumulated in ((8, 1), (2, 4)):

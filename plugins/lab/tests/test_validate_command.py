@@ -1,10 +1,12 @@
 """`hf-rlhf rewards validate` as its user sees it."""
 
 import json
+import shutil
 
 import pytest
 
 from hf_rlhf.errors import ConfigError, DataError
+from hf_rlhf.models import resolve_model_path
 from hf_rlhf_lab.command import rewards
 
 
@@ -78,6 +80,30 @@ def test_without_gold_data_or_reward_it_says_what_is_missing():
         rewards(["validate", "concise"])
     with pytest.raises(ConfigError, match="no TARGET"):
         rewards(["validate", "--data", "rows.jsonl"])
+
+
+def test_a_reward_model_is_not_validated_on_the_rows_it_was_trained_on(tmp_path):
+    rows = [{"prompt": f"p{n}", "chosen": "yes", "rejected": "no"} for n in range(3)]
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    model = tmp_path / "run" / "merged"
+    shutil.copytree(resolve_model_path("package://hf_rlhf_classic/tiny_sft"), model)
+    config = json.loads((model / "config.json").read_text())
+    config["architectures"] = ["LlamaForSequenceClassification"]
+    (model / "config.json").write_text(json.dumps(config))
+    (tmp_path / "run" / "run.json").write_text("{}")
+    content = "schema: 1\ndataset: {name: preference, path: rows.jsonl, test_rows: 0}\n"
+    (tmp_path / "run" / "config.yaml").write_text(content)
+    with pytest.raises(ConfigError, match="the model was trained on the split `train`"):
+        rewards(["validate", "run"])
+
+
+def test_rows_that_the_dataset_leaves_out_are_in_the_report(tmp_path):
+    rows = [{"prompt": f"p{n}", "chosen": "yes", "rejected": "no"} for n in range(30)]
+    rows += [{"prompt": "p", "chosen": "same", "rejected": "same"}]
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    rewards(["validate", "concise", "--data", "rows.jsonl"])
+    data = report()["data"]
+    assert (data["pairs"], data["split"], list(data["dropped"].values())) == (30, "train", [1])
 
 
 def test_a_label_that_no_reward_has_is_refused():

@@ -6,11 +6,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
+from datasets import Dataset
 
 from hf_rlhf.contracts import HackCase
 from hf_rlhf.errors import RewardError
 from hf_rlhf.rewards import ComposedReward, Part
 from hf_rlhf_lab.attacks import text_attacks
+from hf_rlhf_lab.method.signals import drawn_for_testing
 from hf_rlhf_lab.validation.agreement import accuracy_difference, agreement, noise_ceiling
 from hf_rlhf_lab.validation.calibration import calibration, chance_error, temperature
 from hf_rlhf_lab.validation.checks import rank_correlation
@@ -234,9 +236,27 @@ def test_a_score_that_is_no_finite_number_stops_the_validation(gold, bad):
 
 def test_pairs_of_graded_responses_are_those_of_one_prompt_with_unequal_grades():
     groups = np.array([0, 1, 0, 1, 0])
-    gold = Gold("x", list("ppppp"), list("abcde"), np.array([1.0, 2, 3, 2, 1]), groups)
+    gold = Gold("x", list("pqpqp"), list("abcde"), np.array([1.0, 2, 3, 2, 1]), groups)
     assert sorted(map(tuple, gold.pairs.tolist())) == [(2, 0), (2, 4)]
     assert gold.best.tolist() == [2, 1]
+
+
+def test_pairs_of_one_prompt_are_drawn_and_split_together():
+    pairs = [
+        {"prompt": f"p{n // 4}", "chosen": f"{n % 8} a", "rejected": f"{n % 8} b"}
+        for n in range(40)
+    ]
+    gold = Gold.of_pairs("made here", Dataset.from_list(pairs))
+    assert len(gold.pairs) == 40  # and none across rows
+    scores = [0.1 * (text[0] in "0123") + 0.05 * text.endswith("a") for text in gold.completions]
+    scored = score_gold(gold, lambda *_: [s if s != 0.15 else -s for s in scores])
+    assert agreement(scored).measures["accuracy"].n == 10
+    assert len(honest_rows(gold)) == len({row["prompt"] for row in honest_rows(gold)}) == 10
+    test = drawn_for_testing(gold, 0.5, 0)
+    tested = {prompt for prompt, drawn in zip(gold.prompts, test, strict=True) if drawn}
+    rest = {prompt for prompt, drawn in zip(gold.prompts, test, strict=True) if not drawn}
+    assert len(tested) == 5
+    assert not tested & rest
 
 
 def test_few_values_have_an_exact_p_value():

@@ -127,6 +127,8 @@ def _metric_problems(runs: Runs, plans: Plans) -> Iterator[Problem]:
 
 
 def _check_rows(folder: StudyFolder, cell: Cell, rows: str | None) -> None:
+    if folder.runs.study.file.held_out_rows == "by_seed":
+        return
     key = "/".join(filter(None, (cell.block, cell.condition)))
     finished = any(
         step.rpartition("/seed-")[0] == key and (folder.out / step).exists()

@@ -127,6 +127,24 @@ def test_runs_begin_with_weights_of_other_runs_and_are_not_repeated(folder, caps
     assert "the second, seed 1: finished" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("by_seed", [False, True])
+def test_seeds_that_are_added_may_have_held_out_rows_of_their_own_if_the_study_says_so(
+    folder, by_seed, capsys
+):
+    rows = "[{**plan, 'rows': str(file['values']['seed'])} for file in files]"
+    stand_in = folder / "stand_in.py"
+    stand_in.write_text(stand_in.read_text().replace("[plan] * len(files)", rows))
+    if by_seed:
+        with (folder / "study.yaml").open("a") as file:
+            file.write("held_out_rows: by_seed\n")
+    assert run(folder, "--seeds", "1") == 0
+    if by_seed:
+        assert run(folder) == 0
+    else:
+        with pytest.raises(RunFolderError, match="held-out rows are not those"):
+            run(folder)
+
+
 def test_settings_that_name_weights_yet_to_be_trained_are_checked_by_the_run_itself(folder, capsys):
     assert run(folder, "--dry_run") == 0
     assert "checking 3 cells" in capsys.readouterr().out

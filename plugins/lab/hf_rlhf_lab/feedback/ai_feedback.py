@@ -206,8 +206,10 @@ def _check_columns(reader: Reader, names: Sequence[str], policy: Policy | None) 
 def _plans(rows: Any, annotator: Annotator, policy: Policy | None) -> list[Plan]:
     prompts = sum(len(text_of(prompt)) for prompt in rows["prompt"])
     plans = []
-    written = sum(len(text) for both in rows["responses"] for text in both) if not policy else 0
-    if policy is not None:
+    if policy is None:
+        pairs = [pair for pair in map(_given, rows) if not isinstance(pair, Failure)]
+        written = sum(len(text) for pair in pairs for text in pair)
+    else:
         plans.append(Plan("policy", policy.client, 2 * len(rows), 2 * prompts, policy.longest))
         written = 2 * len(rows) * policy.longest * 3
     fixed = len(annotator.system()) if isinstance(annotator, ModelAnnotator) else 0

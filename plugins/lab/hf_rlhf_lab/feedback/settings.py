@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Annotated, Any, TypeVar
 
@@ -9,7 +10,9 @@ from annotated_types import Ge, Gt, Le
 
 from hf_rlhf.config import RunFile, bind, load_component
 from hf_rlhf.errors import ConfigError, HfRlhfError, Problem
+from hf_rlhf.models import resolve_model_path
 from hf_rlhf.rewards import OpenAIText
+from hf_rlhf.steps import file_digests
 
 Section = dict[str, Any]
 Positive = Annotated[int, Ge(1)]
@@ -135,7 +138,8 @@ class Reader:
 def described(client: Any) -> Mapping[str, Any]:
     """Return what replies depend on: of a server not its address, which may change."""
     if isinstance(client, LocalPolicy):
-        return {each.name: getattr(client, each.name) for each in fields(client)}
+        weights = file_digests(Path(resolve_model_path(client.path)), ("*.safetensors",))
+        return {**{each.name: getattr(client, each.name) for each in fields(client)}, **weights}
     return {name: value for name, value in client.describe().items() if name != "base_url"}
 
 

@@ -200,8 +200,9 @@ def unusable(
         return Failure("unchanged", "The critique demanded a change.")
     if len(words) > max_words:
         return Failure("too long", f"It has {len(words)} words.")
-    if (leak := _LEAK.search(revision)) and leak.group().lower() not in prompt.lower():
-        return Failure("leak", f"It speaks of its making: {leak.group()!r}.")
+    leaks = (leak.group() for leak in _LEAK.finditer(revision))
+    if leak := next((leak for leak in leaks if leak.lower() not in prompt.lower()), None):
+        return Failure("leak", f"It speaks of its making: {leak!r}.")
     if quoted := _shared(critique, revision, f"{prompt} {draft}"):
         return Failure("leak", f"It repeats the critique: {quoted!r}.")
     return None

@@ -15,7 +15,7 @@ from hf_rlhf.errors import ConfigError, Problem
 
 _OF_THE_METHOD = ("weight", "clip", "transform")
 """Keys of an entry of `rewards` that are found by the method."""
-_NOT_OF_A_TRIAL = ("card", "publish", "output_dir")
+_NOT_OF_A_TRIAL = ("card", "publish", "output_dir", "reward_validation")
 """Keys of a run file that a short training of it does not share."""
 
 
@@ -62,7 +62,8 @@ class MethodFile(_Section):
     weights were not fitted on, and of the reward after training on it. The 95% interval must also
     be above 0."""
     test_share: Annotated[float, Gt(0), Lt(1)] = 0.5
-    """Of the prompts: weights and reward model are tested on these, and fitted on the others."""
+    """Of the prompts: weights and reward model are tested on these. Signals are chosen, and both
+    are fitted, on the others."""
     seed: int = 0
     reward_model: Training | None = None
     """A reward model to train on pairs that the weighted signals label. None: their sum is the

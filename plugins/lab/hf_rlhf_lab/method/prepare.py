@@ -36,7 +36,7 @@ def prepare(method: Method, folder: Path, launch: Sequence[str]) -> Pipeline:
         raise method.renamed(error) from None
     spec = method.spec
     name = str(spec.dataset.get("path") or spec.dataset.get("name"))
-    gold = gold_rows(scoring.dataset, spec.split, name).sample(spec.rows)
+    gold = gold_rows(scoring, spec.split, name).sample(spec.rows)
     pipeline = Pipeline(method, folder, launch, scoring, gold)
     if problems := [*_data_problems(pipeline), *_judge_problems(pipeline)]:
         raise ConfigError(problems, subject="method")
@@ -58,7 +58,7 @@ def prepare(method: Method, folder: Path, launch: Sequence[str]) -> Pipeline:
 
 
 def _data_problems(pipeline: Pipeline) -> Iterator[Problem]:
-    where, groups = pipeline.method.document.where, pipeline.gold.groups
+    where, groups = pipeline.method.document.where, pipeline.gold.prompt_numbers
     prompts, tested = len(np.unique(groups)), len(np.unique(groups[pipeline.test]))
     if prompts < FEW:
         fix = f"{FEW} are needed for an interval; a few hundred are better."
@@ -79,7 +79,7 @@ def _judge_problems(pipeline: Pipeline) -> Iterator[Problem]:
 def plan(pipeline: Pipeline) -> str:
     """Return what is to be done, and what the judges will cost, by a trial of 4 responses."""
     spec, count = pipeline.method.spec, len(pipeline.gold)
-    prompts, signals = len(np.unique(pipeline.gold.groups)), len(pipeline.signals)
+    prompts, signals = len(np.unique(pipeline.gold.prompt_numbers)), len(pipeline.signals)
     lines = [
         f"{spec.title}: {counted(signals, 'signal')} for {listed(list(spec.criteria))}, on "
         f"{count:,} responses to {counted(prompts, 'prompt')}"

@@ -15,7 +15,7 @@ from hf_rlhf.errors import ConfigError, Problem
 from hf_rlhf.formatting import counted, listed, number
 from hf_rlhf.rewards import ComposedReward, Part
 from hf_rlhf.runs import Scoring, resolve_scoring
-from hf_rlhf.steps import Ledger
+from hf_rlhf.steps import Ledger, digest
 from hf_rlhf.storage import atomic_write_json, atomic_write_text, load_record
 from hf_rlhf_lab.command import tokenizer_of
 from hf_rlhf_lab.method.file import Method
@@ -33,11 +33,12 @@ from hf_rlhf_lab.validation.validate import identity_of, validate
 FRAGMENT = "rewards.yaml"
 _READS = {
     "grades": {"split", "rows", "criteria"},
-    "calibration": {"signals", "min_rho"},
-    "weights": {"test_share", "seed"},
+    "calibration": {"signals", "min_rho", "test_share", "seed"},
     "validation": {"require", "attacks"},
 }
 """Keys of the method file by the step that reads them first."""
+_WRITES = {"grades": ["grades.json"], "calibration": ["signals.json"]}
+"""Files that later steps read."""
 Result = dict[str, Any]
 
 
@@ -94,6 +95,7 @@ class Pipeline:
             began = time.perf_counter()
             with self.ledger.recording(name, inputs, after=after) as recording:
                 recording.result |= compute()
+                recording.outputs = [Path(each) for each in _WRITES.get(name, ())]
                 recording.notes["seconds"] = round(time.perf_counter() - began, 1)
         return self.ledger.result(name)
 
@@ -129,7 +131,7 @@ class Pipeline:
             scores[name] = self.gold.grades.tolist()
         atomic_write_json(self.folder / "grades.json", scores)
         gold, _ = self._graded()
-        prompts = len(np.unique(gold.groups))
+        prompts = len(np.unique(gold.prompt_numbers))
         reason = ""
         if prompts < FEW:
             reason = f"{counted(prompts, 'prompt')} with a graded response; {FEW} are needed"
@@ -157,8 +159,12 @@ class Pipeline:
         atomic_write_json(self.folder / "signals.json", written)
         scores = {label: floats(values) for label, values in written.items()}
         self._refuse_constant(scores)
-        minimum = self.method.spec.min_rho
-        signals = {label: calibrate(each[rows], gold, minimum) for label, each in scores.items()}
+        # A signal that was chosen by the test prompts would be tested by those it was chosen for.
+        fitted = np.flatnonzero(~self.test[rows])
+        part, minimum = gold.take(fitted.tolist()), self.method.spec.min_rho
+        signals = {
+            label: calibrate(each[rows][fitted], part, minimum) for label, each in scores.items()
+        }
         kept = [label for label in signals if signals[label]["kept"]]
         texts = [f"{label} {signals[label]['rho']['mean']:.2f}" for label in kept]
         texts += [f"not {k} ({signals[k]['reason']})" for k in signals if k not in kept]
@@ -243,7 +249,9 @@ class Pipeline:
 
     def _trained(self, file: RunFile, name: str) -> Path:
         self.say(f"{name}: training; its log is {self.folder / name}.log")
-        return train(file, self.folder, name, self.launch)
+        *_, before = self.results
+        inputs = digest([file.values, self.ledger.entry(before)["digest"]])
+        return train(file, self.folder, name, inputs, self.launch)
 
     def _validation(self) -> Result:
         spec, (gold, rows) = self.method.spec, self._graded()

@@ -14,7 +14,6 @@ from hf_rlhf.contracts import Score
 from hf_rlhf.errors import DataError, RunFolderError
 from hf_rlhf.evaluation import Evaluation, Interval
 from hf_rlhf.rewards import TOTAL
-from hf_rlhf.steps import digest
 from hf_rlhf.storage import RECORD_NAME, atomic_write_text, load_record
 from hf_rlhf_lab.method.signals import floats, missing
 from hf_rlhf_lab.validation.checks import rank_correlation
@@ -45,14 +44,14 @@ def write_pairs(path: Path, gold: Gold, scores: Array) -> dict[str, int]:
     return {"pairs": len(lines), "prompts_without_a_pair": without}
 
 
-def train(file: RunFile, folder: Path, name: str, launch: Sequence[str]) -> Path:
+def train(file: RunFile, folder: Path, name: str, inputs: str, launch: Sequence[str]) -> Path:
     """Do a training as a process of its own, and return its run folder.
 
-    The folder is named by a digest of the run file: a run that was cut off is continued, and one
-    of other settings is deleted. Raises RunFolderError, with the end of the log, when it fails;
-    that its monitor stopped it is no failure.
+    The folder is named by a digest of its inputs: a run that was cut off is continued, and one of
+    other inputs is deleted. Raises RunFolderError, with the end of the log, when it fails; that its
+    monitor stopped it is no failure.
     """
-    run = folder / f"{name}-{digest(file.values)[:8]}"
+    run = folder / f"{name}-{inputs[:8]}"
     for old in folder.glob(f"{name}-*"):
         if old.is_dir() and old != run:
             shutil.rmtree(old)

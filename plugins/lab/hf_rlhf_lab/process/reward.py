@@ -30,6 +30,8 @@ AGGREGATES: Mapping[str, Callable[[Sequence[float]], float]] = {
     "product": math.prod,
     "last": lambda scores: scores[-1],
 }
+_FILES = ("*.safetensors", "*.json", "*.jinja", "*.model", "*.txt")
+"""Of a model on the Hub: weights, settings, and what its tokenizer and chat template need."""
 
 
 @dataclass

@@ -25,8 +25,8 @@ def agreement(scored: Scored, name: str = "agreement") -> Check:
     assert accuracy is not None, "there are pairs, or the scores were degenerate"
     valid = np.flatnonzero(~np.isnan(scored.scores))
     scores, grades = scored.scores[valid], scored.gold.grades[valid]
-    groups = scored.gold.groups[valid]
-    rank = rank_correlation(scores, grades, groups)
+    prompts = scored.gold.prompt_numbers[valid]
+    rank = rank_correlation(scores, grades, prompts)
     measures = {"accuracy": accuracy, "spearman": rank}
     ceiling = noise_ceiling(scored.gold)
     if ceiling is not None:
@@ -95,7 +95,7 @@ def noise_ceiling(gold: Gold) -> Interval | None:
         ]
         if agreed:
             values.append(float(np.mean(agreed)))
-            clusters.append(str(gold.groups[first]))
+            clusters.append(str(gold.prompt_numbers[first]))
     return Interval.of_mean(values, clusters)
 
 

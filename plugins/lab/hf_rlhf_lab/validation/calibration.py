@@ -5,6 +5,7 @@ sigmoid(|margin|). The bins are deciles of |margin|: in bins of the signed margi
 worse) the share of right answers would be 0 or 1 by construction.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,14 +46,15 @@ def calibration(scored: Scored) -> Check:
     name = "calibration"
     if reason := degenerate(scored):
         return not_measurable(name, f"{reason}, so margins have no meaning.")
-    decided = scored.margins[scored.margins != 0]
+    no_tie = scored.margins != 0
+    decided, prompts = scored.margins[no_tie], np.array(scored.clusters)[no_tie]
     if len(decided) < FEW:
         return not_measurable(name, f"{len(decided)} pairs without a tie; {FEW} are needed.")
     size, right = np.abs(decided), (decided > 0).astype(float)
     ece = expected_error(expit(size), right)
     expected, limit = chance_error(expit(size))
     fixes = [with_temperature(size, right), clipped(size, right)]
-    accuracy = Interval.of_mean(right.tolist())
+    accuracy = Interval.of_mean(right.tolist(), prompts.tolist())
     passed = ece <= limit
     text = (
         f"ECE {ece:.3f}; a calibrated reward has {expected:.3f} on {len(size):,} pairs, "
@@ -65,7 +67,7 @@ def calibration(scored: Scored) -> Check:
         "ece_of_calibrated": expected,
         "ece_limit": limit,
         "ece_corrected": max(0.0, ece - expected),
-        "bins": bins(expit(size), right),
+        "bins": bins(expit(size), right, prompts.tolist()),
         "fixes": [vars(fix) for fix in fixes],
     }
     return Check(name, "pass" if passed else "fail", text, {"decided_accuracy": accuracy}, details)
@@ -83,12 +85,12 @@ def _advice(right: Array, fixes: list[Fixed]) -> str:
     return f" {what} gives {best.ece:.3f} (out of fold)."
 
 
-def bins(p: Array, right: Array) -> list[dict[str, Any]]:
+def bins(p: Array, right: Array, prompts: Sequence[str]) -> list[dict[str, Any]]:
     """Return the implied probability and the share that is right, by deciles of |margin|."""
     parts = np.array_split(np.argsort(p, kind="stable"), min(BINS, len(p)))
     rows = []
     for part in parts:
-        share = Interval.of_mean(right[part].tolist())
+        share = Interval.of_mean(right[part].tolist(), [prompts[row] for row in part])
         assert share is not None
         rows.append(
             {"implied": float(p[part].mean()), "observed": share.as_json(), "pairs": len(part)}

@@ -6,7 +6,7 @@ chosen response and 0 for the rejected one.
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -33,7 +33,7 @@ class Gold:
     grades: Array
     """Shape (responses,): higher is better; comparable within a group."""
     groups: NDArray[np.int64]
-    """Shape (responses,): the number of the prompt."""
+    """Shape (responses,): the number of the preference pair, or of the prompt of graded rows."""
     labels: Sequence[Sequence[float]] = ()
     """The single labels behind each grade, where labels repeat."""
     columns: Mapping[str, Sequence[Any]] = field(default_factory=dict)
@@ -41,10 +41,16 @@ class Gold:
     digest: str = ""
     dropped: Mapping[str, int] = field(default_factory=dict)
     """Reason -> rows that were not used."""
+    split: str = ""
 
     def __len__(self) -> int:
         """Return the number of responses."""
         return len(self.completions)
+
+    @cached_property
+    def prompt_numbers(self) -> NDArray[np.int64]:
+        """Shape (responses,): the number of the prompt, which several pairs may share."""
+        return _numbers(self.prompts)
 
     @cached_property
     def pairs(self) -> NDArray[np.int64]:
@@ -63,33 +69,32 @@ class Gold:
 
     @cached_property
     def best(self) -> NDArray[np.int64]:
-        """The best response of each group, shape (groups,); the first of equals."""
-        order = np.lexsort((np.arange(len(self)), -self.grades, self.groups))
-        first = np.concatenate([[True], np.diff(self.groups[order]) > 0])
+        """The best response to each prompt, shape (prompts,); the first of equals."""
+        prompts = self.prompt_numbers
+        order = np.lexsort((np.arange(len(self)), -self.grades, prompts))
+        first = np.concatenate([[True], np.diff(prompts[order]) > 0])
         return np.asarray(order[first])
 
     def take(self, rows: Sequence[int]) -> "Gold":
         """Return some of the responses, as gold data of their own."""
         index = np.asarray(rows, dtype=np.int64)
-        return Gold(
-            name=self.name,
+        return replace(
+            self,
             prompts=[self.prompts[row] for row in index],
             completions=[self.completions[row] for row in index],
             grades=self.grades[index],
             groups=self.groups[index],
             labels=[self.labels[row] for row in index] if self.labels else (),
             columns={name: [values[row] for row in index] for name, values in self.columns.items()},
-            digest=self.digest,
-            dropped=self.dropped,
         )
 
-    def sample(self, groups: int | None, seed: int = 0) -> "Gold":
-        """Return at most so many groups, drawn at random, in their order."""
-        numbers = np.unique(self.groups)
-        if groups is None or len(numbers) <= groups:
+    def sample(self, prompts: int | None, seed: int = 0) -> "Gold":
+        """Return the responses to at most so many prompts, drawn at random, in their order."""
+        numbers = np.unique(self.prompt_numbers)
+        if prompts is None or len(numbers) <= prompts:
             return self
-        drawn = np.random.default_rng(seed).choice(numbers, groups, replace=False)
-        return self.take(np.flatnonzero(np.isin(self.groups, drawn)).tolist())
+        drawn = np.random.default_rng(seed).choice(numbers, prompts, replace=False)
+        return self.take(np.flatnonzero(np.isin(self.prompt_numbers, drawn)).tolist())
 
     @classmethod
     def of_rows(cls, name: str, rows: Any, dropped: Mapping[str, int] | None = None) -> "Gold":
@@ -138,16 +143,14 @@ class Gold:
             tuple(map(float, grade)) if isinstance(grade, (list, tuple)) else (float(grade),)
             for grade in rows["grade"]
         ]
-        prompts, numbers = list(rows["prompt"]), dict[str, int]()
-        for prompt in prompts:
-            numbers.setdefault(repr(prompt), len(numbers))
+        prompts = list(rows["prompt"])
         others = [name for name in rows.column_names if name not in GRADED]
         return cls(
             name,
             prompts,
             list(rows["completion"]),
             np.array([float(np.mean(each)) for each in labels]),
-            np.array([numbers[repr(prompt)] for prompt in prompts], dtype=np.int64),
+            _numbers(prompts),
             labels=labels if any(len(each) > 1 for each in labels) else (),
             columns={other: list(rows[other]) for other in others},
             digest=rows_digest(rows),
@@ -156,6 +159,12 @@ class Gold:
 
 
 _PAIR = ("chosen", "rejected")
+
+
+def _numbers(prompts: Sequence[Any]) -> NDArray[np.int64]:
+    numbers: dict[str, int] = {}
+    found = [numbers.setdefault(repr(prompt), len(numbers)) for prompt in prompts]
+    return np.array(found, dtype=np.int64)
 
 
 @dataclass(frozen=True)
@@ -185,8 +194,8 @@ class Scored:
 
     @cached_property
     def clusters(self) -> list[str]:
-        """The group of each pair."""
-        return [str(self.gold.groups[row]) for row in self.pairs[:, 0]]
+        """The prompt of each pair."""
+        return [str(self.gold.prompt_numbers[row]) for row in self.pairs[:, 0]]
 
     @cached_property
     def spread(self) -> float:

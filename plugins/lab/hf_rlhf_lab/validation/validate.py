@@ -121,6 +121,7 @@ def validate(
         reward=reward,
         data={
             "name": gold.name,
+            "split": gold.split,
             "responses": len(gold),
             "pairs": len(gold.pairs),
             "digest": gold.digest,
@@ -172,9 +173,13 @@ def repeats(scored: Scored, score: RewardScores) -> Check:
 
 
 def _changes(scored: Scored, rows: NDArray[np.int64], score: RewardScores) -> Interval | None:
-    again = score_gold(scored.gold.take(rows.tolist()), score)
+    gold = scored.gold.take(rows.tolist())
+    again = score_gold(gold, score)
     deltas = np.abs(again.scores - scored.scores[rows]) / scored.spread
-    return Interval.of_mean([None if np.isnan(delta) else float(delta) for delta in deltas])
+    return Interval.of_mean(
+        [None if np.isnan(delta) else float(delta) for delta in deltas],
+        [str(number) for number in gold.prompt_numbers],
+    )
 
 
 def availability(scored: Scored) -> Check:
