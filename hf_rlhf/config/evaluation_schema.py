@@ -71,7 +71,7 @@ class EarlyStoppingSpec:
 class RewardValidationSpec:
     """The `reward_validation:` section: reports that the run's rewards must have."""
 
-    report: str | list[str]
+    report: str | list[str] = field(default_factory=list)
     """What `hf-rlhf rewards validate` wrote, its folder or validation.json: of the total, or one
     for each reward."""
     require: dict[str, float] = field(default_factory=dict)

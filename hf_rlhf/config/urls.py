@@ -7,6 +7,7 @@ addresses (169.254.0.0/16, fe80::/10) and metadata services are not, in any spel
 import contextlib
 import ipaddress
 import os
+import re
 import socket
 import unicodedata
 from collections.abc import Iterable
@@ -75,6 +76,8 @@ def forbidden_urls(leaves: Iterable[tuple[KeyPath, Any]]) -> list[tuple[KeyPath,
 
 def webhook_problem(variable: str) -> str | None:
     """Return why a message could not be posted, or None. The address is a secret: never shown."""
+    if not re.fullmatch(r"\w+", variable):
+        return "is no name of an environment variable."
     address = os.environ.get(variable)
     if not address:
         return f"names the environment variable {variable!r}, which is not set."

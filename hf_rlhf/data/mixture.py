@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 _LEARNED = ("prompt", "completion", "chosen", "rejected", "messages", "text", "label", "margin")
 """Columns that trainers learn from: all sources have the same of them."""
 _RESPONSES = ("completion", "chosen", "rejected")
-_ROUNDED = 0.0101
-"""Shares rounded to two decimals may miss 1 by so much: 0.33 + 0.33 + 0.33."""
+_ROUNDED = 0.005 + 1e-9
+"""A share that is rounded to two decimals may be off by so much: 0.33 + 0.33 + 0.33."""
 
 
 @dataclass
@@ -136,7 +136,7 @@ def _check_shares(mixed: Sequence[MixedSource]) -> None:
     """Raise DataError for weights that are written as shares, all below 1, and do not sum to 1."""
     shares = {each.label: each.weight for each in mixed if each.weight is not None}
     total = sum(shares.values())
-    if shares and max(shares.values()) < 1 and abs(total - 1) > _ROUNDED:
+    if shares and max(shares.values()) < 1 and abs(total - 1) > _ROUNDED * len(shares):
         listed = " + ".join(f"{label} {share:g}" for label, share in shares.items())
         raise DataError(
             f"weights that are all below 1 are shares, and should sum to 1: {listed} = {total:g}. "

@@ -24,6 +24,8 @@ CONSTANT = {
     "gold": "a look has the completions of one prompt, or gold abstained, so there is no interval",
 }
 """Why a signal cannot come on."""
+LOOK_SETTINGS = ("gold", "every", "warmup", "bins")
+"""With another value of these, looks cannot be compared with the earlier ones."""
 Row = tuple[int, int, float | None, float | None]
 """Of a completion: the checksum of its prompt, its length, trained reward, gold reward."""
 
@@ -100,11 +102,19 @@ class Monitor(RewardCallback, ExportableState):  # type: ignore[misc]
     # Events of a training.
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Take up the looks of the checkpoint."""
-        saved = getattr(state, "stateful_callbacks", {}).get(type(self).__name__)
-        if not saved or not state.global_step:
+        """Take up the looks of the checkpoint, unless looks are others by now."""
+        # transformers saves into this entry, which a run without a monitor has not made.
+        saved = state.stateful_callbacks.setdefault(type(self).__name__, self.state())
+        if not state.global_step:
             return
         values = saved["attributes"]
+        self.warnings, self.posts = values["warnings"], values["posts"]
+        settings = asdict(self.spec)
+        before = {**settings, **values.get("settings", {})}
+        if changed := [key for key in LOOK_SETTINGS if before[key] != settings[key]]:
+            names = ", ".join(f"`{key}`" for key in changed)
+            self._say(f"note: monitor: a new warm-up begins, because of another {names}")
+            return
         self.looks = [Look.from_json(look) for look in values["looks"]]
         self._rows = [tuple(row) for row in values["rows"]]
         self._kept = len(self._rows)
@@ -112,7 +122,6 @@ class Monitor(RewardCallback, ExportableState):  # type: ignore[misc]
         if (histogram := values["histogram"]) is not None:
             counts = tuple(histogram["counts"])
             self._histogram = Histogram(histogram["low"], histogram["high"], counts)
-        self.warnings, self.posts = values["warnings"], values["posts"]
         self._assessment = assess(self.looks, self.spec)
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
@@ -151,6 +160,7 @@ class Monitor(RewardCallback, ExportableState):  # type: ignore[misc]
         return {
             "args": {},
             "attributes": {
+                "settings": asdict(self.spec),
                 "looks": [asdict(look) for look in self.looks],
                 "rows": self._rows[: self._kept],
                 "warmup": self._warmup,

@@ -4,6 +4,7 @@ Two rewards with one digest score alike, apart from what an API answers. Labels,
 place of a model on disk do not count; its weights do.
 """
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -18,7 +19,7 @@ from hf_rlhf.storage.pure_json import as_json
 from hf_rlhf.storage.record import RECORD_NAME
 
 _CODE = ("package", "version", "target", "sha256", "reads")
-_MODEL_FILES = ("*.safetensors", "*.json", "*.jinja")
+_MODEL_FILES = ("*.safetensors", "*_model*.bin", "*.json", "*.jinja")
 _RUN_FILES = ("adapter/*.safetensors", "adapter/*.json", "merged/*.safetensors")
 _LONGEST_PATH = 1000
 
@@ -92,7 +93,7 @@ def _content(value: Any) -> Any:
     if not isinstance(value, str) or len(value) > _LONGEST_PATH or "\n" in value:
         return value
     try:
-        path = Path(resolve_model_path(value)).expanduser()
+        path = Path(resolve_model_path(os.path.expanduser(value)))
         if path.is_file():
             return file_digest(path)
         if not path.is_dir():

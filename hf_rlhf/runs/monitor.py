@@ -43,7 +43,11 @@ def monitor_problems(run: "Run") -> Iterator[Problem]:
             "Lower `every` or `warmup`.",
         )
     if spec.webhook is not None and (problem := webhook_problem(spec.webhook)) is not None:
-        yield Problem("monitor", f"`webhook`: {problem}", "Set it to the URL to post to.")
+        yield Problem(
+            "monitor",
+            f"`webhook`: {problem}",
+            "Write the name of a variable that holds the URL to post to.",
+        )
     yield from _stopped(run)
 
 

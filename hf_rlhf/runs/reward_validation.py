@@ -1,5 +1,6 @@
 """The section `reward_validation`: the validation reports that a run demands of its rewards."""
 
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -146,7 +147,9 @@ def _folders(spec: RewardValidationSpec) -> dict[str, str]:
     """Return for each report its folder in the run folder."""
     folders: dict[str, str] = {}
     for path in spec.reports:
-        folder = f"{KEY}/{ValidationReport.read(path).reward.get('label')}"
+        # The label is what somebody's file says, and is to name a folder in this one.
+        label = re.sub(r"[^\w-]", "_", str(ValidationReport.read(path).reward.get("label")))
+        folder = f"{KEY}/{label}"
         taken = folder in folders.values()
         folders[path] = f"{folder}-{len(folders) + 1}" if taken else folder
     return folders

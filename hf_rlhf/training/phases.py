@@ -176,7 +176,7 @@ def composed_training(
         history=_history(trained),
         report={"Phases": rows, **report},
         validation=_validation(trained),
-        monitor=last.monitor,
+        monitor=next((each.monitor for each in reversed(trained) if each.monitor), None),
         peak_memory=max(peaks, key=lambda peak: peak.get("bytes") or 0) if peaks else None,
     )
 

@@ -81,6 +81,10 @@ class Recorder:
 
     def trained(self, training: TrainingSection, resumed_at: int) -> None:
         """Record how far training got, in the run and in this session."""
+        before = self.record.training.monitor
+        if resumed_at and training.monitor is None and before is not None:
+            # The run file has no monitor any more; what the last one saw is still true.
+            training.monitor = before.model_copy(update={"stopped_at": None})
         self.record.training = training
         self.record.reward.judges = judges_section(self.run, self.earlier_usage)
         self.record.sessions[-1].from_step = resumed_at

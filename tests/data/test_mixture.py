@@ -141,6 +141,7 @@ def test_what_cannot_be_mixed_is_refused() -> None:
         mixed(source("a", 0.5, 5), source("b", 0.3, 5))
     mixed(source("a", 0.5, 5), source("b", 1.3, 5))
     mixed(*(source(label, 0.33, 5) for label in "abc"))
+    mixed(*(source(label, 0.17, 5) for label in "abcdef"))
     with pytest.raises(DataError, match="`repeat` is set, but no source has a `weight`"):
         mixed(source("a", None, 5), source("b", None, 5), repeat=True)
     turns = [[{"role": "user", "content": "x"}]]

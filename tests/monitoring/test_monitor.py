@@ -3,6 +3,7 @@
 import json
 import os
 import threading
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from types import SimpleNamespace
 
@@ -19,7 +20,10 @@ from hf_rlhf.rewards.judges import transport
 from hf_rlhf.runs.preflight import advice
 from hf_rlhf.runs.resolve import resolve_run
 from hf_rlhf.storage.checkpoints import seal
+from hf_rlhf.storage.monitor_schema import MonitorSection
+from hf_rlhf.storage.record_schema import Session, TrainingSection
 from hf_rlhf.training.checkpoints import CheckpointManifestCallback
+from hf_rlhf.training.recorder import Recorder
 
 HACK = MonitorSpec(gold="truth", every=1, warmup=2, window=1)
 
@@ -127,6 +131,43 @@ def test_a_resumed_monitor_goes_on_as_if_nothing_was(at):
     hack(second, at, 20)
     assert second.monitor.section() == whole.monitor.section()
     assert whole.monitor.warnings
+
+
+@pytest.mark.parametrize(
+    ("change", "fresh"),
+    [({"gold": "judge"}, True), ({"warmup": 3}, True), ({"length_z": 9.0}, False)],
+)
+def test_looks_of_another_kind_are_not_compared_with_earlier_ones(change, fresh):
+    first = Training.of(HACK)
+    hack(first, 0, 6)
+    second = Training.of(replace(HACK, **change))
+    second.resume(first.monitor.state(), 6)
+    assert second.monitor.looks == ([] if fresh else first.monitor.looks)
+    assert second.monitor.warnings == first.monitor.warnings != []
+    note = f"a new warm-up begins, because of another `{next(iter(change))}`"
+    assert [note in line for line in second.printed] == [True] * fresh
+
+
+def test_a_monitor_that_is_added_on_resuming_has_a_place_in_the_checkpoints():
+    training = Training.of(HACK)
+    training.state.global_step = 4
+    training.monitor.on_train_begin(training.args, training.state, None)
+    # transformers asks for what is there before it writes.
+    assert "Monitor" in training.state.stateful_callbacks
+    hack(training, 0, 3)
+    assert [look.step for look in training.monitor.looks] == [5, 6, 7]
+
+
+def test_what_a_monitor_saw_stays_when_the_run_goes_on_without_it(monkeypatch):
+    monkeypatch.setattr("hf_rlhf.training.recorder.judges_section", lambda *_: [])
+    seen = MonitorSection(warnings=[{"signal": "gold", "step": 4}], stopped_at=4)
+    for resumed_at, kept in ((4, seen.warnings), (0, None)):
+        recorder = Recorder(None, None)
+        recorder.record.training.monitor, recorder.record.sessions = seen, [Session()]
+        recorder.trained(TrainingSection(steps=6), resumed_at)
+        monitor = recorder.record.training.monitor
+        assert (monitor and monitor.warnings) == kept
+        assert monitor is None or monitor.stopped_at is None
 
 
 def test_a_trainer_that_scores_nothing_in_its_steps_is_refused():
@@ -276,11 +317,13 @@ def test_odd_addresses_of_a_webhook_are_refused(monkeypatch, address, problem):
         ({"stop_on": "always"}, "stop_on"),
         ({"golden": "format"}, "golden"),
         ({"webhook": "NO_SUCH_VARIABLE_HERE"}, "'NO_SUCH_VARIABLE_HERE', which is not set"),
+        ({"webhook": "https://chat.test/s3cret"}, "`webhook`: is no name of an environment var"),
     ],
 )
 def test_what_the_monitor_cannot_do_is_refused_before_training(tiny_run, section, problem):
-    with pytest.raises(ConfigError, match=problem):
+    with pytest.raises(ConfigError, match=problem) as error:
         resolve_run(RunFile.from_mapping({**tiny_run, "monitor": section}))
+    assert "s3cret" not in str(error.value)
 
 
 def test_true_is_the_defaults_and_a_run_that_nothing_stops_is_told_so(tiny_run):

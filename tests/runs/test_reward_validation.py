@@ -8,6 +8,7 @@ import pytest
 from hf_rlhf.config import RunFile
 from hf_rlhf.errors import ConfigError
 from hf_rlhf.rewards import reward_identity
+from hf_rlhf.rewards.identity import identified_component
 from hf_rlhf.rewards.report import MEASURES
 from hf_rlhf.runs import resolve_run
 from hf_rlhf.runs.preflight import advice
@@ -126,6 +127,18 @@ def test_the_content_of_a_file_counts_and_not_its_place(tiny_run, tmp_path):
     assert "another version of it: fn (sha256 changed)" in problems(runs["b"], report=path)
 
 
+def test_weights_that_are_trained_anew_in_place_are_another_model(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in ("pytorch_model.bin", "model.safetensors", "adapter_model.safetensors"):
+        (tmp_path / "model").mkdir(exist_ok=True)
+        digests = []
+        for content in "ab":
+            (tmp_path / "model" / name).write_text(content)
+            for path in (str(tmp_path / "model"), "~/model"):
+                digests.append(identified_component({"arguments": {"model": path}}))
+        assert digests[0] == digests[1] != digests[2] == digests[3]
+
+
 def test_a_composition_has_one_report_of_the_total_or_one_for_each_reward(tiny_run, tmp_path):
     short = {"name": "answer_length", "label": "short", "weight": 0.5}
     run = {**tiny_run, "rewards": [tiny_run["rewards"][0], short]}
@@ -155,6 +168,18 @@ def test_what_is_no_report_is_refused(tiny_run, tmp_path, text, expected):
     found = problems(tiny_run, report=str(path), require={"accuracy": 0.6})
     assert expected in found
     assert "`hf-rlhf rewards validate` writes" in found
+
+
+@pytest.mark.parametrize("section", [{}, {"report": []}])
+def test_a_section_without_a_report_is_refused(tiny_run, section):
+    assert "no report is on refiner, and none on the total" in problems(tiny_run, **section)
+
+
+def test_the_label_in_a_report_names_no_folder_elsewhere(tiny_run, tmp_path):
+    reward = {**identity(tiny_run), "label": "../../outside"}
+    section = {"report": report(tmp_path / "validation", reward)}
+    run = resolve_run(RunFile.from_mapping({**tiny_run, "reward_validation": section}))
+    assert reward_validation_section(run).reports[0].folder == "reward_validation/______outside"
 
 
 def test_a_trainer_without_rewards_has_none_to_validate(tiny_run):
