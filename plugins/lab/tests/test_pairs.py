@@ -75,6 +75,12 @@ def test_strata_keep_their_shares_and_the_control_has_the_same_size_in_each():
         Choice(strata="prompt").strata_of(many)
 
 
+def test_the_control_is_drawn_from_pairs_that_have_a_score():
+    margins = np.array([np.nan, 1.0] * 20)
+    control = Choice(keep=1.0).random(margins, [""] * 40)
+    assert (control == ~np.isnan(margins)).all()
+
+
 @pytest.mark.parametrize("keep", [0.0, 1.1, float("nan")])
 def test_a_share_is_above_0_and_at_most_1(keep):
     with pytest.raises(DataError, match="`keep` is .* expected a share"):
