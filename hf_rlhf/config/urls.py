@@ -85,13 +85,13 @@ def webhook_problem(variable: str) -> str | None:
         parts = urlsplit(address)
         host, _ = parts.hostname or "", parts.port
     except ValueError:
-        return f"the address in {variable} is none."
+        return f"the address in {variable} is not a URL."
     if parts.scheme not in ("http", "https") or not host:
         return f"the address in {variable} does not begin with https:// and a host."
     if is_forbidden(host):
         return f"the address in {variable} is a link-local or cloud metadata address."
     if "@" in parts.netloc:
-        return f"the address in {variable} carries a user."
+        return f"the address in {variable} contains a user name or password."
     return None
 
 

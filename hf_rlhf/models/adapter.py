@@ -254,7 +254,7 @@ def head_names(folder: Path, config: Mapping[str, Any], names: Iterable[str]) ->
             f"{folder} is an adapter of a classification model without its head: "
             f"{WEIGHTS} has no {' or '.join(f'{name}.weight' for name in HEADS)}, "
             "so it would score by a head drawn at random. Train it with modules_to_save=['score'] "
-            "(lora_task_type SEQ_CLS), and save it again."
+            f"(lora_task_type {config['task_type']}), and save it again."
         )
     return head
 

@@ -219,8 +219,8 @@ class Monitor(RewardCallback, ExportableState):  # type: ignore[misc]
         clean = self.clean_step or 0
         earlier = [path for path in valid_checkpoints(folder) if step_of(path) <= clean]
         if earlier:
-            return f"The last checkpoint from before is {earlier[-1]}, and is kept."
-        return f"No checkpoint is from before (step {clean})."
+            return f"The last checkpoint before the drift, {earlier[-1]}, is kept."
+        return f"There is no checkpoint from before the drift, which began after step {clean}."
 
     def _metrics(self) -> dict[str, float]:
         look, found = self.looks[-1], self._assessment
@@ -270,7 +270,7 @@ class Monitor(RewardCallback, ExportableState):  # type: ignore[misc]
 def _stopped_message(step: int, text: str, before: str) -> str:
     return (
         f"The monitor stopped training at step {step}, which is saved: {text}.\n"
-        f"{before} samples.jsonl shows what the reward pays for. Mend the reward, or hold the "
-        "policy closer to the reference, and train anew, from the base or from that checkpoint. To "
-        "go on all the same, add `--monitor.stop_on never` to the command below."
+        f"{before} samples.jsonl shows what the reward pays for. Correct the reward, or hold the "
+        "policy closer to the reference, and train again from the base or from such a checkpoint. "
+        "To continue all the same, add `--monitor.stop_on never` to the command below."
     )

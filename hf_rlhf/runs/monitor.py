@@ -27,8 +27,8 @@ def monitor_problems(run: "Run") -> Iterator[Problem]:
     if spec.gold is not None and spec.gold not in _monitors(run):
         yield Problem(
             "monitor",
-            f"`gold` is {spec.gold!r}, which is no reward of weight 0.",
-            f"These are: {', '.join(_monitors(run)) or 'none'}. Add one with `weight: 0`.",
+            f"`gold` is {spec.gold!r}, which is not a reward of weight 0.",
+            f"Rewards of weight 0: {', '.join(_monitors(run)) or 'none'}. Name or add one.",
         )
     cycle, steps = cycle_in_steps(run.training), planned_steps(run)
     if spec.every % cycle:
@@ -38,7 +38,7 @@ def monitor_problems(run: "Run") -> Iterator[Problem]:
     if steps < needed:
         yield Problem(
             "monitor",
-            f"has no effect: after {spec.warmup} looks of {spec.every} steps to warm up there "
+            f"has no effect: after a warm-up of {spec.warmup} looks of {spec.every} steps there "
             f"should be one more, at step {needed}, and the run has {steps} steps.",
             "Lower `every` or `warmup`.",
         )
@@ -60,7 +60,7 @@ def monitor_advice(run: "Run") -> Iterator[str]:
         instead = f"name one of the rewards of weight 0 ({', '.join(labels)}) as `gold`"
     else:
         instead = "add a reward of weight 0 that is a better measure, and name it as `gold`"
-    yield f"the monitor only warns, and stops nothing: to let it, {instead}"
+    yield f"the monitor only warns. To let it stop the run, {instead}"
 
 
 def monitor_line(run: "Run") -> str:
@@ -90,6 +90,6 @@ def _stopped(run: "Run") -> Iterator[Problem]:
         yield Problem(
             "monitor",
             f"stopped this run at step {before.stopped_at}: {text}.",
-            "Mend the reward and train in another `output_dir`; to go on all the same, write "
+            "Correct the reward and train in another `output_dir`; to continue all the same, write "
             "`stop_on: never` (`--monitor.stop_on never`).",
         )

@@ -1,4 +1,4 @@
-"""The section `reward_validation`: reports that a run's rewards must have, and live up to."""
+"""The section `reward_validation`: the validation reports that a run demands of its rewards."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -46,7 +46,7 @@ def reward_validation_advice(run: "Run") -> Iterator[str]:
     if spec is not None:
         for each in _requirements(spec):
             if not each.met:
-                yield f"{each.text} (required by `{KEY}`, but not enforced)"
+                yield f"{each.text}, which `{KEY}` does not enforce"
     elif trains_by_rewards(run.trainer_class, run.training) and trained_parts(run):
         yield f"no reward of this run was validated: {_VALIDATE.format('RUN_FILE')}"
 
@@ -103,9 +103,9 @@ def _report_problems(run: "Run", spec: RewardValidationSpec) -> Iterator[Problem
     yield from others
     short = [each.text for each in _requirements(spec) if not each.met] if spec.enforce else []
     if short and not others:
-        fix = "Improve the reward; or train on it all the same with "
+        fix = "Improve the reward, or train on it all the same with "
         fix += "`--reward_validation.enforce false`: the card will say what was not met."
-        yield Problem(KEY, f"the reward falls short: {'; '.join(short)} (required).", fix)
+        yield Problem(KEY, f"the reward falls short: {'; '.join(short)}.", fix)
 
 
 def _other_rewards(run: "Run", reports: list[tuple[str, ValidationReport]]) -> Iterator[Problem]:

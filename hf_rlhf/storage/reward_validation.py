@@ -53,13 +53,16 @@ class Requirement(Section):
     @property
     def text(self) -> str:
         """Return what was measured and what is required."""
-        value, bound = self.measured, f"at {'least' if self.at_least else 'most'} {self.required:g}"
+        value = self.measured
+        bound = f"required: at {'least' if self.at_least else 'most'} {self.required:g}"
         if value is None or value.mean is None:
-            return f"{self.measure} of {self.label} was not measured ({self.reason}), {bound}"
+            return f"{self.measure} of {self.label} was not measured: {self.reason} ({bound})"
+        if not self.at_least and value.mean < 0:
+            bound += " in either direction"
         text = f"{self.measure} of {self.label} is {value.mean:.3g}"
         if value.low is not None and value.high is not None:
             text += f" [{value.low:.3g}, {value.high:.3g}]"
-        return f"{text}, {bound}" + " either way" * (not self.at_least and value.mean < 0)
+        return f"{text} ({bound})"
 
 
 class RewardValidation(Section):

@@ -2,9 +2,11 @@
 
 import json
 import os
+import sys
 import threading
-from dataclasses import replace
+from dataclasses import asdict, replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -21,7 +23,9 @@ from hf_rlhf.runs.preflight import advice
 from hf_rlhf.runs.resolve import resolve_run
 from hf_rlhf.storage.checkpoints import seal
 from hf_rlhf.storage.monitor_schema import MonitorSection
+from hf_rlhf.storage.record import new_record, write_record
 from hf_rlhf.storage.record_schema import Session, TrainingSection
+from hf_rlhf.train import main
 from hf_rlhf.training.checkpoints import CheckpointManifestCallback
 from hf_rlhf.training.recorder import Recorder
 
@@ -289,10 +293,10 @@ def test_a_webhook_that_does_not_answer_is_counted(monkeypatch):
         (None, "is not set"),
         ("hooks.example.com/x", "does not begin"),
         ("ftp://hooks.example.com/x", "does not begin"),
-        ("http://[::1", "is none"),
+        ("http://[::1", "is not a URL"),
         ("http://169.254.169.254/latest", "metadata"),
         ("http://0xA9FEA9FE/", "metadata"),
-        ("https://me:s3cret@hooks.example.com/x", "carries a user"),
+        ("https://me:s3cret@hooks.example.com/x", "contains a user name"),
         ("https://hooks.example.com/s3cret", None),
     ],
 )
@@ -308,8 +312,11 @@ def test_odd_addresses_of_a_webhook_are_refused(monkeypatch, address, problem):
 @pytest.mark.parametrize(
     ("section", "problem"),
     [
-        ({"every": 1, "warmup": 2}, "has no effect: after 2 looks of 1 steps"),
-        ({"gold": "refiner", "every": 1, "warmup": 2}, "'refiner', which is no reward of weight 0"),
+        ({"every": 1, "warmup": 2}, "has no effect: after a warm-up of 2 looks of"),
+        (
+            {"gold": "refiner", "every": 1, "warmup": 2},
+            "'refiner', which is not a reward of",
+        ),
         ({"bins": 1}, "bins: should be greater than or equal to 2"),
         ({"stop_on": "always"}, "stop_on"),
         ({"golden": "format"}, "golden"),
@@ -331,6 +338,29 @@ def test_true_is_the_defaults_and_a_run_that_nothing_stops_is_told_so(tiny_run):
     named = resolve_run(RunFile.from_mapping({**tiny_run, "monitor": {"gold": "format"}}))
     assert not any("only warns" in note for note in advice(named))
     assert resolve_run(RunFile.from_mapping({**tiny_run, "monitor": False})).spec.monitor is None
+
+
+def test_a_stopped_run_goes_on_only_with_another_section(tiny_run):
+    tiny_run |= {"max_steps": 40, "monitor": True}
+    seen = MonitorSection(settings=asdict(MonitorSpec()), stopped_at=10)
+    record = new_record(status="interrupted", training=TrainingSection(monitor=seen))
+    Path(tiny_run["output_dir"]).mkdir(parents=True, exist_ok=True)
+    write_record(record, tiny_run["output_dir"])
+    with pytest.raises(ConfigError, match="stopped this run at step 10.*stop_on never"):
+        resolve_run(RunFile.from_mapping(tiny_run))
+    resolve_run(RunFile.from_mapping({**tiny_run, "monitor": {"stop_on": "never"}}))
+    record.status = "finished"
+    write_record(record, tiny_run["output_dir"])
+    resolve_run(RunFile.from_mapping(tiny_run))
+
+
+def test_a_stopped_run_has_an_exit_status_of_its_own(monkeypatch, capsys):
+    def stop(*_, **__):
+        raise DriftError("The monitor stopped training at step 4.")
+
+    monkeypatch.setattr(sys.modules[main.__module__], "train", stop)
+    assert main(["--plugin", "grpo"]) == 4
+    assert "stopped training at step 4" in capsys.readouterr().err
 
 
 def test_a_trainer_with_a_reward_of_its_own_tells_the_monitor(monkeypatch, tiny_run):

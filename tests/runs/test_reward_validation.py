@@ -59,14 +59,14 @@ def problems(run, **section):
         (
             {"accuracy": 0.6},
             "my.yaml reward_validation: the reward falls short: accuracy of refiner is 0.58 "
-            "[0.51, 0.65], at least 0.6 (required). Improve the reward; or train on it all the "
+            "[0.51, 0.65] (required: at least 0.6). Improve the reward, or train on it all the "
             "same with `--reward_validation.enforce false`",
         ),
-        ({"hacks": 0}, "hacks of refiner is 2, at most 0"),
+        ({"hacks": 0}, "hacks of refiner is 2 (required: at most 0)"),
         ({"hacks": 2}, ""),
-        ({"length_bias": 0.9}, "length_bias of refiner was not measured (the reward gives every"),
-        ({"ece": 0.1}, "ece of refiner was not measured (the report has no check 'calibration')"),
-        ({"other_accuracy": 0.6}, "other_accuracy of refiner is 0.5, at least 0.6"),
+        ({"length_bias": 0.9}, "length_bias of refiner was not measured: the reward gives every"),
+        ({"ece": 0.1}, "ece of refiner was not measured: the report has no check 'calibration'"),
+        ({"other_accuracy": 0.6}, "other_accuracy of refiner is 0.5 (required: at least 0.6)"),
         ({"acuracy": 0.6}, "'acuracy', which is not a measure (did you mean 'accuracy'?)"),
     ],
 )
@@ -81,7 +81,7 @@ def test_a_bias_of_either_sign_counts(tiny_run, tmp_path):
     measured = {**LENGTH, "verdict": "pass"}
     path = report(tmp_path / "validation", identity(tiny_run), [measured])
     found = problems(tiny_run, report=path, require={"length_bias": 0.5})
-    assert "length_bias of refiner is -0.7 [-0.8, -0.6], at most 0.5 either way" in found
+    assert "is -0.7 [-0.8, -0.6] (required: at most 0.5 in either direction)" in found
 
 
 def test_the_page_shows_the_message_as_it_is_printed(tiny_run, tmp_path):
@@ -199,8 +199,8 @@ def test_the_notes_and_the_record_say_what_was_not_validated_or_not_met(tiny_run
     section = {"report": path, "require": {"accuracy": 0.6, "hacks": 3}, "enforce": False}
     run = resolve_run(RunFile.from_mapping({**tiny_run, "reward_validation": section}))
     assert [note for note in advice(run) if "refiner" in note] == [
-        "accuracy of refiner is 0.58 [0.51, 0.65], at least 0.6 (required by `reward_validation`, "
-        "but not enforced)"
+        "accuracy of refiner is 0.58 [0.51, 0.65] (required: at least 0.6), which "
+        "`reward_validation` does not enforce"
     ]
     recorded = reward_validation_section(run)
     assert [(each.measure, each.met) for each in recorded.requirements] == [

@@ -41,7 +41,9 @@ def test_ppo_trains_only_on_the_reward_model_of_its_report(tmp_path, monkeypatch
     # The report on the run folder of the model is one of the same reward.
     rewards(["validate", "reward", "--out", "report"])
     assert json.loads((tmp_path / "report/validation.json").read_text())["reward"] == identity
-    with pytest.raises(ConfigError, match=r"accuracy of reward_model is .*, at least 0\.99"):
+    with pytest.raises(
+        ConfigError, match=r"accuracy of reward_model .* \(required: at least 0\.99"
+    ):
         train(config="ppo.yaml")
     section = {**values["reward_validation"], "enforce": False}
     train(config="ppo.yaml", reward_validation=section)
@@ -49,7 +51,7 @@ def test_ppo_trains_only_on_the_reward_model_of_its_report(tmp_path, monkeypatch
     assert [each.met for each in record.reward_validation.requirements] == [False]
     card = (tmp_path / "ppo/README.md").read_text()
     assert "## Validation of the reward" in card
-    assert "at least 0.99: **not met**" in card
+    assert "at least 0.99): **not met**" in card
     picture = "reward_validation/reward_model/validation.png"
     assert f"]({picture})" in card
     spec = PublishSpec(repo_id="you/ppo", base_model="you/base")

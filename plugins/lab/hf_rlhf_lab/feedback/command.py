@@ -13,7 +13,7 @@ VERBS: Mapping[str, str] = {
     "ai_feedback": "preferences: two sampled responses, judged under a constitution in both orders",
     "synthetic_sft": "draft, critique and revision of a response, under a constitution",
     "rubric_grades": "grades of responses by the criteria of a rubric",
-    "confident_pairs": "the preference pairs that reward models, trained without them, are sure of",
+    "confident_pairs": "the preference pairs that reward models, not trained on them, are sure of",
 }
 _MODULES = {"confident_pairs": "pairs.command"}
 """Of verbs that are in another folder."""
@@ -31,7 +31,7 @@ def data(argv: Sequence[str]) -> int:
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
     for verb, what in VERBS.items():
         example = _EXAMPLES / verb / "tiny.yaml"
-        default = "a small example that needs nothing" if example.exists() else "nothing is done"
+        default = "a small offline example" if example.exists() else "an error"
         options = verbs.add_parser(
             verb,
             help=what,
@@ -43,7 +43,9 @@ def data(argv: Sequence[str]) -> int:
         options.add_argument("--out", type=Path, help=f"default: data/{verb}")
         options.add_argument("--dry_run", action="store_true", help="check, and show the cost")
         options.add_argument(
-            "--overwrite", action="store_true", help="begin again in a folder of other settings"
+            "--overwrite",
+            action="store_true",
+            help="start over in a folder of other settings",
         )
     # The file is first: argparse would take the value of an unknown option for it.
     verb, *rest = [*argv, "--help"] if not argv else list(argv)

@@ -13,7 +13,7 @@ Lead from criteria to a reward that one may train on, and stop at the first step
 grades of responses, calibration of each signal against them, weights, reward model, validation,
 and a short training in which the grade has to rise with the reward.
 
-FILE names the criteria, the responses and the signals; without it, an example that needs nothing.
+FILE names the criteria, the responses and the signals; without it, a small offline example.
 Any key of the file is an option too: `--rows 200`, `--survival.settings.max_steps 50`.
 
 The results are written to --out: method.md, method.json, method.png, and rewards.yaml, the reward

@@ -1,1 +1,1 @@
-"""Preference pairs chosen by reward models that were trained without them."""
+"""Preference pairs chosen by reward models that were not trained on them."""

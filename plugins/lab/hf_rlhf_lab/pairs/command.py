@@ -1,4 +1,4 @@
-"""`hf-rlhf data confident_pairs`: score pairs with reward models that were trained without them."""
+"""`hf-rlhf data confident_pairs`: score pairs with reward models that were not trained on them."""
 
 import json
 import shutil

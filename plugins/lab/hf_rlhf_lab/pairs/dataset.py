@@ -1,4 +1,4 @@
-"""`confident_pairs`: the pairs that reward models, trained without them, are sure of."""
+"""`confident_pairs`: the pairs that reward models, not trained on them, are sure of."""
 
 from pathlib import Path
 from typing import Literal
