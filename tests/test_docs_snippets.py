@@ -85,7 +85,8 @@ def here(file: RunFile, model: Path, folder: Path) -> RunFile:
         options += ["--dataset.path", str(folder / "rows")]
     if file.values.get("publish"):
         options += ["--publish.base_model", "you/base"]
-    for key in ("expect_world_size", "expect_distributed", "adapter", "report_to"):
+    keys = ("expect_world_size", "expect_distributed", "adapter", "report_to", "reward_validation")
+    for key in keys:
         options += [f"--{key}", "null"] if key in file.values else []
     return file.override(options)
 

@@ -233,6 +233,7 @@ class OutcomeRewardTrainer(ProcessRewardTrainer):
     learned at its last token (Cobbe et al. 2021 learn it at every token); all else is as in `prm`.
     """
 
+    default_run = "tiny"  # also here: `hf-rlhf runs` reads it without importing the class
     columns = frozenset({"prompt", "label"})
     outcome = True
     method = Method(
