@@ -13,7 +13,7 @@ from hf_rlhf_lab.feedback.command import data
 from hf_rlhf_worlds.taste_judge import noisy_utility
 from hf_rlhf_worlds.tastes import Host, Taste, draw, utility
 
-DRAWN, PAIRS, FIFTH, TEST = 1200, 600, 120, 400
+DRAWN, PAIRS, FIFTH, TEST = 1400, 600, 120, 400
 """Pairs that are shown to the annotator; of those that it labels, or of people's labels, so many
 are trained on."""
 TEMPERATURE = 0.5
