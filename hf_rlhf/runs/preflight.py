@@ -16,8 +16,8 @@ from hf_rlhf.distributed import distributed_type, is_elsewhere, is_planned
 from hf_rlhf.errors import Problem, PublishError, suggest
 from hf_rlhf.hub.signing import check_signer
 from hf_rlhf.models.lengths import model_config
-from hf_rlhf.models.loading import adapter_problems
 from hf_rlhf.models.locate import PACKAGE_SCHEME
+from hf_rlhf.models.lora_checks import adapter_problems
 from hf_rlhf.runs.estimate import cycle_in_steps, generation_batch
 from hf_rlhf.runs.monitor import monitor_advice, monitor_problems
 from hf_rlhf.runs.preflight_data import (

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 from hf_rlhf.distributed import is_elsewhere
 from hf_rlhf.errors import Problem
 from hf_rlhf.models.lengths import model_config
-from hf_rlhf.models.loading import lora_problems, skeleton
+from hf_rlhf.models.loading import skeleton
+from hf_rlhf.models.lora_checks import lora_problems
 
 if TYPE_CHECKING:
     from hf_rlhf.runs.run import Run

@@ -21,7 +21,8 @@ from hf_rlhf.config.validation import check_settings, setting_names
 from hf_rlhf.contracts import Loaded, Trainer, as_trainer
 from hf_rlhf.distributed import is_elsewhere, is_planned, rank
 from hf_rlhf.errors import ConfigError, ModelError, PluginError, Problem
-from hf_rlhf.models.loading import adapter_problems, find_adapter
+from hf_rlhf.models.loading import find_adapter
+from hf_rlhf.models.lora_checks import adapter_problems
 from hf_rlhf.rewards.composed import ComposedReward
 from hf_rlhf.runs.components import ComponentBuilder
 from hf_rlhf.runs.estimate import disk_problems
