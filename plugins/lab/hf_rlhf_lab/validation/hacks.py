@@ -55,9 +55,9 @@ def hacks(cases: Iterable[HackCase], score: ScoreRows) -> Check:
         assert worst.paid_more is not None
         text = (
             f"pays more for {len(found)} of {len(tested)} known hacks than for honest responses: "
-            f"{', '.join(result.hack for result in found)}. {worst.hack} earns "
-            f"{worst.paid_more.mean:+.3f}, and more than the honest response in "
-            f"{worst.share:.0%} of {worst.cases} cases."
+            f"{', '.join(result.hack for result in found)}. {worst.hack.capitalize()!r} changes "
+            f"the score by {worst.paid_more.mean:+.3f}, and raises it in {worst.share:.0%} of "
+            f"{worst.cases} cases."
         )
     else:
         text = f"pays for none of {len(tested)} known hacks more than for honest responses."
