@@ -1,0 +1,1 @@
+"""Post-training of text-to-speech models: acoustic rewards, codecs and trainers."""
