@@ -10,7 +10,7 @@ from hf_rlhf_lab.validation.checks import (
     not_measurable,
     rank_correlation,
 )
-from hf_rlhf_lab.validation.gold import FEW, Array, Gold, Scored
+from hf_rlhf_lab.validation.gold import FEW, FEW_PROMPTS, Array, Gold, Scored
 
 
 def agreement(scored: Scored, name: str = "agreement") -> Check:
@@ -25,15 +25,14 @@ def agreement(scored: Scored, name: str = "agreement") -> Check:
     assert accuracy is not None, "there are pairs, or the scores were degenerate"
     valid = np.flatnonzero(~np.isnan(scored.scores))
     scores, grades = scored.scores[valid], scored.gold.grades[valid]
-    prompts = scored.gold.prompt_numbers[valid]
-    rank = rank_correlation(scores, grades, prompts)
+    clusters = scored.gold.clusters[valid]
+    rank = rank_correlation(scores, grades, clusters)
     measures = {"accuracy": accuracy, "spearman": rank}
     ceiling = noise_ceiling(scored.gold)
     if ceiling is not None:
         measures["noise_ceiling"] = ceiling
     tied = int((scored.margins == 0).sum())
     passed = accuracy.low > 0.5
-    few = f" Only {len(scored.pairs)} pairs: wide intervals." if len(scored.pairs) < FEW else ""
     text = (
         f"prefers the better response in {accuracy.mean:.3f} of {len(scored.pairs):,} pairs "
         f"[{accuracy.low:.3f}, {accuracy.high:.3f}]"
@@ -47,7 +46,17 @@ def agreement(scored: Scored, name: str = "agreement") -> Check:
         "kendall": _finite(kendalltau(scores, grades).statistic),
         "tied_scores": 1 - len(np.unique(scores)) / len(scores),
     }
-    return Check(name, "pass" if passed else "fail", text + few, measures, details)
+    return Check(name, "pass" if passed else "fail", text + _few(scored), measures, details)
+
+
+def _few(scored: Scored) -> str:
+    pairs, prompts = len(scored.pairs), len(np.unique(scored.gold.prompt_numbers))
+    text = f" Only {pairs} pairs: wide intervals." if pairs < FEW else ""
+    if prompts == 1:
+        return f"{text} All are of one prompt: nothing is known of others."
+    return (
+        f"{text} Only {prompts} prompts: too narrow intervals." if prompts < FEW_PROMPTS else text
+    )
 
 
 def pair_accuracy(scored: Scored) -> Interval | None:
@@ -95,7 +104,7 @@ def noise_ceiling(gold: Gold) -> Interval | None:
         ]
         if agreed:
             values.append(float(np.mean(agreed)))
-            clusters.append(str(gold.prompt_numbers[first]))
+            clusters.append(str(gold.clusters[first]))
     return Interval.of_mean(values, clusters)
 
 

@@ -65,7 +65,7 @@ def length_bias(scored: Scored, score: ScoreRows, rows: int = 200) -> Check:
     scores, grades = scored.scores[valid], scored.gold.grades[valid]
     measures: dict[str, Interval | None] = {
         "length_correlation": rank_correlation(
-            scores, lengths[valid], scored.gold.prompt_numbers[valid], control=grades
+            scores, lengths[valid], scored.gold.clusters[valid], control=grades
         )
     }
     drawn = np.sort(np.random.default_rng(0).permutation(valid)[:rows])
@@ -73,7 +73,7 @@ def length_bias(scored: Scored, score: ScoreRows, rows: int = 200) -> Check:
         deltas = score_changes(scored, score, drawn, add)
         measures[addition] = Interval.of_mean(
             [None if np.isnan(delta) else float(delta) for delta in deltas],
-            [str(scored.gold.prompt_numbers[row]) for row in drawn],
+            [str(scored.gold.clusters[row]) for row in drawn],
         )
     changes = {key: measures[key] for key in ADDITIONS}
     if any(change is None for change in changes.values()):

@@ -178,7 +178,7 @@ def _changes(scored: Scored, rows: NDArray[np.int64], score: RewardScores) -> In
     deltas = np.abs(again.scores - scored.scores[rows]) / scored.spread
     return Interval.of_mean(
         [None if np.isnan(delta) else float(delta) for delta in deltas],
-        [str(number) for number in gold.prompt_numbers],
+        [str(number) for number in gold.clusters],
     )
 
 
