@@ -84,7 +84,6 @@ def _validate(chosen: argparse.Namespace, overrides: Sequence[str], command: lis
 
     from hf_rlhf.runs import resolve_scoring
     from hf_rlhf.training import quiet_libraries
-    from hf_rlhf_lab.validation.show import show
     from hf_rlhf_lab.validation.validate import validate
 
     quiet_libraries()
@@ -112,7 +111,7 @@ def _validate(chosen: argparse.Namespace, overrides: Sequence[str], command: lis
     )
     folder = chosen.out or Path("evals") / "validation"
     report.write(folder)
-    show(report, folder)
+    report.show(folder)
     return int(bool(report.failed) or report.checks[0].verdict == "not measurable")
 
 

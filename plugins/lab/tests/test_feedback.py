@@ -307,7 +307,7 @@ def test_revisions_that_are_no_responses(revision, prompt, reason):
     assert (failure.reason if failure else None) == reason
 
 
-def test_both_responses_of_a_pair_are_graded_by_the_rubric():
+def test_both_responses_of_a_pair_are_graded_by_the_rubric(capsys):
     names = [each.name for each in read_rubric(None)]
 
     def grade(request):
@@ -316,7 +316,9 @@ def test_both_responses_of_a_pair_are_graded_by_the_rubric():
 
     pairs = [{"prompt": "p", "chosen": "good", "rejected": "bad"}]
     with ScriptedServer(grade) as server:
-        _, rows, _ = verb("rubric_grades", server, pairs)
+        report, rows, _ = verb("rubric_grades", server, pairs)
+    assert (report["responses"], report["rows"], "prompts" in report) == (2, 2, False)
+    assert "rubric_grades: 2 responses, 2 rows written" in capsys.readouterr().out
     assert [row["completion"] for row in rows] == ["good", "bad"]
     assert rows[0]["grades"] == dict.fromkeys(names, 5)
     assert [row["grade"] for row in rows] == [1.0, 0.4]

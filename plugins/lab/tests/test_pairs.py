@@ -2,12 +2,15 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from datasets import Dataset, DatasetDict
 
 from hf_rlhf.config import RunFile
 from hf_rlhf.errors import ConfigError, DataError, RunFolderError
+from hf_rlhf.storage import locked_folder
 from hf_rlhf_lab.feedback.command import data
 from hf_rlhf_lab.pairs import command
 from hf_rlhf_lab.pairs.choice import Choice
@@ -119,6 +122,22 @@ def test_the_dataset_has_the_chosen_pairs_the_test_split_and_no_pair_of_the_fold
         confident_pairs(str(tmp_path), leave_out=2)
     with pytest.raises(RunFolderError, match=r"fold-0.scores.json cannot be read"):
         confident_pairs(str(tmp_path), cycle=2)
+
+
+def test_overwrite_deletes_all_that_was_there_but_nothing_of_a_folder_in_use(tmp_path):
+    folder = scored(tmp_path, [1.0, 2.0], [0, 1])
+    run = SimpleNamespace(dataset=DatasetDict(train=Dataset.from_list(rows(4))))
+    settings = command.PairSettings(run="reward", folds=2)
+    work = command.Scoring(settings, {"dataset": {}}, folder, run)
+    with work.ledger.recording("pairs", {}):
+        pass
+    with locked_folder(tmp_path), pytest.raises(RunFolderError, match="is in use"):
+        work.run(overwrite=True)
+    assert len(folder.rows("train")) == 2
+    with pytest.raises(ConfigError, match="plugin: is missing"):  # of the run that is to train
+        work.run(overwrite=True)
+    assert len(folder.rows("train")) == 4
+    assert not (tmp_path / "cycle-1").exists()
 
 
 def write(tmp_path, values):

@@ -1,6 +1,7 @@
 """`--plugin rubric_reward`: its loss, what it refuses and leaves out, and the model it saves."""
 
 import json
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -135,7 +136,17 @@ def test_means_of_the_rows_are_those_of_all_rows():
     assert means["rank_agreement"] == pytest.approx(spearmanr(scores, grades).statistic)
     assert means["pair_accuracy"] == pytest.approx((4 + 0.5) / 6)
     assert means["squared_error"] == pytest.approx(np.mean((np.array(scores) - grades) ** 2))
+    assert [row["pair_accuracy"] for row in rows] == pytest.approx([1, 5 / 6, 1 / 2, 2 / 3])
     assert row_metrics([1.0, 1.0], np.array([0.2, 0.4]))[0]["rank_agreement"] is None
+
+
+def test_metrics_of_many_rows_need_no_table_of_all_pairs():
+    scores, grades = np.random.default_rng(0).random((2, 2000))
+    tracemalloc.start()
+    row_metrics(scores.tolist(), grades)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 8 * 2000**2 / 4  # bytes of such a table
 
 
 def test_a_resumed_training_ends_as_the_unbroken_one_with_its_head(run):

@@ -5,8 +5,10 @@ import shutil
 
 import pytest
 
+from hf_rlhf.config import dump_yaml
 from hf_rlhf.errors import ConfigError, DataError
 from hf_rlhf.models import resolve_model_path
+from hf_rlhf.testing.scripted_server import ScriptedServer
 from hf_rlhf_lab.command import rewards
 
 
@@ -114,6 +116,21 @@ def test_rows_that_the_dataset_leaves_out_are_in_the_report(tmp_path):
     rewards(["validate", "concise", "--data", "rows.jsonl"])
     data = report()["data"]
     assert (data["pairs"], data["split"], list(data["dropped"].values())) == (30, "train", [1])
+
+
+def test_the_cost_has_what_judges_were_asked_again(tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_RLHF_CACHE", str(tmp_path / "cache"))
+    rows = [{"prompt": f"p{n}", "chosen": f"yes {n}", "rejected": "no"} for n in range(30)]
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    with ScriptedServer(lambda request: 2 * ("yes" in request.candidate)) as server:
+        judge = {"name": "openai", "model": "scripted", "base_url": server.base_url, "retries": 0}
+        reward = {"name": "criterion", "criterion": "It says yes.", "judge": "grader"}
+        values = {"judges": {"grader": judge}, "rewards": [reward]}
+        (tmp_path / "run.yaml").write_text(dump_yaml({"schema": 1, **values}))
+        assert rewards(["validate", "run.yaml", "--data", "rows.jsonl"]) == 0
+    usage = report()["cost"]["judges"]["grader"]
+    assert usage["calls"] - usage["cached"] == len(server.requests)
+    assert report()["cost"]["scored"] >= 60 + 2 * 40
 
 
 def test_a_label_that_no_reward_has_is_refused():

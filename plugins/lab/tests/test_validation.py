@@ -76,6 +76,7 @@ def test_a_scale_that_is_not_log_odds_fails_and_the_temperature_mends_it(gold, s
     fixed = check.details["fixes"][0]
     assert fixed["value"] == pytest.approx(scale, rel=0.3)
     assert fixed["ece"] < check.details["ece"] / 2
+    assert re.search(r"Dividing scores by \S+ gives 0\.\d+ \(cross-validated\)", check.summary)
 
 
 def test_the_chance_error_is_that_of_many_drawn_outcomes():
@@ -246,7 +247,7 @@ def test_pairs_of_one_prompt_are_drawn_and_split_together():
         {"prompt": f"p{n // 4}", "chosen": f"{n % 8} a", "rejected": f"{n % 8} b"}
         for n in range(40)
     ]
-    gold = Gold.of_pairs("made here", Dataset.from_list(pairs))
+    gold = Gold.of_rows("made here", Dataset.from_list(pairs))
     assert len(gold.pairs) == 40  # and none across rows
     scores = [0.1 * (text[0] in "0123") + 0.05 * text.endswith("a") for text in gold.completions]
     scored = score_gold(gold, lambda *_: [s if s != 0.15 else -s for s in scores])

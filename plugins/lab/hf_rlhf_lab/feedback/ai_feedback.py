@@ -25,9 +25,8 @@ from hf_rlhf_lab.feedback.settings import (
     described,
 )
 from hf_rlhf_lab.feedback.texts import NamedText, listed_texts, read_constitution
-from hf_rlhf_lab.feedback.work import ENOUGH, Outcome, Row, Work, rejected
+from hf_rlhf_lab.feedback.work import ENOUGH, Outcome, Row, Task, Work, rejected
 
-VERB = "ai_feedback"
 _SYSTEM = """\
 You compare two responses, A and B, to one prompt, by these principles:
 
@@ -88,15 +87,13 @@ class ModelAnnotator:
     def compare(self, prompts: Sequence[str], pairs: Sequence[Pair]) -> list[Preference | Failure]:
         """Compare each pair twice; a response is preferred if both orders agree."""
         system = self.system()
-        asked = [
-            conversation(
-                system, {"context": prompt, "candidate_a": one, "candidate_b": two}, _CLOSING
-            )
+        questions = [
+            conversation(system, {"context": prompt, "candidate_a": a, "candidate_b": b}, _CLOSING)
             for prompt, pair in zip(prompts, pairs, strict=True)
-            for one, two in (pair, pair[::-1])
+            for a, b in (pair, pair[::-1])
         ]
-        replies = ask_all(self.client, asked, _choice)
-        return [_both(*replies[at : at + 2]) for at in range(0, len(replies), 2)]
+        replies = ask_all(self.client, questions, _choice)
+        return list(map(_both, replies[::2], replies[1::2]))
 
 
 @dataclass
@@ -110,27 +107,27 @@ class ScoreAnnotator:
         """Prefer the response with the higher score."""
         criterion = listed_texts(self.principles)
         questions = [
-            Question("quality", text, criterion, prompt, label=VERB)
+            Question("quality", text, criterion, prompt, label="ai_feedback")
             for prompt, pair in zip(prompts, pairs, strict=True)
             for text in pair
         ]
         verdicts = asyncio.run(self.client.judge(questions))
-        return [_higher(*verdicts[at : at + 2]) for at in range(0, len(verdicts), 2)]
+        return list(map(_higher, verdicts[::2], verdicts[1::2]))
 
 
 Annotator = ModelAnnotator | ScoreAnnotator
+Choice = tuple[str, str]
+"""The letter, and the reason."""
 
 
-def _choice(reply: str) -> tuple[str, str]:
+def _choice(reply: str) -> Choice:
     answer = read_object(reply)
     if set(answer) - {"reason", "choice"} or answer.get("choice") not in ("A", "B"):
         raise ValueError('expected the keys "reason" and "choice", and "A" or "B" as the choice.')
     return str(answer["choice"]), str(answer.get("reason", ""))
 
 
-def _both(
-    straight: tuple[str, str] | Failure, swapped: tuple[str, str] | Failure
-) -> Preference | Failure:
+def _both(straight: Choice | Failure, swapped: Choice | Failure) -> Preference | Failure:
     if isinstance(straight, Failure):
         return straight
     if isinstance(swapped, Failure):
@@ -148,8 +145,8 @@ def _higher(first: Verdict, second: Verdict) -> Preference | Failure:
     return Preference(preferred, (first.reason, second.reason))
 
 
-def prepare(file: RunFile, folder: Path) -> tuple[Work, Sequence[Plan]]:
-    """Return the work of a file, checked, and what it will request. Raises ConfigError."""
+def prepare(file: RunFile, folder: Path) -> Work:
+    """Return the work of a file, checked. Raises ConfigError."""
     reader = Reader(file)
     settings = reader.settings(AIFeedback)
     principles = reader.texts(read_constitution, settings.constitution)
@@ -157,8 +154,7 @@ def prepare(file: RunFile, folder: Path) -> tuple[Work, Sequence[Plan]]:
     policy = _policy(reader, settings.policy)
     reader.finish()
     rows = reader.rows(settings, policy.tokenizer if policy else None)
-    _check_columns(reader, rows.column_names, policy)
-    maker = _Maker(settings, annotator, policy)
+    _check_columns(reader, rows, policy)
     inputs = {
         "dataset": rows_digest(rows),
         "annotator": described(annotator.client),
@@ -167,11 +163,7 @@ def prepare(file: RunFile, folder: Path) -> tuple[Work, Sequence[Plan]]:
         "max_words": settings.max_words,
         "prompt": (_SYSTEM, _CLOSING),
     }
-    work = Work(
-        VERB, folder, inputs, rows.to_list(), maker.outcomes, maker.usage, maker.check, measures,
-        settings.max_failure_share,
-    )  # fmt: skip
-    return work, _plans(rows, annotator, policy)
+    return Work(_Comparing(settings, rows.to_list(), inputs, annotator, policy), folder)
 
 
 def _annotator(reader: Reader, section: Section, principles: Any) -> Annotator:
@@ -192,47 +184,46 @@ def _policy(reader: Reader, section: Section | None) -> Policy | None:
     return RemotePolicy(client) if client is not None else None
 
 
-def _check_columns(reader: Reader, names: Sequence[str], policy: Policy | None) -> None:
-    if "prompt" not in names:
-        reader.add("dataset", "has no column `prompt`.", f"It has: {', '.join(names)}.")
-    if policy is None and "responses" not in names:
+def _check_columns(reader: Reader, rows: Any, policy: Policy | None) -> None:
+    reader.require_prompts(rows)
+    has_responses = "responses" in rows.column_names
+    if policy is None and not has_responses:
         fix = "Name a `policy`, or give rows with `responses`, a list of two texts."
         reader.add("dataset", "has no `responses`, and there is no `policy`.", fix)
-    if policy is not None and "responses" in names:
+    if policy is not None and has_responses:
         reader.add("policy", "is set, and the rows have `responses`.", "Leave one of them out.")
     reader.finish()
 
 
-def _plans(rows: Any, annotator: Annotator, policy: Policy | None) -> list[Plan]:
-    prompts = sum(len(text_of(prompt)) for prompt in rows["prompt"])
-    plans = []
-    if policy is None:
-        pairs = [pair for pair in map(_given, rows) if not isinstance(pair, Failure)]
-        written = sum(len(text) for pair in pairs for text in pair)
-    else:
-        plans.append(Plan("policy", policy.client, 2 * len(rows), 2 * prompts, policy.longest))
-        written = 2 * len(rows) * policy.longest * 3
-    fixed = len(annotator.system()) if isinstance(annotator, ModelAnnotator) else 0
-    characters = 2 * (len(rows) * (fixed + 1000) + prompts + written)
-    longest = getattr(annotator.client, "max_tokens", None) or 0
-    return [*plans, Plan("annotator", annotator.client, 2 * len(rows), characters, longest)]
-
-
 @dataclass
-class _Maker:
+class _Comparing(Task):
     settings: AIFeedback
     annotator: Annotator
     policy: Policy | None
+    verb = "ai_feedback"
 
-    def usage(self) -> Mapping[str, Mapping[str, float]]:
-        usage: dict[str, Mapping[str, float]] = {"annotator": dict(self.annotator.client.usage())}
-        if self.policy is not None and (totals := self.policy.usage()):
-            usage["policy"] = totals
-        return usage
+    def clients(self) -> Mapping[str, Any]:
+        policy = {"policy": self.policy} if self.policy else {}
+        return {"annotator": self.annotator.client, **policy}
+
+    def plans(self) -> list[Plan]:
+        """Return the requests if no pair is rejected before it is compared."""
+        count, prompts = len(self.rows), sum(len(text_of(row["prompt"])) for row in self.rows)
+        plans = []
+        if self.policy is None:
+            pairs = [pair for pair in map(_responses, self.rows) if not isinstance(pair, Failure)]
+            written = sum(len(text) for pair in pairs for text in pair)
+        else:
+            longest = self.policy.longest
+            plans.append(Plan("policy", self.policy.client, 2 * count, 2 * prompts, longest))
+            written = 2 * count * longest * 3
+        fixed = len(self.annotator.system()) if isinstance(self.annotator, ModelAnnotator) else 0
+        characters = 2 * (count * (fixed + 1000) + prompts + written)
+        return [*plans, Plan("annotator", self.annotator.client, 2 * count, characters)]
 
     def outcomes(self, rows: Sequence[Row], first: int) -> list[Outcome]:
         """Return a preference, or the reason why there is none, for each row."""
-        pairs = self.policy.sample(rows, first) if self.policy else [_given(row) for row in rows]
+        pairs = self.policy.sample(rows, first) if self.policy else list(map(_responses, rows))
         usable = {
             index: pair
             for index, pair in enumerate(pairs)
@@ -274,8 +265,19 @@ class _Maker:
                 f"{self.settings.max_position_bias:.0%}: use a better annotator, or raise it."
             )
 
+    def measures(self, outcomes: Sequence[Outcome]) -> dict[str, Any]:
+        """Return how often orders agree, and what is preferred by its position and its length."""
+        first = [each["first"] for each in outcomes if each.get("first")]
+        longer = [each["longer"] for each in outcomes if each.get("longer")]
+        intervals = {
+            "first": position_bias(outcomes),
+            "orders_agree": Interval.of_mean([float(a != b) for a, b in first]),
+            "longer_chosen": Interval.of_mean([(each + 1) / 2 for each in longer]),
+        }
+        return {name: each and each.as_json() for name, each in intervals.items()}
 
-def _given(row: Row) -> Pair | Failure:
+
+def _responses(row: Row) -> Pair | Failure:
     texts = row["responses"]
     if isinstance(texts, list) and len(texts) == 2 and all(isinstance(t, str) for t in texts):
         return texts[0], texts[1]
@@ -302,14 +304,3 @@ def position_bias(outcomes: Sequence[Outcome]) -> Interval | None:
     """Return the share of answers for the response shown first; None where none was shown so."""
     answers = [(n, value) for n, each in enumerate(outcomes) for value in each.get("first", ())]
     return Interval.of_mean([float(value) for _, value in answers], [str(n) for n, _ in answers])
-
-
-def measures(outcomes: Sequence[Outcome]) -> dict[str, Any]:
-    """Return how often orders agree, and what is preferred by its position and its length."""
-    first = [each["first"] for each in outcomes if each.get("first")]
-    agree = Interval.of_mean([float(one != two) for one, two in first]) if first else None
-    longer = [(each["longer"] + 1) / 2 for each in outcomes if each.get("longer")]
-    longer_chosen = Interval.of_mean(longer) if longer else None
-    position = position_bias(outcomes) if first else None
-    intervals = {"first": position, "orders_agree": agree, "longer_chosen": longer_chosen}
-    return {name: each.as_json() if each else None for name, each in intervals.items()}

@@ -33,7 +33,7 @@ class Failure:
 
 
 def ask_all(
-    client: OpenAIText, asked: Sequence[Messages | Failure], read: Callable[[str], T]
+    client: OpenAIText, questions: Sequence[Messages | Failure], read: Callable[[str], T]
 ) -> list[T | Failure]:
     """Return what `read` makes of the reply to each conversation; a failure stays what it is.
 
@@ -41,9 +41,9 @@ def ask_all(
     for what will not heal, such as a refused key.
     """
     results: list[T | Failure] = [
-        each if isinstance(each, Failure) else Failure(NOT_ANSWERED, "") for each in asked
+        each if isinstance(each, Failure) else Failure(NOT_ANSWERED, "") for each in questions
     ]
-    due = [(row, each) for row, each in enumerate(asked) if not isinstance(each, Failure)]
+    due = [(row, each) for row, each in enumerate(questions) if not isinstance(each, Failure)]
     repaired: set[int] = set()
 
     def on_reply(index: int, reply: Text | NoText) -> Messages | None:

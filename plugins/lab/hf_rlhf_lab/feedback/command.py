@@ -49,13 +49,13 @@ def data(argv: Sequence[str]) -> int:
         )
     # The file is first: argparse would take the value of an unknown option for it.
     verb, *rest = [*argv, "--help"] if not argv else list(argv)
-    named = rest.pop(0) if rest and not rest[0].startswith("-") else None
+    path = Path(rest.pop(0)) if rest and not rest[0].startswith("-") else None
     chosen, overrides = parser.parse_known_args([verb, *rest])
-    file = Path(named) if named else _EXAMPLES / chosen.verb / "tiny.yaml"
-    if not file.exists() and named is None:
+    example = _EXAMPLES / verb / "tiny.yaml"
+    if path is None and not example.exists():
         fix = "See docs/reference/ai-feedback.md."
         raise ConfigError([Problem(f"hf-rlhf data {verb}", "FILE is missing.", fix)], subject=verb)
-    return _run(chosen, file, overrides)
+    return _run(chosen, path or example, overrides)
 
 
 def _run(chosen: argparse.Namespace, path: Path, overrides: Sequence[str]) -> int:
@@ -67,8 +67,9 @@ def _run(chosen: argparse.Namespace, path: Path, overrides: Sequence[str]) -> in
     name = _MODULES.get(chosen.verb, f"feedback.{chosen.verb}")
     module = import_module(f"hf_rlhf_lab.{name}")
     file = RunFile.read(path).override(overrides)
-    work, plans = module.prepare(file, folder)
-    print(f"{chosen.verb}: {len(work.rows):,} rows. " + "; ".join(map(str, plans)) + ".")
+    work = module.prepare(file, folder)
+    plans = "; ".join(map(str, work.plans()))
+    print(f"{chosen.verb}: {len(work.rows):,} rows. {plans}.")
     if chosen.dry_run:
         return 0
     report = work.run(overwrite=chosen.overwrite)
@@ -80,9 +81,10 @@ def _run(chosen: argparse.Namespace, path: Path, overrides: Sequence[str]) -> in
 
 def summary(report: Mapping[str, Any]) -> list[str]:
     """Return the lines that say what came of it."""
+    unit = "responses" if "responses" in report else "prompts"
     rejected = ", ".join(f"{count:,} {reason}" for reason, count in report["rejected"].items())
     lines = [
-        f"{report['verb']}: {report['prompts']:,} prompts, {report['rows']:,} rows written"
+        f"{report['verb']}: {report[unit]:,} {unit}, {report['rows']:,} rows written"
         + (f"; rejected: {rejected}" if rejected else "")
     ]
     for name, text in _MEASURES.items():

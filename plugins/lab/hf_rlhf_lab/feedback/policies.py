@@ -47,20 +47,19 @@ class RemotePolicy:
 
     def usage(self) -> Mapping[str, float]:
         """Return requests, tokens and cost."""
-        one, two = (client.usage() for client in self._clients)
-        return {name: amount + two[name] for name, amount in one.items()}
+        first, second = (client.usage() for client in self._clients)
+        return {name: amount + second[name] for name, amount in first.items()}
 
     def sample(self, rows: Sequence[Row], first: int) -> list[Pair | Failure]:
         """Return two responses to the prompt of each row."""
-        asked = [prompt_messages(row["prompt"]) for row in rows]
-        one, two = (ask_all(client, asked, str) for client in self._clients)
-        return [_pair(*both) for both in zip(one, two, strict=True)]
+        prompts = [prompt_messages(row["prompt"]) for row in rows]
+        return list(map(_pair, *(ask_all(client, prompts, str) for client in self._clients)))
 
 
-def _pair(one: str | Failure, two: str | Failure) -> Pair | Failure:
-    if isinstance(one, Failure):
-        return one
-    return two if isinstance(two, Failure) else (one, two)
+def _pair(first: str | Failure, second: str | Failure) -> Pair | Failure:
+    if isinstance(first, Failure):
+        return first
+    return second if isinstance(second, Failure) else (first, second)
 
 
 def _no_reward(completions: Sequence[Any], **_: Any) -> list[float]:
@@ -123,7 +122,7 @@ class SavedPolicy:
             else str(sample["completion"])
             for row, sample in zip(written.rows, written.samples, strict=True)
         ]
-        return [_pair(*texts[at : at + 2]) for at in range(0, len(texts), 2)]
+        return list(map(_pair, texts[::2], texts[1::2]))
 
 
 Policy = SavedPolicy | RemotePolicy

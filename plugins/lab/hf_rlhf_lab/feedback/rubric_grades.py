@@ -1,7 +1,7 @@
 """`rubric_grades`: responses graded by the criteria of a rubric, for `--plugin rubric_reward`."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,9 +12,8 @@ from hf_rlhf.rewards import OpenAIText, read_object
 from hf_rlhf_lab.feedback.asking import Failure, ask_all, conversation
 from hf_rlhf_lab.feedback.settings import DataSettings, Plan, Reader, Section, described
 from hf_rlhf_lab.feedback.texts import NamedText, listed_texts, read_rubric
-from hf_rlhf_lab.feedback.work import Outcome, Row, Work, rejected
+from hf_rlhf_lab.feedback.work import Outcome, Row, Task, Work, rejected
 
-VERB = "rubric_grades"
 LOWEST, HIGHEST = 1, 5
 _SYSTEM = """\
 You grade a response (the candidate) to a prompt (the context) by these criteria, each from 1 \
@@ -40,8 +39,8 @@ class RubricGrades(DataSettings):
     """A file with `criteria`; default: five that are shipped."""
 
 
-def prepare(file: RunFile, folder: Path) -> tuple[Work, Sequence[Plan]]:
-    """Return the work of a file, checked, and what it will request. Raises ConfigError."""
+def prepare(file: RunFile, folder: Path) -> Work:
+    """Return the work of a file, checked. Raises ConfigError."""
     reader = Reader(file)
     settings = reader.settings(RubricGrades)
     criteria = reader.texts(read_rubric, settings.rubric)
@@ -53,32 +52,53 @@ def prepare(file: RunFile, folder: Path) -> tuple[Work, Sequence[Plan]]:
         what = "has no `prompt` with `completion`, or with `chosen` and `rejected`."
         reader.add("dataset", what, f"It has: {', '.join(rows.column_names)}.")
         reader.finish()
-    system = _system(criteria)
-    names = [each.name for each in criteria]
-
-    def make(batch: Sequence[Row], _: int) -> list[Outcome]:
-        asked = [
-            conversation(
-                system,
-                {"context": text_of(row["prompt"]), "candidate": text_of(row["completion"])},
-                _CLOSING,
-            )
-            for row in batch
-        ]
-        answers = ask_all(grader, asked, lambda reply: read_grades(reply, names))
-        return [_outcome(row, answer) for row, answer in zip(batch, answers, strict=True)]
-
     inputs = {
         "dataset": rows_digest(rows),
         "grader": described(grader),
         "criteria": criteria,
         "prompt": (_SYSTEM, _CLOSING),
     }
-    work = Work(
-        VERB, folder, inputs, responses, make, lambda: {"grader": dict(grader.usage())},
-        max_failure_share=settings.max_failure_share,
-    )  # fmt: skip
-    return work, [_plan(grader, responses, len(system))]
+    return Work(_Grading(settings, responses, inputs, grader, criteria), folder)
+
+
+def _responses(row: Row) -> list[dict[str, Any]]:
+    shared = {k: v for k, v in row.items() if k not in ("chosen", "rejected", "completion")}
+    sides = [side for side in ("completion", "chosen", "rejected") if side in row]
+    return [{**shared, "completion": row[side]} for side in sides] if "prompt" in row else []
+
+
+@dataclass
+class _Grading(Task):
+    grader: OpenAIText
+    criteria: Sequence[NamedText]
+    verb = "rubric_grades"
+    unit = "responses"
+
+    def clients(self) -> Mapping[str, Any]:
+        return {"grader": self.grader}
+
+    def plans(self) -> list[Plan]:
+        texts = sum(len(text_of(row[key])) for row in self.rows for key in ("prompt", "completion"))
+        characters = texts + len(self.rows) * (len(self._system()) + 1000)
+        return [Plan("grader", self.grader, len(self.rows), characters)]
+
+    def outcomes(self, rows: Sequence[Row], first: int) -> list[Outcome]:
+        """Return the grades of each response, or the reason why there are none."""
+        system, names = self._system(), [each.name for each in self.criteria]
+        questions = [
+            conversation(
+                system,
+                {"context": text_of(row["prompt"]), "candidate": text_of(row["completion"])},
+                _CLOSING,
+            )
+            for row in rows
+        ]
+        answers = ask_all(self.grader, questions, lambda reply: read_grades(reply, names))
+        return [_outcome(row, answer) for row, answer in zip(rows, answers, strict=True)]
+
+    def _system(self) -> str:
+        form = "{" + ", ".join(f'"{each.name}": G' for each in self.criteria) + "}"
+        return _SYSTEM.format(criteria=listed_texts(self.criteria), form=form)
 
 
 def read_grades(reply: str, names: Sequence[str]) -> tuple[dict[str, int], str]:
@@ -96,26 +116,9 @@ def read_grades(reply: str, names: Sequence[str]) -> tuple[dict[str, int], str]:
     return {name: grades[name] for name in names}, str(answer.get("reason", ""))
 
 
-def _responses(row: Row) -> list[dict[str, Any]]:
-    shared = {k: v for k, v in row.items() if k not in ("chosen", "rejected", "completion")}
-    sides = [side for side in ("completion", "chosen", "rejected") if side in row]
-    return [{**shared, "completion": row[side]} for side in sides] if "prompt" in row else []
-
-
 def _outcome(row: Row, answer: tuple[dict[str, int], str] | Failure) -> Outcome:
     if isinstance(answer, Failure):
         return rejected(answer, prompt=row["prompt"], completion=row["completion"])
     grades, reason = answer
     grade = sum(grades.values()) / (HIGHEST * len(grades))
     return {"row": {**row, "grades": grades, "grade": grade, "reason": reason}}
-
-
-def _system(criteria: Sequence[NamedText]) -> str:
-    form = "{" + ", ".join(f'"{each.name}": G' for each in criteria) + "}"
-    return _SYSTEM.format(criteria=listed_texts(criteria), form=form)
-
-
-def _plan(grader: OpenAIText, rows: Sequence[Row], fixed: int) -> Plan:
-    texts = sum(len(text_of(row["prompt"])) + len(text_of(row["completion"])) for row in rows)
-    characters = texts + len(rows) * (fixed + 1000)
-    return Plan("grader", grader, len(rows), characters, grader.max_tokens or 0)

@@ -118,13 +118,19 @@ class Reader:
         if self.problems:
             raise self.error()
 
+    def require_prompts(self, rows: Any) -> None:
+        """Report rows without a column `prompt`."""
+        if "prompt" not in rows.column_names:
+            columns = ", ".join(rows.column_names)
+            self.add("dataset", "has no column `prompt`.", f"It has: {columns}.")
+
     def rows(self, settings: DataSettings, tokenizer: Any = None) -> Any:
         """Return the rows that are worked on. Raises ConfigError for a wrong dataset or split."""
         from hf_rlhf.runs import resolve_scoring
 
-        kept = {"schema": 1, "dataset": settings.dataset}
+        values = {"schema": 1, "dataset": settings.dataset}
+        file = replace(self.file, values=values, problems=())
         plain = tokenizer or SimpleNamespace(chat_template=None)
-        file = replace(self.file, values=kept, problems=())
         dataset = resolve_scoring(file, plain, plugin="data").dataset
         if settings.split not in dataset:
             what = f"the dataset has no split {settings.split!r}."
@@ -152,15 +158,15 @@ class Plan:
     requests: int
     characters: int
     """Of all prompts."""
-    longest: int
-    """Tokens of a reply, at most."""
+    longest: int | None = None
+    """Tokens of a reply, at most; by default the client's `max_tokens`."""
 
     def __str__(self) -> str:
         """Return one line, with the cost where prices are set."""
         if not isinstance(self.client, OpenAIText):
             return f"{self.who}: {self.requests:,} texts, on this machine"
         prompt = self.characters // CHARACTERS_PER_TOKEN
-        reply = self.requests * self.longest
+        reply = self.requests * (self.longest or self.client.max_tokens or 0)
         cost = (
             prompt * self.client.price_per_million_input
             + reply * self.client.price_per_million_output

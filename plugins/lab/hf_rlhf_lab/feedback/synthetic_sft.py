@@ -23,10 +23,9 @@ from hf_rlhf_lab.feedback.settings import (
     Section,
     described,
 )
-from hf_rlhf_lab.feedback.texts import NamedText, listed_texts, read_constitution
-from hf_rlhf_lab.feedback.work import Outcome, Row, Work, rejected
+from hf_rlhf_lab.feedback.texts import listed_texts, read_constitution
+from hf_rlhf_lab.feedback.work import Outcome, Row, Task, Work, rejected
 
-VERB = "synthetic_sft"
 _CRITIQUE = """\
 You criticise a response (the candidate) to a prompt (the context) by these principles:
 
@@ -60,7 +59,7 @@ _SHARED_WORDS = 8
 """Words in a row that a response may not share with its critique."""
 Critique = tuple[str, bool]
 """What is wrong with a draft, and whether it has to be revised."""
-_KEPT = Failure("kept", "The critique demands no change.")
+_UNREVISED = Failure("unrevised", "The critique demands no change.")
 _NAMES = ("prompt", "completion", "draft", "critique", "revision")
 
 
@@ -79,8 +78,8 @@ class SyntheticSFT(DataSettings):
     """Longer responses are rejected."""
 
 
-def prepare(file: RunFile, folder: Path) -> tuple[Work, Sequence[Plan]]:
-    """Return the work of a file, checked, and what it will request. Raises ConfigError."""
+def prepare(file: RunFile, folder: Path) -> Work:
+    """Return the work of a file, checked. Raises ConfigError."""
     reader = Reader(file)
     settings = reader.settings(SyntheticSFT)
     principles = reader.texts(read_constitution, settings.constitution)
@@ -89,10 +88,8 @@ def prepare(file: RunFile, folder: Path) -> tuple[Work, Sequence[Plan]]:
         critic = reader.client("critic", settings.critic)
     reader.finish()
     rows = reader.rows(settings)
-    if "prompt" not in rows.column_names:
-        reader.add("dataset", "has no column `prompt`.", f"It has: {', '.join(rows.column_names)}.")
-        reader.finish()
-    maker = _Maker(writer, critic, principles, settings.max_words)
+    reader.require_prompts(rows)
+    reader.finish()
     inputs = {
         "dataset": rows_digest(rows),
         "writer": described(writer),
@@ -101,94 +98,83 @@ def prepare(file: RunFile, folder: Path) -> tuple[Work, Sequence[Plan]]:
         "max_words": settings.max_words,
         "prompt": (_CRITIQUE, _CRITIQUE_CLOSING, _REVISION, _REVISION_CLOSING),
     }
-    work = Work(
-        VERB, folder, inputs, rows.to_list(), maker.outcomes, maker.usage, measure=_measures,
-        max_failure_share=settings.max_failure_share,
-    )  # fmt: skip
-    return work, maker.plans(rows["prompt"])
+    task = _Revising(settings, rows.to_list(), inputs, writer, critic, listed_texts(principles))
+    return Work(task, folder)
 
 
 @dataclass
-class _Maker:
+class _Revising(Task):
+    settings: SyntheticSFT
     writer: OpenAIText
     critic: OpenAIText
-    principles: Sequence[NamedText]
-    max_words: int
+    principles: str
+    verb = "synthetic_sft"
 
-    def usage(self) -> Mapping[str, Mapping[str, float]]:
-        usage = {"writer": dict(self.writer.usage())}
-        return usage if self.critic is self.writer else {**usage, "critic": self.critic.usage()}
+    def clients(self) -> Mapping[str, Any]:
+        own = {} if self.critic is self.writer else {"critic": self.critic}
+        return {"writer": self.writer, **own}
 
-    def plans(self, prompts: Sequence[Any]) -> list[Plan]:
+    def plans(self) -> list[Plan]:
         """Return the requests if every draft is revised."""
-        count, asked = len(prompts), sum(len(text_of(prompt)) for prompt in prompts)
-        fixed = len(listed_texts(self.principles)) + 1500
-        longest, drafts = self.writer.max_tokens or 0, 3 * count * (self.writer.max_tokens or 0)
-        critic = Plan(
-            "critic", self.critic, count, asked + count * fixed + drafts,
-            self.critic.max_tokens or 0,
-        )  # fmt: skip
-        characters = 2 * asked + count * fixed + 2 * drafts
-        return [Plan("writer", self.writer, 2 * count, characters, longest), critic]
+        count, prompts = len(self.rows), sum(len(text_of(row["prompt"])) for row in self.rows)
+        fixed = count * (len(self.principles) + 1500)
+        drafts = 3 * count * (self.writer.max_tokens or 0)
+        return [
+            Plan("writer", self.writer, 2 * count, 2 * prompts + fixed + 2 * drafts),
+            Plan("critic", self.critic, count, prompts + fixed + drafts),
+        ]
 
     def outcomes(self, rows: Sequence[Row], first: int) -> list[Outcome]:
         """Return the three texts of each row, or the reason why they are of no use."""
         prompts = [text_of(row["prompt"]) for row in rows]
         drafts = ask_all(self.writer, [prompt_messages(row["prompt"]) for row in rows], str)
-        critiques = ask_all(
-            self.critic,
-            [self._critique(*each) for each in zip(prompts, drafts, strict=True)],
-            _read_critique,
-        )
-        texts = list(zip(prompts, drafts, critiques, strict=True))
-        revisions = ask_all(self.writer, [self._revision(*each) for each in texts], str)
-        return [
-            self._outcome(row, draft, critique, revision)
-            for row, draft, critique, revision in zip(
-                rows, drafts, critiques, revisions, strict=True
-            )
-        ]
+        critiques = ask_all(self.critic, list(map(self._critique, prompts, drafts)), _read_critique)
+        revisions = ask_all(self.writer, list(map(self._revision, prompts, drafts, critiques)), str)
+        return list(map(self._outcome, rows, drafts, critiques, revisions))
 
     def _critique(self, prompt: str, draft: str | Failure) -> Messages | Failure:
         if isinstance(draft, Failure):
             return draft
-        system = _CRITIQUE.format(principles=listed_texts(self.principles))
+        system = _CRITIQUE.format(principles=self.principles)
         return conversation(system, {"context": prompt, "candidate": draft}, _CRITIQUE_CLOSING)
 
     def _revision(
         self, prompt: str, draft: str | Failure, critique: Critique | Failure
     ) -> Messages | Failure:
         if isinstance(draft, Failure) or isinstance(critique, Failure):
-            return critique if isinstance(critique, Failure) else _KEPT
+            return critique if isinstance(critique, Failure) else _UNREVISED
         if not critique[1]:
-            return _KEPT
-        system = _REVISION.format(principles=listed_texts(self.principles))
+            return _UNREVISED
+        system = _REVISION.format(principles=self.principles)
         blocks = {"context": prompt, "candidate": draft, "criterion": critique[0]}
         return conversation(system, blocks, _REVISION_CLOSING)
 
     def _outcome(
-        self,
-        row: Row,
-        draft: str | Failure,
-        critique: Critique | Failure,
-        revision: str | Failure,
+        self, row: Row, draft: str | Failure, critique: Critique | Failure, revision: str | Failure
     ) -> Outcome:
+        texts = {"prompt": row["prompt"]}
         if isinstance(draft, Failure):
-            return rejected(draft, prompt=row["prompt"])
-        texts = {"prompt": row["prompt"], "draft": draft}
+            return rejected(draft, **texts)
+        texts |= {"draft": draft}
         if isinstance(critique, Failure):
             return rejected(critique, **texts)
         texts |= {"critique": critique[0]}
-        if revision is _KEPT:
-            revision = draft
+        revision = draft if revision is _UNREVISED else revision
         if isinstance(revision, Failure):
             return rejected(revision, **texts)
         texts |= {"revision": revision}
-        if reason := unusable(draft, *critique, revision, text_of(row["prompt"]), self.max_words):
+        prompt, most = text_of(row["prompt"]), self.settings.max_words
+        if reason := unusable(draft, *critique, revision, prompt, most):
             return rejected(reason, **texts)
         others = {name: value for name, value in row.items() if name not in _NAMES}
         written = {**texts, "completion": as_response(row, revision), **others}
         return {"row": written, "revised": critique[1]}
+
+    def measures(self, outcomes: Sequence[Outcome]) -> dict[str, Any]:
+        """Return how many drafts were revised."""
+        values = [float(each["revised"]) for each in outcomes if "revised" in each]
+        revised = Interval.of_mean(values)
+        return {"revised": revised and revised.as_json()}
 
 
 def unusable(
@@ -227,8 +213,3 @@ def _read_critique(reply: str) -> Critique:
     if not isinstance(revise, bool) or (revise and not critique.strip()):
         raise ValueError('"revise" must be true or false, and a demand for change has a critique.')
     return critique, revise
-
-
-def _measures(outcomes: Sequence[Outcome]) -> dict[str, Any]:
-    revised = Interval.of_mean([float(each["revised"]) for each in outcomes if "revised" in each])
-    return {"revised": revised.as_json() if revised else None}

@@ -20,29 +20,20 @@ class NamedText:
     text: str
 
 
-@dataclass(frozen=True)
-class Constitution:
-    """The file of a constitution."""
-
-    principles: list[NamedText]
-
-
-@dataclass(frozen=True)
-class Rubric:
-    """The file of a rubric."""
-
-    criteria: list[NamedText]
-
-
 def read_constitution(path: str | None) -> Sequence[NamedText]:
     """Return the principles of a file, or the seven that are shipped. Raises ConfigError."""
-    file = Path(path) if path else SHIPPED / "constitution.yaml"
-    return _read(file, Constitution, "principles")
+
+    def keys(principles: list[NamedText]) -> None: ...
+
+    return _read(path or str(SHIPPED / "constitution.yaml"), keys, "principles")
 
 
 def read_rubric(path: str | None) -> Sequence[NamedText]:
     """Return the criteria of a file, or the five that are shipped. Raises ConfigError."""
-    return _read(Path(path) if path else SHIPPED / "rubric.yaml", Rubric, "criteria")
+
+    def keys(criteria: list[NamedText]) -> None: ...
+
+    return _read(path or str(SHIPPED / "rubric.yaml"), keys, "criteria")
 
 
 def listed_texts(texts: Sequence[NamedText]) -> str:
@@ -50,9 +41,9 @@ def listed_texts(texts: Sequence[NamedText]) -> str:
     return "\n".join(f"- {each.name}: {each.text}" for each in texts)
 
 
-def _read(path: Path, target: Any, key: str) -> Sequence[NamedText]:
+def _read(path: str, keys: Any, key: str) -> Sequence[NamedText]:
     file = RunFile.read(path)
-    arguments, problems = bind(target, file.values, where=file.where_key)
+    arguments, problems = bind(keys, file.values, where=file.where_key)
     texts: list[NamedText] = arguments.get(key, [])
     problems = [*file.problems, *problems]
     if key in arguments and not texts:

@@ -2,23 +2,27 @@
 
 import json
 import sys
+from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from hf_rlhf.errors import JudgeError
 from hf_rlhf.steps import Ledger, PartFiles
 from hf_rlhf.storage import as_json, atomic_write_json, atomic_write_text
 from hf_rlhf_lab.feedback.asking import NOT_ANSWERED, Failure
+from hf_rlhf_lab.feedback.settings import DataSettings, Plan
 
 Row = Mapping[str, Any]
 Outcome = Mapping[str, Any]
 """`row`: a row of the dataset that is written; or `reject`, its reason, and `detail`."""
+Usage = Mapping[str, Mapping[str, float]]
+"""Who answered -> requests, tokens and cost."""
 PART = 100
-"""Prompts after which the work is saved."""
+"""Rows after which the work is saved."""
 ENOUGH = 20
 """Outcomes from which on too many failures stop the work."""
 FAILURES = (NOT_ANSWERED, "empty", "cut off", "malformed")
@@ -31,23 +35,53 @@ def rejected(failure: Failure, **row: Any) -> Outcome:
 
 
 @dataclass
-class Work:
-    """The prompts of one command, what is made of them, and its folder."""
+class Task(ABC):
+    """What a verb makes of rows, and whom it asks."""
 
-    verb: str
-    folder: Path
+    settings: DataSettings
+    rows: Sequence[Row]
     inputs: Mapping[str, Any]
     """All that an outcome depends on."""
-    rows: Sequence[Row]
-    make: Callable[[Sequence[Row], int], Sequence[Outcome]]
-    """Takes rows and the number of the first, returns an outcome for each."""
-    usage: Callable[[], Mapping[str, Mapping[str, float]]]
-    """Who was asked -> totals of this process."""
-    check: Callable[[Sequence[Outcome]], None] = lambda _: None
-    """Raises JudgeError when the outcomes so far show an annotator that cannot be used."""
-    measure: Callable[[Sequence[Outcome]], Mapping[str, Any]] = lambda _: {}
-    """Returns what else the report says of the outcomes."""
-    max_failure_share: float = 0.5
+    verb: ClassVar[str]
+    unit: ClassVar[str] = "prompts"
+    """What a row is."""
+
+    @abstractmethod
+    def clients(self) -> Mapping[str, Any]:
+        """Return who answers, by role; each has `usage()`."""
+
+    @abstractmethod
+    def plans(self) -> Sequence[Plan]:
+        """Return what will be requested at most."""
+
+    @abstractmethod
+    def outcomes(self, rows: Sequence[Row], first: int) -> Sequence[Outcome]:
+        """Return an outcome for each row; `first` is the number of the first one."""
+
+    def check(self, outcomes: Sequence[Outcome]) -> None:
+        """Raise JudgeError when the outcomes so far show an annotator that cannot be used."""
+        return
+
+    def measures(self, outcomes: Sequence[Outcome]) -> Mapping[str, Any]:
+        """Return what else the report has of the outcomes."""
+        return {}
+
+
+@dataclass
+class Work:
+    """A task and its folder."""
+
+    task: Task
+    folder: Path
+
+    @property
+    def rows(self) -> Sequence[Row]:
+        """The rows that the task is for."""
+        return self.task.rows
+
+    def plans(self) -> Sequence[Plan]:
+        """Return what will be requested at most."""
+        return self.task.plans()
 
     def run(self, *, overwrite: bool = False) -> dict[str, Any]:
         """Do what is left, write rows, rejects and report, and return the report.
@@ -56,34 +90,36 @@ class Work:
         """
         with self._parts(overwrite) as parts:
             outcomes: list[Outcome] = []
-            used: list[Mapping[str, Mapping[str, float]]] = []
+            used: list[Usage] = []
             for number, start in enumerate(range(0, len(self.rows), PART)):
                 part = self._part(parts, number, start)
                 outcomes += part["outcomes"]
                 used.append(part["usage"])
                 self._check(outcomes)
-                self._progress(len(outcomes))
-            return self._write(outcomes, _totals(used))
+                if len(outcomes) < len(self.rows):
+                    progress = f"{len(outcomes):,} of {len(self.rows):,}"
+                    print(f"{self.task.verb}: {progress}", file=sys.stderr, flush=True)
+            return self._write(outcomes, _sum(*used))
 
     @contextmanager
     def _parts(self, overwrite: bool) -> Iterator[PartFiles]:
-        ledger = Ledger(self.folder, folder_option="--out")
+        ledger, verb = Ledger(self.folder, folder_option="--out"), self.task.verb
         with ledger.locked():
             if overwrite:
-                ledger.remove(self.verb)
-            ledger.refuse_changed(self.verb, self.inputs)
-            with ledger.recording(self.verb, self.inputs):
+                ledger.remove(verb)
+            ledger.refuse_changed(verb, self.task.inputs)
+            with ledger.recording(verb, self.task.inputs):
                 pass  # from here on, other settings are refused
             parts = PartFiles(self.folder / "parts")
-            parts.reset(self.inputs)
+            parts.reset(self.task.inputs)
             yield parts
 
     def _part(self, parts: PartFiles, number: int, start: int) -> dict[str, Any]:
         rows = self.rows[start : start + PART]
         saved: dict[str, Any] = {"outcomes": [None] * len(rows), "usage": {}}
         # Of so many parts and processes, this part is the share of the last.
-        if not parts.missing(self.verb, number + 1, number, number + 1):
-            saved = parts.read(self.verb, number)
+        if not parts.missing(self.task.verb, number + 1, number, number + 1):
+            saved = parts.read(self.task.verb, number)
         outcomes = list(saved["outcomes"])
         # What was not answered is tried again: it is the server's fault, not the row's.
         due = [
@@ -93,79 +129,63 @@ class Work:
         ]
         if not due:
             return saved
-        before = self.usage()
-        made = self.make([rows[index] for index in due], start)
-        for index, outcome in zip(due, made, strict=True):
+        before = self._usage()
+        new = self.task.outcomes([rows[index] for index in due], start)
+        for index, outcome in zip(due, new, strict=True):
             outcomes[index] = as_json(outcome)
-        usage = _totals([saved["usage"], _difference(self.usage(), before)])
+        usage = _sum(saved["usage"], self._usage(), minus=before)
         part = {"outcomes": outcomes, "usage": usage}
-        parts.write(self.verb, number, part)
+        parts.write(self.task.verb, number, part)
         return part
+
+    def _usage(self) -> Usage:
+        return {who: dict(client.usage()) for who, client in self.task.clients().items()}
 
     def _check(self, outcomes: Sequence[Outcome]) -> None:
         if len(outcomes) < min(ENOUGH, len(self.rows)):
             return
         failed = [each for each in outcomes if each.get("reject") in FAILURES]
-        share = len(failed) / len(outcomes)
-        if share > self.max_failure_share:
+        share, most = len(failed) / len(outcomes), self.task.settings.max_failure_share
+        if share > most:
             reasons = Counter(str(each["reject"]) for each in failed)
             listed = ", ".join(f"{count} {reason}" for reason, count in reasons.most_common())
             raise JudgeError(
-                f"{self.verb}: {len(failed)} of {len(outcomes)} rows ({share:.0%}) have no usable "
-                f"reply ({listed}), more than max_failure_share {self.max_failure_share:.0%}. The "
-                f"last cause: {failed[-1]['detail']} What was answered is saved in {self.folder}."
+                f"{self.task.verb}: {len(failed)} of {len(outcomes)} rows ({share:.0%}) have no "
+                f"usable reply ({listed}), more than max_failure_share {most:.0%}. The last cause: "
+                f"{failed[-1]['detail']} What was answered is saved in {self.folder}."
             )
-        self.check(outcomes)
+        self.task.check(outcomes)
 
-    def _progress(self, done: int) -> None:
-        if done < len(self.rows):
-            print(f"{self.verb}: {done:,} of {len(self.rows):,}", file=sys.stderr, flush=True)
-
-    def _write(
-        self, outcomes: Sequence[Outcome], usage: Mapping[str, Mapping[str, float]]
-    ) -> dict[str, Any]:
+    def _write(self, outcomes: Sequence[Outcome], usage: Usage) -> dict[str, Any]:
         """Write rows, rejects and report."""
         rows = [each["row"] for each in outcomes if "reject" not in each]
         rejects = [each for each in outcomes if "reject" in each]
-        _write_lines(self.folder / ROWS, rows)
-        _write_lines(self.folder / REJECTED, rejects)
+        for name, lines in ((ROWS, rows), (REJECTED, rejects)):
+            text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
+            atomic_write_text(self.folder / name, text)
         report = {
-            "verb": self.verb,
-            "prompts": len(outcomes),
+            "verb": self.task.verb,
+            self.task.unit: len(outcomes),
             "rows": len(rows),
             "rejected": dict(Counter(each["reject"] for each in rejects).most_common()),
             "usage": usage,
-            "inputs": self.inputs,
-            **self.measure(outcomes),
+            "inputs": self.task.inputs,
+            **self.task.measures(outcomes),
         }
         atomic_write_json(self.folder / REPORT, as_json(report))
         if not rows:
             raise JudgeError(
-                f"{self.verb}: none of {len(outcomes)} prompts gave a row. Rejected: "
+                f"{self.task.verb}: none of {len(outcomes)} {self.task.unit} gave a row. Rejected: "
                 f"{report['rejected']}. Why: {self.folder / REJECTED}."
             )
         return report
 
 
-def _write_lines(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-    atomic_write_text(path, "".join(lines))
-
-
-def _totals(parts: Sequence[Mapping[str, Mapping[str, float]]]) -> dict[str, dict[str, float]]:
-    totals: dict[str, dict[str, float]] = {}
-    for part in parts:
-        for who, amounts in part.items():
-            known = totals.setdefault(who, {})
-            for name, amount in amounts.items():
-                known[name] = known.get(name, 0.0) + amount
-    return totals
-
-
-def _difference(
-    now: Mapping[str, Mapping[str, float]], before: Mapping[str, Mapping[str, float]]
-) -> dict[str, dict[str, float]]:
-    return {
-        who: {name: amount - before[who].get(name, 0.0) for name, amount in amounts.items()}
-        for who, amounts in now.items()
-    }
+def _sum(*usages: Usage, minus: Usage | None = None) -> dict[str, dict[str, float]]:
+    totals: dict[str, Counter[str]] = {}
+    for usage in usages:
+        for who, amounts in usage.items():
+            totals.setdefault(who, Counter()).update(amounts)
+    for who, amounts in (minus or {}).items():
+        totals[who].subtract(amounts)
+    return {who: dict(amounts) for who, amounts in totals.items() if amounts}

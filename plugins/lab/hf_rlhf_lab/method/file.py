@@ -159,7 +159,7 @@ class Method:
         else:
             base = choose_run_file(training.run, None, None)
         options = [f"--{key}={json.dumps(value)}" for key, value in training.settings.items()]
-        kept = {key: base.values[key] for key in base.values if key not in _NOT_OF_A_TRIAL}
-        plugin = {"plugin": base.plugin or training.run}
-        file = replace(base, values={**kept, **plugin}, shipped=None).override(options)
+        own = {key: value for key, value in base.values.items() if key not in _NOT_OF_A_TRIAL}
+        own["plugin"] = base.plugin or training.run
+        file = replace(base, values=own, shipped=None).override(options)
         return replace(file, values={**file.values, **values})

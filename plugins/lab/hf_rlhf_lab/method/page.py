@@ -12,10 +12,17 @@ from hf_rlhf.formatting import interval, markdown_table, number
 from hf_rlhf.runs import environment
 from hf_rlhf.storage import atomic_write_json, atomic_write_text, now
 from hf_rlhf_lab.method.steps import FRAGMENT, Pipeline
-from hf_rlhf_lab.validation.plot import BAD, GOOD, NEUTRAL
+from hf_rlhf_lab.validation.plot import (
+    BAD,
+    GOOD,
+    LINE,
+    NEUTRAL,
+    draw_bins,
+    draw_interval,
+    label_rows,
+)
 
 NAME = "method"
-LINE = "#999999"
 
 
 def write(pipeline: Pipeline, stopped: str, command: str) -> str:
@@ -51,11 +58,7 @@ def page(content: Mapping[str, Any]) -> str:
     steps = content["steps"]
     criteria = [[name, each["means"]] for name, each in content["criteria"].items()]
     outcomes = [
-        [
-            name,
-            "pass" if step["passed"] else "**STOP**",
-            step["summary"] if step["passed"] else step["reason"],
-        ]
+        [name, "pass", step["summary"]] if step["passed"] else [name, "**STOP**", step["reason"]]
         for name, step in steps.items()
     ]
     parts = [
@@ -81,13 +84,12 @@ def page(content: Mapping[str, Any]) -> str:
 
 
 def _signals(steps: Mapping[str, Any]) -> Iterator[Sequence[str]]:
-    weights = steps.get("weights", {"signals": {}, "loss": {}})
+    fit = steps.get("weights", {"signals": {}, "loss": {}})
     for label, each in steps["calibration"]["signals"].items():
-        kept = "yes" if each["kept"] else f"no: {each['reason']}"
-        weight = weights["signals"].get(label, {}).get("weight")
-        loss = weights["loss"].get(label)
-        shown = "" if weight is None else number(weight)
-        yield [label, interval(each["rho"]), kept, shown, interval(loss) if loss else ""]
+        choice = "yes" if each["kept"] else f"no: {each['reason']}"
+        weighted, loss = fit["signals"].get(label), fit["loss"].get(label)
+        weight = number(weighted["weight"]) if weighted else ""
+        yield [label, interval(each["rho"]), choice, weight, interval(loss) if loss else ""]
 
 
 def draw(steps: Mapping[str, Any], headline: str, min_rho: float, path: Path) -> None:
@@ -115,18 +117,12 @@ def _colour(good: bool) -> str:
 def _draw_signals(axes: Any, step: Mapping[str, Any], *, min_rho: float) -> None:
     signals = {label: each for label, each in step["signals"].items() if each["rho"]}
     for at, each in enumerate(signals.values()):
-        rho, colour = each["rho"], _colour(each["kept"])
-        axes.plot([rho["low"], rho["high"]], [at, at], color=colour, lw=2)
-        axes.plot(rho["mean"], at, "o", color=colour)
+        draw_interval(axes, at, each["rho"], _colour(each["kept"]))
     axes.axvline(0, color=LINE, lw=1)
     axes.axvline(min_rho, color=LINE, lw=1, ls="--")
-    axes.set_yticks(range(len(signals)), signals)
-    kept = f"{sum(each['kept'] for each in signals.values())} of {len(step['signals'])}"
-    axes.set(
-        ylim=(len(signals) - 0.5, -0.5),
-        xlabel="rank correlation with the grade",
-        title=f"1 which signals agree with the grade: {kept}",
-    )
+    label_rows(axes, list(signals), xlabel="rank correlation with the grade")
+    counts = f"{sum(each['kept'] for each in signals.values())} of {len(step['signals'])}"
+    axes.set_title(f"1 which signals agree with the grade: {counts}")
 
 
 def _draw_weights(axes: Any, step: Mapping[str, Any]) -> None:
@@ -138,13 +134,9 @@ def _draw_weights(axes: Any, step: Mapping[str, Any]) -> None:
             text += f" (without it rho {-loss['mean']:+.2f})"
         axes.barh(at, weight, color=GOOD, height=0.6)
         axes.text(weight, at, text, va="center", fontsize=8)
-    axes.set_yticks(range(len(weights)), weights)
     axes.grid(visible=False)
-    axes.set(
-        xlim=(0, 2 * max(weights.values()) or 1),
-        ylim=(len(weights) - 0.5, -0.5),
-        xlabel="weight of the standardised signal",
-    )
+    label = "weight of the standardised signal"
+    label_rows(axes, list(weights), xlim=(0, 2 * max(weights.values()) or 1), xlabel=label)
     rho = f"rho {step['rho']['mean']:.2f} on test prompts" if step["rho"] else "no agreement"
     axes.set_title(f"2 their weighted sum: {rho}")
 
@@ -152,12 +144,7 @@ def _draw_weights(axes: Any, step: Mapping[str, Any]) -> None:
 def _draw_reliability(axes: Any, step: Mapping[str, Any]) -> None:
     checks = {check["name"]: check for check in step["report"]["checks"]}
     bins = checks["calibration"]["details"].get("bins", [])
-    low, mean, high = (
-        np.array([each["observed"][name] for each in bins]) for name in ("low", "mean", "high")
-    )
-    at = range(1, len(bins) + 1)
-    colour = _colour(step["passed"])
-    axes.errorbar(at, mean, yerr=[mean - low, high - mean], fmt="o", capsize=3, color=colour)
+    draw_bins(axes, range(1, len(bins) + 1), bins, _colour(step["passed"]))
     axes.axhline(0.5, color=LINE, lw=1, ls="--")
     axes.set(
         ylim=(0, 1.05),

@@ -13,10 +13,10 @@ from hf_rlhf.formatting import counted, listed
 from hf_rlhf.runs import resolve_run, resolve_scoring
 from hf_rlhf_lab.command import gold_rows, tokenizer_of
 from hf_rlhf_lab.method.file import Method
-from hf_rlhf_lab.method.signals import score_parts
 from hf_rlhf_lab.method.steps import Pipeline, pairs_section, trial_file
 from hf_rlhf_lab.method.training import write_pairs
 from hf_rlhf_lab.validation.gold import FEW
+from hf_rlhf_lab.validation.validate import score_parts
 
 FEW_PROMPTS = 10
 """In a part of the prompts, below which intervals are clearly too narrow."""
@@ -87,7 +87,8 @@ def plan(pipeline: Pipeline) -> str:
     for label, judge in pipeline.scoring.judges.items():
         parts = [p for p in pipeline.reward.rewards if vars(p.reward).get("judge") is judge]
         some = pipeline.gold.take(range(min(TRIAL, count)))
-        score_parts(replace(pipeline.reward, rewards=tuple(parts)), some)
+        reward = replace(pipeline.reward, rewards=tuple(parts))
+        score_parts(reward, some.prompts, some.completions, some.columns)
         usage = judge.usage()
         sent = usage["calls"] - usage["cached"]
         questions = len(parts) * count

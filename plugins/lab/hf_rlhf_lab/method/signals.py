@@ -1,34 +1,16 @@
 """Which signals agree with the grades, and the weights by which they are summed."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import nnls
 
-from hf_rlhf.contracts import Score
 from hf_rlhf.evaluation import Interval
-from hf_rlhf.rewards import ComposedReward
 from hf_rlhf_lab.validation.checks import correlation_loss, rank_correlation
-from hf_rlhf_lab.validation.gold import Array, Gold, chunks
+from hf_rlhf_lab.validation.gold import Array, Gold
 from hf_rlhf_lab.validation.validate import MOST_ABSTENTIONS
-
-
-def score_parts(reward: ComposedReward, gold: Gold) -> dict[str, list[Score]]:
-    """Return the scores of each reward by label. Raises RewardError."""
-    by_label: dict[str, list[Score]] = {part.label: [] for part in reward.rewards}
-    for part in chunks(len(gold)):
-        columns = {name: values[part] for name, values in gold.columns.items()}
-        scores = reward.score(gold.prompts[part], gold.completions[part], **columns)
-        for label, values in scores.parts.items():
-            by_label[label] += values
-    return by_label
-
-
-def floats(scores: Sequence[Score]) -> Array:
-    """Return scores as numbers, NaN for None."""
-    return np.array([np.nan if score is None else score for score in scores], dtype=np.float64)
 
 
 def calibrate(scores: Array, gold: Gold, min_rho: float) -> dict[str, Any]:

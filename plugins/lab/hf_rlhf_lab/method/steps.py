@@ -19,16 +19,10 @@ from hf_rlhf.steps import Ledger, digest
 from hf_rlhf.storage import atomic_write_json, atomic_write_text, load_record
 from hf_rlhf_lab.command import tokenizer_of
 from hf_rlhf_lab.method.file import Method
-from hf_rlhf_lab.method.signals import (
-    calibrate,
-    drawn_for_testing,
-    fit_weights,
-    floats,
-    score_parts,
-)
+from hf_rlhf_lab.method.signals import calibrate, drawn_for_testing, fit_weights
 from hf_rlhf_lab.method.training import stopped_by_monitor, survival, train, write_pairs
 from hf_rlhf_lab.validation.gold import FEW, Array, Gold
-from hf_rlhf_lab.validation.validate import identity_of, validate
+from hf_rlhf_lab.validation.validate import identity_of, score_parts, validate
 
 FRAGMENT = "rewards.yaml"
 _READS = {
@@ -119,9 +113,12 @@ class Pipeline:
         return json.loads((self.folder / name).read_text(encoding="utf-8"))
 
     def _scored(self, parts: Mapping[str, Part]) -> dict[str, Any]:
-        """Return the score of each response by label, and what the judges have used so far."""
-        reward = replace(self.reward, rewards=tuple(parts.values()))
-        return score_parts(reward, self.gold) if parts else {}
+        """Return the score of each response by label."""
+        if not parts:
+            return {}
+        reward, gold = replace(self.reward, rewards=tuple(parts.values())), self.gold
+        scores = score_parts(reward, gold.prompts, gold.completions, gold.columns)
+        return {label: scores[label] for label in parts}
 
     def _usage(self) -> dict[str, Any]:
         return {label: dict(judge.usage()) for label, judge in self.scoring.judges.items()}
@@ -149,8 +146,8 @@ class Pipeline:
     def _graded(self) -> tuple[Gold, NDArray[np.int64]]:
         """Return the graded responses with their grades, and which rows of all they are."""
         scores, criteria = self._file("grades.json"), self.method.spec.criteria
-        total = sum(each.weight * floats(scores[name]) for name, each in criteria.items())
-        grades = np.asarray(total)
+        by_criterion = np.array([scores[name] for name in criteria], dtype=np.float64)
+        grades = np.array([each.weight for each in criteria.values()]) @ by_criterion
         rows = np.flatnonzero(~np.isnan(grades))
         return replace(self.gold.take(rows.tolist()), grades=grades[rows], labels=()), rows
 
@@ -158,7 +155,7 @@ class Pipeline:
         gold, rows = self._graded()
         written = self._scored(self.signals)
         atomic_write_json(self.folder / "signals.json", written)
-        scores = {label: floats(values) for label, values in written.items()}
+        scores = {label: np.array(values, np.float64) for label, values in written.items()}
         self._refuse_constant(scores)
         # A signal that was chosen by the test prompts would be tested by those it was chosen for.
         fitted = np.flatnonzero(~self.test[rows])
@@ -166,15 +163,15 @@ class Pipeline:
         signals = {
             label: calibrate(each[rows][fitted], part, minimum) for label, each in scores.items()
         }
-        kept = [label for label in signals if signals[label]["kept"]]
-        texts = [f"{label} {signals[label]['rho']['mean']:.2f}" for label in kept]
-        texts += [f"not {k} ({signals[k]['reason']})" for k in signals if k not in kept]
+        chosen = [label for label, each in signals.items() if each["kept"]]
+        texts = [f"{label} {signals[label]['rho']['mean']:.2f}" for label in chosen]
+        texts += [f"not {k} ({signals[k]['reason']})" for k in signals if k not in chosen]
         return {
             "signals": signals,
             "judges": self._usage(),
-            "passed": bool(kept),
+            "passed": bool(chosen),
             "reason": f"no signal agrees with the grade: {'; '.join(texts)}",
-            "summary": f"{len(kept)} of {len(signals)} signals agree with the grade: "
+            "summary": f"{len(chosen)} of {len(signals)} signals agree with the grade: "
             + ", ".join(texts),
         }
 
@@ -193,8 +190,12 @@ class Pipeline:
     def _weights(self) -> Result:
         gold, rows = self._graded()
         signals, scores = self.results["calibration"]["signals"], self._file("signals.json")
-        kept = {label: floats(scores[label])[rows] for label in signals if signals[label]["kept"]}
-        fit = fit_weights(kept, gold, test=self.test[rows], min_rho=self.method.spec.min_rho)
+        chosen = {
+            label: np.array(scores[label], np.float64)[rows]
+            for label, each in signals.items()
+            if each["kept"]
+        }
+        fit = fit_weights(chosen, gold, test=self.test[rows], min_rho=self.method.spec.min_rho)
         texts = [f"{label} {each['weight']:.2f}" for label, each in fit["signals"].items()]
         rho = (fit["rho"] or {}).get("mean")
         return {**fit, "summary": f"{', '.join(texts)}; rho {number(rho)} on the test prompts"}
@@ -234,7 +235,7 @@ class Pipeline:
         assert reward is not None, "a signal has a weight"
         total = reward.score(fitted.prompts, fitted.completions, **fitted.columns).total
         pairs = self.folder / "pairs.jsonl"
-        counts = write_pairs(pairs, fitted, floats(total))
+        counts = write_pairs(pairs, fitted, np.array(total, np.float64))
         file = self.method.training_file(training, dataset=pairs_section(pairs, counts["pairs"]))
         run = self._trained(file, "reward_model")
         after = (load_record(run).to_json().get("evaluation") or {}).get("after") or {}

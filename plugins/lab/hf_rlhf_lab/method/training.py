@@ -10,14 +10,13 @@ from typing import Any
 import numpy as np
 
 from hf_rlhf.config import RunFile
-from hf_rlhf.contracts import Score
 from hf_rlhf.errors import DataError, RunFolderError
 from hf_rlhf.evaluation import Evaluation, Interval
 from hf_rlhf.rewards import TOTAL
 from hf_rlhf.storage import RECORD_NAME, atomic_write_text, load_record
-from hf_rlhf_lab.method.signals import floats, missing
+from hf_rlhf_lab.method.signals import missing
 from hf_rlhf_lab.validation.checks import rank_correlation
-from hf_rlhf_lab.validation.gold import Array, Gold
+from hf_rlhf_lab.validation.gold import Array, Gold, as_scores
 
 
 def write_pairs(path: Path, gold: Gold, scores: Array) -> dict[str, int]:
@@ -89,13 +88,12 @@ def survival(run: Path, weights: Mapping[str, float], min_rho: float) -> dict[st
     points, prompts = {}, np.zeros(0, dtype=np.int64)
     for name in ("before", "after"):
         evaluation = Evaluation.load(run / "evaluation" / f"{name}.json")
-        columns = {label: floats([row[label] for row in evaluation.rows]) for label in weights}
-        grade = sum(weight * columns[label] for label, weight in weights.items())
-        reward = floats([row[TOTAL] for row in evaluation.rows])
-        points[name] = np.stack([reward, np.asarray(grade)])
+        columns = [[row[label] for row in evaluation.rows] for label in (TOTAL, *weights)]
+        reward, *grades = np.array(columns, dtype=np.float64)
+        points[name] = np.stack([reward, np.array(list(weights.values())) @ np.array(grades)])
         prompts = np.arange(len(evaluation.rows)) // evaluation.completions_per_prompt
     gains = {
-        name: Interval.of_mean(_scores(change), [str(prompt) for prompt in prompts])
+        name: Interval.of_mean(as_scores(change), [str(prompt) for prompt in prompts])
         for name, change in zip(
             ("reward", "grade"), points["after"] - points["before"], strict=True
         )
@@ -122,7 +120,3 @@ def survival(run: Path, weights: Mapping[str, float], min_rho: float) -> dict[st
         "passed": not reasons,
         "reason": "; ".join(reasons),
     }
-
-
-def _scores(values: Array) -> list[Score]:
-    return [None if np.isnan(value) else float(value) for value in values]

@@ -1,7 +1,6 @@
 """`hf-rlhf data confident_pairs`: score pairs with reward models that were not trained on them."""
 
 import json
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -20,7 +19,6 @@ from hf_rlhf.storage import atomic_write_text
 from hf_rlhf_classic.scoring import RewardModel
 from hf_rlhf_lab.pairs.choice import Choice
 from hf_rlhf_lab.pairs.folder import PairFolder, Row, split_folds
-from hf_rlhf_lab.validation.gold import chunks
 
 PAIR = ("chosen", "rejected")
 _NOT_OF_A_FOLD = ("evaluation", "publish", "card", "output_dir")
@@ -36,7 +34,9 @@ class PairSettings(Choice):
     dataset has the pairs."""
     folds: Annotated[int, Ge(2)] = 5
     cycles: Annotated[int, Ge(1)] = 1
-    """2 trains the models once more, on the pairs that the first ones kept, and scores again."""
+    """2 trains the models once more, on the pairs that the first ones kept, and scores again. No
+    model scores a pair that it was trained on, but in the second cycle the pairs of a model were
+    chosen by models that were trained on the fold that it scores."""
     known_wrong: str | None = None
     """A column that is true where the label is known to be wrong, for the report."""
     schema: int = 1
@@ -47,8 +47,8 @@ class PairSettings(Choice):
         return {each.name: getattr(self, each.name) for each in fields(Choice)}
 
 
-def prepare(file: RunFile, folder: Path) -> "tuple[Scoring, list[str]]":
-    """Check a file and the run in it; return the work, and what it will cost.
+def prepare(file: RunFile, folder: Path) -> "Scoring":
+    """Check a file and the run in it; return the work.
 
     Raises ConfigError with the problems of the file, or of the run, and DataError.
     """
@@ -66,9 +66,7 @@ def prepare(file: RunFile, folder: Path) -> "tuple[Scoring, list[str]]":
     values["output_dir"] = str(folder / "run")
     run = resolve_run(replace(run_file, values=values))
     _check_is_reward(run)
-    work = Scoring(settings, values, PairFolder(folder.resolve()), run)
-    count = settings.folds * settings.cycles
-    return work, [f"{count} reward models are trained, on this machine"]
+    return Scoring(settings, values, PairFolder(folder.resolve()), run)
 
 
 class Scoring:
@@ -93,15 +91,20 @@ class Scoring:
         self.folds = split_folds(self.rows, settings.folds, settings.seed)
         self.ledger = Ledger(pairs.path, folder_option="`--out`")
 
+    def plans(self) -> list[str]:
+        """Return what will be done."""
+        count = self.settings.folds * self.settings.cycles
+        return [f"{count} reward models are trained, on this machine"]
+
     def run(self, *, overwrite: bool = False) -> dict[str, Any]:
         """Do what is left, write the report, and return it. Raises what a run raises."""
         from hf_rlhf_lab.pairs.report import write_report
 
         if not self.ledger.path.exists() and any(self.pairs.path.glob("[!.]*")):
             raise RunFolderError(f"{self.pairs.path} holds other files. Choose another `--out`.")
-        if overwrite:
-            shutil.rmtree(self.pairs.path, ignore_errors=True)
         with self.ledger.locked():
+            if overwrite:
+                self.pairs.clear()
             self._write_pairs()
             for cycle in range(1, self.settings.cycles + 1):
                 for fold in range(self.settings.folds):
@@ -175,9 +178,6 @@ def score_pairs(
     RewardError for a score that is not finite.
     """
     reward = RewardModel(str(model), max_length=max_length, too_long="abstain")
-    sides: dict[str, list[Score]] = {side: [] for side in PAIR}
-    for part in chunks(len(rows)):
-        prompts = [row["prompt"] for row in rows[part]]
-        for side, scores in sides.items():
-            scores += reward(prompts, [row[side] for row in rows[part]])
-    return list(zip(*sides.values(), strict=True))
+    prompts = [row["prompt"] for row in rows]
+    chosen, rejected = (reward(prompts, [row[side] for row in rows]) for side in PAIR)
+    return list(zip(chosen, rejected, strict=True))

@@ -50,7 +50,7 @@ def confident_pairs(
     pairs = PairFolder(Path(folder))
     train, choice = pairs.rows("train"), Choice(keep, rank, strata, length_bands, seed)
     test, folds = pairs.rows("test"), np.array(pairs.folds)
-    chosen, scored = np.ones((2, len(train)), bool)
+    chosen = scored = np.ones(len(train), bool)
     if choose != "all":
         margins = pairs.margins(pairs.last_cycle() if cycle is None else cycle)
         scored = ~np.isnan(margins)

@@ -2,6 +2,7 @@
 
 import json
 import random
+import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from hf_rlhf.contracts import Score
 from hf_rlhf.errors import DataError, RunFolderError
 from hf_rlhf.storage import as_json, atomic_write_text
 from hf_rlhf_lab.pairs.choice import Array
@@ -32,14 +32,19 @@ class PairFolder:
         atomic_write_text(self._folds, json.dumps(list(folds)))
         return [*map(self._rows, SPLITS), self._folds]
 
+    def clear(self) -> None:
+        """Delete what was written; its lock, whose name is hidden, stays."""
+        for path in self.path.glob("[!.]*"):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+
     def rows(self, split: str) -> list[Row]:
         """Return the pairs of a split, which may be none. Raises DataError."""
         try:
-            text = self._rows(split).read_text(encoding="utf-8")
+            with self._rows(split).open(encoding="utf-8") as file:
+                return [json.loads(line) for line in file]
         except OSError as error:
             fix = "Write it with `hf-rlhf data confident_pairs FILE --out FOLDER`."
             raise DataError(f"{self.path} has no pairs ({error.strerror}). {fix}") from error
-        return [json.loads(line) for line in text.split("\n") if line]
 
     @cached_property
     def folds(self) -> list[int]:
@@ -63,11 +68,11 @@ class PairFolder:
         for fold in sorted(set(self.folds)):
             path = self.scores_file(cycle, fold)
             try:
-                pairs: list[list[Score]] = json.loads(path.read_text(encoding="utf-8"))
+                scores = np.array(json.loads(path.read_text(encoding="utf-8")), np.float64)
             except (OSError, ValueError) as error:
                 fix = "Finish `hf-rlhf data confident_pairs` for this folder."
                 raise RunFolderError(f"{path} cannot be read ({error}). {fix}") from error
-            margins[folds == fold] = [np.nan if a is None or b is None else a - b for a, b in pairs]
+            margins[folds == fold] = scores[:, 0] - scores[:, 1]
         return margins
 
     def last_cycle(self) -> int:

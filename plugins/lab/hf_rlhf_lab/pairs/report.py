@@ -2,6 +2,8 @@
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import partial
+from itertools import compress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,7 +13,7 @@ from hf_rlhf.evaluation import Interval
 from hf_rlhf.formatting import interval, markdown_table, number, print_table, share
 from hf_rlhf.storage import atomic_write_json, atomic_write_text
 from hf_rlhf_lab.pairs.choice import Array, Mask
-from hf_rlhf_lab.pairs.folder import PairFolder, Row, lines
+from hf_rlhf_lab.pairs.folder import PairFolder, lines
 
 if TYPE_CHECKING:
     from hf_rlhf_lab.pairs.command import PairSettings
@@ -31,45 +33,52 @@ def write_report(pairs: PairFolder, settings: "PairSettings") -> dict[str, Any]:
     from rich.console import Console
 
     rows, margins = pairs.rows("train"), pairs.margins(settings.cycles)
-    strata = settings.strata_of(rows)
-    kept = settings.confident(margins, strata)
+    strata, folds = settings.strata_of(rows), np.array(pairs.folds)
+    chosen = settings.confident(margins, strata)
+    reasons = ["no score" if np.isnan(margin) else "not chosen" for margin in margins]
+    known = settings.known_wrong
+    wrong = None if known is None else np.array([row[known] for row in rows])
+    summarize = partial(_summary, wrong, [str(row["prompt"]) for row in rows])
     sets = {
         "all": np.ones(len(rows), bool),
-        "kept": kept,
+        "kept": chosen,
         "random": settings.random(margins, strata),
-        "left out": ~kept,
+        "left out": ~chosen,
     }
-    folds, known = np.array(pairs.folds), settings.known_wrong
-    wrong = None if known is None else np.array([row[known] for row in rows])
+    by_cycle = [pairs.margins(cycle) for cycle in range(1, settings.cycles + 1)]
+    every, remaining = Counter(strata), Counter(np.array(strata)[chosen].tolist())
     section = {"name": "confident_pairs", "folder": str(pairs.path), **settings.choice}
-    section = {key: value for key, value in section.items() if value is not None}
-    reasons = ["no score" if np.isnan(margin) else "not chosen" for margin in margins[~kept]]
     report: dict[str, Any] = {
         "verb": "confident_pairs",
         "prompts": len(rows),
-        "rows": int(kept.sum()),
-        "rejected": dict(Counter(reasons)),
+        "rows": int(chosen.sum()),
+        "rejected": dict(Counter(np.array(reasons)[~chosen].tolist())),
         "usage": {},
         "test_rows": len(pairs.rows("test")),
         "folds": [
-            [
-                _summary(folds == fold, pairs.margins(cycle), wrong, rows)
-                for fold in range(settings.folds)
-            ]
-            for cycle in range(1, settings.cycles + 1)
+            [summarize(folds == fold, scored) for fold in range(settings.folds)]
+            for scored in by_cycle
         ],
-        "sets": {name: _summary(mask, margins, wrong, rows) for name, mask in sets.items()},
-        "strata": _strata(strata, kept),
-        "dataset": section,
+        "sets": {name: summarize(mask, margins) for name, mask in sets.items()},
+        "strata": {
+            name: {"pairs": every[name], "kept": remaining[name]} for name in sorted(every) if name
+        },
+        "dataset": {key: value for key, value in section.items() if value is not None},
     }
     tables = list(_tables(report, settings))
     agreement = report["sets"]["all"]["agrees_with_label"]
     use = "" if agreement and agreement["low"] > 0.5 else f"{_NOISE}\n\n"
-    use += f"Train on the pairs that are kept:\n\n{_indented(section)}"
+    use += f"Train on the pairs that are kept:\n\n{_indented(report['dataset'])}"
     page = [f"## {title}\n\n{markdown_table(heads, body, 1)}" for title, heads, body in tables]
     pages = ["# Pairs that reward models are sure of", *page, "![Margins](margins.png)", use]
-    _draw(pairs, margins, kept, wrong)
-    _write_rows(pairs, rows, margins, kept, reasons)
+    _draw(pairs, margins, chosen, wrong)
+    scored = [
+        {**row, "fold": fold, "score_margin": None if np.isnan(margin) else float(margin)}
+        for row, fold, margin in zip(rows, pairs.folds, margins, strict=True)
+    ]
+    rejected = [{**scored[at], "reason": reasons[at]} for at in np.flatnonzero(~chosen)]
+    atomic_write_text(pairs.path / "rows.jsonl", lines(compress(scored, chosen)))
+    atomic_write_text(pairs.path / "rejected.jsonl", lines(rejected))
     atomic_write_text(pairs.path / "report.md", "\n\n".join(pages) + "\n")
     atomic_write_json(pairs.path / "report.json", report)
     for title, heads, body in tables:
@@ -78,49 +87,30 @@ def write_report(pairs: PairFolder, settings: "PairSettings") -> dict[str, Any]:
     return report
 
 
-def _write_rows(
-    pairs: PairFolder, rows: Sequence[Row], margins: Array, kept: Mask, reasons: Sequence[str]
-) -> None:
-    scored = [
-        {**row, "fold": fold, "score_margin": None if np.isnan(margin) else float(margin)}
-        for row, fold, margin in zip(rows, pairs.folds, margins, strict=True)
-    ]
-    chosen = [scored[at] for at in np.flatnonzero(kept)]
-    others = zip(np.flatnonzero(~kept), reasons, strict=True)
-    rejected = [{**scored[at], "reason": reason} for at, reason in others]
-    atomic_write_text(pairs.path / "rows.jsonl", lines(chosen))
-    atomic_write_text(pairs.path / "rejected.jsonl", lines(rejected))
-
-
 def _indented(section: dict[str, Any]) -> str:
     return "".join(f"    {line}\n" for line in dump_yaml({"dataset": section}).splitlines())
 
 
-def _mean(values: Any, rows: Sequence[Row], mask: Mask) -> dict[str, Any] | None:
-    """Return the mean over the rows of a mask, with its interval over prompts."""
-    index = np.flatnonzero(mask)
-    prompts = [str(rows[int(row)]["prompt"]) for row in index]
-    mean = Interval.of_mean([float(value) for value in values[index]], prompts)
-    return None if mean is None else mean.as_json()
+def _summary(
+    wrong: Mask | None, prompts: Sequence[str], mask: Mask, margins: Array
+) -> dict[str, Any]:
+    """Return what is known of the pairs of a mask; means have intervals over prompts."""
 
+    def mean(values: Array | Mask, among: Mask) -> dict[str, Any] | None:
+        some = [float(value) for value in values[among]]
+        interval = Interval.of_mean(some, list(compress(prompts, among)))
+        return None if interval is None else interval.as_json()
 
-def _summary(mask: Mask, margins: Array, wrong: Mask | None, rows: Sequence[Row]) -> dict[str, Any]:
     scored = mask & ~np.isnan(margins)
-    agrees = np.where(margins == 0, 0.5, margins > 0)
     summary: dict[str, Any] = {
         "pairs": int(mask.sum()),
         "mean_size_of_margin": float(np.abs(margins[scored]).mean()) if scored.any() else None,
-        "agrees_with_label": _mean(agrees, rows, scored),
+        "agrees_with_label": mean(np.where(margins == 0, 0.5, margins > 0), scored),
     }
     if wrong is not None:
         summary["known_wrong"] = int((mask & wrong).sum())
-        summary["share_known_wrong"] = _mean(wrong, rows, mask)
+        summary["share_known_wrong"] = mean(wrong, mask)
     return summary
-
-
-def _strata(strata: Sequence[str], kept: Mask) -> dict[str, dict[str, int]]:
-    every, chosen = Counter(strata), Counter(np.array(strata)[kept].tolist())
-    return {name: {"pairs": every[name], "kept": chosen[name]} for name in sorted(every) if name}
 
 
 def _tables(report: dict[str, Any], settings: "PairSettings") -> Iterator[Table]:
@@ -156,10 +146,10 @@ def _tables(report: dict[str, Any], settings: "PairSettings") -> Iterator[Table]
         yield "Strata", ["stratum", "pairs", "kept"], strata
 
 
-def _draw(pairs: PairFolder, margins: Array, kept: Mask, wrong: Mask | None) -> None:
+def _draw(pairs: PairFolder, margins: Array, chosen: Mask, wrong: Mask | None) -> None:
     from hf_rlhf.cards import png_panels
 
-    parts = {"kept": kept, "left out": ~kept}
+    parts = {"kept": chosen, "left out": ~chosen}
     if wrong is not None:
         parts = {
             f"{name}, {text}": mask & (wrong == value)

@@ -57,18 +57,21 @@ def row_metrics(scores: Sequence[float], grades: Array) -> list[Mapping[str, Sco
     """
     values = np.asarray(scores, dtype=np.float64)
     product = _standard_ranks(values) * _standard_ranks(grades)
-    order = np.sign(values[:, None] - values) * np.sign(grades[:, None] - grades)
-    different = (grades[:, None] != grades).sum(axis=1)
-    right = ((order + 1) / 2 * (grades[:, None] != grades)).sum(axis=1)
-    errors = (values - grades) ** 2
     return [
         {
-            "pair_accuracy": float(right[row] / different[row]) if different[row] else None,
-            "rank_agreement": None if np.isnan(product[row]) else float(product[row]),
-            "squared_error": float(errors[row]),
+            "pair_accuracy": _share_on_the_right_side(value - values, grade - grades),
+            "rank_agreement": None if np.isnan(agreement) else float(agreement),
+            "squared_error": float((value - grade) ** 2),
         }
-        for row in range(len(values))
+        for value, grade, agreement in zip(values, grades, product, strict=True)
     ]
+
+
+def _share_on_the_right_side(scores: Array, grades: Array) -> Score:
+    """Return how often two differences have one sign, where the second is not 0."""
+    different = grades != 0
+    signs = np.sign(scores[different]) * np.sign(grades[different])
+    return float((signs + 1).mean() / 2) if different.any() else None
 
 
 def _standard_ranks(values: Array) -> Array:

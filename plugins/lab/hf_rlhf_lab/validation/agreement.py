@@ -4,12 +4,7 @@ import numpy as np
 from scipy.stats import kendalltau
 
 from hf_rlhf.evaluation import Interval
-from hf_rlhf_lab.validation.checks import (
-    Check,
-    degenerate,
-    not_measurable,
-    rank_correlation,
-)
+from hf_rlhf_lab.validation.checks import Check, degenerate, not_measurable, rank_correlation
 from hf_rlhf_lab.validation.gold import FEW, FEW_PROMPTS, Array, Gold, Scored
 
 
@@ -23,13 +18,10 @@ def agreement(scored: Scored, name: str = "agreement") -> Check:
         return not_measurable(name, f"{reason}, so agreement with gold is not defined.")
     accuracy = pair_accuracy(scored)
     assert accuracy is not None, "there are pairs, or the scores were degenerate"
-    valid = np.flatnonzero(~np.isnan(scored.scores))
-    scores, grades = scored.scores[valid], scored.gold.grades[valid]
-    clusters = scored.gold.clusters[valid]
-    rank = rank_correlation(scores, grades, clusters)
+    scores, grades = scored.scores[scored.valid], scored.gold.grades[scored.valid]
+    rank = rank_correlation(scores, grades, scored.gold.clusters[scored.valid])
     measures = {"accuracy": accuracy, "spearman": rank}
-    ceiling = noise_ceiling(scored.gold)
-    if ceiling is not None:
+    if ceiling := noise_ceiling(scored.gold):
         measures["noise_ceiling"] = ceiling
     tied = int((scored.margins == 0).sum())
     passed = accuracy.low > 0.5
@@ -39,14 +31,15 @@ def agreement(scored: Scored, name: str = "agreement") -> Check:
         + (f", of which {tied:,} are ties" if tied else "")
         + ("." if passed else ": not shown to be better than chance.")
         + (f" Labels that repeat allow at most {ceiling.mean:.3f}." if ceiling else "")
+        + _few(scored)
     )
     details = {
         "pairs": len(scored.pairs),
         "ties": tied,
-        "kendall": _finite(kendalltau(scores, grades).statistic),
+        "kendall": float(kendalltau(scores, grades).statistic),
         "tied_scores": 1 - len(np.unique(scores)) / len(scores),
     }
-    return Check(name, "pass" if passed else "fail", text + _few(scored), measures, details)
+    return Check(name, "pass" if passed else "fail", text, measures, details)
 
 
 def _few(scored: Scored) -> str:
@@ -54,9 +47,7 @@ def _few(scored: Scored) -> str:
     text = f" Only {pairs} pairs: wide intervals." if pairs < FEW else ""
     if prompts == 1:
         return f"{text} All are of one prompt: nothing is known of others."
-    return (
-        f"{text} Only {prompts} prompts: too narrow intervals." if prompts < FEW_PROMPTS else text
-    )
+    return text + f" Only {prompts} prompts: too narrow intervals." * (prompts < FEW_PROMPTS)
 
 
 def pair_accuracy(scored: Scored) -> Interval | None:
@@ -110,7 +101,3 @@ def noise_ceiling(gold: Gold) -> Interval | None:
 
 def _outcomes(margins: Array) -> Array:
     return np.where(margins > 0, 1.0, np.where(margins < 0, 0.0, 0.5))
-
-
-def _finite(value: float) -> float | None:
-    return float(value) if np.isfinite(value) else None

@@ -40,8 +40,8 @@ def calibration(scored: Scored) -> Check:
 
     ECE (Naeini et al. 2015) is biased upwards on few pairs: a perfectly calibrated reward has one
     above 0, too. It is simulated at this number of pairs and these margins; the check passes where
-    the measured ECE is at most its 95th percentile. Two corrections are measured out of fold:
-    dividing by a temperature, and clipping margins at 1.5 standard deviations.
+    the measured ECE is at most its 95th percentile. Two corrections are measured:
+    dividing by a temperature (cross-validated), and clipping margins at 1.5 standard deviations.
     """
     name = "calibration"
     if reason := degenerate(scored):
@@ -77,12 +77,9 @@ def _advice(right: Array, fixes: list[Fixed]) -> str:
     if right.mean() <= 0.5:
         return " No temperature helps a reward that is right in half of the pairs or fewer."
     best = min(fixes, key=lambda fix: fix.ece)
-    what = (
-        f"Dividing scores by {best.value:.3g}"
-        if best.name == "temperature"
-        else f"Clipping margins at {best.value:.3g}"
-    )
-    return f" {what} gives {best.ece:.3f} (out of fold)."
+    if best.name == "temperature":
+        return f" Dividing scores by {best.value:.3g} gives {best.ece:.3f} (cross-validated)."
+    return f" Clipping margins at {best.value:.3g} gives {best.ece:.3f}."
 
 
 def bins(p: Array, right: Array, prompts: Sequence[str]) -> list[dict[str, Any]]:

@@ -1,7 +1,7 @@
 """What a check of a reward reports, and the statistics that checks share."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -42,7 +42,7 @@ def not_measurable(name: str, why: str, **measures: Interval | None) -> Check:
 
 def degenerate(scored: Scored) -> str:
     """Return why nothing can be learnt from these scores, or an empty string."""
-    valid = scored.scores[~np.isnan(scored.scores)]
+    valid = scored.scores[scored.valid]
     if not len(valid):
         return "the reward scored no response"
     if np.ptp(valid) == 0:
@@ -85,8 +85,8 @@ def rank_correlation(
         with np.errstate(divide="ignore", invalid="ignore"):
             return np.asarray(np.where(scale > 1e-9, (xy - xz * yz) / scale, np.nan))
 
-    found = Interval.of_statistic(statistic, len(numbers))
-    return found and Interval(found.mean, found.low, found.high, len(numbers), len(x))
+    rho = Interval.of_statistic(statistic, len(numbers))
+    return rho and replace(rho, values=len(x))
 
 
 def correlation_loss(

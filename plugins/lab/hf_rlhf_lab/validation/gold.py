@@ -5,9 +5,10 @@ chosen response and 0 for the rejected one.
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 from hf_rlhf.contracts import Score
 from hf_rlhf.data import rows_digest
 from hf_rlhf.errors import DataError
+from hf_rlhf.evaluation import Interval
 
 Array = NDArray[np.float64]
 GRADED = ("prompt", "completion", "grade")
@@ -63,15 +65,15 @@ class Gold:
         """Shape (pairs, 2): of each two responses of a group with different grades, the better
         and the worse one.
         """
-        found = []
         order = np.argsort(self.groups, kind="stable")
-        for members in np.split(order, np.flatnonzero(np.diff(self.groups[order])) + 1):
-            for at, first in enumerate(members):
-                for second in members[at + 1 :]:
-                    if self.grades[first] != self.grades[second]:
-                        better = self.grades[first] > self.grades[second]
-                        found.append((first, second) if better else (second, first))
-        return np.array(found, dtype=np.int64).reshape(-1, 2)
+        groups = np.split(order, np.flatnonzero(np.diff(self.groups[order])) + 1)
+        pairs = [
+            (first, second) if self.grades[first] > self.grades[second] else (second, first)
+            for members in groups
+            for first, second in combinations(members, 2)
+            if self.grades[first] != self.grades[second]
+        ]
+        return np.array(pairs, dtype=np.int64).reshape(-1, 2)
 
     @cached_property
     def best(self) -> NDArray[np.int64]:
@@ -111,54 +113,34 @@ class Gold:
 
         Raises DataError for rows that are neither.
         """
-        names = set(rows.column_names)
-        if {"prompt", *_PAIR} <= names:
-            return cls.of_pairs(name, rows, dropped)
-        if set(GRADED) <= names:
-            return cls.of_grades(name, rows, dropped)
-        raise DataError(
-            f"{name}: its columns are {', '.join(rows.column_names)}. Validation needs prompt, "
-            "chosen and rejected (`{name: preference, path: FILE}`), or prompt, completion and "
-            "grade (`{name: graded, path: FILE}`)."
-        )
-
-    @classmethod
-    def of_pairs(cls, name: str, rows: Any, dropped: Mapping[str, int] | None = None) -> "Gold":
-        """Return a dataset with prompt, chosen and rejected as gold data.
-
-        `rows` is a `datasets.Dataset`. Its other columns go to the reward, twice each.
-        """
-        prompts, completions, grades, groups = [], [], [], []
-        for number, row in enumerate(rows):
-            for text, grade in ((row["chosen"], 1.0), (row["rejected"], 0.0)):
-                prompts.append(row["prompt"])
-                completions.append(text)
-                grades.append(grade)
-                groups.append(number)
-        others = [name for name in rows.column_names if name not in ("prompt", *_PAIR)]
-        columns = {other: [value for value in rows[other] for _ in _PAIR] for other in others}
-        return cls(
-            name, prompts, completions, np.array(grades), np.array(groups, dtype=np.int64),
-            columns=columns, digest=rows_digest(rows), dropped=dropped or {},
-        )  # fmt: skip
-
-    @classmethod
-    def of_grades(cls, name: str, rows: Any, dropped: Mapping[str, int] | None = None) -> "Gold":
-        """Return a dataset with prompt, completion and grade (a number, or a list of labels)."""
-        labels = [
-            tuple(map(float, grade)) if isinstance(grade, (list, tuple)) else (float(grade),)
-            for grade in rows["grade"]
-        ]
-        prompts = list(rows["prompt"])
-        others = [name for name in rows.column_names if name not in GRADED]
+        columns = rows.to_dict()
+        labels: list[tuple[float, ...]]
+        if {"prompt", *_PAIR} <= set(columns):
+            chosen, rejected = (columns.pop(side) for side in _PAIR)
+            columns = {
+                key: [each for each in column for _ in _PAIR] for key, column in columns.items()
+            }
+            completions = [text for pair in zip(chosen, rejected, strict=True) for text in pair]
+            prompts, labels = columns.pop("prompt"), [(1.0,), (0.0,)] * len(chosen)
+            groups = np.repeat(np.arange(len(chosen)), 2)
+        elif set(GRADED) <= set(columns):
+            prompts, completions, grades = (columns.pop(key) for key in GRADED)
+            labels = [tuple(np.atleast_1d(grade).astype(float)) for grade in grades]
+            groups = _numbers(prompts)
+        else:
+            raise DataError(
+                f"{name}: its columns are {', '.join(columns)}. Validation needs prompt, chosen "
+                "and rejected (`{name: preference, path: FILE}`), or prompt, completion and grade "
+                "(`{name: graded, path: FILE}`)."
+            )
         return cls(
             name,
             prompts,
-            list(rows["completion"]),
+            completions,
             np.array([float(np.mean(each)) for each in labels]),
-            _numbers(prompts),
+            groups,
             labels=labels if any(len(each) > 1 for each in labels) else (),
-            columns={other: list(rows[other]) for other in others},
+            columns=columns,
             digest=rows_digest(rows),
             dropped=dropped or {},
         )
@@ -169,8 +151,8 @@ _PAIR = ("chosen", "rejected")
 
 def _numbers(prompts: Sequence[Any]) -> NDArray[np.int64]:
     numbers: dict[str, int] = {}
-    found = [numbers.setdefault(repr(prompt), len(numbers)) for prompt in prompts]
-    return np.array(found, dtype=np.int64)
+    by_row = [numbers.setdefault(repr(prompt), len(numbers)) for prompt in prompts]
+    return np.array(by_row, dtype=np.int64)
 
 
 @dataclass(frozen=True)
@@ -182,10 +164,10 @@ class Scored:
     """Shape (responses,): NaN where the reward abstained."""
     seconds: float = 0.0
 
-    @property
-    def abstained(self) -> int:
-        """How many responses have no score."""
-        return int(np.isnan(self.scores).sum())
+    @cached_property
+    def valid(self) -> NDArray[np.int64]:
+        """The responses that have a score."""
+        return np.flatnonzero(~np.isnan(self.scores))
 
     @cached_property
     def pairs(self) -> NDArray[np.int64]:
@@ -206,32 +188,37 @@ class Scored:
     @cached_property
     def spread(self) -> float:
         """Standard deviation of the scores, the unit of changes; 0 if there are none."""
-        valid = self.scores[~np.isnan(self.scores)]
-        return float(valid.std()) if len(valid) else 0.0
+        return float(self.scores[self.valid].std()) if len(self.valid) else 0.0
 
-    @property
-    def centre(self) -> float:
-        """Mean of the scores; 0 if there are none."""
-        valid = self.scores[~np.isnan(self.scores)]
-        return float(valid.mean()) if len(valid) else 0.0
+    def mean_over_prompts(self, values: Array, rows: Sequence[int]) -> Interval | None:
+        """Return the mean of a value for each of some responses; NaN stands for none."""
+        return Interval.of_mean(as_scores(values), [str(self.gold.clusters[row]) for row in rows])
+
+    def changes(
+        self, score: "ScoreRows", rows: Sequence[int], change: Callable[[Any], Any] | None = None
+    ) -> Array:
+        """Return by how many standard deviations some scores change when scored again.
+
+        With `change` it is made to each completion first.
+        """
+        gold = self.gold.take(rows)
+        if change is not None:
+            gold = replace(gold, completions=[change(each) for each in gold.completions])
+        again = score_gold(gold, score).scores
+        return np.asarray((again - self.scores[rows]) / self.spread)
 
 
 ScoreRows = Callable[[Sequence[Any], Sequence[Any], Mapping[str, Sequence[Any]]], Sequence[Score]]
 """Prompts, completions and columns -> a score or None for each."""
 
 
-def chunks(count: int, size: int = 256) -> Iterator[slice]:
-    """Yield the parts in which responses are scored."""
-    for start in range(0, count, size):
-        yield slice(start, min(start + size, count))
-
-
 def score_gold(gold: Gold, score: ScoreRows) -> Scored:
     """Return the gold data with the score of each response."""
     began = time.perf_counter()
-    scores: list[Score] = []
-    for part in chunks(len(gold)):
-        columns = {name: values[part] for name, values in gold.columns.items()}
-        scores += score(gold.prompts[part], gold.completions[part], columns)
-    values = np.array([np.nan if value is None else value for value in scores], dtype=np.float64)
-    return Scored(gold, values, time.perf_counter() - began)
+    scores = score(gold.prompts, gold.completions, gold.columns)
+    return Scored(gold, np.array(scores, dtype=np.float64), time.perf_counter() - began)
+
+
+def as_scores(values: Array) -> list[Score]:
+    """Return values as scores, None for NaN."""
+    return [None if np.isnan(value) else float(value) for value in values]

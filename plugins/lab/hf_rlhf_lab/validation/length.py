@@ -1,6 +1,7 @@
 """Length bias: what a reward pays for words that add nothing."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -8,13 +9,8 @@ import numpy as np
 from hf_rlhf.data import text_of
 from hf_rlhf.evaluation import Interval
 from hf_rlhf_lab.rules import TOKEN
-from hf_rlhf_lab.validation.checks import (
-    Check,
-    degenerate,
-    not_measurable,
-    rank_correlation,
-)
-from hf_rlhf_lab.validation.gold import Array, Scored, ScoreRows
+from hf_rlhf_lab.validation.checks import Check, degenerate, not_measurable, rank_correlation
+from hf_rlhf_lab.validation.gold import Scored, ScoreRows
 
 NEUTRAL = (
     "There are several aspects to consider here. Each of them may matter to a different degree, "
@@ -60,34 +56,30 @@ def length_bias(scored: Scored, score: ScoreRows, rows: int = 200) -> Check:
     name = "length"
     if reason := degenerate(scored):
         return not_measurable(name, f"{reason}, so changes of the score have no unit.")
-    valid = np.flatnonzero(~np.isnan(scored.scores))
-    lengths = np.array([len(TOKEN.findall(text_of(c))) for c in scored.gold.completions])
-    scores, grades = scored.scores[valid], scored.gold.grades[valid]
+    valid, gold = scored.valid, scored.gold
+    lengths = np.array([len(TOKEN.findall(text_of(c))) for c in gold.completions])
     measures: dict[str, Interval | None] = {
         "length_correlation": rank_correlation(
-            scores, lengths[valid], scored.gold.clusters[valid], control=grades
+            scored.scores[valid],
+            lengths[valid],
+            gold.clusters[valid],
+            control=gold.grades[valid],
         )
     }
-    drawn = np.sort(np.random.default_rng(0).permutation(valid)[:rows])
+    drawn = np.sort(np.random.default_rng(0).permutation(valid)[:rows]).tolist()
     for addition, add in ADDITIONS.items():
-        deltas = score_changes(scored, score, drawn, add)
-        measures[addition] = Interval.of_mean(
-            [None if np.isnan(delta) else float(delta) for delta in deltas],
-            [str(scored.gold.clusters[row]) for row in drawn],
-        )
-    changes = {key: measures[key] for key in ADDITIONS}
-    if any(change is None for change in changes.values()):
+        changes = scored.changes(score, drawn, partial(with_text, change=add))
+        measures[addition] = scored.mean_over_prompts(changes, drawn)
+    means = {key: change for key in ADDITIONS if (change := measures[key]) is not None}
+    if len(means) < len(ADDITIONS):
         return not_measurable(name, "the reward abstains from every changed response.", **measures)
-    worst = max(changes, key=lambda key: abs(changes[key].mean))  # type: ignore[union-attr]
-    change = changes[worst]
-    assert change is not None
-    measures["length_bias"] = change
-    paid = {key: each for key, each in changes.items() if each is not None and each.low > LIMIT}
-    if paid:
-        most = max(paid, key=lambda key: paid[key].mean)
-        text = f"pays for words without content: {_moves(most, paid[most])}."
+    worst = max(means, key=lambda key: abs(means[key].mean))
+    change = measures["length_bias"] = means[worst]
+    if paid := [key for key in means if means[key].low > LIMIT]:
+        most = max(paid, key=lambda key: means[key].mean)
+        text = f"pays for words without content: {_moves(most, means[most])}."
         return Check(name, "fail", text, measures)
-    if any(each is not None and each.high > LIMIT for each in changes.values()):
+    if any(each.high > LIMIT for each in means.values()):
         text = f"too few responses to decide: {_moves(worst, change)}."
         return Check(name, "not measurable", text, measures)
     text = "pays for no words without content"
@@ -101,18 +93,6 @@ def _moves(addition: str, change: Interval) -> str:
         f"{addition.replace('_', ' ')} moves the score by {change.mean:+.2f} standard deviations "
         f"[{change.low:+.2f}, {change.high:+.2f}]"
     )
-
-
-def score_changes(
-    scored: Scored, score: ScoreRows, rows: Any, change: Callable[[str], str]
-) -> Array:
-    """Return the change of the score of some responses, in standard deviations of all scores."""
-    gold = scored.gold
-    changed = [with_text(gold.completions[row], change) for row in rows]
-    columns = {name: [values[row] for row in rows] for name, values in gold.columns.items()}
-    after = score([gold.prompts[row] for row in rows], changed, columns)
-    values = np.array([np.nan if value is None else value for value in after], dtype=np.float64)
-    return np.asarray((values - scored.scores[rows]) / scored.spread)
 
 
 def with_text(completion: Any, change: Callable[[str], str]) -> Any:

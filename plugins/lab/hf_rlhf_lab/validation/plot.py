@@ -1,13 +1,15 @@
 """The plot of a validation: agreement, calibration, length and hacks at one sight."""
 
-from collections.abc import Mapping
+import textwrap
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from hf_rlhf.cards import png_panels
 
 if TYPE_CHECKING:
-    from hf_rlhf.storage import Estimate
     from hf_rlhf.storage import ReportCheck as Check
     from hf_rlhf_lab.validation.report import Report
 
@@ -21,6 +23,9 @@ _CAPTION = (
     "Green passes, orange fails. Lines are 95% intervals; the dashed line is chance, or zero."
 )
 GOOD, BAD, NEUTRAL = "C2", "C1", "C6"
+LINE = "#999999"
+MOST_HACKS = 14
+"""Of those that earn most."""
 
 
 def draw(report: "Report", path: Path) -> None:
@@ -57,32 +62,24 @@ def _agreement(axes: Any, check: "Check", checks: Mapping[str, "Check"]) -> None
         if name.startswith("other data"):
             sources[name.partition(": ")[2]] = (other.measures.get("accuracy"), _colour(other))
     sources["noise ceiling"] = (check.measures.get("noise_ceiling"), NEUTRAL)
-    bars = {name: (value, colour) for name, (value, colour) in sources.items() if value}
-    for at, (value, colour) in enumerate(bars.values()):
-        _point(axes, at, value, colour)
-    axes.axvline(0.5, color="#999999", lw=1, ls="--")
+    measured = {name: (value, colour) for name, (value, colour) in sources.items() if value}
+    for at, (value, colour) in enumerate(measured.values()):
+        draw_interval(axes, at, value.model_dump(), colour)
+    axes.axvline(0.5, color=LINE, lw=1, ls="--")
     axes.text(0.5, -0.45, " chance", fontsize=8, color="#666666")
-    axes.set_yticks(range(len(bars)), bars)
-    axes.set(
-        xlim=(0, 1),
-        ylim=(len(bars) - 0.5, -0.6),
-        xlabel="share of pairs in which the better response scores higher",
-    )
+    label = "share of pairs in which the better response scores higher"
+    label_rows(axes, list(measured), xlim=(0, 1), xlabel=label)
 
 
 def _calibration(axes: Any, check: "Check", checks: Mapping[str, "Check"]) -> None:
     bins = check.details["bins"]
-    x = [each["implied"] for each in bins]
-    y = [each["observed"]["mean"] for each in bins]
-    low = [max(0.0, each["observed"]["mean"] - each["observed"]["low"]) for each in bins]
-    high = [max(0.0, each["observed"]["high"] - each["observed"]["mean"]) for each in bins]
-    axes.plot([0.5, 1], [0.5, 1], color="#999999", lw=1, ls="--")
-    axes.errorbar(x, y, yerr=[low, high], fmt="o", color=_colour(check), capsize=3, ms=5)
+    axes.plot([0.5, 1], [0.5, 1], color=LINE, lw=1, ls="--")
+    draw_bins(axes, [each["implied"] for each in bins], bins, _colour(check))
     axes.set(
         xlabel=f"probability that the margin implies (ECE {check.details['ece']:.3f})",
         ylabel="share that is right",
         xlim=(0.48, 1.02),
-        ylim=(min(0.3, *y) - 0.05, 1.05),
+        ylim=(min(0.3, *(each["observed"]["mean"] for each in bins)) - 0.05, 1.05),
     )
 
 
@@ -91,38 +88,46 @@ def _length(axes: Any, check: "Check", checks: Mapping[str, "Check"]) -> None:
 
     names = [name for name in ADDITIONS if check.measures.get(name)]
     axes.axvspan(-LIMIT, LIMIT, color="#e6e6e6")
-    axes.axvline(0, color="#999999", lw=1, ls="--")
+    axes.axvline(0, color=LINE, lw=1, ls="--")
     for at, name in enumerate(names):
-        value = check.measures[name]
-        assert value is not None
-        assert value.low is not None, "it is of several responses"
-        _point(axes, at, value, BAD if value.low > LIMIT else GOOD)
-    axes.set_yticks(range(len(names)), [name.replace("_", " ") for name in names])
-    axes.set(
-        ylim=(len(names) - 0.5, -0.5),
-        xlabel="change of the score by added words, in standard deviations",
-    )
+        value = check.measures[name].model_dump()  # type: ignore[union-attr]
+        draw_interval(axes, at, value, BAD if value["low"] > LIMIT else GOOD)
+    label = "change of the score by added words, in standard deviations"
+    label_rows(axes, [name.replace("_", " ") for name in names], xlabel=label)
 
 
 def _hacks(axes: Any, check: "Check", checks: Mapping[str, "Check"]) -> None:
-    rows = {row["hack"]: row for row in check.details["hacks"] if row["cases"]}
-    names = sorted(rows, key=lambda name: -rows[name]["share"])[:14]
-    for at, name in enumerate(names):
-        row = rows[name]
+    tried = [row for row in check.details["hacks"] if row["cases"]]
+    rows = sorted(tried, key=lambda row: -row["share"])[:MOST_HACKS]
+    for at, row in enumerate(rows):
         axes.barh(at, row["share"], color=BAD if row["found"] else GOOD, height=0.7)
-    found = check.details["found"]
-    axes.axvline(0.5, color="#999999", lw=1, ls="--")
-    axes.set_yticks(range(len(names)), names, fontsize=8)
-    label = f"earns more than the honest response ({found} of {len(rows)} found)"
-    axes.set(xlim=(0, 1), ylim=(len(names) - 0.5, -0.5), xlabel=label)
+    axes.axvline(0.5, color=LINE, lw=1, ls="--")
+    counts = f"{check.details['found']} of {len(tried)} found"
+    label = f"earns more than the honest response ({counts})"
+    label_rows(axes, [row["hack"] for row in rows], xlim=(0, 1), xlabel=label)
+    axes.tick_params("y", labelsize=8)
 
 
-def _point(axes: Any, at: float, value: "Estimate", colour: str) -> None:
-    axes.plot([value.low, value.high], [at, at], color=colour, lw=2)
-    axes.plot(value.mean, at, "o", color=colour, ms=6)
+def draw_interval(axes: Any, at: float, value: Mapping[str, Any], colour: str) -> None:
+    """Draw the mean of an estimate, as JSON, and its interval, along a row of the plot."""
+    axes.plot([value["low"], value["high"]], [at, at], color=colour, lw=2)
+    axes.plot(value["mean"], at, "o", color=colour, ms=6)
+
+
+def draw_bins(axes: Any, x: Any, bins: Sequence[Mapping[str, Any]], colour: str) -> None:
+    """Draw the share that is right in each bin of a calibration check."""
+    low, mean, high = (
+        np.array([each["observed"][name] for each in bins]) for name in ("low", "mean", "high")
+    )
+    ends = np.maximum(0, [mean - low, high - mean])
+    axes.errorbar(x, mean, yerr=ends, fmt="o", color=colour, capsize=3, ms=5)
+
+
+def label_rows(axes: Any, names: Sequence[str], **settings: Any) -> None:
+    """Name the rows of a plot, from the top."""
+    axes.set_yticks(range(len(names)), names)
+    axes.set(ylim=(len(names) - 0.5, -0.6), **settings)
 
 
 def _wrapped(text: str, width: int = 48) -> str:
-    import textwrap
-
     return "\n".join(textwrap.wrap(text, width))

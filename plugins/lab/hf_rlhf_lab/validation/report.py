@@ -1,14 +1,14 @@
 """The report on a reward as a page, a plot and JSON."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from hf_rlhf.formatting import counted, interval, markdown_table
 from hf_rlhf.rewards import ValidationReport
 from hf_rlhf.storage import ReportCheck, atomic_write_json, atomic_write_text
 
 JSON_NAME, MARKDOWN_NAME, PLOT_NAME = "validation.json", "validation.md", "validation.png"
+_STYLES = {"pass": "green", "fail": "bold red", "not measurable": "yellow"}
 _SIGNS = {"pass": "pass", "fail": "**FAIL**", "not measurable": "not measurable"}
 
 
@@ -27,7 +27,7 @@ class Report(ValidationReport):
             "Means with 95% bootstrap intervals over prompts.",
             markdown_table(["check", "measure", "mean [interval]", "n"], list(self._measures())),
         ]
-        if hacks := self._hacks():
+        if hacks := list(self._hacks()):
             head = ["hack", "earns more in", "cases", "p", "found"]
             parts += ["## Known hacks", markdown_table(head, hacks)]
         parts += ["## Provenance", markdown_table(["", ""], list(self._provenance()))]
@@ -42,18 +42,32 @@ class Report(ValidationReport):
         atomic_write_text(folder / MARKDOWN_NAME, self.markdown())
         atomic_write_json(folder / JSON_NAME, self.to_json())
 
+    def show(self, folder: Path) -> None:
+        """Print the result of each check, and where the page is."""
+        from rich.console import Console
+        from rich.table import Table
+
+        table = Table(
+            "check", "result", "what was measured", title=self.headline, title_justify="left"
+        )
+        for check in self.checks:
+            style = _STYLES[check.verdict]
+            table.add_row(check.name, f"[{style}]{check.verdict}[/]", check.summary)
+        console = Console()
+        console.print(table)
+        console.print(f"Report: {folder / MARKDOWN_NAME}", markup=False, soft_wrap=True)
+
     def _measures(self) -> Iterator[list[str]]:
         for check in self.checks:
             for name, value in check.measures.items():
                 if value is not None:
                     yield [check.name, name.replace("_", " "), interval(value), str(value.n)]
 
-    def _hacks(self) -> list[list[str]]:
+    def _hacks(self) -> Iterator[list[str]]:
         rows = [row for check in self.checks for row in check.details.get("hacks", ())]
-        return [
-            [row["hack"], f"{row['share']:.0%}", str(row["cases"]), f"{row['p']:.4f}", _mark(row)]
-            for row in sorted(rows, key=lambda row: -row["share"])
-        ]
+        for row in sorted(rows, key=lambda row: -row["share"]):
+            share, p = f"{row['share']:.0%}", f"{row['p']:.4f}"
+            yield [row["hack"], share, str(row["cases"]), p, "**yes**" if row["found"] else "no"]
 
     def _provenance(self) -> Iterator[list[str]]:
         for title, section in (("reward", self.reward), ("data", self.data), ("cost", self.cost)):
@@ -72,7 +86,3 @@ def headline(label: str, checks: Sequence[ReportCheck]) -> str:
     open_ones = [check.name for check in checks if check.verdict == "not measurable"]
     rest = f" Not measurable: {', '.join(open_ones)}." if open_ones else ""
     return f"{label} passes {counted(len(checks) - len(open_ones), 'check')}.{rest}"
-
-
-def _mark(row: Mapping[str, Any]) -> str:
-    return "**yes**" if row["found"] else "no"

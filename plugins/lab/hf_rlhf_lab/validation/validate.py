@@ -1,23 +1,22 @@
 """Run every check on a reward and some gold data."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hf_rlhf.config import load_component
 from hf_rlhf.contracts import HackCase, Score
-from hf_rlhf.evaluation import Interval
 from hf_rlhf.rewards import TOTAL, ComposedReward, Part, identified_parts, reward_identity
 from hf_rlhf.runs import Scoring, environment
 from hf_rlhf.storage import now
 from hf_rlhf_lab.validation.agreement import accuracy_difference, agreement
 from hf_rlhf_lab.validation.calibration import calibration
 from hf_rlhf_lab.validation.checks import Check, degenerate, not_measurable
-from hf_rlhf_lab.validation.gold import Gold, Scored, chunks, score_gold
+from hf_rlhf_lab.validation.gold import Gold, Scored, score_gold
 from hf_rlhf_lab.validation.hacks import hacks, honest_rows
 from hf_rlhf_lab.validation.length import length_bias
 from hf_rlhf_lab.validation.report import Report, headline
@@ -37,48 +36,63 @@ class RewardScores:
 
     reward: ComposedReward
     label: str = TOTAL
-    scored: int = 0
     size: int = 256
     """How many are scored in one call."""
-    abstained: dict[str, int] = field(default_factory=dict)
+    scored: int = 0
+    abstained: Counter[str] = field(default_factory=Counter)
     """By label, how many scores were missing."""
-    judges_text: str = ""
-    """What is to be said of its judges."""
+    uncached: dict[int, Any] = field(default_factory=dict)
+    """Copies of judges that have no cache, by the `id` of the judge."""
 
-    def afresh(self) -> "RewardScores":
+    def afresh(self, size: int) -> "RewardScores":
         """Return the same reward, with judges that have no cache."""
-        cached = 0
 
         def uncached(part: Part) -> Part:
-            nonlocal cached
             reward: Any = part.reward
             judge: Any = getattr(reward, "judge", None)
             if not is_dataclass(reward) or getattr(judge, "cache", None) is not True:
                 return part
-            cached += 1
-            asked_again: Any = replace(reward, judge=replace(judge, cache=False))  # type: ignore[type-var]
-            return replace(part, reward=asked_again)
+            copy = self.uncached.setdefault(id(judge), replace(judge, cache=False))
+            scorer: Any = replace(reward, judge=copy)  # type: ignore[type-var]
+            return replace(part, reward=scorer)
 
         rewards, gates = (
             tuple(map(uncached, each)) for each in (self.reward.rewards, self.reward.gates)
         )
         reward = replace(self.reward, rewards=rewards, gates=gates)
-        text = " (judges asked without their cache)" if cached else ""
-        return RewardScores(reward, self.label, judges_text=text)
+        return RewardScores(reward, self.label, size)
 
     def __call__(
         self, prompts: Sequence[Any], completions: Sequence[Any], columns: Mapping[str, Any]
     ) -> list[Score]:
         """Return the score of each completion. Raises RewardError."""
-        scores: list[Score] = []
-        for part in chunks(len(completions), self.size):
-            some = {name: values[part] for name, values in columns.items()}
-            found = self.reward.score(prompts[part], completions[part], **some)
-            scores += found.total if self.label == TOTAL else found.parts[self.label]
-            for label, values in found.parts.items():
-                self.abstained[label] = self.abstained.get(label, 0) + values.count(None)
+        scores = score_parts(self.reward, prompts, completions, columns, self.size)
         self.scored += len(completions)
-        return scores
+        parts = {label: each for label, each in scores.items() if label != TOTAL}
+        self.abstained.update({label: each.count(None) for label, each in parts.items()})
+        return scores[self.label]
+
+
+def score_parts(
+    reward: ComposedReward,
+    prompts: Sequence[Any],
+    completions: Sequence[Any],
+    columns: Mapping[str, Sequence[Any]],
+    size: int = 256,
+) -> dict[str, list[Score]]:
+    """Return the scores by label, and their total; `size` completions are scored at once.
+
+    Raises RewardError.
+    """
+    labels = [part.label for part in (*reward.rewards, *reward.gates)]
+    by_label: dict[str, list[Score]] = {label: [] for label in (*labels, TOTAL)}
+    for start in range(0, len(completions), size):
+        some = slice(start, start + size)
+        columns_of_some = {name: values[some] for name, values in columns.items()}
+        scores = reward.score(prompts[some], completions[some], **columns_of_some)
+        for label, values in {**scores.parts, TOTAL: scores.total}.items():
+            by_label[label] += values
+    return by_label
 
 
 def validate(
@@ -151,58 +165,56 @@ def repeats(scored: Scored, score: RewardScores) -> Check:
     name = "repeats"
     if reason := degenerate(scored):
         return not_measurable(name, f"{reason}, so nothing can differ.")
-    rows = np.flatnonzero(~np.isnan(scored.scores))[:REPEATED]
-    fresh = score.afresh()
-    changes = {
-        "same_order": _changes(scored, rows, fresh),
-        "other_order": _changes(scored, rows[::-1], replace(fresh, size=FEW_AT_ONCE)),
-    }
-    score.scored += fresh.scored
-    if any(change is None for change in changes.values()):
+    rows = scored.valid[:REPEATED]
+    changes = {}
+    for order, again, size in (
+        ("same_order", rows, score.size),
+        ("other_order", rows[::-1], FEW_AT_ONCE),
+    ):
+        fresh = score.afresh(size)
+        deltas = np.abs(scored.changes(fresh, again.tolist()))
+        changes[order] = scored.mean_over_prompts(deltas, again.tolist())
+        score.scored += fresh.scored
+    means = {order: change for order, change in changes.items() if change is not None}
+    if len(means) < len(changes):
         return not_measurable(name, "no response has a score the second time.", **changes)
-    worst = max(changes, key=lambda key: changes[key].mean)  # type: ignore[union-attr]
-    change = changes[worst]
-    assert change is not None, "or nothing were measurable"
+    worst = max(means, key=lambda order: means[order].mean)
+    change = means[worst]
     how = "in another order and batch" if worst == "other_order" else "as before"
+    judges = " (judges asked without their cache)" if score.uncached else ""
     text = (
         f"scored again {how}, {change.values} responses change by {change.mean:.3f} standard "
-        f"deviations on average{fresh.judges_text}."
+        f"deviations on average{judges}."
     )
     passed = change.mean <= MOST_CHANGE
     return Check(name, "pass" if passed else "fail", text, {"change": change, **changes})
 
 
-def _changes(scored: Scored, rows: NDArray[np.int64], score: RewardScores) -> Interval | None:
-    gold = scored.gold.take(rows.tolist())
-    again = score_gold(gold, score)
-    deltas = np.abs(again.scores - scored.scores[rows]) / scored.spread
-    return Interval.of_mean(
-        [None if np.isnan(delta) else float(delta) for delta in deltas],
-        [str(number) for number in gold.clusters],
-    )
-
-
 def availability(scored: Scored) -> Check:
     """Check that the reward scores what it is given: abstentions void training rows."""
-    share = scored.abstained / max(1, len(scored.gold))
-    text = f"{scored.abstained} of {len(scored.gold):,} responses have no score ({share:.1%})."
+    count, missing = len(scored.gold), len(scored.gold) - len(scored.valid)
+    share = missing / max(1, count)
+    text = f"{missing} of {count:,} responses have no score ({share:.1%})."
     passed = share <= MOST_ABSTENTIONS
     return Check("abstentions", "pass" if passed else "fail", text, details={"share": share})
 
 
 def _cost(scoring: Scoring, scored: Scored, score: RewardScores) -> dict[str, Any]:
-    """Return what the scores took: time, and what judges used, also for 1,000 responses."""
-    per_1000 = 1000 / max(1, len(scored.gold))
+    """Return what the scores took: time, and what judges used, also when asked again."""
+    valid = scored.scores[scored.valid]
+    usage = {}
+    for label, judge in scoring.judges.items():
+        total = Counter(judge.usage())
+        if copy := score.uncached.get(id(judge)):
+            total.update(copy.usage())
+        usage[label] = {key: round(value, 4) for key, value in total.items() if value}
     return {
         "scored": score.scored,
-        "score_mean": round(scored.centre, 6),
+        "score_mean": round(float(valid.mean()) if len(valid) else 0.0, 6),
         "score_std": round(scored.spread, 6),
-        "seconds_per_1000": round(per_1000 * scored.seconds, 2),
-        "abstained": score.abstained,
-        "judges": {
-            label: {key: round(value, 4) for key, value in judge.usage().items() if value}
-            for label, judge in scoring.judges.items()
-        },
+        "seconds_per_1000": round(1000 * scored.seconds / max(1, len(scored.gold)), 2),
+        "abstained": dict(score.abstained),
+        "judges": usage,
     }
 
 

@@ -1,0 +1,132 @@
+"""Sound as arrays of samples: read sound files, resample, write WAV."""
+
+import io
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hf_rlhf.errors import DataError
+from hf_rlhf.storage import atomic_write_bytes
+
+RATE = 16_000
+"""Samples per second that features, rewards and recognisers work with."""
+MIN_RATE = 8_000
+MAX_SECONDS = 30.0
+
+Wave = NDArray[np.float32]
+"""Mono samples in [-1, 1]."""
+
+
+@dataclass(frozen=True)
+class Clip:
+    """A sound file as it is used, and how that differs from what the file holds."""
+
+    wave: Wave
+    rate: int
+    """Samples per second of `wave`."""
+    changes: tuple[str, ...] = ()
+    """What was converted, as `stereo` or `resampled`, to be counted."""
+
+    @property
+    def seconds(self) -> float:
+        """Return the duration."""
+        return len(self.wave) / self.rate
+
+
+def read_audio(
+    source: str | os.PathLike[str] | bytes,
+    *,
+    rate: int | None = RATE,
+    max_seconds: float = MAX_SECONDS,
+    where: str | None = None,
+) -> Clip:
+    """Return a WAV or FLAC file, or another form that libsndfile reads, as one channel.
+
+    Args:
+        source: a file, or its content.
+        rate: convert to so many samples per second; None keeps the file's.
+        max_seconds: the longest clip that is accepted.
+        where: what messages call it, if not by its path.
+
+    Raises:
+        DataError: the file is missing, empty, corrupt, too long, below 8 kHz, or has samples that
+            are not finite.
+    """
+    import soundfile
+
+    if isinstance(source, bytes):
+        name, opened = where or "audio", io.BytesIO(source)
+    else:
+        name, opened = where or os.fspath(source), source  # type: ignore[assignment]
+        if not Path(source).is_file():
+            raise DataError(f"{name}: there is no such file. Correct the path.")
+    try:
+        with soundfile.SoundFile(opened) as file:
+            _check_size(name, file.frames, file.samplerate, max_seconds)
+            samples, source_rate = file.read(dtype="float32", always_2d=True), file.samplerate
+            claimed = file.frames
+    except (soundfile.LibsndfileError, OSError) as error:
+        cause = str(getattr(error, "error_string", error)).rstrip(".")
+        fix = "Convert it to WAV or FLAC (`ffmpeg -i FILE out.flac`), or remove it."
+        raise DataError(f"{name}: cannot be read as sound: {cause}. {fix}") from error
+    if len(samples) < claimed:
+        raise DataError(
+            f"{name}: is cut off: {len(samples):,} of {claimed:,} samples. Copy it again."
+        )
+    if not np.isfinite(samples).all():
+        count = int((~np.isfinite(samples)).sum())
+        raise DataError(f"{name}: {count:,} samples are NaN or infinite. Make the file again.")
+    changes = ["stereo"] * (samples.shape[1] > 1)
+    wave = samples.mean(axis=1)
+    if rate is not None and rate != source_rate:
+        changes.append("resampled")
+        wave = resample(wave, source_rate, rate)
+    return Clip(np.clip(wave, -1.0, 1.0), rate or source_rate, tuple(changes))
+
+
+def _check_size(where: str, frames: int, rate: int, max_seconds: float) -> None:
+    if rate < MIN_RATE:
+        raise DataError(
+            f"{where}: has {rate:,} samples per second; expected at least {MIN_RATE:,}, because "
+            "speech has what makes it intelligible up to 4 kHz. Use a better recording."
+        )
+    if not frames:
+        raise DataError(f"{where}: has no samples. Remove it, or make it again.")
+    if frames > max_seconds * rate:
+        raise DataError(
+            f"{where}: lasts {frames / rate:,.1f} s; at most {max_seconds:g} s are read. Cut it "
+            "into utterances."
+        )
+
+
+def resample(wave: NDArray[Any], source_rate: int, rate: int) -> Wave:
+    """Return `wave` with another number of samples per second, low-pass filtered (soxr)."""
+    import soxr
+
+    if source_rate == rate or not len(wave):
+        return np.asarray(wave, np.float32)
+    resampled: Wave = soxr.resample(np.asarray(wave, np.float32), source_rate, rate)
+    return resampled
+
+
+def write_wav(path: str | os.PathLike[str], wave: NDArray[Any], rate: int) -> None:
+    """Write samples in [-1, 1] as 16-bit WAV, completely or not at all; louder ones are clipped."""
+    atomic_write_bytes(path, wav_bytes(wave, rate))
+
+
+def wav_bytes(wave: NDArray[Any], rate: int) -> bytes:
+    """Return the content of a 16-bit WAV file.
+
+    Raises ValueError for samples that are not finite.
+    """
+    import soundfile
+
+    if not np.isfinite(wave).all():
+        raise ValueError("Samples must be finite; some are NaN or infinite.")
+    file = io.BytesIO()
+    soundfile.write(file, np.clip(wave, -1.0, 1.0), rate, format="WAV", subtype="PCM_16")
+    return file.getvalue()

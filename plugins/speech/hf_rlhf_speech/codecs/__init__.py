@@ -1,0 +1,1 @@
+"""Codecs: speech as tokens of a language model, and back."""

@@ -1,0 +1,134 @@
+"""The speech in completions: decoded once, however many rewards of a run listen to it."""
+
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hf_rlhf.data import text_of
+from hf_rlhf.errors import DataError
+from hf_rlhf_speech.audio import MAX_SECONDS, RATE, Wave, read_audio, resample
+from hf_rlhf_speech.codecs.codec import FILE, PROBLEMS, Codes, load_codec
+
+TOO_LONG, UNREADABLE = "too long", "unreadable"
+CACHED = 512
+"""Utterances that are kept: 3 s of speech are 0.2 MB."""
+
+
+@dataclass(frozen=True)
+class Speech:
+    """The sound of a completion. Without any speech tokens it has no samples."""
+
+    wave: Wave
+    rate: int
+    problems: tuple[str, ...] = ()
+    """What is wrong with the completion as speech, in short."""
+    unreadable: str | None = None
+    """Why a file could not be read: no fault of a policy, so a reward abstains."""
+
+    @property
+    def seconds(self) -> float:
+        """Return the duration."""
+        return len(self.wave) / self.rate
+
+
+class _Cache:
+    """The utterances used last, in this process; a pickled reward does not carry them."""
+
+    def __init__(self) -> None:
+        self._entries: OrderedDict[Hashable, Speech] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, key: Hashable) -> Speech | None:
+        with self._lock:
+            if key in self._entries:
+                self._entries.move_to_end(key)
+            return self._entries.get(key)
+
+    def put(self, key: Hashable, speech: Speech) -> None:
+        with self._lock:
+            self._entries[key] = speech
+            while len(self._entries) > CACHED:
+                self._entries.popitem(last=False)
+
+
+_cache = _Cache()
+
+
+def decode_completions(
+    completions: Sequence[Any], codec: str = "embedded", rate: int | None = RATE
+) -> list[Speech]:
+    """Return the speech of each completion, at `rate` or (None) at the codec's own.
+
+    With the codec `file`, a completion is the path of a sound file, and one that cannot be read is
+    `unreadable`. At most 30 s are decoded.
+    """
+    texts = [text_of(completion) for completion in completions]
+    keys = [_key(text, codec, rate) for text in texts]
+    speech = {key: cached for key in keys if (cached := _cache.get(key)) is not None}
+    missing = {key: text for key, text in zip(keys, texts, strict=True) if key not in speech}
+    decode = _read_files if codec == FILE else _decode
+    for key, each in zip(missing, decode(list(missing.values()), codec, rate), strict=True):
+        speech[key] = each
+        _cache.put(key, each)
+    return [speech[key] for key in keys]
+
+
+def _key(text: str, codec: str, rate: int | None) -> Hashable:
+    if codec != FILE:
+        return codec, rate, text
+    try:
+        status = os.stat(text.strip())
+    except (OSError, ValueError):  # ValueError: a null byte
+        return codec, rate, text
+    return codec, rate, text, status.st_mtime_ns, status.st_size
+
+
+def _read_files(texts: Sequence[str], _: str, rate: int | None) -> list[Speech]:
+    return [_read_file(text.strip(), rate) for text in texts]
+
+
+def _read_file(path: str, rate: int | None) -> Speech:
+    nothing = np.zeros(0, np.float32)
+    if not path:
+        return Speech(nothing, rate or RATE, ("no speech",))
+    try:
+        clip = read_audio(path, rate=rate)
+    except (DataError, OSError, ValueError) as error:
+        return Speech(nothing, rate or RATE, (UNREADABLE,), unreadable=str(error))
+    return Speech(clip.wave, clip.rate)
+
+
+def _decode(texts: Sequence[str], name: str, rate: int | None) -> list[Speech]:
+    if not texts:
+        return []
+    codec = load_codec(name)
+    limit = int(MAX_SECONDS * codec.frame_rate)
+    codes: list[Codes] = []
+    problems: list[tuple[str, ...]] = []
+    for text in texts:
+        frames, wrong = codec.form.read(text, codec.codebooks, codec.size)
+        codes.append(frames[:limit])
+        problems.append((*wrong, *[TOO_LONG] * (len(frames) > limit)))
+    spoken = [index for index, frames in enumerate(codes) if len(frames)]
+    waves = dict(zip(spoken, codec.decode([codes[index] for index in spoken]), strict=True))
+    nothing = np.zeros(0, np.float32)
+    return [
+        Speech(resample(waves.get(index, nothing), codec.rate, rate or codec.rate), *rest)
+        for index, rest in enumerate((rate or codec.rate, wrong) for wrong in problems)
+    ]
+
+
+def log_speech(speech: Sequence[Speech], log_metric: Callable[[str, float], None] | None) -> None:
+    """Log the mean duration and the share of completions with each problem: `speech/no_end`."""
+    if log_metric is None or not speech:
+        return
+    log_metric("speech/seconds", sum(each.seconds for each in speech) / len(speech))
+    # All of them each time: processes that log different names wait for each other.
+    for problem in (*PROBLEMS, TOO_LONG, UNREADABLE):
+        share = sum(problem in each.problems for each in speech) / len(speech)
+        log_metric(f"speech/{problem.replace(' ', '_')}", share)

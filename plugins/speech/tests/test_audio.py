@@ -1,0 +1,90 @@
+"""Sound files as they come: what is converted, and what is refused with file and cure."""
+
+import io
+
+import numpy as np
+import pytest
+import soundfile
+
+from hf_rlhf.errors import DataError
+from hf_rlhf_speech.audio import RATE, read_audio, resample, wav_bytes, write_wav
+
+
+def tone(seconds=1.0, rate=RATE, hertz=220.0):
+    return (0.5 * np.sin(2 * np.pi * hertz * np.arange(int(seconds * rate)) / rate)).astype("f4")
+
+
+def power_at(wave, hertz):
+    spectrum = np.abs(np.fft.rfft(wave)) ** 2
+    return spectrum[round(hertz * len(wave) / RATE)] / spectrum.sum()
+
+
+@pytest.mark.parametrize(
+    ("rate", "subtype", "name", "changes"),
+    [
+        (16_000, "PCM_16", "a.wav", ()),
+        (96_000, "PCM_24", "a.flac", ("resampled",)),
+        (8_000, "PCM_U8", "a.wav", ("resampled",)),
+        (44_100, "FLOAT", "a.wav", ("resampled",)),
+    ],
+)
+def test_a_file_becomes_one_second_of_the_same_tone(tmp_path, rate, subtype, name, changes):
+    soundfile.write(tmp_path / name, tone(rate=rate), rate, subtype=subtype)
+    clip = read_audio(tmp_path / name)
+    assert (clip.rate, clip.changes, clip.wave.dtype) == (RATE, changes, np.float32)
+    assert clip.seconds == pytest.approx(1.0, abs=0.001)
+    assert power_at(clip.wave, 220.0) > 0.95
+
+
+def test_stereo_is_the_mean_of_its_channels(tmp_path):
+    left = tone()
+    soundfile.write(tmp_path / "a.wav", np.stack([left, -left / 2], axis=1), RATE)
+    clip = read_audio(tmp_path / "a.wav")
+    assert clip.changes == ("stereo",)
+    assert np.allclose(clip.wave, left / 4, atol=1e-4)
+
+
+def test_the_content_of_a_file_is_read_too_and_may_keep_its_rate():
+    clip = read_audio(wav_bytes(tone(rate=22_050), 22_050), rate=None)
+    assert (clip.rate, clip.changes, len(clip.wave)) == (22_050, (), 22_050)
+
+
+@pytest.mark.parametrize(
+    ("content", "finding"),
+    [
+        (b"", "a.wav: cannot be read as sound: Format not recognised"),
+        (b"no sound at all", "ffmpeg -i FILE out.flac"),
+        (wav_bytes(tone(), RATE)[:30], "a.wav: "),
+        (wav_bytes(tone(0.0), RATE), "has no samples"),
+        (wav_bytes(tone(31.0), RATE), r"lasts 31.0 s; at most 30 s"),
+        (wav_bytes(tone(rate=6_000), 6_000), r"has 6,000 samples per second; .* at least 8,000"),
+    ],
+)
+def test_what_is_no_clip_is_refused_with_the_file_and_the_cure(tmp_path, content, finding):
+    (tmp_path / "a.wav").write_bytes(content)
+    with pytest.raises(DataError, match=finding):
+        read_audio(tmp_path / "a.wav")
+
+
+def test_nan_and_a_missing_file_are_refused(tmp_path):
+    file = io.BytesIO()
+    soundfile.write(file, np.array([0.0, np.nan, np.inf]), RATE, format="WAV", subtype="FLOAT")
+    with pytest.raises(DataError, match=r"row 3: 2 samples are NaN or infinite"):
+        read_audio(file.getvalue(), where="row 3")
+    with pytest.raises(DataError, match="no such file"):
+        read_audio(tmp_path / "b.wav")
+
+
+def test_written_samples_come_back_and_loud_ones_are_clipped(tmp_path):
+    write_wav(tmp_path / "new" / "a.wav", 4 * tone(), RATE)
+    assert np.allclose(
+        read_audio(tmp_path / "new" / "a.wav").wave, np.clip(4 * tone(), -1, 1), atol=1e-3
+    )
+    with pytest.raises(ValueError, match="NaN"):
+        write_wav(tmp_path / "a.wav", np.array([np.nan]), RATE)
+    assert not (tmp_path / "a.wav").exists()
+
+
+def test_resampling_removes_what_the_lower_rate_cannot_hold():
+    high = tone(rate=48_000, hertz=10_000)
+    assert np.abs(resample(high, 48_000, RATE)[1000:-1000]).max() < 0.01
