@@ -1,0 +1,1 @@
+"""A world with known truth: synthetic speech whose flaws, and so whose quality, are known."""
