@@ -13,7 +13,7 @@ from hf_rlhf.errors import Problem
 from hf_rlhf.evaluation import Evaluation, held_out_rows, measure_rows, saved_model
 from hf_rlhf.models import policy_arguments
 from hf_rlhf.runs import Run
-from hf_rlhf.training import AlreadyTrained
+from hf_rlhf_classic.at_end import MeasuresAtEnd
 from hf_rlhf_classic.checks import (
     can_encode,
     check_single_kind,
@@ -29,7 +29,7 @@ from hf_rlhf_classic.row_lengths import longer_texts, parts, reward_counts
 from hf_rlhf_classic.tokens_seen import TokensSeen
 
 
-class RewardModelTrainer(Trainer, RewardTrainer):  # type: ignore[misc]
+class RewardModelTrainer(MeasuresAtEnd, Trainer, RewardTrainer):  # type: ignore[misc]
     """Train a reward model on pairs, from a base or SFT model: `--plugin reward`.
 
     The Bradley-Terry loss is -log sigmoid(r_chosen - r_rejected - margin), with the margin
@@ -87,23 +87,11 @@ class RewardModelTrainer(Trainer, RewardTrainer):  # type: ignore[misc]
             callbacks=list(run.callbacks),
         )
         trainer.add_callback(TokensSeen(trainer))
-        trainer.run, trainer.tables = run, {}
+        trainer.run = run
         return trainer
 
     run: Run
     """What it was built from."""
-    tables: Mapping[str, Any]
-    """How it does on held-out pairs, once it is trained."""
-
-    def train(self, resume_from_checkpoint: str | None = None, **kwargs: Any) -> Any:
-        """Train, and score the held-out pairs with what came of it, for the report."""
-        try:
-            output = super().train(resume_from_checkpoint, **kwargs)
-        except AlreadyTrained:
-            self._score_held_out()
-            raise
-        self._score_held_out()
-        return output
 
     def report(self) -> Mapping[str, Any]:
         """Return which training pairs were left out, and how the model does on held-out pairs."""
@@ -118,7 +106,8 @@ class RewardModelTrainer(Trainer, RewardTrainer):  # type: ignore[misc]
             read += "; the end of sequence is padding too, so the one before it"
         return {"Training pairs": rows, "Score": {"read off": read}, **self.tables}
 
-    def _score_held_out(self) -> None:
+    def tables_at_end(self) -> Mapping[str, Any]:
+        """Return how it does on held-out pairs."""
         # A run that was asked to stop has no time for it, and is not at its end.
         over = self.state.global_step >= self.state.max_steps or any(
             callback.early_stopping_patience_counter >= callback.early_stopping_patience
@@ -126,7 +115,7 @@ class RewardModelTrainer(Trainer, RewardTrainer):  # type: ignore[misc]
             if isinstance(callback, EarlyStoppingCallback)
         )
         if self.run.spec.evaluation is None or not over:
-            return
+            return {}
         # A model in shards takes all processes to every step of it.
         sharded = self.is_deepspeed_enabled or self.is_fsdp_enabled
         model = self.model_wrapped if sharded else self.accelerator.unwrap_model(self.model)
@@ -142,7 +131,7 @@ class RewardModelTrainer(Trainer, RewardTrainer):  # type: ignore[misc]
             result = [item for part in parts(rows, size) for item in measure(part)]
         else:
             result = measure_rows(rows, measure, batch_size=size).rows
-        self.tables = tables([Pair(**item) for item in result if item["chosen"] is not None])
+        return tables([Pair(**item) for item in result if item["chosen"] is not None])
 
     @classmethod
     def held_out(cls, run: Run, model: str | Path, model_kwargs: Mapping[str, Any]) -> Evaluation:

@@ -60,9 +60,9 @@ def test_a_new_head_has_no_bias_and_is_the_seeds(run):
 def test_before_training_it_is_measured_with_the_head_that_training_starts_from(run):
     prepared = run(evaluation={"rows": 4})
     trainer = RewardModelTrainer.from_run(prepared)
-    trainer._score_held_out()
+    tables = trainer.tables_at_end()
     before = RewardModelTrainer.held_out(prepared, prepared.model_path, {})
-    assert trainer.tables["Pairwise accuracy"]["accuracy"] == before.means()["pair_accuracy"].mean
+    assert tables["Pairwise accuracy"]["accuracy"] == before.means()["pair_accuracy"].mean
 
 
 def test_held_out_pairs_are_scored_by_a_lora_in_bf16_with_recomputed_activations(run):

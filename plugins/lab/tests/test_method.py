@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,6 +15,7 @@ from scipy.stats import spearmanr
 from hf_rlhf.config import RunFile
 from hf_rlhf.errors import ConfigError, DataError, RewardError
 from hf_rlhf.evaluation import Evaluation
+from hf_rlhf.models import resolve_model_path
 from hf_rlhf.runs import resolve_scoring
 from hf_rlhf.testing.scripted_server import ScriptedServer
 from hf_rlhf.train import dry_run_status
@@ -387,6 +389,28 @@ def test_a_judge_grades_by_the_criterion_and_its_cost_is_shown(capsys):
         "name": "criterion",
         "judge": "grader",
     }
+
+
+@pytest.mark.slow
+def test_the_shipped_file_of_gpt2_names_settings_that_exist(tmp_path, capsys):
+    # With a dataset, models and a server that are here.
+    tiny = "package://hf_rlhf_classic/tiny_sft"
+    shutil.copytree(resolve_model_path(tiny), tmp_path / "model")
+    config = json.loads((tmp_path / "model/config.json").read_text())
+    config["architectures"] = ["LlamaForSequenceClassification"]
+    (tmp_path / "model/config.json").write_text(json.dumps(config))
+    settings = {"model_name_or_path": tiny, "lora_target_modules": "[all-linear]"}
+    settings |= {"dataset": "{name: tastes, train_rows: 64, test_rows: 200}"}
+    settings |= {"use_cpu": "true", "bf16": "false", "dataloader_pin_memory": "false"}
+    options = [f"--survival.settings.{key}={value}" for key, value in settings.items()]
+    options += ["--dataset", "{name: tastes, form: preference, train_rows: 100, test_rows: 1}"]
+    options += ["--signals.0.model", str(tmp_path / "model")]
+    path = DEFAULT_FILE.with_name("gpt2_hh.yaml")
+    with ScriptedServer(lambda request: 1) as server:
+        options += ["--judges.grader.base_url", server.base_url]
+        options += ["--judges.grader.model", "scripted"]
+        assert rewards(["method", str(path), "--check", *options]) == 0
+    assert "3 signals for helpful and harmless" in capsys.readouterr().out
 
 
 @pytest.mark.slow

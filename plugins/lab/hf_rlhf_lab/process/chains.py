@@ -51,15 +51,21 @@ class Reading:
 
 
 @dataclass(frozen=True)
-class Chain:
-    """Token ids, and the positions at which the steps, or the whole, are judged."""
+class Encoded:
+    """Token ids of a row."""
 
     ids: list[int]
-    ends: list[int]
 
     def fits(self, max_length: int | None) -> bool:
         """Return whether it has at most `max_length` tokens."""
         return max_length is None or len(self.ids) <= max_length
+
+
+@dataclass(frozen=True)
+class Chain(Encoded):
+    """A solution, and the positions at which its steps, or the whole, are judged."""
+
+    ends: list[int]
 
     def labels(self, values: Sequence[bool]) -> list[int]:
         """Return a label for each token: 1 or 0 where it is judged, elsewhere ignored."""

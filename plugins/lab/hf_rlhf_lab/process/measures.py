@@ -11,29 +11,23 @@ THRESHOLD = 0.5
 _SMALLEST = 1e-12
 
 
-def step_metrics(scores: Sequence[float] | None, labels: Sequence[bool]) -> dict[str, Score]:
-    """Return what the step scores of one solution say; None each for one that is not scored."""
-    names = ("step_accuracy", "step_loss", "first_error", "false_alarms", "lowest_step")
-    if scores is None:
-        return dict.fromkeys(names)
+def step_metrics(scores: Sequence[float], labels: Sequence[bool]) -> dict[str, Score]:
+    """Return what the step scores of one solution say."""
     flagged = first(score < THRESHOLD for score in scores)
     wrong = first(not label for label in labels)
     pairs = list(zip(scores, labels, strict=True))
     accuracy = sum((score >= THRESHOLD) == label for score, label in pairs) / len(pairs)
-    values = (
-        accuracy,
-        sum(_loss(score, label) for score, label in pairs) / len(pairs),
-        None if wrong is None else float(flagged == wrong),
-        None if wrong is not None else float(flagged is not None),
-        min(scores),
-    )
-    return dict(zip(names, values, strict=True))
+    return {
+        "step_accuracy": accuracy,
+        "step_loss": sum(_loss(score, label) for score, label in pairs) / len(pairs),
+        "first_error": None if wrong is None else float(flagged == wrong),
+        "false_alarms": None if wrong is not None else float(flagged is not None),
+        "lowest_step": min(scores),
+    }
 
 
-def outcome_metrics(scores: Sequence[float] | None, labels: Sequence[bool]) -> dict[str, Score]:
+def outcome_metrics(scores: Sequence[float], labels: Sequence[bool]) -> dict[str, Score]:
     """Return what the score of one solution says of its answer."""
-    if scores is None:
-        return dict.fromkeys(("outcome_accuracy", "outcome_loss", "score"))
     score, label = scores[0], labels[0]
     accuracy = float((score >= THRESHOLD) == label)
     return {"outcome_accuracy": accuracy, "outcome_loss": _loss(score, label), "score": score}
@@ -78,11 +72,11 @@ def summary(evaluation: Evaluation) -> dict[str, Any]:
     means = {name: interval.mean for name, interval in evaluation.means().items()}
     if not {"first_error", "false_alarms"} <= set(means):
         return {}
-    found, clean = means["first_error"], 1 - means["false_alarms"]
-    f1 = 2 * found * clean / (found + clean) if found + clean else 0.0
+    located, clean = means["first_error"], 1 - means["false_alarms"]
+    f1 = 2 * located * clean / (located + clean) if located + clean else 0.0
     return {
         "First errors (ProcessBench, Zheng et al. 2024)": {
-            "first error found": found,
+            "first error found": located,
             "no error, none found": clean,
             "F1": f1,
         }

@@ -5,29 +5,20 @@ TRL 1.16 has no trainer for them. This one is transformers' `Trainer` with a col
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from transformers import DataCollatorForTokenClassification, TrainingArguments
-from transformers import Trainer as TransformersTrainer
+from trl.trainer.utils import disable_dropout_in_model
 
-from hf_rlhf import Method, RowCounts, Trainer
-from hf_rlhf.contracts import Score
+from hf_rlhf import Method
 from hf_rlhf.errors import Problem
-from hf_rlhf.evaluation import (
-    Evaluation,
-    held_out_rows,
-    measure_rows,
-    saved_model,
-    validation_rows,
-)
+from hf_rlhf.evaluation import Evaluation, held_out_rows
 from hf_rlhf.models import load_policy, model_config
 from hf_rlhf.runs import Run
-from hf_rlhf.training import AlreadyTrained
-from hf_rlhf_classic.checks import splits, within_positions
-from hf_rlhf_classic.likelihood import batch_size
-from hf_rlhf_classic.row_lengths import once
+from hf_rlhf_classic.at_end import MeasuresAtEnd
+from hf_rlhf_classic.checks import splits
+from hf_rlhf_lab.encoded import EncodedRowsTrainer, Row, with_adapter
 from hf_rlhf_lab.process.chains import (
     IGNORED,
     Chain,
@@ -58,7 +49,7 @@ class ProcessRewardConfig(TrainingArguments):  # type: ignore[misc]
     disable_dropout: bool = _field(True, "Set the model's dropout to 0; LoRA's stays.")
 
 
-class ProcessRewardTrainer(Trainer, TransformersTrainer):  # type: ignore[misc]
+class ProcessRewardTrainer(MeasuresAtEnd, EncodedRowsTrainer):
     """Train a process reward model (PRM) on labelled steps: `--plugin prm`.
 
     Rows are TRL's stepwise supervision: `prompt`, `completions` (a list of steps) and `labels`
@@ -71,7 +62,7 @@ class ProcessRewardTrainer(Trainer, TransformersTrainer):  # type: ignore[misc]
     default_run = "tiny"
     task = "token-classification"
     columns = frozenset({"prompt", "completions", "labels"})
-    uses_validation_rows = True
+    encoding_settings = ("step_separator",)
     outcome: ClassVar[bool] = False
     """Whether a solution has one label, at its end."""
     refused_settings: ClassVar = {
@@ -102,29 +93,24 @@ class ProcessRewardTrainer(Trainer, TransformersTrainer):  # type: ignore[misc]
     def preflight(cls, run: Run) -> Iterable[Problem]:
         """Yield what would stop or spoil training, before weights load."""
         problems = [*_model_problems(run), *_row_problems(cls, run)]
-        if problems:
-            return problems
-        return within_positions(
-            run, lambda split, _: [len(chain.ids) for chain in _chains(cls, run)[split]], drops=True
-        )
+        return problems or cls.length_problems(run)
 
     @classmethod
-    def row_counts(cls, run: Run) -> Mapping[str, RowCounts]:
-        """Return how many solutions are short enough to be trained on, or measured."""
-        most = run.training.max_length
-        counts = {}
-        for split, chains in _chains(cls, run).items():
-            sizes = [len(chain.ids) for chain in chains]
-            long = sum(not chain.fits(most) for chain in chains)
-            fix = f"Raise `max_length` (now {most}): the longest solution has {max(sizes)} tokens."
-            counts[split] = RowCounts(len(sizes), {f"over `max_length` {most}": long}, fix=fix)
-        return counts
+    def encode(cls, run: Run, rows: Iterable[Row]) -> list[Chain]:
+        """Return the tokens of each solution, and where it is judged."""
+        how = reading(cls, run)
+        return [encode_row(run.tokenizer, row, how) for row in rows]
+
+    @classmethod
+    def labels_for(cls, run: Run, row: Row, encoded: Chain) -> list[int]:
+        """Return a label for each token."""
+        return encoded.labels(labels_of(row, reading(cls, run)))
 
     @classmethod
     def tokens(cls, run: Run) -> Mapping[str, int]:
         """Return the tokens of the training rows, and how many of them have a label."""
         most = run.training.max_length
-        used = [chain for chain in _chains(cls, run)["train"] if chain.fits(most)]
+        used = [chain for chain in cls.encoded_splits(run)["train"] if chain.fits(most)]
         return {
             "tokens": sum(len(chain.ids) for chain in used),
             "trained": sum(len(chain.ends) for chain in used),
@@ -141,46 +127,20 @@ class ProcessRewardTrainer(Trainer, TransformersTrainer):  # type: ignore[misc]
     def from_run(cls, run: Run) -> Self:
         """Build the trainer that `run` describes; this is where the weights are loaded."""
         arguments = load_policy(run)
-        model, lora = arguments["model"], arguments["peft_config"]
         if run.training.disable_dropout:
-            _without_dropout(model)
-        if lora is not None:
-            from peft import get_peft_model
-
-            model = get_peft_model(model, lora)
-        trainer = cls(
-            model=model,
-            args=run.training,
-            train_dataset=_encoded(cls, run, run.dataset["train"]),
-            eval_dataset=_encoded(cls, run, validation_rows(run)),
+            disable_dropout_in_model(arguments["model"])
+        return cls.build(
+            run,
+            with_adapter(arguments["model"], arguments["peft_config"]),
             data_collator=DataCollatorForTokenClassification(right_padded(run.tokenizer)),
             compute_loss_func=step_loss,
-            processing_class=run.tokenizer,
-            callbacks=list(run.callbacks),
         )
-        trainer.run, trainer.tables = run, {}
-        return trainer
 
-    run: Run
-    """What it was built from."""
-    tables: Mapping[str, Any]
-    """How it does on held-out solutions, once it is trained."""
-
-    def train(self, resume_from_checkpoint: str | None = None, **kwargs: Any) -> Any:
-        """Train, and judge the held-out solutions with what came of it, for the report."""
-        try:
-            output = super().train(resume_from_checkpoint, **kwargs)
-        except AlreadyTrained:
-            self._summarize()
-            raise
-        self._summarize()
-        return output
-
-    def _summarize(self) -> None:
-        # A run that was asked to stop has no time for it.
-        if self.run.spec.evaluation is not None and self.state.global_step >= self.state.max_steps:
-            model = self.accelerator.unwrap_model(self.model)
-            self.tables = summary(self.held_out(self.run, model, {}))
+    def tables_at_end(self) -> Mapping[str, Any]:
+        """Return F1 on held-out solutions; nothing of a run that was asked to stop."""
+        if self.run.spec.evaluation is None or self.state.global_step < self.state.max_steps:
+            return {}
+        return summary(self.held_out(self.run, self.accelerator.unwrap_model(self.model), {}))
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """Save the adapter or weights, and how they read a solution."""
@@ -191,36 +151,26 @@ class ProcessRewardTrainer(Trainer, TransformersTrainer):  # type: ignore[misc]
     def report(self) -> Mapping[str, Any]:
         """Return how many solutions and steps were trained on, and F1 on held-out ones."""
         labels = [label for row in self.train_dataset["labels"] for label in row]
-        right = labels.count(1)
-        rows = len(self.run.dataset["train"])
         counts = {
-            "solutions": rows,
-            "over max_length, left out": rows - len(self.train_dataset),
+            **self.count_rows("solutions"),
             "labels": len(labels) - labels.count(IGNORED),
-            "of them right": right,
+            "of them right": labels.count(1),
         }
         return {"Training solutions": counts, **self.tables}
 
     @classmethod
     def held_out(cls, run: Run, model: Any, model_kwargs: Mapping[str, Any]) -> Evaluation:
         """Return how each held-out solution is judged; None for one over `max_length`."""
-        how, rows = reading(cls, run), held_out_rows(run)
-        tokenizer = right_padded(run.tokenizer)
+        how, tokenizer = reading(cls, run), right_padded(run.tokenizer)
         measure_row = outcome_metrics if cls.outcome else step_metrics
 
-        def measure(batch: Sequence[Mapping[str, Any]]) -> list[dict[str, Score]]:
-            chains = [encode_row(run.tokenizer, row, how) for row in batch]
-            fits = [chain.fits(run.training.max_length) for chain in chains]
-            used = [chain for chain, short in zip(chains, fits, strict=True) if short]
-            scored = iter(score_chains(scorer, tokenizer, used, len(batch)))
-            return [
-                measure_row(next(scored) if short else None, labels_of(row, how))
-                for row, short in zip(batch, fits, strict=True)
-            ]
+        def score(scorer: Any, rows: Sequence[Row], chains: Sequence[Chain]) -> Any:
+            scores = score_chains(scorer, tokenizer, chains, len(chains))
+            return map(measure_row, scores, [labels_of(row, how) for row in rows])
 
-        with saved_model(run, model, model_kwargs) as scorer:
-            measured = measure_rows(rows, measure, batch_size=batch_size(run))
-        good = [all(labels_of(row, how)) for row in rows]
+        names = [name for name in cls.held_out_metrics if name != "auc"]
+        measured = cls.measure(run, model, model_kwargs, score, names)
+        good = [all(labels_of(row, how)) for row in held_out_rows(run)]
         name = "score" if cls.outcome else "lowest_step"
         return Evaluation(with_auc(measured.rows, name, good))
 
@@ -270,36 +220,6 @@ def reading(cls: type[ProcessRewardTrainer], run: Run) -> Reading:
     return Reading(run.training.step_separator, cls.outcome)
 
 
-def _chains(cls: type[ProcessRewardTrainer], run: Run) -> dict[str, list[Chain]]:
-    """Return the rows of each split that is used as tokens, encoded once."""
-    how = reading(cls, run)
-
-    def encode(rows: Any) -> list[Chain]:
-        return [encode_row(run.tokenizer, row, how) for row in rows]
-
-    key = (how, len(run.tokenizer), str(run.tokenizer.chat_template))
-    return {
-        split: once(run.dataset[split], (*key, len(rows)), partial(encode, rows))
-        for split, rows in splits(run)
-    }
-
-
-def _encoded(cls: type[ProcessRewardTrainer], run: Run, rows: Any) -> Any:
-    """Return rows, if there are any, as token ids and labels, without those that are too long."""
-    from datasets import Dataset
-
-    if rows is None:
-        return None
-    how = reading(cls, run)
-    columns: dict[str, list[list[int]]] = {"input_ids": [], "labels": []}
-    for row in rows:
-        chain = encode_row(run.tokenizer, row, how)
-        if chain.fits(run.training.max_length):
-            columns["input_ids"].append(chain.ids)
-            columns["labels"].append(chain.labels(labels_of(row, how)))
-    return Dataset.from_dict(columns)
-
-
 def _model_problems(run: Run) -> Iterator[Problem]:
     if not run.training.step_separator:
         yield Problem(
@@ -336,11 +256,3 @@ def _row_problems(cls: type[ProcessRewardTrainer], run: Run) -> Iterator[Problem
             f"every label of train is {str(labels.pop()).lower()}, so there is nothing to learn.",
             "Add solutions with the other label.",
         )
-
-
-def _without_dropout(model: Any) -> None:
-    from torch import nn
-
-    for module in model.modules():
-        if isinstance(module, nn.Dropout):
-            module.p = 0.0

@@ -3,36 +3,27 @@
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
 import torch
-import transformers
 from torch import nn
-from transformers import TrainingArguments
+from transformers import DataCollatorWithPadding, TrainingArguments
 
-from hf_rlhf import Method, RowCounts, Trainer
+from hf_rlhf import Method
 from hf_rlhf.errors import Problem
-from hf_rlhf.evaluation import Evaluation, held_out_rows, measure_rows, saved_model
+from hf_rlhf.evaluation import Evaluation, held_out_rows
 from hf_rlhf.models import load_policy
 from hf_rlhf.runs import Run
-from hf_rlhf_classic.checks import (
-    can_encode,
-    check_single_kind,
-    common_problems,
-    eval_rows,
-    splits,
-    training_rows,
-    within_positions,
-)
+from hf_rlhf_classic.checks import can_encode, check_single_kind, common_problems, splits
 from hf_rlhf_classic.encoding import encode_batch, ended, joined
-from hf_rlhf_classic.likelihood import batch_size, padded
 from hf_rlhf_classic.pairs import scores
-from hf_rlhf_classic.row_lengths import once
+from hf_rlhf_lab.encoded import EncodedRowsTrainer, Row, with_adapter
+from hf_rlhf_lab.feedback.rubric_grades import HIGHEST
+from hf_rlhf_lab.process.chains import Encoded, right_padded
 from hf_rlhf_lab.rubric.grades import criteria, grade_problems, row_metrics, targets
 
-_COLUMNS = ("prompt", "completion", "grades")
+_TEXTS = ("prompt", "completion")
 
 
 @dataclass
@@ -51,7 +42,7 @@ class RubricRewardConfig(TrainingArguments):  # type: ignore[misc]
     )
 
 
-class RubricRewardTrainer(Trainer, transformers.Trainer):  # type: ignore[misc]
+class RubricRewardTrainer(EncodedRowsTrainer):
     """Train a reward model on grades by a rubric: `--plugin rubric_reward`.
 
     The loss is the squared error of the score against the mean grade, as a share of the highest:
@@ -65,8 +56,7 @@ class RubricRewardTrainer(Trainer, transformers.Trainer):  # type: ignore[misc]
     Config = RubricRewardConfig
     default_run = "tiny"
     task = "text-classification"
-    columns = frozenset(_COLUMNS)
-    uses_validation_rows = True
+    columns = frozenset({*_TEXTS, "grades"})
     method = Method(
         "rubric reward modelling",
         tags=("rubric-reward",),
@@ -85,48 +75,35 @@ class RubricRewardTrainer(Trainer, transformers.Trainer):  # type: ignore[misc]
     def preflight(cls, run: Run) -> Iterable[Problem]:
         """Yield what would stop or spoil training, before weights load."""
         problems = [*common_problems(run), *_settings(run)]
-        if can_encode(run, *_COLUMNS[:2]) and "grades" in run.dataset["train"].column_names:
-            problems += check_single_kind(run, *_COLUMNS[:2])
-            problems += _grades(run)
-            if not problems:
-                problems += within_positions(run, partial(_lengths, run), drops=True)
+        if can_encode(run, *_TEXTS) and "grades" in run.dataset["train"].column_names:
+            problems += [*check_single_kind(run, *_TEXTS), *_grades(run)]
+            problems += [] if problems else cls.length_problems(run)
         return problems
 
     @classmethod
-    def row_counts(cls, run: Run) -> Mapping[str, RowCounts]:
-        """Return how many rows are short enough to be trained on, or measured."""
-        most = run.training.max_length
+    def encode(cls, run: Run, rows: Iterable[Row]) -> list[Encoded]:
+        """Return the tokens of each prompt and response, with the end of sequence."""
+        values = list(rows)
+        texts = [joined(row["prompt"], ended(run.tokenizer, row["completion"])) for row in values]
+        return list(map(Encoded, encode_batch(run.tokenizer, texts, values)))
 
-        def count(lengths: Sequence[int]) -> RowCounts:
-            long = sum(most is not None and length > most for length in lengths)
-            fix = f"Raise `max_length`: the longest row has {max(lengths):,} tokens."
-            return RowCounts(len(lengths), {f"over `max_length` {most}": long}, fix=fix)
-
-        return {split: count(_lengths(run, split, rows)) for split, rows in splits(run)}
+    @classmethod
+    def labels_for(cls, run: Run, row: Row, encoded: Encoded) -> list[float]:
+        """Return the grades as shares of the highest one."""
+        return [row["grades"][name] / HIGHEST for name in criteria(run.dataset["train"])]
 
     @classmethod
     def from_run(cls, run: Run) -> Self:
         """Build the trainer that `run` describes; this is where the weights are loaded."""
-        rows, held_out = training_rows(run, *_COLUMNS), eval_rows(run, *_COLUMNS)
-        encoded = _encoded(run, rows)
-        trainer = cls(
-            model=_model(run, len(criteria(rows))),
-            args=run.training,
-            train_dataset=encoded,
-            eval_dataset=None if held_out is None else _encoded(run, held_out),
-            data_collator=partial(_collated, run.tokenizer.pad_token_id),
-            processing_class=run.tokenizer,
-            callbacks=list(run.callbacks),
-        )
+        names = criteria(run.dataset["train"])
+        collator = DataCollatorWithPadding(right_padded(run.tokenizer))
+        trainer = cls.build(run, _model(run, len(names)), data_collator=collator)
         # The loss is a mean over the rows of a micro-batch.
         trainer.loss_is_scaled_for_ga = False
-        trainer.criteria, trainer.provided = criteria(rows), len(rows)
-        trainer.errors = defaultdict(list)
+        trainer.criteria, trainer.errors = names, defaultdict(list)
         return trainer
 
     criteria: Sequence[str]
-    provided: int
-    """Training rows before those over `max_length` were left out."""
     errors: dict[str, list[torch.Tensor]]
     """Squared errors of each criterion since the last log."""
 
@@ -168,8 +145,7 @@ class RubricRewardTrainer(Trainer, transformers.Trainer):  # type: ignore[misc]
     def report(self) -> Mapping[str, Any]:
         """Return how many rows were trained on, and by which criteria they are graded."""
         rows = {
-            "given": self.provided,
-            "over max_length, left out": self.provided - len(self.train_dataset),
+            **self.count_rows("given"),
             "trained on": len(self.train_dataset),
             "criteria": ", ".join(self.criteria),
         }
@@ -178,25 +154,19 @@ class RubricRewardTrainer(Trainer, transformers.Trainer):  # type: ignore[misc]
     @classmethod
     def held_out(cls, run: Run, model: str | Path, model_kwargs: Mapping[str, Any]) -> Evaluation:
         """Return the error, rank agreement and pairwise accuracy of each held-out row."""
-        rows = held_out_rows(run)
-        limit = run.training.max_length
 
-        def measure(batch: Sequence[Mapping[str, Any]]) -> list[dict[str, float | None]]:
-            ids = _ids(run.tokenizer, batch)
-            known = [limit is None or len(each) <= limit for each in ids]
-            read = [each for each, short in zip(ids, known, strict=True) if short]
-            values = iter(scores(scorer, read, run.tokenizer.pad_token_id, len(batch)))
-            return [{"score": next(values) if short else None} for short in known]
+        def score(scorer: Any, _: Any, rows: Sequence[Encoded]) -> Any:
+            ids = [row.ids for row in rows]
+            values = scores(scorer, ids, run.tokenizer.pad_token_id, len(ids))
+            return ({"score": value} for value in values)
 
-        with saved_model(run, model, model_kwargs) as scorer:
-            measured = measure_rows(rows, measure, batch_size=batch_size(run)).rows
-        values = [row["score"] for row in measured]
-        scored = [index for index, value in enumerate(values) if value is not None]
-        grades = targets(rows).mean(axis=1)[scored]
-        metrics = row_metrics([value for value in values if value is not None], grades)
-        nothing = dict.fromkeys(cls.held_out_metrics)
+        measured = cls.measure(run, model, model_kwargs, score, ["score"]).column("score")
+        scored = [index for index, value in enumerate(measured) if value is not None]
+        grades = targets(held_out_rows(run)).mean(axis=1)[scored]
+        metrics = row_metrics([value for value in measured if value is not None], grades)
         by_row = dict(zip(scored, metrics, strict=True))
-        return Evaluation([by_row.get(index, nothing) for index in range(len(values))])
+        nothing = dict.fromkeys(cls.held_out_metrics)
+        return Evaluation([by_row.get(index, nothing) for index in range(len(measured))])
 
 
 def _settings(run: Run) -> Iterator[Problem]:
@@ -218,43 +188,11 @@ def _model(run: Run, count: int) -> Any:
     arguments = load_policy(run)
     model, adapter = arguments["model"], arguments["peft_config"]
     model.config.get_text_config().pad_token_id = run.tokenizer.pad_token_id
-    if adapter is not None:
-        from peft import get_peft_model
-
-        model = get_peft_model(model, adapter)
+    model = with_adapter(model, adapter)
     if run.training.heads == "per_criterion":
         head = nn.Linear(model.config.get_text_config().hidden_size, count, bias=False)
         model.criteria = head.to(model.device, model.dtype)
     return model
-
-
-def _ids(tokenizer: Any, rows: Sequence[Mapping[str, Any]]) -> list[list[int]]:
-    texts = [joined(row["prompt"], ended(tokenizer, row["completion"])) for row in rows]
-    return encode_batch(tokenizer, texts, rows)
-
-
-def _lengths(run: Run, split: str, rows: Any) -> list[int]:
-    key = ("graded", len(rows), len(run.tokenizer))
-    return once(
-        run.dataset[split], key, lambda: [len(ids) for ids in _ids(run.tokenizer, rows.to_list())]
-    )
-
-
-def _encoded(run: Run, rows: Any) -> Any:
-    """Return token ids and grades of the rows that are short enough, as a dataset."""
-    from datasets import Dataset
-
-    ids, labels = _ids(run.tokenizer, rows.to_list()), targets(rows).tolist()
-    most = run.training.max_length
-    short = [index for index, each in enumerate(ids) if most is None or len(each) <= most]
-    kept = {"input_ids": [ids[n] for n in short], "labels": [labels[n] for n in short]}
-    return Dataset.from_dict(kept)
-
-
-def _collated(pad: int, rows: Sequence[Mapping[str, Any]]) -> dict[str, torch.Tensor]:
-    ids, mask = padded([row["input_ids"] for row in rows], pad, "cpu")
-    labels = torch.tensor([row["labels"] for row in rows], dtype=torch.float32)
-    return {"input_ids": ids, "attention_mask": mask, "labels": labels}
 
 
 def _last(hidden: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
