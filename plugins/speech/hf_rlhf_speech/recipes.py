@@ -1,4 +1,6 @@
-"""How what ships was made: `python -m hf_rlhf_speech.recipes codec|speaker --out FOLDER`.
+"""How what ships was made: `python -m hf_rlhf_speech.recipes NAME --out FOLDER`.
+
+Names: codec, references, speaker.
 
 The same seed gives the same files, up to rounding, which depends on the processor.
 """
@@ -6,7 +8,7 @@ The same seed gives the same files, up to rounding, which depends on the process
 import argparse
 import io
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +24,9 @@ from hf_rlhf_speech.codecs.vocoder import SILENCE_DB, analyse
 from hf_rlhf_speech.world import speaker
 from hf_rlhf_speech.world.espeak import VOICES, Utterance
 from hf_rlhf_speech.world.flaws import draw_flaws, render
+from hf_rlhf_speech.world.quality import REFERENCES
 from hf_rlhf_speech.world.texts import STYLES, TEXTS, WORDS, draw_text
+from hf_rlhf_worlds.sampling import Split, distinct
 from hf_rlhf_worlds.tiny_models import (
     IGNORED,
     padded,
@@ -94,6 +98,26 @@ def codebook(
     return book
 
 
+def make_references(folder: Path, *, rows: int = 480, held_out: int = 120, seed: int = 0) -> None:
+    """Write the clean codes of lines of both splits, for `speech_prompts` and the gold measure."""
+    rng, codec = random.Random(f"{seed}/references"), load_codec("embedded")
+
+    def drawn(split: Split, count: int) -> Iterator[speaker.Line]:
+        lines = distinct(lambda: speaker.draw_line(rng), lambda line: line.text, split)
+        return islice(lines, count)
+
+    lines = [*drawn("train", rows), *drawn("test", held_out)]
+    codes = codec.encode([speaker.spoken(line) for line in lines])
+    file = io.BytesIO()
+    np.savez_compressed(
+        file,
+        prompts=np.array([line.prompt for line in lines]),
+        frames=np.array([len(each) for each in codes]),
+        codes=np.concatenate(codes).astype(np.int16),
+    )
+    atomic_write_bytes(folder / REFERENCES.name, file.getvalue())
+
+
 def build_tokenizer(codec: Codec) -> "PreTrainedTokenizerFast":
     """Return one token per word of the lines and per code, and bytes for all other text."""
     spaced = " ".join((*WORDS, *speaker.VOICES)).split()
@@ -136,19 +160,25 @@ def _losses(model: Any, pad: int, rows: Sequence[Any], seed: int) -> "Iterator[T
             yield model(input_ids=ids, labels=labels).loss
 
 
+MAKERS: Mapping[str, Callable[..., Any]] = {
+    "codec": make_codec,
+    "references": make_references,
+    "speaker": make_speaker,
+}
+
+
 def main() -> None:
     """Make what the arguments name."""
     import torch
 
     parser = argparse.ArgumentParser(prog="python -m hf_rlhf_speech.recipes", description=__doc__)
-    parser.add_argument("what", choices=("codec", "speaker"))
+    parser.add_argument("what", choices=MAKERS)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    make = make_codec if arguments.what == "codec" else make_speaker
     arguments.out.mkdir(parents=True, exist_ok=True)
-    make(arguments.out, seed=arguments.seed)
+    MAKERS[arguments.what](arguments.out, seed=arguments.seed)
 
 
 if __name__ == "__main__":

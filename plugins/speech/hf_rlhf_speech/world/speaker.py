@@ -10,6 +10,7 @@ from hf_rlhf_speech.audio import RATE, Wave
 from hf_rlhf_speech.world.espeak import Utterance
 from hf_rlhf_speech.world.flaws import WEIGHTS, render
 from hf_rlhf_speech.world.texts import STYLES, draw_text
+from hf_rlhf_worlds.sampling import split_of
 
 VOICES = ("a bright voice", "a soft voice")
 """Those that it speaks with."""
@@ -31,6 +32,13 @@ class Line:
         """The line as the policy reads it."""
         return TEMPLATE.format(text=self.text, style=self.style, voice=self.voice)
 
+    @classmethod
+    def parse(cls, prompt: str) -> "Line":
+        """Return the line of a prompt."""
+        manner, _, text = prompt.partition(": ")
+        style, _, voice = manner.partition(", ")
+        return cls(text, style, voice)
+
 
 def draw_line(rng: random.Random) -> Line:
     """Return one of 23,040 lines."""
@@ -49,9 +57,14 @@ def spoken(line: Line, flaws: dict[str, float] | None = None, seed: int = 0) -> 
 
 
 def demonstrations(seed: int, flawed: float = 0.45) -> Iterator[tuple[Line, Wave]]:
-    """Yield lines and how a careless teacher speaks them: a share of them with a flaw."""
+    """Yield lines and how a careless teacher speaks them: a share of them with a flaw.
+
+    Held-out texts are not among them.
+    """
     rng = random.Random(seed)
     while True:
         line = draw_line(rng)
+        if split_of(line.text) == "test":
+            continue
         flaws = {rng.choice([*WEIGHTS]): rng.uniform(0.4, 1.0)} if rng.random() < flawed else {}
         yield line, spoken(line, flaws, rng.randrange(2**31))
