@@ -60,8 +60,8 @@ def by_praat(wave):
     }
 
 
-def praat():
-    """Compare each feature with Praat's, clip by clip."""
+def compare():
+    """Return each feature's pairs, ours and Praat's [2, clips], and the time it took."""
     rows, seconds, spent = [], 0.0, 0.0
     for wave in clips():
         start = time.process_time()
@@ -76,18 +76,25 @@ def praat():
             features.harmonicity,
         )
         rows.append([*zip(ours, by_praat(wave).values(), strict=True)])
+    measured = dict(zip(by_praat(wave), np.array(rows).transpose(1, 2, 0), strict=True))
+    return measured, spent, seconds
+
+
+def praat():
+    """Print how far each feature is from Praat's."""
+    measured, spent, seconds = compare()
     print(
         "| | median difference | 95% of clips within | largest | correlation |\n"
         "|---|---|---|---|---|"
     )
-    for name, pairs in zip(by_praat(wave), np.array(rows).transpose(1, 2, 0), strict=True):
+    for name, pairs in measured.items():
         difference = np.abs(pairs[0] - pairs[1])
         cells = (np.median(difference), np.quantile(difference, 0.95), difference.max())
         numbers = " | ".join(f"{cell:.3f}" for cell in (*cells, np.corrcoef(pairs)[0, 1]))
         print(f"| {name} | {numbers} |")
     print(
-        f"\n{len(rows)} clips, {seconds:.0f} s of speech; all features: {spent / seconds:.3f} s "
-        "of one CPU for a second of speech"
+        f"\n{pairs.shape[1]} clips, {seconds:.0f} s of speech; all features take "
+        f"{spent / seconds:.3f} s of one CPU for a second of speech."
     )
 
 
