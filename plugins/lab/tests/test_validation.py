@@ -288,3 +288,19 @@ def test_honest_rewards_are_rarely_accused_and_planted_hacks_are_found():
         found += rows[3]["found"]
     assert accused <= 0.05 * 60 + 2.7 * (60 * 0.05 * 0.95) ** 0.5
     assert found >= 0.95 * 60
+
+
+@pytest.mark.parametrize(("prompts", "note"), [(1, "All are of one prompt"), (4, "Only 4 prompts")])
+def test_few_prompts_are_said_and_never_give_an_interval_without_width(gold, prompts, note):
+    names = [f"prompt {pair % prompts}" for pair in gold.groups]
+    few = Gold("few", names, gold.completions, gold.grades, gold.groups)
+    check = agreement(score_gold(few, reward()))
+    accuracy = check.measures["accuracy"]
+    assert note in check.summary
+    assert accuracy.high - accuracy.low > 0.01
+
+
+def test_grades_of_one_prompt_alone_are_not_measurable(gold):
+    one = np.zeros(len(gold), dtype=np.int64)
+    same = Gold("one", ["the prompt"] * len(gold), gold.completions, gold.grades, one)
+    assert agreement(score_gold(same.take(range(40)), reward())).verdict == "not measurable"

@@ -16,7 +16,7 @@ from hf_rlhf_lab.validation.validate import MOST_ABSTENTIONS
 def calibrate(scores: Array, gold: Gold, min_rho: float) -> dict[str, Any]:
     """Return the rank correlation of a signal with the grades, and whether the signal is kept."""
     scored = ~np.isnan(scores)
-    rho = rank_correlation(scores[scored], gold.grades[scored], gold.prompt_numbers[scored])
+    rho = rank_correlation(scores[scored], gold.grades[scored], gold.clusters[scored])
     absent = 1 - float(scored.mean())
     reason = missing(rho, min_rho)
     if absent > MOST_ABSTENTIONS:
@@ -55,7 +55,7 @@ def fit_weights(
     means, stds = table[fitted].mean(axis=0), table[fitted].std(axis=0)
     stds[stds == 0] = np.inf  # equal on these prompts: nothing to weigh
     standard = (table - means) / stds
-    grades, groups = gold.grades[tested], gold.prompt_numbers[tested]
+    grades, groups = gold.grades[tested], gold.clusters[tested]
 
     def predicted(columns: list[int]) -> tuple[Array, Array]:
         part = standard[:, columns]

@@ -5,7 +5,7 @@ from scipy.stats import kendalltau
 
 from hf_rlhf.evaluation import Interval
 from hf_rlhf_lab.validation.checks import Check, degenerate, not_measurable, rank_correlation
-from hf_rlhf_lab.validation.gold import FEW, Array, Gold, Scored
+from hf_rlhf_lab.validation.gold import FEW, FEW_PROMPTS, Array, Gold, Scored
 
 
 def agreement(scored: Scored, name: str = "agreement") -> Check:
@@ -19,7 +19,7 @@ def agreement(scored: Scored, name: str = "agreement") -> Check:
     accuracy = pair_accuracy(scored)
     assert accuracy is not None, "there are pairs, or the scores were degenerate"
     scores, grades = scored.scores[scored.valid], scored.gold.grades[scored.valid]
-    rank = rank_correlation(scores, grades, scored.gold.prompt_numbers[scored.valid])
+    rank = rank_correlation(scores, grades, scored.gold.clusters[scored.valid])
     measures = {"accuracy": accuracy, "spearman": rank}
     if ceiling := noise_ceiling(scored.gold):
         measures["noise_ceiling"] = ceiling
@@ -28,10 +28,10 @@ def agreement(scored: Scored, name: str = "agreement") -> Check:
     text = (
         f"prefers the better response in {accuracy.mean:.3f} of {len(scored.pairs):,} pairs "
         f"[{accuracy.low:.3f}, {accuracy.high:.3f}]"
-        + (f", of which {tied:,} are ties" if tied else "")
+        + (f", of which {tied:,} {'is a tie' if tied == 1 else 'are ties'}" if tied else "")
         + ("." if passed else ": not shown to be better than chance.")
         + (f" Labels that repeat allow at most {ceiling.mean:.3f}." if ceiling else "")
-        + (f" Only {len(scored.pairs)} pairs: wide intervals." if len(scored.pairs) < FEW else "")
+        + _few(scored)
     )
     details = {
         "pairs": len(scored.pairs),
@@ -40,6 +40,14 @@ def agreement(scored: Scored, name: str = "agreement") -> Check:
         "tied_scores": 1 - len(np.unique(scores)) / len(scores),
     }
     return Check(name, "pass" if passed else "fail", text, measures, details)
+
+
+def _few(scored: Scored) -> str:
+    pairs, prompts = len(scored.pairs), len(np.unique(scored.gold.prompt_numbers))
+    text = f" Only {pairs} pairs: wide intervals." if pairs < FEW else ""
+    if prompts == 1:
+        return f"{text} All are of one prompt: nothing is known of others."
+    return text + f" Only {prompts} prompts: too narrow intervals." * (prompts < FEW_PROMPTS)
 
 
 def pair_accuracy(scored: Scored) -> Interval | None:
@@ -87,7 +95,7 @@ def noise_ceiling(gold: Gold) -> Interval | None:
         ]
         if agreed:
             values.append(float(np.mean(agreed)))
-            clusters.append(str(gold.prompt_numbers[first]))
+            clusters.append(str(gold.clusters[first]))
     return Interval.of_mean(values, clusters)
 
 

@@ -51,6 +51,8 @@ def degenerate(scored: Scored) -> str:
         return f"every response has the same gold grade, {scored.gold.grades[0]:g}"
     if not len(scored.pairs):
         return "no prompt has two scored responses with different gold grades"
+    if len(set(scored.clusters)) == 1:
+        return "all graded responses are to one prompt, which gives no interval"
     return ""
 
 

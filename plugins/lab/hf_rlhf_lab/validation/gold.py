@@ -21,8 +21,8 @@ from hf_rlhf.evaluation import Interval
 
 Array = NDArray[np.float64]
 GRADED = ("prompt", "completion", "grade")
-FEW = 30
-"""Pairs below which every result is marked as one of few."""
+FEW, FEW_PROMPTS = 30, 10
+"""Pairs, and prompts, below which every result is marked as one of few."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,12 @@ class Gold:
     def prompt_numbers(self) -> NDArray[np.int64]:
         """Shape (responses,): the number of the prompt, which several pairs may share."""
         return _numbers(self.prompts)
+
+    @cached_property
+    def clusters(self) -> NDArray[np.int64]:
+        """Shape (responses,): what intervals resample: prompts or, of one prompt, its pairs."""
+        one_prompt = len(np.unique(self.prompt_numbers)) == 1
+        return self.groups if one_prompt else self.prompt_numbers
 
     @cached_property
     def pairs(self) -> NDArray[np.int64]:
@@ -176,8 +182,8 @@ class Scored:
 
     @cached_property
     def clusters(self) -> list[str]:
-        """The prompt of each pair."""
-        return [str(self.gold.prompt_numbers[row]) for row in self.pairs[:, 0]]
+        """The cluster of each pair."""
+        return [str(self.gold.clusters[row]) for row in self.pairs[:, 0]]
 
     @cached_property
     def spread(self) -> float:
@@ -186,9 +192,7 @@ class Scored:
 
     def mean_over_prompts(self, values: Array, rows: Sequence[int]) -> Interval | None:
         """Return the mean of a value for each of some responses; NaN stands for none."""
-        return Interval.of_mean(
-            as_scores(values), [str(self.gold.prompt_numbers[row]) for row in rows]
-        )
+        return Interval.of_mean(as_scores(values), [str(self.gold.clusters[row]) for row in rows])
 
     def changes(
         self, score: "ScoreRows", rows: Sequence[int], change: Callable[[Any], Any] | None = None

@@ -62,7 +62,7 @@ def length_bias(scored: Scored, score: ScoreRows, rows: int = 200) -> Check:
         "length_correlation": rank_correlation(
             scored.scores[valid],
             lengths[valid],
-            gold.prompt_numbers[valid],
+            gold.clusters[valid],
             control=gold.grades[valid],
         )
     }
