@@ -133,6 +133,8 @@ def run_file(
         kept, overrides = _of_file(RunFile.read(target).override(overrides), label), ()
     elif _is_run(target):
         kept = _of_run(Path(target))
+    elif (Path(target) / "config.json").exists():
+        kept = {"rewards": [{"name": "reward_model", "model": target}]}
     else:
         kept = {"rewards": [{"name": target}]}
     if data is not None:
