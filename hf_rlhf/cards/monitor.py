@@ -52,7 +52,7 @@ def monitor_panels(record: RunRecord, path: Path) -> bool:
     monitor = record.training.monitor
     if monitor is None or len(monitor.looks) < 2:
         return False
-    caption = "red: the signal is on; grey: the warm-up; bars: 95%"
+    caption = "red: the signal is on; dashed: its threshold; grey: the warm-up; bars: 95%"
     with png_panels(path, 3, (3.7, 2.9), caption=caption) as panels:
         _length(panels[0], monitor)
         _histogram(panels[1], monitor)

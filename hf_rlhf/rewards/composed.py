@@ -284,28 +284,40 @@ def _arguments(part: Part, arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @contextmanager
-def _reward_errors(part: Part) -> Iterator[None]:
-    """Raise RewardError, with label, package and line, for whatever plugin code raises."""
+def _reward_errors(part: Part, messages: bool) -> Iterator[None]:
+    """Raise RewardError, with label, package and line, for whatever plugin code raises.
+
+    `messages`: whether completions are messages, for which a function on texts fails.
+    """
     try:
         yield
     except HfRlhfError:
         raise
     except Exception as error:  # noqa: BLE001 - plugin code may raise anything
         frame = traceback.extract_tb(error.__traceback__)[-1]
+        fix = "A reward that cannot score a completion returns None for it."
+        if messages and "list" in str(error):
+            fix = (
+                "Prompts and completions are lists of messages here, since the tokenizer has a "
+                "chat template; `hf_rlhf.data.text_of(completion)` is the text of one."
+            )
         raise RewardError(
             f"Reward {part.label!r}{_from(part)} raised {type(error).__name__}: {error}, at "
-            f"{frame.filename}:{frame.lineno}. A reward that cannot score a completion returns "
-            "None for it."
+            f"{frame.filename}:{frame.lineno}. {fix}"
         ) from error
 
 
+def _has_messages(arguments: Mapping[str, Any]) -> bool:
+    return any(isinstance(completion, list) for completion in arguments.get("completions") or ())
+
+
 def _call(part: Part, arguments: Mapping[str, Any]) -> Any:
-    with _reward_errors(part):
+    with _reward_errors(part, _has_messages(arguments)):
         return part.reward(**_arguments(part, arguments))
 
 
 async def _acall(part: Part, arguments: Mapping[str, Any]) -> Any:
-    with _reward_errors(part):
+    with _reward_errors(part, _has_messages(arguments)):
         return await part.reward(**_arguments(part, arguments))
 
 

@@ -158,6 +158,15 @@ def test_a_reward_that_raises_is_named_with_its_cause():
         total([Part("broken", broken)])
 
 
+def test_a_reward_on_texts_that_gets_messages_learns_how_to_read_them():
+    def words(completions, **_):
+        return [float(len(text.split())) for text in completions]
+
+    reward = ComposedReward((Part("words", words),))
+    with pytest.raises(RewardError, match=r"no attribute 'split'.*hf_rlhf.data.text_of"):
+        reward.score(["p"], [[{"role": "assistant", "content": "two words"}]])
+
+
 def test_two_rewards_with_one_label_are_refused():
     with pytest.raises(RewardError, match="share a label: a"):
         ComposedReward((Part("a", Fixed([])),), (Part("a", Fixed([])),))

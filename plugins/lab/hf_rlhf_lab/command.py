@@ -14,6 +14,9 @@ from hf_rlhf_lab.method.command import method
 DEFAULT_FILE = Path(__file__).parent / "runs" / "validate" / "tiny.yaml"
 _READ = ("dataset", "rewards", "gates", "judges", "model_name_or_path")
 """The keys of a run file that a validation reads."""
+_CLASSIC_DATA = ("preference", "prompts", "unpaired", "sft")
+_FORM = ("format", "template", "response_template", "system_template", "system", "context")
+"""What decides in which form a reward sees the rows of these datasets."""
 _DESCRIPTION = """\
 Validate a reward against gold data: agreement, calibration, length bias, repeats, known hacks.
 
@@ -138,7 +141,7 @@ def run_file(
     else:
         kept = {"rewards": [{"name": target}]}
     if data is not None:
-        kept["dataset"] = _section(data)
+        kept["dataset"] = _section(data, kept.get("dataset"))
     if "dataset" not in kept:
         fix = "Name it with --data FILE: preference pairs, or rows with a `grade`."
         raise ConfigError([Problem(target, "there is no gold data.", fix)])
@@ -185,22 +188,28 @@ def _of_run(folder: Path) -> dict[str, Any]:
     return {"rewards": [reward], "dataset": values["dataset"]}
 
 
-def _section(data: str) -> dict[str, Any]:
-    """Return the `dataset` section that reads a file: `graded` if its rows have a grade."""
+def _section(data: str, trained_on: Any = None) -> dict[str, Any]:
+    """Return the `dataset` section that reads a file: `graded` if its rows have a grade.
+
+    Pairs are put into the form of the rows that the run trains on.
+    """
     from hf_rlhf.data import read_rows
 
     rows = next(iter(read_rows(data).splits.values()))
     first = next(iter(rows), None)
     if first is not None and "grade" in first.values:
         return {"name": "graded", "path": data}
-    return {"name": "preference", "path": data, "test_rows": 0}
+    form = {}
+    if isinstance(trained_on, dict) and trained_on.get("name") in _CLASSIC_DATA:
+        form = {key: value for key, value in trained_on.items() if key in _FORM}
+    return {**form, "name": "preference", "path": data, "test_rows": 0}
 
 
 def _other(path: str, file: Any, rows: int | None) -> Any:
     from hf_rlhf.runs import resolve_scoring
 
     values = {key: value for key, value in file.values.items() if key != "schema"}
-    values["dataset"] = _section(path)
+    values["dataset"] = _section(path, values.get("dataset"))
     other = type(file).from_mapping(values, path)
     scoring = resolve_scoring(other, tokenizer_of(other), plugin="rewards validate")
     return gold_rows(scoring, None, path).sample(rows)

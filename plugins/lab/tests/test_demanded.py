@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from hf_rlhf import train
+from hf_rlhf import dry_run, train
 from hf_rlhf.config import RunFile
 from hf_rlhf.config.schema import PublishSpec
 from hf_rlhf.errors import ConfigError
@@ -47,6 +47,10 @@ def test_ppo_trains_only_on_the_reward_model_of_its_report(tmp_path, monkeypatch
         train(config="ppo.yaml")
     section = {**values["reward_validation"], "enforce": False}
     train(config="ppo.yaml", reward_validation=section)
+    met = {**section, "require": {"repeats": 0.5}}
+    plan = dry_run(config="ppo.yaml", reward_validation=met, output_dir="new").phases[0]
+    texts = [each.text for each in plan.findings if each.check == "validation"]
+    assert "(required: at most 0.5)" in texts[1]
     record = load_record("ppo")
     assert [each.met for each in record.reward_validation.requirements] == [False]
     card = (tmp_path / "ppo/README.md").read_text()

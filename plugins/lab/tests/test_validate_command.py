@@ -77,6 +77,23 @@ def test_a_function_in_a_file_that_pays_for_length_fails(tmp_path):
     assert report()["reward"]["label"] == "longer"
 
 
+def test_pairs_are_shown_to_a_reward_in_the_form_of_the_run_s_rows(tmp_path):
+    rows = [{"prompt": f"p{n}", "chosen": "yes", "rejected": "no"} for n in range(40)]
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    (tmp_path / "my.py").write_text(
+        "def exact(prompts, completions, **_):\n"
+        "    assert all(prompt.startswith('Q: p') for prompt in prompts), prompts\n"
+        "    return [float(text == 'yes') for text in completions]\n"
+    )
+    (tmp_path / "run.yaml").write_text(
+        "schema: 1\nrewards: [{name: my.py:exact}]\n"
+        "dataset: {name: prompts, path: other.jsonl, template: 'Q: {prompt}', "
+        "response_template: '{response}'}\n"
+    )
+    rewards(["validate", "run.yaml", "--data", "rows.jsonl", "--other-data", "rows.jsonl"])
+    assert verdicts()["agreement"] == "pass"
+
+
 def test_a_grade_that_is_no_number_is_refused_with_its_row(tmp_path):
     rows = [
         {"prompt": "p", "completion": "c", "grade": 1},

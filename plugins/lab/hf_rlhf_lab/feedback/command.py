@@ -17,11 +17,14 @@ VERBS: Mapping[str, str] = {
 }
 _MODULES = {"confident_pairs": "pairs.command"}
 """Of verbs that are in another folder."""
+_PAGE = {"page": "docs/reference/ai-feedback.md", "option": "--dataset.path FILE"}
+_PAGES = {"confident_pairs": {"page": "docs/how-to/confident-pairs.md", "option": "--keep 0.25"}}
 _DESCRIPTION = """\
 {what}.
 
-FILE is YAML (docs/reference/ai-feedback.md); without it, {default}. Any key of it is an option too:
-`--annotator.model NAME`. Written to --out: rows.jsonl, rejected.jsonl (with reasons), report.json.
+FILE is YAML ({page}){default}.
+Any key of it is an option too: `{option}`.
+Written to --out: rows.jsonl, rejected.jsonl (with reasons), report.json.
 The same command continues where it was stopped, and pays for nothing twice."""
 
 
@@ -31,11 +34,13 @@ def data(argv: Sequence[str]) -> int:
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
     for verb, what in VERBS.items():
         example = _EXAMPLES / verb / "tiny.yaml"
-        default = "a small offline example" if example.exists() else "an error"
+        default = "; without it, a small offline example" if example.exists() else ""
         options = verbs.add_parser(
             verb,
             help=what,
-            description=_DESCRIPTION.format(what=what[0].upper() + what[1:], default=default),
+            description=_DESCRIPTION.format(
+                what=what[0].upper() + what[1:], default=default, **_PAGES.get(verb, _PAGE)
+            ),
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
             usage=f"hf-rlhf data {verb} [FILE] [options] [--key value ...]",
@@ -54,7 +59,8 @@ def data(argv: Sequence[str]) -> int:
     example = _EXAMPLES / verb / "tiny.yaml"
     if path is None and not example.exists():
         fix = "See docs/reference/ai-feedback.md."
-        raise ConfigError([Problem(f"hf-rlhf data {verb}", "FILE is missing.", fix)], subject=verb)
+        problem = Problem(f"hf-rlhf data {verb}", "FILE is missing.", fix)
+        raise ConfigError([problem], subject="command")
     return _run(chosen, path or example, overrides)
 
 
@@ -75,7 +81,7 @@ def _run(chosen: argparse.Namespace, path: Path, overrides: Sequence[str]) -> in
     report = work.run(overwrite=chosen.overwrite)
     for line in summary(report):
         print(line)
-    print(folder)
+    print(f"Rows: {folder / 'rows.jsonl'}")
     return 0
 
 

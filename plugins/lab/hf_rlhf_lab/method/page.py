@@ -131,7 +131,7 @@ def _draw_weights(axes: Any, step: Mapping[str, Any]) -> None:
         loss = step["loss"][label]
         text = f" {weight:.2f}"
         if weight and loss:
-            text += f" (without it rho {-loss['mean']:+.2f})"
+            text += f" (without it rho changes by {-loss['mean']:+.2f})"
         axes.barh(at, weight, color=GOOD, height=0.6)
         axes.text(weight, at, text, va="center", fontsize=8)
     axes.grid(visible=False)

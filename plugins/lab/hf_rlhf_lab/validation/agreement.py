@@ -28,7 +28,7 @@ def agreement(scored: Scored, name: str = "agreement") -> Check:
     text = (
         f"prefers the better response in {accuracy.mean:.3f} of {len(scored.pairs):,} pairs "
         f"[{accuracy.low:.3f}, {accuracy.high:.3f}]"
-        + (f", of which {tied:,} are ties" if tied else "")
+        + (f", of which {tied:,} {'is a tie' if tied == 1 else 'are ties'}" if tied else "")
         + ("." if passed else ": not shown to be better than chance.")
         + (f" Labels that repeat allow at most {ceiling.mean:.3f}." if ceiling else "")
         + _few(scored)

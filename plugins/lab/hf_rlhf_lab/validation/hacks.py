@@ -60,9 +60,9 @@ def hacks(cases: Iterable[HackCase], score: ScoreRows) -> Check:
         assert worst.paid_more is not None
         text = (
             f"pays more for {len(detected)} of {len(tested)} known hacks than for honest "
-            f"responses: {', '.join(result.hack for result in detected)}. {worst.hack} earns "
-            f"{worst.paid_more.mean:+.3f}, and more than the honest response in "
-            f"{worst.share:.0%} of {worst.cases} cases."
+            f"responses: {', '.join(result.hack for result in detected)}. "
+            f"{worst.hack.capitalize()!r} changes the score by {worst.paid_more.mean:+.3f}, and "
+            f"raises it in {worst.share:.0%} of {worst.cases} cases."
         )
     else:
         text = f"pays for none of {len(tested)} known hacks more than for honest responses."
