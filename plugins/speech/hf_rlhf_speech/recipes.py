@@ -1,24 +1,59 @@
-"""How what ships was made: `python -m hf_rlhf_speech.recipes codec --out FOLDER`."""
+"""How what ships was made: `python -m hf_rlhf_speech.recipes NAME --out FOLDER`.
+
+Names: codec, references, speaker.
+
+The same seed gives the same files, up to rounding, which depends on the processor.
+"""
 
 import argparse
 import io
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hf_rlhf.storage import atomic_write_bytes
 from hf_rlhf_speech.audio import Wave
+from hf_rlhf_speech.codecs.codec import Codec, load_codec
 from hf_rlhf_speech.codecs.embedded import CODEBOOKS, PROSODY_SCALE, nearest, quantised_vectors
 from hf_rlhf_speech.codecs.vocoder import SILENCE_DB, analyse
+from hf_rlhf_speech.world import speaker
 from hf_rlhf_speech.world.espeak import VOICES, Utterance
 from hf_rlhf_speech.world.flaws import draw_flaws, render
-from hf_rlhf_speech.world.texts import TEXTS, draw_text
+from hf_rlhf_speech.world.quality import REFERENCES
+from hf_rlhf_speech.world.texts import STYLES, TEXTS, WORDS, draw_text
+from hf_rlhf_worlds.sampling import Split, distinct
+from hf_rlhf_worlds.tiny_models import (
+    IGNORED,
+    padded,
+    save_model,
+    small_llama,
+    train,
+    warm_up_and_decay,
+)
+from hf_rlhf_worlds.tokenizers import (
+    add_plain_tokens,
+    byte_level,
+    chat_template,
+    small_tokenizer,
+    word_model,
+)
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from transformers import PreTrainedTokenizerFast
 
 Vectors = NDArray[np.float32]
+PAD, END = "<pad>", "<end>"
+LENGTH = 512
+"""Tokens of the longest row of the tiny speaker: 9 seconds."""
 
 
-def make_codec(folder: Path, *, utterances: int = 1500, size: int = 1024, seed: int = 0) -> Path:
+def make_codec(folder: Path, *, utterances: int = 1200, size: int = 1024, seed: int = 0) -> Path:
     """Write the codebooks of the embedded codec, learned from espeak's voices; return the file."""
     vectors = [
         quantised_vectors(analyse(_drawn_wave(index, seed + index))) for index in range(utterances)
@@ -38,7 +73,7 @@ def make_codec(folder: Path, *, utterances: int = 1500, size: int = 1024, seed: 
 
 def _drawn_wave(index: int, seed: int) -> Wave:
     rng = np.random.default_rng(seed)
-    text = TEXTS[index // 2 % len(TEXTS)] if index % 2 else draw_text(rng)
+    text = TEXTS[index // 2 % len(TEXTS)] if index % 2 else draw_text(random.Random(seed))
     utterance = Utterance(
         text, [*VOICES][index % len(VOICES)], int(rng.integers(110, 200)), int(rng.integers(15, 99))
     )
@@ -47,7 +82,7 @@ def _drawn_wave(index: int, seed: int) -> Wave:
 
 
 def codebook(
-    vectors: Vectors, weights: NDArray[np.float64], size: int, seed: int, rounds: int = 25
+    vectors: Vectors, weights: NDArray[np.float64], size: int, seed: int, rounds: int = 15
 ) -> Vectors:
     """Return the centres of weighted k-means; a centre without vectors becomes one of them."""
     rng = np.random.default_rng(seed)
@@ -63,15 +98,87 @@ def codebook(
     return book
 
 
+def make_references(folder: Path, *, rows: int = 480, held_out: int = 120, seed: int = 0) -> None:
+    """Write the clean codes of lines of both splits, for `speech_prompts` and the gold measure."""
+    rng, codec = random.Random(f"{seed}/references"), load_codec("embedded")
+
+    def drawn(split: Split, count: int) -> Iterator[speaker.Line]:
+        lines = distinct(lambda: speaker.draw_line(rng), lambda line: line.text, split)
+        return islice(lines, count)
+
+    lines = [*drawn("train", rows), *drawn("test", held_out)]
+    codes = codec.encode([speaker.spoken(line) for line in lines])
+    file = io.BytesIO()
+    np.savez_compressed(
+        file,
+        prompts=np.array([line.prompt for line in lines]),
+        frames=np.array([len(each) for each in codes]),
+        codes=np.concatenate(codes).astype(np.int16),
+    )
+    atomic_write_bytes(folder / REFERENCES.name, file.getvalue())
+
+
+def build_tokenizer(codec: Codec) -> "PreTrainedTokenizerFast":
+    """Return one token per word of the lines and per code, and bytes for all other text."""
+    spaced = " ".join((*WORDS, *speaker.VOICES)).split()
+    words = [*STYLES, *(f" {word}" for word in dict.fromkeys(spaced))]
+    backend = byte_level(word_model((PAD, END), words), r" ?\p{L}+|\p{N}|[^\s\p{L}\p{N}]|\s")
+    codes = range(codec.codebooks * codec.size)
+    form = codec.form
+    add_plain_tokens(backend, [form.start, form.end or END, *map(form.token.format, codes)])
+    template = chat_template("<", ">", END)
+    return small_tokenizer(backend, pad=PAD, end=END, length=LENGTH, template=template)
+
+
+def make_speaker(
+    folder: Path, *, utterances: int = 3000, steps: int = 900, hidden: int = 96, seed: int = 0
+) -> None:
+    """Write `folder`/tiny_speaker, which has learned to speak, flaws included."""
+    codec = load_codec("embedded")
+    tokenizer = build_tokenizer(codec)
+    rows = []
+    for line, wave in islice(speaker.demonstrations(seed), utterances):
+        head = tokenizer(line.prompt).input_ids
+        speech = tokenizer(codec.form.write(codec.encode([wave])[0], codec.size)).input_ids
+        tail = [*speech, tokenizer.eos_token_id]
+        rows.append((head + tail, [IGNORED] * len(head) + tail))
+    model = small_llama(tokenizer, seed=seed, hidden=hidden, layers=4, positions=LENGTH, widening=3)
+    losses = _losses(model, tokenizer.pad_token_id, rows, seed)
+    train(model, "tiny_speaker", losses, steps, 4e-3, warm_up_and_decay(steps), every=50)
+    save_model(model, tokenizer, folder / "tiny_speaker", do_sample=True)
+
+
+def _losses(model: Any, pad: int, rows: Sequence[Any], seed: int) -> "Iterator[Tensor]":
+    rng = random.Random(seed)
+    while True:
+        # Neighbours in length share a batch.
+        drawn = sorted(rng.sample(rows, 32 * 8), key=lambda row: len(row[0]))
+        batches = [drawn[start : start + 32] for start in range(0, len(drawn), 32)]
+        rng.shuffle(batches)
+        for batch in batches:
+            ids, labels = padded(batch, pad)
+            yield model(input_ids=ids, labels=labels).loss
+
+
+MAKERS: Mapping[str, Callable[..., Any]] = {
+    "codec": make_codec,
+    "references": make_references,
+    "speaker": make_speaker,
+}
+
+
 def main() -> None:
     """Make what the arguments name."""
+    import torch
+
     parser = argparse.ArgumentParser(prog="python -m hf_rlhf_speech.recipes", description=__doc__)
-    parser.add_argument("what", choices=("codec",))
+    parser.add_argument("what", choices=MAKERS)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
+    torch.set_num_threads(1)
     arguments.out.mkdir(parents=True, exist_ok=True)
-    print(make_codec(arguments.out, seed=arguments.seed))
+    MAKERS[arguments.what](arguments.out, seed=arguments.seed)
 
 
 if __name__ == "__main__":

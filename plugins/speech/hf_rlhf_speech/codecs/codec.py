@@ -98,6 +98,10 @@ class Codec(Protocol):
 
 CODECS: Mapping[str, str] = {
     "embedded": "hf_rlhf_speech.codecs.embedded:EmbeddedCodec",
+    "dac": "hf_rlhf_speech.codecs.transformers:dac",
+    "encodec": "hf_rlhf_speech.codecs.transformers:encodec",
+    "mimi": "hf_rlhf_speech.codecs.transformers:mimi",
+    "xcodec2": "hf_rlhf_speech.codecs.transformers:xcodec2",
 }
 """Name -> class. A codec with weights of its own is written `name:FOLDER_OR_HUB_ID`."""
 FILE = "file"

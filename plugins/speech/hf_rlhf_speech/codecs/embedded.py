@@ -58,15 +58,17 @@ class EmbeddedCodec:
         return [self._decode(each) for each in codes]
 
     def _decode(self, codes: Codes) -> Wave:
-        if not len(codes):
-            return np.zeros(0, np.float32)
+        return synthesize(self.frames(codes)) if len(codes) else np.zeros(0, np.float32)
+
+    def frames(self, codes: Codes) -> Frames:
+        """Return the parameters of the vocoder that codes stand for."""
         envelope = self._envelopes[codes[:, 0]].reshape(-1, BANDS)
         prosody = self._prosody[codes[:, 1]] / PROSODY_SCALE
         voicing = np.clip(prosody[:, 4:].reshape(-1, 2, 2).swapaxes(1, 2).reshape(-1, 2), 0, 1)
         change = np.outer(prosody[:, 1], [-0.5, 0.5])
         pitch = carry_pitch((prosody[:, :1] + change).ravel(), voicing[:, 0] > 0)
         loudness = np.maximum(prosody[:, 2:4].ravel(), SILENCE_DB)
-        return synthesize(Frames(envelope.astype(float), loudness, pitch, voicing))
+        return Frames(envelope.astype(float), loudness, pitch, voicing)
 
 
 @cache

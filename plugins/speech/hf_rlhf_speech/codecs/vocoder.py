@@ -100,7 +100,7 @@ def _period(frames: Floats) -> tuple[Floats, Floats]:
 
 def _smoothest(score: Floats, lags: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return a lag for each frame: the best path through its five best, that jumps least."""
-    best = np.argsort(-score, axis=1)[:, :5]
+    best = np.argpartition(-score, 5, axis=1)[:, :5]
     value = np.take_along_axis(score, best, 1)
     octaves = np.log2(lags[best])
     total, origin = value[0], np.zeros(best.shape, np.int64)

@@ -78,19 +78,21 @@ def planted_quality(flaws: Mapping[str, float]) -> float:
 
 
 def render(utterance: Utterance, flaws: Mapping[str, float], seed: int = 0) -> Wave:
-    """Return the utterance with its flaws, at `RATE`, with a peak of at most 0.9.
-
-    Flat pitch is spoken by espeak itself, with a smaller range; the others damage the waveform.
-    """
+    """Return the utterance with its flaws, at 16 kHz; a flat pitch is spoken by espeak itself."""
     planted_quality(flaws)
     pitch_range = round(utterance.pitch_range * (1 - flaws.get(FLAT_PITCH, 0)))
-    wave = speak(replace(utterance, pitch_range=pitch_range)).astype(np.float64)
+    return damaged(speak(replace(utterance, pitch_range=pitch_range)), flaws, seed)
+
+
+def damaged(wave: Wave, flaws: Mapping[str, float], seed: int = 0) -> Wave:
+    """Return a waveform with all flaws but a flat pitch, and a peak of at most 0.9."""
     rng = np.random.default_rng(seed)
+    out = wave.astype(np.float64)
     for flaw, damage in _DAMAGE.items():
         if flaws.get(flaw, 0) > 0:
-            wave = damage(wave, flaws[flaw], rng)
-    peak = max(float(np.abs(wave).max()), 1e-9)
-    return np.asarray(wave * min(1.0, 0.9 / peak), np.float32)
+            out = damage(out, flaws[flaw], rng)
+    peak = max(float(np.abs(out).max(initial=0)), 1e-9)
+    return np.asarray(out * min(1.0, 0.9 / peak), np.float32)
 
 
 def draw_flaws(rng: np.random.Generator, clean: float = 0.3) -> dict[str, float]:

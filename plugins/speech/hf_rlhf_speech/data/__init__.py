@@ -1,0 +1,1 @@
+"""Texts to speak, and pairs of clips, as datasets for the trainers."""

@@ -1,0 +1,298 @@
+"""`speech_preferences`: pairs of clips of the same text, the better one known."""
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from hf_rlhf.config import load_component
+from hf_rlhf.contracts import Loaded
+from hf_rlhf.data import BadRow, Row, Source, Split, convert_source, format_counts, read_rows
+from hf_rlhf.errors import DataError
+from hf_rlhf.storage import atomic_write_text
+from hf_rlhf_speech.audio import Clip, read_audio
+from hf_rlhf_speech.codecs.codec import FILE, Codec, check_codec, load_codec
+from hf_rlhf_speech.codecs.embedded import EmbeddedCodec
+from hf_rlhf_speech.codecs.vocoder import synthesize
+from hf_rlhf_speech.world.flaws import FLAT_PITCH, damaged, draw_flaws, planted_quality
+from hf_rlhf_speech.world.quality import references
+from hf_rlhf_speech.world.speaker import TEMPLATE, Line
+from hf_rlhf_worlds.sampling import Split as Side
+from hf_rlhf_worlds.sampling import build_splits, split_of, with_flips
+
+Label = Literal["planted", "human", "acoustic", "auto_mos"]
+_REWARDS = {"acoustic": "acoustic_quality", "auto_mos": "auto_mos"}
+_MANNER = {"style": "", "voice": ""}
+
+
+def speech_preferences(
+    path: str | None = None,
+    *,
+    label: Label | None = None,
+    codec: str = "embedded",
+    template: str = TEMPLATE,
+    columns: dict[str, str] | None = None,
+    split: str | None = None,
+    revision: str | None = None,
+    subset: str | None = None,
+    train_rows: int | None = None,
+    test_rows: int | None = None,
+    test_share: float | None = None,
+    flips: float = 0.0,
+    max_rejected_share: float = 0.05,
+    rejected_rows: Path | None = None,
+    seed: int = 0,
+) -> Loaded:
+    """Load pairs of clips, or make them in the world where the better one is known.
+
+    A row has `text`, `chosen` and `rejected`, or `text`, `a`, `b` and `preferred` (`a`, `b` or
+    `tie`); `style` and `voice` if it has them. A clip is a path of a WAV or FLAC file, relative to
+    the file of rows, or the bytes of a column of the type `Audio`, which need no decoder.
+
+    Args:
+        path: a file of rows, a folder or a Hub dataset. None: two renderings of each of
+            `speech_prompts`' three words, with planted flaws.
+        label: who decides. `planted` (of the world, its default): the smaller flaws; `human` (of
+            rows, their default): the rows; `acoustic` and `auto_mos`: the reward of that kind.
+        codec: how chosen and rejected are written; `file` leaves paths.
+        template: of the prompt of a row.
+        columns: names wanted -> names in the source.
+        split: the split to train on; by default `train`, or the only one.
+        revision: of a Hub dataset, a branch, tag or commit.
+        subset: the configuration of a Hub dataset.
+        train_rows: at most so many; of the world 480 by default.
+        test_rows: how many to hold out; of the world 120 by default.
+        test_share: the share of rows to hold out, of a source without a test split.
+        flips: share of training pairs of the world whose label is swapped, as a control.
+        max_rejected_share: more unusable rows than this share are an error.
+        rejected_rows: set by the run: where unusable rows are listed.
+        seed: of the flaws and of the held-out rows.
+
+    Returns:
+        Splits `train` and `test` with prompt, text, style, voice, chosen and rejected; of the world
+        also margin, the difference in planted quality.
+
+    Raises:
+        DataError: with file, row and what is wrong.
+    """
+    check_codec(codec)
+    if path is None:
+        _refuse("path", columns=columns, split=split, revision=revision, subset=subset)
+        return _world_pairs(label or "planted", codec, train_rows, test_rows, flips, seed)
+    if label == "planted" or flips:
+        raise DataError(
+            f"{path}: `label: planted` and `flips` are for pairs of the world, whose flaws are "
+            "known. Leave out `path`, or use another label."
+        )
+    convert = _Conversion(path, label or "human", codec, template)
+    rows = read_rows(path, revision=revision, subset=subset, columns=columns)
+    split_ = Split(split=split, test_rows=test_rows, test_share=test_share, seed=seed)
+    return _converted(rows, convert, split_, train_rows, max_rejected_share, rejected_rows)
+
+
+def _refuse(reason: str, **settings: Any) -> None:
+    if names := [name for name, value in settings.items() if value is not None]:
+        raise DataError(
+            f"speech_preferences: {', '.join(names)} has no effect without `{reason}`. "
+            f"Set `{reason}`, or leave it out."
+        )
+
+
+def _world_pairs(
+    label: Label, codec: str, train_rows: int | None, test_rows: int | None, flips: float, seed: int
+) -> Loaded:
+    if label == "human" or codec != "embedded":
+        raise DataError(
+            f"speech_preferences: label is {label} and codec {codec}, without a `path`. The pairs "
+            "of the world have the labels planted, acoustic or auto_mos and the codec embedded."
+        )
+    if label != "planted" and flips:
+        raise DataError("speech_preferences: `flips` needs `label: planted`. Leave it out.")
+    lines = [Line.parse(prompt) for prompt in references()]
+    better = _judge(label, codec)
+
+    def rows(side: Side) -> Iterator[Mapping[str, Any]]:
+        for line in (line for line in lines if split_of(line.text) == side):
+            clips, gain = _flawed_pair(line.prompt, seed)
+            if (better(line.prompt, line.text, *clips) if better else gain) < 0:
+                clips, gain = clips[::-1], -gain
+            yield {**_pair(line.prompt, asdict(line), *clips), "margin": round(gain, 4)}
+
+    counts: dict[Side, int] = {"train": train_rows or 480, "test": test_rows or 120}
+    noisy = with_flips("speech_preferences", "preference", flips, seed, rows)
+    return build_splits("speech_preferences", counts, noisy, {"source": "world", "label": label})
+
+
+def _flawed_pair(prompt: str, seed: int) -> tuple[list[str], float]:
+    """Return two renderings of a line as text, and by how much the first is better."""
+    rng = np.random.default_rng([seed, *prompt.encode()])
+    codec = EmbeddedCodec()
+    clean = codec.frames(references()[prompt])
+    middle = float(np.median(clean.pitch))
+    while True:
+        flaws = draw_flaws(rng), draw_flaws(rng)
+        gain = planted_quality(flaws[0]) - planted_quality(flaws[1])
+        if abs(gain) > 0.05:
+            break
+    waves = []
+    for each in flaws:
+        pitch = middle + (clean.pitch - middle) * (1 - each.get(FLAT_PITCH, 0))
+        wave = synthesize(replace(clean, pitch=pitch))
+        waves.append(damaged(wave, each, int(rng.integers(2**31))))
+    return [codec.form.write(codes, codec.size) for codes in codec.encode(waves)], gain
+
+
+def _pair(prompt: str, row: Mapping[str, Any], chosen: str, rejected: str) -> dict[str, Any]:
+    manner = {name: row[name] for name in ("text", *_MANNER)}
+    return {"prompt": prompt, **manner, "chosen": chosen, "rejected": rejected}
+
+
+def _judge(label: Label, codec: str) -> Callable[[str, str, str, str], float] | None:
+    """Return a function of prompt, text and two clips: above 0 if the first is better.
+
+    0 where both are alike, or the reward abstains.
+    """
+    if label not in _REWARDS:
+        return None
+    reward = load_component("rewards", _REWARDS[label])(codec=codec)
+
+    def better(prompt: str, text: str, first: str, second: str) -> float:
+        scores = reward([prompt] * 2, [first, second], text=[text] * 2)
+        return 0.0 if None in scores else float(scores[0] - scores[1])
+
+    return better
+
+
+@dataclass
+class _Conversion:
+    """Turns rows into pairs, and counts what was converted and what was rejected."""
+
+    path: str
+    label: Label
+    codec: str
+    template: str
+    changes: Counter[str] = field(default_factory=Counter)
+    rejected: list[dict[str, Any]] = field(default_factory=list)
+    rows: int = 0
+
+    def __post_init__(self) -> None:
+        folder = Path(self.path)
+        self._folder = folder if folder.is_dir() else folder.parent
+        self._better = _judge(self.label, self.codec)
+        self._loaded: Codec | None = None if self.codec == FILE else load_codec(self.codec)
+
+    def __call__(self, row: Row, _: str) -> dict[str, Any]:
+        """Return the pair of a row. Raises BadRow for one of no use."""
+        self.rows += 1
+        try:
+            return self._convert(row)
+        except BadRow as error:
+            values = {name: str(value)[:200] for name, value in row.values.items()}
+            entry = {"where": row.where, "reason": error.reason, "message": str(error)}
+            self.rejected.append({**entry, "values": values})
+            raise
+
+    def _convert(self, row: Row) -> dict[str, Any]:
+        text = row.values.get("text")
+        if not isinstance(text, str) or not text.strip():
+            raise BadRow.wrong_type("text", row.at("text"), text, "the text that is spoken")
+        first, second = _sides(row)
+        written, clips = [], []
+        for column in (first, second):
+            source = self._source(row, column)
+            clips.append(self._read(source, row.at(column)))
+            written.append(self._write(source, clips[-1], row.at(column)))
+        if written[0] == written[1] or np.array_equal(clips[0].wave, clips[1].wave):
+            raise BadRow("equal_clips", f"{row.where}: both clips are the same")
+        manner = {name: str(row.values.get(name) or "") for name in _MANNER}
+        prompt = self.template.format(text=text, **manner)
+        gain = 1.0 if self._better is None else self._better(prompt, text, *written)
+        if not gain:
+            raise BadRow("tie", f"{row.where}: {_REWARDS[self.label]} scores both clips alike")
+        written = written if gain > 0 else written[::-1]
+        self.changes.update(change for clip in clips for change in clip.changes)
+        return _pair(prompt, {"text": text, **manner}, *written)
+
+    def _source(self, row: Row, column: str) -> Path | bytes:
+        value = row.values.get(column)
+        if isinstance(value, Mapping):
+            value = value.get("bytes") or value.get("path")
+        if isinstance(value, bytes):
+            return value
+        if not isinstance(value, str) or not value:
+            raise BadRow.wrong_type(column, row.at(column), value, "a path, or a column Audio")
+        return self._folder / value
+
+    def _read(self, source: Path | bytes, where: str) -> Clip:
+        try:
+            return read_audio(source, rate=self._loaded.rate if self._loaded else None, where=where)
+        except BadRow:
+            raise
+        except DataError as error:
+            raise BadRow("clip", str(error)) from error
+
+    def _write(self, source: Path | bytes, clip: Clip, where: str) -> str:
+        if self._loaded is not None:
+            codes = self._loaded.encode([clip.wave])[0]
+            return self._loaded.form.write(codes, self._loaded.size)
+        if isinstance(source, bytes):
+            raise DataError(
+                f"{where}: holds a clip itself, and `codec: file` needs its path. Name a codec."
+            )
+        return str(source)
+
+
+def _sides(row: Row) -> tuple[str, str]:
+    """Return the columns of the preferred clip and of the other."""
+    if "preferred" not in row.values:
+        return "chosen", "rejected"
+    preferred = row.values["preferred"]
+    if preferred == "tie":
+        raise BadRow("tie", f"{row.at('preferred')}: is a tie, which no pair can say")
+    if preferred not in ("a", "b"):
+        raise BadRow.wrong_type("preferred", row.at("preferred"), preferred, "a, b or tie")
+    return ("a", "b") if preferred == "a" else ("b", "a")
+
+
+def _converted(
+    source: Source,
+    convert: _Conversion,
+    split: Split,
+    train_rows: int | None,
+    max_share: float,
+    listed: Path | None,
+) -> Loaded:
+    from datasets import Dataset, DatasetDict
+
+    try:
+        pairs = convert_source(
+            source, convert, split, text=lambda row: str(row["text"]), stops=lambda error: False
+        )
+    finally:
+        if listed is not None and convert.rejected:
+            lines = (json.dumps(entry, ensure_ascii=False) for entry in convert.rejected)
+            atomic_write_text(listed, "\n".join(lines) + "\n")
+    count = len(convert.rejected)
+    if count > max_share * convert.rows:
+        raise DataError(
+            f"{source.name}: {count} of {convert.rows} rows cannot be used, more than "
+            f"`max_rejected_share` ({max_share:.1%}) allows ({format_counts(pairs.dropped)}). "
+            f"The first: {convert.rejected[0]['message']}"
+        )
+    splits = {"train": pairs.train[:train_rows], "test": pairs.test}
+    dataset = DatasetDict({name: Dataset.from_list(rows) for name, rows in splits.items()})
+    report = {
+        "source": source.name,
+        "commit": source.commit,
+        "label": convert.label,
+        "rows": convert.rows,
+        "dropped": dict(pairs.dropped),
+        "converted": dict(convert.changes),
+        "held_out": split.describe(source, "text"),
+        "texts_in_both_splits": pairs.shared,
+    }
+    return Loaded(dataset, report)

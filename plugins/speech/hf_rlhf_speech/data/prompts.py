@@ -1,0 +1,98 @@
+"""`speech_prompts`: texts to speak, each in a style and with a voice."""
+
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from itertools import product
+from typing import Any, Literal
+
+from hf_rlhf.contracts import Loaded
+from hf_rlhf.errors import DataError
+from hf_rlhf_speech.world.espeak import VOICES
+from hf_rlhf_speech.world.quality import references
+from hf_rlhf_speech.world.speaker import TEMPLATE, Line
+from hf_rlhf_speech.world.texts import STYLES, TEXTS
+from hf_rlhf_worlds.sampling import Split, build_splits, split_of
+
+HELD_OUT_TEXTS = TEXTS[::5]
+
+
+def speech_prompts(
+    texts: Literal["sentences", "words"] = "sentences",
+    template: str = TEMPLATE,
+    styles: list[str] | None = None,
+    voices: list[str] | None = None,
+    train_rows: int | None = None,
+    test_rows: int | None = None,
+    seed: int = 0,
+) -> Loaded:
+    """Texts to speak in 6 styles, and descriptions of 6 voices.
+
+    A model that chooses its voice by a name takes `template: "{voice}: {text}"` and its own
+    names as `voices`.
+
+    Args:
+        texts: `sentences`, 30 of everyday and technical English, of which 6 are held out; or
+            `words`, three words each, which `tiny_speaker` has learned, with a column `reference`
+            for the reward `known_speech_quality`.
+        template: of the prompt, with `{text}`, and `{style}` and `{voice}` where the model reads
+            them. With `words` it is what tiny_speaker reads.
+        styles: some of the six; all by default.
+        voices: descriptions or names; by default those of the world that speaks them.
+        train_rows: how many; all by default.
+        test_rows: the same of held-out rows.
+        seed: of the voice of each sentence, and of the order.
+
+    Returns:
+        Splits `train` and `test`, no text in both, with prompt, text, style, voice and reference.
+
+    Raises:
+        DataError: an unknown style or source, a template without `{text}`, more rows than exist.
+    """
+    if unknown := set(styles or ()) - set(STYLES):
+        raise DataError(
+            f"speech_prompts: there is no style {min(unknown)!r}. Styles: {', '.join(STYLES)}."
+        )
+    if "{text}" not in template:
+        raise DataError(f"speech_prompts: the template {template!r} lacks {{text}}.")
+    if texts == "words" and (template != TEMPLATE or voices is not None):
+        raise DataError(
+            "speech_prompts: `template` and `voices` have no effect with `texts: words`, whose "
+            "prompts tiny_speaker has learned. Leave them out, or use `texts: sentences`."
+        )
+    lines = (
+        [Line.parse(prompt) for prompt in references()]
+        if texts == "words"
+        else list(_sentences(voices or [*VOICES], seed))
+    )
+    lines = [line for line in lines if styles is None or line.style in styles]
+    random.Random(seed).shuffle(lines)
+    held_out = HELD_OUT_TEXTS if texts == "sentences" else None
+    sides: dict[Split, list[Line]] = {"train": [], "test": []}
+    for line in lines:
+        sides[_side(line.text, held_out)].append(line)
+    counts: dict[Split, int] = {
+        "train": train_rows or len(sides["train"]),
+        "test": test_rows or len(sides["test"]),
+    }
+
+    def rows(split: Split) -> Iterator[Mapping[str, Any]]:
+        for line in sides[split]:
+            prompt = template.format(text=line.text, style=line.style, voice=line.voice)
+            reference = line.prompt if texts == "words" else None
+            yield {"prompt": prompt, **asdict(line), "reference": reference}
+
+    report = {"texts": texts, "styles": sorted({line.style for line in lines})}
+    return build_splits("speech_prompts", counts, rows, report)
+
+
+def _side(text: str, held_out: Sequence[str] | None) -> Split:
+    if held_out is None:
+        return split_of(text)
+    return "test" if text in held_out else "train"
+
+
+def _sentences(voices: Sequence[str], seed: int) -> Iterator[Line]:
+    """Yield each text in each style, with the voices in turn."""
+    for number, (text, style) in enumerate(product(TEXTS, STYLES)):
+        yield Line(text, style, voices[(number + number // len(STYLES) + seed) % len(voices)])

@@ -1,0 +1,70 @@
+"""The tiny speaker's world: which prompts it reads, and how it was taught to answer them."""
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from hf_rlhf_speech.audio import RATE, Wave
+from hf_rlhf_speech.world.espeak import Utterance
+from hf_rlhf_speech.world.flaws import WEIGHTS, render
+from hf_rlhf_speech.world.texts import STYLES, draw_text
+from hf_rlhf_worlds.sampling import split_of
+
+VOICES = ("a bright voice", "a soft voice")
+"""Those that it speaks with."""
+TEMPLATE = "{style}, {voice}: {text}"
+_AUDIBLE = 0.003
+_MARGIN = RATE // 50
+
+
+@dataclass(frozen=True)
+class Line:
+    """A text to speak, in a style and with a voice."""
+
+    text: str
+    style: str
+    voice: str
+
+    @property
+    def prompt(self) -> str:
+        """The line as the policy reads it."""
+        return TEMPLATE.format(text=self.text, style=self.style, voice=self.voice)
+
+    @classmethod
+    def parse(cls, prompt: str) -> "Line":
+        """Return the line of a prompt."""
+        manner, _, text = prompt.partition(": ")
+        style, _, voice = manner.partition(", ")
+        return cls(text, style, voice)
+
+
+def draw_line(rng: random.Random) -> Line:
+    """Return one of 23,040 lines."""
+    return Line(draw_text(rng), rng.choice([*STYLES]), rng.choice(VOICES))
+
+
+def spoken(line: Line, flaws: dict[str, float] | None = None, seed: int = 0) -> Wave:
+    """Return the line as espeak-ng speaks it, with flaws, without the silence around it."""
+    words_per_minute, pitch_range = STYLES[line.style]
+    utterance = Utterance(line.text, line.voice, words_per_minute, pitch_range)
+    wave = render(utterance, flaws or {}, seed)
+    audible = np.flatnonzero(np.abs(wave) > _AUDIBLE)
+    if not len(audible):
+        return wave
+    return wave[max(0, audible[0] - _MARGIN) : audible[-1] + _MARGIN]
+
+
+def demonstrations(seed: int, flawed: float = 0.45) -> Iterator[tuple[Line, Wave]]:
+    """Yield lines and how a careless teacher speaks them: a share of them with a flaw.
+
+    Held-out texts are not among them.
+    """
+    rng = random.Random(seed)
+    while True:
+        line = draw_line(rng)
+        if split_of(line.text) == "test":
+            continue
+        flaws = {rng.choice([*WEIGHTS]): rng.uniform(0.4, 1.0)} if rng.random() < flawed else {}
+        yield line, spoken(line, flaws, rng.randrange(2**31))
