@@ -5,7 +5,7 @@ import inspect
 import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -86,11 +86,11 @@ def _score(chosen: argparse.Namespace) -> int:
     files = [clip for path in chosen.files for clip in _clips(Path(path))]
     measured, failed = _measure(files, chosen)
     if chosen.json:
-        rows = [
+        found = [
             {"file": str(each.file), "changes": each.clip.changes, **each.values}
             for each in measured
         ]
-        print(json.dumps(rows, indent=2))
+        print(json.dumps(found, indent=2))
     elif measured:
         headings = ["file", *map(_heading, measured[0].values)]
         rows = [[str(each.file), *map(_cell, each.values.values())] for each in measured]
@@ -218,12 +218,12 @@ def _text(file: Path, text: str | None) -> str | None:
 def _rewards(names: Sequence[str], columns: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Yield each reward, as it reads files. Raises ConfigError for one that cannot be used here."""
     for name in names:
-        reward = load_component("rewards", name)
-        if not is_dataclass(reward) or "codec" not in {each.name for each in fields(reward)}:
+        reward: Any = load_component("rewards", name)
+        if "codec" not in getattr(reward, "__dataclass_fields__", ()):
             what = f"{name} does not listen: it has no field `codec`."
             fix = "Name a reward on speech; `hf-rlhf list rewards` lists all."
             raise ConfigError([Problem("--reward", what, fix)])
-        made: Any = reward(codec=FILE)  # type: ignore[operator]
+        made = reward(codec=FILE)
         parameters = inspect.signature(made).parameters.values()
         needs = {
             each.name
