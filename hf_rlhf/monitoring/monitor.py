@@ -64,7 +64,7 @@ class Monitor(RewardCallback, ExportableState):  # type: ignore[misc]
         self.stopped_at: int | None = None
         self._assessment = Assessment()
         self._rows: list[Row] = []
-        self._kept = 0
+        self._finished = 0
         """How many of the rows belong to steps that are done; others may be of an evaluation."""
         self._warmup: list[float] = []
         """The trained rewards of the warm-up, until it is over."""
@@ -117,7 +117,7 @@ class Monitor(RewardCallback, ExportableState):  # type: ignore[misc]
             return
         self.looks = [Look.from_json(look) for look in values["looks"]]
         self._rows = [tuple(row) for row in values["rows"]]
-        self._kept = len(self._rows)
+        self._finished = len(self._rows)
         self._warmup = values["warmup"]
         if (histogram := values["histogram"]) is not None:
             counts = tuple(histogram["counts"])
@@ -126,11 +126,11 @@ class Monitor(RewardCallback, ExportableState):  # type: ignore[misc]
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Forget rows that were scored between two steps, by an evaluation."""
-        del self._rows[self._kept :]
+        del self._rows[self._finished :]
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Make a look if one is due, and act on it."""
-        self._kept = len(self._rows)
+        self._finished = len(self._rows)
         if state.global_step % self.spec.every:
             return
         if not self._rows and not self.looks:
@@ -162,7 +162,7 @@ class Monitor(RewardCallback, ExportableState):  # type: ignore[misc]
             "attributes": {
                 "settings": asdict(self.spec),
                 "looks": [asdict(look) for look in self.looks],
-                "rows": self._rows[: self._kept],
+                "rows": self._rows[: self._finished],
                 "warmup": self._warmup,
                 "histogram": asdict(self._histogram) if self._histogram else None,
                 "warnings": self.warnings,
@@ -173,7 +173,7 @@ class Monitor(RewardCallback, ExportableState):  # type: ignore[misc]
     # What a look is, and what follows from it.
 
     def _add_look(self, step: int) -> None:
-        rows, self._rows, self._kept = self._rows, [], 0
+        rows, self._rows, self._finished = self._rows, [], 0
         rewards = [reward for _, _, reward, _ in rows if reward is not None]
         kl = None
         if len(self.looks) < self.spec.warmup:
@@ -223,14 +223,14 @@ class Monitor(RewardCallback, ExportableState):  # type: ignore[misc]
         return f"There is no checkpoint from before the drift, which began after step {clean}."
 
     def _metrics(self) -> dict[str, float]:
-        look, found = self.looks[-1], self._assessment
+        look, now = self.looks[-1], self._assessment
         means = {"length": look.length, "trained": look.trained, "gold": look.gold}
         values = {name: mean.mean for name, mean in means.items() if mean is not None}
-        changes = {"trained_change": found.trained, "gold_change": found.gold}
+        changes = {"trained_change": now.trained, "gold_change": now.gold}
         values |= {name: change.value for name, change in changes.items() if change is not None}
-        single = {"length_z": found.length_z, "histogram_kl": look.kl}
+        single = {"length_z": now.length_z, "histogram_kl": look.kl}
         values |= {name: value for name, value in single.items() if value is not None}
-        values["signals"] = float(len(found.signals))
+        values["signals"] = float(len(now.signals))
         return {f"monitor/{name}": value for name, value in values.items()}
 
     # For the record.
@@ -253,9 +253,9 @@ class Monitor(RewardCallback, ExportableState):  # type: ignore[misc]
         """Return for the record what was seen, and what came of it."""
         looks = []
         for number, look in enumerate(self.looks, start=1):
-            found = assess(self.looks[:number], self.spec)
-            signals = sorted(found.names)
-            looks.append({**asdict(look), "length_z": found.length_z, "signals": signals})
+            then = assess(self.looks[:number], self.spec)
+            signals = sorted(then.names)
+            looks.append({**asdict(look), "length_z": then.length_z, "signals": signals})
         return MonitorSection(
             settings=asdict(self.spec),
             looks=looks,

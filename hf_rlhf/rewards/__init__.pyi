@@ -10,6 +10,7 @@ from .judges.client import Messages as Messages
 from .judges.lexical import LexicalJudge as LexicalJudge
 from .judges.openai import OpenAIJudge as OpenAIJudge
 from .judges.prompts import escaped as escaped
+from .judges.prompts import fenced as fenced
 from .judges.terms import STOPWORDS as STOPWORDS
 from .judges.text_generation import NoText as NoText
 from .judges.text_generation import OpenAIText as OpenAIText

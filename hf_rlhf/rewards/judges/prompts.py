@@ -12,6 +12,7 @@ of chat templates, by which a text could forge a turn, are escaped as well.
 
 import hashlib
 import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hf_rlhf.contracts import Question
@@ -86,15 +87,25 @@ _ESCAPED = {"<": "&lt;", ">": "&gt;", "[": "&#91;"}
 
 def messages_for(question: Question) -> list[dict[str, str]]:
     """Return the chat messages that ask `question`; equal questions give equal messages."""
-    code = _code(question)
-    blocks = [("criterion", question.criterion), ("context", question.context)]
-    blocks = [(name, text) for name, text in blocks if text]
-    fenced = [
-        f"<{name}-{code}>\n{escaped(text)}\n</{name}-{code}>"
-        for name, text in [*blocks, ("candidate", question.candidate)]
-    ]
-    user = "\n\n".join([TASKS[question.kind], *fenced, CLOSING])
+    blocks = {"criterion": question.criterion, "context": question.context}
+    blocks = {name: text for name, text in blocks.items() if text}
+    blocks["candidate"] = question.candidate
+    key = (question.kind, question.criterion, question.context, question.candidate)
+    user = "\n\n".join([TASKS[question.kind], *fenced(blocks, key), CLOSING])
     return [{"role": "system", "content": SYSTEM}, {"role": "user", "content": user}]
+
+
+def fenced(blocks: Mapping[str, str], key: Sequence[str] = ()) -> list[str]:
+    """Return untrusted texts, by name, in blocks that none of them can close.
+
+    `key` is what the code of the tags is a hash of; by default the texts.
+    """
+    hashed = hashlib.sha256()
+    for text in key or blocks.values():
+        raw = text.encode("utf-8", "surrogatepass")
+        hashed.update(len(raw).to_bytes(8, "big") + raw)
+    code = hashed.hexdigest()[:16]
+    return [f"<{name}-{code}>\n{escaped(text)}\n</{name}-{code}>" for name, text in blocks.items()]
 
 
 def escaped(text: str) -> str:
@@ -111,12 +122,3 @@ def prompt_sha256() -> str:
     """Return the hash of everything in the prompts that does not depend on the question."""
     parts = [SYSTEM, *(f"{kind}\n{text}" for kind, text in sorted(TASKS.items())), CLOSING, REPAIR]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
-
-
-def _code(question: Question) -> str:
-    fields = (question.kind, question.criterion, question.context, question.candidate)
-    hashed = hashlib.sha256()
-    for text in fields:
-        raw = text.encode("utf-8", "surrogatepass")
-        hashed.update(len(raw).to_bytes(8, "big") + raw)
-    return hashed.hexdigest()[:16]

@@ -84,6 +84,6 @@ def _rows(
     prompts: Sequence[Any], completions: Sequence[Any], columns: Mapping[str, Any]
 ) -> Iterator[tuple[Any, Any, dict[str, Any]]]:
     """Yield prompt, completion and the columns of each row."""
-    kept = {name: values for name, values in columns.items() if name not in _TRL}
+    own = {name: values for name, values in columns.items() if name not in _TRL}
     for number, (prompt, completion) in enumerate(zip(prompts, completions, strict=True)):
-        yield prompt, completion, {name: values[number] for name, values in kept.items()}
+        yield prompt, completion, {name: values[number] for name, values in own.items()}

@@ -133,17 +133,17 @@ def run_file(
         fix = "Name a run file, the folder of a reward model, a reward, or FILE.py:NAME."
         raise ConfigError([Problem("rewards validate", "there is no TARGET.", fix)])
     if Path(target).suffix in (".yaml", ".yml"):
-        kept, overrides = _of_file(RunFile.read(target).override(overrides), label), ()
+        values, overrides = _of_file(RunFile.read(target).override(overrides), label), ()
     elif _is_run(target):
-        kept = _of_run(Path(target))
+        values = _of_run(Path(target))
     else:
-        kept = {"rewards": [{"name": target}]}
+        values = {"rewards": [{"name": target}]}
     if data is not None:
-        kept["dataset"] = _section(data, kept.get("dataset"))
-    if "dataset" not in kept:
+        values["dataset"] = _section(data, values.get("dataset"))
+    if "dataset" not in values:
         fix = "Name it with --data FILE: preference pairs, or rows with a `grade`."
         raise ConfigError([Problem(target, "there is no gold data.", fix)])
-    return RunFile.from_mapping(kept, Path(target).name).override(overrides)
+    return RunFile.from_mapping(values, Path(target).name).override(overrides)
 
 
 def _is_run(target: str | None) -> bool:
@@ -241,7 +241,7 @@ def tokenizer_of(file: Any) -> Any:
 
     models = [file.values.get("model_name_or_path")]
     models += [entry.get("model") for entry in file.values.get("rewards") or ()]
-    named = next((model for model in models if isinstance(model, str)), None)
-    if named is None:
-        return SimpleNamespace(chat_template=None)
-    return load_tokenizer(resolve_model_path(named), None)
+    for model in models:
+        if isinstance(model, str):
+            return load_tokenizer(resolve_model_path(model), None)
+    return SimpleNamespace(chat_template=None)

@@ -41,8 +41,8 @@ def graded(
     }
     if empty := [name for name, rows in splits.items() if not rows]:
         raise DataError(f"{path}: split {empty[0]!r} has no rows.")
-    made = {name: Dataset.from_list(rows) for name, rows in splits.items()}
-    return Loaded(DatasetDict(made), {"rows": {name: len(rows) for name, rows in made.items()}})
+    dataset = DatasetDict({name: Dataset.from_list(rows) for name, rows in splits.items()})
+    return Loaded(dataset, {"rows": dataset.num_rows})
 
 
 def _labels(row: Row) -> list[float]:

@@ -1,12 +1,11 @@
 """Many conversations with one language model, each reply read strictly and repaired once."""
 
 import asyncio
-import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from hf_rlhf.rewards import Messages, NoText, OpenAIText, Text, escaped
+from hf_rlhf.rewards import Messages, NoText, OpenAIText, Text, escaped, fenced
 
 T = TypeVar("T")
 NOT_ANSWERED = "not answered"
@@ -67,19 +66,8 @@ def ask_all(
 
 
 def conversation(system: str, blocks: Mapping[str, str], closing: str) -> Messages:
-    """Return the messages that show `blocks`, name -> untrusted text, between fences.
-
-    The fences have a code made of the texts, so that no text can close its own block.
-    """
-    hashed = hashlib.sha256()
-    for text in blocks.values():
-        raw = text.encode("utf-8", "replace")
-        hashed.update(len(raw).to_bytes(8, "big") + raw)
-    code = hashed.hexdigest()[:16]
-    fenced = [
-        f"<{name}-{code}>\n{escaped(text)}\n</{name}-{code}>" for name, text in blocks.items()
-    ]
+    """Return the messages that show `blocks`, name -> untrusted text, between fences."""
     return [
         {"role": "system", "content": f"{system}\n\n{MATERIAL}"},
-        {"role": "user", "content": "\n\n".join([*fenced, closing])},
+        {"role": "user", "content": "\n\n".join([*fenced(blocks), closing])},
     ]

@@ -163,18 +163,18 @@ def _loaded(
 ) -> Loaded:
     from datasets import Dataset, DatasetDict
 
-    found = convert_source(source, convert, split, text=lambda row: row["prompt"], stops=stops)
+    rows = convert_source(source, convert, split, text=lambda row: row["prompt"], stops=stops)
     splits = {
-        "train": found.train[: split.max_train_rows],
-        "test": found.test[: split.max_test_rows],
+        "train": rows.train[: split.max_train_rows],
+        "test": rows.test[: split.max_test_rows],
     }
     dataset = DatasetDict({name: Dataset.from_list(rows) for name, rows in splits.items()})
     report = {
         "path": path,
         **facts,
-        "dropped": dict(found.dropped),
+        "dropped": dict(rows.dropped),
         "held_out": split.describe(source),
-        "prompts_in_both_splits": found.shared,
+        "prompts_in_both_splits": rows.shared,
     }
     return Loaded(dataset, report)
 
@@ -251,13 +251,13 @@ def solution_with_error(
 
 def _carried(question: str, lines: list[str], at: int, changed: str) -> list[str] | None:
     """Return the lines after a changed one worked out anew; None if that is ambiguous."""
-    given = set(map(_plain, _NUMBER.findall(question)))
+    of_question = set(map(_plain, _NUMBER.findall(question)))
     new: dict[str, str] = {}
     written = [*lines[:at], changed]
     marks = MARK.findall(lines[at]), MARK.findall(changed)
     new[_plain(marks[0][-1][1])] = _plain(marks[1][-1][1])
     for line in lines[at + 1 :]:
-        if given & set(new):
+        if of_question & set(new):
             return None
         line = _NUMBER.sub(lambda match: new.get(_plain(match[0]), match[0]), line)
         for expression, old in MARK.findall(line):

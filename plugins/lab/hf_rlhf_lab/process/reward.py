@@ -23,7 +23,6 @@ from hf_rlhf_lab.process.chains import (
     score_chains,
 )
 
-_FILES = ("*.safetensors", "*.json", "*.jinja", "*.txt", "*.model")
 AGGREGATES: Mapping[str, Callable[[Sequence[float]], float]] = {
     "min": min,
     "mean": fmean,
@@ -141,16 +140,13 @@ class ProcessReward:
             log_metric("process_reward/steps", sum(map(len, steps)) / len(steps))
             log_metric("process_reward/no_steps", empty / len(steps))
             log_metric("process_reward/too_long", long / len(steps))
-        if empty and self.no_steps == "error":
-            raise RewardError(
-                f"process_reward: {empty} of {len(steps)} completions have no step. Write "
-                "`no_steps: abstain` or `zero`, or check the separator."
-            )
-        if long and self.too_long == "error":
-            raise RewardError(
-                f"process_reward: {long} of {len(steps)} completions are too long. Shorten them, "
-                "or write `too_long: abstain`."
-            )
+        for count, choice, text in (
+            (empty, self.no_steps, "have no step. Write `no_steps: abstain` or `zero`, or check "
+             "the separator."),
+            (long, self.too_long, "are too long. Shorten them, or write `too_long: abstain`."),
+        ):  # fmt: skip
+            if count and choice == "error":
+                raise RewardError(f"process_reward: {count} of {len(steps)} completions {text}")
 
     def _path(self) -> str:
         """Return what `from_pretrained` takes, having looked at the folder."""

@@ -85,14 +85,12 @@ def _advice(right: Array, fixes: list[Fixed]) -> str:
 def bins(p: Array, right: Array, prompts: Sequence[str]) -> list[dict[str, Any]]:
     """Return the implied probability and the share that is right, by deciles of |margin|."""
     parts = np.array_split(np.argsort(p, kind="stable"), min(BINS, len(p)))
-    rows = []
-    for part in parts:
-        share = Interval.of_mean(right[part].tolist(), [prompts[row] for row in part])
-        assert share is not None
-        rows.append(
-            {"implied": float(p[part].mean()), "observed": share.as_json(), "pairs": len(part)}
-        )
-    return rows
+    shares = [Interval.of_mean(right[part].tolist(), [prompts[n] for n in part]) for part in parts]
+    return [
+        {"implied": float(p[part].mean()), "observed": share.as_json(), "pairs": len(part)}
+        for part, share in zip(parts, shares, strict=True)
+        if share is not None
+    ]
 
 
 def expected_error(p: Array, right: Array) -> float:
@@ -104,8 +102,7 @@ def expected_error(p: Array, right: Array) -> float:
 
 def chance_error(p: Array) -> tuple[float, float]:
     """Return mean and 95th percentile of the ECE if `p` were the true probabilities."""
-    order = np.argsort(p, kind="stable")
-    sorted_p = p[order]
+    sorted_p = np.sort(p)
     rng = np.random.default_rng(0)
     edges = np.cumsum([0] + [len(part) for part in np.array_split(sorted_p, min(BINS, len(p)))])
     errors = np.empty(SIMULATIONS)
@@ -118,8 +115,9 @@ def chance_error(p: Array) -> tuple[float, float]:
 def with_temperature(size: Array, right: Array) -> Fixed:
     """Return the ECE of sigmoid(|margin| / T), T fitted on the other folds, and T of all pairs."""
     p = np.empty_like(size)
-    for fold in _folds(len(size)):
-        rest = np.setdiff1d(np.arange(len(size)), fold)
+    order = np.random.default_rng(0).permutation(len(size))
+    for fold in np.array_split(order, min(FOLDS, len(size))):
+        rest = np.setdiff1d(order, fold)
         p[fold] = expit(size[fold] / temperature(size[rest], right[rest]))
     return Fixed("temperature", expected_error(p, right), temperature(size, right))
 
@@ -139,8 +137,3 @@ def clipped(size: Array, right: Array) -> Fixed:
     """Return the ECE where no margin is above 1.5 standard deviations of the signed margin."""
     limit = CLIP * float(np.std(np.where(right > 0, size, -size)))
     return Fixed("clip", expected_error(expit(np.minimum(size, limit)), right), limit)
-
-
-def _folds(count: int) -> list[Array]:
-    order = np.random.default_rng(0).permutation(count)
-    return [np.sort(part) for part in np.array_split(order, min(FOLDS, count))]

@@ -1,0 +1,144 @@
+"""Acoustic features against Praat, and what every hack of speech is paid.
+
+    python benchmarks/speech_features.py praat      # 216 clips, needs hf-rlhf-speech[espeak,praat]
+    python benchmarks/speech_features.py hacks      # needs hf-rlhf-speech[espeak]
+
+Prints tables in Markdown; docs/reference/speech-rewards.md has them.
+"""
+
+import itertools
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+
+from hf_rlhf.rewards import ComposedReward, Part
+from hf_rlhf_speech.attacks import ATTACKS, hacked
+from hf_rlhf_speech.audio import RATE, write_wav
+from hf_rlhf_speech.features.acoustic import acoustic_features
+from hf_rlhf_speech.features.pitch import pitch_of
+from hf_rlhf_speech.rewards.models import SpeechPresent
+from hf_rlhf_speech.rewards.quality import AcousticQuality
+from hf_rlhf_speech.rewards.recognition import Intelligible
+from hf_rlhf_speech.rewards.signal import DurationFits, NotClipped
+from hf_rlhf_speech.world.espeak import VOICES, Utterance, speak
+from hf_rlhf_speech.world.flaws import render
+from hf_rlhf_speech.world.texts import TEXTS
+
+FLAWS = ({}, {"flat_pitch": 0.7}, {"jitter": 0.4}, {"clipped": 0.6}, {"breath_noise": 0.5})
+HACKED_TEXTS = (TEXTS[0], TEXTS[23])
+
+
+def clips():
+    """Yield the clips for Praat: voices x texts x flaws, and white noise 20 dB below."""
+    rng = np.random.default_rng(0)
+    for voice, text in itertools.product(VOICES, TEXTS[::5]):
+        for flaws in FLAWS:
+            yield render(Utterance(text, voice), flaws)
+        wave = speak(Utterance(text, voice))
+        yield wave + 0.1 * wave.std() * rng.standard_normal(len(wave)).astype(np.float32)
+
+
+def by_praat(wave):
+    """Return what Praat measures with the same settings, and its own harmonicity object."""
+    import parselmouth
+
+    sound = parselmouth.Sound(wave.astype(np.float64), RATE)
+    selected = sound.to_pitch_ac(0.01, 75.0, pitch_ceiling=600.0).selected_array
+    voiced = selected["frequency"] > 0
+    strength = np.clip(selected["strength"][voiced], 1e-6, 1 - 1e-6)
+    low, high = np.percentile(12 * np.log2(selected["frequency"][voiced]), (10, 90))
+    harmonicity = sound.to_harmonicity_cc(0.01, 75.0).values
+    return {
+        "median pitch (Hz)": np.median(selected["frequency"][voiced]),
+        "pitch_variation (semitones)": (high - low) / 2.5632,
+        "voiced share of frames": voiced.mean(),
+        "harmonicity (dB)": (10 * np.log10(strength / (1 - strength))).mean(),
+        "harmonicity against Harmonicity (cc) (dB)": harmonicity[harmonicity > -200].mean(),
+    }
+
+
+def compare():
+    """Return each feature's pairs, ours and Praat's [2, clips], and the time it took."""
+    rows, seconds, spent = [], 0.0, 0.0
+    for wave in clips():
+        start = time.process_time()
+        features = acoustic_features(wave, RATE)
+        spent, seconds = spent + time.process_time() - start, seconds + len(wave) / RATE
+        pitch = pitch_of(wave, RATE)
+        ours = (
+            np.median(pitch.hertz[pitch.voiced]),
+            features.pitch_variation,
+            pitch.voiced.mean(),
+            features.harmonicity,
+            features.harmonicity,
+        )
+        rows.append([*zip(ours, by_praat(wave).values(), strict=True)])
+    measured = dict(zip(by_praat(wave), np.array(rows).transpose(1, 2, 0), strict=True))
+    return measured, spent, seconds
+
+
+def praat():
+    """Print how far each feature is from Praat's."""
+    measured, spent, seconds = compare()
+    print(
+        "| | median difference | 95% of clips within | largest | correlation |\n"
+        "|---|---|---|---|---|"
+    )
+    for name, pairs in measured.items():
+        difference = np.abs(pairs[0] - pairs[1])
+        cells = (np.median(difference), np.quantile(difference, 0.95), difference.max())
+        numbers = " | ".join(f"{cell:.3f}" for cell in (*cells, np.corrcoef(pairs)[0, 1]))
+        print(f"| {name} | {numbers} |")
+    print(
+        f"\n{pairs.shape[1]} clips, {seconds:.0f} s of speech; all features take "
+        f"{spent / seconds:.3f} s of one CPU for a second of speech."
+    )
+
+
+def hacks():
+    """Score each hack by the features alone, and by the composed reward with its gates."""
+    features, words = AcousticQuality("file"), Intelligible("file")
+    gates = (
+        Part("speech_present", SpeechPresent("file"), threshold=0.3),
+        Part("intelligible", words),
+        Part("duration_fits", DurationFits("file")),
+        Part("not_clipped", NotClipped("file")),
+    )
+    reward = ComposedReward((Part("quality", features, 0.2), Part("words", words)), gates)
+    table = {name: [] for name in ("clean", *ATTACKS)}
+    with tempfile.TemporaryDirectory() as folder:
+        for voice, text in itertools.product(VOICES, HACKED_TEXTS):
+            clean, other = (speak(Utterance(each, voice)) for each in (text, TEXTS[16]))
+            waves = {"clean": clean} | {name: hacked(name, clean, other) for name in ATTACKS}
+            files = [str(Path(folder, f"{index}.wav")) for index in range(len(waves))]
+            for file, wave in zip(files, waves.values(), strict=True):
+                write_wav(file, wave, RATE)
+            scores = reward.score([""] * len(files), files, text=[text] * len(files))
+            for index, name in enumerate(waves):
+                parts = {label: values[index] for label, values in scores.parts.items()}
+                table[name].append((parts, scores.total[index]))
+    print(
+        "| | features alone (0 to 5) | features and words, with gates | paid above clean "
+        "| caught by |"
+    )
+    print("|---|---|---|---|---|")
+    for name, scored in table.items():
+        alone = np.mean([parts["quality"] for parts, _ in scored])
+        total = np.mean([each for _, each in scored])
+        above = sum(
+            each[1] > clean[1] + 1e-3 for each, clean in zip(scored, table["clean"], strict=True)
+        )
+        caught = [
+            gate.label
+            for gate in gates
+            if np.mean([parts[gate.label] < gate.threshold for parts, _ in scored]) > 0.5
+        ]
+        counts = f"{above} of {len(scored)} | {', '.join(caught)}"
+        print(f"| {name} | {alone:.2f} | {total:.2f} | {counts} |")
+
+
+if __name__ == "__main__":
+    {"praat": praat, "hacks": hacks}[sys.argv[1]]()

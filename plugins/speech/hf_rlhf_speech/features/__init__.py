@@ -1,0 +1,1 @@
+"""Acoustic features of an utterance: numbers with units; None where nothing can be measured."""

@@ -1,0 +1,110 @@
+"""Rewards by simple measures of the samples: duration against the text, clipping."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hf_rlhf.contracts import Score
+from hf_rlhf.errors import ConfigError, Problem
+from hf_rlhf_speech.audio import RATE, Wave
+from hf_rlhf_speech.rewards.listening import Metric, SpeechReward, within
+
+_WORD = re.compile(r"[a-z]+|\d", re.IGNORECASE)
+_VOWELS = re.compile(r"[aeiouy]+", re.IGNORECASE)
+_SECONDS, _PAUSE = 0.21, 0.3
+
+
+def expected_seconds(text: str) -> float:
+    """Return how long English text takes to say: 0.21 s a syllable, and 0.3 s around it.
+
+    A syllable is a group of vowels without a silent e at the end, or a digit.
+    """
+    words = _WORD.findall(text)
+    groups = (len(_VOWELS.findall(re.sub(r"(?<=[^aeiouy])e$", "", word))) for word in words)
+    return _SECONDS * max(1, sum(max(1, count) for count in groups)) + _PAUSE
+
+
+@dataclass
+class DurationFits(SpeechReward):
+    """1.0 if speech lasts as long as its text takes to say, 0.0 if it is much shorter or longer.
+
+    By the ratio of the duration, silence included, to that of an average speaker.
+    """
+
+    band: tuple[float, float, float, float] = (0.4, 0.65, 1.7, 2.6)
+    """The ratios at which the score is 0, 1, 1 and 0 again; between them it changes evenly."""
+
+    def __post_init__(self) -> None:
+        """Raise ConfigError for an unknown codec, or bounds that do not rise."""
+        super().__post_init__()
+        zero, low, high, end = self.band
+        if not 0 <= zero < low <= high < end:
+            what = f"`band` is {self.band}, expected four rising ratios."
+            raise ConfigError([Problem("duration_fits", what, "Write [0.4, 0.65, 1.7, 2.6].")])
+
+    def __call__(
+        self,
+        prompts: Sequence[Any],
+        completions: Sequence[Any],
+        text: Sequence[str | None],
+        log_metric: Metric | None = None,
+        **_: Any,
+    ) -> list[Score]:
+        """Return one score in [0, 1] per completion; None for a row without a text."""
+
+        def score(index: int, wave: Wave) -> Score:
+            asked = text[index]
+            if asked is None or not asked.strip():
+                return None
+            return within(len(wave) / RATE / expected_seconds(asked), self.band)
+
+        return self.listen(completions, score, log_metric)
+
+
+@dataclass
+class NotClipped(SpeechReward):
+    """1.0 for samples that reach their peak as speech does, 0.0 for tops cut flat.
+
+    Clipped are three or more samples in a row within 1% of the highest peak, on either side; the
+    share of these falls from 1.0 at none to 0.0 at `most`. A constant offset or silence has none
+    of speech, and scores 0.
+    """
+
+    most: float = 0.02
+    """The share of clipped samples at which the score is 0."""
+
+    def __post_init__(self) -> None:
+        """Raise ConfigError for an unknown codec, or a share that is none."""
+        super().__post_init__()
+        if not 0 < self.most <= 1:
+            what = f"`most` is {self.most}, expected a share above 0."
+            raise ConfigError([Problem("not_clipped", what, "Write 0.02.")])
+
+    def __call__(
+        self,
+        prompts: Sequence[Any],
+        completions: Sequence[Any],
+        log_metric: Metric | None = None,
+        **_: Any,
+    ) -> list[Score]:
+        """Return one score in [0, 1] per completion, or None for a file that cannot be read."""
+        return self.listen(
+            completions, lambda _, wave: max(0.0, 1 - clipped_share(wave) / self.most), log_metric
+        )
+
+
+def clipped_share(wave: Wave) -> float:
+    """Return the share of samples in flat tops; 1.0 for a wave that does not move."""
+    high, low = float(wave.max()), float(wave.min())
+    if high - low < 1e-6:
+        return 1.0
+    margin = 0.005 * (high - low)
+    share = 0.0
+    for flat in (wave >= high - margin, wave <= low + margin):
+        edges = np.flatnonzero(np.diff(np.concatenate([[0], flat.astype(np.int8), [0]])))
+        runs = edges[1::2] - edges[::2]
+        share += float(runs[runs >= 3].sum()) / len(wave)
+    return share

@@ -1,0 +1,140 @@
+"""Rewards that listen: their rules, their ends of the scale, and hacks that they must not pay."""
+
+import numpy as np
+import pytest
+
+from hf_rlhf.errors import ConfigError
+from hf_rlhf.rewards import ComposedReward, Part
+from hf_rlhf.testing import check_reward
+from hf_rlhf_speech.attacks import ATTACKS, hacked, speech_attacks
+from hf_rlhf_speech.audio import RATE, read_audio, write_wav
+from hf_rlhf_speech.rewards.models import AutoMos, SpeechPresent
+from hf_rlhf_speech.rewards.quality import AcousticQuality
+from hf_rlhf_speech.rewards.recognition import Intelligible, word_errors
+from hf_rlhf_speech.rewards.signal import DurationFits, NotClipped, expected_seconds
+from hf_rlhf_speech.world.espeak import Utterance, speak
+
+TEXT = "Hold the bottle upright and open the valve slowly."
+OTHER = "The train to the airport leaves in seven minutes."
+WITH_TEXT = {"text": [TEXT]}
+
+
+@pytest.fixture(scope="module")
+def clips(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("clips")
+    clean = speak(Utterance(TEXT))
+    noise = 0.1 * np.random.default_rng(0).standard_normal(RATE)
+    waves = {"clean": clean, "noise": noise, "silent": np.zeros(RATE), "short": clean[:100]}
+    for name, wave in waves.items():
+        write_wav(folder / f"{name}.wav", wave, RATE)
+    (folder / "broken.wav").write_bytes(b"RIFF")
+    return folder
+
+
+@pytest.mark.parametrize(
+    "reward",
+    [AcousticQuality, SpeechPresent, DurationFits, NotClipped]
+    + [pytest.param(kind, marks=pytest.mark.slow) for kind in (AutoMos, Intelligible)],
+)
+def test_a_reward_keeps_the_rules(reward, clips):
+    files = [str(clips / f"{name}.wav") for name in ("clean", "noise", "silent", "short")]
+    columns = WITH_TEXT if reward in (DurationFits, Intelligible) else None
+    check_reward(reward("file"), completions=files, columns=columns)
+
+
+def score(reward, clips, *names):
+    files = [str(clips / f"{name}.wav") for name in names]
+    columns = {"text": [TEXT] * len(files)}
+    return reward([""] * len(files), files, **columns)
+
+
+@pytest.mark.parametrize(
+    ("reward", "clean"),
+    [
+        (AcousticQuality("file"), 4.5),
+        (SpeechPresent("file"), 0.8),
+        (DurationFits("file"), 1.0),
+        (NotClipped("file"), 0.99),
+        (Intelligible("file"), 0.6),
+        (AutoMos("file"), 0.35),
+    ],
+)
+def test_clean_speech_scores_high_noise_low_and_a_broken_file_not_at_all(reward, clean, clips):
+    good, noise, silent, broken = score(reward, clips, "clean", "noise", "silent", "broken")
+    assert good >= clean
+    assert broken is None
+    if not isinstance(reward, DurationFits):
+        assert silent < 0.3
+        assert noise < good / 2 or isinstance(reward, NotClipped)
+
+
+def test_tokens_that_hold_no_speech_earn_the_least():
+    for reward in (AcousticQuality(), SpeechPresent(), Intelligible()):
+        assert reward([""], ["Hello."], text=[TEXT]) == [0.0]
+
+
+def test_words_are_heard_in_their_order_and_unknown_words_are_not_expected(clips):
+    reward = Intelligible("file")
+    file = [str(clips / "clean.wav")]
+    heard = score(reward, clips, "clean")[0]
+    assert reward([""], file, text=[f"{TEXT} Xqzt."])[0] == pytest.approx(heard)
+    assert reward([""], file, text=[OTHER])[0] < 0.3
+    assert reward([""], file, text=[" ".join(reversed(TEXT[:-1].split()))])[0] < 0.5
+    assert reward([""] * 2, file * 2, text=["磨坊建于一九二五年", None]) == [None, None]
+    assert word_errors(list("abcd"), list("axc")) == 2
+
+
+def test_duration_is_that_of_the_text():
+    assert expected_seconds("I made nine cakes") == pytest.approx(4 * 0.21 + 0.3, abs=0.22)
+    assert expected_seconds("Yes.") < expected_seconds(TEXT) / 4
+
+
+def test_settings_that_mean_nothing_are_refused():
+    with pytest.raises(ConfigError, match=r"weights.voicd: .*did you mean 'voiced'"):
+        AcousticQuality(weights={"voicd": 1.0})
+    with pytest.raises(ConfigError, match="no feature has a weight"):
+        AcousticQuality(weights={"voiced": 0.0})
+    with pytest.raises(ConfigError, match="four rising ratios"):
+        DurationFits(band=(1, 1, 2, 3))
+    with pytest.raises(ConfigError, match="no codec"):
+        SpeechPresent(codec="opus")
+
+
+def test_attacks_are_hacks_of_the_same_form_the_same_each_time(clips):
+    rows = [{"prompt": "", "completion": str(clips / "clean.wav"), "text": TEXT}]
+    cases, again = list(speech_attacks(rows)), list(speech_attacks(rows))
+    assert [case.hacked for case in cases] == [case.hacked for case in again]
+    assert len({case.hack for case in cases}) == len(cases) >= len(ATTACKS) - 1
+    assert cases[0].columns == {"text": TEXT}
+    assert all(read_audio(case.hacked).seconds > 0.3 for case in cases)
+
+
+FREE = {"pieces of 0.3 s shuffled", "played backwards", "speech of another text"}
+"""What the features cannot tell from clean speech: the words."""
+FREE |= {"said five times", "cut in half", "trailing silence", "constant offset"}
+
+
+@pytest.mark.slow
+def test_no_hack_is_paid_more_than_the_speech_that_it_is_made_from(tmp_path):
+    features = AcousticQuality("file")
+    composed = ComposedReward(
+        (Part("quality", features, 0.2), Part("words", Intelligible("file"))),
+        (
+            Part("speech", SpeechPresent("file"), threshold=0.3),
+            Part("duration", DurationFits("file")),
+            Part("unclipped", NotClipped("file")),
+        ),
+    )
+    for voice in ("a woman's voice", "a deep voice"):
+        clean, other = (speak(Utterance(text, voice)) for text in (TEXT, OTHER))
+        names = ["clean", *ATTACKS]
+        files = [str(tmp_path / f"{index}.wav") for index in range(len(names))]
+        for name, file in zip(names, files, strict=True):
+            write_wav(file, clean if name == "clean" else hacked(name, clean, other), RATE)
+        alone = dict(zip(names, features([""] * len(files), files), strict=True))
+        total = composed.score([""] * len(files), files, text=[TEXT] * len(files)).total
+        both = dict(zip(names, total, strict=True))
+        for name in ATTACKS:
+            assert both[name] <= both["clean"] + 1e-3, (voice, name)
+            assert name in FREE or alone[name] < alone["clean"] - 0.05, (voice, name)
+        assert min(alone["sine of 150 Hz"], alone["clean"]) < 1 < 4 < alone["clean"]
