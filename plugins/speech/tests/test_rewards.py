@@ -56,7 +56,7 @@ def score(reward, clips, *names):
         (DurationFits("file"), 1.0),
         (NotClipped("file"), 0.99),
         (Intelligible("file"), 0.6),
-        (AutoMos("file"), 0.35),
+        pytest.param(AutoMos("file"), 0.35, marks=pytest.mark.slow),
     ],
 )
 def test_clean_speech_scores_high_noise_low_and_a_broken_file_not_at_all(reward, clean, clips):
