@@ -345,8 +345,10 @@ class Trainer:
     def report(self) -> Mapping[str, Any]:
         """Return further facts about the training, as JSON, for the record and the card.
 
-        Under each title a list of rows or one mapping. Called after each save and at the end, on
-        every process, also when training fails; so it makes no collective calls.
+        Under each title a list of rows or one mapping. A value such as `samples/after-1.wav` or
+        `samples/pitch.png`, a file in the run folder, is played or shown by the card. Called after
+        each save and at the end, on every process, also when training fails; so it makes no
+        collective calls.
         """
         return {}
 

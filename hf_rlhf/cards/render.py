@@ -4,6 +4,7 @@ The templates are in `model_cards/`; docs/reference/cards.md describes
 each section and its source.
 """
 
+import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
@@ -55,6 +56,9 @@ MAX_PROMPTS = 3
 MAIN_SETUP = ("Learned reward", "Parameters trained", "Length of the run")
 """Lines of the training setup that a reader sees without opening `Settings`."""
 PACKAGE_SCHEME = "package://"
+SAMPLES = "samples"
+"""The folder of a run with sounds and pictures that a trainer made to show what it learned."""
+_SAMPLE = re.compile(SAMPLES + r"/[\w.-]+\.(?:(wav|flac)|png)")
 _FILTERS: tuple[Callable[..., str], ...] = (
     as_yaml,
     cell,
@@ -110,6 +114,7 @@ def render_card(
         repo_id = repo_id or record.published().get("repo_id")
     logged_rewards = reward_history(record.training.history, record.reward)
     trained = record.reward.trains is not False or bool(logged_rewards["rows"])
+    tables = report_tables(record.training.report)
     view = {
         "r": record,
         "kind": kind,
@@ -134,7 +139,8 @@ def render_card(
         "during": logged_rewards,
         "optimisation": trainer_history(record.training.history, record.reward),
         "monitor": monitor_lines(record),
-        "tables": report_tables(record.training.report),
+        "tables": [table for table in tables if not _shows_samples(table)],
+        "sample_tables": [table for table in tables if _shows_samples(table)],
         "auto_class": auto_class(record),
         "notes": known_notes(record),
         "only_measured": not trained,
@@ -259,6 +265,27 @@ def report_tables(report: Mapping[str, Any]) -> list[dict[str, Any]]:
     return tables
 
 
+def _shows_samples(table: Mapping[str, Any]) -> bool:
+    return any(_SAMPLE.fullmatch(str(value)) for row in table["rows"] for value in row)
+
+
+@jinja2.pass_context
+def sample(context: jinja2.runtime.Context, value: Any, alt: str = "") -> str:
+    """Return a player or a picture for a file in `samples/`; empty for any other value.
+
+    A player on the Hub has the whole address, because only pictures may have a relative one.
+    """
+    found = _SAMPLE.fullmatch(str(value))
+    if found is None:
+        return ""
+    if not found[1]:
+        return f"![{plain(alt)}]({value})"
+    repo, revision = context["repo_id"], context["revision"] or "main"
+    on_hub = context["here"] is None and repo
+    root = f"{context['hub']}/{repo}/resolve/{revision}/" if on_hub else ""
+    return f'<audio controls src="{root}{value}"></audio>'
+
+
 def _without_decimals(column: Sequence[Any]) -> Sequence[Any]:
     """Return a column with its floats as integers, if all of them are counts."""
     if not all(value.is_integer() for value in column if isinstance(value, float)):
@@ -348,7 +375,9 @@ def _templates() -> jinja2.Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters.update({function.__name__: function for function in (*_FILTERS, hub_link)})
+    with_context = (hub_link, sample)
+    environment.filters.update({each.__name__: each for each in (*_FILTERS, *with_context)})
+    environment.filters["zip"] = zip
     environment.filters["python"] = partial(pformat, width=96, sort_dicts=False)
     return environment
 

@@ -18,7 +18,7 @@ import yaml
 
 from hf_rlhf.cards.folders import PUBLISH_FIELDS_ON_CARD, adapter_repo, public_record
 from hf_rlhf.cards.metadata import HUB
-from hf_rlhf.cards.render import render_card
+from hf_rlhf.cards.render import SAMPLES, render_card
 from hf_rlhf.config.schema import PublishSpec
 from hf_rlhf.errors import ModelError, PublishError
 from hf_rlhf.hub.client import MANIFEST
@@ -144,7 +144,7 @@ def _add_adapter(
 def _add_run_files(
     content: RepoContent, run: Path, record: RunRecord, step: int | None, endpoint: str
 ) -> None:
-    """Add the run file, and for a whole run its pictures and benchmark results."""
+    """Add the run file, and for a whole run its pictures, samples and benchmark results."""
     bundle = content.bundle
     if (run / "config.yaml").exists():
         bundle.add_file("config.yaml", run / "config.yaml")
@@ -153,6 +153,7 @@ def _add_run_files(
     if step is None:
         for picture in sorted([*run.glob("*.png"), *run.glob("*.svg")]):
             bundle.add_file(picture.name, picture)
+        bundle.add_folder(run / SAMPLES, f"{SAMPLES}/")
         if content.kind == "model":
             source = f"{endpoint}/{content.repo_id}/blob/main/{MANIFEST}"
             for path, text in eval_results(record, source).items():

@@ -18,9 +18,12 @@ from hf_rlhf.storage.secrets import find_secrets
 
 ALLOWED = (
     ".safetensors", ".json", ".yaml", ".yml", ".md", ".png", ".svg", ".jpg", ".jpeg",
-    ".txt", ".model", ".jinja", ".sig",
+    ".txt", ".model", ".jinja", ".sig", ".wav", ".flac",
 )  # fmt: skip
-"""Weights, configuration, cards, pictures, and tokenizers (merges.txt, tokenizer.model, ...)."""
+"""Weights, configuration, cards, pictures, tokenizers (merges.txt, ...), and short sounds."""
+SOUNDS = (".wav", ".flac")
+MAX_SOUND, MAX_SOUNDS = 2_000_000, 10_000_000
+"""Bytes of one sound file, and of all in a folder: samples for the card, not a dataset."""
 SIGNATURE = "model.sig"
 """Over all other files of a repository (`hf_rlhf.hub.signing`)."""
 _EXCLUDED = {
@@ -104,12 +107,14 @@ class UploadSet:
         templates are the one exception that tokenizers know.
         """
         sources = {}
+        sounds = 0
         for path in _model_files(folder):
             if path.name in skip:
                 continue
-            if reason := _exclusion(path):
+            if reason := _exclusion(path, sounds):
                 self.left_out[path.relative_to(self.root).as_posix()] = reason
             else:
+                sounds += path.stat().st_size if path.suffix.lower() in SOUNDS else 0
                 sources[f"{prefix}{path.relative_to(folder).as_posix()}"] = path
         # A process waits for a pool's threads before it ends, and a daemon must not be waited for.
         if threading.current_thread().daemon:
@@ -146,10 +151,15 @@ def _model_files(folder: Path) -> list[Path]:
     return sorted(path for path in paths if path.is_file())
 
 
-def _exclusion(path: Path) -> str:
-    """Return why a file is not pushed, empty if it is."""
+def _exclusion(path: Path, sounds: int = 0) -> str:
+    """Return why a file is not pushed, empty if it is; `sounds`: bytes of sounds before it."""
     if path.suffix.lower() not in ALLOWED:
         return f"files of the kind {path.suffix or path.name} are never pushed"
+    if path.suffix.lower() in SOUNDS:
+        if path.stat().st_size > MAX_SOUND:
+            return f"sound files above {MAX_SOUND / 1e6:g} MB are not pushed"
+        if sounds + path.stat().st_size > MAX_SOUNDS:
+            return f"sound files of more than {MAX_SOUNDS / 1e6:g} MB in all are not pushed"
     return _EXCLUDED.get(path.name, "")
 
 

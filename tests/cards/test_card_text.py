@@ -220,3 +220,24 @@ def test_what_the_trainer_dropped_and_cut_and_what_was_noted_stands_on_the_card(
     assert "of `test`" not in notes
     assert "Warning at the start of training: the reward model was never measured" in notes
     assert "Few of 102 held-out rows could be measured: `pair_accuracy` of 1." in notes
+
+
+def test_samples_of_a_report_are_played_and_shown():
+    record = example()
+    record["training"]["report"] = {
+        "Listen": [
+            {"text": "one | two", "after": "samples/after-1.wav", "pitch": "samples/pitch-1.png"},
+            {"text": "samples/../x.wav", "after": '<audio src="x.wav">', "pitch": None},
+        ]
+    }
+    there = "https://huggingface.co/acme/tiny-refiner/resolve/main/"
+    for publish, root in (({**record["publish"], "commit": "9f2c"}, there), ({}, "")):
+        record["publish"], record["model"]["saved"] = publish, ["merged"]
+        text = render_card(record)
+        assert "\n## Listen\n\n| text | after | pitch |\n|---|---|---|\n" in text
+        assert (
+            f'| one \\| two | <audio controls src="{root}samples/after-1.wav"></audio> '
+            "| ![pitch](samples/pitch-1.png) |\n"
+        ) in text
+        assert "samples/../x.wav | \\<audio" in text, "anything else is text"
+    assert "Listen" not in render_card(record, kind="checkpoint", step=10)

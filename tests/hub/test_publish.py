@@ -590,6 +590,24 @@ def test_no_secret_leaves(
     assert len(hub.faults.requests("POST|PUT")) == before, "nothing was sent, no repository made"
 
 
+def test_samples_are_pushed_within_bounds(run: Path, tmp_path: Path) -> None:
+    samples = run / "samples"
+    samples.mkdir()
+    sizes = {"before-1.wav": 44, "after-1.flac": 44, "pitch-1.png": 8, "long.wav": 2_000_001}
+    sizes |= {f"many-{number}.wav": 1_990_000 for number in range(6)} | {"clips.parquet": 4}
+    for name, size in sizes.items():
+        (samples / name).write_bytes(b"RIFF".ljust(size, b"\0"))
+    published = publish(run)
+    pushed = {path for path in tree(repo_of(run)) if path.startswith("samples/")}
+    names = ("before-1.wav", "after-1.flac", "pitch-1.png", *(f"many-{n}.wav" for n in range(5)))
+    assert pushed == {f"samples/{name}" for name in names}
+    reasons = {Path(path).name: why for path, why in published.left_out.items()}
+    assert "above 2 MB" in reasons["long.wav"]
+    assert "more than 10 MB" in reasons["many-5.wav"]
+    assert "never pushed" in reasons["clips.parquet"]
+    assert (pull(repo_of(run), tmp_path / "pulled") / "samples" / "before-1.wav").is_file()
+
+
 def test_a_link_out_of_the_folder_is_refused(run: Path, tmp_path: Path) -> None:
     (tmp_path / "private.txt").write_text("private")
     (run / "merged" / "vocab.txt").symlink_to(tmp_path / "private.txt")
