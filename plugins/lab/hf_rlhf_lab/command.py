@@ -136,6 +136,8 @@ def run_file(
         values, overrides = _of_file(RunFile.read(target).override(overrides), label), ()
     elif _is_run(target):
         values = _of_run(Path(target))
+    elif (Path(target) / "config.json").exists():
+        values = {"rewards": [{"name": "reward_model", "model": target}]}
     else:
         values = {"rewards": [{"name": target}]}
     if data is not None:

@@ -48,8 +48,8 @@ def test_ppo_trains_only_on_the_reward_model_of_its_report(tmp_path, monkeypatch
     section = {**values["reward_validation"], "enforce": False}
     train(config="ppo.yaml", reward_validation=section)
     met = {**section, "require": {"repeats": 0.5}}
-    plan = dry_run(config="ppo.yaml", reward_validation=met, output_dir="new").phases[0]
-    texts = [each.text for each in plan.findings if each.check == "validation"]
+    plan = dry_run(config="ppo.yaml", reward_validation=met, output_dir="new")[0]
+    texts = [each["text"] for each in plan["findings"] if each["check"] == "validation"]
     assert "(required: at most 0.5)" in texts[1]
     record = load_record("ppo")
     assert [each.met for each in record.reward_validation.requirements] == [False]

@@ -9,7 +9,7 @@ from hf_rlhf.config import dump_yaml
 from hf_rlhf.errors import ConfigError, DataError
 from hf_rlhf.models import resolve_model_path
 from hf_rlhf.testing.scripted_server import ScriptedServer
-from hf_rlhf_lab.command import rewards
+from hf_rlhf_lab.command import rewards, run_file
 
 
 @pytest.fixture(autouse=True)
@@ -124,6 +124,8 @@ def test_a_reward_model_is_not_validated_on_the_rows_it_was_trained_on(tmp_path)
     (tmp_path / "run" / "config.yaml").write_text(content)
     with pytest.raises(ConfigError, match="the model was trained on the split `train`"):
         rewards(["validate", "run"])
+    named = run_file("run/merged", "rows.jsonl").values["rewards"]
+    assert named == [{"name": "reward_model", "model": "run/merged"}]
 
 
 def test_rows_that_the_dataset_leaves_out_are_in_the_report(tmp_path):
