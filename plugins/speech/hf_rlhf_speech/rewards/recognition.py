@@ -125,7 +125,8 @@ class Intelligible(SpeechReward):
             asked = text[index]
             if asked is None:
                 return None
-            wave = np.clip(speech.wave[: round(_LONGEST * expected_seconds(asked) * RATE)], -1, 1)
+            wave = speech.wave[: round(_LONGEST * expected_seconds(asked) * RATE)]
+            wave = np.clip(wave - wave.mean(), -1, 1)
             return _hear((wave * 32767).astype("<i2").tobytes(), asked)
 
         return self.listen(completions, score, log_metric)
