@@ -1,6 +1,6 @@
 """`graded_speech`: utterances of the world with the quality that their planted flaws leave."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -40,20 +40,20 @@ def graded_speech(train_rows: int = 600, renderings: int = 2, seed: int = 0) -> 
     return Loaded(DatasetDict({"train": Dataset.from_list(rows)}), report)
 
 
-def _rendered(prompt: str, renderings: int, seed: int) -> Iterator[dict[str, Any]]:
+def render_line(prompt: str, flaws: Mapping[str, float], seed: int) -> str:
+    """Return a line of the world with flaws, as tokens of the codec `embedded`."""
     codec = EmbeddedCodec()
-    rng = np.random.default_rng([seed, *prompt.encode()])
     clean = codec.frames(references()[prompt])
     middle = float(np.median(clean.pitch))
+    pitch = middle + (clean.pitch - middle) * (1 - flaws.get(FLAT_PITCH, 0))
+    wave = damaged(synthesize(replace(clean, pitch=pitch)), flaws, seed)
+    return codec.form.write(codec.encode([wave])[0], codec.size)
+
+
+def _rendered(prompt: str, renderings: int, seed: int) -> Iterator[dict[str, Any]]:
+    rng = np.random.default_rng([seed, *prompt.encode()])
     for _ in range(renderings):
         flaws = draw_flaws(rng)
-        pitch = middle + (clean.pitch - middle) * (1 - flaws.get(FLAT_PITCH, 0))
-        wave = damaged(synthesize(replace(clean, pitch=pitch)), flaws, int(rng.integers(2**31)))
-        text = codec.form.write(codec.encode([wave])[0], codec.size)
-        grade = [planted_quality(flaws)]
-        yield {
-            "prompt": prompt,
-            "text": Line.parse(prompt).text,
-            "completion": text,
-            "grade": grade,
-        }
+        completion = render_line(prompt, flaws, int(rng.integers(2**31)))
+        row = {"prompt": prompt, "text": Line.parse(prompt).text, "completion": completion}
+        yield {**row, "grade": [planted_quality(flaws)]}
