@@ -131,7 +131,7 @@ def build_tokenizer(codec: Codec) -> "PreTrainedTokenizerFast":
 
 
 def make_speaker(
-    folder: Path, *, utterances: int = 3000, steps: int = 900, hidden: int = 96, seed: int = 0
+    folder: Path, *, utterances: int = 4000, steps: int = 1500, hidden: int = 96, seed: int = 0
 ) -> None:
     """Write `folder`/tiny_speaker, which has learned to speak, flaws included."""
     codec = load_codec("embedded")

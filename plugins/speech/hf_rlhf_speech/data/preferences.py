@@ -204,8 +204,9 @@ class _Conversion:
         written, clips = [], []
         for column in (first, second):
             source = self._source(row, column)
-            clips.append(self._read(source, row.at(column)))
-            written.append(self._write(source, clips[-1], row.at(column)))
+            where = row.at(column) if isinstance(source, bytes) else f"{row.at(column)}: {source}"
+            clips.append(self._read(source, where))
+            written.append(self._write(source, clips[-1], where))
         if written[0] == written[1] or np.array_equal(clips[0].wave, clips[1].wave):
             raise BadRow("equal_clips", f"{row.where}: both clips are the same")
         manner = {name: str(row.values.get(name) or "") for name in _MANNER}
@@ -230,8 +231,6 @@ class _Conversion:
     def _read(self, source: Path | bytes, where: str) -> Clip:
         try:
             return read_audio(source, rate=self._loaded.rate if self._loaded else None, where=where)
-        except BadRow:
-            raise
         except DataError as error:
             raise BadRow("clip", str(error)) from error
 

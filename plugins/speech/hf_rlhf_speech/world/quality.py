@@ -1,6 +1,6 @@
 """`known_speech_quality`: how near speech is to a clean rendering of the same text."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
@@ -14,7 +14,7 @@ from hf_rlhf.errors import DataError
 from hf_rlhf_speech.audio import RATE, Wave
 from hf_rlhf_speech.codecs.codec import Codes, load_codec
 from hf_rlhf_speech.codecs.vocoder import Frames, analyse
-from hf_rlhf_speech.speech import decode_completions, log_speech
+from hf_rlhf_speech.rewards.listening import Metric, SpeechReward
 
 REFERENCES = Path(__file__).parent / "references.npz"
 Floats = NDArray[np.float64]
@@ -105,27 +105,25 @@ def _reference_frames(prompt: str) -> Frames:
 
 
 @dataclass
-class KnownSpeechQuality:
+class KnownSpeechQuality(SpeechReward):
     """The world's own measure: 1 for speech like clean speech of the same line, 0 for none.
 
     It compares with a reference, which no recording of people has: a truth to measure rewards by,
     not a reward to train real models with. A row without a `reference` abstains.
     """
 
-    codec: str = "embedded"
-
     def __call__(
         self,
         prompts: Sequence[Any],
         completions: Sequence[Any],
         reference: Sequence[str | None],
-        log_metric: Callable[[str, float], None] | None = None,
+        log_metric: Metric | None = None,
         **_: Any,
     ) -> list[Score]:
         """Return a quality in [0, 1], or None, per completion."""
-        speech = decode_completions(completions, self.codec)
-        log_speech(speech, log_metric)
-        return [
-            None if line is None or each.unreadable else quality(each.wave, _reference_frames(line))
-            for each, line in zip(speech, reference, strict=True)
-        ]
+
+        def score(index: int, wave: Wave) -> Score:
+            line = reference[index]
+            return None if line is None else quality(wave, _reference_frames(line))
+
+        return self.listen(completions, score, log_metric)

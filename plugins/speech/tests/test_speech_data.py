@@ -1,0 +1,181 @@
+"""Prompts to speak and pairs of clips, from the world and from files with faults."""
+
+import json
+
+import numpy as np
+import pytest
+
+from hf_rlhf.errors import DataError
+from hf_rlhf_speech.audio import RATE, write_wav
+from hf_rlhf_speech.codecs.codec import load_codec
+from hf_rlhf_speech.data.preferences import speech_preferences
+from hf_rlhf_speech.data.prompts import speech_prompts
+from hf_rlhf_speech.world.quality import KnownSpeechQuality, references
+from hf_rlhf_speech.world.texts import STYLES
+
+
+def test_sentences_have_all_styles_and_no_text_in_both_splits():
+    dataset = speech_prompts().dataset
+    train, test = dataset["train"], dataset["test"]
+    assert len(train) + len(test) == 30 * 6
+    assert len(set(train["text"])) == 24
+    assert not set(train["text"]) & set(test["text"])
+    assert set(train["style"]) == set(test["style"]) == set(STYLES)
+    assert len(set(train["voice"])) == len(set(test["voice"])) == 6
+    row = train[0]
+    assert row["prompt"] == f"{row['style']}, {row['voice']}: {row['text']}"
+
+
+def test_a_template_and_voices_of_a_real_model():
+    rows = speech_prompts(template="{voice}: {text}", voices=["tara"], styles=["technical"])
+    row = rows.dataset["test"][0]
+    assert row["prompt"] == f"tara: {row['text']}"
+    assert set(rows.dataset["train"]["style"]) == {"technical"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"styles": ["sung"]}, "no style 'sung'. Styles: conversational"),
+        ({"template": "{voice}"}, "lacks {text}"),
+        ({"texts": "words", "voices": ["tara"]}, "no effect with `texts: words`"),
+        ({"texts": "words", "train_rows": 5000}, "only about 480"),
+    ],
+)
+def test_prompts_that_cannot_be_are_refused(settings, message):
+    with pytest.raises(DataError, match=message):
+        speech_prompts(**settings)
+
+
+def test_the_gold_measure_tells_planted_quality_and_abstains_without_a_reference():
+    dataset = speech_preferences(train_rows=12, test_rows=1).dataset["train"]
+    lines = dataset["prompt"]
+    gold = KnownSpeechQuality()
+    chosen, rejected = (gold(lines, dataset[side], lines) for side in ("chosen", "rejected"))
+    gains = np.array(chosen) - np.array(rejected)
+    assert np.mean(gains > 0) > 0.8
+    assert np.corrcoef(gains, dataset["margin"])[0, 1] > 0.6
+    codec = load_codec("embedded")
+    clean = codec.form.write(references()[lines[0]], codec.size)
+    assert gold([""], [clean], [lines[0]]) == [1.0]
+    assert gold([""] * 2, ["<|speech|><|/speech|>", clean], [lines[0], None]) == [0.0, None]
+    with pytest.raises(DataError, match="no clean speech ships"):
+        gold([""], [clean], ["narrative, a soft voice: something else"])
+
+
+def test_pairs_of_the_world_are_the_same_each_time_and_flips_swap_some():
+    first, again = (speech_preferences(train_rows=8, test_rows=1).dataset for _ in range(2))
+    assert first["train"][:] == again["train"][:]
+    flipped = speech_preferences(train_rows=8, test_rows=1, flips=0.9).dataset["train"]
+    swapped = np.array(flipped["flipped"])
+    assert swapped.sum() > 4
+    for row, straight, swap in zip(flipped, first["train"], swapped, strict=True):
+        assert row["chosen"] == straight["rejected" if swap else "chosen"]
+        assert (row["margin"] < 0) == swap
+
+
+@pytest.fixture
+def clips(tmp_path):
+    seconds = np.arange(RATE) / RATE
+    for name, hertz in {"low": 120, "high": 240}.items():
+        wave = sum(np.sin(2 * np.pi * hertz * k * seconds) / k for k in range(1, 10)) / 4
+        write_wav(tmp_path / f"{name}.wav", wave, RATE)
+    wave = np.stack([wave, wave], 1)
+    import soundfile
+
+    soundfile.write(tmp_path / "stereo.flac", np.repeat(wave, 2, 0), 2 * RATE)
+    (tmp_path / "broken.wav").write_bytes(b"RIFF....")
+    (tmp_path / "empty.wav").write_bytes(b"")
+    soundfile.write(tmp_path / "long.wav", np.zeros(31 * RATE), RATE)
+    return tmp_path
+
+
+def written(folder, rows):
+    path = folder / "pairs.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)
+
+
+def test_files_are_coded_and_bad_rows_are_counted_and_listed(clips):
+    good = {"text": "hum", "chosen": "low.wav", "rejected": "high.wav", "style": "technical"}
+    rows = [{**good, "text": f"hum {number}"} for number in range(20)]
+    rows[3]["rejected"] = "stereo.flac"
+    bad = [
+        {**good, "chosen": "missing.wav"},
+        {**good, "chosen": "broken.wav"},
+        {**good, "rejected": "empty.wav"},
+        {**good, "rejected": "long.wav"},
+        {**good, "rejected": "low.wav"},
+        {**good, "text": None},
+        {"text": "hum", "a": "low.wav", "b": "high.wav", "preferred": "tie"},
+        {"text": "hum", "a": "low.wav", "b": "high.wav", "preferred": "c"},
+    ]
+    path, listed = written(clips, rows + bad), clips / "rejected.jsonl"
+    loaded = speech_preferences(
+        path, test_rows=4, max_rejected_share=0.5, rejected_rows=listed, seed=1
+    )
+    assert {name: len(rows) for name, rows in loaded.dataset.items()} == {"train": 16, "test": 4}
+    reasons = {
+        "clip": 4,
+        "equal_clips": 1,
+        "wrong_type:text": 1,
+        "tie": 1,
+        "wrong_type:preferred": 1,
+    }
+    assert loaded.report["dropped"] == reasons
+    assert loaded.report["converted"] == {"stereo": 1, "resampled": 1}
+    entries = [json.loads(line) for line in listed.read_text().splitlines()]
+    assert len(entries) == len(bad)
+    assert entries[0]["where"].endswith("pairs.jsonl:21")
+    assert "missing.wav: there is no such file" in entries[0]["message"]
+    codec = load_codec("embedded")
+    pitch = [
+        np.median(codec.frames(codec.form.read(loaded.dataset["train"][0][side], 2, 1024)[0]).pitch)
+        for side in ("chosen", "rejected")
+    ]
+    assert 2 ** np.array(pitch) == pytest.approx([120, 240], rel=0.05)
+    with pytest.raises(DataError, match=r"8 of 28 rows cannot be used"):
+        speech_preferences(path, test_rows=4)
+
+
+def test_preferred_says_which_clip_is_chosen_and_file_keeps_paths(clips):
+    pair = {"a": "low.wav", "b": "high.wav"}
+    rows = [{"text": f"hum {n}", **pair, "preferred": "ab"[n % 2]} for n in range(10)]
+    path = written(clips, rows)
+    train = speech_preferences(path, codec="file", test_rows=2).dataset["train"]
+    for row in train:
+        better = "low.wav" if int(row["text"][-1]) % 2 == 0 else "high.wav"
+        assert row["chosen"] == str(clips / better)
+
+
+def test_a_column_of_the_type_audio_needs_no_decoder(clips):
+    import pyarrow as pa
+    from datasets import Audio, Dataset, Features, Value
+
+    sides = {"chosen": "low.wav", "rejected": "high.wav"}
+    clip = {name: {"bytes": (clips / name).read_bytes(), "path": name} for name in sides.values()}
+    rows = [
+        {"text": f"hum {n}", **{side: clip[name] for side, name in sides.items()}}
+        for n in range(10)
+    ]
+    features = Features({"text": Value("string"), **dict.fromkeys(sides, Audio())})
+    table = pa.Table.from_pylist(rows, schema=features.arrow_schema)
+    Dataset(table).save_to_disk(clips / "saved")
+    loaded = speech_preferences(str(clips / "saved"), test_rows=2)
+    assert len(loaded.dataset["train"]) == 8
+    with pytest.raises(DataError, match="`codec: file` needs its path"):
+        speech_preferences(str(clips / "saved"), codec="file", test_rows=2)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"label": "human"}, "without a `path`"),
+        ({"split": "train"}, "split has no effect without `path`"),
+        ({"path": "pairs.jsonl", "label": "planted"}, "are for pairs of the world"),
+        ({"path": "pairs.jsonl", "flips": 0.1}, "are for pairs of the world"),
+    ],
+)
+def test_settings_that_have_no_effect_are_refused(settings, message):
+    with pytest.raises(DataError, match=message):
+        speech_preferences(**settings)
