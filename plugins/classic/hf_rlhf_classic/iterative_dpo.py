@@ -25,8 +25,8 @@ from hf_rlhf.models import policy_arguments, prompt_lengths
 from hf_rlhf.runs import Run
 from hf_rlhf_classic.dpo import loss_problems
 from hf_rlhf_classic.iterative_dpo_config import REFUSED, IterativeDPOConfig
-from hf_rlhf_classic.iterative_dpo_measures import tables
-from hf_rlhf_classic.iterative_dpo_rounds import Rounds, held_out_split
+from hf_rlhf_classic.iterative_dpo_measures import gains_nothing, held_out_split, tables
+from hf_rlhf_classic.iterative_dpo_rounds import Rounds
 from hf_rlhf_classic.preference_buffer import Pair
 from hf_rlhf_classic.tokens_seen import TokensSeen
 
@@ -132,7 +132,13 @@ class IterativeDPOTrainer(Trainer, DPOTrainer):  # type: ignore[misc]
 
     def report(self) -> Mapping[str, Any]:
         """Return the iterations, as tables for the card."""
-        return tables(self.state.log_history)
+        history, iterations = self.state.log_history, self.args.iterations
+        policy = max((entry["policy"] for entry in history if "policy" in entry), default=0)
+        stopped = self.args.stop_without_gain and policy < iterations
+        if not (stopped and gains_nothing(history, policy)):
+            return tables(history)
+        why = {"after iteration": policy, "because": "the interval of its gain includes 0"}
+        return {**tables(history), "Stopped early": why}
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """Write the policy, without TRL's copy of the initial adapter."""

@@ -80,6 +80,10 @@ class IterativeDPOConfig(DPOConfig):  # type: ignore[misc]
     measured_prompts: int = _setting(
         128, "Held-out prompts on which each iteration's policy is measured; 0: none."
     )
+    stop_without_gain: bool = _setting(
+        False,
+        "Stop after an iteration whose paired gain on them has an interval with 0 in it.",
+    )
     chat_template_kwargs: dict[str, Any] | None = _setting(None, "For the chat template.")
     train_sampling_strategy: str = _setting(
         "sequential", "Not to be changed: the buffer draws the pairs in a random order."
@@ -102,6 +106,8 @@ class IterativeDPOConfig(DPOConfig):  # type: ignore[misc]
             )
         if not 0 < self.top_p <= 1:
             yield f"top_p is {self.top_p}, expected a share in (0, 1]."
+        if self.stop_without_gain and not self.measured_prompts:
+            yield "stop_without_gain needs `measured_prompts`, and there are none."
         if self.rollout_batch_size < self.completions_per_prompt:
             yield (
                 f"rollout_batch_size {self.rollout_batch_size} does not hold the "

@@ -7,7 +7,13 @@ from typing import Any
 
 from hf_rlhf.contracts import Score
 from hf_rlhf.evaluation import Interval
+from hf_rlhf.runs import Run
 from hf_rlhf_classic.evaluation.estimators import outcome
+
+
+def held_out_split(run: Run) -> str:
+    """Return the split whose prompts each policy is measured on."""
+    return run.spec.evaluation.split if run.spec.evaluation is not None else "test"
 
 
 def win_rate(new: Sequence[Score], old: Sequence[Score]) -> Interval | None:
@@ -37,6 +43,7 @@ def held_out_entry(
 ) -> dict[str, float | int]:
     """Return what to log of a policy. `rows[k]` are policy k's held-out completions, to `policy`.
 
+    `gain` is the mean difference in reward from the policy that its iteration began with, paired.
     `win_rate_start` is against the policy that its iteration began with, `win_rate_initial`
     against the initial one. KL is from the initial policy.
     """
@@ -49,11 +56,27 @@ def held_out_entry(
     for name, other in against.items():
         wins = win_rate(rewards, [row["reward"] for row in rows[other]])
         entry |= _logged(f"held_out/win_rate_{name}", wins)
+    if policy:
+        entry |= _logged("held_out/gain", paired_gain(rows[policy - 1], mine))
     entry["held_out/length"] = fmean(row["tokens"] for row in mine)
     entry["held_out/truncated"] = fmean(float(row["truncated"]) for row in mine)
     entry["kl/sequence"] = fmean(row["kl"] for row in mine)
     entry["kl/token"] = sum(row["kl"] for row in mine) / sum(row["tokens"] for row in mine)
     return entry
+
+
+def paired_gain(
+    before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]]
+) -> Interval | None:
+    """Return the mean difference in reward of two policies on the same prompts."""
+    pairs = [(old["reward"], new["reward"]) for old, new in zip(before, after, strict=True)]
+    return Interval.of_mean([None if None in pair else pair[1] - pair[0] for pair in pairs])
+
+
+def gains_nothing(history: Sequence[Mapping[str, Any]], policy: int) -> bool:
+    """Return whether the interval of a policy's gain, if it was measured, includes 0."""
+    entries = [entry for entry in history if entry.get("policy") == policy]
+    return any(entry.get("held_out/gain_low", 1.0) <= 0 for entry in entries)
 
 
 def _logged(name: str, interval: Interval | None) -> dict[str, float]:
@@ -70,6 +93,9 @@ def policy_summary(entry: Mapping[str, Any], iterations: int) -> str:
         text.append(f"wins {entry['held_out/win_rate_start']:.2f} against its start")
         text.append(f"{entry['held_out/win_rate_initial']:.2f} against the initial policy")
         text.append(f"KL {entry['kl/sequence']:.3f}")
+    if "held_out/gain" in entry:
+        low, high = entry["held_out/gain_low"], entry["held_out/gain_high"]
+        text.append(f"gain {entry['held_out/gain']:+.3f} [{low:+.3f}, {high:+.3f}]")
     return ", ".join(text)
 
 
@@ -112,6 +138,7 @@ _ROLLOUTS = {
 _HELD_OUT = {
     "iterations done": "policy",
     "reward": "held_out/reward",
+    "gain in its iteration": "held_out/gain",
     "wins against its start": "held_out/win_rate_start",
     "wins against the initial policy": "held_out/win_rate_initial",
     "KL per token": "kl/token",

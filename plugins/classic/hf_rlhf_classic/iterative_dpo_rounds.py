@@ -28,10 +28,12 @@ from hf_rlhf.rewards import ComposedReward, gather_rows
 from hf_rlhf.runs import Run
 from hf_rlhf.steps import PartFiles
 from hf_rlhf.storage import atomic_dir, redact_secrets
-from hf_rlhf.training import Boundary
+from hf_rlhf.training import AlreadyTrained, Boundary
 from hf_rlhf_classic.iterative_dpo_measures import (
     exact_kl,
+    gains_nothing,
     held_out_entry,
+    held_out_split,
     policy_summary,
     rollout_entry,
 )
@@ -42,6 +44,7 @@ from hf_rlhf_classic.preference_buffer import (
     Scored,
     held_iterations,
     make_pairs,
+    no_pairs_reason,
     passes,
     prompts_of,
 )
@@ -93,6 +96,8 @@ class Rounds(TrainerCallback):  # type: ignore[misc]
                 "splits them in another way (accelerator_config?)."
             )
         self._measure_the_last(state)
+        if self._stops(state):
+            raise AlreadyTrained
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Make the epoch's rows."""
@@ -100,6 +105,20 @@ class Rounds(TrainerCallback):  # type: ignore[misc]
         with self._outside_training(state, policy, fresh=done == 0):
             self._measure(policy)
             self._make_rows(policy)
+
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Stop after an iteration without a gain, if the run file asks for it."""
+        if self._stops(state):
+            self._print("stop_without_gain: the interval of this iteration's gain includes 0")
+            control.should_training_stop = True
+
+    def _stops(self, state: Any) -> bool:
+        policy, rest = divmod(state.global_step, self.steps)
+        if not self.args.stop_without_gain or rest or not 0 < policy < self.args.iterations:
+            return False
+        with self._outside_training(state, policy, fresh=True):
+            self._measure(policy)
+        return gains_nothing(state.log_history, policy)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Measure the policy that training ends with."""
@@ -297,7 +316,7 @@ class Rounds(TrainerCallback):  # type: ignore[misc]
             pairs = next((list(held) for held in earlier if held), [])
         if not pairs or (not new.pairs and self.args.on_no_pairs == "stop"):
             raise RewardError(
-                f"iteration {policy + 1} has no pairs to train on: {_no_pairs_reason(new)}"
+                f"iteration {policy + 1} has no pairs to train on: {no_pairs_reason(new)}"
             )
         entry = rollout_entry(policy + 1, rows, new.tied / max(new.prompts - new.abstained, 1)) | {
             "pairs/prompts": new.prompts,
@@ -379,22 +398,3 @@ def fingerprint(model: Any) -> str:
             flat = weight.detach().cpu().contiguous().reshape(-1)
             digest.update(memoryview(flat.view(torch.uint8).numpy()))
     return digest.hexdigest()
-
-
-def held_out_split(run: Run) -> str:
-    """Return the split whose prompts each policy is measured on."""
-    return run.spec.evaluation.split if run.spec.evaluation is not None else "test"
-
-
-def _no_pairs_reason(new: Paired) -> str:
-    if new.abstained == new.prompts:
-        return (
-            f"the rewards abstained on the completions of all {new.prompts} prompts, all but one "
-            "of each at most. `hf-rlhf check` scores a few completions and shows what the rewards "
-            "say."
-        )
-    return (
-        f"{new}. Does the reward vary between completions of one prompt? More "
-        "`completions_per_prompt` or a higher `temperature` gives it more to prefer; "
-        "`on_no_pairs: reuse` trains on the buffer as it was."
-    )

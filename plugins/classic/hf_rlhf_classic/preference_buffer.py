@@ -112,6 +112,21 @@ def _pairs_of(answer: Answered, selection: str, margin: float) -> tuple[list[Pai
     return pairs, "" if pairs else "alike"
 
 
+def no_pairs_reason(new: Paired) -> str:
+    """Return why an iteration gave no pairs, and what to do."""
+    if new.abstained == new.prompts:
+        return (
+            f"the rewards abstained on the completions of all {new.prompts} prompts, all but one "
+            "of each at most. `hf-rlhf check` scores a few completions and shows what the rewards "
+            "say."
+        )
+    return (
+        f"{new}. Does the reward vary between completions of one prompt? More "
+        "`completions_per_prompt` or a higher `temperature` gives it more to prefer; "
+        "`on_no_pairs: reuse` trains on the buffer as it was."
+    )
+
+
 def held_iterations(buffer: str, iteration: int) -> range:
     """Return the iterations (from 0) whose pairs the buffer holds while `iteration` trains.
 

@@ -14,9 +14,11 @@ from hf_rlhf.config.run_file import RunFile
 from hf_rlhf.data.messages import text_of
 from hf_rlhf.errors import ConfigError, RewardError, RunFolderError
 from hf_rlhf.runs.resolve import resolve_run
+from hf_rlhf.storage import load_record, write_record
 from hf_rlhf.testing import check_trainer
 from hf_rlhf_classic.iterative_dpo import IterativeDPOTrainer
 from hf_rlhf_classic.iterative_dpo_config import IterativeDPOConfig
+from hf_rlhf_classic.iterative_dpo_measures import gains_nothing, paired_gain
 from hf_rlhf_classic.iterative_dpo_rounds import Rounds
 from hf_rlhf_classic.preference_buffer import Answered, Scored, make_pairs
 
@@ -73,6 +75,7 @@ def config(**given):
         ({"max_steps": 10}, "is not iterations 3 x"),
         ({"max_steps": 9, "steps_per_iteration": 4}, "is not iterations 3 x"),
         ({"steps_per_iteration": 0}, "expected 1 up"),
+        ({"stop_without_gain": True, "measured_prompts": 0}, "needs `measured_prompts`"),
     ],
 )
 def test_settings_that_cannot_be_are_refused(given, said):
@@ -253,6 +256,37 @@ def test_when_asked_to_an_iteration_without_pairs_reuses_the_buffer(offer, tmp_p
     first, second = [e for e in record.training.history if "iteration" in e]
     assert (second["pairs/new"], second["pairs/tied"]) == (0, 8)
     assert second["pairs/buffer"] == first["pairs/buffer"] > 0
+
+
+@pytest.mark.slow
+def test_an_iteration_without_a_gain_stops_the_run(tmp_path):
+    folder = tmp_path / "run"
+    given = {**TINY, "iterations": 3, "learning_rate": 1e-9, "stop_without_gain": True}
+    record = train(config=given, output_dir=str(folder))
+    policies = [entry for entry in record.training.history if "policy" in entry]
+    assert [entry["policy"] for entry in policies] == [0, 1]
+    assert policies[1]["held_out/gain_low"] <= 0 <= policies[1]["held_out/gain_high"]
+    assert (record.training.steps, record.status) == (2, "finished")
+    assert record.training.report["Stopped early"]["after iteration"] == 1
+    assert not list(folder.glob("iterations/policy-0001/rollouts-*"))
+    again = load_record(folder)
+    again.status = "running"  # as if it was killed behind its last checkpoint
+    write_record(again, folder)
+    assert train(config=given, output_dir=str(folder)).training.steps == 2
+    assert not list(folder.glob("iterations/policy-0001/rollouts-*"))
+
+
+def test_gains_are_paired_and_say_when_there_are_none():
+    before = [{"reward": reward} for reward in (1.0, 5.0, 9.0, None, 3.0)]
+    after = [{"reward": reward} for reward in (1.5, 5.5, 9.25, 4.0, 3.75)]
+    gain = paired_gain(before, after)
+    assert (gain.mean, gain.n, gain.low > 0) == (0.5, 4, True)
+    history = [
+        {"policy": 1, "held_out/gain_low": 0.1},
+        {"policy": 2, "held_out/gain_low": -0.1},
+        {"policy": 3},
+    ]
+    assert [gains_nothing(history, policy) for policy in (1, 2, 3)] == [False, True, False]
 
 
 def test_an_iteration_that_is_missing_from_the_folder_is_reported(tmp_path):

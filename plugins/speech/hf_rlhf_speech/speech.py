@@ -5,6 +5,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -13,13 +14,14 @@ from hf_rlhf.data import text_of
 from hf_rlhf.errors import DataError
 from hf_rlhf_speech.audio import MAX_SECONDS, RATE, Wave, read_audio, resample
 from hf_rlhf_speech.codecs.codec import FILE, PROBLEMS, Codes, load_codec
+from hf_rlhf_speech.features.acoustic import Features, acoustic_features
 
 TOO_LONG, UNREADABLE = "too long", "unreadable"
 CACHED = 512
 """Utterances that are kept: 3 s of speech are 0.2 MB."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Speech:
     """The sound of a completion. Without any speech tokens it has no samples."""
 
@@ -29,6 +31,11 @@ class Speech:
     """What is wrong with the completion as speech, in short."""
     unreadable: str | None = None
     """Why a file could not be read: no fault of a policy, so a reward abstains."""
+
+    @cached_property
+    def features(self) -> Features:
+        """Return the acoustic features, measured once."""
+        return acoustic_features(self.wave, self.rate)
 
     @property
     def seconds(self) -> float:

@@ -3,7 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,9 +16,8 @@ from hf_rlhf.errors import DataError
 from hf_rlhf.storage import atomic_write_text
 from hf_rlhf_speech.audio import Clip, read_audio
 from hf_rlhf_speech.codecs.codec import FILE, Codec, check_codec, load_codec
-from hf_rlhf_speech.codecs.embedded import EmbeddedCodec
-from hf_rlhf_speech.codecs.vocoder import synthesize
-from hf_rlhf_speech.world.flaws import FLAT_PITCH, damaged, draw_flaws, planted_quality
+from hf_rlhf_speech.data.graded import render_line
+from hf_rlhf_speech.world.flaws import draw_flaws, planted_quality
 from hf_rlhf_speech.world.quality import references
 from hf_rlhf_speech.world.speaker import TEMPLATE, Line
 from hf_rlhf_worlds.sampling import Split as Side
@@ -130,20 +129,12 @@ def _world_pairs(
 def _flawed_pair(prompt: str, seed: int) -> tuple[list[str], float]:
     """Return two renderings of a line as text, and by how much the first is better."""
     rng = np.random.default_rng([seed, *prompt.encode()])
-    codec = EmbeddedCodec()
-    clean = codec.frames(references()[prompt])
-    middle = float(np.median(clean.pitch))
     while True:
         flaws = draw_flaws(rng), draw_flaws(rng)
         gain = planted_quality(flaws[0]) - planted_quality(flaws[1])
         if abs(gain) > 0.05:
             break
-    waves = []
-    for each in flaws:
-        pitch = middle + (clean.pitch - middle) * (1 - each.get(FLAT_PITCH, 0))
-        wave = synthesize(replace(clean, pitch=pitch))
-        waves.append(damaged(wave, each, int(rng.integers(2**31))))
-    return [codec.form.write(codes, codec.size) for codes in codec.encode(waves)], gain
+    return [render_line(prompt, each, int(rng.integers(2**31))) for each in flaws], gain
 
 
 def _pair(prompt: str, row: Mapping[str, Any], chosen: str, rejected: str) -> dict[str, Any]:

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from hf_rlhf.contracts import Score
-from hf_rlhf_speech.audio import RATE, Wave
+from hf_rlhf_speech.audio import RATE
 from hf_rlhf_speech.codecs.codec import check_codec
-from hf_rlhf_speech.speech import decode_completions, log_speech
+from hf_rlhf_speech.speech import Speech, decode_completions, log_speech
 
 Metric = Callable[[str, float], None]
 
@@ -28,16 +28,16 @@ class SpeechReward:
     def listen(
         self,
         completions: Sequence[Any],
-        score: Callable[[int, Wave], Score],
+        score: Callable[[int, Speech], Score],
         log_metric: Metric | None,
     ) -> list[Score]:
-        """Return `score(index, wave)` of each completion that has sound, and log its problems."""
+        """Return `score(index, speech)` of each completion that has sound, and log its problems."""
         speech = decode_completions(completions, self.codec, RATE)
         log_speech(speech, log_metric)
         scores: list[Score] = []
         for index, each in enumerate(speech):
             readable = None if each.unreadable else 0.0
-            scores.append(score(index, each.wave) if len(each.wave) else readable)
+            scores.append(score(index, each) if len(each.wave) else readable)
         return scores
 
 

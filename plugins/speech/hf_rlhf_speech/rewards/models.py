@@ -19,6 +19,7 @@ from hf_rlhf.contracts import Score
 from hf_rlhf.errors import ModelError
 from hf_rlhf_speech.audio import Wave
 from hf_rlhf_speech.rewards.listening import Metric, SpeechReward
+from hf_rlhf_speech.speech import Speech
 
 _VAD = ("silero_vad", "data/silero_vad_16k_sequence.onnx", "silero-vad")
 _MOS = ("speechmos", "dnsmos_models/sig_bak_ovr.onnx", "speechmos")
@@ -92,8 +93,8 @@ class SpeechPresent(SpeechReward):
     ) -> list[Score]:
         """Return one share in [0, 1] per completion, or None for a file that cannot be read."""
 
-        def score(_: int, wave: Wave) -> float:
-            return float((speech_probabilities(wave) >= self.threshold).mean())
+        def score(_: int, speech: Speech) -> float:
+            return float((speech_probabilities(speech.wave) >= self.threshold).mean())
 
         return self.listen(completions, score, log_metric)
 
@@ -117,7 +118,7 @@ class AutoMos(SpeechReward):
     ) -> list[Score]:
         """Return one score in [0, 1] per completion, or None for a file that cannot be read."""
 
-        def score(_: int, wave: Wave) -> float:
-            return min(1.0, max(0.0, (mean_opinion_scores(wave)[self.part] - 1) / 4))
+        def score(_: int, speech: Speech) -> float:
+            return min(1.0, max(0.0, (mean_opinion_scores(speech.wave)[self.part] - 1) / 4))
 
         return self.listen(completions, score, log_metric)

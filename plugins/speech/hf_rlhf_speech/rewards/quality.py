@@ -6,9 +6,8 @@ from typing import Any
 
 from hf_rlhf.contracts import Score
 from hf_rlhf.errors import ConfigError, Problem, did_you_mean
-from hf_rlhf_speech.audio import RATE, Wave
-from hf_rlhf_speech.features.acoustic import acoustic_features
 from hf_rlhf_speech.rewards.listening import Metric, SpeechReward, within
+from hf_rlhf_speech.speech import Speech
 
 BANDS: Mapping[str, tuple[float, float, float, float]] = {
     "pitch_variation": (0.2, 1.2, 4.0, 8.0),
@@ -66,8 +65,8 @@ class AcousticQuality(SpeechReward):
         """Return one score in [0, 5] per completion, or None for a file that cannot be read."""
         total = sum(self.weights.values())
 
-        def score(_: int, wave: Wave) -> float:
-            values = asdict(acoustic_features(wave, RATE))
+        def score(_: int, speech: Speech) -> float:
+            values = asdict(speech.features)
             parts = (
                 weight * within(values[name], BANDS[name]) for name, weight in self.weights.items()
             )

@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 
 from hf_rlhf.contracts import Score
-from hf_rlhf_speech.audio import RATE, Wave
+from hf_rlhf_speech.audio import RATE
 from hf_rlhf_speech.rewards.listening import Metric, SpeechReward
 from hf_rlhf_speech.rewards.signal import expected_seconds
+from hf_rlhf_speech.speech import Speech
 
 DISTRACTORS = (
     *("about", "captain", "doctor", "engine", "forest", "jacket", "kitchen", "market", "music"),
@@ -120,11 +121,12 @@ class Intelligible(SpeechReward):
     ) -> list[Score]:
         """Return one score in [0, 1] per completion; None without a text that can be recognised."""
 
-        def score(index: int, wave: Wave) -> Score:
+        def score(index: int, speech: Speech) -> Score:
             asked = text[index]
             if asked is None:
                 return None
-            wave = np.clip(wave[: round(_LONGEST * expected_seconds(asked) * RATE)], -1, 1)
+            wave = speech.wave[: round(_LONGEST * expected_seconds(asked) * RATE)]
+            wave = np.clip(wave - wave.mean(), -1, 1)
             return _hear((wave * 32767).astype("<i2").tobytes(), asked)
 
         return self.listen(completions, score, log_metric)

@@ -9,8 +9,9 @@ import numpy as np
 
 from hf_rlhf.contracts import Score
 from hf_rlhf.errors import ConfigError, Problem
-from hf_rlhf_speech.audio import RATE, Wave
+from hf_rlhf_speech.audio import Wave
 from hf_rlhf_speech.rewards.listening import Metric, SpeechReward, within
+from hf_rlhf_speech.speech import Speech
 
 _WORD = re.compile(r"[a-z]+|\d", re.IGNORECASE)
 _VOWELS = re.compile(r"[aeiouy]+", re.IGNORECASE)
@@ -55,11 +56,11 @@ class DurationFits(SpeechReward):
     ) -> list[Score]:
         """Return one score in [0, 1] per completion; None for a row without a text."""
 
-        def score(index: int, wave: Wave) -> Score:
+        def score(index: int, speech: Speech) -> Score:
             asked = text[index]
             if asked is None or not asked.strip():
                 return None
-            return within(len(wave) / RATE / expected_seconds(asked), self.band)
+            return within(speech.seconds / expected_seconds(asked), self.band)
 
         return self.listen(completions, score, log_metric)
 
@@ -92,7 +93,9 @@ class NotClipped(SpeechReward):
     ) -> list[Score]:
         """Return one score in [0, 1] per completion, or None for a file that cannot be read."""
         return self.listen(
-            completions, lambda _, wave: max(0.0, 1 - clipped_share(wave) / self.most), log_metric
+            completions,
+            lambda _, speech: max(0.0, 1 - clipped_share(speech.wave) / self.most),
+            log_metric,
         )
 
 

@@ -15,6 +15,7 @@ from hf_rlhf_speech.audio import RATE, Wave
 from hf_rlhf_speech.codecs.codec import Codes, load_codec
 from hf_rlhf_speech.codecs.vocoder import Frames, analyse
 from hf_rlhf_speech.rewards.listening import Metric, SpeechReward
+from hf_rlhf_speech.speech import Speech
 
 REFERENCES = Path(__file__).parent / "references.npz"
 Floats = NDArray[np.float64]
@@ -122,8 +123,8 @@ class KnownSpeechQuality(SpeechReward):
     ) -> list[Score]:
         """Return a quality in [0, 1], or None, per completion."""
 
-        def score(index: int, wave: Wave) -> Score:
+        def score(index: int, speech: Speech) -> Score:
             line = reference[index]
-            return None if line is None else quality(wave, _reference_frames(line))
+            return None if line is None else quality(speech.wave, _reference_frames(line))
 
         return self.listen(completions, score, log_metric)

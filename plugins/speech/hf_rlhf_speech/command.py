@@ -1,0 +1,254 @@
+"""`hf-rlhf speech`: features and rewards of clips, and how two clips or folders differ."""
+
+import argparse
+import inspect
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hf_rlhf.config import load_component
+from hf_rlhf.contracts import Score
+from hf_rlhf.errors import ConfigError, DataError, Problem
+from hf_rlhf.evaluation import Interval
+from hf_rlhf.formatting import interval, number, print_table, verdict
+from hf_rlhf_speech.audio import RATE, Clip, read_audio
+from hf_rlhf_speech.codecs.codec import FILE
+
+REWARDS = ("acoustic_quality", "speech_present", "not_clipped", "auto_mos")
+WITH_TEXT = ("intelligible", "duration_fits")
+"""Those that are used by default, and those as well where the text is known."""
+UNITS: Mapping[str, str] = {
+    "seconds": "s",
+    "pitch_variation": "semitones",
+    "harmonicity": "dB",
+    "dynamics": "dB",
+    "centroid": "Hz",
+}
+FEW_CLIPS, FEW_PAIRS = 5, 10
+"""Of fewer clips each is a column; with fewer pairs a bootstrap's interval is too narrow."""
+_SOUNDS = (".wav", ".flac")
+_TEXT = (
+    "\n\nRewards that compare with the text take it from --text, or from NAME.txt beside NAME.wav."
+)
+
+
+@dataclass
+class Measured:
+    """What is known of one clip."""
+
+    file: Path
+    clip: Clip
+    values: dict[str, Score] = field(default_factory=dict)
+    """Features and rewards by name; None where there is nothing to measure."""
+
+
+def speech(argv: Sequence[str]) -> int:
+    """Print the acoustic features and rewards of clips, or compare two clips or folders."""
+    chosen = _parser().parse_args(argv)
+    do: Callable[[argparse.Namespace], int] = _score if chosen.verb == "score" else _compare
+    return do(chosen)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="hf-rlhf speech", allow_abbrev=False)
+    verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
+    score = verbs.add_parser(
+        "score",
+        help="acoustic features and rewards of clips",
+        description="Print the acoustic features and the rewards of each clip." + _TEXT,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    score.add_argument("files", nargs="+", metavar="FILE", help="WAV or FLAC, or folders of them")
+    compare = verbs.add_parser(
+        "compare",
+        help="what differs between two clips, or two folders paired by name",
+        description="Print the features and rewards of A and B and the difference B - A, with a "
+        "95% interval over the pairs of two folders." + _TEXT,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    compare.add_argument("first", metavar="A", help="a clip or a folder")
+    compare.add_argument("second", metavar="B", help="a clip or a folder")
+    for verb in (score, compare):
+        verb.add_argument(
+            "--reward", action="append", metavar="NAME", help="these rewards alone; repeatable"
+        )
+        verb.add_argument("--text", help="what is said, in all of the clips")
+        verb.add_argument("--json", action="store_true", help="print JSON")
+    return parser
+
+
+def _score(chosen: argparse.Namespace) -> int:
+    files = [clip for path in chosen.files for clip in _clips(Path(path))]
+    measured, failed = _measure(files, chosen)
+    if chosen.json:
+        found = [
+            {"file": str(each.file), "changes": each.clip.changes, **each.values}
+            for each in measured
+        ]
+        print(json.dumps(found, indent=2))
+    elif measured:
+        headings = ["file", *map(_heading, measured[0].values)]
+        rows = [[str(each.file), *map(_cell, each.values.values())] for each in measured]
+        if len(rows) < FEW_CLIPS:
+            headings, *rows = map(list, zip(headings, *rows, strict=True))
+        _print(headings, rows, "Features and rewards")
+    return int(failed > 0)
+
+
+def _compare(chosen: argparse.Namespace) -> int:
+    first, second = _clips(Path(chosen.first)), _clips(Path(chosen.second))
+    pairs = _pairs(chosen, first, second)
+    measured, failed = _measure([file for pair in pairs for file in pair], chosen)
+    known = {each.file: each.values for each in measured}
+    both = [(known[a], known[b]) for a, b in pairs if a in known and b in known]
+    if not both:
+        raise DataError("No pair of clips can be compared: see the messages above.")
+    table = {name: _difference(name, both) for name in both[0][0]}
+    if chosen.json:
+        print(json.dumps({"pairs": len(both), "measures": table}, indent=2))
+        return int(failed > 0)
+    if 1 < len(both) < FEW_PAIRS:
+        print(f"note: {len(both)} pairs are too few for an interval to trust", file=sys.stderr)
+    names = [Path(chosen.first).name, Path(chosen.second).name]
+    headings = ["measure", *(names if names[0] != names[1] else "AB"), "difference"]
+    rows = []
+    for name, each in table.items():
+        row = [_heading(name), _cell(each["first"]), _cell(each["second"])]
+        if len(both) == 1:
+            rows.append([*row, _cell((each["difference"] or {}).get("mean"))])
+        else:
+            difference = each["difference"]
+            rows.append([*row, interval(difference, signed=True), verdict(difference)])
+    headings += ["change"] * (len(both) > 1)
+    _print(headings, rows, f"{len(both)} pair{'s' * (len(both) > 1)} of clips")
+    return int(failed > 0)
+
+
+def _difference(
+    name: str, pairs: Sequence[tuple[Mapping[str, Score], Mapping[str, Score]]]
+) -> dict[str, Any]:
+    """Return both means and the paired difference, over the pairs in which both have a value."""
+    values = [(a[name], b[name]) for a, b in pairs if a[name] is not None and b[name] is not None]
+    first, second = (Interval.of_mean([each[side] for each in values]) for side in (0, 1))
+    change = Interval.of_mean([float(b or 0) - float(a or 0) for a, b in values])
+    return {
+        "first": first and first.mean,
+        "second": second and second.mean,
+        "difference": change and change.as_json(),
+    }
+
+
+def _clips(path: Path) -> list[Path]:
+    if not path.is_dir():
+        return [path]
+    files = sorted(each for each in path.iterdir() if each.suffix.lower() in _SOUNDS)
+    if not files:
+        raise DataError(f"{path}: the folder has no WAV or FLAC files. Correct the path.")
+    return files
+
+
+def _pairs(
+    chosen: argparse.Namespace, first: Sequence[Path], second: Sequence[Path]
+) -> list[tuple[Path, Path]]:
+    """Return the clips of two folders that have the same name, and say which have no partner."""
+    folders = [Path(path).is_dir() for path in (chosen.first, chosen.second)]
+    if folders[0] != folders[1]:
+        raise DataError(
+            f"{chosen.first} and {chosen.second}: one is a folder, the other is not. Name two "
+            "clips, or two folders whose clips have the same names."
+        )
+    if not folders[0]:
+        return [(first[0], second[0])]
+    others = {file.stem: file for file in second}
+    pairs = [(file, others[file.stem]) for file in first if file.stem in others]
+    if not pairs:
+        raise DataError(
+            f"{chosen.first} and {chosen.second}: no clip of one has the name of a clip of the "
+            f"other ({first[0].name}, {second[0].name}, ...). Name them alike."
+        )
+    if alone := sorted({file.stem for file in first} ^ set(others)):
+        names = ", ".join(alone[:5]) + ", ..." * (len(alone) > 5)
+        print(f"note: {len(alone)} clips without a partner are left out: {names}", file=sys.stderr)
+    return pairs
+
+
+def _measure(files: Sequence[Path], chosen: argparse.Namespace) -> tuple[list[Measured], int]:
+    """Return what is measured of each clip that can be read, and how many cannot."""
+    from hf_rlhf_speech.features.acoustic import acoustic_features
+
+    measured, failed = [], 0
+    for file in dict.fromkeys(files):
+        try:
+            clip = read_audio(file, rate=None)
+            wave = read_audio(file).wave
+        except DataError as error:
+            print(f"error: {error}", file=sys.stderr)
+            failed += 1
+            continue
+        features = asdict(acoustic_features(wave, RATE))
+        measured.append(Measured(file, clip, {"seconds": round(clip.seconds, 3), **features}))
+    if measured:
+        _add_rewards(measured, chosen)
+    return measured, failed
+
+
+def _add_rewards(measured: Sequence[Measured], chosen: argparse.Namespace) -> None:
+    texts = [_text(each.file, chosen.text) for each in measured]
+    names = chosen.reward or (*REWARDS, *(WITH_TEXT if any(texts) else ()))
+    columns: dict[str, Any] = {"text": texts} if any(texts) else {}
+    completions = [str(each.file) for each in measured]
+    for name, reward in _rewards(names, columns):
+        scores = reward([""] * len(completions), completions, **columns)
+        for each, value in zip(measured, scores, strict=True):
+            each.values[name] = value
+
+
+def _text(file: Path, text: str | None) -> str | None:
+    beside = file.with_suffix(".txt")
+    if text is None and beside.is_file():
+        return beside.read_text(encoding="utf-8").strip()
+    return text
+
+
+def _rewards(names: Sequence[str], columns: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield each reward, as it reads files. Raises ConfigError for one that cannot be used here."""
+    for name in names:
+        reward: Any = load_component("rewards", name)
+        if "codec" not in getattr(reward, "__dataclass_fields__", ()):
+            what = f"{name} does not listen: it has no field `codec`."
+            fix = "Name a reward on speech; `hf-rlhf list rewards` lists all."
+            raise ConfigError([Problem("--reward", what, fix)])
+        made = reward(codec=FILE)
+        parameters = inspect.signature(made).parameters.values()
+        needs = {
+            each.name
+            for each in parameters
+            if each.default is each.empty and each.kind is not each.VAR_KEYWORD
+        } - {"prompts", "completions"}
+        if missing := sorted(needs - set(columns)):
+            what = f"{name} needs {', '.join(missing)} for each clip."
+            fix = "Give the text by --text, or in NAME.txt beside NAME.wav."
+            fix = fix if missing == ["text"] else "A file has none: leave this reward out."
+            raise ConfigError([Problem("--reward", what, fix)])
+        yield name, made
+
+
+def _heading(name: str) -> str:
+    words = name.replace("_", " ")
+    return f"{words} ({UNITS[name]})" if name in UNITS else words
+
+
+def _cell(value: Any) -> str:
+    return "none" if value is None else number(value)
+
+
+def _print(headings: Sequence[str], rows: Sequence[Sequence[str]], title: str) -> None:
+    from rich.console import Console
+
+    console = Console(width=None if sys.stdout.isatty() else 120, highlight=False, markup=False)
+    print_table(console, headings, rows, title)
