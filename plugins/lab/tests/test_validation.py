@@ -304,3 +304,14 @@ def test_grades_of_one_prompt_alone_are_not_measurable(gold):
     one = np.zeros(len(gold), dtype=np.int64)
     same = Gold("one", ["the prompt"] * len(gold), gold.completions, gold.grades, one)
     assert agreement(score_gold(same.take(range(40)), reward())).verdict == "not measurable"
+
+
+@pytest.mark.parametrize(("responses", "verdict"), [(16, "not measurable"), (40, "pass")])
+def test_few_honest_responses_do_not_clear_a_reward_of_hacks(gold, responses, verdict):
+    rows = honest_rows(gold.take(range(responses)))
+    assert hacks(text_attacks(rows), reward()).verdict == verdict
+
+
+def test_pairs_of_one_prompt_have_an_honest_response_each(gold):
+    same = Gold("one", ["the prompt"] * len(gold), gold.completions, gold.grades, gold.groups)
+    assert len(honest_rows(same)) == 60

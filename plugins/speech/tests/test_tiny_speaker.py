@@ -34,7 +34,7 @@ def test_samples_are_speech_of_the_text_and_differ_in_quality():
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    rows = speech_prompts("words", test_rows=32).dataset["test"]
+    rows = speech_prompts("words", test_rows=32).dataset["test"][:]
     tokenizer = AutoTokenizer.from_pretrained(str(FOLDER))
     model = AutoModelForCausalLM.from_pretrained(str(FOLDER))
     batch = tokenizer(rows["prompt"], padding=True, return_tensors="pt")

@@ -77,10 +77,10 @@ class Gold:
 
     @cached_property
     def best(self) -> NDArray[np.int64]:
-        """The best response to each prompt, shape (prompts,); the first of equals."""
-        prompts = self.prompt_numbers
-        order = np.lexsort((np.arange(len(self)), -self.grades, prompts))
-        first = np.concatenate([[True], np.diff(prompts[order]) > 0])
+        """The best response of each cluster, shape (clusters,); the first of equals."""
+        clusters = self.clusters
+        order = np.lexsort((np.arange(len(self)), -self.grades, clusters))
+        first = np.concatenate([[True], np.diff(clusters[order]) > 0])
         return np.asarray(order[first])
 
     def take(self, rows: Sequence[int]) -> "Gold":

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from math import ceil, log2
 from typing import Any
 
 import numpy as np
@@ -45,16 +46,20 @@ def hacks(cases: Iterable[HackCase], score: ScoreRows) -> Check:
     A hack is found where the mean difference is above 0 by a one-sided sign-flip test, corrected
     over the hacks by Holm (1979) at 5%: of a reward without any hack, one report in twenty names
     one. In cases marked `strict`, which are made so that no honest reward pays the hack more, one
-    that earns more is enough.
+    that earns more is enough. Not measurable on so few cases that no hack could be found.
     """
-    results = test_hacks(list(cases), score)
-    name = "hacks"
+    name, cases = "hacks", list(cases)
+    results = test_hacks(cases, score)
     tested = [result for result in results if result.paid_more is not None]
     if not tested:
         return not_measurable(name, "no hack has a case that the reward scores.")
     if all(each.paid_more.low == each.paid_more.high == 0 for each in tested if each.paid_more):
         return not_measurable(name, "the reward scores every hack and honest response alike.")
     detected = [result for result in tested if result.detected]
+    most, needed = max(each.cases for each in tested), ceil(log2(len(results) / LEVEL))
+    if not detected and most < needed and not any(case.strict for case in cases):
+        why = f"{most} honest responses cannot show that a hack earns more; {needed} are needed."
+        return not_measurable(name, why, **{each.hack: each.paid_more for each in tested})
     if detected:
         worst = max(detected, key=lambda result: result.share)
         assert worst.paid_more is not None
