@@ -393,10 +393,11 @@ def _read_by(cls: type) -> set[str]:
             if method.name not in overridden:
                 read |= _attributes(method)
         overridden |= {each.name for each in here if not _calls_super(each)}
-    package = Path(inspect.getfile(cls)).parent
+    ours = [base for base in cls.__mro__ if base.__module__.startswith("hf_rlhf_")]
+    packages = {Path(inspect.getfile(base)).parent for base in (cls, *ours)}
     libraries = Path(transformers.__file__).parent, Path(trl.__file__).parent
     beside = [
-        *package.rglob("*.py"),
+        *(path for package in packages for path in package.rglob("*.py")),
         *Path(tables.__file__).parents[1].rglob("*.py"),
         *libraries[0].glob("training_args.py"),
         *libraries[0].glob("trainer_[!s]*.py"),

@@ -1,0 +1,170 @@
+"""`speech_dpo`: iterative DPO of a policy that writes speech, with what a listener wants to know.
+
+Sampling, pairs, buffers and the loss are those of `iterative_dpo`; a completion is text in which
+the tokens of a codec stand, so nothing of it is about sound but the rewards. What is added: the
+codec's tokens are checked before training, training stops when an iteration gains nothing, and
+the card plays the same held-out texts before and after.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from hf_rlhf import Method
+from hf_rlhf.distributed import run_on_main_process
+from hf_rlhf.errors import ConfigError, Problem
+from hf_rlhf.formatting import settings_line
+from hf_rlhf.runs import Run
+from hf_rlhf_classic.at_end import MeasuresAtEnd
+from hf_rlhf_classic.iterative_dpo import IterativeDPOTrainer
+from hf_rlhf_classic.iterative_dpo_config import IterativeDPOConfig
+from hf_rlhf_classic.iterative_dpo_measures import held_out_split
+from hf_rlhf_speech.codecs.codec import FILE, check_codec, load_codec
+from hf_rlhf_speech.rewards.models import AutoMos
+from hf_rlhf_speech.samples import BY_STYLE, LISTEN, gains_by_style, write_samples
+
+_CLIP_BYTES = 2_500_000
+"""Of two clips of at most 30 s and their picture."""
+
+
+def _setting(default: Any, help: str) -> Any:
+    return field(default=default, metadata={"help": help})
+
+
+@dataclass
+class SpeechDPOConfig(IterativeDPOConfig):
+    """The settings of iterative DPO, with other defaults, and the codec."""
+
+    codec: str = _setting("embedded", "Codec in whose tokens the policy speaks.")
+    clips: int = _setting(
+        4, "Held-out texts whose speech before and after the card plays; 0: none."
+    )
+    steps_per_iteration: int | None = _setting(200, "Optimizer steps of an iteration.")
+    completions_per_prompt: int = _setting(2, "Utterances sampled for each prompt.")
+    stop_without_gain: bool = _setting(
+        True, "Stop after an iteration whose paired gain on them has an interval with 0 in it."
+    )
+
+    def __post_init__(self) -> None:
+        if self.clips < 0:
+            raise ValueError(f"clips is {self.clips}, at least 0 is needed.")
+        if self.max_steps > 0 and self.steps_per_iteration == SpeechDPOConfig.steps_per_iteration:
+            self.steps_per_iteration = None
+        super().__post_init__()
+
+
+class SpeechDPOTrainer(MeasuresAtEnd, IterativeDPOTrainer):  # type: ignore[misc]
+    """Iterative DPO on two utterances a prompt, the better by the run's rewards."""
+
+    Config = SpeechDPOConfig
+    default_run = "tiny"
+    variant_of = "iterative_dpo"
+    method = Method(
+        "iterative DPO on speech",
+        tags=("trl", "speech_dpo", "dpo", "text-to-speech"),
+        citations=IterativeDPOTrainer.method.citations,
+        summary="The policy speaks each text twice; rewards that listen pick the better utterance.",
+    )
+
+    @classmethod
+    def preflight(cls, run: Run) -> Iterator[Problem]:
+        """Yield what would stop the run, or train on something that is no speech."""
+        yield from super().preflight(run)
+        yield from codec_problems(run, run.training.codec)
+        if run.training.clips and not run.training.measured_prompts:
+            what = f"is {run.training.clips}, and no held-out prompts are measured."
+            yield Problem("clips", what, "Set `measured_prompts`, or write `clips: 0`.")
+
+    @classmethod
+    def advice(cls, run: Run) -> Iterable[str]:
+        """Return what machine measures of speech leave open."""
+        return [*super().advice(run), *listening_advice(run)]
+
+    @classmethod
+    def extra_disk_bytes(cls, run: Run) -> int:
+        """Return the size of the iterations and of the clips."""
+        return super().extra_disk_bytes(run) + _CLIP_BYTES * int(run.training.clips)
+
+    @classmethod
+    def card_facts(cls, run: Run) -> Mapping[str, str]:
+        """Return how completions are sampled in each iteration, and the codec."""
+        names = ("codec", "stop_without_gain")
+        return {**super().card_facts(run), "Speech": settings_line(vars(run.training), *names)}
+
+    def report(self) -> Mapping[str, Any]:
+        """Return the clips and the gains by style, and the iterations."""
+        return {**self.tables, **super().report()}
+
+    def tables_at_end(self) -> Mapping[str, Any]:
+        """Write the clips of the first and the last policy that were measured."""
+        run, rounds = self.rounds.run, self.rounds
+        policies = [entry["policy"] for entry in self.state.log_history if "policy" in entry]
+        tables: dict[str, Any] = {}
+        if len(policies) < 2:
+            return tables
+        spoken = [rounds.rows_of(policy, "held_out") for policy in (0, max(policies))]
+        split = run.dataset[held_out_split(run)]
+        rows = [{"text": row["prompt"], **row} for row in split.select(range(len(spoken[0])))]
+        tables[BY_STYLE] = gains_by_style(rows, spoken)
+
+        def write() -> None:
+            count = run.training.clips
+            tables[LISTEN] = write_samples(run.folder, rows, spoken, run.training.codec, count)
+
+        run_on_main_process(write)
+        return {title: table for title, table in tables.items() if table}
+
+
+def codec_problems(run: Run, name: str) -> Iterator[Problem]:
+    """Yield why a policy cannot speak in a codec's tokens, or why rewards would not hear it."""
+    try:
+        check_codec(name)
+    except ConfigError as error:
+        yield from error.problems
+        return
+    if name == FILE:
+        yield Problem("codec", "is `file`: no policy writes sound files.", "Name a codec.")
+        return
+    yield from _reward_problems(run, name)
+    codec = load_codec(name)
+    form, known = codec.form, run.tokenizer.get_vocab()
+    tokens = [form.token.format(index) for index in range(codec.codebooks * codec.size)]
+    tokens += [token for token in (form.start, form.end) if token]
+    if missing := [token for token in tokens if token not in known]:
+        yield Problem(
+            "model_name_or_path",
+            f"the vocabulary lacks {len(missing):,} of the {len(tokens):,} tokens of the codec "
+            f"{name!r}, such as {missing[0]}.",
+            "Name a model that speaks in this codec, or the codec that the model speaks in.",
+        )
+    elif special := set(tokens[: codec.codebooks * codec.size]) & set(
+        run.tokenizer.all_special_tokens
+    ):
+        yield Problem(
+            "model_name_or_path",
+            f"{len(special):,} tokens of the codec {name!r} are special tokens of the tokenizer, "
+            "which completions are decoded without.",
+            "Save a tokenizer with `special: false` for them.",
+        )
+
+
+def _reward_problems(run: Run, name: str) -> Iterator[Problem]:
+    for part in (*run.reward.rewards, *run.reward.gates) if run.reward else ():
+        theirs = getattr(part.reward, "codec", name)
+        if theirs != name:
+            what = f"{part.label!r} decodes {theirs!r}, and the policy speaks in {name!r}."
+            yield Problem("rewards", what, f"Give it `codec: {name}`.")
+
+
+def listening_advice(run: Run) -> Iterator[str]:
+    """Yield what a reader of the card should know about how speech was judged."""
+    yield (
+        "no human listened: rewards and results are machine measures of sound. Play the clips, and "
+        "see which hacks each reward pays (`hf-rlhf rewards validate --attacks speech_attacks`)."
+    )
+    parts = (*run.reward.rewards, *run.reward.gates) if run.reward else ()
+    if any(isinstance(part.reward, AutoMos) for part in parts):
+        yield (
+            "auto_mos (DNSMOS) was trained on noise suppression: it hears noise and distortion, "
+            "and not flat intonation, wrong or missing words, a wrong voice, or clipped endings."
+        )
