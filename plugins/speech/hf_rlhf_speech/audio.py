@@ -2,6 +2,7 @@
 
 import io
 import os
+import struct
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -73,6 +74,7 @@ def read_audio(
         cause = str(getattr(error, "error_string", error)).rstrip(".")
         fix = "Convert it to WAV or FLAC (`ffmpeg -i FILE out.flac`), or remove it."
         raise DataError(f"{name}: cannot be read as sound: {cause}. {fix}") from error
+    claimed = max(claimed, _frames_by_header(source))
     if len(samples) < claimed:
         raise DataError(
             f"{name}: is cut off: {len(samples):,} of {claimed:,} samples. Copy it again."
@@ -86,6 +88,25 @@ def read_audio(
         changes.append("resampled")
         wave = resample(wave, source_rate, rate)
     return Clip(np.clip(wave, -1.0, 1.0), rate or source_rate, tuple(changes))
+
+
+def _frames_by_header(source: str | os.PathLike[str] | bytes) -> int:
+    """Return the frames that the header of a WAV file promises, 0 for other and streamed files.
+
+    libsndfile takes what a WAV file that was cut off has left for the whole of it.
+    """
+    with io.BytesIO(source) if isinstance(source, bytes) else open(source, "rb") as file:
+        riff, _, form = struct.unpack("<4sI4s", file.read(12).ljust(12))
+        frame_bytes = 0
+        while riff == b"RIFF" and form == b"WAVE" and len(head := file.read(8)) == 8:
+            name, size = struct.unpack("<4sI", head)
+            if name == b"data":
+                streamed = size >= 2**31 - 1 or not frame_bytes
+                return 0 if streamed else size // frame_bytes
+            chunk = file.read(size + size % 2)
+            if name == b"fmt " and len(chunk) >= 16:
+                frame_bytes = struct.unpack("<H", chunk[12:14])[0]
+    return 0
 
 
 def _check_size(where: str, frames: int, rate: int, max_seconds: float) -> None:

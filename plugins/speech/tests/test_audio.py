@@ -88,3 +88,11 @@ def test_written_samples_come_back_and_loud_ones_are_clipped(tmp_path):
 def test_resampling_removes_what_the_lower_rate_cannot_hold():
     high = tone(rate=48_000, hertz=10_000)
     assert np.abs(resample(high, 48_000, RATE)[1000:-1000]).max() < 0.01
+
+
+@pytest.mark.parametrize("as_bytes", [False, True])
+def test_a_wav_file_that_was_cut_off_is_refused(tmp_path, as_bytes):
+    path = tmp_path / "a.wav"
+    path.write_bytes(wav_bytes(tone(), RATE)[:20_000])
+    with pytest.raises(DataError, match=r"cut off: 9,978 of 16,000 samples"):
+        read_audio(path.read_bytes() if as_bytes else path)
