@@ -253,7 +253,9 @@ def test_a_kind_may_be_said_in_the_singular(word, capsys):
     from hf_rlhf.cli import main
 
     assert main(["list", word]) == 0
-    assert capsys.readouterr().out.startswith("rewards\n  answer_format ")
+    printed = capsys.readouterr().out
+    assert printed.startswith("rewards\n  ")
+    assert "\n  answer_format " in printed
 
 
 def test_a_kind_that_is_not_there(capsys):
