@@ -127,7 +127,7 @@ def test_the_worker_ends_with_its_launcher_and_the_same_command_goes_on(tiny_run
                 stderr=output,
                 env={**os.environ, "PYTHONUNBUFFERED": "1"},
             )
-        while f"step {reached + 6:>5}/300" not in log.read_text():
+        while f"step {reached + 6:>3}/300" not in log.read_text():
             assert launcher.poll() is None, log.read_text()
         workers = psutil.Process(launcher.pid).children(recursive=True)
         assert workers
