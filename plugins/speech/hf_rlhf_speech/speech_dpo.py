@@ -39,7 +39,9 @@ class SpeechDPOConfig(IterativeDPOConfig):
     clips: int = _setting(
         4, "Held-out texts whose speech before and after the card plays; 0: none."
     )
-    steps_per_iteration: int | None = _setting(200, "Optimizer steps of an iteration.")
+    steps_per_iteration: int | None = _setting(
+        None, "Optimizer steps of an iteration; 200 without `max_steps`."
+    )
     completions_per_prompt: int = _setting(2, "Utterances sampled for each prompt.")
     stop_without_gain: bool = _setting(
         True, "Stop after an iteration whose paired gain on them has an interval with 0 in it."
@@ -48,8 +50,8 @@ class SpeechDPOConfig(IterativeDPOConfig):
     def __post_init__(self) -> None:
         if self.clips < 0:
             raise ValueError(f"clips is {self.clips}, at least 0 is needed.")
-        if self.max_steps > 0 and self.steps_per_iteration == SpeechDPOConfig.steps_per_iteration:
-            self.steps_per_iteration = None
+        if self.steps_per_iteration is None and self.max_steps <= 0:
+            self.steps_per_iteration = 200
         super().__post_init__()
 
 

@@ -83,6 +83,8 @@ def test_steps_may_be_given_in_all():
     assert SpeechDPOConfig(**on_cpu).max_steps == 600
     assert SpeechDPOConfig(**on_cpu, max_steps=30).steps_per_iteration == 10
     assert SpeechDPOConfig(**on_cpu).stop_without_gain
+    with pytest.raises(ValueError, match="max_steps"):
+        SpeechDPOConfig(**on_cpu, steps_per_iteration=200, max_steps=30)
 
 
 TINY = {
