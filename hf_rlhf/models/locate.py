@@ -86,6 +86,22 @@ def download(
         ) from error
 
 
+def load_processing(path: str, processing_class: str, **kwargs: Any) -> Any:
+    """Load what turns rows into inputs of a model that reads no text, such as sound.
+
+    `processing_class` is one of transformers. Raises ModelError if there is none beside the model.
+    """
+    import transformers
+
+    try:
+        return getattr(transformers, processing_class).from_pretrained(path, **kwargs)
+    except (OSError, ValueError) as error:
+        raise ModelError(
+            f"{path} has nothing that {processing_class} loads, such as preprocessor_config.json: "
+            f"{str(error).splitlines()[0]} Name a model of the kind that this trainer trains."
+        ) from error
+
+
 def load_tokenizer(
     path: str, pad_token: str | None, chat_template: str | None = None, **kwargs: Any
 ) -> Any:

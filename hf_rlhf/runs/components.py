@@ -33,6 +33,7 @@ from hf_rlhf.errors import (
 from hf_rlhf.models.locate import (
     check_tokenizer,
     find_model,
+    load_processing,
     load_tokenizer,
     resolve_model_path,
     tokenizer_digest,
@@ -115,7 +116,7 @@ class ComponentBuilder:
         return tuple(self._component("callbacks", callback, {}) for callback in spec.callbacks)
 
     def _tokenizer(
-        self, spec: RunSpec, model: Any, training: Any, loaded: Any = None
+        self, spec: RunSpec, model: Any, training: Any, trainer: Any, loaded: Any = None
     ) -> tuple[str, Any]:
         """Return the path of the model, and the tokenizer; `loaded` stands for one set apart."""
         if model is None:
@@ -134,6 +135,9 @@ class ComponentBuilder:
         }
         try:
             path = find_model(name)
+            kind = getattr(trainer, "processing_class", "AutoTokenizer")
+            if kind != "AutoTokenizer":
+                return path, load_processing(path, kind, revision=model.model_revision, **options)
             if own is None:
                 options["revision"] = model.model_revision
                 return path, load_tokenizer(path, *wanted, **options)

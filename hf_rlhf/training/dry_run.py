@@ -212,7 +212,7 @@ def _data(run: Run, name: str, tokens: Mapping[str, int] | None) -> Iterator[Fin
     if tokens:
         text = "{tokens:,} per epoch ({trained:,} with a loss)".format(**tokens)
         yield Finding("tokens", "ok", text)
-    if "prompt" not in run.dataset["train"].column_names:
+    if "prompt" not in run.dataset["train"].column_names or not run.reads_tokens:
         return
     lengths = sorted(prompt_lengths(run, 512))
     limit = getattr(run.training, "max_completion_length", None)

@@ -30,9 +30,10 @@ class SpeechReward:
         completions: Sequence[Any],
         score: Callable[[int, Speech], Score],
         log_metric: Metric | None,
+        rate: int = RATE,
     ) -> list[Score]:
         """Return `score(index, speech)` of each completion that has sound, and log its problems."""
-        speech = decode_completions(completions, self.codec, RATE)
+        speech = decode_completions(completions, self.codec, rate)
         log_speech(speech, log_metric)
         scores: list[Score] = []
         for index, each in enumerate(speech):
