@@ -211,7 +211,7 @@ class Trainer:
     auto_class: ClassVar[str | None] = None
     """The class of transformers that loads the model. Required for a task other than
     `text-generation`, `text-classification` and `token-classification`."""
-    processing_class: ClassVar[str] = "AutoTokenizer"
+    auto_processor: ClassVar[str] = "AutoTokenizer"
     """The class of transformers that loads `run.tokenizer`, what turns rows into inputs of the
     model: `AutoFeatureExtractor` for a model of sound. With another than `AutoTokenizer` nothing is
     counted in tokens, and rows are not checked as texts."""

@@ -135,12 +135,10 @@ class ComponentBuilder:
         }
         try:
             path = find_model(name)
-            kind = getattr(trainer, "processing_class", "AutoTokenizer")
-            if kind != "AutoTokenizer":
-                return path, load_processing(path, kind, revision=model.model_revision, **options)
-            if own is None:
+            kind = getattr(trainer, "auto_processor", "AutoTokenizer")
+            if own is None or kind != "AutoTokenizer":
                 options["revision"] = model.model_revision
-                return path, load_tokenizer(path, *wanted, **options)
+                return path, load_processing(path, kind, *wanted, **options)
             key, name = "tokenizer", own
             tokenizer = self.file.objects.get(own) if loaded is None else loaded
             if tokenizer is None:

@@ -67,7 +67,9 @@ def tokenizer_problems(run: "Run") -> Iterator[Problem]:
     if not run.reads_tokens:
         for name in ("tokenizer", "pad_token", "chat_template"):
             if getattr(run.spec, name) is not None:
-                yield Problem(name, f"has no effect: {run.spec.plugin!r} reads no text.", "Remove it.")
+                yield Problem(
+                    name, f"has no effect: {run.spec.plugin!r} reads no text.", "Remove it."
+                )
         return
     if run.tokenizer.pad_token_id is None:
         yield Problem(

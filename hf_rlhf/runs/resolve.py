@@ -264,9 +264,7 @@ class _Preparation(ComponentBuilder):
         spec, self.problems = self.file.spec(allowed_settings=setting_names(classes))
         assert spec is not None, "it was checked with other settings"
         training, model = self._settings(spec, run.trainer_class, classes)
-        path, tokenizer = self._tokenizer(
-            spec, model, training, run.trainer_class, run.tokenizer
-        )
+        path, tokenizer = self._tokenizer(spec, model, training, run.trainer_class, run.tokenizer)
         new = {"spec": spec, "training": training, "model": model, "model_path": path}
         begun = replace(run, **new, tokenizer=tokenizer, adapter=self._adapter(spec))
         self._raise_problems()

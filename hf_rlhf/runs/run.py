@@ -72,7 +72,7 @@ class Run:
     @property
     def reads_tokens(self) -> bool:
         """Whether `tokenizer` is one, and not what reads sound, say."""
-        return self.trainer_class.processing_class == "AutoTokenizer"
+        return self.trainer_class.auto_processor == "AutoTokenizer"
 
     @property
     def num_labels(self) -> int | None:

@@ -226,6 +226,8 @@ def _settings(run: Run) -> Iterator[Finding]:
     """Yield which weights are trained, and what is evaluated."""
     peft = run.model.use_peft
     weights = f"LoRA, r {run.model.lora_r}" if peft else "every weight (`use_peft: true` for LoRA)"
+    if not run.reads_tokens:
+        weights = "what the trainer does not freeze"
     if run.adapter is not None:
         weights = f"the LoRA of {run.spec.adapter}, continued"
     yield Finding("trains", "ok" if peft else "note", weights)

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from hf_rlhf import RunRecord
 from hf_rlhf.errors import HfRlhfError
 from hf_rlhf.formatting import counted, missing_interval
 from hf_rlhf.models import resolve_model_path

@@ -86,7 +86,7 @@ def decode_completions(
 
 
 def clip_key(text: str, codec: str, rate: int | None) -> Hashable:
-    """Return what tells completions apart whose sound may differ: of a file, its time and size too."""
+    """Return what tells sounds apart: the text; of a file its time and size, too."""
     if codec != FILE:
         return codec, rate, text
     try:

@@ -24,6 +24,7 @@ from hf_rlhf.evaluation import (
 )
 from hf_rlhf.models import model_config
 from hf_rlhf.runs import Run
+from hf_rlhf.storage import RECORD_NAME
 from hf_rlhf.training import head_is_new
 from hf_rlhf_classic.at_end import MeasuresAtEnd
 from hf_rlhf_classic.checks import splits
@@ -70,7 +71,7 @@ class AudioRewardTrainer(MeasuresAtEnd, Trainer, transformers.Trainer):  # type:
     default_run = "tiny"
     task = "audio-classification"
     auto_class = "AutoModelForAudioClassification"
-    processing_class = "AutoFeatureExtractor"
+    auto_processor = "AutoFeatureExtractor"
     columns = frozenset(_SIDES)
     uses_validation_rows = True
     refused_settings: ClassVar = {
@@ -121,7 +122,10 @@ class AudioRewardTrainer(MeasuresAtEnd, Trainer, transformers.Trainer):  # type:
             read = f"acoustic features: {', '.join(run.tokenizer.features)}"
         else:
             read = f"the mean over time of the last layer of a frozen {base} encoder"
-        return {"Reads": f"{read}; at {run.tokenizer.sampling_rate:,} Hz"}
+        use = "as a reward: `{name: audio_reward_model, model: FOLDER}`"
+        if base == FeatureScorerConfig.model_type:
+            use += f"; transformers loads it after `import {FeatureScorer.__module__}`"
+        return {"Reads": f"{read}; at {run.tokenizer.sampling_rate:,} Hz", "Use": use}
 
     @classmethod
     def from_run(cls, run: Run) -> Self:
@@ -179,14 +183,19 @@ class AudioRewardTrainer(MeasuresAtEnd, Trainer, transformers.Trainer):  # type:
     def tables_at_end(self) -> Mapping[str, Any]:
         """Return how it does on held-out pairs."""
         run = self.run
-        if run.spec.evaluation is None or self.state.global_step < self.state.max_steps:
+        done = self.state.global_step >= self.state.max_steps
+        # The trial of `hf-rlhf check` has no record.
+        if run.spec.evaluation is None or not (done and (run.folder / RECORD_NAME).exists()):
             return {}
         rows = held_out_rows(run)
         model = self.accelerator.unwrap_model(self.model)
         pairs = _scored(run, model, rows)
-        known = [index for index, pair in enumerate(pairs) if pair]
-        texts = rows["prompt"][:] if "prompt" in rows.column_names else list(map(str, known))
-        measured = tables([pairs[i] for i in known if pairs[i]], [text_of(texts[i]) for i in known])
+        has_prompts = "prompt" in rows.column_names
+        texts = rows["prompt"] if has_prompts else map(str, range(len(rows)))
+        known = [(pair, text_of(text)) for pair, text in zip(pairs, texts, strict=True) if pair]
+        if not known:
+            return {}
+        measured = tables(*map(list, zip(*known, strict=True)))
         note = human_note(run.report.get("label"), measured["Pairwise accuracy"]["accuracy"])
         if note:
             logging.getLogger(__name__).warning("audio_reward: %s", note)
@@ -303,5 +312,5 @@ def _base_problems(run: Run) -> Iterator[Problem]:
             "`package://hf_rlhf_speech/feature_scorer` for acoustic features.",
         )
     elif getattr(config, "use_weighted_layer_sum", False) or getattr(config, "add_adapter", False):
-        what = "has `use_weighted_layer_sum` or `add_adapter` set: its head reads more than one mean."
+        what = "has `use_weighted_layer_sum` or `add_adapter` set, so its head is another one."
         yield Problem("model_name_or_path", what, "Set both to false in its config.json.")

@@ -33,7 +33,8 @@ _AT_ONCE = 64
 
 def head_scores(model: Any, vectors: torch.Tensor) -> torch.Tensor:
     """Return the score of each vector, [clips]; of a mean embedding it is the whole model's."""
-    return model.classifier(model.projector(vectors)).squeeze(-1).float()
+    scores: torch.Tensor = model.classifier(model.projector(vectors)).squeeze(-1).float()
+    return scores
 
 
 @torch.inference_mode()
@@ -44,11 +45,10 @@ def vector_of(model: Any, extractor: Any, wave: Wave) -> torch.Tensor:
     """
     rate = extractor.sampling_rate
     wave = np.pad(wave, (0, max(0, round(_SHORTEST * rate) - len(wave))))
-    values = extractor(wave, sampling_rate=rate, return_tensors="pt").input_values[0]
-    if isinstance(extractor, AcousticFeatureExtractor):
-        return values.to(model.device)
-    inputs = values[None].to(model.device, model.dtype)
-    return model.base_model(inputs).last_hidden_state[0].mean(dim=0).float()
+    values: torch.Tensor = extractor(wave, sampling_rate=rate, return_tensors="pt").input_values
+    if not isinstance(extractor, AcousticFeatureExtractor):
+        values = model.base_model(values.to(model.device, model.dtype)).last_hidden_state.mean(1)
+    return values[0].to(model.device, torch.float32)
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from hf_rlhf.contracts import Score
@@ -52,7 +51,7 @@ class AudioRewardModel(SpeechReward):
 
         def score(index: int, speech: Speech) -> float:
             vector = vector_of(model, extractor, speech.wave)
-            value = float(head_scores(model, vector.to(model.dtype)))
+            value = head_scores(model, vector.to(model.dtype)).item()
             if not math.isfinite(value):
                 raise RewardError(
                     f"audio_reward_model {self.model!r} gives {value} for completion {index}. Its "
