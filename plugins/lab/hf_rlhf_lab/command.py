@@ -187,8 +187,10 @@ def _of_run(folder: Path) -> dict[str, Any]:
     if not model.is_dir():
         fix = "Finish the run, or name a run file with `rewards:`."
         raise ConfigError([Problem(str(folder), "the folder has no merged model.", fix)])
-    trainer = as_trainer(file.load("trainers", values["plugin"], ("plugin",))[0], values["plugin"])
-    reward = trainer.as_reward(values, str(model)) or {"name": "reward_model", "model": str(model)}
+    reward: Mapping[str, Any] = {"name": "reward_model", "model": str(model)}
+    if file.plugin is not None:
+        trainer = as_trainer(file.load("trainers", file.plugin, ("plugin",))[0], file.plugin)
+        reward = trainer.as_reward(values, str(model)) or reward
     return {"rewards": [{"label": reward["name"], **reward}], "dataset": values["dataset"]}
 
 
