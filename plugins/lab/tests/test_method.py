@@ -338,7 +338,7 @@ def test_a_required_check_that_fails_stops_it():
         ({"survival": {"run": "grpo"}}, r"criteria.good.grade: is `data`.*survival: null"),
         ({"test_share": 0.01}, r"test_share: leaves 59 prompts to fit on and 1 to test on"),
         ({"split": "tests"}, r"no split 'tests'"),
-        ({"signals": [{"name": "signals.py:silent"}]}, r"yaml:\d+ signals.0: silent scores no resp"),
+        ({"signals": [{"name": "signals.py:silent"}]}, r"yaml:\d+ signals.0: silent scores no r"),
     ],
 )
 def test_what_is_wrong_with_the_file_is_named_with_its_place(keys, message):
