@@ -9,6 +9,7 @@ from hf_rlhf.testing import check_reward
 from hf_rlhf_speech.attacks import ATTACKS, hacked, speech_attacks
 from hf_rlhf_speech.audio import RATE, read_audio, write_wav
 from hf_rlhf_speech.rewards import listening
+from hf_rlhf_speech.rewards.listening import within
 from hf_rlhf_speech.rewards.models import AutoMos, SpeechPresent
 from hf_rlhf_speech.rewards.quality import AcousticQuality
 from hf_rlhf_speech.rewards.recognition import Intelligible, word_errors
@@ -67,6 +68,14 @@ def test_clean_speech_scores_high_noise_low_and_a_broken_file_not_at_all(reward,
     if not isinstance(reward, DurationFits):
         assert silent < 0.3
         assert noise < good / 2 or isinstance(reward, NotClipped)
+
+
+@pytest.mark.parametrize(
+    ("value", "score"),
+    [(None, 0), (0, 0), (1, 0), (1.5, 0.5), (2, 1), (3, 1), (4, 1), (5.5, 0.25), (6, 0), (9, 0)],
+)
+def test_a_feature_scores_within_a_band_and_less_on_both_sides(value, score):
+    assert within(value, (1, 2, 4, 6)) == score
 
 
 def test_tokens_that_hold_no_speech_earn_the_least():

@@ -51,6 +51,7 @@ class SpeechReward:
         completions: Sequence[Any],
         score: Callable[[int, Speech], Score],
         log_metric: Metric | None,
+        rate: int = RATE,
     ) -> list[Score]:
         """Return `score(index, speech)` of each completion that has sound.
 
@@ -58,7 +59,7 @@ class SpeechReward:
         first reward of a run that listens decodes them, too.
         """
         started = perf_counter()
-        speech = decode_completions(completions, self.codec, RATE)
+        speech = decode_completions(completions, self.codec, rate)
         scores: list[Score] = []
         for index, each in enumerate(speech):
             readable = None if each.unreadable else 0.0
