@@ -66,8 +66,8 @@ class SpeechReward:
             scores.append(score(index, each) if len(each.wave) else readable)
         log_speech(speech, log_metric)
         if log_metric is not None:
-            rate = sum(each.seconds for each in speech) / (perf_counter() - started)
-            log_metric(f"speech/seconds_per_second/{type(self).__name__}", rate)
+            speed = sum(each.seconds for each in speech) / (perf_counter() - started)
+            log_metric(f"speech/seconds_per_second/{type(self).__name__}", speed)
         return scores
 
 
