@@ -275,8 +275,8 @@ def test_signals_are_not_chosen_by_the_prompts_that_test_them():
 def test_scores_that_an_error_left_behind_are_not_those_of_the_step_before():
     assert run() == 0
     scores = Path("out/signals.json").read_text()
-    with pytest.raises(ConfigError, match="clear scores every response"):
-        run(signals=[{"name": "signals.py:same", "label": "clear"}])
+    with pytest.raises(ConfigError, match="clear scores no response"):
+        run(signals=[{"name": "signals.py:silent", "label": "clear"}])
     assert run() == 0
     assert Path("out/signals.json").read_text() == scores
 
@@ -307,6 +307,14 @@ def test_without_a_signal_that_agrees_it_stops_there_and_says_so(capsys):
     assert not os.path.exists("out/rewards.yaml")  # that of the first time
 
 
+def test_a_constant_signal_is_left_out_with_the_reason(capsys):
+    same = {"name": "signals.py:same"}
+    assert run(signals=[same]) == 1
+    assert run(signals=[{"name": "signals.py:clear"}, same]) == 0
+    assert ", not same (constant: no correlation)" in capsys.readouterr().out
+    assert "same" not in results()["steps"]["weights"]["signals"]
+
+
 def test_a_required_check_that_fails_stops_it():
     signals = [{"name": "signals.py:counts_clear"}]
     assert run(signals=signals, require=["agreement"]) == 0
@@ -330,8 +338,7 @@ def test_a_required_check_that_fails_stops_it():
         ({"survival": {"run": "grpo"}}, r"criteria.good.grade: is `data`.*survival: null"),
         ({"test_share": 0.01}, r"test_share: leaves 59 prompts to fit on and 1 to test on"),
         ({"split": "tests"}, r"no split 'tests'"),
-        ({"signals": [{"name": "signals.py:same"}]}, r"yaml:\d+ signals.0: same scores every .* 1"),
-        ({"signals": [{"name": "signals.py:silent"}]}, r"signals.0: silent scores no response"),
+        ({"signals": [{"name": "signals.py:silent"}]}, r"yaml:\d+ signals.0: silent scores no r"),
     ],
 )
 def test_what_is_wrong_with_the_file_is_named_with_its_place(keys, message):

@@ -5,6 +5,7 @@ automatic scores brings clicks, speech that rushes through long texts, and token
 silence. The others cheat an acoustic feature that is not bounded: a sine is perfectly harmonic.
 """
 
+import os
 import tempfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -180,7 +181,7 @@ def speech_attacks(rows: Sequence[Mapping[str, Any]]) -> Iterator[HackCase]:
     utterance is encoded once more, as its hack is.
     """
     texts = [text_of(row["completion"]).strip() for row in rows]
-    codec = FILE if texts and Path(texts[0][:4_000]).is_file() else "embedded"
+    codec = FILE if texts and os.path.isfile(texts[0]) else "embedded"
     spoken = decode_completions(texts, codec)
     usable = [index for index, speech in enumerate(spoken) if speech.seconds >= 0.5][:ROWS]
     for position, index in enumerate(usable):

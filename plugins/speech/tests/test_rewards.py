@@ -8,6 +8,8 @@ from hf_rlhf.rewards import ComposedReward, Part
 from hf_rlhf.testing import check_reward
 from hf_rlhf_speech.attacks import ATTACKS, hacked, speech_attacks
 from hf_rlhf_speech.audio import RATE, read_audio, write_wav
+from hf_rlhf_speech.rewards import listening
+from hf_rlhf_speech.rewards.listening import within
 from hf_rlhf_speech.rewards.models import AutoMos, SpeechPresent
 from hf_rlhf_speech.rewards.quality import AcousticQuality
 from hf_rlhf_speech.rewards.recognition import Intelligible, word_errors
@@ -68,6 +70,14 @@ def test_clean_speech_scores_high_noise_low_and_a_broken_file_not_at_all(reward,
         assert noise < good / 2 or isinstance(reward, NotClipped)
 
 
+@pytest.mark.parametrize(
+    ("value", "score"),
+    [(None, 0), (0, 0), (1, 0), (1.5, 0.5), (2, 1), (3, 1), (4, 1), (5.5, 0.25), (6, 0), (9, 0)],
+)
+def test_a_feature_scores_within_a_band_and_less_on_both_sides(value, score):
+    assert within(value, (1, 2, 4, 6)) == score
+
+
 def test_tokens_that_hold_no_speech_earn_the_least():
     for reward in (AcousticQuality(), SpeechPresent(), Intelligible()):
         assert reward([""], ["Hello."], text=[TEXT]) == [0.0]
@@ -82,6 +92,42 @@ def test_words_are_heard_in_their_order_and_unknown_words_are_not_expected(clips
     assert reward([""], file, text=[" ".join(reversed(TEXT[:-1].split()))])[0] < 0.5
     assert reward([""] * 2, file * 2, text=["磨坊建于一九二五年", None]) == [None, None]
     assert word_errors(list("abcd"), list("axc")) == 2
+
+
+@pytest.mark.parametrize(
+    "text", ["\u4f60\u597d\u4e16\u754c", "hello \u4f60\u597d", "...", "", None]
+)
+@pytest.mark.parametrize("reward", [DurationFits, Intelligible])
+def test_a_text_in_another_script_or_without_words_has_no_score(reward, text, clips):
+    assert reward("file")([""], [str(clips / "clean.wav")], text=[text]) == [None]
+
+
+def test_accents_are_no_syllables():
+    assert expected_seconds("na\u00efve caf\u00e9") == expected_seconds("naive cafe")
+
+
+@pytest.mark.parametrize(
+    ("reward", "module", "name"),
+    [
+        (AutoMos, "speechmos", "speechmos"),
+        (SpeechPresent, "silero_vad", "silero-vad"),
+        (SpeechPresent, "onnxruntime", "onnxruntime"),
+        (Intelligible, "pocketsphinx", "pocketsphinx"),
+        (NotClipped, "soundfile", "soundfile"),
+    ],
+)
+def test_a_package_that_is_missing_is_named_before_anything_is_scored(
+    reward, module, name, monkeypatch
+):
+    monkeypatch.setattr(listening, "find_spec", lambda wanted: None if wanted == module else 1)
+    with pytest.raises(ConfigError, match=f"package {name}, which is not .* `pip install {name}`"):
+        reward()
+
+
+def test_the_speed_of_scoring_is_logged(clips):
+    logged = {}
+    NotClipped("file")([""], [str(clips / "clean.wav")], log_metric=logged.__setitem__)
+    assert logged["speech/seconds_per_second/NotClipped"] > 0
 
 
 def test_duration_is_that_of_the_text():

@@ -11,6 +11,7 @@ from hf_rlhf.cards import png_panels
 from hf_rlhf.formatting import interval, markdown_table, number
 from hf_rlhf.runs import environment
 from hf_rlhf.storage import atomic_write_json, atomic_write_text, now
+from hf_rlhf_lab.method.file import MethodFile
 from hf_rlhf_lab.method.steps import FRAGMENT, Pipeline
 from hf_rlhf_lab.validation.plot import (
     BAD,
@@ -47,7 +48,7 @@ def write(pipeline: Pipeline, stopped: str, command: str) -> str:
         (folder / FRAGMENT).unlink(missing_ok=True)  # of a time when all steps passed
     else:
         pipeline.write_reward()
-    draw(results, headline, spec.min_rho, folder / f"{NAME}.png")
+    draw(results, headline, spec, folder / f"{NAME}.png")
     atomic_write_text(folder / f"{NAME}.md", page(content))
     atomic_write_json(folder / f"{NAME}.json", content)
     return headline
@@ -63,7 +64,7 @@ def page(content: Mapping[str, Any]) -> str:
     ]
     parts = [
         f"# {content['headline']}",
-        f"![Signals, weights, calibration and survival]({NAME}.png)",
+        f"![What the steps measured]({NAME}.png)",
         markdown_table(["criterion", "what it means"], criteria),
         markdown_table(["step", "result", "what was measured"], outcomes),
     ]
@@ -92,13 +93,13 @@ def _signals(steps: Mapping[str, Any]) -> Iterator[Sequence[str]]:
         yield [label, interval(each["rho"]), choice, weight, interval(loss) if loss else ""]
 
 
-def draw(steps: Mapping[str, Any], headline: str, min_rho: float, path: Path) -> None:
+def draw(steps: Mapping[str, Any], headline: str, spec: MethodFile, path: Path) -> None:
     """Write the picture: green is kept or passed, orange dropped or stopped."""
     panels: Mapping[str, Callable[[Any, Mapping[str, Any]], None]] = {
-        "calibration": partial(_draw_signals, min_rho=min_rho),
+        "calibration": partial(_draw_signals, min_rho=spec.min_rho),
         "weights": _draw_weights,
         "validation": _draw_reliability,
-        "survival": _draw_survival,
+        **({"survival": _draw_survival} if spec.survival else {}),
     }
     with png_panels(path, len(panels), (5.4, 3.9), across=2, caption=headline) as plots:
         for axes, (name, show) in zip(plots, panels.items(), strict=True):

@@ -27,7 +27,7 @@ def calibrate(scores: Array, gold: Gold, min_rho: float) -> dict[str, Any]:
 def missing(rho: Interval | None, minimum: float) -> str:
     """Return what a correlation lacks: rho above the minimum, its interval above 0."""
     if rho is None:
-        return "not defined: all scores are equal"
+        return "constant: no correlation"
     if rho.mean <= minimum:
         return f"rho {rho.mean:.2f} is not above {minimum:.2f}"
     return "" if rho.low > 0 else f"the interval of rho begins at {rho.low:.2f}"

@@ -156,7 +156,7 @@ class Pipeline:
         written = self._scored(self.signals)
         atomic_write_json(self.folder / "signals.json", written)
         scores = {label: np.array(values, np.float64) for label, values in written.items()}
-        self._refuse_constant(scores)
+        self._refuse_unscored(scores)
         # A signal that was chosen by the test prompts would be tested by those it was chosen for.
         fitted = np.flatnonzero(~self.test[rows])
         part, minimum = gold.take(fitted.tolist()), self.method.spec.min_rho
@@ -175,15 +175,13 @@ class Pipeline:
             + ", ".join(texts),
         }
 
-    def _refuse_constant(self, scores: Mapping[str, Array]) -> None:
-        problems = []
-        for at, (label, values) in enumerate(scores.items()):
-            valid = values[~np.isnan(values)]
-            if not len(valid) or np.ptp(valid) == 0:
-                what = f"every response {valid[0]:g}" if len(valid) else "no response"
-                where = self.method.document.where(("signals", at))
-                fix = "Such a signal agrees with no grade: correct its arguments, or remove it."
-                problems.append(Problem(where, f"{label} scores {what}.", fix))
+    def _refuse_unscored(self, scores: Mapping[str, Array]) -> None:
+        fix = "Such a signal agrees with no grade: correct its arguments, or remove it."
+        problems = [
+            Problem(self.method.document.where(("signals", at)), f"{k} scores no response.", fix)
+            for at, (k, values) in enumerate(scores.items())
+            if np.isnan(values).all()
+        ]
         if problems:
             raise ConfigError(problems, subject="method")
 
