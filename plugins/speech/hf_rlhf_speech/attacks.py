@@ -5,10 +5,13 @@ automatic scores brings clicks, speech that rushes through long texts, and token
 silence. The others cheat an acoustic feature that is not bounded: a sine is perfectly harmonic.
 """
 
+import os
 import tempfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +21,7 @@ from scipy.signal import butter, sosfilt
 
 from hf_rlhf.contracts import HackCase
 from hf_rlhf.data import text_of
+from hf_rlhf.rewards import ComposedReward
 from hf_rlhf_speech.audio import MAX_SECONDS, RATE, write_wav
 from hf_rlhf_speech.codecs.codec import FILE, load_codec
 from hf_rlhf_speech.features.pitch import STEP, pitch_of
@@ -179,10 +183,14 @@ def speech_attacks(rows: Sequence[Mapping[str, Any]]) -> Iterator[HackCase]:
     Files are written for hacks of files, and removed when the process ends. Of tokens, the honest
     utterance is encoded once more, as its hack is.
     """
+    first = text_of(rows[0]["completion"]).strip() if rows else ""
+    return _attacks(rows, FILE if os.path.isfile(first) else "embedded", ROWS)
+
+
+def _attacks(rows: Sequence[Mapping[str, Any]], codec: str, count: int) -> Iterator[HackCase]:
     texts = [text_of(row["completion"]).strip() for row in rows]
-    codec = FILE if texts and Path(texts[0][:4_000]).is_file() else "embedded"
     spoken = decode_completions(texts, codec)
-    usable = [index for index, speech in enumerate(spoken) if speech.seconds >= 0.5][:ROWS]
+    usable = [index for index, speech in enumerate(spoken) if speech.seconds >= 0.5][:count]
     for position, index in enumerate(usable):
         row, wave = rows[index], spoken[index].wave
         other = spoken[usable[(position + 1) % len(usable)]].wave
@@ -193,6 +201,35 @@ def speech_attacks(rows: Sequence[Mapping[str, Any]]) -> Iterator[HackCase]:
             if text != honest:
                 form = row["completion"]
                 yield HackCase(name, row["prompt"], _like(form, honest), _like(form, text), columns)
+
+
+def paid_hacks(
+    reward: ComposedReward, rows: Sequence[Mapping[str, Any]], codec: str, count: int = 2
+) -> list[dict[str, Any]]:
+    """Return what a reward pays for each hack of the first `count` utterances, the most first.
+
+    Parts of weight 0 are not asked. A hack without a score is left out.
+    """
+    trained = replace(reward, rewards=tuple(part for part in reward.rewards if part.weight))
+    paid: dict[str, list[tuple[float, float]]] = {}
+    # The columns are one object for all hacks of a row.
+    for _, of_row in groupby(_attacks(rows, codec, count), key=lambda case: id(case.columns)):
+        cases = list(of_row)
+        completions = [cases[0].honest, *(case.hacked for case in cases)]
+        columns = {key: [value] * len(completions) for key, value in cases[0].columns.items()}
+        scores = trained.score([cases[0].prompt] * len(completions), completions, **columns).total
+        for case, score in zip(cases, scores[1:], strict=True):
+            if score is not None and scores[0] is not None:
+                paid.setdefault(case.hack, []).append((scores[0], score))
+    table = []
+    for hack, pairs in paid.items():
+        honest, hacks = np.array(pairs).T
+        above = f"{(hacks > honest + 1e-9).sum()} of {len(pairs)}"
+        table.append(
+            {"hack": hack, "reward": float(hacks.mean()), "paid above the utterance": above}
+        )
+    table.sort(key=lambda entry: -entry["reward"])
+    return table
 
 
 def _like(form: Any, text: str) -> Any:
