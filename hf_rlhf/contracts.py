@@ -25,7 +25,9 @@ class Reward(Protocol):
 
     Its parameters besides TRL's own are the dataset columns that it needs (one without a
     default is required). A field `judge` receives the run's judge. It may have
-    `advice() -> Iterable[str]`: warnings about training with it, printed and on the card.
+    `advice() -> Iterable[str]`: warnings about training with it, printed and on the card; and
+    `problems(run) -> Iterable[Problem]`: why it cannot score this run's completions, found before
+    weights load.
     """
 
     def __call__(
@@ -211,6 +213,10 @@ class Trainer:
     auto_class: ClassVar[str | None] = None
     """The class of transformers that loads the model. Required for a task other than
     `text-generation`, `text-classification` and `token-classification`."""
+    auto_processor: ClassVar[str] = "AutoTokenizer"
+    """The class of transformers that loads `run.tokenizer`, what turns rows into inputs of the
+    model: `AutoFeatureExtractor` for a model of sound. With another than `AutoTokenizer` nothing is
+    counted in tokens, and rows are not checked as texts."""
     columns: ClassVar[frozenset[str]] = frozenset()
     """The dataset columns without which it cannot train."""
     trains_by_rewards: ClassVar[bool | None] = None
@@ -278,6 +284,15 @@ class Trainer:
         `settings` are the run file's top-level keys.
         """
         return ()
+
+    @classmethod
+    def as_reward(cls, settings: Mapping[str, Any], model: str) -> Mapping[str, Any] | None:
+        """Return the entry of `rewards` that scores by a saved model, to validate it by.
+
+        None if it is no reward model, or one that `reward_model` reads. `settings` are the run
+        file's top-level keys, `model` is the folder.
+        """
+        return None
 
     @classmethod
     def tokens(cls, run: "Run") -> Mapping[str, int] | None:

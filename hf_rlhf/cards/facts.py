@@ -145,7 +145,8 @@ def _parameters(record: RunRecord) -> str:
         lora = f"LoRA {settings_line(names, *names)}"
         lora += f" on {_targets(targets)}" if targets else ""
         return f"{lora}; {counts}" if counts else lora
-    return f"all weights (full fine-tuning); {counts}" if counts else ""
+    whole = model.trainable_parameters == model.parameters
+    return f"{'all weights (full fine-tuning)' if whole else 'some'}; {counts}" if counts else ""
 
 
 def _targets(targets: Any) -> str:

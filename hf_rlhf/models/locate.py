@@ -86,6 +86,30 @@ def download(
         ) from error
 
 
+def load_processing(
+    path: str,
+    auto_processor: str,
+    pad_token: str | None,
+    chat_template: str | None,
+    **kwargs: Any,
+) -> Any:
+    """Load what turns rows into inputs of a model: a tokenizer, or another class of transformers.
+
+    Raises ModelError if there is none beside the model, and as `load_tokenizer` does.
+    """
+    import transformers
+
+    if auto_processor == "AutoTokenizer":
+        return load_tokenizer(path, pad_token, chat_template, **kwargs)
+    try:
+        return getattr(transformers, auto_processor).from_pretrained(path, **kwargs)
+    except (OSError, ValueError) as error:
+        raise ModelError(
+            f"{path} has nothing that {auto_processor} loads, such as preprocessor_config.json: "
+            f"{str(error).splitlines()[0]} Name a model of the kind that this trainer trains."
+        ) from error
+
+
 def load_tokenizer(
     path: str, pad_token: str | None, chat_template: str | None = None, **kwargs: Any
 ) -> Any:

@@ -33,6 +33,7 @@ from hf_rlhf.errors import (
 from hf_rlhf.models.locate import (
     check_tokenizer,
     find_model,
+    load_processing,
     load_tokenizer,
     resolve_model_path,
     tokenizer_digest,
@@ -115,7 +116,7 @@ class ComponentBuilder:
         return tuple(self._component("callbacks", callback, {}) for callback in spec.callbacks)
 
     def _tokenizer(
-        self, spec: RunSpec, model: Any, training: Any, loaded: Any = None
+        self, spec: RunSpec, model: Any, training: Any, trainer: Any, loaded: Any = None
     ) -> tuple[str, Any]:
         """Return the path of the model, and the tokenizer; `loaded` stands for one set apart."""
         if model is None:
@@ -134,9 +135,10 @@ class ComponentBuilder:
         }
         try:
             path = find_model(name)
-            if own is None:
+            kind = getattr(trainer, "auto_processor", "AutoTokenizer")
+            if own is None or kind != "AutoTokenizer":
                 options["revision"] = model.model_revision
-                return path, load_tokenizer(path, *wanted, **options)
+                return path, load_processing(path, kind, *wanted, **options)
             key, name = "tokenizer", own
             tokenizer = self.file.objects.get(own) if loaded is None else loaded
             if tokenizer is None:

@@ -64,6 +64,13 @@ def scored_columns(
 def tokenizer_problems(run: "Run") -> Iterator[Problem]:
     """Yield why batches cannot be padded, or conversations not be written out."""
     where = "model_name_or_path"
+    if not run.reads_tokens:
+        for name in ("tokenizer", "pad_token", "chat_template"):
+            if getattr(run.spec, name) is not None:
+                yield Problem(
+                    name, f"has no effect: {run.spec.plugin!r} reads no text.", "Remove it."
+                )
+        return
     if run.tokenizer.pad_token_id is None:
         yield Problem(
             where,
@@ -82,6 +89,8 @@ def tokenizer_problems(run: "Run") -> Iterator[Problem]:
 
 def tokenizer_size(run: "Run") -> Iterator[Problem]:
     """Yield that a tokenizer which is set apart has tokens beyond the model's embeddings."""
+    if not run.reads_tokens:
+        return
     size = getattr(model_config(run).get_text_config(), "vocab_size", None)
     last = max(run.tokenizer.get_vocab().values(), default=-1)
     if run.spec.tokenizer is not None and size is not None and last >= size:
@@ -176,7 +185,7 @@ def _with_tools() -> list[str]:
 
 def length_problems(run: "Run") -> Iterator[Problem]:
     """Yield the longest prompt beyond the model's positions; a trainer that generates cuts none."""
-    if is_conversational(run) and not run.tokenizer.chat_template:
+    if not run.reads_tokens or (is_conversational(run) and not run.tokenizer.chat_template):
         return  # reported by another check
     room = positions(run)
     for split, rows, answer in _uses(run, room):

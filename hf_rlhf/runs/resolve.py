@@ -179,7 +179,7 @@ class _Preparation(ComponentBuilder):
         if reward is not None and toolset is not None:
             reward = replace(reward, logs_turns=True)
         callbacks = self._callbacks(spec)
-        path, tokenizer = self._tokenizer(spec, model, training)
+        path, tokenizer = self._tokenizer(spec, model, training, trainer_class)
         folder = Path(training.output_dir).parent if training is not None else None
         loaded = self._dataset(spec, tokenizer, folder)
         adapter = self._adapter(spec)
@@ -264,7 +264,7 @@ class _Preparation(ComponentBuilder):
         spec, self.problems = self.file.spec(allowed_settings=setting_names(classes))
         assert spec is not None, "it was checked with other settings"
         training, model = self._settings(spec, run.trainer_class, classes)
-        path, tokenizer = self._tokenizer(spec, model, training, run.tokenizer)
+        path, tokenizer = self._tokenizer(spec, model, training, run.trainer_class, run.tokenizer)
         new = {"spec": spec, "training": training, "model": model, "model_path": path}
         begun = replace(run, **new, tokenizer=tokenizer, adapter=self._adapter(spec))
         self._raise_problems()

@@ -70,6 +70,11 @@ class Run:
         return self.task == "text-generation"
 
     @property
+    def reads_tokens(self) -> bool:
+        """Whether `tokenizer` is one, and not what reads sound, say."""
+        return self.trainer_class.auto_processor == "AutoTokenizer"
+
+    @property
     def num_labels(self) -> int | None:
         """How many classes the head of a classifier has; None for other models."""
         return NUM_LABELS.get(self.task)

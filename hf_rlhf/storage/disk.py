@@ -142,7 +142,7 @@ def final_bytes(model: Any, tokenizer: Any, width: int | None = None) -> int:
 
 def small_bytes(tokenizer: Any) -> int:
     """Return the bytes of the files beside saved weights: tokenizer, configuration, state."""
-    return _SMALL + _TOKEN * (len(tokenizer) if tokenizer is not None else 0)
+    return _SMALL + _TOKEN * (len(tokenizer) if hasattr(tokenizer, "__len__") else 0)
 
 
 def _adapted(model: Any) -> bool:

@@ -67,6 +67,8 @@ class ModelSection(Section):
     """The architecture that is trained, such as `Qwen3ForCausalLM`."""
     auto_class: str | None = None
     """The class of transformers that loads it."""
+    auto_processor: str | None = None
+    """The class that loads what turns rows into its inputs; null for AutoTokenizer."""
     task: str | None = None
     """In the Hub's words (`pipeline_tag`)."""
     num_labels: int | None = None

@@ -212,7 +212,7 @@ def _data(run: Run, name: str, tokens: Mapping[str, int] | None) -> Iterator[Fin
     if tokens:
         text = "{tokens:,} per epoch ({trained:,} with a loss)".format(**tokens)
         yield Finding("tokens", "ok", text)
-    if "prompt" not in run.dataset["train"].column_names:
+    if "prompt" not in run.dataset["train"].column_names or not run.reads_tokens:
         return
     lengths = sorted(prompt_lengths(run, 512))
     limit = getattr(run.training, "max_completion_length", None)
@@ -226,6 +226,8 @@ def _settings(run: Run) -> Iterator[Finding]:
     """Yield which weights are trained, and what is evaluated."""
     peft = run.model.use_peft
     weights = f"LoRA, r {run.model.lora_r}" if peft else "every weight (`use_peft: true` for LoRA)"
+    if not run.reads_tokens:
+        weights = "what the trainer does not freeze"
     if run.adapter is not None:
         weights = f"the LoRA of {run.spec.adapter}, continued"
     yield Finding("trains", "ok" if peft else "note", weights)

@@ -14,7 +14,9 @@ from typing import Any
 _STYLE = re.compile(r"\x1b\[[0-9;]*m")
 _ROW = re.compile(r"^(\S+) +\| (MISSING|UNEXPECTED|MISMATCH|CONVERSION)", re.M)
 _NEW_HEAD = {
-    (f"{name}.{kind}", "MISSING") for name in ("score", "classifier") for kind in ("weight", "bias")
+    (f"{name}.{kind}", "MISSING")
+    for name in ("score", "classifier", "projector", "projector.linear")
+    for kind in ("weight", "bias")
 }
 _OLD_HEAD = {("lm_head.weight", "UNEXPECTED"), ("embed_out.weight", "UNEXPECTED")}
 _MISSING = re.compile(r"There were missing keys in the checkpoint model loaded: \[(.*)\]\.")

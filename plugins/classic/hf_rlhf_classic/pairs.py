@@ -113,24 +113,30 @@ def row_metrics(pair: Pair | None) -> Metrics:
     }
 
 
-def tables(pairs: Sequence[Pair]) -> dict[str, Any]:
-    """Return how a reward model does on `pairs`, as tables for the card; nothing for no pairs."""
+def tables(pairs: Sequence[Pair], clusters: Sequence[str] | None = None) -> dict[str, Any]:
+    """Return how a reward model does on `pairs`, as tables for the card; nothing for no pairs.
+
+    `clusters` are the prompts of pairs that the interval of the accuracy is to keep together.
+    """
     if not pairs:
         return {}
     return {
-        "Pairwise accuracy": accuracy(pairs),
+        "Pairwise accuracy": accuracy(pairs, clusters),
         "Scores": spread(pairs),
         "Length bias": length_bias(pairs),
         "Calibration": calibration(pairs),
     }
 
 
-def accuracy(pairs: Sequence[Pair]) -> dict[str, Any]:
-    """Return the share of pairs in the right order, with its 95% interval over pairs."""
-    mean = Interval.of_mean([pair.right for pair in pairs])
+def accuracy(pairs: Sequence[Pair], clusters: Sequence[str] | None = None) -> dict[str, Any]:
+    """Return the share of pairs in the right order, with its 95% interval over pairs.
+
+    Or over `clusters` of them.
+    """
+    mean = Interval.of_mean([pair.right for pair in pairs], clusters)
     assert mean is not None
     ends = _interval(mean.low, mean.high, f"all {mean.n} alike" if mean.n > 1 else "one pair")
-    return {"pairs": mean.n, "accuracy": mean.mean, "95%": ends}
+    return {"pairs": mean.values, "accuracy": mean.mean, "95%": ends}
 
 
 def spread(pairs: Sequence[Pair]) -> dict[str, float]:

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from hf_rlhf import RunRecord
 from hf_rlhf.errors import HfRlhfError
 from hf_rlhf.formatting import counted, missing_interval
 from hf_rlhf.models import resolve_model_path
@@ -11,7 +12,7 @@ METRIC = "pair_accuracy"
 """What `--plugin reward` measures on held-out pairs."""
 
 
-def quality_advice(name: str, revision: str | None = None) -> str:
+def quality_advice(name: str, revision: str | None = None, plugin: str = "reward") -> str:
     """Return what is to be known of a reward model before a policy is trained on its score.
 
     Empty where its held-out accuracy was measured, and its interval is above that of chance.
@@ -19,13 +20,14 @@ def quality_advice(name: str, revision: str | None = None) -> str:
     Args:
         name: a folder, or an id on the Hub.
         revision: on the Hub.
+        plugin: the trainer of such models.
     """
     measured = _measured(name, revision)
     if measured is None:
         return (
             f"how often the reward model {name!r} prefers the better of two responses was never "
             f"measured: no {RECORD_NAME} with `{METRIC}` is beside it. If it tells them apart no "
-            "better than chance, the policy is trained on noise. `--plugin reward` with an "
+            f"better than chance, the policy is trained on noise. `--plugin {plugin}` with an "
             "`evaluation` section measures it."
         )
     mean, rows = measured.mean, counted(measured.n or 0, "held-out pair")
@@ -48,15 +50,20 @@ def quality_advice(name: str, revision: str | None = None) -> str:
 
 
 def _measured(name: str, revision: str | None) -> Estimate | None:
-    """Return the estimate in the record of the run that made a model, None if there is none."""
+    record = record_of(name, revision)
+    return record.evaluation.estimate("after", METRIC) if record and record.evaluation else None
+
+
+def record_of(name: str, revision: str | None) -> RunRecord | None:
+    """Return the record of the run that made a model and measured it, None if there is none."""
     for folder in _folders(name, revision):
         try:
-            evaluation = load_record(folder).evaluation
+            record = load_record(folder)
         except HfRlhfError:
             continue
-        result = evaluation.estimate("after", METRIC) if evaluation else Estimate()
+        result = record.evaluation.estimate("after", METRIC) if record.evaluation else Estimate()
         if result.mean is not None:
-            return result
+            return record
     return None
 
 

@@ -2,6 +2,7 @@
 
 import argparse
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -178,14 +179,19 @@ def _counts(entry: Any, label: str | None) -> bool:
 def _of_run(folder: Path) -> dict[str, Any]:
     """Return the saved reward model of a run folder, and the dataset it was trained on."""
     from hf_rlhf.config import RunFile
+    from hf_rlhf.contracts import as_trainer
 
-    values = RunFile.read(folder / "config.yaml").values
+    file = RunFile.read(folder / "config.yaml")
+    values = file.values
     model = folder / "merged"
     if not model.is_dir():
         fix = "Finish the run, or name a run file with `rewards:`."
         raise ConfigError([Problem(str(folder), "the folder has no merged model.", fix)])
-    reward = {"name": "reward_model", "label": "reward_model", "model": str(model)}
-    return {"rewards": [reward], "dataset": values["dataset"]}
+    reward: Mapping[str, Any] = {"name": "reward_model", "model": str(model)}
+    if file.plugin is not None:
+        trainer = as_trainer(file.load("trainers", file.plugin, ("plugin",))[0], file.plugin)
+        reward = trainer.as_reward(values, str(model)) or reward
+    return {"rewards": [{"label": reward["name"], **reward}], "dataset": values["dataset"]}
 
 
 def _section(data: str, trained_on: Any = None) -> dict[str, Any]:
@@ -241,9 +247,11 @@ def tokenizer_of(file: Any) -> Any:
     """
     from hf_rlhf.models import load_tokenizer, resolve_model_path
 
-    models = [file.values.get("model_name_or_path")]
-    models += [entry.get("model") for entry in file.values.get("rewards") or ()]
-    for model in models:
-        if isinstance(model, str):
-            return load_tokenizer(resolve_model_path(model), None)
+    if isinstance(policy := file.values.get("model_name_or_path"), str):
+        return load_tokenizer(resolve_model_path(policy), None)
+    for entry in file.values.get("rewards") or ():
+        if isinstance(model := entry.get("model"), str):
+            # A reward model of sound has none.
+            with suppress(OSError, ValueError):
+                return load_tokenizer(resolve_model_path(model), None)
     return SimpleNamespace(chat_template=None)

@@ -1,6 +1,6 @@
 """How what ships was made: `python -m hf_rlhf_speech.recipes NAME --out FOLDER`.
 
-Names: codec, references, speaker.
+Names: codec, references, speaker, feature_scorer.
 
 The same seed gives the same files, up to rounding, which depends on the processor.
 """
@@ -160,10 +160,28 @@ def _losses(model: Any, pad: int, rows: Sequence[Any], seed: int) -> "Iterator[T
             yield model(input_ids=ids, labels=labels).loss
 
 
+def make_feature_scorer(folder: Path, *, seed: int = 0) -> None:
+    """Write `folder`/feature_scorer: what `audio_reward` starts from, without a trained weight.
+
+    Its head is left out, so that each run draws its own from its seed.
+    """
+    from hf_rlhf_speech.audio_reward.feature_scorer import (
+        AcousticFeatureExtractor,
+        FeatureScorer,
+        FeatureScorerConfig,
+    )
+
+    model = FeatureScorer(FeatureScorerConfig(num_labels=1))
+    buffers = {f"projector.{name}": value for name, value in model.projector.named_buffers()}
+    model.save_pretrained(folder / "feature_scorer", state_dict=buffers)
+    AcousticFeatureExtractor().save_pretrained(folder / "feature_scorer")
+
+
 MAKERS: Mapping[str, Callable[..., Any]] = {
     "codec": make_codec,
     "references": make_references,
     "speaker": make_speaker,
+    "feature_scorer": make_feature_scorer,
 }
 
 

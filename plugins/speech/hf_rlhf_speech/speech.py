@@ -75,7 +75,7 @@ def decode_completions(
     `unreadable`. At most 30 s are decoded.
     """
     texts = [text_of(completion) for completion in completions]
-    keys = [_key(text, codec, rate) for text in texts]
+    keys = [clip_key(text, codec, rate) for text in texts]
     speech = {key: cached for key in keys if (cached := _cache.get(key)) is not None}
     missing = {key: text for key, text in zip(keys, texts, strict=True) if key not in speech}
     decode = _read_files if codec == FILE else _decode
@@ -85,7 +85,8 @@ def decode_completions(
     return [speech[key] for key in keys]
 
 
-def _key(text: str, codec: str, rate: int | None) -> Hashable:
+def clip_key(text: str, codec: str, rate: int | None) -> Hashable:
+    """Return what tells sounds apart: the text; of a file its time and size, too."""
     if codec != FILE:
         return codec, rate, text
     try:

@@ -9,6 +9,7 @@ from hf_rlhf.testing import check_reward
 from hf_rlhf_speech import attacks
 from hf_rlhf_speech.attacks import ATTACKS, hacked, paid_hacks, speech_attacks
 from hf_rlhf_speech.audio import RATE, read_audio, write_wav
+from hf_rlhf_speech.rewards import listening
 from hf_rlhf_speech.rewards.listening import within
 from hf_rlhf_speech.rewards.models import AutoMos, SpeechPresent
 from hf_rlhf_speech.rewards.quality import AcousticQuality
@@ -92,6 +93,42 @@ def test_words_are_heard_in_their_order_and_unknown_words_are_not_expected(clips
     assert reward([""], file, text=[" ".join(reversed(TEXT[:-1].split()))])[0] < 0.5
     assert reward([""] * 2, file * 2, text=["磨坊建于一九二五年", None]) == [None, None]
     assert word_errors(list("abcd"), list("axc")) == 2
+
+
+@pytest.mark.parametrize(
+    "text", ["\u4f60\u597d\u4e16\u754c", "hello \u4f60\u597d", "...", "", None]
+)
+@pytest.mark.parametrize("reward", [DurationFits, Intelligible])
+def test_a_text_in_another_script_or_without_words_has_no_score(reward, text, clips):
+    assert reward("file")([""], [str(clips / "clean.wav")], text=[text]) == [None]
+
+
+def test_accents_are_no_syllables():
+    assert expected_seconds("na\u00efve caf\u00e9") == expected_seconds("naive cafe")
+
+
+@pytest.mark.parametrize(
+    ("reward", "module", "name"),
+    [
+        (AutoMos, "speechmos", "speechmos"),
+        (SpeechPresent, "silero_vad", "silero-vad"),
+        (SpeechPresent, "onnxruntime", "onnxruntime"),
+        (Intelligible, "pocketsphinx", "pocketsphinx"),
+        (NotClipped, "soundfile", "soundfile"),
+    ],
+)
+def test_a_package_that_is_missing_is_named_before_anything_is_scored(
+    reward, module, name, monkeypatch
+):
+    monkeypatch.setattr(listening, "find_spec", lambda wanted: None if wanted == module else 1)
+    with pytest.raises(ConfigError, match=f"package {name}, which is not .* `pip install {name}`"):
+        reward()
+
+
+def test_the_speed_of_scoring_is_logged(clips):
+    logged = {}
+    NotClipped("file")([""], [str(clips / "clean.wav")], log_metric=logged.__setitem__)
+    assert logged["speech/seconds_per_second/NotClipped"] > 0
 
 
 def test_duration_is_that_of_the_text():

@@ -1,0 +1,115 @@
+"""`audio_reward_model`: a reward model of sound, as `--plugin audio_reward` saves it."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from hf_rlhf.contracts import Score
+from hf_rlhf.errors import ModelError, RewardError
+from hf_rlhf_speech.rewards.listening import Metric, SpeechReward
+from hf_rlhf_speech.speech import Speech
+
+
+@dataclass(kw_only=True)
+class AudioRewardModel(SpeechReward):
+    """The probability, by a reward model, that a clip is preferred to an average one of its pairs.
+
+    The sigmoid of the model's score, in [0, 1]; by Bradley and Terry that is this probability,
+    since the average clip of its training pairs scores 0. Loaded when first called.
+    """
+
+    model: str
+    """Folder or Hub id; of a run, `RUN/merged`."""
+    revision: str | None = None
+    """Of a model on the Hub: a branch, tag or commit."""
+    device: str | None = None
+    """Where it runs, such as `cuda:1`; by default where the policy does."""
+    _loaded: Any = field(default=None, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Check what can be known before weights load. Raises ConfigError and ModelError."""
+        super().__post_init__()
+        from hf_rlhf.models import find_model
+
+        find_model(self.model)
+
+    def __call__(
+        self,
+        prompts: Sequence[Any],
+        completions: Sequence[Any],
+        log_metric: Metric | None = None,
+        **_: Any,
+    ) -> list[Score]:
+        """Return one score in [0, 1] per completion, or None for a file that cannot be read.
+
+        Raises RewardError for a score that is not finite, ModelError for another kind of model.
+        """
+        from hf_rlhf_speech.audio_reward.vectors import head_scores, vector_of
+
+        model, extractor = self._model()
+
+        def score(index: int, speech: Speech) -> float:
+            vector = vector_of(model, extractor, speech.wave)
+            value = head_scores(model, vector.to(model.dtype)).item()
+            if not math.isfinite(value):
+                raise RewardError(
+                    f"audio_reward_model {self.model!r} gives {value} for completion {index}. Its "
+                    "weights are damaged."
+                )
+            return 1 / (1 + math.exp(-max(-700.0, min(700.0, value))))
+
+        return self.listen(completions, score, log_metric, extractor.sampling_rate)
+
+    def advice(self) -> list[str]:
+        """Return what is to be known before a policy learns from it: how well it was measured."""
+        from hf_rlhf_classic.reward_quality import METRIC, quality_advice, record_of
+        from hf_rlhf_speech.audio_reward.trainer import human_note
+
+        text = quality_advice(self.model, self.revision, plugin="audio_reward")
+        record = record_of(self.model, self.revision)
+        if not text and record is not None and record.evaluation is not None:
+            accuracy = record.evaluation.estimate("after", METRIC).mean
+            text = human_note(record.data.report.get("label"), accuracy)
+        return [text] if text else []
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_loaded": None}
+
+    def _model(self) -> tuple[Any, Any]:
+        """Return the model and its feature extractor, loaded once in each process."""
+        if self._loaded is None:
+            self._loaded = self._load()
+        model, extractor = self._loaded
+        return model, extractor
+
+    def _load(self) -> tuple[Any, Any]:
+        from accelerate import PartialState
+        from transformers import AutoFeatureExtractor, AutoModelForAudioClassification
+
+        from hf_rlhf.distributed import whole_weights
+        from hf_rlhf.models import resolve_model_path
+        from hf_rlhf_speech.audio_reward import feature_scorer  # noqa: F401 - registers its model
+
+        path = resolve_model_path(self.model)
+        try:
+            with whole_weights():
+                model, loading = AutoModelForAudioClassification.from_pretrained(
+                    path, revision=self.revision, output_loading_info=True
+                )
+            extractor = AutoFeatureExtractor.from_pretrained(path, revision=self.revision)
+        except (OSError, ValueError) as error:
+            raise ModelError(
+                f"audio_reward_model {self.model!r} does not load as a model of sound: "
+                f"{str(error).splitlines()[0]} Train one with `--plugin audio_reward`."
+            ) from error
+        if loading["missing_keys"] or model.config.num_labels != 1:
+            missing = ", ".join(sorted(loading["missing_keys"])[:3])
+            raise ModelError(
+                f"audio_reward_model {self.model!r} is not a reward model: it has "
+                f"{model.config.num_labels} labels"
+                + (f", and no weights for {missing}." if missing else ".")
+                + " Train one with `--plugin audio_reward`."
+            )
+        device = self.device or PartialState().device
+        return model.to(device).eval(), extractor
