@@ -22,7 +22,7 @@ from scipy.signal import butter, sosfilt
 from hf_rlhf.contracts import HackCase
 from hf_rlhf.data import text_of
 from hf_rlhf.rewards import ComposedReward
-from hf_rlhf_speech.audio import MAX_SECONDS, RATE, write_wav
+from hf_rlhf_speech.audio import MAX_SECONDS, RATE, resample, write_wav
 from hf_rlhf_speech.codecs.codec import FILE, load_codec
 from hf_rlhf_speech.features.pitch import STEP, pitch_of
 from hf_rlhf_speech.speech import decode_completions
@@ -239,7 +239,7 @@ def _like(form: Any, text: str) -> Any:
 def _completion(wave: Samples, codec: str) -> str:
     if codec != FILE:
         loaded = load_codec(codec)
-        return loaded.form.write(loaded.encode([wave])[0], loaded.size)
+        return loaded.form.write(loaded.encode([resample(wave, RATE, loaded.rate)])[0], loaded.size)
     folder = Path(_folder().name)
     path = folder / f"{zlib.crc32(wave.tobytes()):08x}.wav"
     write_wav(path, wave, RATE)
