@@ -221,15 +221,13 @@ def paid_hacks(
         for case, score in zip(cases, scores[1:], strict=True):
             if score is not None and scores[0] is not None:
                 paid.setdefault(case.hack, []).append((scores[0], score))
-    table = []
+    table: list[dict[str, Any]] = []
     for hack, pairs in paid.items():
         honest, hacks = np.array(pairs).T
         above = f"{(hacks > honest + 1e-9).sum()} of {len(pairs)}"
-        table.append(
-            {"hack": hack, "reward": float(hacks.mean()), "paid above the utterance": above}
-        )
-    table.sort(key=lambda entry: -entry["reward"])
-    return table
+        entry = {"hack": hack, "reward": float(hacks.mean()), "paid above the utterance": above}
+        table.append(entry)
+    return sorted(table, key=lambda entry: -entry["reward"])
 
 
 def _like(form: Any, text: str) -> Any:

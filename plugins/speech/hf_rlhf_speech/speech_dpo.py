@@ -116,7 +116,7 @@ class SpeechDPOTrainer(MeasuresAtEnd, IterativeDPOTrainer):  # type: ignore[misc
         def write() -> None:
             count = run.training.clips
             tables[LISTEN] = write_samples(run.folder, rows, spoken, run.training.codec, count)
-            tables[HACKS] = paid_hacks(run.reward, heard, run.training.codec) if count else []
+            tables[HACKS] = paid_hacks(rounds.reward, heard, run.training.codec) if count else []
 
         run_on_main_process(write)
         return {title: table for title, table in tables.items() if table}
