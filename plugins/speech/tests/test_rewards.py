@@ -6,7 +6,8 @@ import pytest
 from hf_rlhf.errors import ConfigError
 from hf_rlhf.rewards import ComposedReward, Part
 from hf_rlhf.testing import check_reward
-from hf_rlhf_speech.attacks import ATTACKS, hacked, speech_attacks
+from hf_rlhf_speech import attacks
+from hf_rlhf_speech.attacks import ATTACKS, hacked, paid_hacks, speech_attacks
 from hf_rlhf_speech.audio import RATE, read_audio, write_wav
 from hf_rlhf_speech.rewards import listening
 from hf_rlhf_speech.rewards.listening import within
@@ -153,6 +154,30 @@ def test_attacks_are_hacks_of_the_same_form_the_same_each_time(clips):
     assert len({case.hack for case in cases}) == len(cases) >= len(ATTACKS) - 1
     assert cases[0].columns == {"text": TEXT}
     assert all(read_audio(case.hacked).seconds > 0.3 for case in cases)
+
+
+class Never:
+    """A reward that may not be asked."""
+
+    def __call__(self, prompts, completions, **_):
+        raise AssertionError
+
+
+def test_a_table_says_what_each_hack_of_some_utterances_is_paid(clips, monkeypatch):
+    kinds = ("cut in half", "trailing silence", "constant offset")
+    monkeypatch.setattr(attacks, "ATTACKS", {kind: ATTACKS[kind] for kind in kinds})
+    reward = ComposedReward(
+        (Part("duration", DurationFits("file"), 2.0), Part("watched", Never(), 0.0))
+    )
+    row = {"prompt": "", "completion": str(clips / "clean.wav")}
+    rows = [{**row, "text": TEXT}, {**row, "text": 2 * TEXT}, {**row, "text": TEXT}]
+    table = paid_hacks(reward, rows, "file")
+    above = {entry["hack"]: entry["paid above the utterance"] for entry in table}
+    assert above == dict(zip(kinds, ("0 of 2", "1 of 2", "0 of 2"), strict=True))
+    paid = [entry["reward"] for entry in table]
+    assert paid == sorted(paid, reverse=True)
+    assert table[-1]["hack"] == "cut in half"
+    assert 0 < paid[-1] < 1 < paid[0] < 2
 
 
 HEARD = {
