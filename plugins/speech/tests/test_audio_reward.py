@@ -47,7 +47,19 @@ def clips(tmp_path_factory):
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path_factory, monkeypatch):
     """Let no test find the vectors of another."""
+    """Let no test find the vectors of another."""
+    """Let no test find the vectors of another."""
+    """Let no test find the vectors of another."""
+    """Let no test find the vectors of another."""
+    """Let no test find the vectors of another."""
+    """Let no test find the vectors of another."""
     monkeypatch.setenv("HF_RLHF_CACHE", str(tmp_path_factory.mktemp("cache")))
+    vectors._clips.clear()
+    vectors._clips.clear()
+    vectors._clips.clear()
+    vectors._clips.clear()
+    vectors._clips.clear()
+    vectors._clips.clear()
     vectors._clips.clear()
 
 
