@@ -21,17 +21,17 @@ from hf_rlhf_worlds.sampling import split_of
 COUNTS = {"train": 2_000, "test": 240}
 
 
-def render(codec, prompt, flaws, seed, plain={}):  # noqa: B006 - a cache
+def render(codec, prompt, flaws, seed):
+    """Return a line with flaws."""
     frames = codec.frames(references()[prompt])
-    if flat := flaws.get(FLAT_PITCH, 0):
-        middle = np.median(frames.pitch)
-        wave = synthesize(replace(frames, pitch=middle + (frames.pitch - middle) * (1 - flat)))
-    else:
-        wave = plain[prompt] = plain[prompt] if prompt in plain else synthesize(frames)
+    middle = np.median(frames.pitch)
+    pitch = middle + (frames.pitch - middle) * (1 - flaws.get(FLAT_PITCH, 0))
+    wave = synthesize(replace(frames, pitch=pitch))
     return damaged(wave, flaws, seed)
 
 
 def write_pairs(folder, seed):
+    """Write the clips of all pairs, and the pairs."""
     codec, rng = load_codec("embedded"), np.random.default_rng(seed)
     (folder / "clips").mkdir()
     for split, count in COUNTS.items():
@@ -56,11 +56,13 @@ def write_pairs(folder, seed):
 
 
 def write_rows(path, rows):
+    """Write rows as JSON lines."""
     path.parent.mkdir(exist_ok=True, parents=True)
     path.write_text("\n".join(map(json.dumps, rows)) + "\n", encoding="utf-8")
 
 
 def write_encoders(folder, clips=400, steps=300):
+    """Write a HuBERT with random weights, and the same one pretrained."""
     torch.manual_seed(0)
     config = HubertConfig(
         hidden_size=64, num_hidden_layers=2, num_attention_heads=2,
@@ -105,11 +107,13 @@ def write_encoders(folder, clips=400, steps=300):
 
 
 def save(model, extract, folder):
+    """Write an encoder and its feature extractor."""
     model.save_pretrained(folder)
     extract.save_pretrained(folder)
 
 
 def write_seed(folder, world, seed):
+    """Write the training pairs in the order of a seed, as they are and with flipped labels."""
     rows = [json.loads(line) for line in (world / "train.jsonl").read_text().splitlines()]
     order = np.random.default_rng(seed).permutation(len(rows))
     rows = [rows[index] for index in order]
