@@ -186,6 +186,9 @@ def test_the_saved_model_scores_as_the_head_on_a_frozen_encoder(clips, tmp_path,
         scores += [vectors.head_scores(model, item[side]).item() for side in item]
     assert np.mean(scores) == pytest.approx(0, abs=1e-5)
     assert np.std(scores) > 1e-3
+    reward = AudioRewardModel(model=str(run.folder / "merged"), codec="file")
+    (paid,) = reward([""], [str(clips / "0-good.wav")])
+    assert paid == pytest.approx(1 / (1 + np.exp(-scores[0])), abs=1e-5)
 
 
 def test_embeddings_come_from_the_cache_of_their_encoder(clips, tmp_path, encoder, monkeypatch):
