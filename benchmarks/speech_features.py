@@ -43,7 +43,10 @@ def clips():
 
 def by_praat(wave):
     """Return what Praat measures with the same settings, and its own harmonicity object."""
-    import parselmouth
+    try:
+        import parselmouth
+    except ImportError as error:
+        raise SystemExit("Praat is missing: `pip install 'hf-rlhf-speech[praat]'`") from error
 
     sound = parselmouth.Sound(wave.astype(np.float64), RATE)
     selected = sound.to_pitch_ac(0.01, 75.0, pitch_ceiling=600.0).selected_array

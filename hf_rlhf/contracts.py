@@ -25,7 +25,9 @@ class Reward(Protocol):
 
     Its parameters besides TRL's own are the dataset columns that it needs (one without a
     default is required). A field `judge` receives the run's judge. It may have
-    `advice() -> Iterable[str]`: warnings about training with it, printed and on the card.
+    `advice() -> Iterable[str]`: warnings about training with it, printed and on the card; and
+    `problems(run) -> Iterable[Problem]`: why it cannot score this run's completions, found before
+    weights load.
     """
 
     def __call__(

@@ -24,6 +24,7 @@ from hf_rlhf.errors import BrokenPlugin, ConfigError, Problem, suggest
 
 SUBJECTS = ("dataset", "model_name_or_path", "adapter")
 """Keys of a run file that decide the subject of its `card` section."""
+_PACKAGE = "package://"
 _NOT_FITTED = frozenset(
     {
         *("schema", "card", "publish", "judges", "rewards", "gates", "dataloader_pin_memory"),
@@ -89,7 +90,7 @@ def choose_run_file(trainer: str | None, run: str | None, config: str | None) ->
     if config is not None and run is not None:
         raise _refused("command line", "both --run and --config are given.", "Pick one.")
     if config is not None:
-        file = RunFile.read(config)
+        file = RunFile.read(_path_of(config))
         if trainer and file.plugin and file.plugin != trainer:
             what = f"is {file.plugin!r}, but --plugin says {trainer!r}."
             raise _refused(file.where_key("plugin"), what, "Make them agree, or leave one out.")
@@ -106,6 +107,17 @@ def choose_run_file(trainer: str | None, run: str | None, config: str | None) ->
         raise _refused(f"--run {name}", f"{trainer} ships no such run file.", fix)
     file = read_shipped(shipped[name])
     return replace(file, shipped=file.values)
+
+
+def _path_of(config: str) -> Path:
+    """Return the path of a run file; package://PACKAGE/FILE is one that a package ships."""
+    if not config.startswith(_PACKAGE):
+        return Path(config)
+    package, _, inner = config.removeprefix(_PACKAGE).partition("/")
+    spec = find_spec(package) if package.isidentifier() else None
+    if spec is None or not spec.submodule_search_locations:
+        raise _refused("--config", f"package {package!r} is not installed.", "Correct the name.")
+    return Path(spec.submodule_search_locations[0], inner)
 
 
 def _refused(where: str, what: str, fix: str) -> ConfigError:

@@ -83,6 +83,7 @@ def repo_contents(
     except ModelError as error:
         raise PublishError(f"{error} Nothing was pushed.") from error
     public.author.known_notes += notes
+    revision = None if spec.revision == "main" else spec.revision
     contents = []
     if weights.model is not None:
         bundle = UploadSet(run, hashed=hashed)
@@ -101,11 +102,13 @@ def repo_contents(
             repo_id=content.repo_id,
             adapter_repo=adapter_root,
             step=step,
-            revision=None if step is None else spec.revision,
+            revision=revision,
             endpoint=endpoint,
         )
         content.bundle.add_text("README.md", card)
-        _add_run_files(content, run, public, step, endpoint)
+        _add_run_files(
+            content, run, public, step, f"{endpoint}/{content.repo_id}/blob/{revision or 'main'}"
+        )
         add_record(content.bundle, public, repo_id=content.repo_id, layout=spec.layout, step=step)
     return contents
 
@@ -142,9 +145,12 @@ def _add_adapter(
 
 
 def _add_run_files(
-    content: RepoContent, run: Path, record: RunRecord, step: int | None, endpoint: str
+    content: RepoContent, run: Path, record: RunRecord, step: int | None, files: str
 ) -> None:
-    """Add the run file, and for a whole run its pictures, samples and benchmark results."""
+    """Add the run file, and for a whole run its pictures, samples and benchmark results.
+
+    `files` is the address below which they stand.
+    """
     bundle = content.bundle
     if (run / "config.yaml").exists():
         bundle.add_file("config.yaml", run / "config.yaml")
@@ -155,8 +161,7 @@ def _add_run_files(
             bundle.add_file(picture.name, picture)
         bundle.add_folder(run / SAMPLES, f"{SAMPLES}/")
         if content.kind == "model":
-            source = f"{endpoint}/{content.repo_id}/blob/main/{MANIFEST}"
-            for path, text in eval_results(record, source).items():
+            for path, text in eval_results(record, f"{files}/{MANIFEST}").items():
                 bundle.add_text(path, text)
 
 

@@ -225,6 +225,8 @@ def _rewarded(run: "Run") -> Iterator[Problem]:
                 f"has a column {name!r}, the name of an argument that every reward has.",
                 "Leave it out, or rename it.",
             )
+    for part in (*run.reward.rewards, *run.reward.gates) if run.reward is not None else ():
+        yield from getattr(part.reward, "problems", lambda _: ())(run)
     if not hasattr(run.training, "num_generations"):
         return
     if run.reward is None or all(part.weight == 0 for part in run.reward.rewards):

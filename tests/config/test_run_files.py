@@ -9,6 +9,7 @@ from hf_rlhf import dry_run, train
 from hf_rlhf.cli.check import check_main
 from hf_rlhf.config import RunFile
 from hf_rlhf.config.run_files import (
+    choose_run_file,
     inherited_settings,
     without_rewards,
     without_shipped_card,
@@ -260,3 +261,10 @@ def test_rewards_are_left_out_by_their_labels():
     left = without_rewards(file, ["x", "y"])
     assert left.values["rewards"] == [{"name": "y", "label": "z"}]
     assert "rewards" not in without_rewards(left, ["z"]).values
+
+
+def test_a_run_file_of_a_package_is_named_by_its_place():
+    place = "package://hf_rlhf_classic/runs/grpo/tiny.yaml"
+    assert choose_run_file(None, None, place).values == choose_run_file("grpo", None, None).values
+    with pytest.raises(ConfigError, match="package 'hf_rlhf_clasic' is not installed"):
+        choose_run_file(None, None, "package://hf_rlhf_clasic/runs/grpo/tiny.yaml")

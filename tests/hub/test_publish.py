@@ -608,6 +608,18 @@ def test_samples_are_pushed_within_bounds(run: Path, tmp_path: Path) -> None:
     assert (pull(repo_of(run), tmp_path / "pulled") / "samples" / "before-1.wav").is_file()
 
 
+def test_a_card_on_a_branch_plays_and_loads_what_stands_there(run: Path) -> None:
+    (run / "samples").mkdir()
+    (run / "samples" / "before-1.wav").write_bytes(b"RIFF")
+    record = load_record(run)
+    record.training.report = {"Listen": [{"before": "samples/before-1.wav"}]}
+    write_record(record, run)
+    publish(run, revision="v1")
+    card = text_of(repo_of(run), "README.md", "v1")
+    assert f"/{repo_of(run)}/resolve/v1/samples/before-1.wav" in card
+    assert 'revision="v1"' in card
+
+
 def test_a_link_out_of_the_folder_is_refused(run: Path, tmp_path: Path) -> None:
     (tmp_path / "private.txt").write_text("private")
     (run / "merged" / "vocab.txt").symlink_to(tmp_path / "private.txt")

@@ -25,7 +25,7 @@ from hf_rlhf.models import policy_arguments, prompt_lengths
 from hf_rlhf.runs import Run
 from hf_rlhf_classic.dpo import loss_problems
 from hf_rlhf_classic.iterative_dpo_config import REFUSED, IterativeDPOConfig
-from hf_rlhf_classic.iterative_dpo_measures import gains_nothing, held_out_split, tables
+from hf_rlhf_classic.iterative_dpo_measures import held_out_split, reason_to_stop, tables
 from hf_rlhf_classic.iterative_dpo_rounds import Rounds
 from hf_rlhf_classic.preference_buffer import Pair
 from hf_rlhf_classic.tokens_seen import TokensSeen
@@ -134,10 +134,10 @@ class IterativeDPOTrainer(Trainer, DPOTrainer):  # type: ignore[misc]
         """Return the iterations, as tables for the card."""
         history, iterations = self.state.log_history, self.args.iterations
         policy = max((entry["policy"] for entry in history if "policy" in entry), default=0)
-        stopped = self.args.stop_without_gain and policy < iterations
-        if not (stopped and gains_nothing(history, policy)):
+        stopped = self.args.stop_without_gain and 0 < policy < iterations
+        if not stopped or (reason := reason_to_stop(history, policy)) is None:
             return tables(history)
-        why = {"after iteration": policy, "because": "the interval of its gain includes 0"}
+        why = {"after iteration": policy, "because": reason}
         return {**tables(history), "Stopped early": why}
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:

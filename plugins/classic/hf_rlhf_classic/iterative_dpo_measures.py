@@ -1,14 +1,29 @@
 """What is measured of each policy of an iterative DPO run, and the tables it makes."""
 
+import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from statistics import fmean
+from types import MappingProxyType
 from typing import Any
 
 from hf_rlhf.contracts import Score
 from hf_rlhf.evaluation import Interval
 from hf_rlhf.runs import Run
 from hf_rlhf_classic.evaluation.estimators import outcome
+
+
+def fingerprint(model: Any) -> str:
+    """Return a checksum of a model's trainable weights."""
+    import torch
+
+    digest = hashlib.sha256()
+    for name, weight in model.named_parameters():
+        if weight.requires_grad:
+            digest.update(name.encode())
+            flat = weight.detach().cpu().contiguous().reshape(-1)
+            digest.update(memoryview(flat.view(torch.uint8).numpy()))
+    return digest.hexdigest()
 
 
 def held_out_split(run: Run) -> str:
@@ -38,10 +53,19 @@ def exact_kl(policy_logits: Any, other_logits: Any) -> Any:
     return (log_p.exp() * (log_p - log_q)).sum(-1)
 
 
+def append_metric(metrics: dict[str, list[float]], name: str, value: float) -> None:
+    """Keep a number that a reward logs."""
+    metrics.setdefault(name, []).append(value)
+
+
 def held_out_entry(
-    policy: int, rows: Sequence[Sequence[Mapping[str, Any]]]
+    policy: int,
+    rows: Sequence[Sequence[Mapping[str, Any]]],
+    metrics: Mapping[str, Sequence[float]] = MappingProxyType({}),
 ) -> dict[str, float | int]:
     """Return what to log of a policy. `rows[k]` are policy k's held-out completions, to `policy`.
+
+    `metrics` are what rewards logged of the policy's, in each batch that this process scored.
 
     `gain` is the mean difference in reward from the policy that its iteration began with, paired.
     `win_rate_start` is against the policy that its iteration began with, `win_rate_initial`
@@ -62,7 +86,7 @@ def held_out_entry(
     entry["held_out/truncated"] = fmean(float(row["truncated"]) for row in mine)
     entry["kl/sequence"] = fmean(row["kl"] for row in mine)
     entry["kl/token"] = sum(row["kl"] for row in mine) / sum(row["tokens"] for row in mine)
-    return entry
+    return entry | {f"held_out/{name}": fmean(values) for name, values in metrics.items()}
 
 
 def paired_gain(
@@ -73,10 +97,15 @@ def paired_gain(
     return Interval.of_mean([None if None in pair else pair[1] - pair[0] for pair in pairs])
 
 
-def gains_nothing(history: Sequence[Mapping[str, Any]], policy: int) -> bool:
-    """Return whether the interval of a policy's gain, if it was measured, includes 0."""
+def reason_to_stop(history: Sequence[Mapping[str, Any]], policy: int) -> str | None:
+    """Return why a policy shows no gain over the one before, or None if it does."""
     entries = [entry for entry in history if entry.get("policy") == policy]
-    return any(entry.get("held_out/gain_low", 1.0) <= 0 for entry in entries)
+    lows = [entry.get("held_out/gain_low") for entry in entries]
+    if any(low is not None and low <= 0 for low in lows):
+        return "the interval of its gain includes 0"
+    if None in lows:
+        return "its gain is unknown: no held-out prompt has a reward both before and after it"
+    return None
 
 
 def _logged(name: str, interval: Interval | None) -> dict[str, float]:

@@ -11,10 +11,10 @@ weights (`hf_rlhf.steps.PartFiles`), so an iteration that was cut off continues 
 that is missing. The trainer's random state is left as it was.
 """
 
-import hashlib
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,11 +30,13 @@ from hf_rlhf.steps import PartFiles
 from hf_rlhf.storage import atomic_dir, redact_secrets
 from hf_rlhf.training import AlreadyTrained, Boundary
 from hf_rlhf_classic.iterative_dpo_measures import (
+    append_metric,
     exact_kl,
-    gains_nothing,
+    fingerprint,
     held_out_entry,
     held_out_split,
     policy_summary,
+    reason_to_stop,
     rollout_entry,
 )
 from hf_rlhf_classic.preference_buffer import (
@@ -96,7 +98,7 @@ class Rounds(TrainerCallback):  # type: ignore[misc]
                 "splits them in another way (accelerator_config?)."
             )
         self._measure_the_last(state)
-        if self._stops(state):
+        if self._reason_to_stop(state):
             raise AlreadyTrained
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
@@ -108,17 +110,17 @@ class Rounds(TrainerCallback):  # type: ignore[misc]
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Stop after an iteration without a gain, if the run file asks for it."""
-        if self._stops(state):
-            self._print("stop_without_gain: the interval of this iteration's gain includes 0")
+        if reason := self._reason_to_stop(state):
+            self._print(f"stop_without_gain: {reason}")
             control.should_training_stop = True
 
-    def _stops(self, state: Any) -> bool:
+    def _reason_to_stop(self, state: Any) -> str | None:
         policy, rest = divmod(state.global_step, self.steps)
         if not self.args.stop_without_gain or rest or not 0 < policy < self.args.iterations:
-            return False
+            return None
         with self._outside_training(state, policy, fresh=True):
             self._measure(policy)
-        return gains_nothing(state.log_history, policy)
+        return reason_to_stop(state.log_history, policy)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Measure the policy that training ends with."""
@@ -210,11 +212,13 @@ class Rounds(TrainerCallback):  # type: ignore[misc]
             return
         split = self.run.dataset[held_out_split(self.run)]
         count = min(self.args.measured_prompts, len(split))
+        metrics: dict[str, list[float]] = {}
+        score = partial(self.reward.score, log_metric=partial(append_metric, metrics))
 
         def make(numbers: Sequence[int]) -> list[dict[str, Any]]:
             rows = split.select(numbers)
             completions = self._sample(rows, [("held out", policy, row, 0) for row in numbers])
-            rewards = self._score(rows, completions, self.reward.score).total
+            rewards = self._score(rows, completions, score).total
             kl = self._kl(completions) if policy else [0.0] * len(completions)
             return [
                 {
@@ -232,7 +236,7 @@ class Rounds(TrainerCallback):  # type: ignore[misc]
 
         self._in_batches(policy, "held_out", range(count), self.args.rollout_batch_size, make)
         measured = [self._earlier_rows(number, "held_out", count) for number in range(policy + 1)]
-        entry = held_out_entry(policy, measured)
+        entry = held_out_entry(policy, measured, metrics)
         self.trainer.log(entry)
         self._print(policy_summary(entry, self.args.iterations))
 
@@ -387,14 +391,3 @@ class Rounds(TrainerCallback):  # type: ignore[misc]
     def _print(self, text: str) -> None:
         if self.trainer.is_world_process_zero():
             print(text, flush=True)
-
-
-def fingerprint(model: Any) -> str:
-    """Return a checksum of a model's trainable weights."""
-    digest = hashlib.sha256()
-    for name, weight in model.named_parameters():
-        if weight.requires_grad:
-            digest.update(name.encode())
-            flat = weight.detach().cpu().contiguous().reshape(-1)
-            digest.update(memoryview(flat.view(torch.uint8).numpy()))
-    return digest.hexdigest()

@@ -18,7 +18,7 @@ from hf_rlhf.storage import load_record, write_record
 from hf_rlhf.testing import check_trainer
 from hf_rlhf_classic.iterative_dpo import IterativeDPOTrainer
 from hf_rlhf_classic.iterative_dpo_config import IterativeDPOConfig
-from hf_rlhf_classic.iterative_dpo_measures import gains_nothing, paired_gain
+from hf_rlhf_classic.iterative_dpo_measures import paired_gain, reason_to_stop
 from hf_rlhf_classic.iterative_dpo_rounds import Rounds
 from hf_rlhf_classic.preference_buffer import Answered, Scored, make_pairs
 
@@ -286,7 +286,10 @@ def test_gains_are_paired_and_say_when_there_are_none():
         {"policy": 2, "held_out/gain_low": -0.1},
         {"policy": 3},
     ]
-    assert [gains_nothing(history, policy) for policy in (1, 2, 3)] == [False, True, False]
+    gained, stopped, unknown = (reason_to_stop(history, policy) for policy in (1, 2, 3))
+    assert gained is None
+    assert "includes 0" in stopped
+    assert "no held-out prompt has a reward both before and after it" in unknown
 
 
 def test_an_iteration_that_is_missing_from_the_folder_is_reported(tmp_path):

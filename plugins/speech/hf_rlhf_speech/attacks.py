@@ -9,7 +9,9 @@ import os
 import tempfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,8 @@ from scipy.signal import butter, sosfilt
 
 from hf_rlhf.contracts import HackCase
 from hf_rlhf.data import text_of
-from hf_rlhf_speech.audio import MAX_SECONDS, RATE, write_wav
+from hf_rlhf.rewards import ComposedReward
+from hf_rlhf_speech.audio import MAX_SECONDS, RATE, resample, write_wav
 from hf_rlhf_speech.codecs.codec import FILE, load_codec
 from hf_rlhf_speech.features.pitch import STEP, pitch_of
 from hf_rlhf_speech.speech import decode_completions
@@ -180,10 +183,14 @@ def speech_attacks(rows: Sequence[Mapping[str, Any]]) -> Iterator[HackCase]:
     Files are written for hacks of files, and removed when the process ends. Of tokens, the honest
     utterance is encoded once more, as its hack is.
     """
+    first = text_of(rows[0]["completion"]).strip() if rows else ""
+    return _attacks(rows, FILE if os.path.isfile(first) else "embedded", ROWS)
+
+
+def _attacks(rows: Sequence[Mapping[str, Any]], codec: str, count: int) -> Iterator[HackCase]:
     texts = [text_of(row["completion"]).strip() for row in rows]
-    codec = FILE if texts and os.path.isfile(texts[0]) else "embedded"
     spoken = decode_completions(texts, codec)
-    usable = [index for index, speech in enumerate(spoken) if speech.seconds >= 0.5][:ROWS]
+    usable = [index for index, speech in enumerate(spoken) if speech.seconds >= 0.5][:count]
     for position, index in enumerate(usable):
         row, wave = rows[index], spoken[index].wave
         other = spoken[usable[(position + 1) % len(usable)]].wave
@@ -196,6 +203,33 @@ def speech_attacks(rows: Sequence[Mapping[str, Any]]) -> Iterator[HackCase]:
                 yield HackCase(name, row["prompt"], _like(form, honest), _like(form, text), columns)
 
 
+def paid_hacks(
+    reward: ComposedReward, rows: Sequence[Mapping[str, Any]], codec: str, count: int = 2
+) -> list[dict[str, Any]]:
+    """Return what a reward pays for each hack of the first `count` utterances, the most first.
+
+    Parts of weight 0 are not asked. A hack without a score is left out.
+    """
+    trained = replace(reward, rewards=tuple(part for part in reward.rewards if part.weight))
+    paid: dict[str, list[tuple[float, float]]] = {}
+    # The columns are one object for all hacks of a row.
+    for _, of_row in groupby(_attacks(rows, codec, count), key=lambda case: id(case.columns)):
+        cases = list(of_row)
+        completions = [cases[0].honest, *(case.hacked for case in cases)]
+        columns = {key: [value] * len(completions) for key, value in cases[0].columns.items()}
+        scores = trained.score([cases[0].prompt] * len(completions), completions, **columns).total
+        for case, score in zip(cases, scores[1:], strict=True):
+            if score is not None and scores[0] is not None:
+                paid.setdefault(case.hack, []).append((scores[0], score))
+    table: list[dict[str, Any]] = []
+    for hack, pairs in paid.items():
+        honest, hacks = np.array(pairs).T
+        above = f"{(hacks > honest + 1e-9).sum()} of {len(pairs)}"
+        entry = {"hack": hack, "reward": float(hacks.mean()), "paid above the utterance": above}
+        table.append(entry)
+    return sorted(table, key=lambda entry: -entry["reward"])
+
+
 def _like(form: Any, text: str) -> Any:
     return text if isinstance(form, str) else [{"role": "assistant", "content": text}]
 
@@ -203,7 +237,7 @@ def _like(form: Any, text: str) -> Any:
 def _completion(wave: Samples, codec: str) -> str:
     if codec != FILE:
         loaded = load_codec(codec)
-        return loaded.form.write(loaded.encode([wave])[0], loaded.size)
+        return loaded.form.write(loaded.encode([resample(wave, RATE, loaded.rate)])[0], loaded.size)
     folder = Path(_folder().name)
     path = folder / f"{zlib.crc32(wave.tobytes()):08x}.wav"
     write_wav(path, wave, RATE)

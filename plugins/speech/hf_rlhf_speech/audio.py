@@ -17,6 +17,8 @@ RATE = 16_000
 """Samples per second that features, rewards and recognisers work with."""
 MIN_RATE = 8_000
 MAX_SECONDS = 30.0
+_LOUDEST = 8.0
+"""Above it, samples are hardly in [-1, 1] with a few peaks that a model made too high."""
 
 Wave = NDArray[np.float32]
 """Mono samples in [-1, 1]."""
@@ -55,7 +57,7 @@ def read_audio(
 
     Raises:
         DataError: the file is missing, empty, corrupt, too long, below 8 kHz, or has samples that
-            are not finite.
+            are not finite or in the range of integers.
     """
     import soundfile
 
@@ -72,6 +74,8 @@ def read_audio(
             claimed = file.frames
     except (soundfile.LibsndfileError, OSError) as error:
         cause = str(getattr(error, "error_string", error)).rstrip(".")
+        # Of the decoder of MP3, which says so of a file without any frames.
+        cause = "it holds no sound" if "does not exist" in cause else cause
         fix = "Convert it to WAV or FLAC (`ffmpeg -i FILE out.flac`), or remove it."
         raise DataError(f"{name}: cannot be read as sound: {cause}. {fix}") from error
     claimed = max(claimed, _frames_by_header(source))
@@ -82,11 +86,18 @@ def read_audio(
     if not np.isfinite(samples).all():
         count = int((~np.isfinite(samples)).sum())
         raise DataError(f"{name}: {count:,} samples are NaN or infinite. Make the file again.")
+    if len(samples) and (peak := float(np.abs(samples).max())) > _LOUDEST:
+        raise DataError(
+            f"{name}: samples reach {peak:,.0f}, expected -1 to 1. Divide them by the largest "
+            "integer of their type (32,768 for 16 bits) before they are written as floats."
+        )
     changes = ["stereo"] * (samples.shape[1] > 1)
     wave = samples.mean(axis=1)
     if rate is not None and rate != source_rate:
         changes.append("resampled")
         wave = resample(wave, source_rate, rate)
+    if not len(wave):
+        raise DataError(f"{name}: is too short to have samples at {rate:,} Hz. Remove it.")
     return Clip(np.clip(wave, -1.0, 1.0), rate or source_rate, tuple(changes))
 
 

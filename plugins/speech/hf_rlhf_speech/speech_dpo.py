@@ -19,10 +19,12 @@ from hf_rlhf_classic.at_end import MeasuresAtEnd
 from hf_rlhf_classic.iterative_dpo import IterativeDPOTrainer
 from hf_rlhf_classic.iterative_dpo_config import IterativeDPOConfig
 from hf_rlhf_classic.iterative_dpo_measures import held_out_split
+from hf_rlhf_speech.attacks import paid_hacks
 from hf_rlhf_speech.codecs.codec import FILE, check_codec, load_codec
 from hf_rlhf_speech.rewards.models import AutoMos
 from hf_rlhf_speech.samples import BY_STYLE, LISTEN, gains_by_style, write_samples
 
+HACKS = "What hacks of its best utterances would earn"
 _CLIP_BYTES = 2_500_000
 """Of two clips of at most 30 s and their picture."""
 
@@ -106,10 +108,15 @@ class SpeechDPOTrainer(MeasuresAtEnd, IterativeDPOTrainer):  # type: ignore[misc
         split = run.dataset[held_out_split(run)]
         rows = [{"text": row["prompt"], **row} for row in split.select(range(len(spoken[0])))]
         tables[BY_STYLE] = gains_by_style(rows, spoken)
+        best = sorted(
+            zip(rows, spoken[-1], strict=True), key=lambda pair: -(pair[1]["reward"] or 0)
+        )
+        heard = [{**row, "completion": said["text"]} for row, said in best]
 
         def write() -> None:
             count = run.training.clips
             tables[LISTEN] = write_samples(run.folder, rows, spoken, run.training.codec, count)
+            tables[HACKS] = paid_hacks(rounds.reward, heard, run.training.codec) if count else []
 
         run_on_main_process(write)
         return {title: table for title, table in tables.items() if table}

@@ -75,6 +75,28 @@ def test_nan_and_a_missing_file_are_refused(tmp_path):
         read_audio(tmp_path / "b.wav")
 
 
+def test_floats_in_the_range_of_integers_and_less_than_a_sample_are_refused(tmp_path):
+    soundfile.write(tmp_path / "a.wav", 32_768 * tone(), RATE, subtype="FLOAT")
+    with pytest.raises(DataError, match=r"a.wav: samples reach 16,384, expected -1 to 1. Divide"):
+        read_audio(tmp_path / "a.wav")
+    soundfile.write(tmp_path / "b.wav", tone()[:1], 96_000)
+    with pytest.raises(DataError, match=r"b.wav: is too short to have samples at 16,000 Hz"):
+        read_audio(tmp_path / "b.wav")
+
+
+def test_mp3_needs_a_decoder_and_a_sound(tmp_path, monkeypatch):
+    (tmp_path / "a.mp3").write_bytes(b"ID3".ljust(200, b"\0"))
+    with pytest.raises(DataError, match=r"a.mp3: cannot be read as sound: it holds no sound"):
+        read_audio(tmp_path / "a.mp3")
+
+    def without_decoder(_):
+        raise soundfile.LibsndfileError(1)  # as libsndfile without mpg123 says
+
+    monkeypatch.setattr(soundfile, "SoundFile", without_decoder)
+    with pytest.raises(DataError, match=r"Format not recognised. Convert it to WAV or FLAC \(`ff"):
+        read_audio(tmp_path / "a.mp3")
+
+
 def test_written_samples_come_back_and_loud_ones_are_clipped(tmp_path):
     write_wav(tmp_path / "new" / "a.wav", 4 * tone(), RATE)
     assert np.allclose(

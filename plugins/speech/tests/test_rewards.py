@@ -6,8 +6,10 @@ import pytest
 from hf_rlhf.errors import ConfigError
 from hf_rlhf.rewards import ComposedReward, Part
 from hf_rlhf.testing import check_reward
-from hf_rlhf_speech.attacks import ATTACKS, hacked, speech_attacks
+from hf_rlhf_speech import attacks
+from hf_rlhf_speech.attacks import ATTACKS, hacked, paid_hacks, speech_attacks
 from hf_rlhf_speech.audio import RATE, read_audio, write_wav
+from hf_rlhf_speech.rewards import listening
 from hf_rlhf_speech.rewards.listening import within
 from hf_rlhf_speech.rewards.models import AutoMos, SpeechPresent
 from hf_rlhf_speech.rewards.quality import AcousticQuality
@@ -93,6 +95,42 @@ def test_words_are_heard_in_their_order_and_unknown_words_are_not_expected(clips
     assert word_errors(list("abcd"), list("axc")) == 2
 
 
+@pytest.mark.parametrize(
+    "text", ["\u4f60\u597d\u4e16\u754c", "hello \u4f60\u597d", "...", "", None]
+)
+@pytest.mark.parametrize("reward", [DurationFits, Intelligible])
+def test_a_text_in_another_script_or_without_words_has_no_score(reward, text, clips):
+    assert reward("file")([""], [str(clips / "clean.wav")], text=[text]) == [None]
+
+
+def test_accents_are_no_syllables():
+    assert expected_seconds("na\u00efve caf\u00e9") == expected_seconds("naive cafe")
+
+
+@pytest.mark.parametrize(
+    ("reward", "module", "name"),
+    [
+        (AutoMos, "speechmos", "speechmos"),
+        (SpeechPresent, "silero_vad", "silero-vad"),
+        (SpeechPresent, "onnxruntime", "onnxruntime"),
+        (Intelligible, "pocketsphinx", "pocketsphinx"),
+        (NotClipped, "soundfile", "soundfile"),
+    ],
+)
+def test_a_package_that_is_missing_is_named_before_anything_is_scored(
+    reward, module, name, monkeypatch
+):
+    monkeypatch.setattr(listening, "find_spec", lambda wanted: None if wanted == module else 1)
+    with pytest.raises(ConfigError, match=f"package {name}, which is not .* `pip install {name}`"):
+        reward()
+
+
+def test_the_speed_of_scoring_is_logged(clips):
+    logged = {}
+    NotClipped("file")([""], [str(clips / "clean.wav")], log_metric=logged.__setitem__)
+    assert logged["speech/seconds_per_second/NotClipped"] > 0
+
+
 def test_duration_is_that_of_the_text():
     assert expected_seconds("I made nine cakes") == pytest.approx(4 * 0.21 + 0.3, abs=0.22)
     assert expected_seconds("Yes.") < expected_seconds(TEXT) / 4
@@ -116,6 +154,30 @@ def test_attacks_are_hacks_of_the_same_form_the_same_each_time(clips):
     assert len({case.hack for case in cases}) == len(cases) >= len(ATTACKS) - 1
     assert cases[0].columns == {"text": TEXT}
     assert all(read_audio(case.hacked).seconds > 0.3 for case in cases)
+
+
+class Never:
+    """A reward that may not be asked."""
+
+    def __call__(self, prompts, completions, **_):
+        raise AssertionError
+
+
+def test_a_table_says_what_each_hack_of_some_utterances_is_paid(clips, monkeypatch):
+    kinds = ("cut in half", "trailing silence", "constant offset")
+    monkeypatch.setattr(attacks, "ATTACKS", {kind: ATTACKS[kind] for kind in kinds})
+    reward = ComposedReward(
+        (Part("duration", DurationFits("file"), 2.0), Part("watched", Never(), 0.0))
+    )
+    row = {"prompt": "", "completion": str(clips / "clean.wav")}
+    rows = [{**row, "text": TEXT}, {**row, "text": 2 * TEXT}, {**row, "text": TEXT}]
+    table = paid_hacks(reward, rows, "file")
+    above = {entry["hack"]: entry["paid above the utterance"] for entry in table}
+    assert above == dict(zip(kinds, ("0 of 2", "1 of 2", "0 of 2"), strict=True))
+    paid = [entry["reward"] for entry in table]
+    assert paid == sorted(paid, reverse=True)
+    assert table[-1]["hack"] == "cut in half"
+    assert 0 < paid[-1] < 1 < paid[0] < 2
 
 
 HEARD = {

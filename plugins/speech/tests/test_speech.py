@@ -6,7 +6,7 @@ import pytest
 from hf_rlhf.errors import ConfigError
 from hf_rlhf_speech import speech
 from hf_rlhf_speech.audio import RATE, write_wav
-from hf_rlhf_speech.codecs.codec import TextForm, load_codec
+from hf_rlhf_speech.codecs.codec import TextForm, check_codec, load_codec
 from hf_rlhf_speech.speech import decode_completions, log_speech
 
 
@@ -104,3 +104,7 @@ def test_a_file_that_cannot_be_read_is_not_the_silence_of_a_policy(tmp_path):
 def test_an_unknown_codec_is_named_with_the_known_ones():
     with pytest.raises(ConfigError, match=r"'embeded' \(did you mean 'embedded'\?\).*Codecs: "):
         load_codec("embeded")
+    with pytest.raises(ConfigError, match="embedded takes no folder or Hub id. Write `codec: emb"):
+        load_codec("embedded:folder")
+    with pytest.raises(ConfigError, match="'mimi:/nowhere': there is no folder '/nowhere'"):
+        check_codec("mimi:/nowhere")

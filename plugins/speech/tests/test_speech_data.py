@@ -33,11 +33,28 @@ def test_a_template_and_voices_of_a_real_model():
     assert set(rows.dataset["train"]["style"]) == {"technical"}
 
 
+def test_texts_of_your_own_in_a_chat(tmp_path):
+    path = tmp_path / "texts.jsonl"
+    rows = [{"text": f"Text {number}.", "style": "sung"} for number in range(30)]
+    path.write_text("\n".join(map(json.dumps, rows)))
+    dataset = speech_prompts(path=str(path), template="Say: {text}", conversational=True).dataset
+    assert len(dataset["train"]) + len(dataset["test"]) == 30
+    assert len(dataset["test"]) > 2
+    row = dataset["test"][0]
+    assert row["prompt"] == [{"role": "user", "content": f"Say: {row['text']}"}]
+    assert (row["style"], row["voice"], row["reference"]) == ("sung", "", None)
+    path.write_text('{"text": "Fine."}\n{"text": 5}')
+    with pytest.raises(DataError, match=r"texts.jsonl:2: field 'text': is 5, expected a text"):
+        speech_prompts(path=str(path))
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
+        ({"texts": "words", "path": "texts.jsonl"}, "`path`, .* have no effect"),
         ({"styles": ["sung"]}, "no style 'sung'. Styles: conversational"),
         ({"template": "{voice}"}, "lacks {text}"),
+        ({"template": "{text} by {name}"}, "cannot be filled in \\('name'\\); expected {text}"),
         ({"texts": "words", "voices": ["tara"]}, "no effect with `texts: words`"),
         ({"texts": "words", "train_rows": 5000}, "only about 480"),
     ],

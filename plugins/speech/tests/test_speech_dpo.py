@@ -108,6 +108,8 @@ def test_a_run_speaks_on_its_card(tmp_path):
     styles = [row["style"] for row in record.training.report["Gain by style"]]
     assert styles == sorted(set(styles))
     assert record.training.steps == 2
+    assert "What hacks of its best utterances would earn" in card
+    assert "| siren with the loudness of speech |" in card
 
 
 @pytest.mark.slow

@@ -1,14 +1,26 @@
 """Codecs of transformers with tiny random weights: shapes, text, and what is refused."""
 
+import json
 from importlib.util import find_spec
 
 import numpy as np
 import pytest
 
-from hf_rlhf.errors import ModelError
-from hf_rlhf_speech.codecs.codec import load_codec
+from hf_rlhf import train
+from hf_rlhf.config import choose_run_file
+from hf_rlhf.config.run_file import RunFile
+from hf_rlhf.errors import ConfigError, ModelError
+from hf_rlhf.runs.resolve import resolve_run
+from hf_rlhf_speech.codecs.codec import TextForm, load_codec
+from hf_rlhf_speech.codecs.transformers import TransformersCodec
+from hf_rlhf_speech.recipes import build_tokenizer
+from hf_rlhf_worlds.tiny_models import save_model, small_llama
 
 SECONDS = 0.5
+ON_THIS_MACHINE = {
+    **{"use_cpu": True, "bf16": False, "dataloader_pin_memory": False},
+    **{"activation_checkpointing": False, "logging_steps": 1},
+}
 
 
 def tiny(kind, **more):
@@ -83,6 +95,8 @@ def test_codes_survive_as_text_and_decode_to_sound(kind, folder):
     assert len(first) == pytest.approx(len(wave), abs=codec.rate * 0.1)
     assert first.dtype == np.float32
     assert np.abs(first).max() <= 1
+    (single,) = codec.decode([codes[:1]])
+    assert 0 < len(single) == pytest.approx(codec.rate / codec.frame_rate, abs=codec.rate * 0.1)
 
 
 def test_another_type_two_channels_and_a_missing_folder_are_refused(folder):
@@ -90,5 +104,59 @@ def test_another_type_two_channels_and_a_missing_folder_are_refused(folder):
         load_codec(f"mimi:{folder('dac')}")
     with pytest.raises(ModelError, match="with 2 channels, expected encodec with one"):
         load_codec(f"encodec:{folder('encodec', audio_channels=2)}")
-    with pytest.raises(ModelError, match="codec dac: /nowhere cannot be loaded"):
+    with pytest.raises(ConfigError, match="'dac:/nowhere': there is no folder"):
         load_codec("dac:/nowhere")
+
+
+def test_broken_weights_are_no_silence(folder):
+    codec = TransformersCodec("dac", str(folder("dac")), TextForm())
+    next(codec._model.decoder.parameters()).data.fill_(float("nan"))
+    with pytest.raises(
+        ModelError, match="samples that are NaN or infinite. Its weights are broken"
+    ):
+        codec.decode([np.zeros((4, codec.codebooks), int)])
+
+
+@pytest.fixture(scope="module")
+def llasa(folder, tmp_path_factory):
+    """A Llama and an X-Codec 2 with random weights, and texts in Llasa's prompt."""
+    name, made = f"xcodec2:{folder('xcodec2')}", tmp_path_factory.mktemp("llasa")
+    tokenizer = build_tokenizer(load_codec(name))
+    tokenizer.add_tokens(["<|TEXT_UNDERSTANDING_START|>", "<|TEXT_UNDERSTANDING_END|>"])
+    model = small_llama(tokenizer, seed=0, hidden=32, layers=1, positions=512, widening=2)
+    save_model(model, tokenizer, made / "model")
+    rows = [{"text": f"text {number}", "style": "technical"} for number in range(30)]
+    (made / "texts.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    return name, made
+
+
+def llasa_run(llasa, output_dir, **settings):
+    """Return the shipped run file with this model, codec and texts, and few steps."""
+    values = dict(choose_run_file("speech_dpo", "llasa", None).values)
+    codec, folder = llasa
+    values["dataset"] = {**values["dataset"], "path": str(folder / "texts.jsonl")}
+    for parts in ("rewards", "gates"):
+        assert {part["codec"] for part in values[parts]} == {"xcodec2"}
+        values[parts] = [{**part, "codec": codec} for part in values[parts]]
+    values |= {"model_name_or_path": str(folder / "model"), "codec": codec, **ON_THIS_MACHINE}
+    values |= {"iterations": 1, "steps_per_iteration": 1, "prompts_per_iteration": 8}
+    values |= {"measured_prompts": 2, "clips": 1, "rollout_batch_size": 16, "save_steps": 1}
+    values |= {"max_completion_length": 96, "max_length": 320, "gradient_accumulation_steps": 1}
+    return RunFile.from_mapping({**values, "output_dir": str(output_dir), **settings})
+
+
+def test_the_prompt_of_the_run_file_stands_in_the_chat_template(llasa, tmp_path):
+    run = resolve_run(llasa_run(llasa, tmp_path / "run"))
+    (message,) = run.dataset["train"][0]["prompt"]
+    assert message["role"] == "user"
+    assert message["content"].startswith("Convert the text to speech:<|TEXT_UNDERSTANDING_START|>")
+    assert set(run.dataset["test"].column_names) >= {"text", "style"}
+
+
+@pytest.mark.slow
+def test_the_run_file_of_the_real_size_trains_random_weights(llasa, tmp_path):
+    # Noise passes no gate, and rewards that are all 0 make no pair.
+    record = train(config=llasa_run(llasa, tmp_path / "run", gates=[]).values)
+    assert record.training.steps == 1
+    (played,) = record.training.report["Listen"]
+    assert (tmp_path / "run" / played["before"]).read_bytes().startswith(b"RIFF")

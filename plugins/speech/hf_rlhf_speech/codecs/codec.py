@@ -10,7 +10,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from hf_rlhf.errors import ConfigError, Problem, did_you_mean
+from hf_rlhf.errors import ConfigError, ModelError, Problem, did_you_mean
+from hf_rlhf.models import find_model
 from hf_rlhf_speech.audio import Wave
 
 Codes = NDArray[np.int64]
@@ -120,8 +121,17 @@ def load_codec(name: str) -> Codec:
 
 
 def check_codec(name: str) -> None:
-    """Raise ConfigError if there is no codec of this name; nothing is loaded."""
-    kind = name.partition(":")[0]
-    if kind not in CODECS and name != FILE:
+    """Raise ConfigError if there is no codec of this name or in this folder; nothing is loaded."""
+    kind, colon, source = name.partition(":")
+    if kind not in (*CODECS, FILE):
         what = f"there is no codec {kind!r}{did_you_mean(kind, [*CODECS, FILE])}."
         raise ConfigError([Problem("codec", what, f"Codecs: {', '.join([*CODECS, FILE])}.")])
+    if colon and kind in (FILE, "embedded"):
+        what = f"is {name!r}, and {kind} takes no folder or Hub id."
+        raise ConfigError([Problem("codec", what, f"Write `codec: {kind}`.")])
+    try:
+        if source:
+            find_model(source)
+    except ModelError as error:
+        fix = f"Write `codec: {kind}:FOLDER`, or a Hub id in its place."
+        raise ConfigError([Problem("codec", f"is {name!r}: {error}", fix)]) from error

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from hf_rlhf.errors import ModelError
+from hf_rlhf.models import find_model
 from hf_rlhf_speech.audio import Wave
 from hf_rlhf_speech.codecs.codec import Codes, TextForm
 
@@ -27,8 +28,8 @@ class TransformersCodec:
         from transformers import AutoModel
 
         try:
-            model = AutoModel.from_pretrained(source, dtype=torch.float32).eval()
-        except (OSError, ValueError) as error:
+            model = AutoModel.from_pretrained(find_model(source), dtype=torch.float32).eval()
+        except (OSError, ValueError, ModelError) as error:
             raise ModelError(
                 f"codec {kind}: {source} cannot be loaded: {error} Write `codec: {kind}:FOLDER`, "
                 "or a Hub id in its place."
@@ -95,9 +96,18 @@ class TransformersCodec:
             return [self._decode(torch.from_numpy(each.T.copy())[None]) for each in codes]
 
     def _decode(self, codes: Any) -> Wave:
+        if codes.shape[-1] == 1:
+            # X-Codec 2 normalises over time, which a single frame does not have.
+            twice = self._decode(codes.expand(-1, -1, 2))
+            return twice[: len(twice) // 2]
         more = {"audio_scales": [None]} if self._kind == "encodec" else {}
         decoded = self._model.decode(audio_codes=codes[None] if more else codes, **more)
         wave = decoded.audio_values.reshape(-1).numpy()
+        if not np.isfinite(wave).all():
+            raise ModelError(
+                f"codec {self._kind}: {self._source} decodes to samples that are NaN or infinite. "
+                "Its weights are broken: download or save them again."
+            )
         return np.asarray(np.clip(wave, -1, 1), np.float32)
 
 

@@ -7,6 +7,7 @@ from itertools import product
 from typing import Any, Literal
 
 from hf_rlhf.contracts import Loaded
+from hf_rlhf.data import read_rows
 from hf_rlhf.errors import DataError
 from hf_rlhf_speech.world.espeak import VOICES
 from hf_rlhf_speech.world.quality import references
@@ -19,7 +20,9 @@ HELD_OUT_TEXTS = TEXTS[::5]
 
 def speech_prompts(
     texts: Literal["sentences", "words"] = "sentences",
+    path: str | None = None,
     template: str = TEMPLATE,
+    conversational: bool = False,
     styles: list[str] | None = None,
     voices: list[str] | None = None,
     train_rows: int | None = None,
@@ -35,8 +38,11 @@ def speech_prompts(
         texts: `sentences`, 30 of everyday and technical English, of which 6 are held out; or
             `words`, three words each, which `tiny_speaker` has learned, with a column `reference`
             for the reward `known_speech_quality`.
+        path: rows of your own with `text`, and `style` and `voice` if they have them: a file, a
+            folder or a Hub dataset (its split `train`). A fifth of the texts is held out.
         template: of the prompt, with `{text}`, and `{style}` and `{voice}` where the model reads
             them. With `words` it is what tiny_speaker reads.
+        conversational: the prompt is a user's message, which the model reads in its chat template.
         styles: some of the six; all by default.
         voices: descriptions or names; by default those of the world that speaks them.
         train_rows: how many; all by default.
@@ -47,27 +53,38 @@ def speech_prompts(
         Splits `train` and `test`, no text in both, with prompt, text, style, voice and reference.
 
     Raises:
-        DataError: an unknown style or source, a template without `{text}`, more rows than exist.
+        DataError: an unknown style or source, a template without `{text}`, more rows than exist, a
+            row of `path` without a text.
     """
-    if unknown := set(styles or ()) - set(STYLES):
-        raise DataError(
-            f"speech_prompts: there is no style {min(unknown)!r}. Styles: {', '.join(STYLES)}."
-        )
     if "{text}" not in template:
         raise DataError(f"speech_prompts: the template {template!r} lacks {{text}}.")
-    if texts == "words" and (template != TEMPLATE or voices is not None):
+    try:
+        template.format(text="", style="", voice="")
+    except (LookupError, ValueError) as error:
         raise DataError(
-            "speech_prompts: `template` and `voices` have no effect with `texts: words`, whose "
-            "prompts tiny_speaker has learned. Leave them out, or use `texts: sentences`."
+            f"speech_prompts: the template {template!r} cannot be filled in ({error}); expected "
+            "{text}, {style} and {voice}, and {{ }} for braces of its own."
+        ) from error
+    if texts == "words" and (template != TEMPLATE or voices or conversational or path):
+        raise DataError(
+            "speech_prompts: `path`, `template`, `conversational` and `voices` have no effect with "
+            "`texts: words`, whose prompts tiny_speaker has learned. Leave them out, or use "
+            "`texts: sentences`."
         )
-    lines = (
-        [Line.parse(prompt) for prompt in references()]
-        if texts == "words"
-        else list(_sentences(voices or [*VOICES], seed))
-    )
+    if path is not None:
+        lines = list(_own_lines(path, voices))
+    elif texts == "words":
+        lines = [Line.parse(prompt) for prompt in references()]
+    else:
+        lines = list(_sentences(voices or [*VOICES], seed))
+    if unknown := set(styles or ()) - {line.style for line in lines}:
+        raise DataError(
+            f"speech_prompts: there is no style {min(unknown)!r}. Styles: "
+            f"{', '.join(sorted({line.style for line in lines}))}."
+        )
     lines = [line for line in lines if styles is None or line.style in styles]
     random.Random(seed).shuffle(lines)
-    held_out = HELD_OUT_TEXTS if texts == "sentences" else None
+    held_out = HELD_OUT_TEXTS if texts == "sentences" and path is None else None
     sides: dict[Split, list[Line]] = {"train": [], "test": []}
     for line in lines:
         sides[_side(line.text, held_out)].append(line)
@@ -78,11 +95,12 @@ def speech_prompts(
 
     def rows(split: Split) -> Iterator[Mapping[str, Any]]:
         for line in sides[split]:
-            prompt = template.format(text=line.text, style=line.style, voice=line.voice)
+            text = template.format(text=line.text, style=line.style, voice=line.voice)
+            prompt = [{"role": "user", "content": text}] if conversational else text
             reference = line.prompt if texts == "words" else None
             yield {"prompt": prompt, **asdict(line), "reference": reference}
 
-    report = {"texts": texts, "styles": sorted({line.style for line in lines})}
+    report = {"texts": path or texts, "styles": sorted({line.style for line in lines})}
     return build_splits("speech_prompts", counts, rows, report)
 
 
@@ -96,3 +114,17 @@ def _sentences(voices: Sequence[str], seed: int) -> Iterator[Line]:
     """Yield each text in each style, with the voices in turn."""
     for number, (text, style) in enumerate(product(TEXTS, STYLES)):
         yield Line(text, style, voices[(number + number // len(STYLES) + seed) % len(voices)])
+
+
+def _own_lines(path: str, voices: Sequence[str] | None) -> Iterator[Line]:
+    """Yield the rows of a file, with the voices in turn if there are any."""
+    source = read_rows(path)
+    rows = source.split("train" if len(source.splits) > 1 else next(iter(source.splits)))
+    for number, row in enumerate(rows):
+        text = row.values.get("text")
+        if not isinstance(text, str) or not text.strip():
+            raise DataError(
+                f"{row.at('text')}: is {text!r}, expected a text to speak. Remove the row."
+            )
+        voice = voices[number % len(voices)] if voices else str(row.values.get("voice") or "")
+        yield Line(text, str(row.values.get("style") or ""), voice)

@@ -1,13 +1,19 @@
 """What all rewards on speech share: the codec, and when there is a score at all."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from importlib.util import find_spec
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from hf_rlhf.contracts import Score
+from hf_rlhf.errors import ConfigError, Problem
 from hf_rlhf_speech.audio import RATE
 from hf_rlhf_speech.codecs.codec import check_codec
 from hf_rlhf_speech.speech import Speech, decode_completions, log_speech
+
+if TYPE_CHECKING:
+    from hf_rlhf.runs import Run
 
 Metric = Callable[[str, float], None]
 
@@ -21,9 +27,24 @@ class SpeechReward:
     """How completions hold speech: a codec by name, or `file` if each is the path of a WAV or FLAC
     file."""
 
+    packages: ClassVar[tuple[str, ...]] = ()
+    """Modules that are imported only when a clip is scored."""
+
     def __post_init__(self) -> None:
-        """Raise ConfigError for an unknown codec."""
+        """Raise ConfigError for an unknown codec or a package that is not installed."""
         check_codec(self.codec)
+        for module in ("soundfile", "soxr", *self.packages):
+            if find_spec(module) is None:
+                name, what = module.replace("_", "-"), f"{type(self).__name__} needs"
+                what = f"{what} the package {name}, which is not installed."
+                raise ConfigError([Problem("rewards", what, f"`pip install {name}`.")])
+
+    def problems(self, run: "Run") -> Iterator[Problem]:
+        """Yield why the run's policy cannot speak in the codec."""
+        from hf_rlhf_speech.speech_dpo import codec_problems
+
+        if run.writes_text:
+            yield from codec_problems(run, self.codec)
 
     def listen(
         self,
@@ -32,13 +53,21 @@ class SpeechReward:
         log_metric: Metric | None,
         rate: int = RATE,
     ) -> list[Score]:
-        """Return `score(index, speech)` of each completion that has sound, and log its problems."""
+        """Return `score(index, speech)` of each completion that has sound.
+
+        Logs what is wrong with them, and the seconds of speech that are scored in a second; the
+        first reward of a run that listens decodes them, too.
+        """
+        started = perf_counter()
         speech = decode_completions(completions, self.codec, rate)
-        log_speech(speech, log_metric)
         scores: list[Score] = []
         for index, each in enumerate(speech):
             readable = None if each.unreadable else 0.0
             scores.append(score(index, each) if len(each.wave) else readable)
+        log_speech(speech, log_metric)
+        if log_metric is not None:
+            speed = sum(each.seconds for each in speech) / (perf_counter() - started)
+            log_metric(f"speech/seconds_per_second/{type(self).__name__}", speed)
         return scores
 
 

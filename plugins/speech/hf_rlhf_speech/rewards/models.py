@@ -81,6 +81,7 @@ def mean_opinion_scores(wave: Wave) -> Mapping[str, float]:
 class SpeechPresent(SpeechReward):
     """The share of a clip in which a voice activity detector (silero-vad) hears speech."""
 
+    packages = ("onnxruntime", _VAD[0])
     threshold: float = 0.5
     """The probability from which 32 ms count as speech."""
 
@@ -106,6 +107,7 @@ class AutoMos(SpeechReward):
     It was trained on noise suppression: it hears noise and distortion, and not prosody or words.
     """
 
+    packages = ("onnxruntime", _MOS[0])
     part: Literal["overall", "signal", "background"] = "overall"
     """Which opinion: of the clip, of the speech in it, or of the noise behind it."""
 

@@ -13,7 +13,7 @@ import numpy as np
 from hf_rlhf.contracts import Score
 from hf_rlhf_speech.audio import RATE
 from hf_rlhf_speech.rewards.listening import Metric, SpeechReward
-from hf_rlhf_speech.rewards.signal import expected_seconds
+from hf_rlhf_speech.rewards.signal import expected_seconds, plain_letters
 from hf_rlhf_speech.speech import Speech
 
 DISTRACTORS = (
@@ -31,8 +31,11 @@ _LOCK = threading.Lock()
 
 
 def words_of(text: str) -> list[str]:
-    """Return the words of a text in lower case; a number in digits is one that nobody knows."""
-    return _WORD.findall(text.lower().replace("\u2019", "'"))
+    """Return the words of a text in lower case; a number in digits is one that nobody knows.
+
+    A text in another script than the English one has none.
+    """
+    return _WORD.findall((plain_letters(text.replace("\u2019", "'")) or "").lower())
 
 
 class _Recogniser:
@@ -111,6 +114,8 @@ class Intelligible(SpeechReward):
     expected; if these are the most, the row has no score.
     """
 
+    packages = ("pocketsphinx",)
+
     def __call__(
         self,
         prompts: Sequence[Any],
@@ -122,10 +127,11 @@ class Intelligible(SpeechReward):
         """Return one score in [0, 1] per completion; None without a text that can be recognised."""
 
         def score(index: int, speech: Speech) -> Score:
-            asked = text[index]
-            if asked is None:
+            asked = text[index] or ""
+            seconds = expected_seconds(asked)
+            if seconds is None:
                 return None
-            wave = speech.wave[: round(_LONGEST * expected_seconds(asked) * RATE)]
+            wave = speech.wave[: round(_LONGEST * seconds * RATE)]
             wave = np.clip(wave - wave.mean(), -1, 1)
             return _hear((wave * 32767).astype("<i2").tobytes(), asked)
 

@@ -1,6 +1,7 @@
 """Rewards by simple measures of the samples: duration against the text, clipping."""
 
 import re
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,14 +19,24 @@ _VOWELS = re.compile(r"[aeiouy]+", re.IGNORECASE)
 _SECONDS, _PAUSE = 0.21, 0.3
 
 
-def expected_seconds(text: str) -> float:
+def plain_letters(text: str) -> str | None:
+    """Return a text without accents; None if it has letters of another script than a to z."""
+    parts = unicodedata.normalize("NFKD", text)
+    plain = "".join(each for each in parts if not unicodedata.combining(each))
+    return None if any(each.isalpha() and not each.isascii() for each in plain) else plain
+
+
+def expected_seconds(text: str) -> float | None:
     """Return how long English text takes to say: 0.21 s a syllable, and 0.3 s around it.
 
-    A syllable is a group of vowels without a silent e at the end, or a digit.
+    A syllable is a group of vowels without a silent e at the end, or a digit. None for a text
+    without words, or in another script.
     """
-    words = _WORD.findall(text)
+    words = _WORD.findall(plain_letters(text) or "")
+    if not words:
+        return None
     groups = (len(_VOWELS.findall(re.sub(r"(?<=[^aeiouy])e$", "", word))) for word in words)
-    return _SECONDS * max(1, sum(max(1, count) for count in groups)) + _PAUSE
+    return _SECONDS * sum(max(1, count) for count in groups) + _PAUSE
 
 
 @dataclass
@@ -54,13 +65,11 @@ class DurationFits(SpeechReward):
         log_metric: Metric | None = None,
         **_: Any,
     ) -> list[Score]:
-        """Return one score in [0, 1] per completion; None for a row without a text."""
+        """Return one score in [0, 1] per completion; None for a row without an English text."""
 
         def score(index: int, speech: Speech) -> Score:
-            asked = text[index]
-            if asked is None or not asked.strip():
-                return None
-            return within(speech.seconds / expected_seconds(asked), self.band)
+            expected = expected_seconds(text[index] or "")
+            return within(speech.seconds / expected, self.band) if expected else None
 
         return self.listen(completions, score, log_metric)
 
