@@ -11,8 +11,9 @@ from hf_rlhf.config import choose_run_file
 from hf_rlhf.errors import ConfigError
 from hf_rlhf_speech.audio import RATE, read_audio
 from hf_rlhf_speech.codecs.codec import load_codec
+from hf_rlhf_speech.codecs.policy import codec_problems
 from hf_rlhf_speech.samples import gains_by_style, write_samples
-from hf_rlhf_speech.speech_dpo import SpeechDPOConfig, codec_problems
+from hf_rlhf_speech.speech_dpo import SpeechDPOConfig
 
 ROWS = [{"text": f"text {n}", "style": style} for n, style in enumerate("aabbc")]
 
