@@ -114,6 +114,8 @@ def add_weights(model_section: ModelSection, trainer: Any, run: Run) -> None:
         run.model_path, name=run.model.model_name_or_path, revision=run.model.model_revision
     )
     model_section.num_labels = labels if run.has_score_head else None
+    if not run.reads_tokens:
+        model_section.class_name = type(model).__name__
     # Of the published model, into which the adapter is merged.
     model_section.parameters = sum(
         size

@@ -27,7 +27,7 @@ def test_grpo_learns_from_rewards_that_listen(tmp_path):
     assert all(0 < entry["reward"] < 2 for entry in logged)
     assert all(entry["speech/no_speech"] < 0.5 < entry["speech/seconds"] for entry in logged)
     assert logged[0]["speech/seconds_per_second/AcousticQuality"] > 0
-    assert {"acoustic", "words", "gold"} <= set(record.evaluation.after.values)
+    assert {"acoustic", "words", "gold"} <= set(record.evaluation.difference)
 
 
 @pytest.mark.slow

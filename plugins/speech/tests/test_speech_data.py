@@ -57,6 +57,7 @@ def test_texts_of_your_own_in_a_chat(tmp_path):
         ({"texts": "words", "path": "texts.jsonl"}, "`path`, .* have no effect"),
         ({"styles": ["sung"]}, "no style 'sung'. Styles: conversational"),
         ({"template": "{voice}"}, "lacks {text}"),
+        ({"template": "{text} by {name}"}, "cannot be filled in \\('name'\\); expected {text}"),
         ({"texts": "words", "voices": ["tara"]}, "no effect with `texts: words`"),
         ({"texts": "words", "train_rows": 5000}, "only about 480"),
     ],

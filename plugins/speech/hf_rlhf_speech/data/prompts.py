@@ -58,6 +58,13 @@ def speech_prompts(
     """
     if "{text}" not in template:
         raise DataError(f"speech_prompts: the template {template!r} lacks {{text}}.")
+    try:
+        template.format(text="", style="", voice="")
+    except (LookupError, ValueError) as error:
+        raise DataError(
+            f"speech_prompts: the template {template!r} cannot be filled in ({error}); expected "
+            "{text}, {style} and {voice}, and {{ }} for braces of its own."
+        ) from error
     if texts == "words" and (template != TEMPLATE or voices or conversational or path):
         raise DataError(
             "speech_prompts: `path`, `template`, `conversational` and `voices` have no effect with "

@@ -45,13 +45,16 @@ class AudioRewardModel(SpeechReward):
 
         Raises RewardError for a score that is not finite, ModelError for another kind of model.
         """
+        import torch
+
         from hf_rlhf_speech.audio_reward.vectors import head_scores, vector_of
 
         model, extractor = self._model()
 
         def score(index: int, speech: Speech) -> float:
-            vector = vector_of(model, extractor, speech.wave)
-            value = head_scores(model, vector.to(model.dtype)).item()
+            with torch.inference_mode():
+                vector = vector_of(model, extractor, speech.wave)
+                value = head_scores(model, vector.to(model.dtype)).item()
             if not math.isfinite(value):
                 raise RewardError(
                     f"audio_reward_model {self.model!r} gives {value} for completion {index}. Its "
