@@ -42,8 +42,8 @@ REWARDS = {
 }
 SUMS = {
     "acoustic_quality + auto_mos": {"acoustic_quality": 0.2, "auto_mos": 2},
-    "intelligible + auto_mos": {"intelligible": 1, "auto_mos": 4},
-    "all three": {"acoustic_quality": 0.2, "intelligible": 1, "auto_mos": 4},
+    "intelligible + auto_mos": {"intelligible": 1, "auto_mos": 2},
+    "all three": {"acoustic_quality": 0.2, "intelligible": 1, "auto_mos": 2},
 }
 LINES = 300
 
@@ -99,15 +99,16 @@ def scored(columns, completions):
 
 def agreement(path=None):
     """Print how often each signal prefers the sample that is known to be better."""
-    columns, completions = sampled(path or files("hf_rlhf_speech") / "tiny_speaker")
-    table = scored(columns, completions)
+    print_agreement(scored(*sampled(path or files("hf_rlhf_speech") / "tiny_speaker")))
+
+
+def print_agreement(table):
+    """Print the table of all signals and their sums, from the scores of two samples a line."""
     for label, weights in SUMS.items():
         table[label] = sum(weight * table[name] for name, weight in weights.items())
     fits = (table["speech_present"] >= 0.5) & (table["duration_fits"] >= 0.5)
     for label in SUMS:
         table[f"{label}, with gates"] = table[label] * fits
-    if len(sys.argv) > 3:
-        np.savez(sys.argv[3], completions=completions, **table)
     truth = np.subtract(*table.pop("known_speech_quality").reshape(-1, 2).T)
     lines = []
     for label, scores in table.items():
@@ -158,11 +159,11 @@ def weights(folder):
 
 def prosody():
     """Print what DNSMOS and the known quality make of a pitch that is more and more flat."""
-    prompts = sorted(references())[:: len(references()) // 40][:40]
+    prompts = sorted(references())[:: len(references()) // 20][:20]
     lines, before = [], None
     for size in (0.0, 0.25, 0.5, 0.75, 1.0):
         completions = [render_line(prompt, {"flat_pitch": size}, 0) for prompt in prompts]
-        names = ("known_speech_quality", "auto_mos", "auto_mos, signal", "acoustic_quality")
+        names = ("known_speech_quality", "auto_mos", "acoustic_quality")
         columns = {"reference": prompts, "text": prompts}
         values = [scores_by(name, completions, columns) for name in names]
         before = values if before is None else before

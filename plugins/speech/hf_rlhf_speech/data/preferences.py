@@ -25,6 +25,7 @@ from hf_rlhf_worlds.sampling import build_splits, split_of, with_flips
 
 Label = Literal["planted", "human", "acoustic", "auto_mos"]
 _REWARDS = {"acoustic": "acoustic_quality", "auto_mos": "auto_mos"}
+Better = Callable[[str, str, str, str], float]
 _MANNER = {"style": "", "voice": ""}
 
 
@@ -116,9 +117,7 @@ def _world_pairs(
 
     def rows(side: Side) -> Iterator[Mapping[str, Any]]:
         for line in (line for line in lines if split_of(line.text) == side):
-            clips, gain = _flawed_pair(line.prompt, seed)
-            if (better(line.prompt, line.text, *clips) if better else gain) < 0:
-                clips, gain = clips[::-1], -gain
+            clips, gain = _flawed_pair(line, seed, better)
             yield {**_pair(line.prompt, asdict(line), *clips), "margin": round(gain, 4)}
 
     counts: dict[Side, int] = {"train": train_rows or 480, "test": test_rows or 120}
@@ -126,15 +125,21 @@ def _world_pairs(
     return build_splits("speech_preferences", counts, noisy, {"source": "world", "label": label})
 
 
-def _flawed_pair(prompt: str, seed: int) -> tuple[list[str], float]:
-    """Return two renderings of a line as text, and by how much the first is better."""
-    rng = np.random.default_rng([seed, *prompt.encode()])
+def _flawed_pair(line: Line, seed: int, better: Better | None) -> tuple[list[str], float]:
+    """Return two renderings of a line, the preferred one first, and its gain in planted quality.
+
+    Flaws are drawn again where a reward decides and scores both alike.
+    """
+    rng = np.random.default_rng([seed, *line.prompt.encode()])
     while True:
         flaws = draw_flaws(rng), draw_flaws(rng)
         gain = planted_quality(flaws[0]) - planted_quality(flaws[1])
-        if abs(gain) > 0.05:
-            break
-    return [render_line(prompt, each, int(rng.integers(2**31))) for each in flaws], gain
+        if abs(gain) <= 0.05:
+            continue
+        clips = [render_line(line.prompt, each, int(rng.integers(2**31))) for each in flaws]
+        preferred = better(line.prompt, line.text, *clips) if better else gain
+        if preferred:
+            return (clips, gain) if preferred > 0 else (clips[::-1], -gain)
 
 
 def _pair(prompt: str, row: Mapping[str, Any], chosen: str, rejected: str) -> dict[str, Any]:
@@ -142,7 +147,7 @@ def _pair(prompt: str, row: Mapping[str, Any], chosen: str, rejected: str) -> di
     return {"prompt": prompt, **manner, "chosen": chosen, "rejected": rejected}
 
 
-def _judge(label: Label, codec: str) -> Callable[[str, str, str, str], float] | None:
+def _judge(label: Label, codec: str) -> Better | None:
     """Return a function of prompt, text and two clips: above 0 if the first is better.
 
     0 where both are alike, or the reward abstains.
