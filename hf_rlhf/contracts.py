@@ -207,9 +207,11 @@ class Trainer:
     method: ClassVar[Method | None] = None
     """Algorithm, citations and tags for the model card."""
     task: ClassVar[str] = "text-generation"
-    """The task of the saved model, in the Hub's words (`pipeline_tag`). A `text-classification`
+    """The task of the saved model, in the Hub's words. A `text-classification`
     model has one class, as a reward model has, a `token-classification` model two, and its head is
     trained."""
+    pipeline_tag: ClassVar[str | None] = None
+    """The task on the card, if it is another: `text-to-speech` for a language model that speaks."""
     auto_class: ClassVar[str | None] = None
     """The class of transformers that loads the model. Required for a task other than
     `text-generation`, `text-classification` and `token-classification`."""

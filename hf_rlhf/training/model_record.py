@@ -31,7 +31,7 @@ def model_section(run: Run) -> ModelSection:
         class_name=_class(run, config),
         auto_class=run.auto_class,
         auto_processor=None if run.reads_tokens else run.trainer_class.auto_processor,
-        task=run.task,
+        task=run.trainer_class.pipeline_tag or run.task,
         continues=continued(run),
         dtype=run.model.dtype,
         license=card.get("license"),

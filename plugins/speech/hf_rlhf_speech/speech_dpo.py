@@ -63,6 +63,7 @@ class SpeechDPOTrainer(MeasuresAtEnd, IterativeDPOTrainer):  # type: ignore[misc
     Config = SpeechDPOConfig
     default_run = "tiny"
     variant_of = "iterative_dpo"
+    pipeline_tag = "text-to-speech"
     method = Method(
         "iterative DPO on speech",
         tags=("trl", "speech_dpo", "dpo", "text-to-speech"),
