@@ -6,7 +6,7 @@ to a prompt and few steps to an iteration it is nearly Guo et al. 2024 (OAIF).
 """
 
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
@@ -81,6 +81,13 @@ class IterativeDPOTrainer(Trainer, DPOTrainer):  # type: ignore[misc]
                 f"iterative_dpo samples from a whole policy on each process, and {kind} shards.",
                 "Launch one process, or several as plain DDP.",
             )
+
+    @classmethod
+    def advice(cls, run: Run) -> Iterable[str]:
+        """Return that fewer prompts are held out than were to be measured."""
+        wanted, split = run.training.measured_prompts, run.dataset.get(held_out_split(run), ())
+        fewer = f"measured_prompts is {wanted}, and only {len(split)} rows are held out."
+        return [*super().advice(run), *([fewer] if len(split) < wanted else [])]
 
     @classmethod
     def extra_disk_bytes(cls, run: Run) -> int:

@@ -112,6 +112,14 @@ def test_settings_of_dpo_that_mean_nothing_here_or_end_training(tmp_path, given,
         resolve_run(RunFile.from_mapping(run))
 
 
+@pytest.mark.parametrize(("measured", "warned"), [(8, False), (500, True)])
+def test_that_fewer_prompts_are_held_out_than_asked_for_is_said(tmp_path, measured, warned):
+    given = {**TINY, "output_dir": str(tmp_path), "measured_prompts": measured}
+    run = resolve_run(RunFile.from_mapping(given))
+    advice = run.trainer_class.advice(run)
+    assert any("measured_prompts is 500" in each for each in advice) == warned
+
+
 def test_every_setting_that_is_wrong_is_said_at_once():
     with pytest.raises(ValueError, match=r"iterations is 0.*temperature is 0"):
         config(iterations=0, temperature=0.0)

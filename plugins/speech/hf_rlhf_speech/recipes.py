@@ -9,6 +9,7 @@ import argparse
 import io
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -131,21 +132,27 @@ def build_tokenizer(codec: Codec) -> "PreTrainedTokenizerFast":
 
 
 def make_speaker(
-    folder: Path, *, utterances: int = 4000, steps: int = 1500, hidden: int = 96, seed: int = 0
+    folder: Path, *, utterances: int = 20_000, steps: int = 2500, hidden: int = 96, seed: int = 0
 ) -> None:
     """Write `folder`/tiny_speaker, which has learned to speak, flaws included."""
-    codec = load_codec("embedded")
-    tokenizer = build_tokenizer(codec)
+    tokenizer = build_tokenizer(load_codec("embedded"))
+    spoken = [*islice(speaker.demonstrations(seed), utterances)]
     rows = []
-    for line, wave in islice(speaker.demonstrations(seed), utterances):
-        head = tokenizer(line.prompt).input_ids
-        speech = tokenizer(codec.form.write(codec.encode([wave])[0], codec.size)).input_ids
-        tail = [*speech, tokenizer.eos_token_id]
-        rows.append((head + tail, [IGNORED] * len(head) + tail))
+    with ProcessPoolExecutor() as pool:
+        written = pool.map(_written, spoken, chunksize=50)
+        for demonstration, speech in zip(spoken, written, strict=True):
+            head = tokenizer(demonstration.line.prompt).input_ids
+            tail = [*tokenizer(speech).input_ids, tokenizer.eos_token_id]
+            rows.append((head + tail, [IGNORED] * len(head) + tail))
     model = small_llama(tokenizer, seed=seed, hidden=hidden, layers=4, positions=LENGTH, widening=3)
     losses = _losses(model, tokenizer.pad_token_id, rows, seed)
     train(model, "tiny_speaker", losses, steps, 4e-3, warm_up_and_decay(steps), every=50)
     save_model(model, tokenizer, folder / "tiny_speaker", do_sample=True)
+
+
+def _written(demonstration: speaker.Demonstration) -> str:
+    codec = load_codec("embedded")
+    return codec.form.write(codec.encode([demonstration.wave()])[0], codec.size)
 
 
 def _losses(model: Any, pad: int, rows: Sequence[Any], seed: int) -> "Iterator[Tensor]":

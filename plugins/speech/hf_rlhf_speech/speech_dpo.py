@@ -12,7 +12,7 @@ from typing import Any
 
 from hf_rlhf import Method
 from hf_rlhf.distributed import run_on_main_process
-from hf_rlhf.errors import ConfigError, Problem
+from hf_rlhf.errors import Problem
 from hf_rlhf.formatting import settings_line
 from hf_rlhf.runs import Run
 from hf_rlhf_classic.at_end import MeasuresAtEnd
@@ -20,7 +20,7 @@ from hf_rlhf_classic.iterative_dpo import IterativeDPOTrainer
 from hf_rlhf_classic.iterative_dpo_config import IterativeDPOConfig
 from hf_rlhf_classic.iterative_dpo_measures import held_out_split
 from hf_rlhf_speech.attacks import paid_hacks
-from hf_rlhf_speech.codecs.codec import FILE, check_codec, load_codec
+from hf_rlhf_speech.codecs.policy import codec_problems
 from hf_rlhf_speech.rewards.models import AutoMos
 from hf_rlhf_speech.samples import BY_STYLE, LISTEN, gains_by_style, write_samples
 
@@ -41,7 +41,9 @@ class SpeechDPOConfig(IterativeDPOConfig):
     clips: int = _setting(
         4, "Held-out texts whose speech before and after the card plays; 0: none."
     )
-    steps_per_iteration: int | None = _setting(200, "Optimizer steps of an iteration.")
+    steps_per_iteration: int | None = _setting(
+        None, "Optimizer steps of an iteration; 200 without `max_steps`."
+    )
     completions_per_prompt: int = _setting(2, "Utterances sampled for each prompt.")
     stop_without_gain: bool = _setting(
         True, "Stop after an iteration whose paired gain on them has an interval with 0 in it."
@@ -50,8 +52,8 @@ class SpeechDPOConfig(IterativeDPOConfig):
     def __post_init__(self) -> None:
         if self.clips < 0:
             raise ValueError(f"clips is {self.clips}, at least 0 is needed.")
-        if self.max_steps > 0 and self.steps_per_iteration == SpeechDPOConfig.steps_per_iteration:
-            self.steps_per_iteration = None
+        if self.steps_per_iteration is None and self.max_steps <= 0:
+            self.steps_per_iteration = 200
         super().__post_init__()
 
 
@@ -120,47 +122,6 @@ class SpeechDPOTrainer(MeasuresAtEnd, IterativeDPOTrainer):  # type: ignore[misc
 
         run_on_main_process(write)
         return {title: table for title, table in tables.items() if table}
-
-
-def codec_problems(run: Run, name: str) -> Iterator[Problem]:
-    """Yield why a policy cannot speak in a codec's tokens, or why rewards would not hear it."""
-    try:
-        check_codec(name)
-    except ConfigError as error:
-        yield from error.problems
-        return
-    if name == FILE:
-        yield Problem("codec", "is `file`: no policy writes sound files.", "Name a codec.")
-        return
-    yield from _reward_problems(run, name)
-    codec = load_codec(name)
-    form, known = codec.form, run.tokenizer.get_vocab()
-    tokens = [form.token.format(index) for index in range(codec.codebooks * codec.size)]
-    tokens += [token for token in (form.start, form.end) if token]
-    if missing := [token for token in tokens if token not in known]:
-        yield Problem(
-            "model_name_or_path",
-            f"the vocabulary lacks {len(missing):,} of the {len(tokens):,} tokens of the codec "
-            f"{name!r}, such as {missing[0]}.",
-            "Name a model that speaks in this codec, or the codec that the model speaks in.",
-        )
-    elif special := set(tokens[: codec.codebooks * codec.size]) & set(
-        run.tokenizer.all_special_tokens
-    ):
-        yield Problem(
-            "model_name_or_path",
-            f"{len(special):,} tokens of the codec {name!r} are special tokens of the tokenizer, "
-            "which completions are decoded without.",
-            "Save a tokenizer with `special: false` for them.",
-        )
-
-
-def _reward_problems(run: Run, name: str) -> Iterator[Problem]:
-    for part in (*run.reward.rewards, *run.reward.gates) if run.reward else ():
-        theirs = getattr(part.reward, "codec", name)
-        if theirs != name:
-            what = f"{part.label!r} decodes {theirs!r}, and the policy speaks in {name!r}."
-            yield Problem("rewards", what, f"Give it `codec: {name}`.")
 
 
 def listening_advice(run: Run) -> Iterator[str]:

@@ -11,8 +11,9 @@ from hf_rlhf.config import choose_run_file
 from hf_rlhf.errors import ConfigError
 from hf_rlhf_speech.audio import RATE, read_audio
 from hf_rlhf_speech.codecs.codec import load_codec
+from hf_rlhf_speech.codecs.policy import codec_problems
 from hf_rlhf_speech.samples import gains_by_style, write_samples
-from hf_rlhf_speech.speech_dpo import SpeechDPOConfig, codec_problems
+from hf_rlhf_speech.speech_dpo import SpeechDPOConfig
 
 ROWS = [{"text": f"text {n}", "style": style} for n, style in enumerate("aabbc")]
 
@@ -83,6 +84,8 @@ def test_steps_may_be_given_in_all():
     assert SpeechDPOConfig(**on_cpu).max_steps == 600
     assert SpeechDPOConfig(**on_cpu, max_steps=30).steps_per_iteration == 10
     assert SpeechDPOConfig(**on_cpu).stop_without_gain
+    with pytest.raises(ValueError, match="max_steps"):
+        SpeechDPOConfig(**on_cpu, steps_per_iteration=200, max_steps=30)
 
 
 TINY = {

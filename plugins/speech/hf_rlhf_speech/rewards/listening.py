@@ -10,6 +10,7 @@ from hf_rlhf.contracts import Score
 from hf_rlhf.errors import ConfigError, Problem
 from hf_rlhf_speech.audio import RATE
 from hf_rlhf_speech.codecs.codec import check_codec
+from hf_rlhf_speech.codecs.policy import codec_problems
 from hf_rlhf_speech.speech import Speech, decode_completions, log_speech
 
 if TYPE_CHECKING:
@@ -41,8 +42,6 @@ class SpeechReward:
 
     def problems(self, run: "Run") -> Iterator[Problem]:
         """Yield why the run's policy cannot speak in the codec."""
-        from hf_rlhf_speech.speech_dpo import codec_problems
-
         if run.writes_text:
             yield from codec_problems(run, self.codec)
 

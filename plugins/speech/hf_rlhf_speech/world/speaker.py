@@ -56,15 +56,25 @@ def spoken(line: Line, flaws: dict[str, float] | None = None, seed: int = 0) -> 
     return wave[max(0, audible[0] - _MARGIN) : audible[-1] + _MARGIN]
 
 
-def demonstrations(seed: int, flawed: float = 0.45) -> Iterator[tuple[Line, Wave]]:
-    """Yield lines and how a careless teacher speaks them: a share of them with a flaw.
+@dataclass(frozen=True)
+class Demonstration:
+    """A line and how the teacher speaks it."""
 
-    Held-out texts are not among them.
-    """
+    line: Line
+    flaws: dict[str, float]
+    seed: int
+
+    def wave(self) -> Wave:
+        """Return what is heard."""
+        return spoken(self.line, self.flaws, self.seed)
+
+
+def demonstrations(seed: int, flawed: float = 0.45) -> Iterator[Demonstration]:
+    """Yield what a careless teacher speaks: a share of it with a flaw, and no held-out text."""
     rng = random.Random(seed)
     while True:
         line = draw_line(rng)
         if split_of(line.text) == "test":
             continue
         flaws = {rng.choice([*WEIGHTS]): rng.uniform(0.4, 1.0)} if rng.random() < flawed else {}
-        yield line, spoken(line, flaws, rng.randrange(2**31))
+        yield Demonstration(line, flaws, rng.randrange(2**31))
