@@ -25,9 +25,8 @@ class Reward(Protocol):
 
     Its parameters besides TRL's own are the dataset columns that it needs (one without a
     default is required). A field `judge` receives the run's judge. It may have
-    `advice() -> Iterable[str]`: warnings about training with it, printed and on the card; and
-    `problems(run) -> Iterable[Problem]`: why it cannot score this run's completions, found before
-    weights load.
+    `advice() -> Iterable[str]`: warnings, printed and on the card; and `problems(run) ->
+    Iterable[Problem]`: why it cannot score the completions, found before weights load.
     """
 
     def __call__(
@@ -207,18 +206,16 @@ class Trainer:
     method: ClassVar[Method | None] = None
     """Algorithm, citations and tags for the model card."""
     task: ClassVar[str] = "text-generation"
-    """The task of the saved model, in the Hub's words. A `text-classification`
-    model has one class, as a reward model has, a `token-classification` model two, and its head is
-    trained."""
+    """The task of the saved model, in the Hub's words. A `text-classification` model has one class,
+    as a reward model has, a `token-classification` model two, and its head is trained."""
     pipeline_tag: ClassVar[str | None] = None
     """The task on the card, if it is another: `text-to-speech` for a language model that speaks."""
     auto_class: ClassVar[str | None] = None
     """The class of transformers that loads the model. Required for a task other than
     `text-generation`, `text-classification` and `token-classification`."""
     auto_processor: ClassVar[str] = "AutoTokenizer"
-    """The class of transformers that loads `run.tokenizer`, what turns rows into inputs of the
-    model: `AutoFeatureExtractor` for a model of sound. With another than `AutoTokenizer` nothing is
-    counted in tokens, and rows are not checked as texts."""
+    """The class of transformers that loads `run.tokenizer`: `AutoFeatureExtractor` for a model of
+    sound. With another than `AutoTokenizer` no tokens are counted, and no texts checked."""
     columns: ClassVar[frozenset[str]] = frozenset()
     """The dataset columns without which it cannot train."""
     trains_by_rewards: ClassVar[bool | None] = None
@@ -289,10 +286,9 @@ class Trainer:
 
     @classmethod
     def as_reward(cls, settings: Mapping[str, Any], model: str) -> Mapping[str, Any] | None:
-        """Return the entry of `rewards` that scores by a saved model, to validate it by.
+        """Return the entry of `rewards` that scores by the saved model, for `rewards validate`.
 
-        None if it is no reward model, or one that `reward_model` reads. `settings` are the run
-        file's top-level keys, `model` is the folder.
+        None: no reward model, or one of `reward_model`. `settings`: the run file's top-level keys.
         """
         return None
 
