@@ -7,12 +7,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self
 
-from hf_rlhf.errors import BrokenPlugin
+from hf_rlhf.errors import BrokenPlugin, Problem
 
 if TYPE_CHECKING:
     from datasets import DatasetDict
 
-    from hf_rlhf.errors import Problem
     from hf_rlhf.evaluation.results import Evaluation
     from hf_rlhf.runs.run import Run
 
