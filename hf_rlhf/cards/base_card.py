@@ -5,7 +5,8 @@ import math
 from pathlib import Path
 
 from hf_rlhf.cards.metadata import BASE, TAG, license_of, metadata
-from hf_rlhf.cards.render import PACKAGE_SCHEME, auto_class, render_card, render_template
+from hf_rlhf.cards.render import auto_class, render_card, render_template
+from hf_rlhf.config.packages import package_and_path
 from hf_rlhf.models.safetensors import read_header
 from hf_rlhf.storage.record import RunRecord, load_record, run_of_merged
 from hf_rlhf.storage.record_schema import ModelSection
@@ -40,7 +41,7 @@ def base_card(folder: Path, model: ModelSection, repo_id: str, *, endpoint: str)
         "r": record,
         "title": repo_id.rpartition("/")[2],
         "repo_id": repo_id,
-        "source": name if name.startswith(PACKAGE_SCHEME) else None,
+        "source": name if package_and_path(name) else None,
         "architecture": architecture,
         "parameters": sum(math.prod(t.shape) for header in headers for t in header.values()),
         "license": license_of(record, hub=endpoint),

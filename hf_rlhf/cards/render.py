@@ -32,6 +32,7 @@ from hf_rlhf.cards.monitor import monitor_lines
 from hf_rlhf.cards.notes import known_notes
 from hf_rlhf.cards.results import headline, how_measured, measures, results
 from hf_rlhf.config.code import PYTHON
+from hf_rlhf.config.packages import package_and_path
 from hf_rlhf.errors import ConfigError, Problem
 from hf_rlhf.formatting import (
     cell,
@@ -55,7 +56,6 @@ TEMPLATE = 2
 MAX_PROMPTS = 3
 MAIN_SETUP = ("Learned reward", "Parameters trained", "Length of the run")
 """Lines of the training setup that a reader sees without opening `Settings`."""
-PACKAGE_SCHEME = "package://"
 SAMPLES = "samples"
 """The folder of a run with sounds and pictures that a trainer made to show what it learned."""
 _SAMPLE = re.compile(SAMPLES + r"/[\w.-]+\.(?:(wav|flac)|png)")
@@ -204,9 +204,7 @@ def as_of_step(record: RunRecord, step: int) -> RunRecord:
 def base(record: RunRecord) -> dict[str, Any]:
     """Return how to name and how to load the base model: `on_hub`, `name`, `package`, `folder`."""
     name, on_hub = record.model.base, hub_base(record)
-    package, folder = None, None
-    if name and name.startswith(PACKAGE_SCHEME):
-        package, _, folder = name.removeprefix(PACKAGE_SCHEME).partition("/")
+    package, folder = package_and_path(name or "") or (None, None)
     lineage = [
         {"name": ancestor, "on_hub": bool(on_hub) if ancestor == name else is_hub_id(ancestor)}
         for ancestor in record.model.lineage

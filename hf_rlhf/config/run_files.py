@@ -17,6 +17,7 @@ from typing import Any
 
 from hf_rlhf.config import registry
 from hf_rlhf.config.code import is_file_component, label_of
+from hf_rlhf.config.packages import package_and_path, package_folder
 from hf_rlhf.config.run_file import RunFile
 from hf_rlhf.config.yaml import KeyPath, dotted, leaves
 from hf_rlhf.contracts import as_trainer
@@ -24,7 +25,6 @@ from hf_rlhf.errors import BrokenPlugin, ConfigError, Problem, suggest
 
 SUBJECTS = ("dataset", "model_name_or_path", "adapter")
 """Keys of a run file that decide the subject of its `card` section."""
-_PACKAGE = "package://"
 _NOT_FITTED = frozenset(
     {
         *("schema", "card", "publish", "judges", "rewards", "gates", "dataloader_pin_memory"),
@@ -111,13 +111,14 @@ def choose_run_file(trainer: str | None, run: str | None, config: str | None) ->
 
 def _path_of(config: str) -> Path:
     """Return the path of a run file; package://PACKAGE/FILE is one that a package ships."""
-    if not config.startswith(_PACKAGE):
+    named = package_and_path(config)
+    if named is None:
         return Path(config)
-    package, _, inner = config.removeprefix(_PACKAGE).partition("/")
-    spec = find_spec(package) if package.isidentifier() else None
-    if spec is None or not spec.submodule_search_locations:
+    package, inner = named
+    folder = package_folder(package)
+    if folder is None:
         raise _refused("--config", f"package {package!r} is not installed.", "Correct the name.")
-    return Path(spec.submodule_search_locations[0], inner)
+    return folder / inner
 
 
 def _refused(where: str, what: str, fix: str) -> ConfigError:

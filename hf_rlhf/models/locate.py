@@ -9,17 +9,16 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from hashlib import sha256
-from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal
 
 from hf_rlhf.config import registry
+from hf_rlhf.config.packages import package_and_path, package_folder
 from hf_rlhf.config.run_files import default_folder, read_shipped, run_files
 from hf_rlhf.errors import HfRlhfError, ModelError, did_you_mean, suggest
 from hf_rlhf.storage.bounded import template_problem
 
 Kind = Literal["model", "dataset"]
-PACKAGE_SCHEME = "package://"
 _PAUSE_S = 1.0
 _LISTED = 6
 
@@ -50,15 +49,16 @@ def resolve_model_path(name: str) -> str:
     """Return what `from_pretrained` takes for `name`: package://PACKAGE/FOLDER is a folder."""
     if name.startswith(("./", "../", "/", "~")) and not Path(name).exists():
         raise ModelError(absence_reason(name) or "")
-    if not name.startswith(PACKAGE_SCHEME):
+    named = package_and_path(name)
+    if named is None:
         return name
-    package, _, inner = name.removeprefix(PACKAGE_SCHEME).partition("/")
-    try:
-        folder = Path(str(files(package))) / inner
-    except ModuleNotFoundError:
-        raise ModelError(f"package {package!r} is not installed.") from None
+    package, inner = named
+    root = package_folder(package)
+    if root is None:
+        raise ModelError(f"package {package!r} is not installed.")
+    folder = root / inner
     if not folder.is_dir():
-        beside = [path.name for path in files(package).iterdir() if path.is_dir()]
+        beside = [path.name for path in root.iterdir() if path.is_dir()]
         hint = did_you_mean(inner, beside)
         raise ModelError(f"package {package!r} has no folder {inner!r}{hint}.")
     return str(folder)

@@ -11,12 +11,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hf_rlhf.config.packages import package_and_path
 from hf_rlhf.config.schema import PublishSpec
 from hf_rlhf.distributed import distributed_type, is_elsewhere, is_planned
 from hf_rlhf.errors import Problem, PublishError, suggest
 from hf_rlhf.hub.signing import check_signer
 from hf_rlhf.models.lengths import model_config
-from hf_rlhf.models.locate import PACKAGE_SCHEME
 from hf_rlhf.models.lora_checks import adapter_problems
 from hf_rlhf.runs.estimate import cycle_in_steps, generation_batch
 from hf_rlhf.runs.monitor import monitor_advice, monitor_problems
@@ -125,7 +125,7 @@ def _noise(run: "Run") -> Iterator[str]:
 def _base(run: "Run") -> Iterator[Problem]:
     """A card and an adapter name their base; without a Hub id the push would be refused."""
     publish, base = run.spec.publish, run.model.model_name_or_path
-    local = base.startswith(PACKAGE_SCHEME) or Path(base).exists()
+    local = package_and_path(base) is not None or Path(base).exists()
     if publish.repo_id is not None and publish.base_model is None and local:
         yield Problem(
             "publish",

@@ -5,10 +5,10 @@ import math
 from pathlib import Path
 from typing import Any
 
+from hf_rlhf.config.packages import package_and_path
 from hf_rlhf.errors import RunFolderError
 from hf_rlhf.models.fingerprint import identify
 from hf_rlhf.models.lengths import model_config
-from hf_rlhf.models.locate import PACKAGE_SCHEME
 from hf_rlhf.runs.run import Run
 from hf_rlhf.storage.pure_json import as_json
 from hf_rlhf.storage.record import load_record, run_of_merged
@@ -19,7 +19,7 @@ def model_section(run: Run) -> ModelSection:
     """Return the section as far as it is known before weights are loaded."""
     requested = run.model.model_name_or_path
     config = model_config(run)
-    is_hub_id = not requested.startswith(PACKAGE_SCHEME) and not Path(requested).exists()
+    is_hub_id = package_and_path(requested) is None and not Path(requested).exists()
     card = _base_card(run, is_hub_id)
     parents = card.get("base_model") or []
     return ModelSection(

@@ -6,7 +6,7 @@ codec's tokens are checked before training, training stops when an iteration gai
 the card plays the same held-out texts before and after.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,8 +21,10 @@ from hf_rlhf_classic.iterative_dpo_config import IterativeDPOConfig
 from hf_rlhf_classic.iterative_dpo_measures import held_out_split
 from hf_rlhf_speech.attacks import paid_hacks
 from hf_rlhf_speech.codecs.policy import codec_problems
+from hf_rlhf_speech.data.graded import render_line
 from hf_rlhf_speech.rewards.models import AutoMos
 from hf_rlhf_speech.samples import BY_STYLE, LISTEN, gains_by_style, write_samples
+from hf_rlhf_speech.world.quality import references
 
 HACKS = "What hacks of its best utterances would earn"
 _CLIP_BYTES = 2_500_000
@@ -84,6 +86,12 @@ class SpeechDPOTrainer(MeasuresAtEnd, IterativeDPOTrainer):  # type: ignore[misc
     def advice(cls, run: Run) -> Iterable[str]:
         """Return what machine measures of speech leave open."""
         return [*super().advice(run), *listening_advice(run)]
+
+    @staticmethod
+    def trial_completions(row: Mapping[str, Any]) -> Sequence[str]:
+        """Return clean speech of a line of the world, in the codec `embedded`; of no other row."""
+        line = str(row.get("reference"))
+        return [render_line(line, {}, 0)] if line in references() else []
 
     @classmethod
     def extra_disk_bytes(cls, run: Run) -> int:

@@ -12,8 +12,11 @@ from hf_rlhf.errors import ConfigError
 from hf_rlhf_speech.audio import RATE, read_audio
 from hf_rlhf_speech.codecs.codec import load_codec
 from hf_rlhf_speech.codecs.policy import codec_problems
+from hf_rlhf_speech.rewards.recognition import Intelligible
 from hf_rlhf_speech.samples import gains_by_style, write_samples
-from hf_rlhf_speech.speech_dpo import SpeechDPOConfig
+from hf_rlhf_speech.speech_dpo import SpeechDPOConfig, SpeechDPOTrainer
+from hf_rlhf_speech.world.quality import references
+from hf_rlhf_speech.world.speaker import Line
 
 ROWS = [{"text": f"text {n}", "style": style} for n, style in enumerate("aabbc")]
 
@@ -86,6 +89,15 @@ def test_steps_may_be_given_in_all():
     assert SpeechDPOConfig(**on_cpu).stop_without_gain
     with pytest.raises(ValueError, match="max_steps"):
         SpeechDPOConfig(**on_cpu, steps_per_iteration=200, max_steps=30)
+
+
+def test_rewards_are_tried_on_speech_where_the_clean_speech_is_known():
+    line = sorted(references())[0]
+    tried = SpeechDPOTrainer.trial_completions({"reference": line})
+    [score] = Intelligible()([line], tried, text=[Line.parse(line).text])
+    assert score > 0.6
+    assert SpeechDPOTrainer.trial_completions({"reference": "of another world"}) == []
+    assert SpeechDPOTrainer.trial_completions({}) == []
 
 
 TINY = {
