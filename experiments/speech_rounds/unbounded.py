@@ -6,22 +6,18 @@ from typing import Any
 
 from hf_rlhf_speech.audio import RATE
 from hf_rlhf_speech.features.acoustic import acoustic_features
-from hf_rlhf_speech.rewards.quality import WEIGHTS
 from hf_rlhf_speech.speech import decode_completions
 
 SCALES: Mapping[str, tuple[float, float]] = {
-    "pitch_variation": (3.0, 1.0),
-    "harmonicity": (13.0, 3.0),
-    "voiced": (0.7, 0.1),
-    "dynamics": (26.0, 5.0),
-    "stability": (0.75, 0.06),
+    "pitch_variation": (1.8, 0.8),
+    "dynamics": (16.0, 4.6),
 }
-"""Feature -> about the mean and the standard deviation of clean speech of tiny_speaker."""
+"""Feature -> about the mean and the standard deviation of what tiny_speaker says."""
 
 
 @dataclass
 class MoreIsBetter:
-    """The sum of `acoustic_quality` with standard scores of the features for their bands."""
+    """Lively speech, as one may define it: the mean of two standard scores, the more the better."""
 
     codec: str = "embedded"
 
@@ -31,7 +27,7 @@ class MoreIsBetter:
         for speech in decode_completions(completions, self.codec, RATE):
             values = asdict(acoustic_features(speech.wave, speech.rate)) if len(speech.wave) else {}
             terms = [
-                WEIGHTS[name] * (values[name] - mean) / spread
+                (values[name] - mean) / spread / len(SCALES)
                 for name, (mean, spread) in SCALES.items()
                 if values.get(name) is not None
             ]

@@ -153,7 +153,7 @@ def weights(folder):
         sums = [sum(w * table[k] for k, w in each.items()) for each in (fitted, WEIGHTS)]
         rhos = [rank_correlation(each, grades, groups) for each in sums]
         measured = [*rhos, correlation_loss(*sums, grades, groups)]
-        lines.append([label, len(grades), *(interval(each.as_json()) for each in measured)])
+        lines.append([label, str(len(grades)), *(interval(each.as_json()) for each in measured)])
     print(markdown_table(["data", "utterances", "fitted", "start", "difference"], lines))
 
 

@@ -22,8 +22,8 @@ from transformers.modeling_outputs import SequenceClassifierOutput
 
 from hf_rlhf_speech.audio import RATE, Wave
 from hf_rlhf_speech.features.acoustic import Features, acoustic_features
-from hf_rlhf_speech.rewards.quality import WEIGHTS
 
+FEATURES = ("pitch_variation", "harmonicity", "voiced", "dynamics", "stability")
 FARTHEST = 3.0
 """Standard deviations from the training clips' mean beyond which a value counts as this far: a
 sine of 45 dB harmonicity is not better than the most harmonic speech."""
@@ -35,7 +35,7 @@ class AcousticFeatureExtractor(FeatureExtractionMixin):  # type: ignore[misc]
     model_input_names = ("input_values",)
 
     def __init__(
-        self, features: Sequence[str] = tuple(WEIGHTS), sampling_rate: int = RATE, **kwargs: Any
+        self, features: Sequence[str] = FEATURES, sampling_rate: int = RATE, **kwargs: Any
     ) -> None:
         super().__init__(**kwargs)
         self.features, self.sampling_rate = list(features), sampling_rate
@@ -62,7 +62,7 @@ class FeatureScorerConfig(PreTrainedConfig):  # type: ignore[misc]
     """Sizes of the network."""
 
     model_type = "speech_feature_scorer"
-    num_features: int = len(WEIGHTS)
+    num_features: int = len(FEATURES)
     hidden_size: int = 16
     initializer_range: float = 0.3
 
