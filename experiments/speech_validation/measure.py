@@ -22,7 +22,7 @@ from hf_rlhf_speech.codecs.codec import load_codec
 from hf_rlhf_speech.data.graded import graded_speech, render_line
 from hf_rlhf_speech.data.prompts import speech_prompts
 from hf_rlhf_speech.rewards.listening import within
-from hf_rlhf_speech.rewards.quality import BANDS, WEIGHTS
+from hf_rlhf_speech.rewards.quality import BANDS
 from hf_rlhf_speech.speech import decode_completions
 from hf_rlhf_speech.world.espeak import VOICES, Utterance
 from hf_rlhf_speech.world.flaws import draw_flaws, planted_quality, render
@@ -46,6 +46,14 @@ SUMS = {
     "all three": {"acoustic_quality": 0.2, "intelligible": 1, "auto_mos": 2},
 }
 LINES = 300
+START = {
+    "pitch_variation": 0.30,
+    "harmonicity": 0.25,
+    "voiced": 0.20,
+    "dynamics": 0.15,
+    "stability": 0.10,
+}
+"""The weights of `acoustic_quality` before any were fitted."""
 
 
 def features_of(completions):
@@ -150,7 +158,7 @@ def weights(folder):
     lines = []
     for label, (completions, grades, groups) in {"lines": same, "sentences": sentences()}.items():
         table, groups = features_of(completions), np.unique(groups, return_inverse=True)[1]
-        sums = [sum(w * table[k] for k, w in each.items()) for each in (fitted, WEIGHTS)]
+        sums = [sum(w * table[k] for k, w in each.items()) for each in (fitted, START)]
         rhos = [rank_correlation(each, grades, groups) for each in sums]
         measured = [*rhos, correlation_loss(*sums, grades, groups)]
         lines.append([label, str(len(grades)), *(interval(each.as_json()) for each in measured)])

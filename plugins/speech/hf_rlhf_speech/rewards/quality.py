@@ -22,9 +22,8 @@ BANDS: Mapping[str, tuple[float, float, float, float]] = {
 espeak-ng's voices and of people."""
 WEIGHTS: Mapping[str, float] = {
     "pitch_variation": 0.14,
-    "harmonicity": 0.17,
+    "harmonicity": 0.31,
     "stability": 0.55,
-    "centroid": 0.14,
 }
 """Fitted to planted flaws (experiments/speech_validation/RESULTS.md), of those kept there."""
 
