@@ -72,16 +72,6 @@ class TestOfTheFolder:
         assert "Some of the weights were trained" in card
         assert "all weights" not in card.lower()
 
-    def test_a_model_that_reads_sound_of_which_a_head_was_trained(self):
-        model = {"auto_class": "AutoModelForAudioClassification", "trainable_parameters": 9}
-        model |= {"auto_processor": "AutoFeatureExtractor", "parameters": 100}
-        card = render_card(example(saved=["merged"], adapter=None, **model))
-        (only,) = snippets(card)
-        assert 'AutoFeatureExtractor.from_pretrained("merged")' in only
-        assert "Tokenizer" not in only
-        assert "Some of the weights were trained" in card
-        assert "all weights" not in card.lower()
-
     def test_a_repository_to_which_nothing_was_pushed_yet_is_not_loaded_from(self):
         record = example(saved=["adapter", "merged"]) | {"publish": {"repo_id": "acme/tiny"}}
         assert '"acme/tiny"' not in section(render_card(record), "How to load")
