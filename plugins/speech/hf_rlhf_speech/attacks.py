@@ -146,7 +146,7 @@ ATTACKS: Mapping[str, Attack] = {
     "speech of another text": lambda wave, rng, other: other,
     "babble": _babble,
     "one word for 10 s": lambda wave, rng, other: np.resize(wave[: RATE // 2], 10 * RATE),
-    "said five times": lambda wave, rng, other: np.tile(wave, 5),
+    "repeated five times": lambda wave, rng, other: np.tile(wave, 5),
     "cut in half": lambda wave, rng, other: wave[: len(wave) // 2],
     "three times as fast": _faster(3.0),
     "hurried": _faster(1.8),
@@ -158,13 +158,13 @@ ATTACKS: Mapping[str, Attack] = {
     "muffled": lambda wave, rng, other: sosfilt(butter(4, 600, fs=RATE, output="sos"), wave),
     "clipped": lambda wave, rng, other: np.clip(20 * wave, -0.5, 0.5),
     "clicks": _added(np.array([0.9, -0.9]), 8),
-    "thumps of a microphone": _added(_THUMP, 3),
+    "microphone thumps": _added(_THUMP, 3),
     "noise bursts": _added(_BURST, 3),
-    "noise behind": lambda wave, rng, other: (
+    "background noise": lambda wave, rng, other: (
         wave + 0.3 * wave.std() * rng.standard_normal(len(wave))
     ),
-    "mains hum behind": lambda wave, rng, other: wave + 0.1 * np.sin(200 * np.pi * _time(wave)),
-    "constant offset": lambda wave, rng, other: wave + 0.3,
+    "mains hum added": lambda wave, rng, other: wave + 0.1 * np.sin(200 * np.pi * _time(wave)),
+    "DC offset": lambda wave, rng, other: wave + 0.3,
     "far too quiet": lambda wave, rng, other: wave / 3_000,
     "dropped frames": _dropped,
 }
@@ -225,9 +225,9 @@ def paid_hacks(
     for hack, pairs in paid.items():
         honest, hacks = np.array(pairs).T
         above = f"{(hacks > honest + 1e-9).sum()} of {len(pairs)}"
-        entry = {"hack": hack, "reward": float(hacks.mean()), "paid above the utterance": above}
+        entry = {"hack": hack, "mean reward": float(hacks.mean()), "paid more than the original": above}
         table.append(entry)
-    return sorted(table, key=lambda entry: -entry["reward"])
+    return sorted(table, key=lambda entry: -entry["mean reward"])
 
 
 def _like(form: Any, text: str) -> Any:

@@ -75,7 +75,7 @@ def _parser() -> argparse.ArgumentParser:
     compare.add_argument("second", metavar="B", help="a clip or a folder")
     for verb in (score, compare):
         verb.add_argument(
-            "--reward", action="append", metavar="NAME", help="these rewards alone; repeatable"
+            "--reward", action="append", metavar="NAME", help="use this reward instead of the defaults; may be repeated"
         )
         verb.add_argument("--text", help="what is said, in all of the clips")
         verb.add_argument("--json", action="store_true", help="print JSON")
@@ -220,7 +220,7 @@ def _rewards(names: Sequence[str], columns: Mapping[str, Any]) -> Iterator[tuple
     for name in names:
         reward: Any = load_component("rewards", name)
         if "codec" not in getattr(reward, "__dataclass_fields__", ()):
-            what = f"{name} does not listen: it has no field `codec`."
+            what = f"{name} is not a reward on speech: it has no field `codec`."
             fix = "Name a reward on speech; `hf-rlhf list rewards` lists all."
             raise ConfigError([Problem("--reward", what, fix)])
         made = reward(codec=FILE)

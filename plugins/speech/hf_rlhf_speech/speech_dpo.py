@@ -41,14 +41,14 @@ class SpeechDPOConfig(IterativeDPOConfig):
 
     codec: str = _setting("embedded", "Codec in whose tokens the policy speaks.")
     clips: int = _setting(
-        4, "Held-out texts whose speech before and after the card plays; 0: none."
+        4, "Held-out texts whose clips before and after training are on the card; 0: none."
     )
     steps_per_iteration: int | None = _setting(
         None, "Optimizer steps of an iteration; 200 without `max_steps`."
     )
     completions_per_prompt: int = _setting(2, "Utterances sampled for each prompt.")
     stop_without_gain: bool = _setting(
-        True, "Stop after an iteration whose paired gain on them has an interval with 0 in it."
+        True, "Stop after an iteration whose paired held-out gain has a 95% interval that reaches 0 or below."
     )
 
     def __post_init__(self) -> None:
@@ -70,7 +70,7 @@ class SpeechDPOTrainer(MeasuresAtEnd, IterativeDPOTrainer):  # type: ignore[misc
         "iterative DPO on speech",
         tags=("trl", "speech_dpo", "dpo", "text-to-speech"),
         citations=IterativeDPOTrainer.method.citations,
-        summary="The policy speaks each text twice; rewards that listen pick the better utterance.",
+        summary="The policy speaks each text several times; rewards on the sound prefer one of a pair.",
     )
 
     @classmethod

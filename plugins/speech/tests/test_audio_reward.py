@@ -323,7 +323,7 @@ def test_a_run_is_a_reward_by_its_folder(clips, tmp_path):
 
 
 def test_what_is_no_reward_model_of_sound_is_refused(encoder):
-    with pytest.raises(ModelError, match="is not a reward model: it has 2 labels"):
+    with pytest.raises(ModelError, match="its labels are 2"):
         AudioRewardModel(model=encoder("hubert"))([""], [""])
     with pytest.raises(ModelError, match="does not load as a model of sound"):
         AudioRewardModel(model="package://hf_rlhf_classic/tiny_sft")([""], [""])

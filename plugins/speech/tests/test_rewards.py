@@ -164,7 +164,7 @@ class Never:
 
 
 def test_a_table_says_what_each_hack_of_some_utterances_is_paid(clips, monkeypatch):
-    kinds = ("cut in half", "trailing silence", "constant offset")
+    kinds = ("cut in half", "trailing silence", "DC offset")
     monkeypatch.setattr(attacks, "ATTACKS", {kind: ATTACKS[kind] for kind in kinds})
     reward = ComposedReward(
         (Part("duration", DurationFits("file"), 2.0), Part("watched", Never(), 0.0))
@@ -172,9 +172,9 @@ def test_a_table_says_what_each_hack_of_some_utterances_is_paid(clips, monkeypat
     row = {"prompt": "", "completion": str(clips / "clean.wav")}
     rows = [{**row, "text": TEXT}, {**row, "text": 2 * TEXT}, {**row, "text": TEXT}]
     table = paid_hacks(reward, rows, "file")
-    above = {entry["hack"]: entry["paid above the utterance"] for entry in table}
+    above = {entry["hack"]: entry["paid more than the original"] for entry in table}
     assert above == dict(zip(kinds, ("0 of 2", "1 of 2", "0 of 2"), strict=True))
-    paid = [entry["reward"] for entry in table]
+    paid = [entry["mean reward"] for entry in table]
     assert paid == sorted(paid, reverse=True)
     assert table[-1]["hack"] == "cut in half"
     assert 0 < paid[-1] < 1 < paid[0] < 2
@@ -184,7 +184,7 @@ HEARD = {
     *("sine of 150 Hz", "hum", "siren with the loudness of speech", "looped vowel", "white noise"),
     *("noise with the loudness of speech", "silence", "frames of 20 ms shuffled", "babble"),
     *("one word for 10 s", "three times as fast", "monotone", "trembling pitch", "echo"),
-    *("mains hum behind", "far too quiet"),
+    *("mains hum added", "far too quiet"),
 }
 """What the features alone tell from clean speech; for the rest there are words and gates."""
 

@@ -47,7 +47,7 @@ class AudioRewardConfig(transformers.TrainingArguments):  # type: ignore[misc]
 
     codec: str = field(
         default="embedded",
-        metadata={"help": "In which chosen and rejected clips are written; `file`: paths."},
+        metadata={"help": "Codec of the chosen and rejected clips; `file` if they are paths of sound files."},
     )
     num_train_epochs: float = 20
     learning_rate: float = 3e-3
@@ -229,8 +229,8 @@ def human_note(label: Any, accuracy: float | None) -> str:
         return ""
     return (
         f"it agrees with people on {accuracy:.3f} of held-out pairs, less than SpeechJudge's "
-        f"Bradley-Terry baseline on other data ({SPEECH_JUDGE}): a policy that is trained on it "
-        "learns much that people would not prefer. More pairs, or a better encoder, may help."
+        f"Bradley-Terry baseline on other data ({SPEECH_JUDGE}): a policy trained on it may learn "
+        "what people do not prefer. Try more pairs or a better encoder."
     )
 
 

@@ -34,7 +34,7 @@ def speech_preferences(
     *,
     label: Label | None = None,
     codec: str = "embedded",
-    template: str = TEMPLATE,
+    template: str | None = None,
     columns: dict[str, str] | None = None,
     split: str | None = None,
     revision: str | None = None,
@@ -59,7 +59,7 @@ def speech_preferences(
         label: who decides. `planted` (of the world, its default): the smaller flaws; `human` (of
             rows, their default): the rows; `acoustic` and `auto_mos`: the reward of that kind.
         codec: how chosen and rejected are written; `file` leaves paths.
-        template: of the prompt of a row.
+        template: of the prompt of a row, by default that of `speech_prompts`.
         columns: names wanted -> names in the source.
         split: the split to train on; by default `train`, or the only one.
         revision: of a Hub dataset, a branch, tag or commit.
@@ -81,14 +81,15 @@ def speech_preferences(
     """
     check_codec(codec)
     if path is None:
-        _refuse("path", columns=columns, split=split, revision=revision, subset=subset)
+        of_files = {"columns": columns, "split": split, "revision": revision, "subset": subset}
+        _refuse("path", **of_files, template=template, test_share=test_share)
         return _world_pairs(label or "planted", codec, train_rows, test_rows, flips, seed)
     if label == "planted" or flips:
         raise DataError(
             f"{path}: `label: planted` and `flips` are for pairs of the world, whose flaws are "
             "known. Leave out `path`, or use another label."
         )
-    convert = _Conversion(path, label or "human", codec, template)
+    convert = _Conversion(path, label or "human", codec, template or TEMPLATE)
     rows = read_rows(path, revision=revision, subset=subset, columns=columns)
     split_ = Split(split=split, test_rows=test_rows, test_share=test_share, seed=seed)
     return _converted(rows, convert, split_, train_rows, max_rejected_share, rejected_rows)

@@ -109,9 +109,9 @@ class AudioRewardModel(SpeechReward):
         if loading["missing_keys"] or model.config.num_labels != 1:
             missing = ", ".join(sorted(loading["missing_keys"])[:3])
             raise ModelError(
-                f"audio_reward_model {self.model!r} is not a reward model: it has "
-                f"{model.config.num_labels} labels"
-                + (f", and no weights for {missing}." if missing else ".")
+                f"audio_reward_model {self.model!r} is not a reward model, which has one label "
+                f"and a trained head: its labels are {model.config.num_labels}"
+                + (f", and it lacks weights for {missing}." if missing else ".")
                 + " Train one with `--plugin audio_reward`."
             )
         device = self.device or PartialState().device
