@@ -2,6 +2,7 @@
 
 import io
 import math
+import textwrap
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,6 +29,7 @@ _STYLE: dict[Any, Any] = {
 }
 _GREY = "C6"
 MAX_COMPONENTS = 6
+_CHARACTERS_PER_INCH = 14  # of the caption
 MAX_CURVES = 6
 
 
@@ -66,7 +68,8 @@ def png_panels(
         panels = figure.subplots(rows, columns, squeeze=False, **options).flatten()
         for axes in panels[count:]:
             axes.set_axis_off()
-        figure.supxlabel(caption, fontsize=8)
+        wrapped = textwrap.fill(caption, round(_CHARACTERS_PER_INCH * figsize[0]))
+        figure.supxlabel(wrapped, fontsize=8)
         yield panels[:count]
         picture = io.BytesIO()
         figure.savefig(picture, format="png", metadata={"Software": None})
