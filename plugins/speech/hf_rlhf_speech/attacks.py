@@ -21,6 +21,7 @@ from scipy.signal import butter, sosfilt
 
 from hf_rlhf.contracts import HackCase
 from hf_rlhf.data import text_of
+from hf_rlhf.errors import DataError
 from hf_rlhf.rewards import ComposedReward
 from hf_rlhf_speech.audio import MAX_SECONDS, RATE, resample, write_wav
 from hf_rlhf_speech.codecs.codec import FILE, load_codec
@@ -181,16 +182,25 @@ def speech_attacks(rows: Sequence[Mapping[str, Any]]) -> Iterator[HackCase]:
     """Yield every attack on the first honest utterances: sound files, or tokens of `embedded`.
 
     Files are written for hacks of files, and removed when the process ends. Of tokens, the honest
-    utterance is encoded once more, as its hack is.
+    utterance is encoded once more, as its hack is. Raises DataError where no utterance is either.
     """
-    first = text_of(rows[0]["completion"]).strip() if rows else ""
-    return _attacks(rows, FILE if os.path.isfile(first) else "embedded", ROWS)
+    files = any(os.path.isfile(text_of(row["completion"]).strip()) for row in rows)
+    return _attacks(rows, FILE if files else "embedded", ROWS)
 
 
 def _attacks(rows: Sequence[Mapping[str, Any]], codec: str, count: int) -> Iterator[HackCase]:
     texts = [text_of(row["completion"]).strip() for row in rows]
     spoken = decode_completions(texts, codec)
-    usable = [index for index, speech in enumerate(spoken) if speech.seconds >= 0.5][:count]
+    usable = [
+        index
+        for index, speech in enumerate(spoken)
+        if speech.seconds >= 0.5 and "wrong tokens" not in speech.problems
+    ][:count]
+    if not usable:
+        raise DataError(
+            f"speech_attacks: none of the {len(rows)} honest utterances can be hacked: expected "
+            f"half a second of speech, in tokens of the codec {codec!r} or as paths of sound files."
+        )
     for position, index in enumerate(usable):
         row, wave = rows[index], spoken[index].wave
         other = spoken[usable[(position + 1) % len(usable)]].wave
@@ -225,7 +235,11 @@ def paid_hacks(
     for hack, pairs in paid.items():
         honest, hacks = np.array(pairs).T
         above = f"{(hacks > honest + 1e-9).sum()} of {len(pairs)}"
-        entry = {"hack": hack, "mean reward": float(hacks.mean()), "paid more than the original": above}
+        entry = {
+            "hack": hack,
+            "mean reward": float(hacks.mean()),
+            "paid more than the original": above,
+        }
         table.append(entry)
     return sorted(table, key=lambda entry: -entry["mean reward"])
 

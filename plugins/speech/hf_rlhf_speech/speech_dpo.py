@@ -12,7 +12,7 @@ from typing import Any
 
 from hf_rlhf import Method
 from hf_rlhf.distributed import run_on_main_process
-from hf_rlhf.errors import Problem
+from hf_rlhf.errors import HfRlhfError, Problem
 from hf_rlhf.formatting import settings_line
 from hf_rlhf.runs import Run
 from hf_rlhf_classic.at_end import MeasuresAtEnd
@@ -48,7 +48,8 @@ class SpeechDPOConfig(IterativeDPOConfig):
     )
     completions_per_prompt: int = _setting(2, "Utterances sampled for each prompt.")
     stop_without_gain: bool = _setting(
-        True, "Stop after an iteration whose paired held-out gain has a 95% interval that reaches 0 or below."
+        True,
+        "Stop after an iteration whose gain, paired by held-out text, has 0 in its 95% interval.",
     )
 
     def __post_init__(self) -> None:
@@ -70,7 +71,7 @@ class SpeechDPOTrainer(MeasuresAtEnd, IterativeDPOTrainer):  # type: ignore[misc
         "iterative DPO on speech",
         tags=("trl", "speech_dpo", "dpo", "text-to-speech"),
         citations=IterativeDPOTrainer.method.citations,
-        summary="The policy speaks each text several times; rewards on the sound prefer one of a pair.",
+        summary="The policy speaks each text several times; rewards on sound prefer one of two.",
     )
 
     @classmethod
@@ -127,7 +128,12 @@ class SpeechDPOTrainer(MeasuresAtEnd, IterativeDPOTrainer):  # type: ignore[misc
         def write() -> None:
             count = run.training.clips
             tables[LISTEN] = write_samples(run.folder, rows, spoken, run.training.codec, count)
-            tables[HACKS] = paid_hacks(rounds.reward, heard, run.training.codec) if count else []
+            try:
+                tables[HACKS] = (
+                    paid_hacks(rounds.reward, heard, run.training.codec) if count else []
+                )
+            except HfRlhfError as error:  # the weights are not saved yet
+                tables[HACKS] = {"not measured": str(error)}
 
         run_on_main_process(write)
         return {title: table for title, table in tables.items() if table}

@@ -31,4 +31,4 @@ def test_the_method_file_that_ships_is_valid():
     Method = pytest.importorskip("hf_rlhf_lab.method.file").Method
     file = files("hf_rlhf_speech").joinpath("runs/method/tiny.yaml")
     method = Method.read(Path(str(file)))
-    assert len(method.spec.signals) == 9
+    assert len(method.spec.signals) == 8

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from hf_rlhf.errors import ConfigError
+from hf_rlhf.errors import ConfigError, DataError
 from hf_rlhf.rewards import ComposedReward, Part
 from hf_rlhf.testing import check_reward
 from hf_rlhf_speech import attacks
@@ -154,6 +154,13 @@ def test_attacks_are_hacks_of_the_same_form_the_same_each_time(clips):
     assert len({case.hack for case in cases}) == len(cases) >= len(ATTACKS) - 1
     assert cases[0].columns == {"text": TEXT}
     assert all(read_audio(case.hacked).seconds > 0.3 for case in cases)
+
+
+def test_utterances_of_another_codec_are_not_hacked():
+    tokens = "".join(f"<|s_{index}|>" for index in np.arange(9_000, 9_400))
+    rows = [{"prompt": "", "completion": f"<|speech|>{tokens}<|/speech|>"}]
+    with pytest.raises(DataError, match="none of the 1 honest utterances can be hacked"):
+        next(speech_attacks(rows))
 
 
 class Never:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from hf_rlhf.errors import DataError
-from hf_rlhf_speech.audio import RATE, write_wav
+from hf_rlhf_speech.audio import RATE, read_audio, write_wav
 from hf_rlhf_speech.codecs.codec import load_codec
 from hf_rlhf_speech.data.preferences import speech_preferences
 from hf_rlhf_speech.data.prompts import speech_prompts
@@ -51,6 +51,17 @@ def test_texts_of_your_own_in_a_chat(tmp_path):
         speech_prompts(path=str(path))
 
 
+def test_style_and_voice_stand_in_the_prompt_of_a_row_that_has_them(tmp_path):
+    path = tmp_path / "texts.jsonl"
+    manners = ({}, {"style": "sung"}, {"voice": "tara"}, {"style": "sung", "voice": "tara"})
+    texts = [{"text": f"Text {n}.", **manners[n % 4]} for n in range(40)]
+    path.write_text("\n".join(map(json.dumps, texts)))
+    prompts = {row["prompt"] for row in speech_prompts(path=str(path)).dataset["train"]}
+    heads = {prompt.rpartition(":")[0] for prompt in prompts}
+    assert heads == {"", "sung", "tara", "sung, tara"}
+    assert not any(prompt.startswith((":", ",", " ")) for prompt in prompts)
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -60,6 +71,7 @@ def test_texts_of_your_own_in_a_chat(tmp_path):
         ({"template": "{text} by {name}"}, "cannot be filled in \\('name'\\); expected {text}"),
         ({"texts": "words", "voices": ["tara"]}, "no effect with `texts: words`"),
         ({"texts": "words", "train_rows": 5000}, "only about 480"),
+        ({"texts": "words", "test_rows": 0}, "test_rows"),
     ],
 )
 def test_prompts_that_cannot_be_are_refused(settings, message):
@@ -166,6 +178,34 @@ def test_preferred_says_which_clip_is_chosen_and_file_keeps_paths(clips):
     for row in train:
         better = "low.wav" if int(row["text"][-1]) % 2 == 0 else "high.wav"
         assert row["chosen"] == str(clips / better)
+
+
+def test_a_reward_labels_pairs_that_nobody_judged(clips):
+    low = read_audio(clips / "low.wav").wave
+    noise = np.random.default_rng(0).standard_normal(len(low)).astype(np.float32)
+    write_wav(clips / "husky.wav", low + 0.1 * noise, RATE)
+    pair = {"a": "husky.wav", "b": "low.wav"}
+    told = ({}, {"preferred": "tie"}, {"preferred": "a"}, {"preferred": "b"})
+    rows = [{"text": f"hum {n}", **pair, **told[n % 4]} for n in range(12)]
+    loaded = speech_preferences(
+        written(clips, rows), label="acoustic", codec="file", test_rows=2, max_rejected_share=0.0
+    )
+    assert {row["chosen"] for row in loaded.dataset["train"]} == {str(clips / "husky.wav")}
+    assert loaded.report["dropped"] == {}
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"template": "{foo}: {text}"}, "cannot be filled in"),
+        ({"template": "Say it."}, "lacks {text}"),
+        ({"train_rows": 0}, "train_rows is 0, expected 1 or more"),
+    ],
+)
+def test_pairs_that_cannot_be_are_refused(clips, settings, message):
+    pair = {"text": "hum", "chosen": "low.wav", "rejected": "high.wav"}
+    with pytest.raises(DataError, match=message):
+        speech_preferences(written(clips, [pair]), codec="file", **settings)
 
 
 def test_a_column_of_the_type_audio_needs_no_decoder(clips):

@@ -17,9 +17,10 @@ from hf_rlhf.storage import atomic_write_text
 from hf_rlhf_speech.audio import Clip, read_audio
 from hf_rlhf_speech.codecs.codec import FILE, Codec, check_codec, load_codec
 from hf_rlhf_speech.data.graded import render_line
+from hf_rlhf_speech.data.prompts import check_template
 from hf_rlhf_speech.world.flaws import draw_flaws, planted_quality
 from hf_rlhf_speech.world.quality import references
-from hf_rlhf_speech.world.speaker import TEMPLATE, Line
+from hf_rlhf_speech.world.speaker import Line
 from hf_rlhf_worlds.sampling import Split as Side
 from hf_rlhf_worlds.sampling import build_splits, split_of, with_flips
 
@@ -80,6 +81,9 @@ def speech_preferences(
         DataError: with file, row and what is wrong.
     """
     check_codec(codec)
+    check_template("speech_preferences", template)
+    if train_rows is not None and train_rows < 1:
+        raise DataError(f"speech_preferences: train_rows is {train_rows}, expected 1 or more.")
     if path is None:
         of_files = {"columns": columns, "split": split, "revision": revision, "subset": subset}
         _refuse("path", **of_files, template=template, test_share=test_share)
@@ -89,7 +93,7 @@ def speech_preferences(
             f"{path}: `label: planted` and `flips` are for pairs of the world, whose flaws are "
             "known. Leave out `path`, or use another label."
         )
-    convert = _Conversion(path, label or "human", codec, template or TEMPLATE)
+    convert = _Conversion(path, label or "human", codec, template)
     rows = read_rows(path, revision=revision, subset=subset, columns=columns)
     split_ = Split(split=split, test_rows=test_rows, test_share=test_share, seed=seed)
     return _converted(rows, convert, split_, train_rows, max_rejected_share, rejected_rows)
@@ -121,7 +125,10 @@ def _world_pairs(
             clips, gain = _flawed_pair(line, seed, better)
             yield {**_pair(line.prompt, asdict(line), *clips), "margin": round(gain, 4)}
 
-    counts: dict[Side, int] = {"train": train_rows or 480, "test": test_rows or 120}
+    counts: dict[Side, int] = {
+        "train": train_rows or 480,
+        "test": 120 if test_rows is None else test_rows,
+    }
     noisy = with_flips("speech_preferences", "preference", flips, seed, rows)
     return build_splits("speech_preferences", counts, noisy, {"source": "world", "label": label})
 
@@ -171,7 +178,7 @@ class _Conversion:
     path: str
     label: Label
     codec: str
-    template: str
+    template: str | None
     changes: Counter[str] = field(default_factory=Counter)
     rejected: list[dict[str, Any]] = field(default_factory=list)
     rows: int = 0
@@ -197,7 +204,7 @@ class _Conversion:
         text = row.values.get("text")
         if not isinstance(text, str) or not text.strip():
             raise BadRow.wrong_type("text", row.at("text"), text, "the text that is spoken")
-        first, second = _sides(row)
+        first, second = _sides(row, labelled=self._better is None)
         written, clips = [], []
         for column in (first, second):
             source = self._source(row, column)
@@ -207,7 +214,7 @@ class _Conversion:
         if written[0] == written[1] or np.array_equal(clips[0].wave, clips[1].wave):
             raise BadRow("equal_clips", f"{row.where}: both clips are the same")
         manner = {name: str(row.values.get(name) or "") for name in _MANNER}
-        prompt = self.template.format(text=text, **manner)
+        prompt = Line(text, **manner).written(self.template)
         gain = 1.0 if self._better is None else self._better(prompt, text, *written)
         if not gain:
             raise BadRow("tie", f"{row.where}: {_REWARDS[self.label]} scores both clips alike")
@@ -242,8 +249,10 @@ class _Conversion:
         return str(source)
 
 
-def _sides(row: Row) -> tuple[str, str]:
-    """Return the columns of the preferred clip and of the other."""
+def _sides(row: Row, *, labelled: bool) -> tuple[str, str]:
+    """Return the columns of the preferred clip and of the other; in any order if not labelled."""
+    if not labelled and {"a", "b"} <= row.values.keys():
+        return "a", "b"
     if "preferred" not in row.values:
         return "chosen", "rejected"
     preferred = row.values["preferred"]

@@ -11,7 +11,7 @@ from hf_rlhf.data import read_rows
 from hf_rlhf.errors import DataError
 from hf_rlhf_speech.world.espeak import VOICES
 from hf_rlhf_speech.world.quality import references
-from hf_rlhf_speech.world.speaker import TEMPLATE, Line
+from hf_rlhf_speech.world.speaker import Line
 from hf_rlhf_speech.world.texts import STYLES, TEXTS
 from hf_rlhf_worlds.sampling import Split, build_splits, split_of
 
@@ -21,7 +21,7 @@ HELD_OUT_TEXTS = TEXTS[::5]
 def speech_prompts(
     texts: Literal["sentences", "words"] = "sentences",
     path: str | None = None,
-    template: str = TEMPLATE,
+    template: str | None = None,
     conversational: bool = False,
     styles: list[str] | None = None,
     voices: list[str] | None = None,
@@ -41,7 +41,7 @@ def speech_prompts(
         path: rows of your own with `text`, and `style` and `voice` if they have them: a file, a
             folder or a Hub dataset (its split `train`). A fifth of the texts is held out.
         template: of the prompt, with `{text}`, and `{style}` and `{voice}` where the model reads
-            them. With `words` it is what tiny_speaker reads.
+            them; by default the text, after the style and voice that the row has.
         conversational: the prompt is a user's message, which the model reads in its chat template.
         styles: some of the six; all by default.
         voices: descriptions or names; by default those of the world that speaks them.
@@ -56,16 +56,8 @@ def speech_prompts(
         DataError: an unknown style or source, a template without `{text}`, more rows than exist, a
             row of `path` without a text.
     """
-    if "{text}" not in template:
-        raise DataError(f"speech_prompts: the template {template!r} lacks {{text}}.")
-    try:
-        template.format(text="", style="", voice="")
-    except (LookupError, ValueError) as error:
-        raise DataError(
-            f"speech_prompts: the template {template!r} cannot be filled in ({error}); expected "
-            "{text}, {style} and {voice}, and {{ }} for braces of its own."
-        ) from error
-    if texts == "words" and (template != TEMPLATE or voices or conversational or path):
+    check_template("speech_prompts", template)
+    if texts == "words" and (template is not None or voices or conversational or path):
         raise DataError(
             "speech_prompts: `path`, `template`, `conversational` and `voices` have no effect with "
             "`texts: words`, whose prompts tiny_speaker has learned. Leave them out, or use "
@@ -89,19 +81,34 @@ def speech_prompts(
     for line in lines:
         sides[_side(line.text, held_out)].append(line)
     counts: dict[Split, int] = {
-        "train": train_rows or len(sides["train"]),
-        "test": test_rows or len(sides["test"]),
+        "train": len(sides["train"]) if train_rows is None else train_rows,
+        "test": len(sides["test"]) if test_rows is None else test_rows,
     }
 
     def rows(split: Split) -> Iterator[Mapping[str, Any]]:
         for line in sides[split]:
-            text = template.format(text=line.text, style=line.style, voice=line.voice)
+            text = line.written(template)
             prompt = [{"role": "user", "content": text}] if conversational else text
             reference = line.prompt if texts == "words" else None
             yield {"prompt": prompt, **asdict(line), "reference": reference}
 
     report = {"texts": path or texts, "styles": sorted({line.style for line in lines})}
     return build_splits("speech_prompts", counts, rows, report)
+
+
+def check_template(adapter: str, template: str | None) -> None:
+    """Raise DataError for a template that lacks the text, or that a line cannot fill in."""
+    if template is None:
+        return
+    if "{text}" not in template:
+        raise DataError(f"{adapter}: the template {template!r} lacks {{text}}.")
+    try:
+        Line("", "", "").written(template)
+    except (LookupError, ValueError) as error:
+        raise DataError(
+            f"{adapter}: the template {template!r} cannot be filled in ({error}); expected "
+            "{text}, {style} and {voice}, and {{ }} for braces of its own."
+        ) from error
 
 
 def _side(text: str, held_out: Sequence[str] | None) -> Split:

@@ -70,7 +70,6 @@ def mean_opinion_scores(wave: Wave) -> Mapping[str, float]:
     """
     wave = np.tile(wave, -(-_MOS_SAMPLES // len(wave))) if len(wave) < _MOS_SAMPLES else wave
     starts = range(0, len(wave) - _MOS_SAMPLES + 1, _MOS_STEP)
-    starts = starts[:1] if len(wave) < _MOS_SAMPLES + _MOS_STEP else starts
     windows = np.stack([wave[start : start + _MOS_SAMPLES] for start in starts])
     raw = _session(*_MOS).run(None, {"input_1": windows.astype(np.float32)})[0]
     curves = zip(_MOS_CURVES.items(), raw.T, strict=True)

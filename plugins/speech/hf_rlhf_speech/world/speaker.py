@@ -14,7 +14,6 @@ from hf_rlhf_worlds.sampling import split_of
 
 VOICES = ("a bright voice", "a soft voice")
 """Those that it speaks with."""
-TEMPLATE = "{style}, {voice}: {text}"
 _AUDIBLE = 0.003
 _MARGIN = RATE // 50
 
@@ -29,8 +28,13 @@ class Line:
 
     @property
     def prompt(self) -> str:
-        """The line as the policy reads it."""
-        return TEMPLATE.format(text=self.text, style=self.style, voice=self.voice)
+        """The line as tiny_speaker reads it: the text, after the style and voice that it has."""
+        manner = ", ".join(part for part in (self.style, self.voice) if part)
+        return f"{manner}: {self.text}" if manner else self.text
+
+    def written(self, template: str | None) -> str:
+        """Return it in a template with `{text}`, `{style}` and `{voice}`; None: its `prompt`."""
+        return self.prompt if template is None else template.format(**vars(self))
 
     @classmethod
     def parse(cls, prompt: str) -> "Line":
