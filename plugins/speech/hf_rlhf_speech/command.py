@@ -75,7 +75,10 @@ def _parser() -> argparse.ArgumentParser:
     compare.add_argument("second", metavar="B", help="a clip or a folder")
     for verb in (score, compare):
         verb.add_argument(
-            "--reward", action="append", metavar="NAME", help="use this reward instead of the defaults; may be repeated"
+            "--reward",
+            action="append",
+            metavar="NAME",
+            help="use this reward instead of the defaults; may be repeated",
         )
         verb.add_argument("--text", help="what is said, in all of the clips")
         verb.add_argument("--json", action="store_true", help="print JSON")
@@ -223,19 +226,26 @@ def _rewards(names: Sequence[str], columns: Mapping[str, Any]) -> Iterator[tuple
             what = f"{name} is not a reward on speech: it has no field `codec`."
             fix = "Name a reward on speech; `hf-rlhf list rewards` lists all."
             raise ConfigError([Problem("--reward", what, fix)])
+        if settings := sorted(_required(reward) - {"codec"}):
+            what = f"{name} cannot be used without a value of {', '.join(settings)}."
+            fix = "Name it with this in a run file, and use `hf-rlhf rewards validate RUN_FILE`."
+            raise ConfigError([Problem("--reward", what, fix)])
         made = reward(codec=FILE)
-        parameters = inspect.signature(made).parameters.values()
-        needs = {
-            each.name
-            for each in parameters
-            if each.default is each.empty and each.kind is not each.VAR_KEYWORD
-        } - {"prompts", "completions"}
-        if missing := sorted(needs - set(columns)):
+        if missing := sorted(_required(made) - {"prompts", "completions"} - set(columns)):
             what = f"{name} needs {', '.join(missing)} for each clip."
             fix = "Give the text by --text, or in NAME.txt beside NAME.wav."
             fix = fix if missing == ["text"] else "A file has none: leave this reward out."
             raise ConfigError([Problem("--reward", what, fix)])
         yield name, made
+
+
+def _required(function: Callable[..., Any]) -> set[str]:
+    """Return the names of the parameters without a default."""
+    return {
+        each.name
+        for each in inspect.signature(function).parameters.values()
+        if each.default is each.empty and each.kind is not each.VAR_KEYWORD
+    }
 
 
 def _heading(name: str) -> str:

@@ -2,6 +2,8 @@
 
 import json
 import pickle
+import sqlite3
+from contextlib import closing
 
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ import transformers
 from hf_rlhf import train
 from hf_rlhf.config import RunFile, choose_run_file
 from hf_rlhf.errors import ConfigError, ModelError
+from hf_rlhf.models import resolve_model_path
 from hf_rlhf.runs import resolve_run
 from hf_rlhf_lab.command import run_file
 from hf_rlhf_speech.audio import RATE, write_wav
@@ -47,19 +50,7 @@ def clips(tmp_path_factory):
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path_factory, monkeypatch):
     """Let no test find the vectors of another."""
-    """Let no test find the vectors of another."""
-    """Let no test find the vectors of another."""
-    """Let no test find the vectors of another."""
-    """Let no test find the vectors of another."""
-    """Let no test find the vectors of another."""
-    """Let no test find the vectors of another."""
     monkeypatch.setenv("HF_RLHF_CACHE", str(tmp_path_factory.mktemp("cache")))
-    vectors._clips.clear()
-    vectors._clips.clear()
-    vectors._clips.clear()
-    vectors._clips.clear()
-    vectors._clips.clear()
-    vectors._clips.clear()
     vectors._clips.clear()
 
 
@@ -138,11 +129,10 @@ def test_each_seed_draws_a_head_that_is_measured_before(clips, tmp_path, encoder
     weight = first.classifier.weight
     assert torch.equal(weight, start(5)[1].classifier.weight)
     assert not torch.equal(weight, start(6)[1].classifier.weight)
-    if kind != "features":  # which are standardised only when training starts
-        before, begun = (
-            AudioRewardTrainer.held_out(run, model, {}).rows for model in (run.model_path, first)
-        )
-        assert before == begun
+    before, begun = (
+        AudioRewardTrainer.held_out(run, model, {}).rows for model in (run.model_path, first)
+    )
+    assert before == begun
 
 
 def tiny(kind, **more):
@@ -208,6 +198,69 @@ def test_embeddings_come_from_the_cache_of_their_encoder(clips, tmp_path, encode
     with pytest.raises(AttributeError):
         AudioRewardTrainer.from_run(run)
     assert read, "another encoder has other embeddings"
+
+
+def test_another_process_can_write_to_the_cache_while_a_vector_is_computed(
+    clips, tmp_path, monkeypatch
+):
+    run = resolved(pairs(clips, bool), tmp_path)
+    wrote = []
+
+    def vector_of(*_):
+        (path,) = vectors._folder().glob("*.sqlite")
+        with closing(sqlite3.connect(path, timeout=0)) as cache, cache:
+            cache.execute("INSERT INTO vectors VALUES (?, ?)", (f"{len(wrote)}", b""))
+        wrote.append(path)
+        if len(wrote) == 3:
+            raise KeyboardInterrupt
+        return torch.zeros(5)
+
+    monkeypatch.setattr(vectors, "vector_of", vector_of)
+    with pytest.raises(KeyboardInterrupt):
+        AudioRewardTrainer.from_run(run)
+    with closing(sqlite3.connect(wrote[0])) as cache:
+        (kept,) = cache.execute("SELECT COUNT(*) FROM vectors WHERE vector != x''").fetchone()
+    assert kept == 2, "what was computed before the interruption"
+
+
+@pytest.mark.parametrize("damage", ["corrupt", "no folder"])
+def test_without_a_usable_cache_it_warns_once_and_trains(clips, tmp_path, monkeypatch, damage):
+    run = resolved(pairs(clips, bool), tmp_path)
+    first = AudioRewardTrainer.from_run(run).train_dataset
+    vectors._clips.clear()
+    (path,) = vectors._folder().glob("*.sqlite")
+    path.write_bytes(b"no database" * 100)
+    if damage == "no folder":
+        monkeypatch.setenv("HF_RLHF_CACHE", str(path))
+    monkeypatch.setattr(vectors, "_AT_ONCE", 16)
+    with pytest.warns(RuntimeWarning, match=r"sqlite cannot be used .* HF_RLHF_CACHE") as warned:
+        again = AudioRewardTrainer.from_run(run).train_dataset
+    assert len([each for each in warned if "cannot be used" in str(each.message)]) == 1
+    assert all(torch.equal(a["chosen"], b["chosen"]) for a, b in zip(first, again, strict=True))
+
+
+def test_a_process_keeps_a_bounded_number_of_clips(clips, monkeypatch):
+    monkeypatch.setattr(vectors, "_KEPT", 3)
+    extractor = transformers.AutoFeatureExtractor.from_pretrained(resolve_model_path(BASE))
+    model = FeatureScorer(FeatureScorerConfig(num_labels=1))
+    files = [str(clips / f"{number}-good.wav") for number in range(5)]
+    read = vectors.read_clips(model, extractor, files, "file")
+    assert all(read)
+    kept = list(vectors._clips.values())
+    assert [id(each) for each in kept] == [id(each) for each in read[-3:]]
+
+
+@pytest.mark.parametrize(("kind", "dtype"), [("features", "bfloat16"), ("hubert", "float16")])
+def test_it_trains_and_scores_in_a_lower_precision(clips, tmp_path, encoder, kind, dtype):
+    base = BASE if kind == "features" else encoder(kind)
+    more = {"model_name_or_path": base, "dtype": dtype, "max_steps": 1}
+    run = resolved(pairs(clips, bool), tmp_path, **more)
+    trainer = trained(run)
+    assert str(trainer.model.dtype) == f"torch.{dtype}"
+    assert 0 <= accuracy(run, trainer.model) <= 1
+    reward = AudioRewardModel(model=str(run.folder / "merged"), codec="file")
+    assert reward._model()[0].dtype == trainer.model.dtype
+    assert 0 < reward([""], [str(clips / "0-good.wav")])[0] < 1
 
 
 def test_an_encoder_of_another_rate_hears_clips_at_that_rate(clips, tmp_path, encoder, monkeypatch):

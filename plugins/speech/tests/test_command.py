@@ -79,4 +79,12 @@ def test_what_cannot_be_paired_is_refused(second, message, folders, capsys):
 def test_a_reward_on_text_is_refused(folders, capsys):
     clip = str(folders / "a" / "0.wav")
     assert main(["speech", "score", clip, "--reward", "matches"]) == 2
-    assert "matches does not listen" in capsys.readouterr().err
+    assert "matches is not a reward on speech" in capsys.readouterr().err
+
+
+def test_a_reward_that_needs_settings_is_refused(folders, capsys):
+    clip = str(folders / "a" / "0.wav")
+    assert main(["speech", "score", clip, "--reward", "audio_reward_model"]) == 2
+    printed = capsys.readouterr().err
+    assert "audio_reward_model cannot be used without a value of model" in printed
+    assert "hf-rlhf rewards validate" in printed

@@ -108,6 +108,11 @@ class FeatureScorer(PreTrainedModel):  # type: ignore[misc]
         self.projector.mean.copy_(mean)
         self.projector.scale.copy_(squares.sqrt().clamp(min=1e-6))
 
+    @property
+    def is_standardised(self) -> bool:
+        """Return whether mean and standard deviation are those of clips."""
+        return bool(self.projector.scale.ne(1).any())
+
     def forward(self, input_values: torch.Tensor, **_: Any) -> SequenceClassifierOutput:
         """Return `logits` [clips, 1]."""
         return SequenceClassifierOutput(logits=self.classifier(self.projector(input_values)))

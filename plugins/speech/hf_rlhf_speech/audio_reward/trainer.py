@@ -47,7 +47,10 @@ class AudioRewardConfig(transformers.TrainingArguments):  # type: ignore[misc]
 
     codec: str = field(
         default="embedded",
-        metadata={"help": "Codec of the chosen and rejected clips; `file` if they are paths of sound files."},
+        metadata={
+            "help": "Codec of the chosen and rejected clips; `file` if they are paths of sound "
+            "files."
+        },
     )
     num_train_epochs: float = 20
     learning_rate: float = 3e-3
@@ -212,7 +215,8 @@ class AudioRewardTrainer(MeasuresAtEnd, Trainer, transformers.Trainer):  # type:
     def held_out(cls, run: Run, model: str | Path, model_kwargs: Mapping[str, Any]) -> Evaluation:
         """Return each held-out pair's accuracy, margin and loss; None for one without sound.
 
-        A base without a head gets the one that training would start from.
+        A base without a head gets the one that training would start from, and features that are
+        not standardised yet are by the training clips.
         """
 
         def measure(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, float | None]]:
@@ -220,6 +224,8 @@ class AudioRewardTrainer(MeasuresAtEnd, Trainer, transformers.Trainer):  # type:
 
         set_seed(run.training.seed)
         with head_is_new(), saved_model(run, model, {**model_kwargs, "num_labels": 1}) as scorer:
+            if isinstance(scorer, FeatureScorer) and not scorer.is_standardised:
+                scorer.standardise(_all_vectors(_pairs(run, scorer, run.dataset["train"])))
             return measure_rows(held_out_rows(run), measure)
 
 

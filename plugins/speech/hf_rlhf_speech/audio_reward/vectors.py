@@ -1,13 +1,15 @@
 """What a reward model knows of a clip before its head: acoustic features, or an embedding.
 
 An encoder is frozen, so a clip has one embedding: it is kept on disk, by the content of the clip
-and of the encoder, in `$HF_RLHF_CACHE` or the user's cache folder.
+and of the encoder, in `$HF_RLHF_CACHE` or the user's cache folder. A cache that cannot be read or
+written costs a warning, once, and never a run.
 """
 
 import hashlib
 import os
 import sqlite3
-from collections.abc import Hashable, Iterator, Sequence
+import warnings
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,11 +31,15 @@ ENCODERS = ("hubert", "wav2vec2", "wavlm")
 _SHORTEST = 0.1
 """Seconds; a shorter clip gets silence at its end. One frame of these encoders takes 0.025."""
 _AT_ONCE = 64
+_KEPT = 20_000
+"""Clips whose vectors a process keeps, about 0.1 GB of a large encoder; others are on disk."""
+_LOCKED_S = 10.0
 
 
 def head_scores(model: Any, vectors: torch.Tensor) -> torch.Tensor:
     """Return the score of each vector, [clips]; of a mean embedding it is the whole model's."""
-    scores: torch.Tensor = model.classifier(model.projector(vectors)).squeeze(-1).float()
+    projected = model.projector(vectors.to(model.dtype))
+    scores: torch.Tensor = model.classifier(projected).squeeze(-1).float()
     return scores
 
 
@@ -64,42 +70,79 @@ def read_clips(
 ) -> list[Clip | None]:
     """Return the clip of each completion, None for one without sound.
 
-    A clip is decoded once in a process, and its vector computed once on a machine.
+    A clip is decoded once in a process, if there are not too many, and its vector computed once on
+    a machine.
     """
     if model not in _identities:
         _identities[model] = _identity(model, extractor)
     identity, rate = _identities[model], extractor.sampling_rate
-    keys = [(identity, clip_key(text_of(each), codec, rate)) for each in completions]
-    new = {key: each for key, each in zip(keys, completions, strict=True) if key not in _clips}
+    keys = [_digest(identity, clip_key(text_of(each), codec, rate)) for each in completions]
+    clips = {key: _clips[key] for key in keys if key in _clips}
+    new = {key: each for key, each in zip(keys, completions, strict=True) if key not in clips}
     for start in range(0, len(new), _AT_ONCE):
         some = list(new.items())[start : start + _AT_ONCE]
         speech = decode_completions([each for _, each in some], codec, rate)
         vectors = _vectors(model, extractor, identity, [each.wave for each in speech])
         for (key, _), each, vector in zip(some, speech, vectors, strict=True):
             sounds = len(each.wave) > 0
-            _clips[key] = Clip(vector, round(1000 * each.seconds)) if sounds else None
-    return [_clips[key] for key in keys]
+            clips[key] = Clip(vector, round(1000 * each.seconds)) if sounds else None
+    _clips.update(clips)
+    for key in list(_clips)[:-_KEPT]:
+        del _clips[key]
+    return [clips[key] for key in keys]
 
 
 _identities: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
-_clips: dict[Hashable, Clip | None] = {}
+_clips: dict[bytes, Clip | None] = {}
+"""By a digest, since the texts of completions are long."""
+_unusable: set[Path] = set()
+"""Files that failed once: to wait for a locked one again would take seconds each time."""
+
+
+def _digest(*parts: Hashable) -> bytes:
+    return hashlib.sha256(repr(parts).encode()).digest()
 
 
 def _vectors(
     model: Any, extractor: Any, identity: str, waves: Sequence[Wave]
-) -> Iterator[torch.Tensor]:
+) -> list[torch.Tensor]:
+    """Return the vector of each wave, from the cache or computed and then kept there."""
     path = _folder() / f"{identity}.sqlite"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with closing(sqlite3.connect(path, timeout=60)) as cache, cache:
-        cache.execute("CREATE TABLE IF NOT EXISTS vectors (key BLOB PRIMARY KEY, vector BLOB)")
-        for wave in waves:
-            key = hashlib.sha256(wave.tobytes()).digest()
-            row = cache.execute("SELECT vector FROM vectors WHERE key = ?", (key,)).fetchone()
-            if row is None:
+    keys = [hashlib.sha256(wave.tobytes()).digest() for wave in waves]
+    select = f"SELECT key, vector FROM vectors WHERE key IN ({','.join('?' * len(keys))})"
+    known: dict[bytes, bytes] = {}
+    fresh: dict[bytes, bytes] = {}
+    _use_cache(path, lambda cache: known.update(cache.execute(select, keys)))
+    try:
+        for key, wave in zip(keys, waves, strict=True):
+            if key not in known:
                 vector = vector_of(model, extractor, wave).cpu().numpy().astype(np.float32)
-                row = (vector.tobytes(),)
-                cache.execute("INSERT OR REPLACE INTO vectors VALUES (?, ?)", (key, *row))
-            yield torch.from_numpy(np.frombuffer(row[0], np.float32).copy())
+                known[key] = fresh[key] = vector.tobytes()
+    finally:  # An interruption loses no vector that is computed.
+        insert = "INSERT OR REPLACE INTO vectors VALUES (?, ?)"
+        if fresh:
+            _use_cache(path, lambda cache: cache.executemany(insert, fresh.items()))
+    return [torch.from_numpy(np.frombuffer(known[key], np.float32).copy()) for key in keys]
+
+
+def _use_cache(path: Path, use: Callable[[sqlite3.Connection], object]) -> None:
+    """Call `use` in one transaction, which is short, so that other processes wait for it."""
+    if path in _unusable:
+        return
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with closing(sqlite3.connect(path, timeout=_LOCKED_S)) as cache, cache:
+            cache.execute("CREATE TABLE IF NOT EXISTS vectors (key BLOB PRIMARY KEY, vector BLOB)")
+            use(cache)
+    except (OSError, sqlite3.Error) as error:
+        _unusable.add(path)
+        warnings.warn(
+            f"The cache {path} cannot be used ({error}); the vectors of clips are computed again. "
+            "Delete it if it is damaged, free disk space, or set HF_RLHF_CACHE to a writable "
+            "folder.",
+            RuntimeWarning,
+            stacklevel=2,
+        )
 
 
 def _folder() -> Path:

@@ -54,7 +54,7 @@ class AudioRewardModel(SpeechReward):
         def score(index: int, speech: Speech) -> float:
             with torch.inference_mode():
                 vector = vector_of(model, extractor, speech.wave)
-                value = head_scores(model, vector.to(model.dtype)).item()
+                value = head_scores(model, vector).item()
             if not math.isfinite(value):
                 raise RewardError(
                     f"audio_reward_model {self.model!r} gives {value} for completion {index}. Its "
