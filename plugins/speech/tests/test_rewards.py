@@ -157,7 +157,7 @@ def test_attacks_are_hacks_of_the_same_form_the_same_each_time(clips):
 
 
 def test_utterances_of_another_codec_are_not_hacked():
-    tokens = "".join(f"<|s_{index}|>" for index in np.arange(9_000, 9_400))
+    tokens = 50 * "<|s_5|><|s_1500|><|s_9000|>"
     rows = [{"prompt": "", "completion": f"<|speech|>{tokens}<|/speech|>"}]
     with pytest.raises(DataError, match="none of the 1 honest utterances can be hacked"):
         next(speech_attacks(rows))
