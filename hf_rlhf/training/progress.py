@@ -1,6 +1,8 @@
 """What a run prints: a bar on a terminal, a line per logging step, and tables at the end."""
 
 import json
+import math
+import re
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -76,6 +78,44 @@ def notebook_callbacks() -> list[TrainerCallback]:
     return [NotebookTable()]
 
 
+class _TimeLeft:
+    """The seconds that training still takes, by the steps so far.
+
+    What precedes the first step of an epoch is counted by epochs: an iterative trainer samples
+    there, which can take longer than all steps of the epoch.
+    """
+
+    def __init__(self, step: int) -> None:
+        self._first, self._began = step, time.monotonic()
+        self._last_end = self._began
+        self._before = 0.0
+        self._epochs = 0
+        self._epoch_begins = False
+
+    def epoch_begins(self) -> None:
+        self._epoch_begins = True
+
+    def step_begins(self) -> None:
+        if self._epoch_begins:
+            self._before += time.monotonic() - self._last_end
+            self._epochs += 1
+        self._epoch_begins = False
+
+    def step_ends(self) -> None:
+        self._last_end = time.monotonic()
+
+    def seconds(self, state: Any) -> float:
+        """Return the estimate at a step's end."""
+        steps, to_do = state.global_step - self._first, state.max_steps - state.global_step
+        in_steps = time.monotonic() - self._began - self._before
+        left = in_steps / max(steps, 1) * to_do
+        if self._epochs and state.global_step:
+            epoch = (state.epoch or 0.0) - 1e-6
+            epochs_to_do = math.ceil(epoch * state.max_steps / state.global_step) - math.ceil(epoch)
+            left += self._before / self._epochs * epochs_to_do
+        return left
+
+
 class ShowProgress(RewardCallback):
     """Prints a line for each logging step, and writes a scored completion to `samples.jsonl`.
 
@@ -88,7 +128,7 @@ class ShowProgress(RewardCallback):
     def __init__(self, reward: ComposedReward | None, folder: Path) -> None:
         self.reward = reward
         self.path = folder / SAMPLES_NAME
-        self.start: tuple[float, int] | None = None
+        self._time_left: _TimeLeft | None = None
         self._bar: tqdm[Any] | None = None
         self._warned = False  # that every completion was cut
 
@@ -98,7 +138,7 @@ class ShowProgress(RewardCallback):
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Note time and step of the start, and delete samples of steps that will be repeated."""
-        self.start = (time.monotonic(), state.global_step)
+        self._time_left = _TimeLeft(state.global_step)
         shown = state.is_world_process_zero and not getattr(args, "disable_tqdm", False)
         self._bar = tqdm(
             desc="training",
@@ -114,8 +154,20 @@ class ShowProgress(RewardCallback):
         if state.is_world_process_zero and self.path.exists():
             atomic_write_text(self.path, "".join(json.dumps(row) + "\n" for row in rows))
 
+    def on_epoch_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Note the time."""
+        if self._time_left is not None:
+            self._time_left.epoch_begins()
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Note the time."""
+        if self._time_left is not None:
+            self._time_left.step_begins()
+
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> Any:
         """Move the bar; request the logging of the first and the last step."""
+        if self._time_left is not None:
+            self._time_left.step_ends()
         if self._bar is not None:
             self._bar.update(state.global_step - self._bar.n)
         if args.logging_strategy == "steps" and state.global_step in (1, state.max_steps):
@@ -135,15 +187,12 @@ class ShowProgress(RewardCallback):
         self, args: Any, state: Any, control: Any, logs: Mapping[str, Any], **_: Any
     ) -> None:
         """Print one line and write one sample."""
-        if not state.is_world_process_zero or "loss" not in logs or self.start is None:
+        if not state.is_world_process_zero or "loss" not in logs or self._time_left is None:
             return
-        began, first = self.start
-        passed = time.monotonic() - began
-        left = passed / max(state.global_step - first, 1) * (state.max_steps - state.global_step)
         step = f"step {state.global_step:>{len(str(state.max_steps))}}/{state.max_steps}"
         head, *facts = summary(logs)
         has_bar = self._bar is not None and not self._bar.disable
-        end = () if has_bar else (f"{clock(left)} left",)
+        end = () if has_bar else (f"{clock(self._time_left.seconds(state))} left",)
         if getattr(args, "log_level", "passive") not in ("debug", "info"):
             facts = facts[:_SHOWN]
             while facts and len("  ".join((step, head, *facts, *end))) > _WIDTH:
@@ -293,6 +342,14 @@ def truncation_note(record: RunRecord) -> str:
     )
 
 
+_TOKENS = re.compile(r"((?:<\|[^<|>\s]+\|>){4})((?:<\|[^<|>\s]+\|>){2,})")
+"""Many special tokens in a row, such as those of a codec, which nobody reads."""
+
+
+def _counted_tokens(found: re.Match[str]) -> str:
+    return f"{found[1]} [{found[2].count('<|')} more tokens]"
+
+
 def samples_table(record: RunRecord, stages: Sequence[str] = ("before", "after")) -> Any:
     """Return a few sample completions as a `rich` table."""
     from rich.table import Table
@@ -308,5 +365,6 @@ def samples_table(record: RunRecord, stages: Sequence[str] = ("before", "after")
         rows = [row for row in record.samples if row.stage == stage]
         for row in rows[-2:] if stage == "train" else rows[:2]:
             reward = "none" if row.reward is None else f"{row.reward:.2f}"
-            table.add_row(stage, *(reward,) * scored, Text((row.completion or "")[:400]))
+            completion = _TOKENS.sub(_counted_tokens, row.completion or "")[:400]
+            table.add_row(stage, *(reward,) * scored, Text(completion))
     return table
