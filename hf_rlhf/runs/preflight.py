@@ -30,6 +30,7 @@ from hf_rlhf.runs.preflight_data import (
     tokenizer_problems,
     tokenizer_size,
     tool_problems,
+    unknown_tokens,
 )
 from hf_rlhf.runs.preflight_launch import launch_problems
 from hf_rlhf.runs.preflight_settings import idle, settings_problems
@@ -85,7 +86,7 @@ def advice(run: "Run") -> list[str]:
         reward_advice = getattr(part.reward, "advice", None)
         if reward_advice is not None and part.weight:
             notes += [f"{part.label!r}: {text}" for text in reward_advice()]
-    notes += [*_sources(run), *monitor_advice(run)]
+    notes += [*_sources(run), *monitor_advice(run), *unknown_tokens(run)]
     on_cpu = run.training.device.type == "cpu" and not is_elsewhere()
     if run.training.bf16 and on_cpu:
         notes.append("bf16 makes most CPUs several times slower, not faster: `--bf16 false`")

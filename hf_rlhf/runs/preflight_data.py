@@ -1,16 +1,20 @@
 """Problems of data, tokenizer and lengths that can be detected before weights load."""
 
 import inspect
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from hf_rlhf.config import registry
+from hf_rlhf.data import text_of
 from hf_rlhf.errors import PluginError, Problem
 from hf_rlhf.evaluation.benchmarks import find_benchmarks
 from hf_rlhf.evaluation.validation import is_validated, validation_range
 from hf_rlhf.models.lengths import completion_length, model_config, positions, prompt_lengths
 from hf_rlhf.rewards.composed import signature
+
+_CONTROL_TOKEN = re.compile(r"<\|[^<|>\s]+\|>")
 
 if TYPE_CHECKING:
     from datasets import DatasetDict
@@ -140,6 +144,28 @@ def is_conversational(run: "Run") -> bool:
     row = run.dataset["train"][0]
     texts = (row.get(name) for name in ("prompt", "messages", "chosen", "completion"))
     return any(not isinstance(text, str) for text in texts if text is not None)
+
+
+def unknown_tokens(run: "Run") -> Iterator[str]:
+    """Yield that rows hold control tokens, of a codec or a chat template, that the model lacks."""
+    if not run.reads_tokens:
+        return
+    columns = ("prompt", "chosen", "rejected", "completion", "messages", "text")
+    texts = [
+        text_of(row[name])
+        for rows in run.dataset.values()
+        for row in rows.select(range(min(8, len(rows))))
+        for name in columns
+        if isinstance(row.get(name), str | list)
+    ]
+    held = dict.fromkeys(token for text in texts for token in _CONTROL_TOKEN.findall(text))
+    known = run.tokenizer.get_vocab() if held else {}
+    if unknown := [token for token in held if token not in known]:
+        yield (
+            f"the first rows hold {len(unknown):,} control tokens that the tokenizer lacks, such "
+            f"as {unknown[0]}: each is read as several pieces of text. Were they written for "
+            "another model?"
+        )
 
 
 def tool_problems(run: "Run") -> Iterator[Problem]:

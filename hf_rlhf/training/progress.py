@@ -108,7 +108,7 @@ class _TimeLeft:
         """Return the estimate at a step's end."""
         steps, to_do = state.global_step - self._first, state.max_steps - state.global_step
         in_steps = time.monotonic() - self._began - self._before
-        left = in_steps / max(steps, 1) * to_do
+        left: float = in_steps / max(steps, 1) * to_do
         if self._epochs and state.global_step:
             epoch = (state.epoch or 0.0) - 1e-6
             epochs_to_do = math.ceil(epoch * state.max_steps / state.global_step) - math.ceil(epoch)

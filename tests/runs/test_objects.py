@@ -150,6 +150,18 @@ def test_a_tokenizer_of_its_own_is_identified_by_its_content(minimal_run, tmp_pa
     assert "9 more tokens than" in refusal(minimal_run, tokenizer=tokenizer)
 
 
+def test_control_tokens_that_the_tokenizer_lacks_are_noted(minimal_run):
+    def noted(content):
+        prompt = [{"role": "user", "content": content}]
+        data = Dataset.from_list([{"prompt": prompt, "answer": "1"}] * 4)
+        run = resolved(minimal_run, rewards=[exact_match], dataset=DatasetDict(train=data))
+        return [note for note in advice(run) if "control tokens" in note]
+
+    [note] = noted("<|speech|><|s_7|><|s_7|> and <|end|>")
+    assert "hold 2 control tokens that the tokenizer lacks, such as <|speech|>" in note
+    assert noted("a <| b |> c, <|end|>") == []
+
+
 def test_what_is_kept_of_code_and_what_cannot_be_is_noted(minimal_run):
     exec("def typed(completions): return [0.0]", typed := {"__name__": "__main__"})
     publish = {"repo_id": "me/it", "base_model": "me/base"}
