@@ -41,6 +41,7 @@ REWARDS = {
     "not_clipped": {},
 }
 SUMS = {
+    "acoustic_quality + intelligible": {"acoustic_quality": 0.2, "intelligible": 1},
     "acoustic_quality + auto_mos": {"acoustic_quality": 0.2, "auto_mos": 2},
     "intelligible + auto_mos": {"intelligible": 1, "auto_mos": 2},
     "all three": {"acoustic_quality": 0.2, "intelligible": 1, "auto_mos": 2},
@@ -117,7 +118,10 @@ def print_agreement(table):
     fits = (table["speech_present"] >= 0.5) & (table["duration_fits"] >= 0.5)
     for label in SUMS:
         table[f"{label}, with gates"] = table[label] * fits
-    truth = np.subtract(*table.pop("known_speech_quality").reshape(-1, 2).T)
+    known = table.pop("known_speech_quality")
+    truth = np.subtract(*known.reshape(-1, 2).T)
+    print(f"quality: mean {known.mean():.3f}, standard deviation {known.std():.3f}")
+    print(f"gained by the better sample: {abs(truth).mean() / 2:.3f}")
     lines = []
     for label, scores in table.items():
         sign = np.sign(np.subtract(*scores.reshape(-1, 2).T).round(9))
