@@ -272,7 +272,7 @@ class Pipeline:
                 for check in stops
             ),
             "summary": f"passes {listed(passed)}"
-            + (f"; fails {listed(others)}, which is not required" if others else ""),
+            + (f"; fails {listed(others)} (not required)" if others else ""),
         }
 
     def _survival(self) -> Result:
