@@ -1,5 +1,8 @@
 """Rewards that listen: their rules, their ends of the scale, and hacks that they must not pay."""
 
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -12,7 +15,7 @@ from hf_rlhf_speech.audio import RATE, read_audio, write_wav
 from hf_rlhf_speech.rewards import listening
 from hf_rlhf_speech.rewards.listening import within
 from hf_rlhf_speech.rewards.models import AutoMos, SpeechPresent
-from hf_rlhf_speech.rewards.quality import AcousticQuality
+from hf_rlhf_speech.rewards.quality import BANDS, WEIGHTS, AcousticQuality
 from hf_rlhf_speech.rewards.recognition import Intelligible, word_errors
 from hf_rlhf_speech.rewards.signal import DurationFits, NotClipped, expected_seconds
 from hf_rlhf_speech.world.espeak import Utterance, speak
@@ -77,6 +80,21 @@ def test_clean_speech_scores_high_noise_low_and_a_broken_file_not_at_all(reward,
 )
 def test_a_feature_scores_within_a_band_and_less_on_both_sides(value, score):
     assert within(value, (1, 2, 4, 6)) == score
+
+
+def test_weights_and_bands_are_those_of_the_page():
+    page = Path(__file__).parents[3] / "docs/reference/speech-rewards.md"
+    if not page.exists():
+        pytest.skip("the documentation is not beside the plugin")
+    rows = re.findall(r"^\| `(\w+)` \|.*\| ([\d.]+) \| ([-\d., ]+) \|$", page.read_text(), re.M)
+    shown = {name: (float(weight), band.split(", ")) for name, weight, band in rows}
+    assert list(shown) == list(BANDS)
+    weights = {name: weight for name, (weight, _) in shown.items() if weight}
+    assert weights == WEIGHTS
+    assert sum(weights.values()) == pytest.approx(1)
+    for name, (_, band) in shown.items():
+        # A dash: no lower end.
+        assert all(end in ("-", f"{at:g}") for end, at in zip(band, BANDS[name], strict=True))
 
 
 def test_tokens_that_hold_no_speech_earn_the_least():
