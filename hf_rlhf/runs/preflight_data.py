@@ -148,8 +148,8 @@ def is_conversational(run: "Run") -> bool:
 
 def unknown_tokens(run: "Run") -> Iterator[str]:
     """Yield that rows hold control tokens, of a codec or a chat template, that the model lacks."""
-    if not run.reads_tokens:
-        return
+    if not run.reads_tokens or run.trainer_class.auto_class is not None:
+        return  # such a trainer reads more than texts, and not by the tokenizer
     columns = ("prompt", "chosen", "rejected", "completion", "messages", "text")
     texts = [
         text_of(row[name])

@@ -1,0 +1,288 @@
+"""`dia_dpo`: DPO of Dia, which predicts all codebooks at once, on pairs of clips.
+
+TRL's trainers read the logits of one head. Dia has a head for each codebook and writes codebook `k`
+of a frame some steps later, so its loss is here; the log-probabilities are `delayed_log_probs`.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import torch
+import transformers
+from torch.nn.functional import logsigmoid, pad
+from torch.nn.utils.rnn import pad_sequence
+
+from hf_rlhf import Method, RowCounts, Trainer
+from hf_rlhf.data import text_of
+from hf_rlhf.errors import ConfigError, Problem
+from hf_rlhf.evaluation import (
+    Evaluation,
+    held_out_rows,
+    measure_rows,
+    saved_model,
+    validation_rows,
+)
+from hf_rlhf.formatting import settings_line
+from hf_rlhf.models import load_policy, model_config
+from hf_rlhf.runs import Run
+from hf_rlhf_classic.checks import splits
+from hf_rlhf_speech.codecs.codec import FILE, check_codec, load_codec
+from hf_rlhf_speech.log_probs import delayed_log_probs
+
+Pair = Mapping[str, torch.Tensor]
+"""`text` [tokens], `chosen` and `rejected` [frames, codebooks], each with a frame that ends it."""
+_SIDES = ("chosen", "rejected")
+
+
+@dataclass
+class DiaDPOConfig(transformers.TrainingArguments):  # type: ignore[misc]
+    """transformers' `TrainingArguments` with other defaults, the codec, and DPO's beta."""
+
+    codec: str = field(
+        default="dac:descript/dac_44khz",
+        metadata={"help": "Codec of the chosen and rejected clips, which must be Dia's own."},
+    )
+    beta: float = field(
+        default=0.1, metadata={"help": "How much a change from the base costs; above 0."}
+    )
+    learning_rate: float = 1e-5
+    per_device_train_batch_size: int = 2
+    remove_unused_columns: bool = False
+    label_names: list[str] | None = field(default_factory=lambda: ["codes"])
+
+
+class DiaDPOTrainer(Trainer, transformers.Trainer):  # type: ignore[misc]
+    """Train Dia to prefer the chosen clip of each pair: `--plugin dia_dpo`.
+
+    The loss is DPO's sigmoid loss (Rafailov et al. 2023); the reference is the base, with the
+    adapter off. The log-probability of a clip is the sum over all codebooks of its frames, and of
+    the frame that ends it. Pairs that cannot be used are left out, and counted.
+    """
+
+    Config = DiaDPOConfig
+    default_run = "dia"
+    task = "text-to-speech"
+    auto_class = "AutoModelForSpeechSeq2Seq"
+    columns = frozenset(("prompt", *_SIDES))
+    uses_validation_rows = True
+    refused_settings: ClassVar = {
+        "label_smoothing_factor": ("has no effect on this trainer's loss.", "Leave it out."),
+        "remove_unused_columns": ("would remove the pairs.", "Leave it out."),
+        "label_names": ("has no effect on pairs.", "Leave it out."),
+    }
+    method = Method(
+        "DPO on speech in parallel codebooks",
+        tags=("dia_dpo", "dpo", "text-to-speech"),
+        citations=(
+            "Rafailov et al. 2023, Direct Preference Optimization, arXiv:2305.18290",
+            "Nari Labs 2025, Dia, https://github.com/nari-labs/dia",
+        ),
+        summary="The loss is DPO's, on pairs of clips of the same text.",
+    )
+    held_out_metrics: ClassVar = {
+        "margin": "log-probability of the chosen clip less that of the rejected one, in nats",
+        "pair_accuracy": "share of pairs with a margin above 0",
+        "chosen_log_prob": "log-probability of the chosen clip for each of its frames, in nats",
+    }
+
+    @classmethod
+    def preflight(cls, run: Run) -> Iterator[Problem]:
+        """Yield what would stop or spoil training, before weights load."""
+        if run.training.beta <= 0:
+            yield Problem("beta", f"is {run.training.beta}, expected more than 0.", "Try 0.1.")
+        if run.adapter is not None:
+            what = "would be trained against the base without it, as its reference."
+            yield Problem("adapter", what, "Merge it into the base, and train a new one.")
+        if not run.model.use_peft:
+            what = "is false, and the reference is the base with the adapter off."
+            yield Problem("use_peft", what, "Write `use_peft: true`.")
+        yield from _codec_problems(run)
+
+    @classmethod
+    def row_counts(cls, run: Run) -> Mapping[str, RowCounts]:
+        """Return how many pairs can be trained on, or measured."""
+        fix = f"Is `codec: {run.training.codec}` the one that they are written in?"
+        return {
+            name: RowCounts(len(rows), unusable_pairs(run, rows), fix=fix)
+            for name, rows in splits(run)
+        }
+
+    @classmethod
+    def card_facts(cls, run: Run) -> Mapping[str, str]:
+        """Return the codec."""
+        return {"Speech": settings_line(vars(run.training), "codec")}
+
+    @classmethod
+    def from_run(cls, run: Run) -> Self:
+        """Build the trainer that `run` describes; this is where the weights are loaded."""
+        from peft import get_peft_model
+
+        arguments = load_policy(run)
+        model, lora = arguments["model"], arguments["peft_config"]
+        validation = validation_rows(run)
+        trainer = cls(
+            model=model if lora is None else get_peft_model(model, lora),
+            args=run.training,
+            train_dataset=usable_pairs(run, run.dataset["train"]),
+            eval_dataset=None if validation is None else usable_pairs(run, validation),
+            # Not `processing_class`, by which transformers sets the model's padding token.
+            data_collator=collate,
+            callbacks=list(run.callbacks),
+        )
+        # The loss is a mean over the pairs of a micro-batch.
+        trainer.loss_is_scaled_for_ga = False
+        trainer.seen = defaultdict(list)
+        return trainer
+
+    seen: dict[str, list[torch.Tensor]]
+    """What is logged of the pairs since the last time: metric -> a value for each micro-batch."""
+
+    def compute_loss(
+        self,
+        model: Any,
+        inputs: Mapping[str, torch.Tensor],
+        return_outputs: bool = False,
+        num_items_in_batch: Any = None,
+    ) -> Any:
+        """Return the mean loss of a batch of pairs."""
+        chosen, rejected = pair_log_probs(model, inputs)
+        base = self.accelerator.unwrap_model(model)
+        with torch.no_grad(), base.disable_adapter():
+            base_chosen, base_rejected = pair_log_probs(base, inputs)
+        margins = self.args.beta * ((chosen - base_chosen) - (rejected - base_rejected))
+        if model.training:
+            self.seen["rewards/margins"].append(margins.detach().mean())
+            self.seen["rewards/accuracies"].append((margins.detach() > 0).float().mean())
+        loss = -logsigmoid(margins).mean()
+        return (loss, {"margins": margins}) if return_outputs else loss
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Log the numbers of the pairs beside the loss, as TRL's DPO names them."""
+        if "loss" in logs:
+            for name, values in self.seen.items():
+                mean = self.accelerator.gather(torch.stack(values).mean()[None]).mean()
+                logs[name] = mean.item()
+            self.seen.clear()
+        super().log(logs, start_time)
+
+    @classmethod
+    def held_out(cls, run: Run, model: str | Path, model_kwargs: Mapping[str, Any]) -> Evaluation:
+        """Return each held-out pair's margin; None for one that cannot be used."""
+        read, size = _reader(run), run.training.per_device_eval_batch_size
+
+        def measure(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, float | None]]:
+            pairs = [read(row) for row in rows]
+            scores = iter(_measured(dia, [pair for pair in pairs if not isinstance(pair, str)]))
+            nothing: dict[str, float | None] = dict.fromkeys(cls.held_out_metrics)
+            return [nothing if isinstance(pair, str) else next(scores) for pair in pairs]
+
+        with saved_model(run, model, model_kwargs) as dia:
+            return measure_rows(held_out_rows(run), measure, batch_size=size)
+
+
+def pair_log_probs(model: Any, inputs: Mapping[str, torch.Tensor]) -> tuple[torch.Tensor, ...]:
+    """Return the log-probabilities of the chosen and of the rejected clips, both (pairs,)."""
+    decoder = model.config.decoder_config
+    return delayed_log_probs(
+        model,
+        inputs["codes"],
+        inputs["lengths"],
+        model.config.delay_pattern,
+        start=decoder.bos_token_id,
+        pad=decoder.pad_token_id,
+        conditions={"input_ids": inputs["text"], "attention_mask": inputs["mask"]},
+        frame_major=True,
+    ).chunk(2)
+
+
+@torch.inference_mode()
+def _measured(model: Any, pairs: Sequence[Pair]) -> list[dict[str, float | None]]:
+    if not pairs:
+        return []
+    inputs = {name: value.to(model.device) for name, value in collate(pairs).items()}
+    chosen, rejected = (each.tolist() for each in pair_log_probs(model, inputs))
+    frames = inputs["lengths"][: len(pairs)].tolist()
+    return [
+        {
+            "margin": one - other,
+            "pair_accuracy": float(one > other),
+            "chosen_log_prob": one / count,
+        }
+        for one, other, count in zip(chosen, rejected, frames, strict=True)
+    ]
+
+
+def collate(pairs: Sequence[Pair]) -> dict[str, torch.Tensor]:
+    """Return `text` and its `mask` [2 pairs, tokens], `codes` [2 pairs, codebooks, frames] and
+    `lengths` [2 pairs]: the chosen clips before the rejected ones."""
+    clips = [pair[side] for side in _SIDES for pair in pairs]
+    texts = [pair["text"] for pair in pairs] * 2
+    return {
+        "text": pad_sequence(texts, batch_first=True),
+        "mask": pad_sequence([torch.ones_like(text) for text in texts], batch_first=True),
+        "codes": pad_sequence(clips, batch_first=True).transpose(1, 2),
+        "lengths": torch.tensor([len(clip) for clip in clips]),
+    }
+
+
+def _reader(run: Run) -> Callable[[Mapping[str, Any]], Pair | str]:
+    """Return what makes a pair of a row, or says why it cannot be used."""
+    config, codec = model_config(run), load_codec(run.training.codec)
+    decoder, tokens = config.decoder_config, config.encoder_config.max_position_embeddings
+    frames = decoder.max_position_embeddings - max(config.delay_pattern) - 1
+
+    def read(row: Mapping[str, Any]) -> Pair | str:
+        texts = [text_of(row[side]) for side in _SIDES]
+        clips = [codec.form.read(text, codec.codebooks, codec.size) for text in texts]
+        if any(not len(codes) or "wrong tokens" in problems for codes, problems in clips):
+            return "a clip without speech in the codec"
+        if texts[0] == texts[1]:
+            return "both clips the same"
+        prompt = torch.tensor(run.tokenizer(text_of(row["prompt"])).input_ids)
+        if len(prompt) > tokens:
+            return f"a text over the model's {tokens} tokens"
+        if max(len(codes) for codes, _ in clips) > frames:
+            return f"a clip over the model's {frames} frames"
+        end = decoder.eos_token_id
+        ended = [pad(torch.from_numpy(codes), (0, 0, 0, 1), value=end) for codes, _ in clips]
+        return {"text": prompt, **dict(zip(_SIDES, ended, strict=True))}
+
+    return read
+
+
+def usable_pairs(run: Run, rows: Iterable[Mapping[str, Any]]) -> list[Pair]:
+    """Return the rows that can be trained on, as Dia reads them."""
+    return [pair for pair in map(_reader(run), rows) if not isinstance(pair, str)]
+
+
+def unusable_pairs(run: Run, rows: Iterable[Mapping[str, Any]]) -> dict[str, int]:
+    """Return how many rows cannot be, by reason."""
+    return dict(Counter(pair for pair in map(_reader(run), rows) if isinstance(pair, str)))
+
+
+def _codec_problems(run: Run) -> Iterator[Problem]:
+    config, name = model_config(run), run.training.codec
+    if config.model_type != "dia":
+        what = f"is a {config.model_type}, and this trainer trains Dia."
+        yield Problem("model_name_or_path", what, "Other models of speech: `speech_dpo`, `dpo`.")
+        return
+    try:
+        check_codec(name)
+    except ConfigError as error:
+        yield from error.problems
+        return
+    if name == FILE:
+        yield Problem("codec", "is `file`: Dia learns codes.", "Name Dia's codec.")
+        return
+    codec, decoder = load_codec(name), config.decoder_config
+    theirs = decoder.num_channels, decoder.eos_token_id
+    if (codec.codebooks, codec.size) != theirs:
+        yield Problem(
+            "codec",
+            f"{name!r} has {codec.codebooks} codebooks of {codec.size}; the model has {theirs[0]} "
+            f"of {theirs[1]}.",
+            "Name the codec that the model was trained with.",
+        )
