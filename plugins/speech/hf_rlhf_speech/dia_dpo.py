@@ -148,10 +148,10 @@ class DiaDPOTrainer(Trainer, transformers.Trainer):  # type: ignore[misc]
         num_items_in_batch: Any = None,
     ) -> Any:
         """Return the mean loss of a batch of pairs."""
-        chosen, rejected = pair_log_probs(model, inputs)
         base = self.accelerator.unwrap_model(model)
+        chosen, rejected = pair_log_probs(model, base.config, inputs)
         with torch.no_grad(), base.disable_adapter():
-            base_chosen, base_rejected = pair_log_probs(base, inputs)
+            base_chosen, base_rejected = pair_log_probs(base, base.config, inputs)
         margins = self.args.beta * ((chosen - base_chosen) - (rejected - base_rejected))
         if model.training:
             self.seen["rewards/margins"].append(margins.detach().mean())
@@ -183,14 +183,16 @@ class DiaDPOTrainer(Trainer, transformers.Trainer):  # type: ignore[misc]
             return measure_rows(held_out_rows(run), measure, batch_size=size)
 
 
-def pair_log_probs(model: Any, inputs: Mapping[str, torch.Tensor]) -> tuple[torch.Tensor, ...]:
+def pair_log_probs(
+    model: Any, config: Any, inputs: Mapping[str, torch.Tensor]
+) -> tuple[torch.Tensor, ...]:
     """Return the log-probabilities of the chosen and of the rejected clips, both (pairs,)."""
-    decoder = model.config.decoder_config
+    decoder = config.decoder_config
     return delayed_log_probs(
         model,
         inputs["codes"],
         inputs["lengths"],
-        model.config.delay_pattern,
+        config.delay_pattern,
         start=decoder.bos_token_id,
         pad=decoder.pad_token_id,
         conditions={"input_ids": inputs["text"], "attention_mask": inputs["mask"]},
@@ -203,7 +205,7 @@ def _measured(model: Any, pairs: Sequence[Pair]) -> list[dict[str, float | None]
     if not pairs:
         return []
     inputs = {name: value.to(model.device) for name, value in collate(pairs).items()}
-    chosen, rejected = (each.tolist() for each in pair_log_probs(model, inputs))
+    chosen, rejected = (each.tolist() for each in pair_log_probs(model, model.config, inputs))
     frames = inputs["lengths"][: len(pairs)].tolist()
     return [
         {

@@ -1,10 +1,13 @@
 """`dia_dpo` on a tiny Dia with random weights: it learns, and refuses what it cannot train."""
 
 import json
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 import torch
+import yaml
 from transformers import (
     AutoConfig,
     DacConfig,
@@ -17,10 +20,13 @@ from transformers import (
 )
 
 from hf_rlhf import train
+from hf_rlhf.cli.launch import launch_configs
 from hf_rlhf.config import choose_run_file
 from hf_rlhf.config.run_file import RunFile
 from hf_rlhf.errors import ConfigError
 from hf_rlhf.runs.resolve import resolve_run
+from hf_rlhf.storage.record import load_record
+from hf_rlhf.testing.launched import launch_environment
 from hf_rlhf_speech.audio import write_wav
 from hf_rlhf_speech.codecs.codec import load_codec
 from hf_rlhf_speech.dia_dpo import (
@@ -127,6 +133,31 @@ def test_with_the_labels_exchanged_it_learns_the_other_clip(world, tmp_path):
     assert (margins(world, tmp_path / "other", tmp_path / "run/merged") < -20).all()
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_two_processes_train_as_one_does(world, tmp_path):
+    ends = []
+    for count in (1, 2):
+        file, batch = tmp_path / f"{count}.yaml", 4 // count
+        more = {"per_device_train_batch_size": batch, "lora_dropout": 0.0, "max_steps": 6}
+        file.write_text(yaml.safe_dump(values(world, tmp_path / str(count), **more)))
+        launcher = ("accelerate.commands.launch", "--main_process_port", "0", "--config_file")
+        launch = (*launcher, str(launch_configs()["cpu_ddp"]), "-m") if count == 2 else ()
+        done = subprocess.run(
+            [sys.executable, "-m", *launch, "hf_rlhf.train", "--config", str(file)]
+            + ["--expect_world_size", str(count)],
+            env=launch_environment(),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr[-3000:]
+        ends.append(load_record(tmp_path / str(count)))
+    assert [each.training.world_size for each in ends] == [1, 2]
+    single, double = (each.evaluation.after["margin"].mean for each in ends)
+    assert double == pytest.approx(single, rel=1e-2)
+
+
 def test_padding_and_the_other_rows_of_a_batch_change_nothing(world, tmp_path):
     run = resolved(world, tmp_path)
     model = DiaForConditionalGeneration.from_pretrained(world / "model").eval()
@@ -139,8 +170,8 @@ def test_padding_and_the_other_rows_of_a_batch_change_nothing(world, tmp_path):
         rows.append({"prompt": "[S1] " + "a" * frames, "chosen": clips[0], "rejected": clips[1]})
     pairs = usable_pairs(run, rows)
     with torch.no_grad():
-        together = pair_log_probs(model, collate(pairs))
-        alone = [pair_log_probs(model, collate([pair])) for pair in pairs]
+        together = pair_log_probs(model, model.config, collate(pairs))
+        alone = [pair_log_probs(model, model.config, collate([pair])) for pair in pairs]
     for side in (0, 1):
         assert together[side].tolist() == pytest.approx(
             [each[side].item() for each in alone], abs=1e-4
