@@ -182,9 +182,9 @@ def training_curves(record: RunRecord, path: Path) -> bool:
     """Draw what the trainer logged of itself (loss, KL, entropy, ...) over the steps, as a PNG.
 
     A panel for each of the first `MAX_CURVES` rows of the card's table that were logged more
-    than once and are not always the same. What was measured on validation rows is drawn too, first
-    the metric by which the best step was chosen, with a line at that step. Return False, writing
-    nothing, when there is none.
+    than once and are not always the same; those that were logged most often first. What was
+    measured on validation rows is drawn too, before the others the metric by which the best step
+    was chosen, with a line at that step. Return False, writing nothing, when there is none.
     """
     history = record.training.history
     names = [row["name"] for row in trainer_history(history, record.reward)["rows"]]
@@ -193,7 +193,8 @@ def training_curves(record: RunRecord, path: Path) -> bool:
     # A metric of the validation rows stands in the panel of the same metric in training.
     panel_names = list(dict.fromkeys(name.removeprefix("eval_") for name in varying))
     validation = record.training.validation or ValidationSection()
-    panel_names.sort(key=lambda name: name != validation.metric)
+    points_of = {name: len(curves.get(name, ())) for name in panel_names}
+    panel_names.sort(key=lambda name: (name != validation.metric, -points_of[name]))
     panel_names = panel_names[:MAX_CURVES]
     if not panel_names:
         return False

@@ -93,7 +93,7 @@ def try_rewards(run: Run, judges: Mapping[str, Finding]) -> Trial:
 
 def _scored(label: str, values: Sequence[Score], origins: Sequence[str]) -> Finding:
     """Return the range of a reward's scores, and that of the rows' own responses by column."""
-    texts = []
+    texts, shown = [], None not in values
     for origin in dict.fromkeys(origins):
         of = [value for value, each in zip(values, origins, strict=True) if each == origin]
         numbers = [value for value in of if value is not None]
@@ -101,9 +101,12 @@ def _scored(label: str, values: Sequence[Score], origins: Sequence[str]) -> Find
         text = " to ".join(ends) or "no score"
         text += f" on {len(of)} "
         text += "made-up completions" if origin == _MADE_UP else f"of the rows' own `{origin}`"
+        if {*origins} == {_MADE_UP} and len(of) > 1 and len(ends) == 1:
+            text += ", alike: they may have nothing that it scores"
+            shown = False
         abstained = len(of) - len(numbers)
         texts.append(text + (f", abstained on {abstained}" if abstained else ""))
-    return Finding(f"reward {label}", "note" if None in values else "ok", "; ".join(texts))
+    return Finding(f"reward {label}", "ok" if shown else "note", "; ".join(texts))
 
 
 def _without_judges(

@@ -168,6 +168,20 @@ def test_the_rows_own_responses_are_scored(tiny_run, offer, no_measuring):
     )
 
 
+def test_a_reward_that_scores_all_made_up_completions_alike_is_not_called_tried(
+    tiny_run, offer, no_measuring
+):
+    offer("rewards", deaf=lambda **_: lambda prompts, completions, **_: [0.0] * len(completions))
+    run = {**tiny_run, "rewards": [*tiny_run["rewards"], {"name": "deaf"}]}
+    found = {
+        each.check: each for each in report_of(RunFile.from_mapping(run), None).phases[0].findings
+    }
+    deaf = found["reward deaf"]
+    assert deaf.status == "note"
+    assert deaf.text == "0 on 12 made-up completions, alike: they may have nothing that it scores"
+    assert found["reward format"].status == "ok"
+
+
 def test_the_disk_of_all_phases_is_added_up(monkeypatch, tmp_path):
     def phase(name: str) -> Any:
         run: Any = SimpleNamespace(folder=tmp_path / name)

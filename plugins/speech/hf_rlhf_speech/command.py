@@ -26,7 +26,12 @@ UNITS: Mapping[str, str] = {
     "harmonicity": "dB",
     "dynamics": "dB",
     "centroid": "Hz",
+    "acoustic_quality": "0 to 5",
+    **dict.fromkeys(
+        ("auto_mos", "duration_fits", "intelligible", "not_clipped", "speech_present"), "0 to 1"
+    ),
 }
+"""Of features, and the range of rewards."""
 FEW_CLIPS, FEW_PAIRS = 5, 10
 """Of fewer clips each is a column; with fewer pairs a bootstrap's interval is too narrow."""
 _SOUNDS = (".wav", ".flac")
@@ -78,7 +83,8 @@ def _parser() -> argparse.ArgumentParser:
             "--reward",
             action="append",
             metavar="NAME",
-            help="use this reward instead of the defaults; may be repeated",
+            help="use this reward on speech; may be repeated. By default: "
+            f"{', '.join(REWARDS)}, and with a text {' and '.join(WITH_TEXT)}",
         )
         verb.add_argument("--text", help="what is said, in all of the clips")
         verb.add_argument("--json", action="store_true", help="print JSON")

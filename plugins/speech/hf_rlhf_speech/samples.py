@@ -27,7 +27,9 @@ def write_samples(
     codec: str,
     count: int,
 ) -> list[dict[str, Any]]:
-    """Write clips and pictures into `folder`/samples; return the table that plays them.
+    """Write clips, texts and pictures into `folder`/samples; return the table that plays them.
+
+    The text of `before-1.wav` is in `before-1.txt`, where `hf-rlhf speech` looks for it.
 
     Args:
         folder: of the run.
@@ -43,7 +45,7 @@ def write_samples(
         speech = decode_completions([each["text"] for each in pair], codec, None)
         entry = {name: rows[index][name] for name in ("text", "style") if name in rows[index]}
         for stage, each in zip(STAGES, speech, strict=True):
-            entry[stage] = _written(folder, f"{FOLDER}/{stage}-{number}.wav", each)
+            entry[stage] = _written(folder, f"{FOLDER}/{stage}-{number}", each, rows[index]["text"])
         picture = f"{FOLDER}/spectrogram-{number}.png"
         if draw_speech(folder / picture, dict(zip(STAGES, speech, strict=True))):
             entry["spectrogram and pitch"] = picture
@@ -60,11 +62,12 @@ def _chosen(rows: Sequence[Mapping[str, Any]], count: int) -> list[int]:
     return [*order, *(index for index in range(len(rows)) if index not in order)][:count]
 
 
-def _written(folder: Path, name: str, speech: Speech) -> str:
+def _written(folder: Path, name: str, speech: Speech, text: str) -> str:
     if not len(speech.wave):
         return ", ".join(speech.problems) or "no speech"
-    write_wav(folder / name, speech.wave, speech.rate)
-    return name
+    write_wav(folder / f"{name}.wav", speech.wave, speech.rate)
+    (folder / f"{name}.txt").write_text(text, encoding="utf-8")
+    return f"{name}.wav"
 
 
 def draw_speech(path: Path, speech: Mapping[str, Speech]) -> bool:
@@ -72,7 +75,7 @@ def draw_speech(path: Path, speech: Mapping[str, Speech]) -> bool:
     sounding = {name: each for name, each in speech.items() if each.seconds > _WINDOW}
     if not sounding:
         return False
-    with png_panels(path, len(sounding), (3.6, 2.4), across=2, sharey=True) as panels:
+    with png_panels(path, len(sounding), (3.6, 2.4), across=2, sharex=True, sharey=True) as panels:
         for axes, (name, each) in zip(panels, sounding.items(), strict=True):
             _draw(axes, each)
             axes.set_title(name)

@@ -27,6 +27,7 @@ from hf_rlhf_speech.samples import BY_STYLE, LISTEN, gains_by_style, write_sampl
 from hf_rlhf_speech.world.quality import references
 
 HACKS = "What hacks of its best utterances would earn"
+TINY_SPEAKER = "package://hf_rlhf_speech/tiny_speaker"
 _CLIP_BYTES = 2_500_000
 """Of two clips of at most 30 s and their picture."""
 
@@ -61,7 +62,7 @@ class SpeechDPOConfig(IterativeDPOConfig):
 
 
 class SpeechDPOTrainer(MeasuresAtEnd, IterativeDPOTrainer):  # type: ignore[misc]
-    """Iterative DPO on two utterances a prompt, the better by the run's rewards."""
+    """Iterative DPO on utterances of the same prompt, the better by the run's rewards."""
 
     Config = SpeechDPOConfig
     default_run = "tiny"
@@ -86,13 +87,14 @@ class SpeechDPOTrainer(MeasuresAtEnd, IterativeDPOTrainer):  # type: ignore[misc
     @classmethod
     def advice(cls, run: Run) -> Iterable[str]:
         """Return what machine measures of speech leave open."""
-        return [*super().advice(run), *listening_advice(run)]
+        return [*super().advice(run), *listening_advice(run), *_recipe_advice(run)]
 
     @staticmethod
     def trial_completions(row: Mapping[str, Any]) -> Sequence[str]:
-        """Return clean speech of a line of the world, in the codec `embedded`; of no other row."""
+        """Return clean speech in the codec `embedded`: of the row's line, or of another text."""
+        known = references()
         line = str(row.get("reference"))
-        return [render_line(line, {}, 0)] if line in references() else []
+        return [render_line(line if line in known else min(known), {}, 0)]
 
     @classmethod
     def extra_disk_bytes(cls, run: Run) -> int:
@@ -103,7 +105,9 @@ class SpeechDPOTrainer(MeasuresAtEnd, IterativeDPOTrainer):  # type: ignore[misc
     def card_facts(cls, run: Run) -> Mapping[str, str]:
         """Return how completions are sampled in each iteration, and the codec."""
         names = ("codec", "stop_without_gain")
-        return {**super().card_facts(run), "Speech": settings_line(vars(run.training), *names)}
+        hear = f"`hf_rlhf_speech.speech.decode_completions([text], {run.training.codec!r}, None)`"
+        speech = f"{settings_line(vars(run.training), *names)}; to hear a completion: {hear}"
+        return {**super().card_facts(run), "Speech": speech}
 
     def report(self) -> Mapping[str, Any]:
         """Return the clips and the gains by style, and the iterations."""
@@ -143,11 +147,29 @@ def listening_advice(run: Run) -> Iterator[str]:
     """Yield what a reader of the card should know about how speech was judged."""
     yield (
         "no human listened: rewards and results are machine measures of sound. Play the clips, and "
-        "see which hacks each reward pays (`hf-rlhf rewards validate --attacks speech_attacks`)."
+        "see which hacks the rewards pay: `hf-rlhf rewards validate RUN_FILE --dataset '{name: "
+        "graded_speech}' --attacks speech_attacks`."
     )
     parts = (*run.reward.rewards, *run.reward.gates) if run.reward else ()
     if any(isinstance(part.reward, AutoMos) for part in parts):
         yield (
             "auto_mos (DNSMOS) was trained on noise suppression: it hears noise and distortion, "
             "and not flat intonation, wrong or missing words, a wrong voice, or clipped endings."
+        )
+
+
+def _recipe_advice(run: Run) -> Iterator[str]:
+    """Yield settings that do not fit together."""
+    has_lines = "reference" in run.dataset["train"].column_names
+    first = run.dataset["train"][0]
+    if run.model.model_name_or_path == TINY_SPEAKER and not (has_lines and first["reference"]):
+        yield ("tiny_speaker has learned the lines of `texts: words` alone, and babbles on others.")
+    cycles = (run.training.lr_scheduler_kwargs or {}).get("num_cycles")
+    if run.training.lr_scheduler_type == "cosine_with_restarts" and cycles not in (
+        None,
+        run.training.iterations,
+    ):
+        yield (
+            f"the learning rate falls to 0 {cycles} times in {run.training.iterations} iterations; "
+            f"once in each: `--lr_scheduler_kwargs.num_cycles {run.training.iterations}`."
         )

@@ -231,7 +231,8 @@ def test_the_features_alone_pay_no_hack_more_and_most_hacks_less(tmp_path, voice
     alone = dict(zip(files, scores, strict=True))
     assert alone["clean"] > 4.5
     for name in ATTACKS:
-        assert alone[name] <= alone["clean"] + 0.05 - 0.1 * (name in HEARD), name
+        # Honest speech of another text may be as good as it gets: 5.
+        assert alone[name] <= alone["clean"] + 0.1 - 0.15 * (name in HEARD), name
     assert max(alone[name] for name in ("sine of 150 Hz", "hum", "white noise", "silence")) < 1
 
 

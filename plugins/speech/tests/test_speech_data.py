@@ -49,6 +49,12 @@ def test_texts_of_your_own_in_a_chat(tmp_path):
     path.write_text('{"text": "Fine."}\n{"text": 5}')
     with pytest.raises(DataError, match=r"texts.jsonl:2: field 'text': is 5, expected a text"):
         speech_prompts(path=str(path))
+    path.write_text('{"txt": "Fine."}')
+    with pytest.raises(DataError, match=r"the row has txt. .* or rename its column"):
+        speech_prompts(path=str(path))
+    path.write_text('{"text": "Fine."}')
+    with pytest.raises(DataError, match=r"has 1 texts, of which a fifth is held out: none is left"):
+        speech_prompts(path=str(path))
 
 
 def test_style_and_voice_stand_in_the_prompt_of_a_row_that_has_them(tmp_path):

@@ -7,11 +7,13 @@ import numpy as np
 import pytest
 
 from hf_rlhf import train
-from hf_rlhf.config import choose_run_file
+from hf_rlhf.config import RunFile, choose_run_file
 from hf_rlhf.errors import ConfigError
+from hf_rlhf.runs import resolve_run
 from hf_rlhf_speech.audio import RATE, read_audio
 from hf_rlhf_speech.codecs.codec import load_codec
 from hf_rlhf_speech.codecs.policy import codec_problems
+from hf_rlhf_speech.rewards.models import SpeechPresent
 from hf_rlhf_speech.rewards.recognition import Intelligible
 from hf_rlhf_speech.samples import gains_by_style, write_samples
 from hf_rlhf_speech.speech_dpo import SpeechDPOConfig, SpeechDPOTrainer
@@ -40,11 +42,12 @@ def test_each_style_is_heard_before_and_after(tmp_path):
     written = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*.*")}
     numbers = range(1, 5)
     assert written == {
-        *(f"samples/before-{n}.wav" for n in numbers),
-        *(f"samples/after-{n}.wav" for n in numbers if n != 2),
+        *(f"samples/before-{n}.{end}" for n in numbers for end in ("wav", "txt")),
+        *(f"samples/after-{n}.{end}" for n in numbers if n != 2 for end in ("wav", "txt")),
         *(f"samples/spectrogram-{n}.png" for n in numbers),
     }
     assert written > {row["before"] for row in table}
+    assert (tmp_path / "samples/before-2.txt").read_text() == "text 2"
     assert 0.9 < read_audio(tmp_path / "samples/after-1.wav").seconds < 1.1
 
 
@@ -96,8 +99,8 @@ def test_rewards_are_tried_on_speech_where_the_clean_speech_is_known():
     tried = SpeechDPOTrainer.trial_completions({"reference": line})
     [score] = Intelligible()([line], tried, text=[Line.parse(line).text])
     assert score > 0.6
-    assert SpeechDPOTrainer.trial_completions({"reference": "of another world"}) == []
-    assert SpeechDPOTrainer.trial_completions({}) == []
+    for other in ({"reference": "of another world"}, {}):
+        assert SpeechPresent()([""], SpeechDPOTrainer.trial_completions(other))[0] > 0.5
 
 
 TINY = {
@@ -105,6 +108,19 @@ TINY = {
     **{"measured_prompts": 6, "clips": 2, "rollout_batch_size": 16, "max_completion_length": 128},
     **{"per_device_train_batch_size": 4, "evaluation": None},
 }
+
+
+def test_settings_that_do_not_fit_together_are_noted(tmp_path):
+    def notes(**changes):
+        values = {**choose_run_file("speech_dpo", None, None).values, **TINY, **changes}
+        values["output_dir"] = str(tmp_path / "run")
+        return " ".join(SpeechDPOTrainer.advice(resolve_run(RunFile.from_mapping(values))))
+
+    assert "falls to 0 3 times in 1 iterations" in notes()
+    fitting = notes(lr_scheduler_kwargs={"num_cycles": 1})
+    assert "falls to 0" not in fitting
+    assert "babbles" not in fitting
+    assert "babbles on others" in notes(dataset={"name": "speech_prompts"})
 
 
 @pytest.mark.slow

@@ -53,8 +53,8 @@ def speech_prompts(
         Splits `train` and `test`, no text in both, with prompt, text, style, voice and reference.
 
     Raises:
-        DataError: an unknown style or source, a template without `{text}`, more rows than exist, a
-            row of `path` without a text.
+        DataError: `styles` that no row has, an unknown source, a template without `{text}`, more
+            rows than exist, a row of `path` without a text, too few texts to hold out a fifth.
     """
     check_template("speech_prompts", template)
     if texts == "words" and (template is not None or voices or conversational or path):
@@ -80,6 +80,11 @@ def speech_prompts(
     sides: dict[Split, list[Line]] = {"train": [], "test": []}
     for line in lines:
         sides[_side(line.text, held_out)].append(line)
+    if path is not None and not (sides["train"] and sides["test"]):
+        raise DataError(
+            f"speech_prompts: {path} has {len(lines)} texts, of which a fifth is held out: none is "
+            f"left for {'test' if sides['train'] else 'train'}. Add texts: some ten are needed."
+        )
     counts: dict[Split, int] = {
         "train": len(sides["train"]) if train_rows is None else train_rows,
         "test": len(sides["test"]) if test_rows is None else test_rows,
@@ -131,7 +136,8 @@ def _own_lines(path: str, voices: Sequence[str] | None) -> Iterator[Line]:
         text = row.values.get("text")
         if not isinstance(text, str) or not text.strip():
             raise DataError(
-                f"{row.at('text')}: is {text!r}, expected a text to speak. Remove the row."
+                f"{row.at('text')}: is {text!r}, expected a text to speak; the row has "
+                f"{', '.join(row.values) or 'nothing'}. Remove the row, or rename its column."
             )
         voice = voices[number % len(voices)] if voices else str(row.values.get("voice") or "")
         yield Line(text, str(row.values.get("style") or ""), voice)
