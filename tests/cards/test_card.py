@@ -580,6 +580,13 @@ class TestRewardCurve:
         with png_panels(tmp_path / "a.png", count, (1, 1)) as panels:
             assert panels[0].get_gridspec().ncols == shape
 
+    def test_a_caption_is_as_wide_as_the_picture(self, tmp_path):
+        caption = "all steps passed " * 12
+        with png_panels(tmp_path / "a.png", 2, (3, 2), across=2, caption=caption) as panels:
+            lines = panels[0].figure.get_supxlabel().splitlines()
+        assert " ".join(lines) == caption.strip()
+        assert 2 <= len(lines) <= 4
+
     def test_held_out_means_alone_are_a_low_picture(self, tmp_path):
         from matplotlib.image import imread
 

@@ -53,7 +53,7 @@ def test_texts_of_your_own_in_a_chat(tmp_path):
     with pytest.raises(DataError, match=r"the row has txt. .* or rename its column"):
         speech_prompts(path=str(path))
     path.write_text('{"text": "Fine."}')
-    with pytest.raises(DataError, match=r"has 1 texts, of which a fifth is held out: none is left"):
+    with pytest.raises(DataError, match="has 1 text, and a fifth is held out: none is left for"):
         speech_prompts(path=str(path))
 
 

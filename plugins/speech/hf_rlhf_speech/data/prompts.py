@@ -9,6 +9,7 @@ from typing import Any, Literal
 from hf_rlhf.contracts import Loaded
 from hf_rlhf.data import read_rows
 from hf_rlhf.errors import DataError
+from hf_rlhf.formatting import counted
 from hf_rlhf_speech.world.espeak import VOICES
 from hf_rlhf_speech.world.quality import references
 from hf_rlhf_speech.world.speaker import Line
@@ -82,8 +83,9 @@ def speech_prompts(
         sides[_side(line.text, held_out)].append(line)
     if path is not None and not (sides["train"] and sides["test"]):
         raise DataError(
-            f"speech_prompts: {path} has {len(lines)} texts, of which a fifth is held out: none is "
-            f"left for {'test' if sides['train'] else 'train'}. Add texts: some ten are needed."
+            f"speech_prompts: {path} has {counted(len(lines), 'text')}, and a fifth is held out: "
+            f"none is left for {'test' if sides['train'] else 'train'}. Add texts: some ten are "
+            "needed."
         )
     counts: dict[Split, int] = {
         "train": len(sides["train"]) if train_rows is None else train_rows,
