@@ -182,9 +182,9 @@ def training_curves(record: RunRecord, path: Path) -> bool:
     """Draw what the trainer logged of itself (loss, KL, entropy, ...) over the steps, as a PNG.
 
     A panel for each of the first `MAX_CURVES` rows of the card's table that were logged more
-    than once and are not always the same; those that were logged most often first. What was
-    measured on validation rows is drawn too, before the others the metric by which the best step
-    was chosen, with a line at that step. Return False, writing nothing, when there is none.
+    than once and are not always the same. What was measured on validation rows is drawn too. The
+    metric by which the best step was chosen comes first, with a line at that step; the others
+    follow, those logged most often first. Return False, writing nothing, when there is none.
     """
     history = record.training.history
     names = [row["name"] for row in trainer_history(history, record.reward)["rows"]]

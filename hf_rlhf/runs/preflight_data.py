@@ -162,9 +162,9 @@ def unknown_tokens(run: "Run") -> Iterator[str]:
     known = run.tokenizer.get_vocab() if held else {}
     if unknown := [token for token in held if token not in known]:
         yield (
-            f"the first rows hold {len(unknown):,} control tokens that the tokenizer lacks, such "
-            f"as {unknown[0]}: each is read as several pieces of text. Were they written for "
-            "another model?"
+            f"control tokens in the first rows that the tokenizer lacks: {len(unknown):,}, such as "
+            f"{unknown[0]}. Each is split into several tokens. Were the rows written for another "
+            "model?"
         )
 
 

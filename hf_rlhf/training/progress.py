@@ -81,8 +81,8 @@ def notebook_callbacks() -> list[TrainerCallback]:
 class _TimeLeft:
     """The seconds that training still takes, by the steps so far.
 
-    What precedes the first step of an epoch is counted by epochs: an iterative trainer samples
-    there, which can take longer than all steps of the epoch.
+    The time before an epoch's first step is averaged over epochs, not steps: an iterative trainer
+    samples there, which can take longer than all steps of the epoch.
     """
 
     def __init__(self, step: int) -> None:

@@ -102,7 +102,7 @@ def _scored(label: str, values: Sequence[Score], origins: Sequence[str]) -> Find
         text += f" on {len(of)} "
         text += "made-up completions" if origin == _MADE_UP else f"of the rows' own `{origin}`"
         if {*origins} == {_MADE_UP} and len(of) > 1 and len(ends) == 1:
-            text += ", alike: they may have nothing that it scores"
+            text += ", the same for all: they may have nothing that it measures"
             shown = False
         abstained = len(of) - len(numbers)
         texts.append(text + (f", abstained on {abstained}" if abstained else ""))

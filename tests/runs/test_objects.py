@@ -158,7 +158,7 @@ def test_control_tokens_that_the_tokenizer_lacks_are_noted(minimal_run):
         return [note for note in advice(run) if "control tokens" in note]
 
     [note] = noted("<|speech|><|s_7|><|s_7|> and <|end|>")
-    assert "hold 2 control tokens that the tokenizer lacks, such as <|speech|>" in note
+    assert "that the tokenizer lacks: 2, such as <|speech|>" in note
     assert noted("a <| b |> c, <|end|>") == []
 
 

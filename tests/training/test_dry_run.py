@@ -178,7 +178,9 @@ def test_a_reward_that_scores_all_made_up_completions_alike_is_not_called_tried(
     }
     deaf = found["reward deaf"]
     assert deaf.status == "note"
-    assert deaf.text == "0 on 12 made-up completions, alike: they may have nothing that it scores"
+    assert deaf.text == (
+        "0 on 12 made-up completions, the same for all: they may have nothing that it measures"
+    )
     assert found["reward format"].status == "ok"
 
 

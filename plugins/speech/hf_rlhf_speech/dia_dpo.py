@@ -46,7 +46,7 @@ class DiaDPOConfig(transformers.TrainingArguments):  # type: ignore[misc]
         metadata={"help": "Codec of the chosen and rejected clips, which must be Dia's own."},
     )
     beta: float = field(
-        default=0.1, metadata={"help": "How much a change from the base costs; above 0."}
+        default=0.1, metadata={"help": "DPO's beta, above 0: the higher, the closer to the base."}
     )
     learning_rate: float = 1e-5
     per_device_train_batch_size: int = 2
@@ -94,10 +94,10 @@ class DiaDPOTrainer(Trainer, transformers.Trainer):  # type: ignore[misc]
         if run.training.beta <= 0:
             yield Problem("beta", f"is {run.training.beta}, expected more than 0.", "Try 0.1.")
         if run.adapter is not None:
-            what = "would be trained against the base without it, as its reference."
+            what = "is set, but the reference would be the base without it."
             yield Problem("adapter", what, "Merge it into the base, and train a new one.")
         if not run.model.use_peft:
-            what = "is false, and the reference is the base with the adapter off."
+            what = "is false: the reference is the base with the adapter off, so one is needed."
             yield Problem("use_peft", what, "Write `use_peft: true`.")
         yield from _codec_problems(run)
 
@@ -277,7 +277,11 @@ def _codec_problems(run: Run) -> Iterator[Problem]:
         yield from error.problems
         return
     if name == FILE:
-        yield Problem("codec", "is `file`: Dia learns codes.", "Name Dia's codec.")
+        yield Problem(
+            "codec",
+            "is `file`, but Dia is trained on codec indices, not on paths.",
+            "Name Dia's codec.",
+        )
         return
     codec, decoder = load_codec(name), config.decoder_config
     theirs = decoder.num_channels, decoder.eos_token_id

@@ -145,10 +145,13 @@ class SpeechDPOTrainer(MeasuresAtEnd, IterativeDPOTrainer):  # type: ignore[misc
 
 def listening_advice(run: Run) -> Iterator[str]:
     """Yield what a reader of the card should know about how speech was judged."""
+    hacks = (
+        ", and see which hacks the rewards pay: `hf-rlhf rewards validate RUN_FILE --dataset "
+        "'{name: graded_speech}' --attacks speech_attacks`"
+    )
     yield (
-        "no human listened: rewards and results are machine measures of sound. Play the clips, and "
-        "see which hacks the rewards pay: `hf-rlhf rewards validate RUN_FILE --dataset '{name: "
-        "graded_speech}' --attacks speech_attacks`."
+        "no human listened: rewards and results are machine measures of sound. Play the clips"
+        f"{hacks if run.training.codec == 'embedded' else ''}."
     )
     parts = (*run.reward.rewards, *run.reward.gates) if run.reward else ()
     if any(isinstance(part.reward, AutoMos) for part in parts):
@@ -170,6 +173,7 @@ def _recipe_advice(run: Run) -> Iterator[str]:
         run.training.iterations,
     ):
         yield (
-            f"the learning rate falls to 0 {cycles} times in {run.training.iterations} iterations; "
-            f"once in each: `--lr_scheduler_kwargs.num_cycles {run.training.iterations}`."
+            f"`num_cycles` is {cycles}, and there are {run.training.iterations} iterations. For a "
+            "rate that falls to 0 once in each: "
+            f"`--lr_scheduler_kwargs.num_cycles {run.training.iterations}`."
         )

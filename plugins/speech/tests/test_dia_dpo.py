@@ -202,7 +202,7 @@ def test_pairs_that_cannot_be_used_are_counted(world, tmp_path):
     [
         ({"beta": 0}, "expected more than 0"),
         ({"use_peft": False}, "the reference is the base with the adapter off"),
-        ({"codec": "file"}, "Dia learns codes"),
+        ({"codec": "file"}, "trained on codec indices"),
         ({"codec": "embedded"}, "has 2 codebooks of 1024; the model has 3 of 64"),
         ({"codec": "dacc"}, "dacc"),
         ({"model_name_or_path": "package://hf_rlhf_speech/tiny_speaker"}, "is a llama"),

@@ -50,7 +50,9 @@ def test_texts_of_your_own_in_a_chat(tmp_path):
     with pytest.raises(DataError, match=r"texts.jsonl:2: field 'text': is 5, expected a text"):
         speech_prompts(path=str(path))
     path.write_text('{"txt": "Fine."}')
-    with pytest.raises(DataError, match=r"the row has txt. .* or rename its column"):
+    with pytest.raises(
+        DataError, match="the row's columns are txt. Remove the row, or rename that of the text"
+    ):
         speech_prompts(path=str(path))
     path.write_text('{"text": "Fine."}')
     with pytest.raises(DataError, match="has 1 text, and a fifth is held out: none is left for"):

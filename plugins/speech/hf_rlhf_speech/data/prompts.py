@@ -84,7 +84,7 @@ def speech_prompts(
     if path is not None and not (sides["train"] and sides["test"]):
         raise DataError(
             f"speech_prompts: {path} has {counted(len(lines), 'text')}, and a fifth is held out: "
-            f"none is left for {'test' if sides['train'] else 'train'}. Add texts: some ten are "
+            f"none is left for {'test' if sides['train'] else 'train'}. Add texts: about ten are "
             "needed."
         )
     counts: dict[Split, int] = {
@@ -138,8 +138,8 @@ def _own_lines(path: str, voices: Sequence[str] | None) -> Iterator[Line]:
         text = row.values.get("text")
         if not isinstance(text, str) or not text.strip():
             raise DataError(
-                f"{row.at('text')}: is {text!r}, expected a text to speak; the row has "
-                f"{', '.join(row.values) or 'nothing'}. Remove the row, or rename its column."
+                f"{row.at('text')}: is {text!r}, expected a text to speak; the row's columns are "
+                f"{', '.join(row.values) or 'none'}. Remove the row, or rename that of the text."
             )
         voice = voices[number % len(voices)] if voices else str(row.values.get("voice") or "")
         yield Line(text, str(row.values.get("style") or ""), voice)
