@@ -156,7 +156,7 @@ def unknown_tokens(run: "Run") -> Iterator[str]:
         for rows in run.dataset.values()
         for row in rows.select(range(min(8, len(rows))))
         for name in columns
-        if isinstance(row.get(name), str | list)
+        if _is_text(row.get(name))
     ]
     held = dict.fromkeys(token for text in texts for token in _CONTROL_TOKEN.findall(text))
     known = run.tokenizer.get_vocab() if held else {}
@@ -166,6 +166,12 @@ def unknown_tokens(run: "Run") -> Iterator[str]:
             f"{unknown[0]}. Each is split into several tokens. Were the rows written for another "
             "model?"
         )
+
+
+def _is_text(value: Any) -> bool:
+    """Return whether a value is a text, or messages."""
+    messages = isinstance(value, list) and all(isinstance(turn, Mapping) for turn in value)
+    return isinstance(value, str) or messages
 
 
 def tool_problems(run: "Run") -> Iterator[Problem]:

@@ -111,8 +111,11 @@ class _TimeLeft:
         left: float = in_steps / max(steps, 1) * to_do
         if self._epochs and state.global_step:
             epoch = (state.epoch or 0.0) - 1e-6
-            epochs_to_do = math.ceil(epoch * state.max_steps / state.global_step) - math.ceil(epoch)
-            left += self._before / self._epochs * epochs_to_do
+            # The quotient is too high where accumulation does not divide an epoch's batches, and
+            # of rows of unknown number transformers expects more epochs than there can be.
+            epochs = math.ceil(epoch * state.max_steps / state.global_step)
+            epochs = min(epochs, state.num_train_epochs or epochs)
+            left += self._before / self._epochs * max(0, epochs - math.ceil(epoch))
         return left
 
 

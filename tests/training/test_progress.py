@@ -77,6 +77,7 @@ def test_time_before_an_epochs_first_step_is_counted_once_an_epoch(tmp_path, cap
     progress = ShowProgress(None, tmp_path)
     args, control = SimpleNamespace(logging_strategy="no"), SimpleNamespace()
     state = SimpleNamespace(global_step=0, max_steps=30, is_world_process_zero=True, epoch=0.0)
+    state.num_train_epochs = 3
     progress.on_train_begin(args, state, control)
     shown = {}
     while state.global_step < state.max_steps:

@@ -17,6 +17,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from hf_rlhf import Method, RowCounts, Trainer
 from hf_rlhf.data import text_of
+from hf_rlhf.distributed import distributed_type
 from hf_rlhf.errors import ConfigError, Problem
 from hf_rlhf.evaluation import (
     Evaluation,
@@ -91,6 +92,13 @@ class DiaDPOTrainer(Trainer, transformers.Trainer):  # type: ignore[misc]
     @classmethod
     def preflight(cls, run: Run) -> Iterator[Problem]:
         """Yield what would stop or spoil training, before weights load."""
+        if (kind := distributed_type(run.training)) in ("DEEPSPEED", "FSDP"):
+            what = f"is {kind}, which dia_dpo has not been made for: Dia has no single embedding."
+            yield Problem("launch", what, "Use DDP (`--multi_gpu`), or one process.")
+        kwargs = run.training.gradient_checkpointing_kwargs or {}
+        if kwargs.get("use_reentrant"):
+            what = "has `use_reentrant`, with which a frozen base passes no gradient on."
+            yield Problem("activation_checkpointing_kwargs", what, "Leave it out.")
         if run.training.beta <= 0:
             yield Problem("beta", f"is {run.training.beta}, expected more than 0.", "Try 0.1.")
         if run.adapter is not None:
@@ -122,9 +130,10 @@ class DiaDPOTrainer(Trainer, transformers.Trainer):  # type: ignore[misc]
 
         arguments = load_policy(run)
         model, lora = arguments["model"], arguments["peft_config"]
+        lora.task_type = None  # Dia is no causal language model
         validation = validation_rows(run)
         trainer = cls(
-            model=model if lora is None else get_peft_model(model, lora),
+            model=get_peft_model(model, lora),
             args=run.training,
             train_dataset=usable_pairs(run, run.dataset["train"]),
             eval_dataset=None if validation is None else usable_pairs(run, validation),

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hf_rlhf import Method
+from hf_rlhf.data import text_of
 from hf_rlhf.distributed import run_on_main_process
 from hf_rlhf.errors import HfRlhfError, Problem
 from hf_rlhf.formatting import settings_line
@@ -91,10 +92,9 @@ class SpeechDPOTrainer(MeasuresAtEnd, IterativeDPOTrainer):  # type: ignore[misc
 
     @staticmethod
     def trial_completions(row: Mapping[str, Any]) -> Sequence[str]:
-        """Return clean speech in the codec `embedded`: of the row's line, or of another text."""
-        known = references()
+        """Return clean speech of a line of the world, in the codec `embedded`; of no other row."""
         line = str(row.get("reference"))
-        return [render_line(line if line in known else min(known), {}, 0)]
+        return [render_line(line, {}, 0)] if line in references() else []
 
     @classmethod
     def extra_disk_bytes(cls, run: Run) -> int:
@@ -122,7 +122,10 @@ class SpeechDPOTrainer(MeasuresAtEnd, IterativeDPOTrainer):  # type: ignore[misc
             return tables
         spoken = [rounds.rows_of(policy, "held_out") for policy in (0, max(policies))]
         split = run.dataset[held_out_split(run)]
-        rows = [{"text": row["prompt"], **row} for row in split.select(range(len(spoken[0])))]
+        rows = [
+            {**row, "text": text_of(row.get("text") or row["prompt"])}
+            for row in split.select(range(len(spoken[0])))
+        ]
         tables[BY_STYLE] = gains_by_style(rows, spoken)
         best = sorted(
             zip(rows, spoken[-1], strict=True), key=lambda pair: -(pair[1]["reward"] or 0)

@@ -197,12 +197,18 @@ def test_pairs_that_cannot_be_used_are_counted(world, tmp_path):
     assert len(usable_pairs(run, rows)) == 1
 
 
+def test_a_sharded_launch_is_refused(world, tmp_path, monkeypatch):
+    monkeypatch.setattr("hf_rlhf_speech.dia_dpo.distributed_type", lambda _: "FSDP")
+    assert "is FSDP, which dia_dpo has not been made for" in refusal(world, tmp_path)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"beta": 0}, "expected more than 0"),
         ({"use_peft": False}, "the reference is the base with the adapter off"),
         ({"codec": "file"}, "trained on codec indices"),
+        ({"activation_checkpointing_kwargs": {"use_reentrant": True}}, "has `use_reentrant`"),
         ({"codec": "embedded"}, "has 2 codebooks of 1024; the model has 3 of 64"),
         ({"codec": "dacc"}, "dacc"),
         ({"model_name_or_path": "package://hf_rlhf_speech/tiny_speaker"}, "is a llama"),
