@@ -18,7 +18,7 @@ from torch.nn.utils.rnn import pad_sequence
 from hf_rlhf import Method, RowCounts, Trainer
 from hf_rlhf.data import text_of
 from hf_rlhf.distributed import distributed_type
-from hf_rlhf.errors import ConfigError, Problem
+from hf_rlhf.errors import Problem
 from hf_rlhf.evaluation import (
     Evaluation,
     held_out_rows,
@@ -30,7 +30,8 @@ from hf_rlhf.formatting import settings_line
 from hf_rlhf.models import load_policy, model_config
 from hf_rlhf.runs import Run
 from hf_rlhf_classic.checks import splits
-from hf_rlhf_speech.codecs.codec import FILE, check_codec, load_codec
+from hf_rlhf_speech.codecs.codec import load_codec
+from hf_rlhf_speech.codecs.policy import name_problems
 from hf_rlhf_speech.log_probs import delayed_log_probs
 
 Pair = Mapping[str, torch.Tensor]
@@ -280,17 +281,8 @@ def _codec_problems(run: Run) -> Iterator[Problem]:
         what = f"is a {config.model_type}, and this trainer trains Dia."
         yield Problem("model_name_or_path", what, "Other models of speech: `speech_dpo`, `dpo`.")
         return
-    try:
-        check_codec(name)
-    except ConfigError as error:
-        yield from error.problems
-        return
-    if name == FILE:
-        yield Problem(
-            "codec",
-            "is `file`, but Dia is trained on codec indices, not on paths.",
-            "Name Dia's codec.",
-        )
+    if problems := name_problems(name):
+        yield from problems
         return
     codec, decoder = load_codec(name), config.decoder_config
     theirs = decoder.num_channels, decoder.eos_token_id

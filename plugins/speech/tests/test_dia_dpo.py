@@ -158,6 +158,30 @@ def test_two_processes_train_as_one_does(world, tmp_path):
     assert double == pytest.approx(single, rel=1e-2)
 
 
+def test_the_loss_is_that_of_dpo_against_the_base(world, tmp_path):
+    trainer = DiaDPOTrainer.from_run(resolved(world, tmp_path, beta=0.3, lora_dropout=0.0))
+    torch.manual_seed(0)
+    for name, weight in trainer.model.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(weight, std=0.02)
+    batch = collate(trainer.train_dataset[:3])
+    loss = trainer.compute_loss(trainer.model, batch).item()
+    base = DiaForConditionalGeneration.from_pretrained(world / "model")
+    policy = trainer.model.merge_and_unload()
+    with torch.no_grad():
+        gains = [
+            pair_log_probs(policy, base.config, batch)[side]
+            - pair_log_probs(base, base.config, batch)[side]
+            for side in (0, 1)
+        ]
+    margins = 0.3 * (gains[0] - gains[1])
+    assert margins.abs().min() > 0.01
+    assert loss == pytest.approx(torch.log1p(torch.exp(-margins)).mean().item(), rel=1e-3)
+    assert trainer.seen["rewards/margins"][0].item() == pytest.approx(
+        margins.mean().item(), rel=1e-3
+    )
+
+
 def test_padding_and_the_other_rows_of_a_batch_change_nothing(world, tmp_path):
     run = resolved(world, tmp_path)
     model = DiaForConditionalGeneration.from_pretrained(world / "model").eval()
@@ -207,7 +231,7 @@ def test_a_sharded_launch_is_refused(world, tmp_path, monkeypatch):
     [
         ({"beta": 0}, "expected more than 0"),
         ({"use_peft": False}, "the reference is the base with the adapter off"),
-        ({"codec": "file"}, "trained on codec indices"),
+        ({"codec": "file"}, "no policy writes sound files"),
         ({"activation_checkpointing_kwargs": {"use_reentrant": True}}, "has `use_reentrant`"),
         ({"codec": "embedded"}, "has 2 codebooks of 1024; the model has 3 of 64"),
         ({"codec": "dacc"}, "dacc"),

@@ -7,15 +7,21 @@ from hf_rlhf.runs import Run
 from hf_rlhf_speech.codecs.codec import FILE, check_codec, load_codec
 
 
-def codec_problems(run: Run, name: str) -> Iterator[Problem]:
-    """Yield why a policy cannot speak in a codec's tokens, or why rewards would not hear it."""
+def name_problems(name: str) -> list[Problem]:
+    """Return why a model cannot write in the codec of this name."""
     try:
         check_codec(name)
     except ConfigError as error:
-        yield from error.problems
-        return
+        return list(error.problems)
     if name == FILE:
-        yield Problem("codec", "is `file`: no policy writes sound files.", "Name a codec.")
+        return [Problem("codec", "is `file`: no policy writes sound files.", "Name a codec.")]
+    return []
+
+
+def codec_problems(run: Run, name: str) -> Iterator[Problem]:
+    """Yield why a policy cannot speak in a codec's tokens, or why rewards would not hear it."""
+    if problems := name_problems(name):
+        yield from problems
         return
     yield from _reward_problems(run, name)
     codec = load_codec(name)
