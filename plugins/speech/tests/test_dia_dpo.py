@@ -24,6 +24,7 @@ from hf_rlhf.cli.launch import launch_configs
 from hf_rlhf.config import choose_run_file
 from hf_rlhf.config.run_file import RunFile
 from hf_rlhf.errors import ConfigError
+from hf_rlhf.runs.preflight import advice
 from hf_rlhf.runs.resolve import resolve_run
 from hf_rlhf.storage.record import load_record
 from hf_rlhf.testing.launched import launch_environment
@@ -203,6 +204,10 @@ def test_padding_and_the_other_rows_of_a_batch_change_nothing(world, tmp_path):
     # Each clip has the frame that ends it, as in the labels of Dia's own processor.
     assert [len(pair["chosen"]) for pair in pairs] == [4, 10, 6]
     assert all((pair["chosen"][-1] == 64).all() for pair in pairs)
+
+
+def test_codes_that_the_tokenizer_does_not_read_are_no_reason_for_a_note(world, tmp_path):
+    assert not [note for note in advice(resolved(world, tmp_path)) if "control tokens" in note]
 
 
 def test_pairs_that_cannot_be_used_are_counted(world, tmp_path):
