@@ -74,6 +74,15 @@ def test_what_cannot_be_a_reward_is_refused_with_the_reason(mine, name, error, m
         load_code("rewards", name)
 
 
+def test_a_tool_is_a_function_with_a_docstring(tmp_path):
+    """A model that calls it reads the docstring."""
+    path = tmp_path / "tools.py"
+    path.write_text('def said(x: int):\n    """Say x."""\n\ndef silent(x: int): ...\n')
+    assert load_code("tools", f"{path}:said")[0].__name__ == "said"
+    with pytest.raises(BrokenPlugin, match="A tool is a function with types and a docstring"):
+        load_code("tools", f"{path}:silent")
+
+
 @pytest.mark.parametrize("name", ["subprocess:getoutput", "subprocess:Popen", "os:system"])
 def test_a_run_file_cannot_call_what_has_another_form(name):
     for kind in ("rewards", "datasets", "callbacks", "judges", "environments", "trainers"):

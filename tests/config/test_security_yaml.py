@@ -119,6 +119,19 @@ def test_what_is_huge_is_refused_in_bounded_time(name):
 
 
 @pytest.mark.parametrize(
+    ("text", "fits"),
+    [
+        ("[" * 20 + "]" * 20, True),
+        ("[" * 21 + "]" * 21, False),
+        ("9" * 100, True),
+        ("9" * 101, False),
+    ],
+)
+def test_bounds_are_where_they_are_documented(text, fits):
+    assert bool(read(text)[1]) != fits
+
+
+@pytest.mark.parametrize(
     "text", ["a: \x00b", "\x00", "a\x07: 1", "a: \ud800", "a: \ufffe", "\x1b[2J"]
 )
 def test_control_characters_are_refused_with_their_line(text):

@@ -5,13 +5,14 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from datasets import Dataset, DatasetDict
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hf_rlhf.config import RunFile
-from hf_rlhf.data.mixture import MixedSource, mixture
+from hf_rlhf.data.mixture import MixedSource, _spread, mixture
 from hf_rlhf.errors import ConfigError, DataError
 from hf_rlhf.runs import resolve_run
 
@@ -106,8 +107,18 @@ def test_a_prompt_that_one_source_holds_out_trains_in_none() -> None:
     assert kept.report["train_rows_whose_prompt_is_held_out"] == 1
 
 
+def test_rows_are_spread_by_their_middles() -> None:
+    """The only row of a source stands in the middle of the rows, not at their end."""
+    spread = _spread([np.array([0]), np.array([1, 2, 3, 4])], [np.ones(1), np.ones(4)])
+    assert list(spread) == [1, 2, 0, 3, 4]
+
+
 class Turns(Words):
-    """It writes each tool as a word before the turns."""
+    """It writes each tool as a word before the turns, which have their special tokens."""
+
+    def __call__(self, texts: list[str], add_special_tokens: bool = True) -> dict[str, Any]:
+        start = ["<s>"] if add_special_tokens else []
+        return {"input_ids": [[*start, *text.split()] for text in texts]}
 
     def apply_chat_template(self, chats: Any, *, tools: Any, **_: Any) -> list[str]:
         return [" ".join([*(tools or ()), *(turn["content"] for turn in chat)]) for chat in chats]

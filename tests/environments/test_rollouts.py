@@ -124,9 +124,41 @@ def test_rounds_and_tokens_have_an_end(write, tokenizer):
     rollout, _ = write(CALL % 1, positions=room + 3)
     assert [turn["role"] for turn in rollout.messages] == ["assistant"]
     result = len(tokenizer("<|tool|>6<|end|><|assistant|>").input_ids)
+    # The model has as many positions as prompt, call and result take: none is left to answer in.
+    prompt = len(tokenizer("<|user|>Begin. From 5.<|end|><|assistant|>").input_ids)
+    rollout, _ = write(CALL % 1, positions=prompt + room + result)
+    assert [turn["role"] for turn in rollout.messages] == ["assistant"]
     rollout, _ = write(CALL % 1, "six<|end|>", max_tokens=room + result + 2)
     assert rollout.messages[-1]["content"] == "si"
     assert rollout.truncated
+
+
+def test_completions_written_together_are_each_cut_at_their_own_limit(tokenizer):
+    """A turn may be as long as the completion with the most room left; the others are cut."""
+    turns = iter([[CALL % 1, CALL % 1000], ["seventeen!!<|end|>"] * 2])
+
+    def continue_ids(prompts, limit):
+        written = [tokenizer(each, add_special_tokens=False).input_ids for each in next(turns)]
+        return [(ids[:limit], len(ids) > limit) for ids in written]
+
+    toolset = Toolset((), Counter, "counter")
+    most = 2 + max(
+        len(tokenizer(f"{CALL % n}<|tool|>{5 + n}<|end|><|assistant|>").input_ids)
+        for n in (1, 1000)
+    )
+    short, long = roll_out(
+        [{"prompt": PROMPT, "start": 5}] * 2, toolset,
+        [toolset.new_environment() for _ in range(2)], tokenizer, continue_ids,
+        max_tokens=most, positions=None,
+    )  # fmt: skip
+    assert len(long.ids) == most
+    assert long.truncated
+    assert len(short.ids) <= most
+    assert long.messages[-1]["content"] == "se"
+
+
+def test_the_reward_of_an_environment_is_no_tool():
+    assert [each.__name__ for each in Toolset().functions(Counter())] == ["add"]
 
 
 def test_a_reset_that_fails_is_an_error_that_names_the_line(write):

@@ -75,6 +75,13 @@ def test_several_processes_write_files_of_their_own(tmp_path):
     assert values.missing() == ["2"]
 
 
+def test_values_are_on_the_disk_before_the_next_are_computed(tmp_path, monkeypatch):
+    synced = []
+    monkeypatch.setattr(completions.os, "fsync", lambda file: synced.append(file))
+    SavedValues(tmp_path, "log", ["0"], 1)._append({"0": [0.5]}, 0)
+    assert len(synced) == 1
+
+
 def test_a_batch_that_exceeds_the_memory_is_halved(tmp_path, monkeypatch):
     import torch
 

@@ -139,15 +139,23 @@ def test_a_resumed_monitor_goes_on_as_if_nothing_was(at):
 
 @pytest.mark.parametrize(
     ("change", "fresh"),
-    [({"gold": "judge"}, True), ({"warmup": 3}, True), ({"length_z": 9.0}, False)],
+    [
+        ({"gold": "judge"}, True),
+        ({"warmup": 3}, True),
+        ({"every": 3}, True),
+        ({"bins": 7}, True),
+        ({"length_z": 9.0}, False),
+    ],
 )
 def test_looks_of_another_kind_are_not_compared_with_earlier_ones(change, fresh):
     first = Training.of(HACK)
     hack(first, 0, 6)
+    first.monitor.posts["sent"] = 3
     second = Training.of(replace(HACK, **change))
     second.resume(first.monitor.state(), 6)
     assert second.monitor.looks == ([] if fresh else first.monitor.looks)
     assert second.monitor.warnings == first.monitor.warnings != []
+    assert second.monitor.posts == {"sent": 3, "failed": 0}
     note = f"a new warm-up begins, because of another `{next(iter(change))}`"
     assert [note in line for line in second.printed] == [True] * fresh
 
@@ -268,6 +276,15 @@ def test_a_message_is_posted_and_its_failure_counted(inbox, monkeypatch, status,
     section = training.monitor.section()
     assert tuple(section.webhook.values()) == counts
     assert "s3cret" not in str(section) + str(training.printed)
+
+
+def test_one_process_of_several_posts(inbox, monkeypatch):
+    monkeypatch.setenv("ALERTS", f"http://127.0.0.1:{inbox.server_port}/")
+    training = Training.of(replace(HACK, webhook="ALERTS"))
+    training.state.is_world_process_zero = False
+    hack(training, 0, 7)
+    assert training.monitor.warnings
+    assert not inbox.messages
 
 
 def test_a_webhook_that_does_not_answer_is_counted(monkeypatch):

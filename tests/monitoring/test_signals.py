@@ -1,5 +1,6 @@
 """Each signal on series for which the answer is known."""
 
+import math
 import random
 from dataclasses import replace
 from statistics import fmean
@@ -164,3 +165,22 @@ def test_a_histogram_moves_with_its_values_and_holds_what_lies_outside():
     assert histogram.count([-9.0, 9.0]) == (1, *[0] * 18, 1)
     assert Histogram.of([1.0, 1.0], 20) is None
     assert histogram.divergence([]) is None
+
+
+def test_the_divergence_is_of_the_warm_up_from_the_values_now():
+    """KL(warm-up || now), by hand: with half a count in each bin, (.7, .3) and (.1, .9)."""
+    start = Histogram.of([0.0, 0.0, 0.0, 1.0], 2)
+    by_hand = 0.7 * math.log(0.7 / 0.1) + 0.3 * math.log(0.3 / 0.9)
+    assert start.divergence([1.0] * 4) == pytest.approx(by_hand)
+
+
+def test_the_gold_signal_needs_a_rise_beyond_its_interval_and_begins_after_the_best_looks():
+    falling = series(trained=lambda i: i / 5, gold=lambda i: -i / 2)
+    found = assess(falling, SPEC)
+    assert found.names == {"gold"}
+    assert found.signals[0].since == found.clean + 10
+    unsure = [replace(look, trained=replace(look.trained, error=9.0)) for look in falling]
+    found = assess(unsure, SPEC)
+    assert found.trained.value > 0 > found.trained.low
+    assert found.gold.high < 0
+    assert not found.names

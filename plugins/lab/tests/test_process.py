@@ -307,6 +307,8 @@ def test_metrics_by_hand():
     assert step_metrics([0.4, 0.2], [True, False])["first_error"] == 0
     clean = step_metrics([0.9, 0.4], [True, True])
     assert (clean["first_error"], clean["false_alarms"]) == (None, 1)
+    even = step_metrics([0.5], [True])
+    assert (even["step_accuracy"], even["false_alarms"]) == (1, 0)
     assert math.isfinite(step_metrics([0.0], [True])["step_loss"])
     assert outcome_metrics([0.8], [False])["outcome_accuracy"] == 0
 

@@ -13,8 +13,14 @@ from hf_rlhf.errors import RewardError
 from hf_rlhf.rewards import ComposedReward, Part
 from hf_rlhf_lab.attacks import text_attacks
 from hf_rlhf_lab.method.signals import drawn_for_testing
+from hf_rlhf_lab.validation import calibration as calibration_module
 from hf_rlhf_lab.validation.agreement import accuracy_difference, agreement, noise_ceiling
-from hf_rlhf_lab.validation.calibration import calibration, chance_error, temperature
+from hf_rlhf_lab.validation.calibration import (
+    calibration,
+    chance_error,
+    temperature,
+    with_temperature,
+)
 from hf_rlhf_lab.validation.checks import rank_correlation
 from hf_rlhf_lab.validation.gold import Gold, score_gold
 from hf_rlhf_lab.validation.hacks import hacks, holm, honest_rows, sign_flip
@@ -96,6 +102,37 @@ def test_temperature_is_that_of_the_labels():
     size = rng.exponential(2.0, 20_000)
     right = (rng.random(20_000) < 1 / (1 + np.exp(-size / 2))).astype(float)
     assert temperature(size, right) == pytest.approx(2.0, rel=0.05)
+
+
+def test_the_temperature_of_a_pair_is_fitted_without_it(monkeypatch):
+    fitted = []
+
+    def record(size, right):
+        fitted.append(set(size))
+        return 1.0
+
+    monkeypatch.setattr(calibration_module, "temperature", record)
+    size = np.arange(1.0, 24.0)
+    with_temperature(size, np.ones(23))
+    *folds, whole = fitted
+    assert whole == set(size)
+    left_out = [value for fold in folds for value in whole - fold]
+    assert sorted(left_out) == list(size)
+
+
+def test_pay_for_words_within_its_interval_is_not_shown(gold):
+    """A few of the responses pay much: the mean change is above the limit, its interval not."""
+    draw = np.random.default_rng(3)
+
+    def noisy(prompts, completions, columns):
+        words = [len(text.split()) for text in completions]
+        return [n * float(p < 0.04) for n, p in zip(words, draw.random(len(words)), strict=True)]
+
+    parts = (gold.prompts, gold.completions, gold.grades, gold.groups)
+    few = Gold("few", *(each[:24] for each in parts))
+    check = length_bias(score_gold(few, reward()), noisy)
+    assert check.measures["length_bias"].mean > 0.1 > check.measures["length_bias"].low
+    assert check.verdict == "not measurable"
 
 
 def test_pay_for_words_is_found(gold):
@@ -264,6 +301,8 @@ def test_few_values_have_an_exact_p_value():
     assert sign_flip(np.array([1.0, 2.0, 3.0])) == 1 / 8
     assert sign_flip(np.array([-1.0, 2.0])) == 2 / 4
     assert sign_flip(np.zeros(5)) == 1.0
+    # Of more, signs are drawn; those that were observed are among them.
+    assert sign_flip(np.ones(60)) == 1 / 10_000
 
 
 def test_holm_stops_at_the_first_that_is_not_small_enough():
