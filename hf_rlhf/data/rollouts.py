@@ -1,13 +1,13 @@
 """Agent rollouts as typed steps, parted at the question, whatever form they were written in."""
 
-import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, TypeGuard
 
-_ANSWER_TOOL = re.compile(r"(^|_)(submit|final|answer)(_|$)", re.IGNORECASE)
+from hf_rlhf.data.submissions import Submission, submission, takes_answers
+
 _FRAMING = re.compile(r"(?:^|\n)[ \t]*Question:[ \t]*\n", re.IGNORECASE)
 
 
@@ -119,7 +119,7 @@ class Rollout:
                 answered = answered or _is_reply(step)
             elif isinstance(step, (Call, Output)):
                 call = step.call if isinstance(step, Output) else step
-                answered = call is not None and bool(_ANSWER_TOOL.search(call.name))
+                answered = call is not None and submission(call.name, call.arguments) is not None
         return None
 
     @property
@@ -134,10 +134,25 @@ class Rollout:
         return "\n\n".join(text.strip() for text in texts if text.strip())
 
     @property
-    def answer_call(self) -> Call | None:
-        """The last call, if it hands in the answer: its name says submit, final or answer."""
-        calls = [step for step in self.steps if isinstance(step, Call)]
-        return calls[-1] if calls and _ANSWER_TOOL.search(calls[-1].name) else None
+    def submissions(self) -> dict[Call, Submission]:
+        """The last calls, if they hand in the answer: several if they are parallel."""
+        submissions: dict[Call, Submission] = {}
+        replies = self._last_message is not None
+        for step in reversed(self.steps):
+            if isinstance(step, Call):
+                found = submission(step.name, step.arguments, replies=replies)
+                if found is None:
+                    break
+                submissions[step] = found
+            elif submissions and isinstance(step, Output):
+                break
+        return submissions
+
+    @property
+    def unclear_submission(self) -> Call | None:
+        """The last call, if its tool takes answers and none of its arguments is clearly one."""
+        last = next((step for step in reversed(self.steps) if isinstance(step, Call)), None)
+        return last if last and takes_answers(last.name) and not self.submissions else None
 
     @property
     def answer(self) -> str:
@@ -153,14 +168,16 @@ class Rollout:
 
         Outputs of parallel calls are in the order of the calls, and nothing stands between them.
         """
-        submitted = _longest_text(self.answer_call.arguments).strip() if self.answer_call else ""
-        answer = self.answer_call if submitted else self._last_message
+        submissions = self.submissions
+        reply = None if submissions else self._last_message
         events: list[Event] = []
         for step in (step for group in _groups(self.steps) for step in sorted(group, key=_order)):
-            if step is answer:
-                events.append(Event("answer", submitted or _event(step).text))
-            elif submitted and isinstance(step, Output) and step.call is answer:
+            if isinstance(step, Call) and step in submissions:
+                events.append(Event("answer", submissions[step].text))
+            elif isinstance(step, Output) and step.call in submissions:
                 events.append(Event("answer_echo", step.text))
+            elif step is reply:
+                events.append(Event("answer", _event(step).text))
             else:
                 events.append(_event(step))
         return events
@@ -186,11 +203,9 @@ class Rollout:
     @property
     def outputs(self) -> tuple[Output, ...]:
         """The tools' outputs, without the echo of a submitted answer."""
-        return tuple(
-            step
-            for step in self.steps
-            if isinstance(step, Output) and (step.call is None or step.call is not self.answer_call)
-        )
+        echoed = self.submissions
+        outputs = (step for step in self.steps if isinstance(step, Output))
+        return tuple(output for output in outputs if output.call not in echoed)
 
 
 def rollout_of(
@@ -264,14 +279,3 @@ def _is_reply(step: Step) -> TypeGuard[Message]:
 
 def _is_from(item: Step, *roles: str) -> TypeGuard[Message]:
     return isinstance(item, Message) and item.role in roles
-
-
-def _longest_text(arguments: str) -> str:
-    """Return the longest text among a call's arguments, or the arguments as they are."""
-    try:
-        parsed = json.loads(arguments)
-    except ValueError:
-        return arguments
-    if not isinstance(parsed, dict):
-        return arguments
-    return max((v for v in parsed.values() if isinstance(v, str)), key=len, default=arguments)

@@ -143,6 +143,39 @@ def test_a_handed_in_answer_is_the_answer_and_its_echo_no_tool_output() -> None:
     assert [found.text for found in rollout.outputs] == ["found"]
 
 
+def test_a_tool_that_is_named_like_a_submission_is_a_tool() -> None:
+    steps = [call(1, "get_answer", query="capital"), output(1, "Paris it is."), output(1, "again")]
+    rollout = parsed([*steps, message("assistant", "Paris")])
+    assert rollout.answer == "Paris"
+    assert [found.text for found in rollout.outputs] == ["Paris it is.", "again"]
+    assert parsed([*steps, message("user", "Provide your final answer.")]).second_question is None
+
+
+def test_a_submission_counts_before_what_the_agent_says_of_it() -> None:
+    steps = [call(1), output(1, "x"), call(2, "submit_answer", answer="Ada"), output(2, "ok")]
+    rollout = parsed([*steps, message("assistant", "I have submitted it.")])
+    assert rollout.answer == "Ada"
+    again = parsed([*steps, call(3), output(3, "y"), call(4, "submit_answer", answer="Bob")])
+    assert again.answer == "Bob"
+    assert [event.text for event in again.events if event.kind == "answer"] == ["Bob"]
+
+
+def test_parallel_submissions_are_all_answers() -> None:
+    both = [call(number, "submit_answer", answer=text) for number, text in ((2, "Ada"), (3, "Bob"))]
+    rollout = parsed([call(1), output(1, "x"), *both, output(2, "ok"), output(3, "ok")])
+    kinds = ["call", "output", "answer", "answer", "answer_echo", "answer_echo"]
+    assert [event.kind for event in rollout.events] == kinds
+
+
+def test_a_submission_without_a_clear_answer_is_a_call_that_is_counted() -> None:
+    unclear = call(2, "submit_answer", first="Ada", second="Bob")
+    rollout = parsed([call(1), output(1, "x"), unclear])
+    assert rollout.answer == ""
+    assert rollout.unclear_submission is not None
+    assert rollout.unclear_submission.number == 2
+    assert parsed([call(1, "get_answer", q="x")]).unclear_submission is None
+
+
 def test_a_message_before_the_tools_is_no_answer() -> None:
     message = {"type": "message", "role": "assistant", "content": "I will search."}
     assert parsed([message, call(1), output(1, "found")]).answer == ""

@@ -51,6 +51,8 @@ NOTED = {
     "earlier_turns": "turns before the question, kept in `fields` only",
     "later_turns": "turns of the user after the first call that follow no answer: unknown steps",
     "answer_echoes": "tool outputs that repeat a handed-in answer, left out",
+    "answer_arguments_left_out": "arguments beside a handed-in answer, such as an explanation",
+    "submissions_unclear": "last calls of a tool for answers without a clear one, kept as calls",
     "renamed": "different rows with an id that was read before: they get a suffix",
     "blank_lines": "lines without anything",
 }

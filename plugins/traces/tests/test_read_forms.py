@@ -194,6 +194,17 @@ def test_responses_rollouts_with_parallel_calls_and_hidden_reasoning() -> None:
     assert len(turns(found.trace.steps)[0].results) == 2
 
 
+def test_what_is_beside_a_submitted_answer_is_counted() -> None:
+    given = {"final_result": "France", "explanation": "Because the page says so, at length."}
+    searched = (call(1, "search", '{"query": "Paris"}'), output(1, "In France."))
+    found = read(responses(*searched, call(2, "submit_final_result", json.dumps(given))))
+    assert found.trace.answer == "France"
+    assert found.noted["answer_arguments_left_out.explanation"] == 1
+    unclear = read(responses(*searched, call(2, "submit_answer", '{"a": "x", "b": "y"}')))
+    assert unclear.trace.answer == ""
+    assert unclear.noted["submissions_unclear"] == 1
+
+
 def test_a_rollout_carried_on_has_the_question_before_its_first_call() -> None:
     turns_of_user = [{"role": "user", "content": text} for text in ("Hi", "Where is Paris?")]
     demand = {"role": "user", "content": "Research is complete. Provide your final answer now."}

@@ -43,6 +43,9 @@ def read_rollout(
 def steps_of(rollout: Rollout, noted: Noted) -> list[trace.Step]:
     """Return the steps of a rollout in order, items of unknown type in their places."""
     noted["results_reordered"] += rollout.outputs_reordered
+    noted["submissions_unclear"] += rollout.unclear_submission is not None
+    for handed_in in rollout.submissions.values():
+        noted.update(f"answer_arguments_left_out.{name}" for name in handed_in.left_out)
     return [step for event in rollout.events if (step := _step(event, noted)) is not None]
 
 
