@@ -13,7 +13,6 @@ https://github.com/hiyouga/LLaMA-Factory/blob/main/data/README.md
 """
 
 import json
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -33,7 +32,7 @@ from hf_rlhf.data.content_parts import (
 )
 from hf_rlhf.data.messages import split_thoughts
 from hf_rlhf.data.rejected import BadRow
-from hf_rlhf.data.rollouts import Call, Message, Other, Output, Reasoning, Step
+from hf_rlhf.data.rollouts import Calls, Message, Other, Output, Reasoning, Step
 from hf_rlhf.data.values import describe_value
 
 _COLUMNS = ("messages", "conversation", "conversations")
@@ -130,14 +129,13 @@ class _Reader:
     def __init__(self, parse: Callable[[str], Any], notes: Notes) -> None:
         self.parse, self.notes = parse, notes
         self.items: list[Step] = []
-        self.calls: dict[str, Call] = {}
-        self.waiting: deque[Call] = deque()
+        self.calls = Calls()
 
     def add(self, message: Mapping[str, Any], path: str) -> None:
         role, content = message.get("role"), message.get("content")
         if role == "user" and isinstance(content, list) and any(map(is_tool_result, content)):
             self._tool_results(content, f"{path}.content")
-        elif role == "user" or (role in _PROMPTING and not self.calls):
+        elif role == "user" or (role in _PROMPTING and not self.calls.number):
             text, others = self._text(content, f"{path}.content")
             self.items += [Message(str(role), text), *others]
         elif role == "assistant":
@@ -238,20 +236,11 @@ class _Reader:
         name = function.get("name") if isinstance(function, Mapping) else None
         if not isinstance(function, Mapping) or not isinstance(name, str) or not name:
             raise BadRow("malformed", f"{path} names no function")
-        number = len(self.calls) + 1
-        added = Call(number, str(call_id(call) or f"call {number}"), name, _arguments(function))
-        if added.call_id in self.calls:
-            raise BadRow("malformed", f"{path}: a second call with id {added.call_id!r}")
-        self.calls[added.call_id] = added
-        self.waiting.append(added)
-        self.items.append(added)
+        self.items.append(self.calls.add(str(call_id(call) or ""), name, _arguments(function)))
 
     def _output(self, content: Any, name: Any, path: str) -> None:
         text, others = tool_result_text(content, path, self.notes)
-        # Without ids, outputs come in the order of the calls.
-        call = self.calls.get(str(name)) if name else next(iter(self.waiting), None)
-        if call is not None and call in self.waiting:
-            self.waiting.remove(call)
+        call = self.calls.answered(str(name) if name else None)
         self.items += [Output(text, call), *map(_other_part, others)]
 
     def _text(self, content: Any, path: str) -> tuple[str, list[Other]]:

@@ -14,7 +14,16 @@ from typing import Any, Literal
 
 from hf_rlhf.data.chat_rollouts import find_conversation, has_response_items, read_conversation
 from hf_rlhf.data.messages import split_thoughts
-from hf_rlhf.data.rollouts import Call, Message, Other, Output, Reasoning, Rollout, Step, rollout_of
+from hf_rlhf.data.rollouts import (
+    Calls,
+    Message,
+    Other,
+    Output,
+    Reasoning,
+    Rollout,
+    Step,
+    rollout_of,
+)
 from hf_rlhf.data.sources import Row
 from hf_rlhf.data.tool_output import parse_json
 from hf_rlhf.errors import DataError, did_you_mean
@@ -89,7 +98,7 @@ class _Reader:
 
     def __init__(self, where: str) -> None:
         self.where = where
-        self.calls: dict[str, Call] = {}
+        self.calls = Calls()
 
     def read(self, items: Any, part: str) -> list[Step]:
         if not isinstance(items, list):
@@ -113,19 +122,14 @@ class _Reader:
             content = item.get("content") or item.get("summary")
             return Reasoning(_text(content, f"{where}, field 'summary'", joint="\n"))
         if kind == "function_call":
-            call = Call(
-                len(self.calls) + 1,
+            return self.calls.add(
                 _required(item, "call_id", where),
                 _required(item, "name", where),
                 _text(item.get("arguments"), f"{where}, field 'arguments'"),
             )
-            if call.call_id in self.calls:
-                raise DataError(f"{where}: a second call with call_id {call.call_id!r}.")
-            self.calls[call.call_id] = call
-            return call
         if kind == "function_call_output":
             text = _text(item.get("output"), f"{where}, field 'output'")
-            return Output(text, self.calls.get(_required(item, "call_id", where)))
+            return Output(text, self.calls.answered(_required(item, "call_id", where)))
         return Other(kind, item)
 
 

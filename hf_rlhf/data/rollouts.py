@@ -56,6 +56,40 @@ class Other:
 Step = Message | Reasoning | Call | Output | Other
 
 
+class Calls:
+    """The calls of a rollout as they are read, and which of them wait for their output."""
+
+    def __init__(self) -> None:
+        self.number = 0
+        self._waiting: list[Call] = []
+        self._by_id: dict[str, Call] = {}
+        self._outputs_came = False
+
+    def add(self, call_id: str, name: str, arguments: str) -> Call:
+        """Return the next call."""
+        self.number += 1
+        call = Call(self.number, call_id or f"call {self.number}", name, arguments)
+        if self._outputs_came:  # a call of an earlier turn that has the id waits in vain
+            self._waiting = [each for each in self._waiting if each.call_id != call.call_id]
+        self._outputs_came = False
+        self._waiting.append(call)
+        self._by_id[call.call_id] = call
+        return call
+
+    def answered(self, call_id: str | None) -> Call | None:
+        """Return the call that an output answers: the first that waits, of that id if it has one.
+
+        Servers that count in each turn use ids again. The second output of a call names it, too.
+        """
+        self._outputs_came = True
+        fitting = (call for call in self._waiting if call_id in (None, "", call.call_id))
+        call = next(fitting, None)
+        if call is None:
+            return self._by_id.get(call_id or "")
+        self._waiting.remove(call)
+        return call
+
+
 class Event(NamedTuple):
     """One thing that happened in a rollout."""
 

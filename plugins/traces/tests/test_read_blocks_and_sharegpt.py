@@ -355,7 +355,6 @@ def test_what_breaks_the_rules_of_blocks_is_rejected_with_its_place() -> None:
             "user_turn_in_the_middle",
             "first turn: And Rome?",
         ),
-        ([[*call, *call]], "malformed", "messages[1].content[1]: a second call with id 't1'"),
         ([[{"type": "tool_use", "id": "a"}]], "malformed", "messages[1].content[0] names no"),
         ([call, [result(1, 7), {"type": "x"}]], "", ""),
     ):
