@@ -29,8 +29,8 @@ def normalize_steps(raw: RawTrace, noted: Noted, *, max_document_chars: int) -> 
     steps = _without_empty(raw.steps, noted)
     if all(isinstance(step, Unknown) for step in steps):
         raise BadRow("no_trace", _why_unknown(raw.steps))
-    _check_results(steps, noted)
     steps = _keep_last_answer(steps, noted)
+    _check_results(steps, noted)
     return tuple(_cut(step, max_document_chars, noted) for step in steps)
 
 
@@ -109,14 +109,21 @@ def _check_results(steps: list[Step], noted: Noted) -> None:
 
 
 def _keep_last_answer(steps: list[Step], noted: Noted) -> list[Step]:
-    """Leave one answer, at the end; one that the agent went on from is a thought."""
+    """Leave one answer, at the end; one that the agent went on from is a thought.
+
+    It went on where a result follows, or a search and another answer. A last search that nothing
+    came back for is no step: many models write on behind their answer until they are stopped.
+    """
     places = [at for at, step in enumerate(steps) if isinstance(step, Answer)]
     if not places:
         noted["without_answer"] += 1
         return steps
-    acted = max(
-        (at for at, s in enumerate(steps) if isinstance(s, (Search, SearchResult))), default=-1
+    steps_on = (
+        at
+        for at, step in enumerate(steps)
+        if isinstance(step, SearchResult) or (isinstance(step, Search) and at < places[-1])
     )
+    acted = max(steps_on, default=-1)
     final = [at for at in places if at > acted]
     answers = {step.content.strip() for at in final if isinstance(step := steps[at], Answer)}
     if len(answers) > 1:
@@ -137,8 +144,9 @@ def _ended(steps: list[Step], final: list[int], noted: Noted) -> list[Step]:
             regular.append(Reasoning(step.content))
         elif at <= last or isinstance(step, Unknown):
             regular.append(step)
-        elif isinstance(step, Reasoning):
-            noted["reasoning_after_the_answer"] += 1
+        elif not isinstance(step, Answer):
+            name = "reasoning" if isinstance(step, Reasoning) else "searches"
+            noted[f"{name}_after_the_answer"] += 1
     return regular
 
 

@@ -38,6 +38,7 @@ NOTED = {
     "answers_in_the_middle": "answers that the agent went on from, kept as reasoning",
     "answers_repeated": "final answers given twice in the same words, kept once",
     "reasoning_after_the_answer": "reasoning behind the final answer, left out",
+    "searches_after_the_answer": "searches behind the final answer, without a result, left out",
     "documents_missing": "results whose documents are missing or null, kept without any",
     "documents_null": "documents that are null, left out",
     "documents_empty": "documents without title and text, left out",

@@ -156,7 +156,7 @@ def step_rows(trace: Trace, form: Format) -> tuple[list[Step], Counter[str]]:
                     **_origin(trace, texts, number),
                     "prompt": prompt,
                     "answer": reply,
-                    "final": number == texts.groups,
+                    "final": number == texts.groups and bool(trace.answer),
                     "expected_answers": _expected_answers(trace),
                 }
             )

@@ -169,6 +169,18 @@ def test_an_answer_in_the_middle_and_none_at_the_end() -> None:
     assert noted == {"answers_in_the_middle": 1, "without_answer": 1}
 
 
+def test_what_follows_the_answer_without_a_result_is_left_out() -> None:
+    steps, noted = kept(row(*GOOD, THINK, LOOK))
+    assert steps[-1] == Answer("c")
+    assert noted == {"reasoning_after_the_answer": 1, "searches_after_the_answer": 1}
+    # It went on from the first of two answers.
+    steps, noted = kept(row(*GOOD, LOOK, {**ANSWER, "content": "d"}, LOOK))
+    assert [step.content for step in steps if isinstance(step, Answer)] == ["d"]
+    assert steps[3] == Reasoning("c")
+    counts = {"answers_in_the_middle": 1, "searches_after_the_answer": 1}
+    assert noted == {**counts, "searches_without_result": 1}
+
+
 def test_the_same_answer_twice_is_one_and_what_follows_is_left_out() -> None:
     steps, noted = kept(row(*GOOD, THINK, {**ANSWER, "content": " c"}))
     assert steps[-1] == Answer("c")

@@ -490,6 +490,21 @@ def test_search_r1() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    "on", ["<search> Lyon </search>", "<search> Ly", "<think> Or Ly", "<answer>"]
+)
+def test_a_model_that_writes_on_behind_its_answer_has_answered(on: str) -> None:
+    text = SEARCH_R1.removesuffix("<|im_end|>") + f" The answer is France. {on}"
+    found = read({"sequences_str": text})
+    assert found.trace.steps[-1] == Answer("France", "answer")
+    behind = {name: count for name, count in found.noted.items() if "after_the_answer" in name}
+    assert sum(behind.values()) == 2
+    # A result, even one that is cut off, shows that the agent was not done.
+    went_on = f"{text.partition(' The answer')[0]}<search>Lyon</search><information>In France."
+    assert reasons({"sequences_str": went_on})[0] == "tag_not_closed"
+    assert read({"sequences_str": f"{went_on}</information>"}).trace.answer == ""
+
+
 def test_what_search_r1_says_of_an_invalid_action_is_no_action_of_the_agent() -> None:
     feedback = (
         "My previous action is invalid. If I want to search, I should put the query between "

@@ -148,6 +148,8 @@ def test_a_trace_of_n_results_gives_n_and_one_more() -> None:
     assert counts["samples"] == 3
     steps, _ = step_rows(trace, FORM)
     assert [(step["step"], step["final"]) for step in steps] == [(1, False), (2, True)]
+    unanswered, _ = step_rows(of(THINK, LOOK, RESULT, THINK, LOOK, RESULT, THINK), FORM)
+    assert [step["final"] for step in unanswered] == [False, False]
     assert steps[0]["prompt"] == (
         f"<question>Who?</question>\n<think>hm</think>\n<search>q</search>\n{SHOWN}"
     )

@@ -215,11 +215,20 @@ def steps_in(text: str, noted: Noted) -> Iterator[Step]:
 
 
 def _tagged_steps(text: str, noted: Noted) -> Iterator[Step]:
-    at = 0
+    at, answered = 0, False
     while opened := _OPEN.search(text, at):
+        name = opened[1].lower()
         yield from _bare(text[at : opened.start()])
-        end, at = _closed(text, opened)
-        yield _step(opened[1].lower(), opened[2], text[opened.end() : end].strip(), noted)
+        try:
+            end, at = _closed(text, opened)
+        except BadRow:
+            if not answered or name in RESULTS:
+                raise
+            # What the agent wrote on behind its answer was cut off.
+            noted[f"{'searches' if name in SEARCHES else 'reasoning'}_after_the_answer"] += 1
+            return
+        answered = name == "answer" or (answered and name not in RESULTS)
+        yield _step(name, opened[2], text[opened.end() : end].strip(), noted)
     yield from _bare(text[at:])
 
 
