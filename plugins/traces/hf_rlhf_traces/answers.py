@@ -1,7 +1,13 @@
-"""Answers that the source of a trace calls wrong: they are not trained on."""
+"""What the source of a trace calls right and wrong.
+
+An answer whose type says that it is wrong is not trained on. A verdict in another field, such as a
+reward of 0, is only counted: what it judges differs from source to source.
+"""
 
 import re
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
+from typing import Any
 
 from hf_rlhf.data import BadRow
 from hf_rlhf_traces.readers.raw_trace import Noted
@@ -9,6 +15,25 @@ from hf_rlhf_traces.trace import RIGHT_ANSWER, Answer, Reasoning, Search, Search
 
 _WRONG = re.compile(r"incorrect|wrong|false|notcorrect|unsuccessful|failed")
 _OTHER = re.compile(r"[^a-z]+")
+EXPECTED = "expected_answer"
+_RIGHT = (
+    *(EXPECTED, "expected_answers", "golden_answers", "golden_answer", "golden", "gold_answers"),
+    *("gold_answer", "gold", "ground_truth", "ground_truths", "reference_answer"),
+    *("reference_answers", "correct_answer", "correct_answers", "target", "targets", "reference"),
+)
+"""Fields with the right answer, or a list of right answers; the first that has one counts."""
+_INNER = ("target", "targets", "answer", "answers", "value", "aliases")
+"""Where an object among them has it, as in Search-R1's `ground_truth.target`."""
+_HOLDERS = ("reward_model", "extra_info", "metadata", "verifier_metadata", "info")
+"""Fields that may hold such fields."""
+_MAYBE_RIGHT = re.compile(
+    r"answers?|solutions?|labels?|gt|(gold|expected|reference|correct|true|truth)_\w+|\w*truth"
+)
+_VERDICTS = (
+    *("reward", "score", "correct", "is_correct", "success", "is_success", "solved", "resolved"),
+    *("passed", "exact_match", "em", "verdict"),
+)
+_NO = re.compile(r"false|no|incorrect|wrong|fail|failed|failure|0(\.0*)?")
 
 
 def without_wrong_answer(steps: tuple[Step, ...], noted: Noted) -> tuple[Step, ...]:
@@ -36,3 +61,50 @@ def _is_wrong(answer: Answer) -> bool:
 @lru_cache(1024)
 def _letters(kind: str) -> str:
     return _OTHER.sub("", kind.lower())
+
+
+def right_answers(fields: Mapping[str, Any]) -> tuple[str, list[str]]:
+    """Return the name of the field that has the right answers, and those; "" where none has."""
+    for name, value in _with_held(fields):
+        if name.rpartition(".")[2] in _RIGHT and (answers := list(_texts(value))):
+            return name, answers
+    return "", []
+
+
+def note_verdicts(fields: Mapping[str, Any], noted: Noted) -> None:
+    """Count where right answers are read from, or may be, and what calls the trace wrong."""
+    name, _ = right_answers(fields)
+    if name and name != EXPECTED:
+        noted[f"right_answers.{name}"] += 1
+    elif not name:
+        names = (name for name, value in fields.items() if _MAYBE_RIGHT.fullmatch(name.lower()))
+        noted.update(f"right_answers_unread.{name}" for name in names if [*_texts(fields[name])])
+    verdicts = (name for name, value in _with_held(fields) if _says_no(name, value))
+    if name := next(verdicts, ""):
+        noted[f"called_wrong.{name}"] += 1
+
+
+def _with_held(fields: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield the fields that are read, in order of certainty, then those that others hold."""
+    yield from ((name, fields[name]) for name in (*_RIGHT, *_VERDICTS) if name in fields)
+    for holder in _HOLDERS:
+        if isinstance(held := fields.get(holder), Mapping):
+            yield from ((f"{holder}.{name}", value) for name, value in _with_held(held))
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, Mapping):
+        value = [value[key] for key in _INNER if key in value]
+    if isinstance(value, list):
+        for each in value:
+            yield from _texts(each)
+    elif value is not None and not isinstance(value, bool) and str(value).strip():
+        yield str(value)
+
+
+def _says_no(name: str, value: Any) -> bool:
+    if name.rpartition(".")[2] not in _VERDICTS:
+        return False
+    if isinstance(value, str):
+        return bool(_NO.fullmatch(value.strip().lower()))
+    return isinstance(value, (bool, int, float)) and value <= 0

@@ -16,7 +16,7 @@ from xxhash import xxh3_128_hexdigest
 
 from hf_rlhf.data import BadRow, describe_value, repeated_key
 from hf_rlhf.errors import DataError
-from hf_rlhf_traces.answers import without_wrong_answer
+from hf_rlhf_traces.answers import note_verdicts, without_wrong_answer
 from hf_rlhf_traces.normalize import normalize_steps
 from hf_rlhf_traces.readers import FORMS, MESSAGES, form_of, without_question
 from hf_rlhf_traces.readers.clean import clean, json_in
@@ -201,6 +201,7 @@ def _read(values: Mapping[str, Any], where: str, options: Options, noted: Noted)
         raise without_question(values, name)
     steps = normalize_steps(raw, noted, max_document_chars=options.max_document_chars)
     steps = without_wrong_answer(steps, noted)
+    note_verdicts(raw.fields, noted)
     trace = Trace("", raw.question, steps, _as_json(raw.fields), "")
     try:
         digest = xxh3_128_hexdigest(content_of(trace))

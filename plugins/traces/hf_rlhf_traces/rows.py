@@ -68,7 +68,7 @@ class Step(Origin):
 
     prompt: Annotated[str, "question, agent's text and results so far, in tags"]
     answer: Annotated[str, "the agent's next text, up to the next result or the end, in tags"]
-    final: Annotated[bool, "whether the reply ends the trace"]
+    final: Annotated[bool, "whether the reply ends the trace with an answer"]
     expected_answers: Annotated[list[str], "what the source calls right answers; may be empty"]
 
 

@@ -9,12 +9,11 @@ import hashlib
 from collections import Counter
 from dataclasses import dataclass
 
+from hf_rlhf_traces.answers import right_answers
 from hf_rlhf_traces.format import Format
 from hf_rlhf_traces.rows import Chat, Multiturn, Origin, Step
 from hf_rlhf_traces.trace import Answer, Reasoning, Search, Trace, Unknown, turns
 
-EXPECTED = "expected_answer"
-"""The field of a row with the right answer, or a list of right answers."""
 _CONVERSATION = -1
 """The number of a draw for the conversation, not for one of its turns."""
 
@@ -157,18 +156,11 @@ def step_rows(trace: Trace, form: Format) -> tuple[list[Step], Counter[str]]:
                     "prompt": prompt,
                     "answer": reply,
                     "final": number == texts.groups and bool(trace.answer),
-                    "expected_answers": _expected_answers(trace),
+                    "expected_answers": right_answers(trace.fields)[1],
                 }
             )
         prompt = "\n".join(filter(None, (prompt, reply, results)))
     return rows, texts.counts(trace, first=1)
-
-
-def _expected_answers(trace: Trace) -> list[str]:
-    """Return the answers that the field `expected_answer` calls right: one, a list, or none."""
-    value = trace.fields.get(EXPECTED)
-    listed = value if isinstance(value, list) else [value]
-    return [str(each) for each in listed if each is not None and str(each).strip()]
 
 
 def _origin(trace: Trace, texts: _Turns, step: int) -> Origin:

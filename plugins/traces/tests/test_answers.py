@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from hf_rlhf_traces.command import command
+from hf_rlhf_traces.format import Format
 from hf_rlhf_traces.reading import Options, Read, Rejected, read_row
+from hf_rlhf_traces.samples import step_rows
 from hf_rlhf_traces.store import Store
 from hf_rlhf_traces.trace import Answer, Reasoning, SearchResult
 
@@ -66,6 +68,46 @@ def test_other_answers_are_learned(kind: str) -> None:
     assert "answers_wrong" not in outcome.noted
 
 
+RIGHT = [
+    ({"expected_answer": "Ada"}, "expected_answer"),
+    ({"golden": ["Ada", "Lovelace"]}, "golden"),
+    ({"golden_answers": ["Ada", "Lovelace"]}, "golden_answers"),
+    ({"ground_truth": {"target": ["Ada", "Lovelace"]}}, "ground_truth"),
+    ({"reward_model": {"ground_truth": {"target": ["Ada"]}}}, "reward_model.ground_truth"),
+    (
+        {"expected_answer": None, "correct_answer": {"value": "Ada", "aliases": []}},
+        "correct_answer",
+    ),
+    ({"target": 7}, "target"),
+]
+
+
+@pytest.mark.parametrize(("fields", "name"), RIGHT)
+def test_right_answers_are_read_under_the_names_in_use(fields: Any, name: str) -> None:
+    outcome = read(row(**fields))
+    assert isinstance(outcome, Read)
+    (step,), _ = step_rows(outcome.trace, Format())
+    first = "7" if name == "target" else "Ada"
+    assert step["expected_answers"] == [first, "Lovelace"][: 1 + ("Lovelace" in str(fields))]
+    assert outcome.noted.get(f"right_answers.{name}", 0) == (name != "expected_answer")
+
+
+def test_a_field_that_may_be_right_and_one_that_calls_the_trace_wrong_are_counted() -> None:
+    def noted(**fields: Any) -> dict[str, int]:
+        outcome = read(row(**fields))
+        assert isinstance(outcome, Read)
+        return outcome.noted
+
+    assert noted(answer="Ada") == {"right_answers_unread.answer": 1}
+    assert noted(answer="Ada", golden="Ada") == {"right_answers.golden": 1}
+    assert noted(reward=0.0, correct=False) == {"called_wrong.reward": 1}
+    for fields in ({"correct": False}, {"is_correct": "False"}, {"verdict": "Incorrect"}):
+        assert noted(**fields) == {f"called_wrong.{next(iter(fields))}": 1}
+    assert noted(info={"reward": -1}) == {"called_wrong.info.reward": 1}
+    for fields in ({"reward": 1.0}, {"reward": None}, {"correct": True}, {"wrong": False}):
+        assert noted(**fields) == {}
+
+
 def test_answers_that_are_left_out_are_counted_on_the_console(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -78,4 +120,5 @@ def test_answers_that_are_left_out_are_counted_on_the_console(
     assert report["noted"]["answers_wrong"] == 4
     output = capsys.readouterr().out
     assert "answers_wrong" in output
+    assert "called_wrong.reward" in output
     assert "answers that the source calls wrong" in " ".join(output.split())
