@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from hf_rlhf.data.splits import Split, hold_out
 from hf_rlhf.errors import DataError
 from hf_rlhf.testing.rows import TemplateOnly, write_rows
 from tests.data.chat_adapters import sft
@@ -76,6 +77,12 @@ def test_a_prompt_with_most_of_the_rows_is_trained_on(tmp_path: Path) -> None:
     uneven = [{"prompt": f"q{n > 6}", "response": f"a{n}"} for n in range(30)]
     loaded = load(write_rows(tmp_path, uneven), test_rows=3)
     assert loaded.report["splits"] == {"train": 23, "test": 7}
+
+
+def test_which_rows_are_held_out_never_changes() -> None:
+    """By another hash, a resumed run and its published results would have other held-out rows."""
+    held_out = hold_out([f"question {n}" for n in range(40)], Split(test_rows=5, seed=42))
+    assert [n for n, is_held_out in enumerate(held_out) if is_held_out] == [3, 25, 26, 37, 39]
 
 
 def test_no_more_rows_than_asked_for(tmp_path: Path) -> None:

@@ -87,6 +87,11 @@ def run(minimal_run, offer):
     return make
 
 
+def untyped(number):
+    """Return a number."""
+    return number
+
+
 @pytest.mark.parametrize(
     ("changes", "where", "said"),
     [
@@ -102,6 +107,7 @@ def run(minimal_run, offer):
         ({"tools": ["no_such_module:add"]}, "tools.0", "does not import"),
         ({"tools": [{"name": f"{__name__}:add", "number": 1}]}, "tools.0", "takes no arguments"),
         ({"tools": [add]}, "environment", "two tools named 'add'"),
+        ({"tools": [untyped]}, "tools", "described to the model: Argument number"),
         ({"rewards": [{"name": "sums", "label": "tool_calls"}]}, "label", "measured by every run"),
     ],
 )

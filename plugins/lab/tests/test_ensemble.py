@@ -131,6 +131,8 @@ def test_its_module_imports_nothing_heavy():
         ({"adapters": ("a", "b")}, "either `models`, or `adapters`"),
         ({"models": ("a",)}, "has 1 member. Name at least 2"),
         ({"models": ("a", "b"), "penalty": -0.1}, "penalty is -0.1, which would pay"),
+        ({"models": ("a", "b"), "penalty": float("nan")}, "penalty is nan"),
+        ({"models": ("a", "b"), "penalty": float("inf")}, "penalty is inf"),
         ({"models": ("a", "b"), "aggregate": "min", "penalty": 1}, "has no penalty"),
         ({"models": ("a", "b"), "means": (1.0,)}, "one for each of its 2 members"),
         ({"models": ("./a", "./b")}, "no folder"),

@@ -78,6 +78,12 @@ def test_strata_keep_their_shares_and_the_control_has_the_same_size_in_each():
         Choice(strata="prompt").strata_of(many)
 
 
+def test_length_bands_are_of_both_responses_together():
+    rows = [{"chosen": "c" * a, "rejected": "r" * b} for a, b in ((1, 9), (2, 3), (4, 4), (9, 2))]
+    bands = [name.split()[2] for name in Choice(length_bands=2).strata_of(rows)]
+    assert bands == ["2", "1", "1", "2"]
+
+
 def test_the_control_is_drawn_from_pairs_that_have_a_score():
     margins = np.array([np.nan, 1.0] * 20)
     control = Choice(keep=1.0).random(margins, [""] * 40)

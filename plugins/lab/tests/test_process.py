@@ -311,6 +311,7 @@ def test_metrics_by_hand():
     assert (even["step_accuracy"], even["false_alarms"]) == (1, 0)
     assert math.isfinite(step_metrics([0.0], [True])["step_loss"])
     assert outcome_metrics([0.8], [False])["outcome_accuracy"] == 0
+    assert outcome_metrics([0.5], [True])["outcome_accuracy"] == 1
 
 
 def test_auc_is_the_share_of_pairs_in_the_right_order():
@@ -335,6 +336,8 @@ def test_f1_is_the_harmonic_mean_of_both_accuracies():
     (table,) = summary(Evaluation(rows)).values()
     assert table["F1"] == pytest.approx(2 * 0.75 * 0.5 / 1.25)
     assert summary(Evaluation(rows[:2])) == {}
+    all_wrong = [step_metrics([0.9], [False]), step_metrics([0.1], [True])]
+    assert next(iter(summary(Evaluation(all_wrong)).values()))["F1"] == 0
 
 
 @pytest.fixture(scope="module")

@@ -24,7 +24,7 @@ from hf_rlhf_lab.validation.calibration import (
 from hf_rlhf_lab.validation.checks import rank_correlation
 from hf_rlhf_lab.validation.gold import Gold, score_gold
 from hf_rlhf_lab.validation.hacks import hacks, holm, honest_rows, sign_flip
-from hf_rlhf_lab.validation.length import length_bias
+from hf_rlhf_lab.validation.length import length_bias, padding
 from hf_rlhf_lab.validation.validate import RewardScores, repeats
 
 PAIRS = 400
@@ -69,6 +69,20 @@ def test_a_reward_with_the_wrong_sign_fails(gold, sign, verdict):
     assert agreement(score_gold(gold, reward(sign))).verdict == verdict
 
 
+def test_a_tie_agrees_by_half():
+    """Of four pairs, two tie: (1 + 0 + 1/2 + 1/2) / 4."""
+    gold = Gold(
+        "ties", list("aabbccdd"), list("12345678"), np.tile([1.0, 0.0], 4), np.arange(8) // 2
+    )
+    scores = [2.0, 1.0, 1.0, 2.0, 3.0, 3.0, 4.0, 4.0]
+    check = agreement(score_gold(gold, lambda p, c, _: [scores[int(x) - 1] for x in c]))
+    assert check.measures["accuracy"].mean == 0.5
+
+
+def test_padding_repeats_the_last_sentence_alone():
+    assert padding("One. Two words. ") == "One. Two words. Two words. Two words."
+
+
 def test_noise_is_not_shown_to_agree(gold):
     rng = np.random.default_rng(1)
     scored = score_gold(gold, lambda p, completions, c: list(rng.normal(size=len(completions))))
@@ -82,6 +96,8 @@ def test_a_scale_that_is_not_log_odds_fails_and_the_temperature_mends_it(gold, s
     fixed = check.details["fixes"][0]
     assert fixed["value"] == pytest.approx(scale, rel=0.3)
     assert fixed["ece"] < check.details["ece"] / 2
+    excess = check.details["ece"] - check.details["ece_of_calibrated"]
+    assert check.details["ece_corrected"] == pytest.approx(excess)
     assert re.search(r"Dividing scores by \S+ gives 0\.\d+ \(cross-validated\)", check.summary)
 
 
