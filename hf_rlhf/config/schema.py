@@ -199,6 +199,8 @@ class TopLevel:
     adapter_revision: str | None = None
     pad_token: str | None = None
     """The padding token, which must be in the tokenizer's vocabulary."""
+    eos_token: str | None = None
+    """The token that ends a response, which must be in the tokenizer's vocabulary."""
     chat_template: str | None = None
     """A chat template in place of the tokenizer's own: a Jinja file, or the template itself."""
     init_lora_weights: str | bool = True

@@ -112,12 +112,6 @@ REFUSED: Mapping[str, tuple[str, str]] = {
         "changes the tokenizer only once the weights are loaded.",
         "Write `chat_template: FILE`, by which rows are checked and measured as well.",
     ),
-    "eos_token": (
-        "changes the tokenizer only once the weights are loaded, so that rows would be checked "
-        "and measured otherwise than they are trained.",
-        "Save the tokenizer with it beside the model, and name that folder as "
-        "`model_name_or_path`.",
-    ),
     **dict.fromkeys(
         ("dataset_text_field", "dataset_kwargs"),
         (

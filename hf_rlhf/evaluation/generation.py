@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 from hf_rlhf.config import EvaluationSpec
+from hf_rlhf.models.ends import end_tokens
 
 
 @dataclass(frozen=True)
@@ -59,9 +60,7 @@ def generate(
         sampling = {"do_sample": True, "temperature": spec.temperature, "top_p": spec.top_p}
         sampling["top_k"] = 0
     shipped = policy.generation_config
-    stops = shipped.eos_token_id
-    stops = stops if isinstance(stops, list) else [stops]
-    ends = {tokenizer.eos_token_id, *stops} - {None}
+    ends = end_tokens(tokenizer, shipped)
     # Replaced: `generate` takes from the model's own settings what its arguments leave open.
     policy.generation_config = GenerationConfig(
         max_new_tokens=max_new_tokens,

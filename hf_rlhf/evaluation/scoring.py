@@ -319,6 +319,7 @@ def _score(
             "completion": completion.text,
             "reward": total,
             "components": components,
+            "truncated": completion.truncated,
         }
         metrics = {
             **({TOTAL: total, **components} if scores else {}),

@@ -1,5 +1,7 @@
 from .adapter import check_head as check_head
 from .adapter import read_adapter as read_adapter
+from .ends import end_tokens as end_tokens
+from .ends import generation_ends as generation_ends
 from .fingerprint import check_base as check_base
 from .lengths import completion_length as completion_length
 from .lengths import model_config as model_config

@@ -91,6 +91,7 @@ def load_processing(
     auto_processor: str,
     pad_token: str | None,
     chat_template: str | None,
+    eos_token: str | None = None,
     **kwargs: Any,
 ) -> Any:
     """Load what turns rows into inputs of a model: a tokenizer, or another class of transformers.
@@ -100,7 +101,7 @@ def load_processing(
     import transformers
 
     if auto_processor == "AutoTokenizer":
-        return load_tokenizer(path, pad_token, chat_template, **kwargs)
+        return load_tokenizer(path, pad_token, chat_template, eos_token, **kwargs)
     try:
         return getattr(transformers, auto_processor).from_pretrained(path, **kwargs)
     except (OSError, ValueError) as error:
@@ -111,9 +112,13 @@ def load_processing(
 
 
 def load_tokenizer(
-    path: str, pad_token: str | None, chat_template: str | None = None, **kwargs: Any
+    path: str,
+    pad_token: str | None,
+    chat_template: str | None = None,
+    eos_token: str | None = None,
+    **kwargs: Any,
 ) -> Any:
-    """Load a model's tokenizer with `from_pretrained`; set pad token and template if there are any.
+    """Load a model's tokenizer with `from_pretrained`; set tokens and template if there are any.
 
     `chat_template` is a file, or the template itself. Raises ModelError for a token that it does
     not know, for a new one would have no embedding; for a template that does not come to an end,
@@ -122,24 +127,29 @@ def load_tokenizer(
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(path, **kwargs)
-    check_tokenizer(path, tokenizer, pad_token, chat_template)
+    check_tokenizer(path, tokenizer, pad_token, chat_template, eos_token)
     return tokenizer
 
 
 def check_tokenizer(
-    path: str, tokenizer: Any, pad_token: str | None, chat_template: str | None = None
+    path: str,
+    tokenizer: Any,
+    pad_token: str | None,
+    chat_template: str | None = None,
+    eos_token: str | None = None,
 ) -> None:
-    """Check a tokenizer's chat template, and set pad token and template. Raises ModelError."""
+    """Check a tokenizer's chat template, and set tokens and template. Raises ModelError."""
     if chat_template is not None:
         tokenizer.chat_template = _template(chat_template)
     _check_templates(path, tokenizer)
-    if pad_token is not None:
-        if pad_token not in tokenizer.get_vocab():
+    for name, token in (("eos_token", eos_token), ("pad_token", pad_token)):
+        if token is not None and token not in tokenizer.get_vocab():
             raise ModelError(
-                f"`pad_token: {pad_token}` is not one of its tokens. Its end-of-sequence token is "
+                f"`{name}: {token}` is not one of its tokens. Its end-of-sequence token is "
                 f"{tokenizer.eos_token!r}."
             )
-        tokenizer.pad_token = pad_token
+        if token is not None:
+            setattr(tokenizer, name, token)
 
 
 def tokenizer_digest(tokenizer: Any) -> str:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from hf_rlhf.distributed import whole_weights
 from hf_rlhf.errors import ModelError
 from hf_rlhf.models.adapter import CLASSIFIERS, LoraAdapter, check_head, read_adapter
+from hf_rlhf.models.ends import list_end
 from hf_rlhf.models.locate import download
 from hf_rlhf.models.safetensors import INDEX, Computed, Stored, open_checkpoint, write_checkpoint
 from hf_rlhf.storage.files import atomic_dir
@@ -97,6 +98,7 @@ def merge_adapter(
         write_checkpoint(folder, plan.tensors, max_shard_size)
         _copy_companions(source, lora.folder, folder)
         _write_config(source, folder, dtype, plan)
+        list_end(folder)
     return MergeReport(
         folder=Path(out),
         files=tuple(sorted(path.name for path in Path(out).iterdir())),

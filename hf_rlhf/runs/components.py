@@ -129,7 +129,7 @@ class ComponentBuilder:
             return "", None
         own = spec.tokenizer
         key, name = "model_name_or_path", model.model_name_or_path
-        wanted = (spec.pad_token, spec.chat_template)
+        wanted = (spec.pad_token, spec.chat_template, spec.eos_token)
         options: dict[str, Any] = {
             "trust_remote_code": getattr(training, "trust_remote_code", False)
         }

@@ -22,9 +22,9 @@ SECTION = "phases"
 """The section, and the folder in the run's folder in which the phases have theirs."""
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 _COMMON = (
-    *("schema", "phases", "output_dir", "pad_token", "chat_template", "stop_grace"),
+    *("schema", "phases", "output_dir", "pad_token", "eos_token", "stop_grace"),
     *("model_name_or_path", "model_revision", "adapter", "adapter_revision"),
-    *("expect_world_size", "expect_distributed"),
+    *("chat_template", "expect_world_size", "expect_distributed"),
 )
 """Keys that hold for all phases together: a phase begins where the one before has ended."""
 

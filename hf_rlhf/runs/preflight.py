@@ -16,6 +16,7 @@ from hf_rlhf.config.schema import PublishSpec
 from hf_rlhf.distributed import distributed_type, is_elsewhere, is_planned
 from hf_rlhf.errors import Problem, PublishError, suggest
 from hf_rlhf.hub.signing import check_signer
+from hf_rlhf.models.ends import end_problems
 from hf_rlhf.models.lengths import model_config
 from hf_rlhf.models.lora_checks import adapter_problems
 from hf_rlhf.runs.estimate import cycle_in_steps, generation_batch
@@ -346,7 +347,7 @@ def _folder(run: "Run") -> Iterator[Problem]:
 
 Check = Callable[["Run"], Iterable[Problem]]
 _MODEL_CHECKS: tuple[Check, ...] = (
-    *(tokenizer_size, length_problems, _merge, adapter_problems, settings_problems),
+    *(tokenizer_size, end_problems, length_problems, _merge, adapter_problems, settings_problems),
 )
 _MACHINE_CHECKS: tuple[Check, ...] = (
     *(_packages, _signing, vllm_problems, _attention, _deepspeed, _folder),

@@ -69,7 +69,7 @@ def tokenizer_problems(run: "Run") -> Iterator[Problem]:
     """Yield why batches cannot be padded, or conversations not be written out."""
     where = "model_name_or_path"
     if not run.reads_tokens:
-        for name in ("tokenizer", "pad_token", "chat_template"):
+        for name in ("tokenizer", "pad_token", "eos_token", "chat_template"):
             if getattr(run.spec, name) is not None:
                 yield Problem(
                     name, f"has no effect: {run.spec.plugin!r} reads no text.", "Remove it."

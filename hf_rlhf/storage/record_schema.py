@@ -275,6 +275,8 @@ class Sample(Section):
     reward: Number | None = None
     components: dict[str, Number | None] | None = None
     """Scores by label."""
+    truncated: bool | None = None
+    """Whether it was cut at the token limit; None if unknown."""
 
 
 class Generation(Section):

@@ -369,5 +369,6 @@ def samples_table(record: RunRecord, stages: Sequence[str] = ("before", "after")
         for row in rows[-2:] if stage == "train" else rows[:2]:
             reward = "none" if row.reward is None else f"{row.reward:.2f}"
             completion = _TOKENS.sub(_counted_tokens, row.completion or "")[:400]
+            completion += " [cut off at the token limit]" if row.truncated else ""
             table.add_row(stage, *(reward,) * scored, Text(completion))
     return table

@@ -13,6 +13,7 @@ from transformers import Trainer
 from hf_rlhf.distributed import run_on_main_process
 from hf_rlhf.errors import HfRlhfError, ModelError
 from hf_rlhf.models.adapter import CONFIG, check_adapter
+from hf_rlhf.models.ends import list_end
 from hf_rlhf.models.fingerprint import write_identity
 from hf_rlhf.models.merge import merge_adapter
 from hf_rlhf.runs.run import Run
@@ -48,6 +49,7 @@ def _move_weights(run: Run, written: Path, identity: Any, say: Say) -> None:
         write_identity(written, identity)
     # Not every trainer saves it, and the weights are of no use without.
     run.tokenizer.save_pretrained(written)
+    list_end(written)
     # An existing folder is of a session that ended before it wrote its record.
     with atomic_dir(folder / ("adapter" if adapted else "merged"), overwrite=True) as new:
         new.rmdir()

@@ -256,7 +256,8 @@ def test_a_chat_template_that_raises_is_said_with_its_row(tiny_run, tmp_path, te
     assert re.search(r"model_name_or_path: its chat template raises on .* row 0 of train", found)
 
 
-USED = {"model_name_or_path", "model_revision", "attn_implementation", "output_dir", "pad_token"}
+USED = {"model_name_or_path", "model_revision", "attn_implementation", "output_dir"}
+USED |= {"pad_token", "eos_token"}
 """Settings that hf_rlhf itself reads, and the libraries do not."""
 _PASSED_ON = """
     per_device_train_batch_size per_device_eval_batch_size num_generations_eval eval_packing

@@ -163,6 +163,8 @@ def test_samples_of_training_are_shown_where_no_others_are():
     first = "".join(f"<|s_{index}|>" for index in range(3))
     assert shown(sample("after", spoken)) == [f"<|speech|>{first} [27 more tokens]"]
     assert shown(sample("after", "<|a|> and <|b|>")) == ["<|a|> and <|b|>"]
+    cut = {**sample("after", "on and on"), "truncated": True}
+    assert shown(cut) == ["on and on [cut off at the token limit]"]
 
 
 _BAR = """

@@ -30,7 +30,7 @@ from trl.models import unwrap_model_for_generation
 from hf_rlhf import Method, Trainer
 from hf_rlhf.errors import ModelError, Problem
 from hf_rlhf.evaluation import Evaluation, validation_rows
-from hf_rlhf.models import find_adapter, policy_arguments, prompt_ids
+from hf_rlhf.models import end_tokens, find_adapter, policy_arguments, prompt_ids
 from hf_rlhf.rewards import TOTAL
 from hf_rlhf.runs import Run
 from hf_rlhf_classic import ppo_card, ppo_math, ppo_models, ppo_preflight, ppo_rewards
@@ -47,7 +47,7 @@ from hf_rlhf_classic.ppo_experience import (
 )
 from hf_rlhf_classic.ppo_rewards import AdapterScore, composed_reward
 from hf_rlhf_classic.ppo_vllm import vllm_generation
-from hf_rlhf_classic.sampling import Sampling, complete_by_length, end_tokens, noise, until
+from hf_rlhf_classic.sampling import Sampling, complete_by_length, noise, until
 
 
 class PPOTrainer(HeldOutOnly, Trainer, transformers.Trainer):  # type: ignore[misc]
@@ -151,11 +151,7 @@ class PPOTrainer(HeldOutOnly, Trainer, transformers.Trainer):  # type: ignore[mi
             ppo_math.RunningMoments(),
         )
         tokenizer = run.tokenizer
-        self.stop_ids = (
-            end_tokens(tokenizer, policy)
-            if training.stop_token is None
-            else frozenset({int(tokenizer.convert_tokens_to_ids(training.stop_token))})
-        )
+        self.stop_ids = end_tokens(tokenizer, policy.generation_config)
         self.pad_id = tokenizer.pad_token_id
         self.metrics: dict[str, list[float]] = {}
         self.vllm = vllm_generation(self) if training.use_vllm else None

@@ -76,7 +76,6 @@ class PPOConfig(TrainingArguments):  # type: ignore[misc]
 
     max_completion_length: int = _field(64, "Tokens of a completion, at most.")
     temperature: float = _field(1.0, "Of sampling, and of every log-probability.")
-    stop_token: str | None = _field(None, "Ends a completion; None is the tokenizer's eos token.")
     rollout_micro_batch_size: int | None = _field(
         None, "Prompts answered at once, on a device: less memory. None: all of them."
     )

@@ -248,18 +248,6 @@ def _optimizer(run: Run) -> Iterator[Problem]:
         )
 
 
-def _stop(run: Run) -> Iterator[Problem]:
-    token, tokenizer = run.training.stop_token, run.tokenizer
-    if token is None and tokenizer.eos_token_id is None:
-        yield Problem(
-            "model_name_or_path",
-            "its tokenizer has no eos token, so no completion would end by itself.",
-            "Name one as `stop_token`.",
-        )
-    if token is not None and token not in tokenizer.get_vocab():
-        yield Problem("stop_token", f"{token!r} is no token of the model's tokenizer.")
-
-
 def _distributed(run: Run) -> Iterator[Problem]:
     if distributed_type(run.training) == "FSDP":
         yield Problem(
@@ -282,6 +270,5 @@ _CHECKS: tuple[Callable[[Run], Iterator[Problem]], ...] = (
     _dropout,
     _optimizer,
     no_lengths,
-    _stop,
     _distributed,
 )

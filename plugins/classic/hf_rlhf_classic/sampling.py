@@ -19,7 +19,7 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList, TopPLogitsWarper
 
 from hf_rlhf.errors import ModelError
-from hf_rlhf.models import prompt_ids
+from hf_rlhf.models import end_tokens, prompt_ids
 
 
 def noise(seed: int, step: int, rows: Sequence[int], tokens: int) -> Tensor:
@@ -181,7 +181,7 @@ def sample(
     All are sampled in one batch, until an end-of-sequence token of tokenizer or model. Raises
     ModelError as `SampleByRow` does.
     """
-    ends = end_tokens(tokenizer, model)
+    ends = end_tokens(tokenizer, model.generation_config)
     ids = prompt_ids(tokenizer, prompts, chat_template_kwargs or {})
     sampling = Sampling(max_new_tokens, ends, tokenizer.pad_token_id, temperature, top_p)
     created = complete(model, ids, sampling, seeded(seeds, max_new_tokens))
@@ -196,13 +196,6 @@ def until(ids: list[int], ends: frozenset[int]) -> list[int]:
     """Return the ids up to the first end token, that one included."""
     stop = next((index for index, token in enumerate(ids) if token in ends), None)
     return ids if stop is None else ids[: stop + 1]
-
-
-def end_tokens(tokenizer: Any, model: Any) -> frozenset[int]:
-    """Return what ends a text: the tokenizer's end-of-sequence token, and the model's own."""
-    own = model.generation_config.eos_token_id
-    listed = own if isinstance(own, list) else [own]
-    return frozenset(item for item in (tokenizer.eos_token_id, *listed) if item is not None)
 
 
 @contextmanager

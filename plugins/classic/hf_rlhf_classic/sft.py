@@ -11,7 +11,7 @@ from trl.chat_template_utils import get_training_chat_template, has_generation_m
 from hf_rlhf import Method, RowCounts, Trainer
 from hf_rlhf.errors import Problem
 from hf_rlhf.evaluation import Evaluation, held_out_rows, measure_rows, saved_model
-from hf_rlhf.models import policy_arguments
+from hf_rlhf.models import generation_ends, policy_arguments
 from hf_rlhf.runs import Run
 from hf_rlhf_classic.checks import (
     can_encode,
@@ -70,7 +70,7 @@ class SupervisedTrainer(Trainer, SFTTrainer):  # type: ignore[misc]
         if result or not can_encode(run, *_names(run)):
             return result
         # Which tokens count is known only of rows and templates that are in order.
-        for check in (_kinds, _markers, _lengths):
+        for check in (_kinds, _markers, _lengths, _end):
             result += check(run) if not result else ()
         return result
 
@@ -275,6 +275,19 @@ def _markers(run: Run) -> Iterator[Problem]:
             "them.",
             "Put {% generation %} and {% endgeneration %} around what the assistant says (and its "
             "end-of-turn token), or write `assistant_only_loss: false` to train on every turn.",
+        )
+
+
+def _end(run: Run) -> Iterator[Problem]:
+    """What ends an assistant's turn is learned: a template may mark the turn without its end."""
+    encoded = encoder(run)(run.dataset["train"][0])
+    learned = {each for each, counts in zip(encoded.ids, encoded.counted, strict=True) if counts}
+    if not learned & generation_ends(run):
+        yield Problem(
+            "assistant_only_loss",
+            "the chat template's {% generation %} leaves out the token that ends a turn, so the "
+            "model would not learn to stop.",
+            "Put {% endgeneration %} behind that token.",
         )
 
 

@@ -20,7 +20,7 @@ from transformers import AutoModelForCausalLM, OPTConfig, OPTForCausalLM, Traine
 
 from hf_rlhf.config import RunFile
 from hf_rlhf.errors import ModelError, RewardError
-from hf_rlhf.models import prompt_ids
+from hf_rlhf.models import end_tokens, prompt_ids
 from hf_rlhf.runs.resolve import resolve_run
 from hf_rlhf.testing import check_trainer
 from hf_rlhf.testing.tiny import make_tiny_policy
@@ -29,7 +29,7 @@ from hf_rlhf_classic import ppo_models
 from hf_rlhf_classic.ppo import PPOTrainer
 from hf_rlhf_classic.ppo_experience import State
 from hf_rlhf_classic.ppo_math import KLController, RunningMoments
-from hf_rlhf_classic.sampling import Sampling, complete_by_length, end_tokens, noise
+from hf_rlhf_classic.sampling import Sampling, complete_by_length, noise
 
 LORA = {"use_peft": True, "lora_r": 4, "lora_target_modules": ["q_proj", "v_proj"]}
 TWO = {"num_ppo_epochs": 2, "num_mini_batches": 2}
@@ -243,7 +243,7 @@ def test_every_end_token_of_the_model_ends_a_completion():
     eos = trainer.processing_class.eos_token_id
     assert trainer.stop_ids == {eos}
     trainer.model.generation_config.eos_token_id = [eos, 42]
-    assert end_tokens(trainer.processing_class, trainer.model) == {eos, 42}
+    assert end_tokens(trainer.processing_class, trainer.model.generation_config) == {eos, 42}
     del case
 
 

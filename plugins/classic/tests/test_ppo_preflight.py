@@ -112,7 +112,6 @@ def test_a_good_run_has_none(problems, folder, tmp_path):
         ({**LORA, "rewards": [{"name": "constant", "weight": 0}]}, "no reward has a weight"),
         ({**LORA, "rollout_batch_size": 5}, "4 training rows, but one step answers 5 prompts"),
         ({**LORA, "lora_dropout": 0.1}, "PPO trains without dropout"),
-        ({**LORA, "stop_token": "<stop>"}, "'<stop>' is no token"),
         ({**LORA, "num_mini_batches": 3}, "num_mini_batches 3 does not divide the 4"),
         ({**LORA, "micro_batch_size": 3}, "micro_batch_size 3 does not divide the 4"),
         ({**LORA, "gradient_accumulation_steps": 2}, "gradient_accumulation_steps: is not used"),

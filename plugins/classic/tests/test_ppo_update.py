@@ -28,7 +28,7 @@ NUMBERS = {
     "score_clip": 0.6,
     "missing_eos_penalty": 0.25,
     "max_completion_length": 6,
-    "stop_token": "e",
+    "eos_token": "e",
 }
 
 
@@ -186,7 +186,7 @@ def test_losses_and_gradients_are_those_of_a_plain_step(case, settings, micro):
     with torch.no_grad():
         rollout = trainer.roll_out(model, rows)
         experience, _ = trainer.look_at(model, rollout)
-    assert trainer.stop_ids == {STOP}
+    assert trainer.stop_ids == {STOP, trainer.model.generation_config.eos_token_id}
     assert rollout.stopped.tolist() == [False, True, True, True]
     before = copy.deepcopy(model.state_dict())
     generator = torch.Generator()

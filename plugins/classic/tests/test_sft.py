@@ -231,7 +231,6 @@ UNMARKED = "{% for m in messages %}<{{ m.role }}>{{ m.content }}<end>{% endfor %
             {"packing": True, "packing_strategy": "wrapped", "max_length": 600},
             "wrapped rows fill it, and the model has 512 positions",
         ),
-        (TEXT, {"eos_token": "<pad>"}, "changes the tokenizer only once the weights are loaded"),
         ([{**TEXT[0], **TURNS[0]}], {}, "`prompt` and `completion`, or `messages`, and not both"),
         (
             [*TURNS, {"messages": TURNS[0]["messages"][:1]}],

@@ -66,6 +66,7 @@ def _prepare(step: Planned) -> None:
         find_model(str(values["model_name_or_path"])),
         values.get("pad_token"),
         values.get("chat_template"),
+        values.get("eos_token"),
         revision=values.get("model_revision"),
     )
     resolve_scoring(file, tokenizer, plugin=step.stage.trainer)

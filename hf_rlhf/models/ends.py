@@ -1,0 +1,123 @@
+"""The tokens at which generation stops: what ends a trained response has to be one of them.
+
+Plain `generate` stops at those of the generation config alone, training and evaluation also at the
+tokenizer's. So the latter is listed in the generation config of every model that is saved.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hf_rlhf.errors import Problem
+from hf_rlhf.models.lengths import model_config
+from hf_rlhf.storage.files import atomic_write_json
+
+if TYPE_CHECKING:
+    from hf_rlhf.runs.run import Run
+
+_MARK = "Zq7xK"
+"""An answer that no chat template has in its own text."""
+
+
+def end_tokens(tokenizer: Any, generation_config: Any) -> frozenset[int]:
+    """Return what ends a text: the tokenizer's end-of-sequence token, and the model's own."""
+    own = getattr(generation_config, "eos_token_id", None)
+    listed = own if isinstance(own, list) else [own]
+    return frozenset(item for item in (tokenizer.eos_token_id, *listed) if item is not None)
+
+
+def end_problems(run: "Run") -> Iterator[Problem]:
+    """Yield that the model would learn to end its responses with what stops no generation.
+
+    Known here are the two ways in which trainers end them: messages as the chat template does,
+    text with the tokenizer's end-of-sequence token.
+    """
+    if not (run.writes_text and run.reads_tokens) or run.trainer_class.auto_class is not None:
+        return
+    tokenizer, ends = run.tokenizer, generation_ends(run)
+    if not ends:
+        what = "neither its tokenizer nor its generation config has an end-of-sequence token."
+        yield Problem("model_name_or_path", what, "Write `eos_token: TOKEN`, one of its tokens.")
+        return
+    stops = ", ".join(map(repr, tokenizer.convert_ids_to_tokens(sorted(ends))))
+    kwargs = getattr(run.training, "chat_template_kwargs", None) or {}
+    for turn, closing in _closings(run, kwargs):
+        ids = tokenizer(closing, add_special_tokens=False)["input_ids"]
+        if ends.intersection(ids):
+            continue
+        special = {*tokenizer.all_special_ids, *tokenizer.added_tokens_decoder}
+        end = next((tokenizer.convert_ids_to_tokens(each) for each in ids if each in special), None)
+        yield Problem(
+            "model_name_or_path" if run.spec.chat_template is None else "chat_template",
+            f"the chat template ends {turn} with {closing!r}, and generation stops at {stops} "
+            "only: the trained model would never stop.",
+            f"Write `eos_token: {end}`."
+            if end is not None
+            else f"Use a chat template that closes the assistant's turns with {stops}.",
+        )
+        return
+
+
+def _closings(run: "Run", kwargs: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield what the chat template writes after an answer, and after a call where there are any."""
+    row = run.dataset["train"][0]
+    columns = ("prompt", "messages", "completion", "chosen")
+    if not run.tokenizer.chat_template or not any(isinstance(row.get(x), list) for x in columns):
+        return
+    call = {"type": "function", "function": {"name": _MARK, "arguments": {_MARK: _MARK}}}
+    turns: dict[str, dict[str, Any]] = {"an answer": {"content": _MARK}}
+    if run.toolset is not None or row.get("tools"):
+        turns["a call of a tool"] = {"content": "", "tool_calls": [call]}
+    for name, turn in turns.items():
+        messages = [{"role": "user", "content": "?"}, {"role": "assistant", **turn}]
+        try:
+            text = run.tokenizer.apply_chat_template(messages, tokenize=False, **kwargs)
+        except Exception:  # noqa: BLE001 - a template may raise anything; rows are tried elsewhere
+            continue
+        _, mark, closing = str(text).rpartition(_MARK)
+        if mark:
+            yield name, closing
+
+
+def generation_ends(run: "Run") -> frozenset[int]:
+    """Return what `end_tokens` gives of the base that transformers would load; only JSON is read."""
+    from transformers import GenerationConfig
+
+    revision = run.model.model_revision
+    try:
+        config = GenerationConfig.from_pretrained(run.model_path, revision=revision)
+    except OSError:
+        config = GenerationConfig.from_model_config(model_config(run))
+    return end_tokens(run.tokenizer, config)
+
+
+def list_end(folder: Path) -> None:
+    """Add the end-of-sequence token of a saved model's tokenizer to its generation config.
+
+    Files alone are read, for a tokenizer may come with code. A model that writes no text is left.
+    """
+    tokenizer = _json(folder / "tokenizer_config.json")
+    config, saved = _json(folder / "config.json"), folder / "generation_config.json"
+    end = tokenizer.get("eos_token")
+    token = _token_id(folder, end["content"] if isinstance(end, dict) else end)
+    if token is None or any("Classification" in name for name in config.get("architectures") or ()):
+        return
+    listed = _json(saved)
+    own = (listed or config.get("text_config") or config).get("eos_token_id")
+    ends = own if isinstance(own, list) else [each for each in (own,) if each is not None]
+    if token not in ends:
+        listed = listed or {name: config.get(name) for name in ("bos_token_id", "pad_token_id")}
+        atomic_write_json(saved, {**listed, "eos_token_id": [token, *ends]})
+
+
+def _token_id(folder: Path, token: str | None) -> int | None:
+    content = _json(folder / "tokenizer.json")
+    added = {each["content"]: each["id"] for each in content.get("added_tokens") or ()}
+    vocabulary = (content.get("model") or {}).get("vocab")
+    result = added.get(token, vocabulary.get(token) if isinstance(vocabulary, dict) else None)
+    return None if result is None else int(result)
+
+
+def _json(path: Path) -> dict[str, Any]:
+    return dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else {}

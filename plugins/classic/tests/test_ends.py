@@ -1,0 +1,188 @@
+"""The token that ends trained responses is one at which generation stops."""
+
+import json
+import shutil
+from types import SimpleNamespace
+
+import pytest
+from peft import LoraConfig, get_peft_model
+from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+
+from hf_rlhf.errors import ConfigError
+from hf_rlhf.models.ends import list_end
+from hf_rlhf.models.merge import merge_adapter
+from hf_rlhf.testing import make_tiny_policy
+
+QUESTION = [{"role": "user", "content": "q"}]
+ANSWER = [{"role": "assistant", "content": "yes"}]
+PAIRS = {"prompt": QUESTION, "chosen": ANSWER, "rejected": [{**ANSWER[0], "content": "no"}]}
+SAMPLED = {"rewards": [{"name": "valid_json"}], "max_completion_length": 8}
+TRAINERS = {
+    "sft": ({"prompt": QUESTION, "completion": ANSWER}, {"max_length": 64}),
+    "dpo": (PAIRS, {}),
+    "orpo": (PAIRS, {}),
+    "cpo": (PAIRS, {}),
+    "kto": ({"prompt": QUESTION, "completion": ANSWER, "label": True}, {}),
+    "grpo": ({"prompt": QUESTION}, SAMPLED),
+    "rloo": ({"prompt": QUESTION}, SAMPLED),
+    "distillation": ({"prompt": QUESTION}, {"max_completion_length": 8}),
+}
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory):
+    """A base model whose template ends turns with a token at which generation does not stop."""
+    folder = make_tiny_policy(tmp_path_factory.mktemp("base"))
+    _set_end(folder, "<|system|>")
+    return folder
+
+
+def _set_end(folder, token):
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer.eos_token = token
+    tokenizer.save_pretrained(folder)
+    for name in ("config.json", "generation_config.json"):
+        content = json.loads((folder / name).read_text())
+        (folder / name).write_text(json.dumps({**content, "eos_token_id": tokenizer.eos_token_id}))
+
+
+def _settings(plugin, folder, **more):
+    row, own = TRAINERS[plugin]
+    settings = {
+        **{"plugin": plugin, "model_name_or_path": str(folder), "max_steps": 1, "use_cpu": True},
+        **{"bf16": False, "save_strategy": "no", "evaluation": None, **own, **more},
+    }
+    if plugin == "distillation":
+        settings["teacher_model_name_or_path"] = str(folder)
+    rows = [row] * 63
+    return [*rows, {**row, "label": False} if "label" in row else row], settings
+
+
+@pytest.mark.parametrize("plugin", sorted(TRAINERS))
+def test_a_template_whose_end_stops_nothing_is_refused_with_the_cure(prepared, base, plugin):
+    rows, settings = _settings(plugin, base)
+    with pytest.raises(ConfigError) as refused:
+        prepared(rows, rows, **settings)
+    assert (
+        "model_name_or_path: the chat template ends an answer with '<|end|>', and generation stops "
+        "at '<|system|>' only: the trained model would never stop. Write `eos_token: <|end|>`."
+    ) in str(refused.value).replace("\n", " ")
+    prepared(rows, rows, **settings, eos_token="<|end|>")
+
+
+def test_a_template_that_closes_nothing_is_refused(prepared, base):
+    rows, settings = _settings("sft", base)
+    template = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
+    with pytest.raises(ConfigError, match=r"ends an answer with '\\n', and .* Use a chat template"):
+        prepared(rows, rows, **settings, chat_template=template)
+
+
+def test_an_end_without_a_loss_is_refused(prepared, base):
+    _, settings = _settings("sft", base, eos_token="<|end|>")
+    template = (
+        "{% for m in messages %}<|{{ m.role }}|>{% if m.role == 'assistant' %}{% generation %}"
+        "{{ m.content }}END{% else %}{{ m.content }}<|end|>{% endif %}{% endfor %}"
+    )
+    inside, outside = "<|end|>{% endgeneration %}", "{% endgeneration %}<|end|>"
+    rows = [{"messages": [*QUESTION, *ANSWER]}] * 64
+    prepared(rows, rows, **settings, chat_template=template.replace("END", inside))
+    with pytest.raises(ConfigError, match=r"leaves out the token that ends a turn.* behind that"):
+        prepared(rows, rows, **settings, chat_template=template.replace("END", outside))
+
+
+def test_an_end_that_only_the_generation_config_lists_is_one(prepared, base, tmp_path):
+    folder = shutil.copytree(base, tmp_path / "listed")
+    config = json.loads((folder / "generation_config.json").read_text())
+    config["eos_token_id"] = [config["eos_token_id"], 1]
+    (folder / "generation_config.json").write_text(json.dumps(config))
+    rows, settings = _settings("sft", folder)
+    prepared(rows, rows, **settings)
+
+
+def test_the_end_of_a_call_is_one_too(prepared, base):
+    rows, settings = _settings("sft", base, eos_token="<|end|>")
+    template = (
+        "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{% for c in m.tool_calls or [] %}"
+        "{{ c.function | tojson }}{% endfor %}{{ '<|user|>' if m.tool_calls else '<|end|>' }}"
+        "{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"
+    )
+    prepared(rows, rows, **settings, chat_template=template)
+    tool = {"type": "function", "function": {"name": "f", "parameters": {}}}
+    rows = [{**row, "tools": [tool]} for row in rows]
+    with pytest.raises(ConfigError, match=r"ends a call of a tool with '.*<\|user\|>'"):
+        prepared(rows, rows, **settings, chat_template=template)
+
+
+def test_text_needs_an_end_of_sequence_token(prepared, base, tmp_path):
+    folder = shutil.copytree(base, tmp_path / "endless")
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer.eos_token = None
+    tokenizer.save_pretrained(folder)
+    for name in ("config.json", "generation_config.json"):
+        content = json.loads((folder / name).read_text()) | {"eos_token_id": None}
+        (folder / name).write_text(json.dumps(content))
+    _, settings = _settings("sft", folder)
+    rows = [{"prompt": "q", "completion": "yes"}] * 64
+    with pytest.raises(ConfigError, match="has an end-of-sequence token. Write `eos_token: TOKEN`"):
+        prepared(rows, rows, **settings)
+
+
+def test_an_eos_token_that_the_tokenizer_lacks_is_refused(prepared, base):
+    rows, settings = _settings("sft", base)
+    with pytest.raises(ConfigError, match=r"`eos_token: <\|im_end\|>` is not one of its tokens"):
+        prepared(rows, rows, **settings, eos_token="<|im_end|>")
+
+
+@pytest.mark.parametrize("has_file", [True, False])
+def test_a_merged_model_stops_at_the_end_of_the_tokenizer_beside_its_adapter(
+    base, tmp_path, has_file
+):
+    source = shutil.copytree(base, tmp_path / "base")
+    if not has_file:
+        (source / "generation_config.json").unlink()
+    adapter, merged = tmp_path / "adapter", tmp_path / "merged"
+    model = get_peft_model(AutoModelForCausalLM.from_pretrained(source), LoraConfig(r=2))
+    model.save_pretrained(adapter)
+    tokenizer = AutoTokenizer.from_pretrained(source)
+    tokenizer.eos_token = "<|end|>"
+    tokenizer.save_pretrained(adapter)
+    merge_adapter(source, adapter, merged)
+    assert GenerationConfig.from_pretrained(merged).eos_token_id == [1, 2]
+    before = (merged / "generation_config.json").read_bytes()
+    list_end(merged)
+    assert (merged / "generation_config.json").read_bytes() == before
+
+
+def test_a_classifier_gets_no_generation_config(base, tmp_path):
+    folder = shutil.copytree(base, tmp_path / "classifier")
+    (folder / "generation_config.json").unlink()
+    config = json.loads((folder / "config.json").read_text())
+    config |= {"architectures": ["LlamaForSequenceClassification"], "eos_token_id": 7}
+    (folder / "config.json").write_text(json.dumps(config))
+    list_end(folder)
+    assert not (folder / "generation_config.json").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("use_peft", [False, True])
+def test_the_saved_model_stops_in_plain_generate(base, tmp_path, use_peft):
+    from datasets import Dataset
+
+    from hf_rlhf import train
+
+    _, settings = _settings("sft", base, eos_token="<|end|>", use_peft=use_peft)
+    settings |= {"max_steps": 60, "learning_rate": 2e-2 if use_peft else 1e-2, "lora_r": 32}
+    settings |= {"per_device_train_batch_size": 4}
+    asked = [{"role": "user", "content": f"q{n}"} for n in range(4)]
+    rows = [{"prompt": [turn], "completion": ANSWER} for turn in asked * 10]
+    settings |= {"lora_target_modules": ["all-linear"], "lora_alpha": 64} if use_peft else {}
+    plugin = settings.pop("plugin")
+    train(plugin, dataset=Dataset.from_list(rows), output_dir=str(tmp_path / "run"), **settings)
+    merged = tmp_path / "run" / "merged"
+    tokenizer = AutoTokenizer.from_pretrained(merged)
+    model = AutoModelForCausalLM.from_pretrained(merged)
+    ids = tokenizer.apply_chat_template(
+        rows[0]["prompt"], add_generation_prompt=True, return_tensors="pt", return_dict=True
+    )
+    written = model.generate(**ids, do_sample=False, max_new_tokens=32)
+    assert tokenizer.decode(written[0, ids["input_ids"].shape[1] :]) == "yes<|end|>"
