@@ -81,7 +81,7 @@ def _closings(run: "Run", kwargs: Mapping[str, Any]) -> Iterator[tuple[str, str]
 
 
 def generation_ends(run: "Run") -> frozenset[int]:
-    """Return what `end_tokens` gives of the base that transformers would load; only JSON is read."""
+    """Return what `end_tokens` gives of the base, by its JSON files alone."""
     from transformers import GenerationConfig
 
     revision = run.model.model_revision
