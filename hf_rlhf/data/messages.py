@@ -11,6 +11,8 @@ _ONE = rf"<think(?:ing)?>(.*?)(?:{_END}|\Z)"
 _THOUGHT = re.compile(_ONE, re.DOTALL)
 _THOUGHTS = re.compile(rf"(?:\A\s*|^[ \t]*)(?:{_ONE})+", re.DOTALL | re.MULTILINE)
 
+_TEXTS = (None, "text", "input_text", "output_text")
+
 
 def prompt_in(row: Mapping[str, Any]) -> Any:
     """Return what a row asks: its `prompt`, or its `messages` without a last answer; else None."""
@@ -25,7 +27,7 @@ def text_of(turns: Any) -> str:
     """Return the text of a completion or prompt: a string, or a list of chat messages.
 
     Of a message list, the contents are joined by newlines; a content given as a list of parts
-    keeps its text parts. A missing content (a bare tool call) counts as empty.
+    keeps its text parts, and not thinking. A missing content (a bare tool call) counts as empty.
     """
     if isinstance(turns, str):
         return turns
@@ -37,7 +39,8 @@ def _content(content: Any) -> str:
         return ""
     if isinstance(content, str):
         return content
-    return "".join(part.get("text", "") for part in content if isinstance(part, dict))
+    parts = [part for part in content if isinstance(part, dict)]
+    return "".join(part.get("text", "") for part in parts if part.get("type") in _TEXTS)
 
 
 def transcript_of(turns: Any) -> str:

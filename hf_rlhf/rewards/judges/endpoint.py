@@ -11,6 +11,7 @@ import contextlib
 import difflib
 import email.utils
 import json
+import math
 import os
 import re
 import socket
@@ -43,6 +44,9 @@ GONE = frozenset({502, 503, 504, 520, 521, 522, 523, 524, 529, 530})
 NO_KEY = "EMPTY"
 ACCOUNT = {"OpenAI-Organization": "OPENAI_ORG_ID", "OpenAI-Project": "OPENAI_PROJECT_ID"}
 """What OpenAI bills, where a key has several; as its own clients name them."""
+_THOUGHTS = ("reasoning_content", "reasoning", "thinking", "reasoning_details")
+"""Where servers put thinking, beside the content."""
+_MOST_TOKENS = 10**12
 _QUOTED_CHARACTERS = 200
 _WRONG = "(?:invalid|not valid|incorrect|expired|missing)"
 _REFUSES_KEY = re.compile(
@@ -95,7 +99,7 @@ class Reply:
     truncated: bool
     """It reached the limit on tokens."""
     only_thought: bool
-    """It has no content; `text` is its thinking."""
+    """It has thinking and no content; `text` is empty, for a thought is no reply."""
     prompt_tokens: int
     completion_tokens: int
 
@@ -230,18 +234,17 @@ class Endpoint:
             choice = answer["choices"][0]
             message = choice["message"]
             content = text_of([message])
-        except (ValueError, LookupError, TypeError, AttributeError):
+            usage = answer.get("usage") or {}
+            return Reply(
+                text=content,
+                truncated=choice.get("finish_reason") == "length",
+                only_thought=not content.strip() and any(map(message.get, _THOUGHTS)),
+                prompt_tokens=_count(usage, "prompt_tokens"),
+                completion_tokens=_count(usage, "completion_tokens"),
+            )
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
             body = self.quote(text) or "an empty body"
             raise Failed(f"the answer is not a chat completion: {body}", again=True) from None
-        thought = message.get("reasoning_content") or message.get("reasoning") or ""
-        usage = answer.get("usage") or {}
-        return Reply(
-            text=content if content.strip() else str(thought),
-            truncated=choice.get("finish_reason") == "length",
-            only_thought=not content.strip() and bool(thought),
-            prompt_tokens=_count(usage, "prompt_tokens"),
-            completion_tokens=_count(usage, "completion_tokens"),
-        )
 
     def _unconnected(self, error: BaseException, sent: float) -> Unavailable | JudgeError:
         import aiohttp
@@ -312,7 +315,7 @@ class Endpoint:
         try:
             answer = await self._answer(client, "GET", "/models", timeout=5)
             names = [str(entry["id"]) for entry in json.loads(answer.text)["data"]]
-        except (Failed, JudgeError, ValueError, LookupError, TypeError):
+        except (Failed, JudgeError, ValueError, LookupError, TypeError, RecursionError):
             return "It lists no models either; base_url usually ends in /v1."
         near = difflib.get_close_matches(self.model, names, n=3, cutoff=0.4)
         listed = near + [name for name in names if name not in near]
@@ -354,12 +357,15 @@ def _refuse_forbidden(address: str, host: str, name: str) -> None:
 
 
 def _retry_after(headers: Mapping[str, str]) -> float | None:
-    """Return the seconds to wait, which a server gives in seconds or as an HTTP date."""
+    """Return the seconds to wait, which a server gives in seconds or as an HTTP date.
+
+    None for what is no wait: below 0, or without end.
+    """
     for header, scale in (("retry-after-ms", 1e-3), ("retry-after", 1.0)):
         with contextlib.suppress(TypeError, ValueError):
             seconds = float(headers.get(header, "")) * scale
-            return max(0.0, seconds) if seconds == seconds else None
-    with contextlib.suppress(TypeError, ValueError):
+            return seconds if 0 <= seconds < math.inf else None
+    with contextlib.suppress(TypeError, ValueError, OverflowError):
         date = email.utils.parsedate_to_datetime(headers.get("retry-after", ""))
         return max(0.0, date.timestamp() - time.time())
     return None
@@ -371,4 +377,4 @@ def _is_page(text: str) -> bool:
 
 def _count(usage: Mapping[str, Any], name: str) -> int:
     value = usage.get(name)
-    return value if isinstance(value, int) and value > 0 else 0
+    return value if isinstance(value, int) and 0 < value < _MOST_TOKENS else 0

@@ -180,9 +180,11 @@ class OpenAIJudge(ChatClient):
 
 
 def _verdict(reply: Reply) -> Verdict:
+    hint = ", inside its thinking, which extra_body may turn off" * reply.only_thought
     if reply.truncated:
-        hint = ", inside its thinking, which extra_body may turn off" * reply.only_thought
         raise Malformed(f"it was cut off at max_tokens{hint}.")
+    if reply.only_thought:
+        raise Malformed(f"it ended{hint}.")
     return Verdict(*read_verdict(reply.text))
 
 

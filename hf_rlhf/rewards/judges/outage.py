@@ -148,7 +148,7 @@ class Outage:
             silent = f"{waiting.server} has not answered for {_duration(now - self._since)}"
             patience = _duration(waiting.patience)
             left = max(self._since, waiting.started) + waiting.patience - now
-            if self._has_retry_after and self._next_try - now > left:
+            if self._has_retry_after and self._next_try - now > max(left, 0.0):
                 raise JudgeError(
                     f"{waiting.server} asks to be left alone for "
                     f"{_duration(self._next_try - now)}, longer than its patience of {patience} "

@@ -13,6 +13,16 @@ from hf_rlhf.rewards.judges.prompts import LEVELS
 _BRACE = re.compile(r"[{}]")
 _ASIDE = re.compile(r"\{(?![^{}]*score)[^{}\"]*\}", re.IGNORECASE)
 """Braces of a formula or a set, which may stand before the object: no quotes, no grade."""
+_CLOSED = re.compile(r"</(?:think|thinking|thought|reasoning)>|\[/THINK\]", re.IGNORECASE)
+_OPENED = re.compile(r"<(?:think|thinking|thought|reasoning)>|\[THINK\]", re.IGNORECASE)
+_FENCE = re.compile(r"```(?:json)?\s*\Z", re.IGNORECASE)
+_SENTENCE_END = r"[.!?。！？][)\"'*_]*"
+_LABEL = (
+    r"[ \t*#_-]*(?:(?:here|this|it|is|my|the|final|overall|so|thus|therefore|as|follows|json|grade|"
+    r"score|rating|verdict|evaluation|assessment|judge?ment)\b[ \t:*#_-]*)*"
+)
+"""Words that can only announce the judge's own verdict: `**Final verdict:**`."""
+_ANNOUNCES = re.compile(rf"(?:(?:\A|{_SENTENCE_END}\s){_LABEL}|{_SENTENCE_END})\Z", re.IGNORECASE)
 
 
 class Malformed(ValueError):
@@ -22,9 +32,8 @@ class Malformed(ValueError):
 def read_verdict(reply: str) -> tuple[float, str]:
     """Return the score in [0, 1] and the reason of the verdict in a reply.
 
-    Thinking is dropped first. What is left must hold one JSON object, a verdict of exactly `score`
-    and, optionally, `reason`, each once. A number off the scale, a bool, NaN, and a second object,
-    whole or not, raise Malformed: one of the two may be quoted from the candidate.
+    The reply's own JSON object must have exactly `score` and, optionally, `reason`, each once. A
+    number off the scale, a bool, and NaN raise Malformed.
     """
     verdict = read_object(reply)
     if extra := sorted(set(verdict) - {"score", "reason"}):
@@ -48,17 +57,19 @@ def _grade(score: Any) -> int:
 
 def _without_thinking(reply: str) -> str:
     """Keep what follows the last thought; chat templates often open <think> in the prompt."""
-    _, closed, rest = reply.rpartition("</think>")
-    answer = rest if closed else reply
-    return answer.partition("<think>")[0]
+    answer = _CLOSED.split(reply)[-1]
+    if _OPENED.search(answer):
+        raise Malformed("its thinking does not end.")
+    return answer
 
 
 def read_object(reply: str) -> dict[str, Any]:
-    """Return the one JSON object of a reply, beside which no other may stand, whole or begun.
+    """Return the JSON object with which a reply ends, beside which no other may stand.
 
-    Thinking is dropped first. A judge that quotes a verdict of the candidate's, before or after its
-    own or inside a broken object, has not given that verdict. Raises ValueError with the cause, in
-    words fit to send back.
+    Thinking is dropped first. The object is alone, fenced or not, or follows whole sentences, a
+    paragraph, or a label like `Verdict:`. One inside a sentence, or behind `The candidate wrote:`, is a quote, and
+    one that words follow may be withdrawn by them: neither is a verdict. Raises ValueError with
+    the cause, in words fit to send back.
     """
     text = _without_thinking(reply)
     begin = text.find("{")
@@ -72,7 +83,17 @@ def read_object(reply: str) -> dict[str, Any]:
         raise Malformed("its JSON object is not complete or not valid JSON.") from None
     if _BRACE.search(_ASIDE.sub("", text[:begin]) + text[end:]):
         raise Malformed("it holds more than one JSON object, or a brace outside of it.")
+    if text[end:].strip() not in ("", "```") or not _announces(text[:begin]):
+        raise Malformed("its JSON object stands among other words, as a quotation does.")
     return dict(verdict)
+
+
+def _announces(words: str) -> bool:
+    """Return whether an object behind these words is the writer's own, and no quotation."""
+    words = _FENCE.sub("", words)
+    text = words.rstrip()
+    is_paragraph = words[len(text) :].count("\n") > 1 and text[-1:].isalnum()
+    return is_paragraph or bool(_ANNOUNCES.search(text.rpartition("\n")[2]))
 
 
 def _no_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

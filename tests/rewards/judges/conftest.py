@@ -13,6 +13,7 @@ def short_waits(monkeypatch):
     monkeypatch.setattr(outage, "FIRST_WAIT_S", 0.02)
     monkeypatch.setattr(outage, "LONGEST_WAIT_S", 0.1)
     monkeypatch.setattr(outage, "_POLL_S", 0.01)
+    outage._OUTAGES.clear()  # the system gives a port again, to another server
 
 
 @pytest.fixture(autouse=True)

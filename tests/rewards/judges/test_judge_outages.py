@@ -121,6 +121,14 @@ def test_a_server_that_asks_for_more_time_than_there_is_patience_stops_the_run_a
     assert time.monotonic() - started < 10
 
 
+@pytest.mark.parametrize("wait", ["inf", "-5", "0"])
+def test_a_wait_that_is_none_leaves_the_patience_to_decide(wait):
+    with ScriptedServer(always=Reply(status=429, body=b"{}", headers={"Retry-After": wait})) as s:
+        words = "has not answered for .*longer than its patience of 0.2 s"
+        with pytest.raises(JudgeError, match=words):
+            scores(judge_at(s, patience=0.2), questions(1))
+
+
 def test_nobody_asks_before_the_time_that_the_server_named():
     busy = Reply(status=429, body=b"{}", headers={"Retry-After": "0.8"})
 

@@ -93,10 +93,10 @@ def test_the_request_carries_what_was_configured():
         ("thinking cut", 1.0, 2),
         ("cut", 1.0, 2),
         ("prose", 1.0, 2),
-        # nothing to heal
-        ("null with reasoning", 1.0, 1),
+        ("null with reasoning", 1.0, 2),
         ("two verdicts", 1.0, 2),
-        ("prose around", 0.5, 1),
+        ("prose around", 1.0, 2),
+        # nothing to heal
         ("thought aloud", 1.0, 1),
         # of no use to repeat
         ("400", None, 1),
@@ -118,7 +118,7 @@ LASTING = sorted(set(FAULTS) - FATAL - DOWN)
 def test_a_lasting_fault_is_none_with_a_reason_and_never_a_number(fault):
     with ScriptedServer(always=fault) as server:
         verdict = ask(judge_of(server, retries=1))[0]
-    if fault in ("null with reasoning", "prose around", "thought aloud"):
+    if fault == "thought aloud":
         assert verdict.score is not None
     else:
         assert verdict.score is None
@@ -144,6 +144,58 @@ def test_what_will_not_heal_is_raised_at_once(fault, words):
             with pytest.raises(JudgeError, match=words):
                 asyncio.run(call)
     assert len(server.requests) == 2
+
+
+QUOTES = 'First {"score": 0}, but on reflection it is fully met.'
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"content": None, "reasoning_content": QUOTES},
+        {"content": None, "reasoning_content": '{"score": 2}'},
+        {"content": "\n", "reasoning": 'It is met.\n\n{"score": 2}'},
+        {"content": "", "thinking": '{"score": 2}'},
+        {"content": [{"type": "thinking", "thinking": '{"score": 2}'}]},
+        {"content": [{"type": "reasoning", "text": '{"score": 2}'}]},
+        {"content": '<think>It is met.\n{"score": 2}'},
+        {"reasoning_details": [{"text": '{"score": 2}'}], "content": None},
+    ],
+)
+def test_a_thought_is_never_a_verdict(message):
+    body = json.dumps({"choices": [{"message": message, "finish_reason": "stop"}]}).encode()
+    with ScriptedServer(always=Reply(body=body)) as server:
+        verdict = ask(judge_of(server))[0]
+    assert verdict.score is None
+    assert verdict.reason.startswith("The judge's reply was not a verdict: ")
+    assert ("extra_body" in verdict.reason) is any(
+        "reason" in k or k == "thinking" for k in message
+    )
+
+
+@pytest.mark.parametrize(
+    ("body", "score"),
+    [
+        ('{"choices": ' + "[" * 100_000, None),
+        ("[" * 100_000 + "]" * 100_000, None),
+        ('{"choices": [{"message": {"content": "x"}}], "usage": [1]}', None),
+        ('{"choices": [{"message": "x"}]}', None),
+        *(
+            (
+                '{"choices": [{"message": {"content": "{\\"score\\": 2}"}}], "usage": '
+                '{"prompt_tokens": ' + number + "}}",
+                1.0,
+            )
+            for number in ("1" + "0" * 400, "1e999", "-1", "true", "null", '"7"')
+        ),
+    ],
+    ids=lambda value: str(value)[-30:],
+)
+def test_a_hostile_body_is_a_void_verdict_or_costs_nothing(body, score):
+    with ScriptedServer(always=Reply(body=body.encode())) as server:
+        judge = judge_of(server, retries=1, price_per_million_input=1.5)
+        assert ask(judge)[0].score == score
+        assert judge.usage()["cost"] < 1
 
 
 def test_retry_after_is_honoured():
