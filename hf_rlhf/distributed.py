@@ -139,11 +139,11 @@ def run_on_main_process(work: Callable[[], object]) -> None:
     from accelerate import PartialState
     from accelerate.utils import broadcast_object_list
 
-    failure: Exception | None = None
+    failure: BaseException | None = None
     if PartialState().is_main_process:
         try:
             work()
-        except Exception as error:  # noqa: BLE001 - the others would wait forever
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - the others would wait forever
             failure = error
     if broadcast_object_list([failure is not None])[0]:
         raise failure or HfRlhfError("stopped, because the main process did; it says why.")

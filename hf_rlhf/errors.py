@@ -20,7 +20,8 @@
 `PluginError` and `ConfigError` are raised before any weights are loaded.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 
@@ -127,3 +128,27 @@ class DiskError(RunFolderError):
 
 class PublishError(HfRlhfError):
     """A push or pull failed; the message lists what is missing and how to finish."""
+
+
+@contextmanager
+def no_exit(*allowed: str) -> Iterator[None]:
+    """Within, a `sys.exit()`, whose status may be 0, is an error with its place; notes are kept.
+
+    `allowed`: names of files that may exit, such as those of parsers of options.
+    """
+    try:
+        yield
+    except SystemExit as error:
+        import traceback
+
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        if frame.filename.replace("\\", "/").endswith(allowed):
+            raise
+        stopped = HfRlhfError(
+            f"{frame.filename}:{frame.lineno} ended the process ({type(error).__name__} "
+            f"{error.code!r}) before the work was done. Raise another exception there, or catch "
+            "this one where that code is called."
+        )
+        for note in getattr(error, "__notes__", ()):
+            stopped.add_note(note)
+        raise stopped from error

@@ -16,7 +16,7 @@ from textwrap import shorten
 from typing import TYPE_CHECKING, Any
 
 from hf_rlhf.distributed import few_threads, planned, processes, rank
-from hf_rlhf.errors import DriftError, HfRlhfError, PublishError
+from hf_rlhf.errors import DriftError, HfRlhfError, PublishError, no_exit
 from hf_rlhf.storage.secrets import redact_secrets
 from hf_rlhf.training.signals import Terminated
 
@@ -86,7 +86,7 @@ def train(
         argv = ["--config", "config.yaml"]
     else:
         argv = _argv(plugin, run, os.fspath(config) if config else None, overrides)
-    with explain_disk_errors(Path.cwd()):
+    with no_exit(), explain_disk_errors(Path.cwd()):
         with annotate_shipped_errors(file):
             from hf_rlhf.runs.resolve import resolve_run
 
@@ -126,7 +126,7 @@ def dry_run(
     from hf_rlhf.config.run_files import annotate_shipped_errors
 
     file = _run_file(plugin, run, config, overrides, settings)
-    with _planned(file, machine) as device, annotate_shipped_errors(file):
+    with no_exit(), _planned(file, machine) as device, annotate_shipped_errors(file):
         from hf_rlhf.training.dry_run import report_of
 
         report = report_of(file, plugin, list(settings), device)

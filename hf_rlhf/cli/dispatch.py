@@ -14,7 +14,7 @@ from importlib.metadata import EntryPoint
 from hf_rlhf import __version__
 from hf_rlhf.cli.columns import list_line
 from hf_rlhf.config import registry
-from hf_rlhf.errors import HfRlhfError, PublishError, UnknownPlugin, did_you_mean
+from hf_rlhf.errors import HfRlhfError, PublishError, UnknownPlugin, did_you_mean, no_exit
 
 BUILT_IN = {
     "list": (
@@ -46,6 +46,8 @@ BUILT_IN = {
     ),
 }
 
+_PARSERS = ("/argparse.py", "/click/core.py", "/typer/core.py")
+"""Files of the parsers of options, which exit after `--help` and a wrong option."""
 _TO_TRAIN = "To train: accelerate launch -m hf_rlhf.train --plugin NAME"
 
 
@@ -62,10 +64,13 @@ def main(argv: Sequence[str] | None = None) -> int:
             _parser(_plugin_verbs()).parse_args([verb])
         if verb in BUILT_IN:
             module, name, _ = BUILT_IN[verb]
-            return int(getattr(import_module(module), name)(rest))
+            with no_exit(*_PARSERS):
+                return int(getattr(import_module(module), name)(rest))
         if verb not in _plugin_verbs():
             raise UnknownPlugin(_unknown(verb))
-        return int(registry.load_component("commands", verb)(rest) or 0)
+        command = registry.load_component("commands", verb)
+        with no_exit(*_PARSERS):
+            return int(command(rest) or 0)
     except HfRlhfError as error:
         from hf_rlhf.formatting import terminal_message
         from hf_rlhf.storage.secrets import redact_secrets

@@ -24,8 +24,9 @@ import threading
 import traceback
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from operator import itemgetter
 from typing import Any, Literal
 
@@ -34,6 +35,7 @@ from hf_rlhf.contracts import Score
 from hf_rlhf.data.messages import text_of, tool_counts, transcript_of
 from hf_rlhf.errors import HfRlhfError, RewardError
 from hf_rlhf.rewards.abstentions import Abstentions
+from hf_rlhf.rewards.copies import own_copy
 from hf_rlhf.rewards.gathered import ScoredRow, gather_rows
 
 TOTAL = "total"
@@ -43,6 +45,8 @@ TRL_SUPPLIES = frozenset(
         *("log_extra", "log_metric"),
     }
 )
+_SHARED = frozenset({"trainer_state", "environments", "log_extra", "log_metric"})
+"""Of these there is one; of all other arguments each reward gets a copy of its own."""
 Metric = Callable[[str, float], None]
 
 
@@ -276,27 +280,27 @@ def _is_async(reward: Callable[..., Any]) -> bool:
 
 
 def _arguments(part: Part, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a reward is called with; it may write into it, and no other reads that."""
     parameters = signature(part.reward)
+    names: Set[str] = parameters.keys()
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
         bound = getattr(part.reward, "keywords", {})  # of a column with the name of an argument
-        return {name: value for name, value in arguments.items() if name not in bound}
-    return {name: value for name, value in arguments.items() if name in parameters}
+        names = arguments.keys() - bound
+    chosen = {name: value for name, value in arguments.items() if name in names}
+    return {name: v if name in _SHARED else own_copy(v) for name, v in chosen.items()}
 
 
 @contextmanager
-def _reward_errors(part: Part, messages: bool) -> Iterator[None]:
-    """Raise RewardError, with label, package and line, for whatever plugin code raises.
-
-    `messages`: whether completions are messages, for which a function on texts fails.
-    """
+def _reward_errors(part: Part, completions: Sequence[Any]) -> Iterator[None]:
+    """Raise RewardError, with label, package and line, for whatever plugin code raises."""
     try:
         yield
-    except HfRlhfError:
+    except (HfRlhfError, KeyboardInterrupt, GeneratorExit, asyncio.CancelledError):
         raise
-    except Exception as error:  # noqa: BLE001 - plugin code may raise anything
+    except BaseException as error:  # noqa: BLE001 - plugin code may raise anything, or exit
         frame = traceback.extract_tb(error.__traceback__)[-1]
         fix = "A reward that cannot score a completion returns None for it."
-        if messages and "list" in str(error):
+        if "list" in str(error) and any(isinstance(each, list) for each in completions):
             fix = (
                 "Prompts and completions are lists of messages here, since the tokenizer has a "
                 "chat template; `hf_rlhf.data.text_of(completion)` is the text of one."
@@ -307,17 +311,13 @@ def _reward_errors(part: Part, messages: bool) -> Iterator[None]:
         ) from error
 
 
-def _has_messages(arguments: Mapping[str, Any]) -> bool:
-    return any(isinstance(completion, list) for completion in arguments.get("completions") or ())
-
-
 def _call(part: Part, arguments: Mapping[str, Any]) -> Any:
-    with _reward_errors(part, _has_messages(arguments)):
+    with _reward_errors(part, arguments["completions"]):
         return part.reward(**_arguments(part, arguments))
 
 
 async def _acall(part: Part, arguments: Mapping[str, Any]) -> Any:
-    with _reward_errors(part, _has_messages(arguments)):
+    with _reward_errors(part, arguments["completions"]):
         return await part.reward(**_arguments(part, arguments))
 
 
@@ -359,13 +359,21 @@ _loop: asyncio.AbstractEventLoop | None = None
 _loop_lock = threading.Lock()
 
 
+def _serve(loop: asyncio.AbstractEventLoop) -> None:
+    """Run a loop for ever. A task that exits stops it, and is awaited by who started it."""
+    while not loop.is_closed():
+        with suppress(SystemExit, KeyboardInterrupt):
+            loop.run_forever()
+
+
 def run_together(coroutines: Sequence[Any]) -> list[Any]:
     """Run coroutines on one event loop that outlives the call, so that HTTP clients can too."""
     global _loop
     with _loop_lock:
         if _loop is None or _loop.is_closed():
             _loop = asyncio.new_event_loop()
-            threading.Thread(target=_loop.run_forever, name="hf-rlhf-rewards", daemon=True).start()
+            serve = partial(_serve, _loop)
+            threading.Thread(target=serve, name="hf-rlhf-rewards", daemon=True).start()
 
     async def together() -> list[Any]:
         tasks = [asyncio.ensure_future(coroutine) for coroutine in coroutines]

@@ -103,7 +103,7 @@ class ComponentBuilder:
             self.problems += error.problems
         except HfRlhfError as error:
             self.problems.append(Problem(self.file.where(path), str(error)))
-        except Exception as error:  # noqa: BLE001 - plugin code may raise anything
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - plugin code may raise anything
             self.problems.append(
                 Problem(
                     self.file.where(path),

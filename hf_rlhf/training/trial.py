@@ -52,7 +52,7 @@ def ping_judges(runs: Iterable[Run]) -> dict[str, Finding]:
             continue
         try:
             finding = Finding(f"judge {label}", "ok", asyncio.run(judge.ping()))
-        except Exception as error:  # noqa: BLE001 - plugin code may raise anything
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - plugin code may raise anything
             text = str(error) if isinstance(error, HfRlhfError) else repr(error)
             finding = Finding(f"judge {label}", "FAIL", text)
             if is_elsewhere():

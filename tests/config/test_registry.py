@@ -239,6 +239,28 @@ def test_a_verb_that_is_not_there(arguments, message, capsys):
     assert error.startswith("error: ")
 
 
+@pytest.mark.parametrize("code", [0, None, 3, "bye"])
+def test_a_verb_in_which_a_library_exits_has_failed(offer, capsys, code):
+    """With status 0 a script would go on as if the work were done."""
+    import argparse
+
+    from hf_rlhf.cli import main
+
+    def shout(argv):
+        argparse.ArgumentParser("shout").parse_args(argv)
+        sys.exit(code)
+
+    offer("commands", shout=shout)
+    assert main(["shout"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"error: {__file__}:")
+    assert f"ended the process (SystemExit {code!r}) before the work was done" in said
+    for word, status in (("--help", 0), ("--no-such", 2)):
+        with pytest.raises(SystemExit) as exit:
+            main(["shout", word])
+        assert exit.value.code == status
+
+
 def test_a_verb_that_two_packages_offer_is_written_with_its_package(offer, capsys):
     from hf_rlhf.cli import main
 

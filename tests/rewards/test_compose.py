@@ -158,6 +158,82 @@ def test_a_reward_that_raises_is_named_with_its_cause():
         total([Part("broken", broken)])
 
 
+class Leaves(BaseException):
+    """As a test runner skips."""
+
+
+@pytest.mark.parametrize("exit", [SystemExit(0), SystemExit(), SystemExit("bye"), Leaves("now")])
+def test_a_reward_that_leaves_is_an_error_and_never_the_end(exit):
+    """`sys.exit()` in a library would end a run with status 0."""
+
+    def broken(prompts, completions, **_):
+        raise exit
+
+    async def later(prompts, completions, **_):
+        raise exit
+
+    async def within(prompts, completions, **_):
+        await asyncio.gather(later(prompts, completions), asyncio.sleep(3600))
+
+    for reward in (broken, later, within):
+        for parts in ({"rewards": (Part("bad", reward),)}, {"gates": (Part("bad", reward),)}):
+            composed = ComposedReward(**{"rewards": (Part("a", Fixed([1.0])),), **parts})
+            with pytest.raises(RewardError, match=f"'bad' raised {type(exit).__name__}: .*test_"):
+                composed.score(["p"], ["c"])
+    assert total([Part("a", Later([1.0]))], n=1) == [1.0]  # the loop goes on
+
+
+def test_what_a_reward_writes_into_its_arguments_no_other_reads():
+    """Or the order of rewards would decide what they score."""
+    array = pytest.importorskip("numpy").ones(2)
+
+    def tidy(prompts, completions, answers, sound, **_):
+        completions[0][0]["content"] = ""
+        completions[1:] = []
+        prompts.clear()
+        answers[0].append("x")
+        sound[0]["array"][:] = 0
+        return [0.0, 0.0]
+
+    async def tidy_later(**arguments):
+        return tidy(**arguments)
+
+    def length(prompts, completions, answers, sound, **_):
+        sizes = [len(turns[0]["content"]) for turns in completions]
+        return [float(len(prompts) + n + len(answers[0]) + sound[0]["array"].sum()) for n in sizes]
+
+    async def length_later(**arguments):
+        return length(**arguments)
+
+    inputs = {
+        "prompts": ["p", "q"],
+        "completions": [[{"role": "assistant", "content": "abc"}] for _ in range(2)],
+        "answers": [["y"], []],
+        "sound": [{"array": array}, None],
+    }
+    parts = [Part(f.__name__, f) for f in (tidy, tidy_later, length, length_later)]
+    for order in (parts, parts[::-1]):
+        scores = ComposedReward(tuple(order), (Part("gate", tidy, threshold=0),)).score(**inputs)
+        assert scores.parts["length"] == scores.parts["length_later"] == [8.0, 8.0]
+    assert inputs["completions"][1] == [{"role": "assistant", "content": "abc"}]
+
+
+def test_of_what_is_no_data_all_rewards_get_the_same():
+    class Room:
+        pass
+
+    room, seen = [Room()], []
+
+    def look(prompts, completions, environments, trainer_state):
+        seen.append((environments, trainer_state))
+        return [1.0]
+
+    state = Step(3)
+    parts = (Part("a", look), Part("b", look))
+    ComposedReward(parts).score(["p"], ["c"], environments=room, trainer_state=state)
+    assert all(of is room and at is state for of, at in seen)
+
+
 def test_a_reward_on_texts_that_gets_messages_learns_how_to_read_them():
     def words(completions, **_):
         return [float(len(text.split())) for text in completions]

@@ -21,6 +21,7 @@ from hf_rlhf.train import main as train_main
 from hf_rlhf.training import dry_run, speed
 from hf_rlhf.training.dry_run import Finding, PhaseReport, Report, report_of
 from hf_rlhf.training.speed import Speed
+from hf_rlhf.training.trial import ping_judges
 from hf_rlhf_worlds.towns import tiny_world
 
 
@@ -30,6 +31,11 @@ class Broken:
 
     def __call__(self, prompts: Any, completions: Any, **columns: Any) -> Any:
         raise ZeroDivisionError("planted")
+
+
+def leaves(*_: Any, **__: Any) -> Any:
+    """End the process, as a library may that has a command line."""
+    raise SystemExit(0)
 
 
 @pytest.fixture
@@ -128,6 +134,38 @@ def test_a_reward_that_raises_fails_the_dry_run(file, offer, capsys, no_measurin
     assert "time" not in table, "of steps that cannot be made"
     rows = [line.split("│")[1:3] for line in table.splitlines() if line.count("│") == 4]
     assert [cell.strip() for cell in rows[0]] == ["rewards", "FAIL"], "what fails is read first"
+
+
+def test_whatever_exits_fails_the_dry_run_and_the_run(
+    file, offer, tiny_run, capsys, monkeypatch, no_measuring
+):
+    """Status 0 would say that all is well."""
+    offer("rewards", leaves=lambda: leaves)
+    assert hf_rlhf(["check", str(file), "--rewards.2", "{name: leaves}"]) == 1
+    assert "'leaves'" in capsys.readouterr().out
+
+    offer("datasets", leaves=leaves)
+    words = ["--dataset.name", "leaves"]
+    assert hf_rlhf(["check", str(file), *words]) == train_main(["--config", str(file), *words]) == 2
+    assert capsys.readouterr().err.count("leaves rejects these arguments: SystemExit: 0") == 2
+
+    def go(*_: Any) -> None:
+        try:
+            leaves()
+        except SystemExit as error:
+            error.add_note("resume with this")
+            raise
+
+    monkeypatch.setattr("hf_rlhf.training.session.Session.go", go)
+    assert train_main(["--config", str(file)]) == 2
+    assert "ended the process (SystemExit 0)" in (said := capsys.readouterr().err)
+    assert said.endswith("resume with this\n")
+
+
+def test_a_judge_that_exits_does_not_answer():
+    run = SimpleNamespace(judges={"words": SimpleNamespace(ping=leaves)})
+    (finding,) = ping_judges([run]).values()
+    assert (finding.status, finding.text) == ("FAIL", "SystemExit(0)")
 
 
 @pytest.mark.parametrize("silent", [True, False], ids=["accepts", "refuses"])

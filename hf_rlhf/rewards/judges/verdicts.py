@@ -67,9 +67,9 @@ def read_object(reply: str) -> dict[str, Any]:
     """Return the JSON object with which a reply ends, beside which no other may stand.
 
     Thinking is dropped first. The object is alone, fenced or not, or follows whole sentences, a
-    paragraph, or a label like `Verdict:`. One inside a sentence, or behind `The candidate wrote:`, is a quote, and
-    one that words follow may be withdrawn by them: neither is a verdict. Raises ValueError with
-    the cause, in words fit to send back.
+    paragraph, or a label like `Verdict:`. One inside a sentence, or behind `The candidate wrote:`,
+    is a quote, and one that words follow may be withdrawn by them: neither is a verdict. Raises
+    ValueError with the cause, in words fit to send back.
     """
     text = _without_thinking(reply)
     begin = text.find("{")

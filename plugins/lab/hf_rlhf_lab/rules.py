@@ -148,12 +148,19 @@ class ValidJson:
 
         try:
             Draft202012Validator.check_schema(dict(self.schema))
+            for value in (None, {}, []):
+                Draft202012Validator(dict(self.schema)).is_valid(value)
         except SchemaError as error:
             raise _invalid(
                 "valid_json",
                 f"`schema` is no JSON Schema: {error.message} (at {error.json_path}).",
                 "See https://json-schema.org/draft/2020-12.",
             ) from error
+        except RecursionError as error:
+            what = "`schema` refers to itself before it has looked at a part of the value."
+            raise _invalid("valid_json", what, "Put its `$ref` below `items` or a property.") from (
+                error
+            )
 
     def __call__(self, prompts: Sequence[Any], completions: Sequence[Any], **_: Any) -> list[Score]:
         """Return 1.0 or 0.0 per completion."""
@@ -164,13 +171,15 @@ class ValidJson:
 
     def _meets(self, validator: Any, text: str) -> bool:
         text = text.strip()
-        if self.fenced and (block := _FENCED.fullmatch(text)):
-            text = block[1]
         try:
-            value = json.loads(text, parse_constant=_refuse, object_pairs_hook=_unique_keys)
+            value = json.loads(
+                _unfenced(text) if self.fenced else text,
+                parse_constant=_refuse,
+                object_pairs_hook=_unique_keys,
+            )
+            return bool(validator.is_valid(value))
         except (ValueError, RecursionError):
             return False
-        return bool(validator.is_valid(value))
 
 
 @dataclass
@@ -204,7 +213,6 @@ class MathAnswer:
         return f"\\boxed{{{number}}}"
 
 
-_FENCED = re.compile(r"```(?:json)?\s*\n(.*)\n\s*```", re.DOTALL | re.IGNORECASE)
 _AFTER_HASHES = re.compile(r"####([^\n]+)")
 
 
@@ -215,6 +223,17 @@ def _invalid(name: str, what: str, fix: str) -> ConfigError:
 def _straight(text: str) -> str:
     """Return text with typewriter apostrophes."""
     return text.replace("\u2019", "'")
+
+
+def _unfenced(text: str) -> str:
+    """Return what stands in a fenced code block; what is none as it is.
+
+    No pattern of `re`: with white space on both sides of `.*` one takes cubic time.
+    """
+    first, _, rest = text.partition("\n")
+    content, _, last = rest.rpartition("\n")
+    is_fenced = first.rstrip().lower() in ("```", "```json") and last.strip() == "```"
+    return content if is_fenced else text
 
 
 def _refuse(constant: str) -> Any:

@@ -75,6 +75,45 @@ def test_valid_json_reads_one_value_and_its_schema():
     assert score(ValidJson(fenced=False), "```json\n1\n```") == [0]
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("```json\n\n{}\n\n```", 1),
+        ("```JSON  \n1\n```", 1),
+        ("```\n[1,\n2]\n```", 1),
+        ("  ```\n1\n  ```\n", 1),
+        ("```yaml\n1\n```", 0),
+        ("```1\n```", 0),
+        ("```json 1```", 0),
+        ("```\n1", 0),
+        ("```\n```", 0),
+        ("``````", 0),
+        ("```", 0),
+        ("```\n1\n```\n```\n2\n```", 0),
+    ],
+)
+def test_valid_json_in_a_fence(text, expected):
+    assert score(ValidJson(), text) == [expected]
+
+
+@pytest.mark.parametrize(
+    "filler", ["\n", " ", "\n ", "```", "```\n", "\t\n```json\n", "[", '{"a":']
+)
+def test_no_completion_takes_long_to_read(filler):
+    """White space on both sides of `.*` took cubic time: 2,400 line breaks, 24 s."""
+    text = filler * (1_000_000 // len(filler))
+    for hostile in (f"```{text}x", f"```\n{text}\n```", text, f"```{text}```"):
+        assert score(ValidJson(), hostile) == [0]
+
+
+@pytest.mark.parametrize("depth", [900, 100_000])
+def test_what_is_nested_too_deep_for_its_schema_is_not_valid(depth):
+    nested = ValidJson({"type": "array", "items": {"$ref": "#"}})
+    assert score(nested, "[[]]", "[" * depth + "]" * depth) == [1, 0]
+    tree = ValidJson({"properties": {"a": {"$ref": "#"}}, "additionalProperties": False})
+    assert score(tree, '{"a": {"a": {}}}', '{"a":' * depth + "{}" + "}" * depth) == [1, 0]
+
+
 def test_math_answer_compares_values_and_abstains_without_a_solution():
     pytest.importorskip("math_verify")
     responses = [
@@ -94,6 +133,8 @@ def test_math_answer_compares_values_and_abstains_without_a_solution():
         lambda: Concise(full=300, zero=300),
         lambda: Matches("("),
         lambda: ValidJson({"type": "objekt"}),
+        lambda: ValidJson({"$ref": "#"}),
+        lambda: ValidJson({"anyOf": [{"$ref": "#"}]}),
     ],
 )
 def test_arguments_without_a_meaning_are_refused(make):
