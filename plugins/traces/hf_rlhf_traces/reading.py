@@ -18,7 +18,7 @@ from hf_rlhf.data import BadRow, describe_value, repeated_key
 from hf_rlhf.errors import DataError
 from hf_rlhf_traces.answers import note_verdicts, without_wrong_answer
 from hf_rlhf_traces.normalize import normalize_steps
-from hf_rlhf_traces.readers import FORMS, MESSAGES, form_of, without_question
+from hf_rlhf_traces.readers import FORMS, MESSAGES, recognise, without_question
 from hf_rlhf_traces.readers.clean import clean, json_in
 from hf_rlhf_traces.readers.raw_trace import QUESTION_KEYS, Noted
 from hf_rlhf_traces.readers.search import TRACE_KEYS
@@ -190,7 +190,7 @@ def _suspect(raw: bytes) -> bool:
 
 def _read(values: Mapping[str, Any], where: str, options: Options, noted: Noted) -> Read:
     values = _unpacked(values, noted)
-    name = options.form or form_of(values)
+    name, values = recognise(values, options.form, noted)
     try:
         raw = FORMS[name].read(values, where, noted)
     except BadRow:

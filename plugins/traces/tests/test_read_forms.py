@@ -505,6 +505,38 @@ def test_a_model_that_writes_on_behind_its_answer_has_answered(on: str) -> None:
     assert read({"sequences_str": f"{went_on}</information>"}).trace.answer == ""
 
 
+@pytest.mark.parametrize("column", ["full_output", "rollout", "model output"])
+def test_the_text_is_found_in_a_column_of_any_name(column: str) -> None:
+    text = SEARCH_R1.rpartition("assistant\n")[2]
+    row = {"question": "Where is Paris?", "predicted": "<answer> France </answer>", column: text}
+    found = read({"response": "France", **row})
+    assert found.trace.answer == "France"
+    assert found.noted[f"column_read.{column}"] == 1
+    assert found.trace.fields == {"response": "France", "predicted": row["predicted"]}
+    reason, detail = reasons({**row, "draft": text.replace("Paris", "Lyon")})
+    assert reason == "no_trace"
+    assert f"It has traces in `{column}` and `draft`: rename one of them to `response`" in detail
+
+
+def test_messages_are_found_in_a_column_of_any_name_and_ids_are_used_again() -> None:
+    """As in the historical trajectories of tau-bench."""
+    turns: list[dict[str, Any]] = [{"role": "user", "content": "Where is Paris?"}]
+    for query in ("Paris", "Paris France"):
+        function = {"name": "search", "arguments": json.dumps({"query": query})}
+        made = {"id": "call_0", "type": "function", "function": function}
+        turns.append({"role": "assistant", "content": None, "tool_calls": [made]})
+        turns.append({"role": "tool", "tool_call_id": "call_0", "name": "search", "content": query})
+    turns.append({"role": "assistant", "content": "France"})
+    row = {"task_id": 3, "reward": 0.0, "info": {"task": {"outputs": []}}, "trial": 0}
+    for column in ("traj", "trajectory", "history"):
+        found = read({**row, column: turns})
+        assert found.form == "chat"
+        paired = [step for step in found.trace.steps if isinstance(step, (Search, SearchResult))]
+        assert [getattr(step, "query", "") for step in paired] == ["Paris", "", "Paris France", ""]
+        assert found.trace.answer == "France"
+        assert found.noted == {f"column_read.{column}": 1, "called_wrong.reward": 1}
+
+
 def test_what_search_r1_says_of_an_invalid_action_is_no_action_of_the_agent() -> None:
     feedback = (
         "My previous action is invalid. If I want to search, I should put the query between "

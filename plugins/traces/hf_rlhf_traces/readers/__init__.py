@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from hf_rlhf.data import BadRow, describe_value, rollout_forms
+from hf_rlhf.data import BadRow, describe_value, find_conversation, rollout_forms
 from hf_rlhf.errors import did_you_mean
 from hf_rlhf_traces.readers import search, tagged
 from hf_rlhf_traces.readers.raw_trace import QUESTION_KEYS, Noted, RawTrace, first_present
@@ -47,18 +47,56 @@ FORMS: dict[str, Form] = {
 """Name -> form. `--form` takes these names."""
 
 
-def form_of(values: Mapping[str, Any]) -> str:
-    """Return the one form that fits a row. Raises BadRow, naming what fits, otherwise."""
-    fitting = [name for name, form in FORMS.items() if form.fits(values)]
-    if len(fitting) == 1:
-        return fitting[0]
+def recognise(
+    values: Mapping[str, Any], form: str | None, noted: Noted
+) -> tuple[str, Mapping[str, Any]]:
+    """Return the one form that fits a row, and the row as that form reads it.
+
+    Where none fits, the only other column with the text or messages of a trace is read as
+    `response` or `messages`. Raises BadRow, naming what fits or what such columns there are.
+    """
+    names = [form] if form else list(FORMS)
+    fitting = [name for name in names if FORMS[name].fits(values)]
+    columns = [] if fitting else _trace_columns(values)
+    if len(columns) == 1:
+        column, free = (
+            columns[0],
+            MESSAGES if isinstance(values[columns[0]], list) else tagged.TEXTS,
+        )
+        noted[f"column_read.{column}"] += 1
+        renamed = {next(name for name in free if name not in values): values[column], **values}
+        values = {name: value for name, value in renamed.items() if name != column}
+        fitting = [name for name in names if FORMS[name].fits(values)]
+    if form or len(fitting) == 1:
+        return form or fitting[0], values
     if fitting:
-        names = ", ".join(fitting)
-        raise BadRow("two_forms", f"{names} fit this row. Say which: --form {fitting[0]}")
+        listed = ", ".join(fitting)
+        raise BadRow("two_forms", f"{listed} fit this row. Say which: --form {fitting[0]}")
+    has = f"has: {_column_names(values)}"
+    if columns:
+        several = " and ".join(f"`{name}`" for name in columns)
+        has = f"has traces in {several}: rename one of them to `response` or `messages`"
     if any(values.get(key) is not None for key in QUESTION_KEYS):
-        raise BadRow("no_trace", f"{_without_trace(values)}. It has: {_column_names(values)}")
+        raise BadRow("no_trace", f"{_without_trace(values)}. It {has}")
     known = "; ".join(f"{name}: {form.expects}" for name, form in FORMS.items())
-    raise BadRow("no_form", f"the row has: {_column_names(values)}. Expected one of {known}")
+    raise BadRow("no_form", f"the row {has}. Expected one of {known}")
+
+
+def _trace_columns(values: Mapping[str, Any]) -> list[str]:
+    """Return the columns of unknown names that have the messages of a trace, or a text in tags.
+
+    A text that is part of another, such as the answer alone, is none; those with results go first.
+    """
+    others = {name: value for name, value in values.items() if name not in QUESTION_KEYS}
+    texts = {name: value for name, value in others.items() if tagged.acts_in(value)}
+    whole = [
+        name
+        for name, text in texts.items()
+        if not any(len(each) > len(text) and text.strip() in each for each in texts.values())
+    ]
+    complete = [name for name in whole if tagged.has_results(texts[name])]
+    talks = [name for name, value in others.items() if find_conversation({"messages": value})]
+    return [*(complete or whole), *talks]
 
 
 def _without_trace(values: Mapping[str, Any]) -> str:

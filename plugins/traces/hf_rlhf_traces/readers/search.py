@@ -48,8 +48,13 @@ _OTHER = re.compile(r"[^a-z0-9]+")
 
 
 def fits(values: Mapping[str, Any]) -> bool:
-    """Return whether a row has a list of steps."""
-    return any(isinstance(values.get(key), list) for key in TRACE_KEYS)
+    """Return whether a row has a list of steps, and not of messages."""
+    lists = (values[key] for key in TRACE_KEYS if isinstance(values.get(key), list))
+    return any(not (steps and _is_message(steps[0])) for steps in lists)
+
+
+def _is_message(step: Any) -> bool:
+    return isinstance(step, Mapping) and "role" in step and "type" not in step
 
 
 def read(values: Mapping[str, Any], where: str, noted: Noted) -> RawTrace:

@@ -13,7 +13,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 from hf_rlhf.data import BadRow, find_conversation, scalar_text
 from hf_rlhf_traces.format import Format
@@ -83,9 +83,19 @@ def _text(values: Mapping[str, Any]) -> tuple[str, str]:
         column = values.get(key)
         if isinstance(column, Mapping):  # DR Tulu has it a level deeper
             column = column.get("generated_text")
-        if isinstance(column, str) and _ACTION.search(column):
+        if acts_in(column):
             return key, column
     return "", ""
+
+
+def acts_in(text: Any) -> TypeGuard[str]:
+    """Return whether a value is a text in which an agent searches or answers, in tags."""
+    return isinstance(text, str) and _ACTION.search(text) is not None
+
+
+def has_results(text: str) -> bool:
+    """Return whether a text has results in tags."""
+    return any(opened[1].lower() in RESULTS for opened in _OPEN.finditer(text))
 
 
 def read(values: Mapping[str, Any], where: str, noted: Noted) -> RawTrace:
