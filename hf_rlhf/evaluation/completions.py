@@ -16,6 +16,8 @@ from hf_rlhf.config import EvaluationSpec
 from hf_rlhf.errors import ModelError, RunFolderError
 from hf_rlhf.evaluation.generation import Completion, generate
 
+_LARGEST_MASK = 2**27
+"""Entries, of 4 bytes: 8 prompts of 4,096 tokens."""
 Progress = Callable[[int], object]
 """Called with the number of completions that were added."""
 
@@ -149,28 +151,46 @@ class Completions:
         )
 
     def _batch(self, model: Any, ids: Sequence[str]) -> list[Completion]:
-        import torch
-
         started = time.monotonic()
+        batch: list[Completion] = []
         try:
-            batch = generate(
-                model,
-                self._tokenizer,
-                [self.prompts[key] for key in ids],
-                self._spec,
-                self._max_new_tokens,
-                # A seed per batch: a resumed evaluation draws what an unbroken one would have.
-                seed=self._spec.seed + self._index[ids[0]],
-            )
-        except torch.OutOfMemoryError as error:
+            if len(ids) == 1 or not self._is_large(model, ids):
+                batch = generate(
+                    model,
+                    self._tokenizer,
+                    [self.prompts[key] for key in ids],
+                    self._spec,
+                    self._max_new_tokens,
+                    # A seed per batch: a resumed evaluation draws what an unbroken one would have.
+                    seed=self._spec.seed + self._index[ids[0]],
+                )
+        except (RuntimeError, MemoryError) as error:
+            if not _is_out_of_memory(error):
+                raise
             if len(ids) == 1:
                 raise ModelError(
                     f"out of memory with a single prompt of {len(self.prompts[ids[0]]):,} "
                     "tokens. Use a larger device, or lower `max_new_tokens`."
                 ) from error
-            batch = []
         if not batch:
             half = len(ids) // 2
             return [*self._batch(model, ids[:half]), *self._batch(model, ids[half:])]
         seconds = (time.monotonic() - started) / len(batch)
         return [replace(completion, seconds=seconds) for completion in batch]
+
+    def _is_large(self, model: Any, ids: Sequence[str]) -> bool:
+        """Whether a batch could exhaust the memory of a CPU, where the system ends the process.
+
+        A batch of unequal prompts has a mask of the square of the longest for each of them.
+        """
+        longest = max(len(self.prompts[key]) for key in ids)
+        is_on_cpu = getattr(getattr(model, "device", None), "type", "") == "cpu"
+        return is_on_cpu and len(ids) * longest**2 > _LARGEST_MASK
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    """Whether a GPU's or the CPU's memory is exhausted; PyTorch has no type for the latter."""
+    import torch
+
+    kinds = (torch.OutOfMemoryError, MemoryError)
+    return isinstance(error, kinds) or "DefaultCPUAllocator" in str(error)

@@ -82,15 +82,20 @@ def test_values_are_on_the_disk_before_the_next_are_computed(tmp_path, monkeypat
     assert len(synced) == 1
 
 
-def test_a_batch_that_exceeds_the_memory_is_halved(tmp_path, monkeypatch):
+CPU = "[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes."
+
+
+@pytest.mark.parametrize("kind", ["gpu", "cpu", "python"])
+def test_a_batch_that_exceeds_the_memory_is_halved(kind, tmp_path, monkeypatch):
     import torch
 
+    error = {"gpu": torch.OutOfMemoryError(), "cpu": RuntimeError(CPU), "python": MemoryError()}
     sizes, room = [], 2
 
     def generate(model, tokenizer, prompts, *_, **__):
         sizes.append(len(prompts))
         if len(prompts) > room:
-            raise torch.OutOfMemoryError
+            raise error[kind]
         return [Completion("x", [1], False) for _ in prompts]
 
     monkeypatch.setattr(completions, "generate", generate)
@@ -101,3 +106,18 @@ def test_a_batch_that_exceeds_the_memory_is_halved(tmp_path, monkeypatch):
     room = 0
     with pytest.raises(ModelError, match="a single prompt of 1 tokens"):
         Completions(tmp_path / "b", five, None, spec, 4).generate(None)
+    error[kind] = RuntimeError("sizes of tensors must match")
+    with pytest.raises(RuntimeError, match="sizes of tensors"):
+        Completions(tmp_path / "c", five, None, spec, 4).generate(None)
+
+
+@pytest.mark.parametrize(("device", "sizes"), [("cpu", [1, 1, 2, 4]), ("cuda", [8])])
+def test_very_long_prompts_are_few_at_a_time_on_a_cpu(device, sizes, tmp_path, batches):
+    """There the system would end the process before any error comes back."""
+    from types import SimpleNamespace
+
+    lengths = [20_000, 9_000, 7_000, 6_000, 100, 100, 100, 100]
+    prompts = {str(number): [1] * length for number, length in enumerate(lengths)}
+    model = SimpleNamespace(device=SimpleNamespace(type=device))
+    Completions(tmp_path, prompts, None, EvaluationSpec(batch_size=8), 4).generate(model)
+    assert batches == sizes
