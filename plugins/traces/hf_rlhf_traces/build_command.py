@@ -28,7 +28,7 @@ def build_main(argv: Sequence[str]) -> int:
     """Build datasets of files in a folder that the other verbs work in, or only count."""
     from hf_rlhf_traces.pipeline import Build, count_build, row_builders, run_build
 
-    chosen = _parser().parse_args(argv)
+    chosen = build_parser().parse_args(argv)
     reading, form = _reading(chosen), format_from_options(chosen) or Format()
     names = ("seed", "think_drop_prob", "reasoning_drop_prob")
     drop = {name: getattr(chosen, name) for name in names}
@@ -111,7 +111,8 @@ def _reading(chosen: argparse.Namespace) -> Reading:
     )
 
 
-def _parser() -> Parser:
+def build_parser() -> Parser:
+    """Return the options of the verb."""
     parser = verb_parser(
         "build",
         "Build datasets of agent traces in DIR, in one pass over the files: every row becomes "

@@ -110,7 +110,7 @@ def traces(
     if "train" not in splits:
         raise DataError(
             f"{source.name}: no row of {form} is left to train on ({len(too_long)} are longer than "
-            f"max_tokens: {max_tokens}). Raise `max_tokens`."
+            f"max_tokens: {max_tokens}). Raise `max_tokens`, or --max_length of `traces train`."
         )
     _write_rejected(rejected_rows, too_long)
     dropped = {"too_long": len(too_long), "above_max_rows": above}
@@ -261,6 +261,13 @@ def _short_enough(
             values = {"id": rows[number]["id"], "tokens": tokens}
             long.append({"row": number + 1, "reason": "too_long", "values": values})
     return (rows.select(short) if long else rows), long
+
+
+def token_counts(path: str, form: Form, split: str, tokenizer: Any) -> Iterator[int]:
+    """Yield the tokens of each sample of a split, `train` or `validation`, as `traces` counts."""
+    rows = _source(path, form, None).splits.get(split)
+    if rows is not None:
+        yield from _token_counts(as_prompt_completion(rows, form), tokenizer)
 
 
 def _token_counts(rows: "Dataset", tokenizer: Any) -> Iterator[int]:

@@ -6,6 +6,7 @@ the same command continues where it stopped, and a verb can also be repeated alo
 
 import argparse
 import json
+import re
 import shlex
 import sys
 import time
@@ -17,7 +18,7 @@ from hf_rlhf.errors import ConfigError, DataError, HfRlhfError, Problem, did_you
 from hf_rlhf.storage import load_record
 from hf_rlhf_traces.build_command import BUILT
 from hf_rlhf_traces.options import Parser, add_model_repo, add_overwrite, real, seed, verb_parser
-from hf_rlhf_traces.reconciliation import accounts
+from hf_rlhf_traces.reconciliation import accounts, training_accounts
 from hf_rlhf_traces.store import MANIFEST, Store
 from hf_rlhf_traces.terminal import no_bars_of_datasets
 from hf_rlhf_traces.train_command import check_overrides, is_local, train_parser
@@ -54,8 +55,11 @@ def main(argv: Sequence[str]) -> int:
             if code := _run_verb(step, words):
                 _report_stop(step, argv)
                 return code
-        except HfRlhfError:
+            if step in ("build", "split_summary"):
+                _check_held_out(chosen.out, step, options.get("eval", []))
+        except HfRlhfError as error:
             _report_stop(step, argv)
+            error.args = (as_typed(str(error), step),)
             raise
         seconds[step] = time.perf_counter() - started
     _show_results(chosen, seconds, _run_folder(chosen.out, options))
@@ -100,20 +104,44 @@ def _suggestion(word: str) -> str:
     step, dot, option = word.removeprefix("--").partition("=")[0].partition(".")
     if dot:
         return did_you_mean(step, STEPS).replace("'?", f".{option}'?").replace("mean '", "mean '--")
+    from hf_rlhf.config import choose_run_file
+
+    of_training = choose_run_file("traces_progressive", None, None).values
     names = sorted(
         f"'--{name}.{step}'"
-        for name, parser in _late_parsers().items()
-        if f"--{step}" in parser.options()
+        for name, parser in _parsers().items()
+        if f"--{step}" in parser.options() or (name == "train" and step in of_training)
     )
     return f" (did you mean {' or '.join(names)}?)" if names else ""
 
 
-def _late_parsers() -> Mapping[str, Parser]:
+def as_typed(message: str, step: str) -> str:
+    """Return the message of a step with its options as `traces run` takes them: `--STEP.OPTION`.
+
+    Whole commands in it are left as they are.
+    """
+    of_step = set(_parsers()[step].options()) if step in _parsers() else set()
+    of_run = set(_parser().options())
+
+    def typed(match: re.Match[str]) -> str:
+        name = match["name"]
+        if not name or f"--{name}" in of_run:
+            return match[0]
+        option = f"--{name.partition('.')[0]}"
+        is_known = option in of_step or step == "train"
+        return f"--{step}.{name}" if is_known else match[0]
+
+    return re.sub(r"hf-rlhf [^\n;,)`]*|(?<![\w-])--(?P<name>\w[\w.]*\w)", typed, message)
+
+
+def _parsers() -> Mapping[str, Parser]:
+    from hf_rlhf_traces.build_command import build_parser
     from hf_rlhf_traces.evaluation.analysis import analyze_parser
     from hf_rlhf_traces.evaluation.command import eval_parser
     from hf_rlhf_traces.summaries.command import split_parser, summarize_parser
 
     return {
+        "build": build_parser(),
         "summarize": summarize_parser(),
         "split_summary": split_parser(),
         "train": train_parser(),
@@ -130,11 +158,17 @@ def _check_options(options: Options, out: Path) -> None:
     from hf_rlhf_traces.format import Format
     from hf_rlhf_traces.summaries.command import make_summarizer
 
-    for step, parser in _late_parsers().items():
+    for step, parser in _parsers().items():
         words = [str(out), *options.get(step, [])]
+        if step == "build":
+            continue  # it is the first
         if step == "train":
-            if len(words) > 1:
-                check_overrides(*parser.parse_known_args(words))
+            try:
+                if len(words) > 1:
+                    check_overrides(*parser.parse_known_args(words))
+            except ConfigError as error:
+                error.args = (as_typed(str(error), step),)
+                raise
             continue
         chosen = parser.parse_args(words)
         if step == "summarize":
@@ -150,8 +184,7 @@ def _arguments(step: str, chosen: argparse.Namespace, options: Options) -> list[
             files, ratio = map(str, chosen.files), str(chosen.validation_ratio)
             return [*files, "--out", folder, "--validation_ratio", ratio, *seed_words, *anew]
         case "train":
-            unmeasured = _without_held_out(chosen.out, options.get("eval", []))
-            return [folder, *seed_words, *unmeasured, *anew]
+            return [folder, *seed_words, *anew]
         case "eval":
             return [folder, "--record", *_eval_words(chosen.out, options)]
         case "analyze":
@@ -188,21 +221,22 @@ def _has_option(words: Sequence[str], name: str) -> bool:
     return any(word.partition("=")[0] == name for word in words)
 
 
-def _without_held_out(folder: Path, eval_words: Sequence[str]) -> list[str]:
-    """Return the option to train without measuring, where no sample is held out.
+def _check_held_out(folder: Path, step: str, eval_words: Sequence[str]) -> None:
+    """Raise DataError where no sample is held out, unless the evaluation is of another split.
 
-    Raises DataError, before anything is trained, unless the evaluation is of another split.
+    `build` knows it before summaries are paid for, though they may leave out what is held out.
     """
     store = Store.open(folder)
-    if store.report("split_summary")["samples"]["validation"]:
-        return []
-    if _has_option(eval_words, "--split"):
-        return ["--evaluation", "null"]
+    dataset = "steps" if step == "build" else step
+    if store.report(dataset)["samples"]["validation"] or _has_option(eval_words, "--split"):
+        return
     sides = store.report("build")["questions"]
+    total = sides["train"] + sides["validation"]
+    larger = ", or a larger --validation_ratio" if total > 1 else ""
     raise DataError(
         f"{folder}: no sample is held out (questions: {sides['train']:,} for training, "
         f"{sides['validation']:,} for validation), so the model could not be measured. Give traces "
-        "of more questions, or a larger --validation_ratio; or measure what is memorised: "
+        f"of more questions{larger}, with --overwrite; or measure what is memorised: "
         "--eval.split train --eval.allow_training_questions."
     )
 
@@ -240,12 +274,15 @@ def _show_results(chosen: argparse.Namespace, seconds: Mapping[str, float], run:
     from hf_rlhf_traces.terminal import console
 
     store = Store.open(chosen.out)
-    cells = {account.step: account.cells() for account in accounts(store)}
+    done = [*accounts(store), *training_accounts(run)]
+    cells = {account.step: account.cells() for account in done}
     rows = []
     for step, time_s in seconds.items():
         rows.append([step, clock(time_s), *cells.get(step, ())])
         if step == "build":
             rows += [[dataset, "", *cells[dataset]] for dataset in BUILT if dataset in cells]
+        if step == "train":
+            rows += [[name, "", *cell] for name, cell in cells.items() if name.startswith("train:")]
     print()
     console().print(terminal_table(("step", "time", "in", "kept", "left out"), rows, "Steps"))
     print(f"plot: {store.folder / 'eval' / 'results.png'}")
@@ -260,7 +297,7 @@ def _show_results(chosen: argparse.Namespace, seconds: Mapping[str, float], run:
         print(line)
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser() -> Parser:
     parser = verb_parser(
         "run",
         "Do every step with the embedded defaults: build the datasets, train in phases, "

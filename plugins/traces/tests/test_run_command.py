@@ -12,7 +12,7 @@ from hf_rlhf.errors import ConfigError, DataError
 from hf_rlhf.storage.record import new_record, write_record
 from hf_rlhf_traces import run_command
 from hf_rlhf_traces.command import command
-from hf_rlhf_traces.reconciliation import accounts
+from hf_rlhf_traces.reconciliation import accounts, training_accounts
 from hf_rlhf_traces.run_command import step_options
 from hf_rlhf_traces.store import Store
 from hf_rlhf_traces.synthetic import generate
@@ -38,6 +38,8 @@ def test_options_of_no_step_are_refused(words: list[str]) -> None:
     [
         (["--trian.max_steps", "2"], "--train.max_steps"),
         (["--max_new_tokens", "2", "3"], "--eval.max_new_tokens"),
+        (["--max_rejected_share", "0.2"], "--build.max_rejected_share"),
+        (["--max_length", "4096"], "--train.max_length"),
     ],
 )
 def test_a_misspelt_option_is_one_problem_with_what_was_meant(words: list[str], meant: str) -> None:
@@ -50,8 +52,8 @@ def test_a_misspelt_option_is_one_problem_with_what_was_meant(words: list[str], 
     ("option", "message"),
     [
         pytest.param(["--train.max_step", "2"], "Did you mean `max_steps`", marks=pytest.mark.slow),
-        (["--train.model", "./nosuch"], "--model: "),
-        (["--train.output_dir", "d"], "--output_dir: "),
+        (["--train.model", "./nosuch"], "--train.model: "),
+        (["--train.output_dir", "d"], "--train.output_dir: "),
     ],
 )
 def test_options_of_training_are_refused_before_the_first_step(
@@ -163,14 +165,53 @@ def test_what_was_trained_here_is_measured_and_published_whatever_is_newer(
     assert arguments("eval", copy, "--eval.model", "x") == [str(copy), "--record"]
 
 
-def test_a_file_of_one_question_is_refused_before_training_unless_asked_for(tmp_path: Path) -> None:
-    file, out = tmp_path / "one.jsonl", tmp_path / "out"
+def one_question(folder: Path) -> Path:
     rows = [*trace_rows(Recipe(), 3)]
     same = ({**row, "question": rows[0]["question"]} for row in rows)
+    file = folder / "one.jsonl"
     file.write_text("".join(json.dumps(row) + "\n" for row in same), encoding="utf-8")
-    for words in (["build", str(file), "--out"], ["summarize"], ["split_summary"]):
-        assert not command([*words, str(out)])
-    with pytest.raises(DataError, match=r"questions: 1 for training, 0 for validation.*--eval\."):
-        arguments("train", out)
-    memorised = arguments("train", out, "--eval.split=train", "--eval.allow_training_questions")
-    assert memorised[-2:] == ["--evaluation", "null"]
+    return file
+
+
+def test_a_file_of_one_question_is_refused_before_summaries_are_made(tmp_path: Path) -> None:
+    file, out = one_question(tmp_path), tmp_path / "out"
+    with pytest.raises(DataError, match=r"questions: 1 for training, 0 for validation") as error:
+        command(["run", str(file), "--out", str(out)])
+    assert "Give traces of more questions, with --overwrite; or" in str(error.value)
+    assert "--eval.split train --eval.allow_training_questions" in str(error.value)
+    assert Store.open(out).state("summarize") == "to do"
+    run_command._check_held_out(out, "build", ["--split=train", "--allow_training_questions"])
+
+
+def test_messages_of_a_step_name_its_options_as_they_are_typed(tmp_path: Path) -> None:
+    file = tmp_path / "t.jsonl"
+    rows = [*trace_rows(Recipe(), 3), {"a": 1}, {"b": 2}]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    with pytest.raises(DataError, match=r"more than --build\.max_rejected_share 0\.05") as error:
+        command(["run", str(file), "--out", str(tmp_path / "out")])
+    assert "name their form by --build.form, or allow more of them by --build.max" in str(
+        error.value
+    )
+    text = "say hf-rlhf traces build FILE --form x; --seed 3 or --min_verbatim 0.5"
+    assert run_command.as_typed(text, "split_summary") == text.replace(
+        "--min_verbatim", "--split_summary.min_verbatim"
+    )
+    assert run_command.as_typed("--max_length N", "train") == "--train.max_length N"
+
+
+def test_the_last_table_has_what_training_left_out(tmp_path: Path) -> None:
+    for number, (name, kept) in enumerate((("multiturn", 5), ("only", 7)), start=1):
+        record = new_record()
+        dropped = {"too_long": 9 - kept}
+        record.data.report = {"rows_read": 9, "kept": kept, "dropped": dropped}
+        write_record(record, tmp_path / "phases" / f"{number}-{name}")
+    cells = [(account.step, *account.cells()) for account in training_accounts(tmp_path)]
+    assert cells == [
+        ("train: multiturn", "9 samples", "5", "4 too_long"),
+        ("train: only", "9 samples", "7", "2 too_long"),
+    ]
+    single = new_record()
+    single.data.report = {"rows_read": 3, "kept": 3, "dropped": {}}
+    write_record(single, tmp_path / "single")
+    (account,) = training_accounts(tmp_path / "single")
+    assert (account.step, *account.cells()) == ("train", "3 samples", "3", "nothing")
