@@ -30,10 +30,7 @@ SOURCES: tuple[tuple[str, Mapping[str, Mapping[str, Any]]], ...] = (
     ("gsm8k", {"prompts": {}, "sft": {}}),
     ("preference_demos/dpo_en_demo.json", {"preference": {}, "sft": {}, "prompts": {}}),
     ("preference_demos/kto_en_demo.json", {"sft": {}, "prompts": {}, "preference": {}}),
-    (
-        "preference_demos/glaive_toolcall_en_demo.json",
-        {"sft": {"max_rejected_share": 0.6}, "prompts": {"max_rejected_share": 0.6}},
-    ),
+    ("preference_demos/glaive_toolcall_en_demo.json", {"sft": {}, "prompts": {}}),
     ("rubric_judgements/vicuna_eval.json", {"prompts": {}}),
     (
         "rubric_judgements/hhh_alignment_eval.json",

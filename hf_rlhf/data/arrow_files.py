@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from hf_rlhf.data.arrow_rows import exact_json
 from hf_rlhf.data.splits import HASHES
 from hf_rlhf.errors import DataError, DiskError
 from hf_rlhf.storage.disk import explain_disk_errors
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from datasets import Dataset
 
+_TURN = {"role", "content"}
 BATCH_ROWS = 512
 BATCH_CHARACTERS = 16_000_000
 
@@ -74,8 +76,7 @@ class ArrowRows:
         names = list(dict.fromkeys(name for _, columns, _ in rows for name in columns))
         table = pa.table({name: self._array(name, rows) for name in names})
         try:
-            schemas = [self.schema or table.schema, table.schema]
-            self.schema = pa.unify_schemas(schemas, promote_options="permissive")
+            self.schema = _unified([self.schema or table.schema, table.schema])
         except pa.ArrowException as error:
             raise _two_types(str(error), f"before {rows[0][0]} and from there on") from error
         sink = pa.BufferOutputStream()
@@ -88,8 +89,11 @@ class ArrowRows:
     def _array(self, name: str, rows: Sequence[ConvertedRow]) -> "pa.Array":
         import pyarrow as pa
 
-        values = [columns.get(name) for _, columns, _ in rows]
+        values: list[Any] = [columns.get(name) for _, columns, _ in rows]
         is_conversation = name in self._conversation_columns and isinstance(values[0], list)
+        if is_conversation and any(turn.keys() != _TURN for turns in values for turn in turns):
+            # As text: a table of objects gives each of them the keys of all others, with nulls.
+            return pa.array(list(map(exact_json, values)), pa.json_())
         try:
             return pa.array(values, _turns_type() if is_conversation else None)
         except (pa.ArrowException, OverflowError) as error:
@@ -175,15 +179,31 @@ def _turns_type() -> "pa.DataType":
     return pa.list_(pa.struct([("role", pa.string()), ("content", pa.string())]))
 
 
+def _unified(schemas: Sequence["pa.Schema"]) -> "pa.Schema":
+    """Return the types that hold the values of all; JSON where one of them has it."""
+    import pyarrow as pa
+
+    as_json = {
+        column.name
+        for schema in schemas
+        for column in schema
+        if isinstance(column.type, pa.JsonType)
+    }
+    schemas = [
+        pa.schema(
+            column.with_type(pa.json_()) if column.name in as_json else column for column in schema
+        )
+        for schema in schemas
+    ]
+    return pa.unify_schemas(schemas, promote_options="permissive")
+
+
 def common_schema(sources: Sequence[ArrowRows]) -> "pa.Schema":
     """Return the types in which the rows of all sources can be written; null counts as text."""
     import pyarrow as pa
 
     try:
-        schema = pa.unify_schemas(
-            [rows.schema for rows in sources if rows.schema is not None],
-            promote_options="permissive",
-        )
+        schema = _unified([rows.schema for rows in sources if rows.schema is not None])
     except pa.ArrowException as error:
         raise _two_types(str(error), "in the training and the held-out source") from error
     return pa.schema([(column.name, _null_as_text(column.type)) for column in schema])
@@ -206,12 +226,17 @@ def _cast(table: "pa.Table", schema: "pa.Schema") -> "pa.Table":
     import pyarrow as pa
 
     columns = []
+    # `table.column_names` and `table[name]` each look at all columns.
+    present = dict(zip(table.column_names, table.columns, strict=True))
     for field in schema:
-        if field.name not in table.column_names:
+        if field.name not in present:
             columns.append(pa.nulls(len(table), field.type))
             continue
+        column = present[field.name]
+        if isinstance(field.type, pa.JsonType) and not isinstance(column.type, pa.JsonType):
+            column = pa.array(list(map(exact_json, column.to_pylist())), pa.json_())
         try:
-            columns.append(table[field.name].cast(field.type))
+            columns.append(column.cast(field.type))
         except pa.ArrowException as error:
             where = "in rows that lie far apart"
             raise _two_types(f"column {field.name!r}: {error}", where) from error

@@ -1,4 +1,4 @@
-"""Conversations in the spellings in use, read as `{"role", "content"}` turns in a checked order."""
+"""Conversations in the spellings in use, read as turns in a checked order."""
 
 import json
 import os
@@ -8,14 +8,34 @@ from typing import Any
 
 from hf_rlhf.data.rejected import BadRow
 from hf_rlhf.data.sources import Row
-from hf_rlhf.data.values import TURNS, decode_json_text, describe_value, value_kind
+from hf_rlhf.data.turn_parts import (
+    CALLS,
+    THOUGHTS,
+    call_list,
+    content_text,
+    result_text,
+    thought_text,
+    written_calls,
+)
+from hf_rlhf.data.values import (
+    JSON_TURNS,
+    decode_json_text,
+    describe_value,
+    value_kind,
+    without_nulls,
+)
 
-Turn = dict[str, str]
-"""`{"role": "system" | "user" | "assistant", "content": text}`."""
+Turn = dict[str, Any]
+"""`{"role": "system" | "user" | "assistant" | "tool", "content": text}`.
+
+An assistant's may have `reasoning_content` (a text) and `tool_calls` (OpenAI's, with arguments as
+an object), a tool's result `tool_call_id` and `name`.
+"""
 
 SPELLINGS = (("role", "content"), ("from", "value"))
 """The keys of a turn: OpenAI's and ShareGPT's."""
-_TURN_KEYS = frozenset(key for keys in SPELLINGS for key in keys)
+_RESULT_KEYS = ("tool_call_id", "name")
+_TURN_KEYS = frozenset((*SPELLINGS[0], *SPELLINGS[1], *CALLS, *THOUGHTS, "tool_call_id"))
 
 ROLES = {
     **dict.fromkeys(("system", "developer"), "system"),
@@ -25,11 +45,14 @@ ROLES = {
 """Spelling -> role: OpenAI's, LangChain's, ShareGPT's, LLaMA-Factory's, OpenAssistant's."""
 
 TOOL_ROLES = {
-    **dict.fromkeys(("function_call", "tool_call"), "function_call"),
+    **dict.fromkeys(("function_call", "tool_call", "tool_calls"), "function_call"),
     **dict.fromkeys(("tool", "function", "observation"), "tool"),
-    **dict.fromkeys(("tool_response", "function_response"), "tool"),
+    **dict.fromkeys(("tool_response", "function_response", "tool_result"), "tool"),
 }
 """The same of turns that are a tool call, or what a tool returned."""
+_ALL_ROLES = {**ROLES, **TOOL_ROLES}
+_NEXT = {"assistant": ("user",), "user": ("assistant",), "tool": ("assistant", "user")}
+"""Role of a turn -> those that may follow, beside the results of calls."""
 
 HUMAN, ASSISTANT = "\n\nHuman:", "\n\nAssistant:"
 _MARK = re.compile(r"\n\n(Human|Assistant):")
@@ -39,7 +62,8 @@ _WINDOWS_MARK = re.compile(r"\r\n\r\n(Human|Assistant):")
 def parse_turns(row: Row, column: str) -> list[Turn]:
     """Return the turns in a column: a list of turns, or the same as JSON text. Raises BadRow.
 
-    An empty system turn at the beginning is dropped: many tools export one without a prompt.
+    An empty system turn at the beginning is dropped: many tools export one without a prompt. A
+    turn that only calls tools belongs to the assistant's turn before it, if there is one.
     """
     value = row.values[column]
     if isinstance(value, str):
@@ -50,38 +74,72 @@ def parse_turns(row: Row, column: str) -> list[Turn]:
             raise BadRow(f"wrong_type:{column}", problem) from error
     if not isinstance(value, Sequence):
         raise BadRow.wrong_type(column, row.at(column), value, "a list of turns.")
-    turns = [
-        parse_turn(turn, f"{row.at(column)}, turn {number}")
-        for number, turn in enumerate(value, start=1)
-    ]
+    turns: list[Turn] = []
+    for number, item in enumerate(value, start=1):
+        turn = parse_turn(item, f"{row.at(column)}, turn {number}", row.ignored)
+        if _is_call(item) and turns and turns[-1]["role"] == "assistant":
+            calls = [*turns[-1].get("tool_calls", ()), *turn["tool_calls"]]
+            turns[-1] = {**turn, **turns[-1], "tool_calls": calls}
+        else:
+            turns.append(turn)
     without_prompt = turns and turns[0]["role"] == "system" and not turns[0]["content"].strip()
     return turns[1:] if without_prompt else turns
 
 
-def parse_turn(value: Any, where: str) -> Turn:
-    """Return one turn with a role of `ROLES`' values. Raises BadRow."""
+def parse_turn(value: Any, where: str, ignored: frozenset[str] = frozenset()) -> Turn:
+    """Return one turn with a role of `Turn`'s, without the keys `ignored`. Raises BadRow."""
     fields = value if isinstance(value, Mapping) else {}
+    fields = {key: inner for key, inner in fields.items() if key not in ignored}
     keys = next((keys for keys in SPELLINGS if fields.get(keys[0]) is not None), None)
     if keys is None:
         raise _not_a_turn(value, fields, where)
-    role, content = value[keys[0]], value.get(keys[1])
-    if str(role).lower() in TOOL_ROLES or value.get("tool_calls") or value.get("function_call"):
-        raise BadRow(
-            "tool_turn",
-            f"{where}: is a tool call or its result, which these adapters do not read. Leave such "
-            "rows out (raise `max_rejected_share`), or train on them with your own adapter.",
-        )
-    if not isinstance(role, str) or role.lower() not in ROLES:
+    role, content = _role(fields[keys[0]]), fields.get(keys[1])
+    if role is None:
         raise BadRow(
             "unknown_role",
-            f"{where}: the role is {describe_value(role)}, expected one of {', '.join(ROLES)}.",
+            f"{where}: the role is {describe_value(fields[keys[0]])}, expected one of "
+            f"{', '.join(_ALL_ROLES)}.",
         )
-    if keys[1] not in value:
+    calls = call_list(fields, where)
+    if keys[1] not in fields and not calls:
         raise BadRow(
             "wrong_type:content",
-            f"{where}: has {keys[0]!r} and no {keys[1]!r}. It has: {', '.join(map(str, value))}.",
+            f"{where}: has {keys[0]!r} and no {keys[1]!r}. It has: {', '.join(map(str, fields))}.",
         )
-    return {"role": ROLES[role.lower()], "content": _text(content, where)}
+    if role == "function_call":
+        thought, calls = written_calls(content, where)
+        return _assistant("", calls, thought)
+    if role == "tool":
+        names = {key: fields[key] for key in _RESULT_KEYS if fields.get(key)}
+        return {"role": role, "content": result_text(content, where), **names}
+    text, thought = content_text("" if calls and content is None else content, where)
+    thought = thought_text(fields, thought, where)
+    if role == "assistant":
+        return _assistant(text, calls, thought)
+    if calls or thought:
+        problem = "calls a tool" if calls else "has a thought"
+        raise BadRow("not_the_assistant", f"{where}: {problem}, and the role is {role}.")
+    return {"role": role, "content": text}
+
+
+def is_assistant(value: Mapping[str, Any]) -> bool:
+    """Return whether a turn, as it is written, is the assistant's."""
+    return _role(value.get("role") or value.get("from")) in ("assistant", "function_call")
+
+
+def _role(name: Any) -> str | None:
+    return _ALL_ROLES.get(name.lower()) if isinstance(name, str) else None
+
+
+def _is_call(value: Mapping[str, Any]) -> bool:
+    return _role(value.get("role") or value.get("from")) == "function_call"
+
+
+def _assistant(text: str, calls: list[dict[str, Any]], thought: str) -> Turn:
+    turn: Turn = {"role": "assistant", "content": text}
+    if thought:
+        turn["reasoning_content"] = thought
+    return {**turn, "tool_calls": calls} if calls else turn
 
 
 def _not_a_turn(value: Any, fields: Mapping[str, Any], where: str) -> BadRow:
@@ -93,20 +151,6 @@ def _not_a_turn(value: Any, fields: Mapping[str, Any], where: str) -> BadRow:
         f'{where}: is {describe_value(value)}{keys}, expected {{"role", "content"}} or '
         f'{{"from", "value"}}.{cure}',
     )
-
-
-def _text(content: Any, where: str) -> str:
-    texts = []
-    for part in content if isinstance(content, list) else [content]:
-        fields = part if isinstance(part, Mapping) else {"text": part}
-        if not isinstance(text := fields.get("text"), str):
-            kind = fields.get("type") or "text"
-            problem = f"is {describe_value(text)}"
-            if kind != "text":
-                problem = f"has a part of type {kind!r}"
-            raise BadRow("wrong_type:content", f"{where}: the content {problem}, expected a text.")
-        texts.append(text)
-    return "".join(texts)
 
 
 def conversation_turns(value: Any) -> list[dict[str, Any]]:
@@ -124,28 +168,57 @@ def conversation_turns(value: Any) -> list[dict[str, Any]]:
 
 
 def _objects(value: Any) -> list[Mapping[str, Any]]:
-    objects = decode_json_text(value) if value_kind(value) == TURNS else value
+    objects = turns_in_text(value) if isinstance(value, str) else value
     is_list = isinstance(objects, list) and all(isinstance(turn, Mapping) for turn in objects)
     return objects if is_list else []
 
 
-def unread_turn_keys(value: Any) -> list[str]:
-    """Return the keys of turns that are not read, such as `weight`, once for each turn."""
+def turns_in_text(text: str) -> list[Mapping[str, Any]]:
+    """Return the objects of a JSON list whose every element is a turn; none for another text."""
+    value = decode_json_text(text) if value_kind(text) == JSON_TURNS else None
+    return value if isinstance(value, list) and all(map(_is_turn, value)) else []
+
+
+def _is_turn(value: Any) -> bool:
+    if not isinstance(value, Mapping):
+        return False
+    contents = [content for name, content in SPELLINGS if _role(value.get(name)) is not None]
+    return any(key in value for key in (*contents, *CALLS)) if contents else False
+
+
+def turn_objects(value: Any) -> list[Mapping[str, Any]]:
+    """Return the turns of a value as they are written: of a conversation, or of one turn."""
+    return [value] if isinstance(value, Mapping) else _objects(value)
+
+
+def unread_turn_keys(turns: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the keys of turns that are not read, once for each turn."""
     return [
         key
-        for turn in ([value] if isinstance(value, Mapping) else _objects(value))
+        for turn in turns
         for key, content in turn.items()
         if key not in _TURN_KEYS and content not in (None, [], {}, "")
+        if not (key == "name" and _role(turn.get("role")) == "tool")
     ]
+
+
+def has_schemas(value: Any) -> bool:
+    """Return whether a value is a list of schemas of functions, or the same as JSON text."""
+    schemas = decode_json_text(value)
+    return isinstance(schemas, list) and all(
+        isinstance(schema, Mapping) and {"name", "parameters"} <= schema.keys()
+        for schema in schemas
+    )
 
 
 def tools_json(row: Row) -> str | None:
     """Return a row's `tools` as JSON text, None for none. Raises BadRow.
 
     As text, because a table would give each schema the keys of all others, with nulls, and a chat
-    template would write them out. TRL parses it.
+    template would write them out. TRL parses it. A schema is OpenAI's
+    `{"type": "function", "function": {...}}`, or what that wraps.
     """
-    tools = decode_json_text(row.values["tools"])
+    tools = tool_schemas(row.values["tools"])
     if not tools:
         return None
     if not isinstance(tools, list) or not all(isinstance(tool, Mapping) for tool in tools):
@@ -159,37 +232,76 @@ def tools_json(row: Row) -> str | None:
     return json.dumps(tools, ensure_ascii=False)
 
 
+def tool_schemas(value: Any) -> Any:
+    """Return schemas, which may be JSON text, in OpenAI's form and without keys that are null."""
+    tools = without_nulls(decode_json_text(value))
+    return list(map(_function_schema, tools)) if isinstance(tools, list) else tools
+
+
+def _function_schema(tool: Any) -> Any:
+    name = tool.get("name") if isinstance(tool, Mapping) else None
+    if not isinstance(name, str) or tool.get("type", "function") != "function":
+        return tool
+    function = {key: value for key, value in tool.items() if key != "type"}
+    if "input_schema" in function:  # Anthropic's
+        function["parameters"] = function.pop("input_schema")
+    return {"type": "function", "function": function}
+
+
 def check_turn_order(turns: Sequence[Turn], where: str) -> None:
-    """Raise BadRow unless turns are system?, user, assistant, ..., user, none of them empty."""
+    """Raise BadRow unless turns end with the user's or a tool's result, none of them empty.
+
+    The order is system?, user, assistant, ..., user, where the assistant's turn may call tools:
+    their results follow it, and then the assistant, or the user, goes on.
+    """
     for number, turn in enumerate(turns, start=1):
         if turn["role"] == "system" and number > 1:
             raise BadRow(
                 "system_in_the_middle",
                 f"{where}: turn {number} is a system turn. Expected it first, or nowhere.",
             )
-        if not turn["content"].strip():
+        if not turn["content"].strip() and not turn.get("tool_calls") and turn["role"] != "tool":
             raise BadRow("empty_turn", f"{where}: turn {number} ({turn['role']}) is empty.")
-    roles = [turn["role"] for turn in turns if turn["role"] != "system"]
-    if not roles:
+    others = [turn for turn in turns if turn["role"] != "system"]
+    if not others:
         raise BadRow("empty_prompt", f"{where}: holds no user turn.")
-    for number, role in enumerate(roles):
-        expected = ("user", "assistant")[number % 2]
-        if role != expected:
+    before = "assistant"
+    waiting: list[Any] = []
+    for number, turn in enumerate(others, start=1 + len(turns) - len(others)):
+        role = turn["role"]
+        if role == "tool":
+            _take_call(waiting, turn.get("tool_call_id"), f"{where}: turn {number}")
+        elif role not in _NEXT[before]:
             raise BadRow(
                 "role_order",
-                f"{where}: turn {number + len(turns) - len(roles) + 1} is {role}'s, expected "
-                f"{expected}'s: user and assistant take turns, and the user begins.",
+                f"{where}: turn {number} is {role}'s, expected {' or '.join(_NEXT[before])}'s: "
+                "user and assistant take turns, and the user begins.",
             )
-    if roles[-1] != "user":
+        else:
+            waiting = [call.get("id") for call in turn.get("tool_calls", ())]
+        before = role
+    if before == "assistant":
         raise BadRow(
-            f"ends_with_{roles[-1]}", f"{where}: the last turn is {roles[-1]}'s, expected user's."
+            "ends_with_assistant", f"{where}: the last turn is assistant's, expected user's."
         )
+
+
+def _take_call(waiting: list[Any], name: Any, where: str) -> None:
+    """Take the call that a result belongs to: by its id, or in order where one has none."""
+    fitting = [call for call in waiting if name is None or call in (None, name)]
+    if not fitting:
+        raise BadRow(
+            "result_without_call",
+            f"{where} is what a tool returned, and no call before it waits for "
+            f"{'that' if name is None else repr(name)}.",
+        )
+    waiting.remove(name if name in fitting else fitting[0])
 
 
 def split_transcript(text: str, where: str) -> list[Turn]:
     """Return the turns of a transcript; one space after each mark belongs to the mark."""
     text = _plain_line_ends(text)
-    before, *rest = _MARK.split(text if text.startswith("\n\n") else "\n\n" + text.lstrip())
+    before, *rest = _MARK.split("\n\n" + text.lstrip())
     if before.strip():
         raise BadRow(
             "no_transcript", f"{where}: begins with {describe_value(before)}, not with 'Human:'."

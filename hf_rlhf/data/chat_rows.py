@@ -10,8 +10,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, fields, replace
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from hf_rlhf.contracts import Loaded
 from hf_rlhf.data.arrow_files import (
@@ -22,73 +23,24 @@ from hf_rlhf.data.arrow_files import (
     arrow_cache,
     common_schema,
 )
-from hf_rlhf.data.chat import tools_json, unread_turn_keys
+from hf_rlhf.data.chat import has_schemas, tools_json, turn_objects, unread_turn_keys
+from hf_rlhf.data.chat_arguments import READ_BY_TRL, ChatRowArguments
 from hf_rlhf.data.context import LastTurn
 from hf_rlhf.data.examples import Example
 from hf_rlhf.data.forms import Margin, PreferenceLabel, chat_schemas
 from hf_rlhf.data.rejected import BadRow, RejectedRows, convert_rows, format_counts
+from hf_rlhf.data.report_lines import report_lines
 from hf_rlhf.data.schemas import DetectedSchema, Schema, detect_schema
 from hf_rlhf.data.sources import Row, Rows, read_rows
-from hf_rlhf.data.splits import Selection, Split, row_hashes, select
+from hf_rlhf.data.splits import Selection, row_hashes, select
 from hf_rlhf.data.trl_format import COLUMNS, ChatForm, TrlFormat
-from hf_rlhf.data.values import arrow_problem
+from hf_rlhf.data.unsupported import check_marks, check_media
+from hf_rlhf.data.values import TEXT, PlainText, arrow_problem
 from hf_rlhf.distributed import rank
 from hf_rlhf.errors import DataError
 
 if TYPE_CHECKING:
     from datasets import DatasetDict
-
-_ROWS = (
-    *("prompt", "completion", "chosen", "rejected", "messages", "text", "conversations"),
-    "margin",
-)
-_TOKENS = ("input_ids", "attention_mask", "labels", "completion_mask", "assistant_masks")
-_EXTRAS = ("position_ids", "image", "images", "chat_template", "chat_template_kwargs")
-_CALL = ("prompts", "completions", "completion_ids", "trainer_state", "log_extra", "log_metric")
-READ_BY_TRL = frozenset((*_ROWS, *_TOKENS, *_EXTRAS, *_CALL, "environments"))
-"""Columns to which TRL, or the call of a reward, gives its own meaning: never kept unchanged."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ChatRowArguments(Split):
-    """The arguments that adapters of chat rows share; the adapter `sft` documents each of them.
-
-    Each adapter spells them out in its own signature: run files are checked against it, and
-    `hf-rlhf describe` shows it.
-    """
-
-    path: str | list[str]
-    tokenizer: Any
-    rejected_rows: Path | None = None
-    schema: str | None = None
-    columns: dict[str, str] | None = None
-    revision: str | None = None
-    subset: str | None = None
-    format: str = "auto"
-    template: str | None = None
-    response_template: str | None = None
-    system_template: str | None = None
-    chat_template_kwargs: dict[str, Any] | None = None
-    system: str | None = None
-    context: Literal["full", "last_turn"] = "full"
-    keep: list[str] | None = None
-    max_prompt_tokens: int | None = None
-    max_tokens: int | None = None
-    max_rejected_share: float = 0.05
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 <= self.max_rejected_share <= 1:
-            raise DataError(f"`max_rejected_share` is {self.max_rejected_share}, expected 0 to 1.")
-        for name in ("max_prompt_tokens", "max_tokens"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise DataError(f"`{name}` is {value}, expected at least 1.")
-        if reserved := sorted(READ_BY_TRL & set(self.keep or ())):
-            raise DataError(
-                f"`keep` names {', '.join(reserved)}, to which TRL gives its own meaning. Map the "
-                "column to another name with `columns`, and keep that."
-            )
 
 
 def load_chat_rows(
@@ -135,7 +87,10 @@ def _load(
         source=source.name,
         name=arguments.schema,
         max_share=arguments.max_rejected_share,
-        other_tables=chat_schemas(),
+        other_tables={
+            **chat_schemas(),
+            "preference` with `label: safer": chat_schemas("safer")["preference"],
+        },
     )
     _print(
         f"{source.name}: {form} rows, schema {schema.schema.name}: {schema.why}; as {trl_format}."
@@ -163,18 +118,9 @@ def _load(
         **selection.report,
     }
     report["dropped"] = {**report["dropped"], **selection.dropped}
-    _print_dropped(report, arguments.rejected_rows)
+    for line in report_lines(report, arguments.rejected_rows, list(conversion.kept_columns)):
+        _print(f"{source.name}: {line}")
     return Loaded(dataset, report)
-
-
-def _print_dropped(report: Mapping[str, Any], rejected_rows: Path | None) -> None:
-    if not report["dropped"]:
-        return
-    listed = f"; bad rows are in {rejected_rows}" if rejected_rows and report["rejected"] else ""
-    _print(
-        f"{report['source']}: {report['kept']} of {report['rows_read']} rows kept; left out: "
-        f"{format_counts(report['dropped'])}{listed}."
-    )
 
 
 def _print(line: str) -> None:
@@ -209,6 +155,11 @@ class _Conversion:
     skipped: Counter[str] = field(default_factory=Counter)
     columns_left_out: Counter[str] = field(default_factory=Counter)
     turn_keys: Counter[str] = field(default_factory=Counter)
+    kept_columns: Counter[str] = field(default_factory=Counter)
+    """Columns beside the prompt and the answers."""
+    tool_calls: Counter[str] = field(default_factory=Counter)
+    ignored: set[str] = field(default_factory=set)
+    """Names of `ignore` that a row has, as a column or as a key of turns."""
     present: set[str] = field(default_factory=set)
     """Columns of `keep` that a row has."""
     rejected: RejectedRows = field(init=False)
@@ -237,6 +188,11 @@ class _Conversion:
                 f"{name}: `keep` names {', '.join(missing)}, which no row has. Remove or correct "
                 "it."
             )
+        if missing := sorted(set(self.arguments.ignore or ()) - self.ignored):
+            raise DataError(
+                f"{name}: `ignore` names {', '.join(missing)}, which no row has, neither as a "
+                "column nor as a key of turns. Remove or correct it."
+            )
         if self.margins not in (0, self.usable):
             raise DataError(
                 f"{name}: {self.usable - self.margins} of {self.usable} rows have no `margin`, and "
@@ -262,24 +218,56 @@ class _Conversion:
         self.rejected.add(row, number, error)
 
     def _example(self, row: Row, number: int) -> tuple[Row, Example]:
-        if self._uses_tools and row.values.get("tools") is not None:
-            row = replace(row, values={**row.values, "tools": tools_json(row)})
+        row = self._prepared(row)
         example = self._checked(row, self.schema.example(row))
+        turns = self._turns(row)
+        check_media(row, turns)
+        if self.trl_format.form != "prompts":
+            check_marks(row, turns, every=self.trl_format.form == "messages")
         self._check_extra_columns(row)
         self.rows_read += 1
         return row, example
+
+    def _prepared(self, row: Row) -> Row:
+        """Return a row without what is to be ignored, its texts plain if `text` says so."""
+        ignored, needs = frozenset(self.arguments.ignore or ()), self.schema.schema.needs
+        self.ignored |= ignored & row.values.keys()
+        values = {name: value for name, value in row.values.items() if name not in ignored}
+        if "tools" not in values and has_schemas(values.get("functions")):
+            values["tools"] = values.pop("functions")  # OpenAI's, beside `function_call`
+        row = replace(row, values=values, ignored=ignored)
+        if self._uses_tools and values.get("tools") is not None:
+            values["tools"] = tools_json(row)
+        if self.arguments.text:
+            for name, value in values.items():
+                if isinstance(value, str) and TEXT in needs.get(name, ()):
+                    values[name] = PlainText(value)
+        return row
+
+    def _turns(self, row: Row) -> dict[str, list[Mapping[str, Any]]]:
+        """Return the columns of prompt and answers that hold turns, as they are written."""
+        columns = {name: row.values.get(name) for name in self.schema.schema.needs}
+        turns = {
+            name: turn_objects(value)
+            for name, value in columns.items()
+            if not (isinstance(value, str) and TEXT in self.schema.schema.needs[name])
+        }
+        for turn in chain.from_iterable(turns.values()):
+            self.ignored |= row.ignored & turn.keys()
+        return turns
 
     @property
     def _uses_tools(self) -> bool:
         """Whether a column `tools` is kept, and TRL will parse it for the chat template."""
         keep = self.arguments.keep
-        return (keep is None or "tools" in keep) and self.trl_format.form != "prompts"
+        is_kept = keep is None or "tools" in keep
+        return is_kept and self.trl_format.conversational and self.trl_format.form != "prompts"
 
     def _checked(self, row: Row, example: Example) -> Example:
         for name, answer in zip(_answer_names(example), example.answers, strict=True):
-            if not answer.strip():
+            if not answer["content"].strip() and not answer.get("tool_calls"):
                 raise BadRow("empty_response", f"{row.where}: {name} is empty.")
-        answers = [answer.strip() for answer in example.answers]
+        answers = [{**turn, "content": turn["content"].strip()} for turn in example.answers]
         if len(answers) == 2 and answers[0] == answers[1]:
             raise BadRow(
                 "chosen_equals_rejected",
@@ -288,6 +276,7 @@ class _Conversion:
         if self.arguments.system and example.history[0]["role"] != "system":
             turn = {"role": "system", "content": self.arguments.system}
             example = replace(example, history=[turn, *example.history])
+        self.trl_format.check(row, example)
         return example if self.last_turn is None else self.last_turn.cut(example)
 
     def _check_extra_columns(self, row: Row) -> None:
@@ -313,12 +302,20 @@ class _Conversion:
             if self.trl_format.form == "unpaired":
                 columns["label"] = example.label
             columns |= self._extra_columns(row)
-            for name in self.schema.schema.needs:
-                if keys := unread_turn_keys(row.values.get(name)):
-                    self.turn_keys.update(keys)
+            for turns in self._turns(row).values():
+                self.turn_keys.update(unread_turn_keys(turns))
+            self._count_calls(example)
             converted.append((row.where, columns, row_hashes(example)))
         self.usable += len(converted)
         return converted
+
+    def _count_calls(self, example: Example) -> None:
+        earlier, answered = (
+            sum(len(turn.get("tool_calls", ())) for turn in turns)
+            for turns in (example.history, example.answers)
+        )
+        self.tool_calls["read"] += earlier + answered
+        self.tool_calls["learned"] += answered + earlier * (self.trl_format.form == "messages")
 
     def _short_enough(self, batch: Sequence[tuple[Row, Example]]) -> Iterator[tuple[Row, Example]]:
         max_prompt, max_tokens = self.arguments.max_prompt_tokens, self.arguments.max_tokens
@@ -342,7 +339,9 @@ class _Conversion:
             return {name: row.values.get(name) for name in keep}
         others = {name: row.values[name] for name in row.values if name not in used}
         self.columns_left_out.update(name for name in others if name in READ_BY_TRL)
-        return {name: value for name, value in others.items() if name not in READ_BY_TRL}
+        kept = {name: value for name, value in others.items() if name not in READ_BY_TRL}
+        self.kept_columns.update(name for name in kept if name != "tools" or not self._uses_tools)
+        return kept
 
     def report(self) -> dict[str, Any]:
         """Return what happened to the rows."""
@@ -353,6 +352,7 @@ class _Conversion:
             "dropped": {**rejected, **self.skipped},
             "columns_left_out": sorted(self.columns_left_out),
             "turn_keys_left_out": dict(sorted(self.turn_keys.items())),
+            **({"tool_calls": dict(self.tool_calls)} if self.tool_calls["read"] else {}),
             **({} if self.last_turn is None else self.last_turn.report()),
         }
 

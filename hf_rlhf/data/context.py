@@ -10,7 +10,7 @@ from hf_rlhf.errors import DataError
 
 @dataclass
 class LastTurn:
-    """Leaves out the turns between the system turn and the last one, and counts them."""
+    """Leaves out the turns between the system turn and the user's last one, and counts them."""
 
     trl_format: TrlFormat
     rows: int = 0
@@ -27,7 +27,8 @@ class LastTurn:
     def cut(self, example: Example) -> Example:
         """Return the example without the turns between, if it has any."""
         system = [turn for turn in example.history[:-1] if turn["role"] == "system"]
-        short = replace(example, history=[*system, example.history[-1]])
+        last = max(n for n, turn in enumerate(example.history) if turn["role"] == "user")
+        short = replace(example, history=[*system, *example.history[last:]])
         turns = len(example.history) - len(short.history)
         if turns:
             self.rows += 1

@@ -5,10 +5,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hf_rlhf.data.chat import Turn, check_turn_order, parse_turn, parse_turns, split_transcript
+from hf_rlhf.data.chat import (
+    Turn,
+    check_turn_order,
+    conversation_turns,
+    parse_turn,
+    parse_turns,
+    split_transcript,
+    turns_in_text,
+)
 from hf_rlhf.data.rejected import BadRow
 from hf_rlhf.data.sources import Row
 from hf_rlhf.data.values import (
+    JSON_TURNS,
     TRANSCRIPT,
     TURN,
     TURNS,
@@ -23,8 +32,8 @@ class Example:
     """A conversation, and the answers to it."""
 
     history: Sequence[Turn]
-    """A system turn if there is one, then user and assistant in turn, the user last."""
-    answers: tuple[str, ...] = ()
+    """A system turn if there is one, then user and assistant in turn; no assistant's turn last."""
+    answers: tuple[Turn, ...] = ()
     """None for a prompt, the response for SFT, chosen and rejected for a preference."""
     margin: float | None = None
     label: bool | None = None
@@ -36,21 +45,21 @@ class Example:
 def prompt_history(row: Row, column: str) -> list[Turn]:
     """Return a prompt column as turns that end with the user's. Raises BadRow.
 
-    A text is one user turn; a transcript ends with an open `Assistant:`; an `instruction` has
-    Alpaca's columns beside it.
+    A text is one user turn, unless it is the JSON text of turns, or a transcript that ends with an
+    open `Assistant:`. An `instruction` has Alpaca's columns beside it.
     """
     value = row.values[column]
     kind = value_kind(value)
     if column == "instruction":
         turns = _instruction_turns(row)
-    elif kind == TURNS:
+    elif kind == TURNS or (kind == JSON_TURNS and turns_in_text(value)):
         turns = parse_turns(row, column)
-    elif kind == TRANSCRIPT:
-        turns = split_transcript(value, row.at(column))
-        if not turns[-1]["content"].strip():
-            turns.pop()
     else:
         turns = [{"role": "user", "content": value}]
+        if kind == TRANSCRIPT:
+            *before, last = split_transcript(value, row.at(column))
+            is_open = last["role"] == "assistant" and not last["content"].strip()
+            turns = before if is_open else turns
     return checked_history(row, column, turns)
 
 
@@ -119,14 +128,26 @@ def _with_system(row: Row, turns: Sequence[Turn]) -> list[Turn]:
     return [{"role": "system", "content": system}, *turns]
 
 
-def answer_text(row: Row, column: str, history: Sequence[Turn] = ()) -> str:
-    """Return an answer: a text, one assistant turn, or `history` and that turn. Raises BadRow."""
+def answer_turn(row: Row, prompt: str, column: str, history: Sequence[Turn]) -> Turn:
+    """Return an answer: a text, one assistant turn, or `history` and that turn. Raises BadRow.
+
+    JSON text of turns is a text, unless the column `prompt` has its turns as JSON text, too, or
+    the text begins with them.
+    """
     value = row.values[column]
     kind = value_kind(value)
-    if kind == TURNS:
+    if kind == TRANSCRIPT and _repeats(split_transcript(value, row.at(column)), history):
+        raise BadRow(
+            "repeats_prompt",
+            f"{row.at(column)}: is a transcript that repeats the prompt, expected a text that is "
+            "the answer alone. If it is one, write `text: true`.",
+        )
+    is_json = kind == JSON_TURNS and turns_in_text(value)
+    beside_json = is_json and turns_in_text(str(row.values[prompt]))
+    if kind == TURNS or beside_json or (is_json and _repeats(conversation_turns(value), history)):
         turns = _after_history(parse_turns(row, column), history)
     elif kind == TURN:
-        turns = [parse_turn(value, row.at(column))]
+        turns = [parse_turn(value, row.at(column), row.ignored)]
     else:
         turns = [{"role": "assistant", "content": value}]
     if [turn["role"] for turn in turns] != ["assistant"]:
@@ -136,7 +157,13 @@ def answer_text(row: Row, column: str, history: Sequence[Turn] = ()) -> str:
             f"{row.at(column)}: holds the turns {roles}, expected the prompt and one assistant "
             "turn, or that turn alone.",
         )
-    return turns[0]["content"]
+    return turns[0]
+
+
+def _repeats(turns: Sequence[Turn], history: Sequence[Turn]) -> bool:
+    """Return whether turns begin with those of a prompt, as far as its last one shows."""
+    texts = [str(turn["content"]).strip() for turn in turns[:-1]]
+    return history[-1]["content"].strip() in texts
 
 
 def _after_history(turns: list[Turn], history: Sequence[Turn]) -> list[Turn]:

@@ -337,6 +337,8 @@ def _parquet(path: Path) -> Iterator[LocatedRow]:
                 for values in arrow_rows(batch):
                     number += 1
                     yield f"{path}, row {number}", values
+    except KeyError as error:  # of a map
+        raise DataError(f"{path}, row {number + 1} or after it: {error}.") from error
     except (pyarrow.ArrowException, OSError) as error:
         problem = str(error).removesuffix(".")
         raise DataError(

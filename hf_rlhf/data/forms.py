@@ -11,7 +11,7 @@ from typing import Any, Literal
 from hf_rlhf.data.chat import Turn, conversation_turns, parse_turns, split_transcript_pair
 from hf_rlhf.data.examples import (
     Example,
-    answer_text,
+    answer_turn,
     checked_history,
     finite_number,
     prompt_history,
@@ -20,15 +20,27 @@ from hf_rlhf.data.examples import (
 from hf_rlhf.data.rejected import BadRow
 from hf_rlhf.data.schemas import Schema
 from hf_rlhf.data.sources import Row
-from hf_rlhf.data.values import FLAG, NUMBER, TEXT, TRANSCRIPT, TURN, TURNS, describe_value
+from hf_rlhf.data.values import (
+    FLAG,
+    JSON_TURNS,
+    NUMBER,
+    TEXT,
+    TRANSCRIPT,
+    TURN,
+    TURNS,
+    describe_value,
+)
 
 PreferenceLabel = Literal["better", "safer"]
 Margin = Literal["column", "scores", "none"]
 
-_ANSWER = (TEXT, TURN, TURNS)
-_PROMPT = (TEXT, TRANSCRIPT, TURNS)
+_TEXTS = (TEXT, TRANSCRIPT, JSON_TURNS)
+"""Of a column of texts, which may quote a transcript or JSON."""
+_LISTS = (TURNS, JSON_TURNS)
+_ANSWER = (*_TEXTS, TURN, TURNS)
+_PROMPT = (*_TEXTS, TURNS)
 _CONVERSATIONS = ("messages", "conversations")
-_PROMPTS = {"instruction": (TEXT,), **dict.fromkeys(_CONVERSATIONS, (TURNS,))}
+_PROMPTS = {"instruction": _TEXTS, **dict.fromkeys(_CONVERSATIONS, _LISTS)}
 """Column of a prompt -> its kinds of value; those of others are `_PROMPT`."""
 _ALPACA = ("input", "history")
 """Optional columns beside `instruction`."""
@@ -107,7 +119,7 @@ def _schema(
 
     def make(row: Row) -> Example:
         turns = prompt_history(row, prompt)
-        return Example(turns, tuple(answer_text(row, column, turns) for column in answers))
+        return Example(turns, tuple(answer_turn(row, prompt, each, turns) for each in answers))
 
     return Schema(
         name or "_".join((prompt, *answers)),
@@ -133,7 +145,7 @@ def _responses() -> tuple[Schema, ...]:
     return (
         *(_schema(prompt, (answer,)) for prompt, answer in columns),
         *(
-            Schema(name, {name: (TURNS,)}, partial(_answered, name), unless=_PAIR)
+            Schema(name, {name: _LISTS}, partial(_answered, name), unless=_PAIR)
             for name in _CONVERSATIONS
         ),
     )
@@ -163,11 +175,14 @@ def _preference_schemas(label: PreferenceLabel) -> tuple[Schema, ...]:
         *(
             _schema(column, _PAIR, name=f"{column}_pair", kinds=kinds, unless=("prompt",))
             # Beside whole conversations in chosen and rejected, `messages` repeats one of them.
-            for column, kinds in (("conversations", _ANSWER), ("messages", (TURN, TEXT)))
+            for column, kinds in (
+                ("conversations", _ANSWER),
+                ("messages", (TURN, TEXT, TRANSCRIPT)),
+            )
         ),
         Schema(
             "message_pair",
-            dict.fromkeys(_PAIR, (TURNS,)),
+            dict.fromkeys(_PAIR, _LISTS),
             _conversation_pair,
             unless=("prompt", "question", "instruction", "conversations"),
         ),
@@ -178,7 +193,7 @@ def _prompt_schemas() -> tuple[Schema, ...]:
     """Forms of rows that hold a prompt. A response after it is not used."""
     return (
         *map(_schema, ("prompt", "question", "instruction")),
-        *(Schema(name, {name: (TURNS,)}, partial(_before_answer, name)) for name in _CONVERSATIONS),
+        *(Schema(name, {name: _LISTS}, partial(_before_answer, name)) for name in _CONVERSATIONS),
         Schema(
             "hh_transcripts",
             _TRANSCRIPTS,
@@ -193,7 +208,7 @@ def _answered(column: str, row: Row) -> Example:
     turns = parse_turns(row, column)
     _check_answer(turns[-1:], row.at(column))
     history = checked_history(row, column, without_answer(row, column, turns))
-    return Example(history, (turns[-1]["content"],))
+    return Example(history, (turns[-1],))
 
 
 def _before_answer(column: str, row: Row) -> Example:
@@ -206,7 +221,8 @@ def _before_answer(column: str, row: Row) -> Example:
 
 def _transcript_pair(row: Row) -> Example:
     chosen, rejected = (row.values[name] for name in _PAIR)
-    turns, *answers = split_transcript_pair(chosen, rejected, row.where)
+    turns, *texts = split_transcript_pair(chosen, rejected, row.where)
+    answers: list[Turn] = [{"role": "assistant", "content": text} for text in texts]
     return Example(checked_history(row, "chosen", turns), tuple(answers))
 
 
@@ -220,7 +236,7 @@ def _conversation_pair(row: Row) -> Example:
         )
     _check_answer([chosen[-1], rejected[-1]], row.where)
     history = checked_history(row, "chosen", chosen[:-1])
-    return Example(history, (chosen[-1]["content"], rejected[-1]["content"]))
+    return Example(history, (chosen[-1], rejected[-1]))
 
 
 def _check_answer(turns: list[Turn], where: str) -> None:

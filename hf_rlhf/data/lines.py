@@ -116,6 +116,11 @@ def refuse_utf16(begin: bytes, path: Path) -> None:
 def _refuse_other_form(line: bytes, path: Path) -> None:
     """Raise DataError if a file's first line shows that its lines are not to be read one by one."""
     refuse_utf16(line, path)
+    if not line.endswith(b"\n") and b"\r" in line.rstrip(b"\r"):
+        raise DataError(
+            f"{path}:1: its lines end with a carriage return alone, as on an old Mac. Convert it: "
+            "tr '\\r' '\\n' < FILE > NEW_FILE."
+        )
     if suffix_of(path) not in (".jsonl", ".ndjson"):
         return
     if line.split(b"{")[0].strip() == b"[":

@@ -105,10 +105,24 @@ def mixture(
         raise DataError(f"`sources` has {len(sources)} entries, expected at least two.")
     mixed = load_sources(sources)
     _check(mixed, repeat)
+    _unify_json(mixed)
     _find_overlap(mixed, drop_overlap)
     _measure(mixed, tokenizer, by)
     shares = _choose(mixed, repeat, seed)
     return Loaded(_splits(mixed), _report(mixed, by, shares, drop_overlap))
+
+
+def _unify_json(mixed: Sequence[MixedSource]) -> None:
+    """Make columns JSON where those of another source are, as turns with calls of tools."""
+    from datasets import Json
+
+    tables = [(each, name) for each in mixed for name in each.dataset]
+    features = [each.dataset[split].features for each, split in tables]
+    as_json = {name for types in features for name, kind in types.items() if kind == Json()}
+    for (each, split), types in zip(tables, features, strict=True):
+        for name in as_json & types.keys():
+            if types[name] != Json():
+                each.dataset[split] = each.dataset[split].cast_column(name, Json())
 
 
 def _check(mixed: Sequence[MixedSource], repeat: bool) -> None:

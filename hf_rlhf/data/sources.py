@@ -42,6 +42,8 @@ class Row:
     where: str
     fault: DataError | None = None
     """The error of a row that cannot be read, which has no values."""
+    ignored: frozenset[str] = frozenset()
+    """Keys of its turns that are left out on purpose."""
 
     def at(self, column: str) -> str:
         """Return the place of a column, to begin a message: `rows.jsonl:12: field 'prompt'`."""

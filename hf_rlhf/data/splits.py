@@ -6,11 +6,13 @@ different rows two share a hash with a probability of about 3 in a million.
 """
 
 import hashlib
+import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from hf_rlhf.data.chat import Turn
 from hf_rlhf.data.examples import Example
 from hf_rlhf.data.sources import Rows, Source
 from hf_rlhf.errors import DataError
@@ -24,16 +26,22 @@ DEFAULT_TEST_SHARE = 0.1
 def row_hashes(example: Example) -> tuple[int, int, int]:
     """Return the hashes named in `HASHES`."""
     roles = [turn["role"] for turn in example.history] + ["answer"] * len(example.answers)
-    texts = [turn["content"] for turn in example.history] + list(example.answers)
+    texts = [_written(turn) for turn in (*example.history, *example.answers)]
     plain = [normalised_text(text) for text in texts]
     prompt = [
-        text for role, text in zip(roles, plain, strict=True) if role in ("user", "assistant")
+        text for role, text in zip(roles, plain, strict=True) if role not in ("system", "answer")
     ]
     return (
         _hash("\x1e".join([*roles, *texts])),
         _hash("\x1e".join([*roles, *plain])),
         _hash("\x1e".join(prompt)),
     )
+
+
+def _written(turn: Turn) -> str:
+    """Return the text of a turn, and what else is in it as JSON."""
+    others = {key: value for key, value in turn.items() if key not in ("role", "content")}
+    return str(turn["content"]) + json.dumps(others, sort_keys=True) * bool(others)
 
 
 def normalised_text(text: str) -> str:

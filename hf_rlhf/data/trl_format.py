@@ -3,14 +3,19 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
+from hf_rlhf.data.arrow_rows import exact_json
 from hf_rlhf.data.chat import Turn
 from hf_rlhf.data.examples import Example
+from hf_rlhf.data.rejected import BadRow
+from hf_rlhf.data.sources import Row
+from hf_rlhf.data.values import arrow_problem
 from hf_rlhf.errors import DataError, ModelError
 
 if TYPE_CHECKING:
-    from hf_rlhf.data.chat_rows import ChatRowArguments
+    from hf_rlhf.data.chat_arguments import ChatRowArguments
 
 ChatForm = Literal["sft", "messages", "preference", "unpaired", "prompts"]
 COLUMNS: Mapping[ChatForm, tuple[str, ...]] = {
@@ -22,6 +27,7 @@ COLUMNS: Mapping[ChatForm, tuple[str, ...]] = {
 }
 """TRL's formats: https://huggingface.co/docs/trl/dataset_formats."""
 
+_THOUGHT = "thought_a8f3e2b1"
 _PLACEHOLDERS = {
     "template": "{prompt}",
     "response_template": "{response}",
@@ -92,17 +98,39 @@ class TrlFormat:
             chat_template_kwargs=dict(arguments.chat_template_kwargs or {}),
         )
 
+    def check(self, row: Row, example: Example) -> None:
+        """Raise BadRow for turns that this format cannot write."""
+        keys = {key for turn in (*example.history, *example.answers) for key in turn}
+        roles = {turn["role"] for turn in example.history}
+        if not self.conversational and ("tool" in roles or not keys <= {"role", "content"}):
+            has = "a thought" if "reasoning_content" in keys else "a tool call"
+            raise BadRow(
+                "needs_messages",
+                f"{row.where}: has {has}, which only a chat template can write. Use a tokenizer "
+                "with one, and not `format: text`; keys of turns that are named in `ignore` are "
+                "left out.",
+            )
+        if "tool_calls" in keys:
+            _check_calls(row, [*example.history, *example.answers])
+        if "reasoning_content" in keys and self.thought_key is None:
+            raise BadRow(
+                "thought_not_written",
+                f"{row.where}: has a thought, and the tokenizer's chat template writes none. Use "
+                "a template that does (`chat_template`), or name the key of the thought in "
+                "`ignore` to leave it out.",
+            )
+
     def columns(self, example: Example) -> dict[str, Any]:
         """Return the columns of TRL's format."""
         if self.form == "messages":
-            return {"messages": [*example.history, *self.answer(example.answers[0])]}
+            return {"messages": self.prompt([*example.history, example.answers[0]])}
         parts = [self.prompt(example.history), *map(self.answer, example.answers)]
         return dict(zip(COLUMNS[self.form], parts, strict=True))
 
     def prompt(self, history: Sequence[Turn]) -> Any:
         """Return the turns before the answer, or their text."""
         if self.conversational:
-            return list(history)
+            return list(map(self._turn, history))
         templates = {
             "system": (self.system_template, "{system}"),
             "user": (self.template, "{prompt}"),
@@ -114,11 +142,31 @@ class TrlFormat:
             texts.append(template.replace(placeholder, turn["content"]))
         return "".join(texts)
 
-    def answer(self, text: str) -> Any:
+    def answer(self, turn: Turn) -> Any:
         """Return an answer as one assistant turn, or as text."""
         if self.conversational:
-            return [{"role": "assistant", "content": text}]
-        return self.response_template.replace("{response}", text)
+            return [self._turn(turn)]
+        return self.response_template.replace("{response}", turn["content"])
+
+    def _turn(self, turn: Turn) -> Turn:
+        """Return a turn with its thoughts under the key that the chat template writes."""
+        thought = turn.get("reasoning_content")
+        if thought is None:
+            return turn
+        others = {key: value for key, value in turn.items() if key != "reasoning_content"}
+        return {**others, self.thought_key or "reasoning_content": thought}
+
+    @cached_property
+    def thought_key(self) -> str | None:
+        """The key of a turn under which the chat template writes a thought; None if it does not."""
+        if not hasattr(self.tokenizer, "apply_chat_template"):  # rows are read without a model
+            return "reasoning_content"
+        user = {"role": "user", "content": "question"}
+        for key in ("reasoning_content", "thinking", "reasoning"):
+            turns = [user, {"role": "assistant", "content": "answer", key: _THOUGHT}]
+            if _THOUGHT in self._rendered(turns, None, False):
+                return key
+        return None
 
     def lengths(
         self, examples: Sequence[Example], tools: Sequence[str | None]
@@ -141,26 +189,29 @@ class TrlFormat:
             for length, example in zip(self._count(prompts), examples, strict=True)
         ]
 
-    def _text(self, history: Sequence[Turn], answer: str | None, tools: str | None) -> str:
+    def _text(self, history: Sequence[Turn], answer: Turn | None, tools: str | None) -> str:
         turns_or_text = self.prompt(history)
         if answer is not None:
             turns_or_text += self.answer(answer)
         if not self.conversational:
             return str(turns_or_text)
+        return self._rendered(turns_or_text, tools, answer is None)
+
+    def _rendered(self, turns: Sequence[Turn], tools: str | None, is_open: bool) -> str:
         from jinja2 import TemplateError
 
         try:
             return str(
                 self.tokenizer.apply_chat_template(
-                    turns_or_text,
+                    turns,
                     tokenize=False,
-                    add_generation_prompt=answer is None,
+                    add_generation_prompt=is_open,
                     tools=json.loads(tools) if tools else None,
                     **self.chat_template_kwargs,
                 )
             )
         except (TemplateError, TypeError, ValueError) as error:
-            roles = ", ".join(turn["role"] for turn in turns_or_text)
+            roles = ", ".join(turn["role"] for turn in turns)
             raise ModelError(
                 f"the chat template refuses a conversation of {roles}: {error}. Use another "
                 "template, or `format: text`."
@@ -177,3 +228,15 @@ class TrlFormat:
         if self.conversational:
             return "conversational (the tokenizer has a chat template)"
         return f"text, by the template {self.template!r} and {self.response_template!r}"
+
+
+def _check_calls(row: Row, turns: Sequence[Turn]) -> None:
+    """Raise BadRow for arguments of a call that a table cannot give back as they are."""
+    calls = [turn["tool_calls"] for turn in turns if "tool_calls" in turn]
+    try:
+        problem = arrow_problem(calls)
+        exact_json(calls).encode()
+    except ValueError as error:
+        problem = str(error)
+    if problem:
+        raise BadRow("unfit:tool_calls", f"{row.where}: the arguments of a tool call: {problem}.")

@@ -6,24 +6,34 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 TEXT, TRANSCRIPT, TURNS, TURN = "a text", "a transcript", "a list of turns", "a turn"
+JSON_TURNS = "a list of turns as JSON text"
 FLAG, NUMBER, NULL = "true or false", "a number", "null"
 
 MAX_DEPTH = 50
 """Of nested lists and objects. Arrow writes 64 levels, some of which are the table's own."""
 
 _TRANSCRIPT = re.compile(r"\s*Human:.*(?:\n\n|\r\n\r\n)Assistant:", re.DOTALL)
-_JSON_TURNS = re.compile(r'\s*\[\s*\{\s*"(?:role|from|content|value)"\s*:')
+_JSON_TURNS = re.compile(r'\s*\[\s*\{\s*"')
+
+
+class PlainText(str):
+    """A text that is one, whatever it looks like."""
+
+    __slots__ = ()
 
 
 def value_kind(value: Any) -> str:
     """Return one of the kinds above, or the name of the value's type.
 
-    A transcript is a text like hh-rlhf's, `Human: ...` with an `Assistant:` after a blank line.
+    A transcript is a text like hh-rlhf's, `Human: ...` with an `Assistant:` after a blank line. A
+    text of either form may be one that only quotes such a thing: see `examples`.
     """
+    if isinstance(value, PlainText):
+        return TEXT
     if isinstance(value, str):
         if _TRANSCRIPT.match(value):
             return TRANSCRIPT
-        return TURNS if _JSON_TURNS.match(value) else TEXT
+        return JSON_TURNS if _JSON_TURNS.match(value) else TEXT
     if isinstance(value, list) and all(isinstance(turn, Mapping) for turn in value):
         return TURNS
     if isinstance(value, Mapping) and ("role" in value or "from" in value):
@@ -52,10 +62,22 @@ def arrow_problem(value: Any, depth: int = 0) -> str:
         return f"lists and objects are nested more than {MAX_DEPTH} deep"
     if isinstance(value, int) and value.bit_length() > 63:
         return "holds a whole number of more than 64 bits"
+    if isinstance(value, Mapping) and not all(isinstance(key, str) for key in value):
+        return "an object has a key that is no text"
     inner = value.values() if isinstance(value, Mapping) else value
     if isinstance(inner, str) or not isinstance(inner, Iterable):
         return ""
     return next(filter(None, (arrow_problem(element, depth + 1) for element in inner)), "")
+
+
+def without_nulls(value: Any) -> Any:
+    """Return a value without the keys that are null, at any depth.
+
+    A table gives every object the keys of all others, with null, and chat templates write them.
+    """
+    if isinstance(value, Mapping):
+        return {key: without_nulls(inner) for key, inner in value.items() if inner is not None}
+    return [without_nulls(inner) for inner in value] if isinstance(value, list) else value
 
 
 def decode_json_text(value: Any) -> Any:

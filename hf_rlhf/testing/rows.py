@@ -34,7 +34,7 @@ class WordTokenizer:
         **_: Any,
     ) -> str:
         """Return the text of a conversation: a word for each tool, and for each role before it."""
-        lines = [f"<{tool['name']}>" for tool in tools or []]
+        lines = [f"<{tool['function']['name']}>" for tool in tools or []]
         lines += [f"<{turn['role']}> {turn['content']}" for turn in turns]
         return " ".join([*lines, *["<assistant>"] * add_generation_prompt])
 

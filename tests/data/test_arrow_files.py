@@ -12,9 +12,10 @@ from typing import Any
 import datasets
 import pytest
 
+from hf_rlhf.data.arrow_files import _cast
 from hf_rlhf.errors import DataError, DiskError
 from hf_rlhf.testing.rows import TemplateOnly, write_rows
-from tests.data.chat_adapters import sft
+from tests.data.chat_adapters import prompts, sft
 
 pytestmark = pytest.mark.usefixtures("cache")
 
@@ -194,6 +195,51 @@ def test_a_file_of_another_build_is_told(tmp_path: Path, name: str, text: str, s
     (tmp_path / name).write_text(text)
     with pytest.raises(DataError, match=said):
         load(str(tmp_path / name))
+
+
+def test_maps_of_parquet_are_objects_or_refused(tmp_path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    def written(pairs: Any, key: Any = None) -> str:
+        kind = pa.map_(key or pa.string(), pa.int64())
+        table = pa.table({"prompt": ["q"], "meta": pa.array([pairs], kind)})
+        pq.write_table(table, tmp_path / "rows.parquet")
+        return str(tmp_path / "rows.parquet")
+
+    loaded = prompts(written([("a", 1), ("b", 2)]), tokenizer=TemplateOnly(), test_rows=0)
+    assert loaded.dataset["train"][0]["meta"] == {"a": 1, "b": 2}
+    with pytest.raises(DataError, match=r"rows\.parquet, row 1 .*duplicate key was 'a'"):
+        prompts(written([("a", 1), ("a", 2)]), tokenizer=TemplateOnly())
+    with pytest.raises(DataError, match=r"field 'meta': an object has a key that is no text"):
+        prompts(written([(1, 1)], pa.int64()), tokenizer=TemplateOnly())
+
+
+def test_columns_are_cast_one_by_one_in_time_linear_in_their_number() -> None:
+    """`column_names` of a table makes a list of all names: once for a table, not for a column."""
+    import pyarrow as pa
+
+    class Table:
+        asked = 0
+
+        def __init__(self, table: pa.Table) -> None:
+            self.table = table
+
+        def __len__(self) -> int:
+            return len(self.table)
+
+        @property
+        def column_names(self) -> list[str]:
+            Table.asked += 1
+            return list(self.table.column_names)
+
+        columns = property(lambda self: self.table.columns)
+
+    table = pa.table({f"c{n}": [n] for n in range(20)})
+    schema = pa.schema([(f"c{n}", pa.int64()) for n in range(30)])
+    cast = _cast(Table(table), schema)
+    assert (cast.num_columns, cast["c3"][0].as_py(), cast["c29"][0].as_py()) == (30, 3, None)
+    assert Table.asked == 1
 
 
 def test_the_same_rows_with_another_type_are_another_file(tmp_path: Path) -> None:

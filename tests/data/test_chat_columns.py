@@ -35,7 +35,8 @@ def test_tools_go_to_the_chat_template_as_json_and_count(tmp_path: Path) -> None
     path = write_rows(tmp_path, rows[:5])
     loaded = load(sft, path)
     tools = loaded.dataset["train"]["tools"][:]
-    assert [json.loads(one) if one else one for one in tools] == [[TOOL], [TOOL], None, None, None]
+    wrapped = [{"type": "function", "function": TOOL}]
+    assert [json.loads(one) if one else one for one in tools] == [wrapped] * 2 + [None] * 3
     loaded = load(sft, path, tokenizer=WordTokenizer(chat=True), max_tokens=4)
     assert loaded.report["dropped"] == {"too_long": 2}
     kept = load(sft, path, tokenizer=WordTokenizer(chat=True), max_tokens=4, keep=[])

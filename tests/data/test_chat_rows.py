@@ -50,7 +50,7 @@ BAD: dict[str, tuple[Callable[..., Any], dict[str, Any], str]] = {
     "tool": (
         sft,
         {"prompt": [{"from": "observation", "value": "x"}], "response": "a"},
-        "tool_turn",
+        "result_without_call",
     ),
     "turn": (sft, {"prompt": [{"text": "x"}], "response": "a"}, "wrong_type:turn"),
     "content": (
@@ -167,10 +167,10 @@ def test_what_is_wrong_with_a_turn_is_said(tmp_path: Path, turns: list[Any], sai
 
 
 def test_keys_of_turns_that_are_not_read_are_counted(tmp_path: Path) -> None:
-    turns = [U, {**A, "reasoning_content": "Let me see."}]
+    turns = [U, {**A, "language": "en"}]
     rows = [{"messages": turns}, {"messages": json.dumps(turns)}]
     loaded = load(sft, write_rows(tmp_path, rows))
-    assert loaded.report["turn_keys_left_out"] == {"reasoning_content": 2}
+    assert loaded.report["turn_keys_left_out"] == {"language": 2}
 
 
 def test_a_list_of_an_earlier_run_goes_when_all_rows_are_good(tmp_path: Path) -> None:
@@ -277,10 +277,81 @@ def test_an_empty_system_turn_is_no_system_prompt(tmp_path: Path) -> None:
         load(sft, write_rows(tmp_path, rows))
 
 
-def test_an_answer_that_is_a_transcript_is_called_so(tmp_path: Path) -> None:
+QUOTED = "Human: I lost my card.\n\nAssistant: I can block it.\n\nHuman: Please.\n\nSummarise."
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '[{"role": "assistant", "content": "hi"}]',
+        '[{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho"}]',
+        '[{"from": "Paris", "to": "Lyon"}]',
+        '[{"value": 3}]',
+        '[{"content": "cut',
+        "Human: hi\n\nAssistant: ho",
+        "Human: hi\n\nAssistant:",
+        QUOTED,
+    ],
+)
+def test_a_text_that_looks_like_something_else_stays_one(tmp_path: Path, text: str) -> None:
+    """Every column of an answer, with no row lost."""
+    pairs = [("prompt", "response"), ("prompt", "completion"), ("question", "answer")]
+    for prompt, answer in [*pairs, ("instruction", "output")]:
+        rows = [{prompt: f"q{n}", answer: text if n else "a"} for n in range(3)]
+        loaded = load(sft, write_rows(tmp_path, rows))
+        assert [row["completion"][0]["content"] for row in loaded.dataset["train"]][1:] == [
+            text
+        ] * 2
+    rows = [
+        {"prompt": [U], "chosen": text, "rejected": "b"},
+        {**GOOD[preference], "rejected": text},
+    ]
+    loaded = load(preference, write_rows(tmp_path, rows), margin="none")
+    assert loaded.dataset["train"]["chosen"][0] == [{"role": "assistant", "content": text}]
+    assert loaded.dataset["train"]["rejected"][1] == [{"role": "assistant", "content": text}]
+
+
+def test_a_prompt_that_quotes_turns_is_one_of_the_user(tmp_path: Path) -> None:
+    texts = [QUOTED, '[{"from": "Paris", "to": "Lyon"}]', '[{"role": "user", "content": "q"}] Why?']
+    texts += ["Human: hi\n\nAssistant: ho", '[{"role": "judge", "content": "q"}]']
+    for name in ("prompt", "question", "instruction"):
+        loaded = load(prompts, write_rows(tmp_path, [{name: text} for text in texts]))
+        assert loaded.dataset["train"]["prompt"][:] == [
+            [{"role": "user", "content": text}] for text in texts
+        ]
+    read = [json.dumps([U, A, U]), transcript("q", "a", "r", "")]
+    rows = [{"prompt": text} for text in read]
+    assert list(map(len, load(prompts, write_rows(tmp_path, rows)).dataset["train"]["prompt"])) == [
+        3,
+        3,
+    ]
+    loaded = load(prompts, write_rows(tmp_path, rows), text=True)
+    assert [row["prompt"][0]["content"] for row in loaded.dataset["train"]] == read
+
+
+def test_turns_as_json_text_are_read_beside_a_prompt_of_turns_or_after_it(tmp_path: Path) -> None:
+    answer = [{"role": "assistant", "content": "a"}]
+    whole = json.dumps([U, *answer])
+    rows = [
+        {"prompt": json.dumps([U]), "chosen": json.dumps(answer), "rejected": "b"},
+        {"prompt": "user", "chosen": whole, "rejected": "b"},
+    ]
+    path = write_rows(tmp_path, rows)
+    assert load(preference, path).dataset["train"]["chosen"][:] == [answer] * 2
+    plain = load(preference, path, text=True).dataset["train"]["chosen"][:]
+    assert [turn["content"] for (turn,) in plain] == [rows[0]["chosen"], whole]
+    pair = {"chosen": whole, "rejected": json.dumps([U, {**A, "content": "b"}])}
+    row = load(preference, write_rows(tmp_path, [pair]), text=True).dataset["train"][0]
+    assert (row["prompt"], row["chosen"]) == ([U], answer), "these columns are turns"
+
+
+def test_an_answer_that_is_a_transcript_of_the_prompt_is_called_so(tmp_path: Path) -> None:
     row = {"prompt": "q", "chosen": "a", "rejected": transcript("q", "a")}
-    with pytest.raises(DataError, match="field 'rejected': is a transcript, .*expected a text"):
-        load(preference, write_rows(tmp_path, [GOOD[preference], row]))
+    path = write_rows(tmp_path, [GOOD[preference], row])
+    with pytest.raises(DataError, match="field 'rejected': is a transcript that repeats the prom"):
+        load(preference, path, margin="none")
+    loaded = load(preference, path, margin="none", text=True)
+    assert loaded.dataset["train"][1]["rejected"][0]["content"] == row["rejected"]
 
 
 good_rows = st.builds(

@@ -15,6 +15,8 @@ from hf_rlhf.config import RunFile
 from hf_rlhf.data.mixture import MixedSource, _spread, mixture
 from hf_rlhf.errors import ConfigError, DataError
 from hf_rlhf.runs import resolve_run
+from hf_rlhf.testing.rows import TemplateOnly, write_rows
+from tests.data.chat_adapters import sft
 
 TEXTS = ("prompt", "completion")
 
@@ -143,6 +145,20 @@ def test_chats_have_the_tokens_of_their_tools_and_share_a_prompt_without_the_ans
     assert report["mixture"]["b"] | {"rows": 4, "tokens": 8} == report["mixture"]["b"]
     # Of the nine rows of `b`, and of those of `a` that may train, so many are over the weight.
     assert report["dropped"] == {"a: prompt_is_held_out": 1, "b: over_weight": 5}
+
+
+@pytest.mark.usefixtures("cache")
+def test_chats_with_calls_of_tools_mix_with_others(tmp_path: Path) -> None:
+    call = {"type": "function", "function": {"name": "f", "arguments": {"x": 0.7}}}
+    plain = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]
+    calling = [plain[0], {"role": "assistant", "content": "", "tool_calls": [call]}]
+    sources = []
+    for label, turns in (("plain", plain), ("calling", calling)):
+        path = write_rows(tmp_path, [{"messages": turns}], f"{label}.jsonl")
+        loaded = sft(path, target="every", tokenizer=TemplateOnly(), test_rows=0)
+        sources.append(MixedSource(label, None, loaded.dataset, loaded.report))
+    train = mixed(*sources, drop_overlap=False).dataset["train"]
+    assert sorted(train["messages"], key=str) == sorted([plain, calling], key=str)
 
 
 def test_what_cannot_be_mixed_is_refused() -> None:

@@ -77,6 +77,7 @@ FAULTS = {
     "truncated": (b'{"a": 1}\n{"a": "two', ":2", "was the file cut off?"),
     "two on a line": (b'{"a": 1}{"a": 2}\n', ":1", "Extra data"),
     "latin-1": (b'{"a": 1}\n{"a": "\xe9t\xe9"}\n', ":2", "byte 0xe9 at byte 8"),
+    "old mac": (b'{"a": 1}\r{"a": 2}\r', ":1", "carriage return alone"),
     "utf-16": ('{"a": 1}\n'.encode("utf-16"), ":1", "UTF-16"),
     "half an emoji": (b'{"a": 1}\n{"a": "\\ud83d"}\n', ":2", "surrogate"),
     "too deep": (b"[" * 200_000 + b"\n", ":1", "recursion"),

@@ -90,6 +90,20 @@ def test_pairs_of_turns_and_judged_responses() -> None:
         load(preference, "preference_demos/kto_en_demo.json")
 
 
-def test_tool_conversations_stop_and_say_why() -> None:
-    with pytest.raises(DataError, match=r"153 of 300 rows \(51.0%\) .*tool_turn: 153"):
-        load(sft, "preference_demos/glaive_toolcall_en_demo.json")
+def test_every_conversation_with_tools_is_read() -> None:
+    chat = type("Chat", (), {"chat_template": "x"})()
+    path = "preference_demos/glaive_toolcall_en_demo.json"
+    loaded = load(sft, path, tokenizer=chat, target="every", test_rows=0)
+    assert (loaded.report["kept"], loaded.report["dropped"]) == (300, {})
+    assert loaded.report["tool_calls"] == {"read": 211, "learned": 211}
+    with open(DATA / path, encoding="utf-8") as file:
+        rows = json.load(file)
+    for row, source in zip(loaded.dataset["train"], rows, strict=True):
+        for turn, given in zip(row["messages"], source["conversations"], strict=True):
+            if turn.get("tool_calls"):
+                (call,) = turn["tool_calls"]
+                assert call["function"] == json.loads(given["value"])
+            else:
+                assert turn["content"] == given["value"]
+    with pytest.raises(DataError, match=r"153 of 300 rows \(51.0%\) .*needs_messages: 153"):
+        load(sft, path)

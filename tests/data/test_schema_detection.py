@@ -122,6 +122,11 @@ def test_a_label_that_rows_lack_is_said_beside_the_one_they_have(tmp_path: Path)
     said = str(raised.value)
     assert "pku_saferlhf: lacks safer_response_id" in said
     assert "`preference` would read these rows as pku_saferlhf: pairs, with `label: better`" in said
+    row["safer_response_id"] = row.pop("better_response_id")
+    with pytest.raises(
+        DataError, match="adapter `preference` with `label: safer` would read these"
+    ):
+        load("preference", write_rows(tmp_path, [row]))
 
 
 def test_columns_are_mapped_even_out_of_an_object(tmp_path: Path) -> None:

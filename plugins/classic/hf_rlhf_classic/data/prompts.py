@@ -25,6 +25,8 @@ def prompts(
     system: str | None = None,
     context: Literal["full", "last_turn"] = "full",
     keep: list[str] | None = None,
+    ignore: list[str] | None = None,
+    text: bool = False,
     test_rows: int | None = None,
     test_share: float | None = None,
     max_train_rows: int | None = None,

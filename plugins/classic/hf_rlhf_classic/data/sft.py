@@ -26,6 +26,8 @@ def sft(
     system: str | None = None,
     context: Literal["full", "last_turn"] = "full",
     keep: list[str] | None = None,
+    ignore: list[str] | None = None,
+    text: bool = False,
     test_rows: int | None = None,
     test_share: float | None = None,
     max_train_rows: int | None = None,
@@ -67,6 +69,10 @@ def sft(
         context: `last_turn` leaves out the turns between the system prompt and the last turn of
             the user, and counts them.
         keep: which other columns to keep for rewards; all of them by default, `[]` for none.
+        ignore: columns and keys of turns to leave out although they would change what is learned,
+            such as `image`, `weight` or `reasoning_content`.
+        text: texts of prompts and answers are texts, also those that look like turns as JSON text
+            or like a transcript.
         test_rows: number of rows to hold out. By default the source's test split, or a tenth.
         test_share: the same as a share.
         max_train_rows: most training rows, drawn by `seed`.

@@ -1,0 +1,40 @@
+"""What a reader of chat rows prints: rows and parts of rows from which nothing is learned."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hf_rlhf.data.rejected import format_counts
+
+_MOST = 10
+"""Names in one list."""
+
+
+def report_lines(
+    report: Mapping[str, Any], rejected_rows: Path | None, kept_columns: Sequence[str]
+) -> Iterator[str]:
+    """Yield which rows and which of their parts are left out, and which calls are context."""
+    if report["dropped"]:
+        where = f"; bad rows are in {rejected_rows}" if rejected_rows and report["rejected"] else ""
+        yield (
+            f"{report['kept']} of {report['rows_read']} rows kept; left out: "
+            f"{format_counts(report['dropped'])}{where}."
+        )
+    keys = [f"{key} ({count})" for key, count in report["turn_keys_left_out"].items()]
+    parts = {
+        "columns kept for rewards": kept_columns,
+        "columns left out": report["columns_left_out"],
+        "keys of turns left out": keys,
+    }
+    listed = [f"{name}: {_names(values)}" for name, values in parts.items() if values]
+    if listed:
+        yield f"not part of prompts and answers: {'; '.join(listed)}."
+    if calls := report.get("tool_calls"):
+        read, learned = calls["read"], calls["learned"]
+        cure = " (`target: every` of `sft` learns them all)" if learned < read else ""
+        yield f"{read} tool calls, of which {learned} are learned{cure}."
+
+
+def _names(values: Sequence[str]) -> str:
+    more = len(values) - _MOST
+    return ", ".join(values[:_MOST]) + (f" and {more} more" if more > 0 else "")

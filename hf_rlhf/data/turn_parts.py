@@ -1,0 +1,118 @@
+"""What a turn holds: text, thoughts, calls of tools and their results, in the spellings in use."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from hf_rlhf.data.content_parts import call_id, is_thought, part_type, thought_in
+from hf_rlhf.data.messages import split_thoughts
+from hf_rlhf.data.rejected import BadRow
+from hf_rlhf.data.values import decode_json_text, describe_value, without_nulls
+
+CALLS = ("tool_calls", "function_call")
+"""Keys of a turn for its calls: OpenAI's, and its older one for a single call."""
+THOUGHTS = (
+    *("reasoning_content", "reasoning", "reasoning_text", "reasoning_details", "thinking"),
+    *("thinking_content", "thinking_blocks", "thought", "thoughts", "think", "chain_of_thought"),
+)
+"""Keys of a turn for what the assistant thinks before it answers."""
+_TEXT_TYPES = ("", "text", "input_text", "output_text")
+_ARGUMENTS = ("arguments", "args", "parameters", "input")
+"""OpenAI's, LangChain's, Llama's, Anthropic's."""
+_CALL = 'expected {"name", "arguments"}, with arguments as an object or its JSON text.'
+
+
+def content_text(content: Any, where: str) -> tuple[str, str]:
+    """Return the text of a content, and the thoughts among its parts. Raises BadRow."""
+    texts: list[str] = []
+    thoughts: list[str] = []
+    for part in content if isinstance(content, list) else [content]:
+        fields = part if isinstance(part, Mapping) else {"text": part}
+        if is_thought(fields) or fields.get("thought") is True:
+            thoughts.append(_visible_thought(fields, where))
+            if any(texts):
+                raise BadRow("wrong_type:content", f"{where}: a thought stands after a text.")
+            continue
+        kind, text = part_type(fields), fields.get("text")
+        if kind not in _TEXT_TYPES or not isinstance(text, str):
+            is_text = kind in ("", "text")
+            problem = f"is {describe_value(text)}" if is_text else f"has a part of type {kind!r}"
+            raise BadRow("wrong_type:content", f"{where}: the content {problem}, expected a text.")
+        texts.append(text)
+    return "".join(texts), "".join(thoughts)
+
+
+def thought_text(fields: Mapping[str, Any], thought: str, where: str) -> str:
+    """Return a turn's thoughts: those of its parts, or under one of `THOUGHTS`. Raises BadRow."""
+    thoughts = {thought} if thought else set()
+    for key in (key for key in THOUGHTS if fields.get(key)):
+        parts = fields[key] if isinstance(fields[key], list) else [fields[key]]
+        thoughts.add("".join(_visible_thought(part, f"{where}, {key!r}") for part in parts))
+    if len(thoughts) > 1:
+        keys = ", ".join(key for key in THOUGHTS if fields.get(key))
+        raise BadRow(
+            "two_thoughts",
+            f"{where}: has different thoughts ({keys}). Name those to leave out in `ignore`.",
+        )
+    return next(iter(thoughts), "")
+
+
+def _visible_thought(part: Any, where: str) -> str:
+    text = thought_in(part) if isinstance(part, Mapping) else part
+    if not isinstance(text, str) or not text:
+        kind = part_type(part)
+        problem = f"a part of type {kind!r} without a text" if kind else describe_value(part)
+        raise BadRow(
+            "wrong_type:thought",
+            f"{where}: is {problem}, expected the text of a thought. Keys of turns that are named "
+            "in `ignore` are left out.",
+        )
+    return text
+
+
+def result_text(content: Any, where: str) -> str:
+    """Return what a tool returned as text: an object, or a list of data, as JSON. Raises BadRow."""
+    if isinstance(content, str) or content is None:
+        return content or ""
+    if isinstance(content, list) and content and all(map(part_type, content)):
+        return content_text(content, where)[0]
+    return json.dumps(content, ensure_ascii=False)
+
+
+def call_list(fields: Mapping[str, Any], where: str) -> list[dict[str, Any]]:
+    """Return the calls under the keys `CALLS` of a turn, in OpenAI's form. Raises BadRow."""
+    return [
+        call for key in CALLS for call in _calls(without_nulls(fields.get(key)), f"{where}, {key}")
+    ]
+
+
+def written_calls(content: Any, where: str) -> tuple[str, list[dict[str, Any]]]:
+    """Return the calls that a content is, as JSON, and the thought before them. Raises BadRow."""
+    thought = ""
+    if isinstance(content, str):
+        thought, content = split_thoughts(content)
+    calls = _calls(without_nulls(content), where)
+    if not calls:
+        raise BadRow("malformed_call", f"{where}: calls nothing, {_CALL}")
+    return thought, calls
+
+
+def _calls(value: Any, where: str) -> list[dict[str, Any]]:
+    value = decode_json_text(value) or []
+    calls = value if isinstance(value, list) else [value]
+    return [_call(decode_json_text(call), where) for call in calls]
+
+
+def _call(call: Any, where: str) -> dict[str, Any]:
+    fields = call if isinstance(call, Mapping) else {}
+    function = fields.get("function", fields)
+    name = function.get("name") if isinstance(function, Mapping) else None
+    if not isinstance(name, str) or not name.strip():
+        raise BadRow("malformed_call", f"{where}: is {describe_value(call)}, {_CALL}")
+    key = next((key for key in _ARGUMENTS if key in function), None)
+    arguments = {} if key is None else decode_json_text(function[key]) or {}
+    if not isinstance(arguments, Mapping):
+        problem = f"the arguments of {name} are {describe_value(function[key])}"
+        raise BadRow("malformed_call", f"{where}: {problem}, expected a JSON object.")
+    names = {"id": call_id(fields)} if call_id(fields) else {}
+    return {**names, "type": "function", "function": {"name": name, "arguments": arguments}}
