@@ -1,4 +1,4 @@
-"""Steps in which every reward abstains: nothing is learned, so too many of them stop the run."""
+"""Steps in which every completion is left out: nothing is learned, so too many stop the run."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -6,26 +6,38 @@ from dataclasses import dataclass
 from typing import Any
 
 from hf_rlhf.contracts import Score
-from hf_rlhf.errors import RewardError
+from hf_rlhf.errors import DataError, RewardError
 
 
 @dataclass
 class Abstentions:
-    """Counts consecutive steps in which no completion got a reward, equally on all processes."""
+    """Counts consecutive steps without a completion that is learned from, on all processes alike.
+
+    A completion is left out where every reward abstains, and where it was cut and training masks
+    those (TRL's `mask_truncated_completions`).
+    """
 
     limit: int = 0
     """So many consecutive steps stop the run; 0: no limit."""
     since: int | None = None
-    """The first of these steps; None if the last completions got a reward."""
+    """The first of these steps; None if something is learned from the last completions."""
 
-    def count(self, scores: Sequence[Mapping[str, Score]], total: str, step: int) -> None:
+    def count(
+        self,
+        scores: Sequence[Mapping[str, Score]],
+        total: str,
+        step: int,
+        masked: Sequence[bool] | None = None,
+    ) -> None:
         """Add the scores of the completions of all processes; `total` labels the sum.
 
         `step` is the number of finished steps; a step may have several batches of completions, and
-        a batch several steps. Warns at the first step without a reward, raises RewardError after
-        too many.
+        a batch several steps. `masked` are those left out for having been cut. Warns at the first
+        step in which nothing is learned, raises RewardError after too many.
         """
-        if not scores or any(by[total] is not None for by in scores):
+        masked = masked or [False] * len(scores)
+        pairs = zip(scores, masked, strict=True)
+        if not scores or any(by[total] is not None and not cut for by, cut in pairs):
             self.since = None
             return
         first = self.since is None
@@ -34,11 +46,14 @@ class Abstentions:
         counts = {label: sum(by[label] is None for by in scores) for label in scores[0]}
         parts = (f"{label} on {n}" for label, n in counts.items() if n and label != total)
         finding = f"none of {len(scores)} completions got a reward (abstained: {', '.join(parts)})"
+        without, cure = "a reward", _CHECK
+        if cut := sum(masked):
+            finding = f"{cut} of {len(scores)} completions were cut, and masked"
+            without, cure = "a whole completion", _LONGER
         if self.limit and steps >= self.limit:
             raise RewardError(
-                f"Stopped at step {step} after {steps} consecutive steps without a reward, in "
-                f"which nothing was learned; in the last one {finding}. "
-                "`hf-rlhf check` scores a few completions and shows each reward's result. The same "
+                f"Stopped at step {step} after {steps} consecutive steps without {without}, in "
+                f"which nothing was learned; in the last one {finding}. {cure} The same "
                 "command resumes from the last checkpoint. The limit is `max_steps_without_reward`,"
                 f" now {self.limit}; 0 means no limit."
             )
@@ -50,15 +65,38 @@ class Abstentions:
             )
 
 
-def check_rewarded(history: Sequence[Mapping[str, Any]], total: str) -> None:
-    """Raise RewardError if the training log shows that no completion got a reward."""
+_CUT, _FLAT = "completions/clipped_ratio", "frac_reward_zero_std"
+"""TRL's names for the shares of completions that were cut, and of groups with equal rewards."""
+_CHECK = "`hf-rlhf check` scores a few completions and shows each reward's result."
+_LONGER = "Raise `max_completion_length`, or write `mask_truncated_completions: false`."
+_UNSAVED = "nothing was learned, and nothing is saved except the checkpoints."
+
+
+def check_learned(history: Sequence[Mapping[str, Any]], total: str, masks: bool = False) -> None:
+    """Raise RewardError or DataError if the training log shows that nothing had a loss.
+
+    `masks` is whether completions that were cut have none. Groups of equal rewards are no such
+    case: these were looked at, and found to be alike.
+    """
     scored = [entry for entry in history if f"rewards/{total}/none" in entry]
     means = [entry.get(f"rewards/{total}/mean") for entry in scored]
     if scored and not any(mean is not None and math.isfinite(mean) for mean in means):
         raise RewardError(
             "No completion of the whole training got a reward, because every reward abstained: "
-            "nothing was learned, and nothing is saved except the checkpoints. `hf-rlhf check` "
-            "scores a few completions and shows each reward's result."
+            f"{_UNSAVED} {_CHECK}"
+        )
+    cut = [entry[_CUT] for entry in history if _CUT in entry]
+    if masks and cut and min(cut) >= 1:
+        raise RewardError(
+            "Every completion of the whole training was cut at `max_completion_length`, and "
+            f"`mask_truncated_completions` leaves those out: {_UNSAVED} {_LONGER}"
+        )
+    norms = [norm for entry in history if (norm := entry.get("grad_norm")) is not None]
+    flat = [entry[_FLAT] for entry in history if _FLAT in entry]
+    if norms and not any(norms) and not (flat and min(flat) >= 1):
+        raise DataError(
+            f"The gradient of every logged step is 0: no token had a loss. So {_UNSAVED} "
+            "`hf-rlhf check` counts the tokens with a loss."
         )
 
 

@@ -103,6 +103,8 @@ class ComposedReward:
     abstentions: Abstentions = field(default_factory=Abstentions, compare=False)
     logs_turns: bool = False
     """Whether completions may call tools; TRL itself logs how many calls there are, and fail."""
+    learned_ends: frozenset[int] | None = field(default=None, repr=False, compare=False)
+    """The last tokens of completions that training does not mask; None: it masks none."""
     last_sample: Mapping[str, Any] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
@@ -142,7 +144,8 @@ class ComposedReward:
             raise
         if log_metric is not None:
             step = getattr(columns.get("trainer_state"), "global_step", 0)
-            self._log(scores, prompts, completions, log_metric, step)
+            masked = self._masked(columns.get("completion_ids"), len(completions))
+            self._log(scores, prompts, completions, log_metric, step, masked)
             if self.logs_turns:
                 turns = gather_rows([tool_counts(each)["turns"] for each in completions])
                 log_metric("tools/turns", math.fsum(turns) / len(turns))
@@ -203,6 +206,12 @@ class ComposedReward:
         failed = any(score is not None and score < gate.threshold for gate, score in gate_scores)
         return 0.0 if failed else math.fsum(terms)
 
+    def _masked(self, ids: Sequence[Sequence[int]] | None, count: int) -> list[bool]:
+        ends = self.learned_ends
+        if ends is None or ids is None:
+            return [False] * count
+        return [not row or row[-1] not in ends for row in ids]
+
     def _log(
         self,
         scores: Scores,
@@ -210,6 +219,7 @@ class ComposedReward:
         completions: Sequence[Any],
         log_metric: Metric,
         step: int,
+        masked: Sequence[bool],
     ) -> None:
         by_label = {TOTAL: scores.total, **scores.parts}
         rows = [
@@ -217,12 +227,13 @@ class ComposedReward:
                 zlib.crc32(text_of(prompt).encode("utf-8", "surrogatepass")),
                 by_row(by_label, row),
                 len(transcript_of(completions[row])),
+                masked[row],
             )
             for row, prompt in enumerate(prompts)
         ]
         gathered: list[ScoredRow] = gather_rows(rows)
         by_row_of_all = [row.scores for row in gathered]
-        self.abstentions.count(by_row_of_all, TOTAL, step)
+        self.abstentions.count(by_row_of_all, TOTAL, step, [row.masked for row in gathered])
         if self.observer is not None:
             self.observer(gathered)
         keys = [row.prompt for row in gathered]

@@ -18,6 +18,8 @@ class ScoredRow:
     """By label, the total too."""
     length: int
     """In characters: ids are padded by some trainers, and depend on the tokenizer."""
+    masked: bool = False
+    """Whether training leaves it out for having been cut."""
 
 
 @dataclass(frozen=True)

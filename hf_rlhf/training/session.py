@@ -20,7 +20,7 @@ from hf_rlhf.hub.publishing import finish_command, publish
 from hf_rlhf.models.lengths import has_new_head
 from hf_rlhf.models.loading import check_continued
 from hf_rlhf.monitoring.monitor import Monitor
-from hf_rlhf.rewards.abstentions import check_rewarded
+from hf_rlhf.rewards.abstentions import check_learned
 from hf_rlhf.rewards.composed import TOTAL
 from hf_rlhf.runs.preflight import advice
 from hf_rlhf.runs.preflight_data import data_lines
@@ -265,7 +265,8 @@ class Session:
         self._say(f"training {run.spec.plugin} in {run.folder}")
         with continued_tracker_run(run.training, str(self.record.run_id), run.folder):
             trainer = self._fit(has_new_head(run))
-        check_rewarded(trainer.state.log_history, TOTAL)
+        masks = bool(getattr(run.training, "mask_truncated_completions", False))
+        check_learned(trainer.state.log_history, TOTAL, masks)
         save_weights(run, trainer, self.record.model.identity, self._say)
         # The optimizer's memory is needed for evaluating.
         trainer.accelerator.free_memory()

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hf_rlhf.config.schema import Transform
-from hf_rlhf.errors import RewardError
-from hf_rlhf.rewards.abstentions import Abstentions, check_rewarded
+from hf_rlhf.errors import DataError, RewardError
+from hf_rlhf.rewards.abstentions import Abstentions, check_learned
 from hf_rlhf.rewards.composed import TOTAL, ComposedReward, Part, summarise
 
 
@@ -423,7 +423,49 @@ def test_without_a_limit_no_number_of_them_stops_the_run():
 )
 def test_a_training_in_which_nothing_got_a_reward_is_known_by_its_log(history, rewarded):
     if rewarded:
-        check_rewarded(history, TOTAL)
+        check_learned(history, TOTAL)
         return
     with pytest.raises(RewardError, match="No completion of the whole training got a reward"):
-        check_rewarded(history, TOTAL)
+        check_learned(history, TOTAL)
+
+
+CUT = "completions/clipped_ratio"
+FLAT = "frac_reward_zero_std"
+
+
+@pytest.mark.parametrize(
+    ("history", "masks", "message"),
+    [
+        ([{CUT: 1.0}, {CUT: 1.0}], True, "was cut at `max_completion_length`.*nothing was learned"),
+        ([{CUT: 1.0}, {CUT: 1.0}], False, None),
+        ([{CUT: 1.0}, {CUT: 0.75}], True, None),
+        ([{"grad_norm": 0.0}, {"grad_norm": 0.0, "loss": 0.0}], False, "no token had a loss"),
+        ([{"grad_norm": 0.0, FLAT: 0.5}, {"grad_norm": 0.0, FLAT: 1.0}], False, "had a loss"),
+        ([{"grad_norm": 0.0, FLAT: 1.0}], False, None),
+        ([{"grad_norm": 0.0}, {"grad_norm": 1e-9}], False, None),
+    ],
+)
+def test_a_training_without_any_loss_is_known_by_its_log(history, masks, message):
+    if message is None:
+        check_learned(history, TOTAL, masks)
+        return
+    with pytest.raises((RewardError, DataError), match=message):
+        check_learned(history, TOTAL, masks)
+
+
+def test_completions_that_were_cut_and_are_masked_count_as_left_out(capsys):
+    reward = Fixed([1.0, None])
+    composed = ComposedReward((Part("judge", reward),), abstentions=Abstentions(2))
+    composed.learned_ends = frozenset({9})
+
+    def step(number, ids):
+        call = {"log_metric": lambda *_: None, "trainer_state": Step(number)}
+        composed(["p"] * 2, ["c"] * 2, completion_ids=ids, **call)
+
+    step(0, [[3, 4], [5, 9]])
+    assert "step 1: 1 of 2 completions were cut, and masked, so nothing" in capsys.readouterr().out
+    step(1, [[3, 9], [5, 5]])
+    step(2, [[3, 4], [5, 6]])
+    step(3, [[3, 4], []])
+    with pytest.raises(RewardError, match=r"2 consecutive steps without a whole completion.*Raise"):
+        step(4, [[3, 4], [5, 6]])

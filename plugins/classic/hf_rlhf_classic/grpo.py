@@ -31,6 +31,7 @@ class GroupSampling(Trainer):
     columns = frozenset({"prompt"})
     uses_validation_rows = True
     args: Any
+    eos_token_ids: Any
     """TRL's, as all else that `from_run` needs."""
 
     @classmethod
@@ -52,6 +53,10 @@ class GroupSampling(Trainer):
             processing_class=run.tokenizer,
             callbacks=[*run.callbacks, TellFlatGroups()],
         )
+        if run.training.mask_truncated_completions and run.reward is not None:
+            # TRL takes a completion that ends with padding for whole, too.
+            ends = (*trainer.eos_token_ids, run.tokenizer.pad_token_id)
+            run.reward.learned_ends = frozenset(ends)
         return trainer
 
     def report(self) -> Mapping[str, Any]:

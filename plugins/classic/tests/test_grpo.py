@@ -5,6 +5,7 @@ from transformers import TrainerState
 
 from hf_rlhf.errors import ConfigError, RewardError
 from hf_rlhf_classic.grpo import FLAT, GroupTrainer, TellFlatGroups
+from hf_rlhf_classic.rloo import LeaveOneOutTrainer
 
 SETTINGS = {
     "plugin": "grpo",
@@ -69,6 +70,16 @@ def test_steps_without_any_reward_stop_training(run, capsys):
         trainer.train()
     assert trainer.state.global_step == 2
     assert "silent on 8" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("plugin", "cls"), [("grpo", GroupTrainer), ("rloo", LeaveOneOutTrainer)])
+def test_steps_in_which_every_completion_was_cut_and_masked_stop_training(run, capsys, plugin, cls):
+    settings = {"plugin": plugin, "mask_truncated_completions": True, "max_completion_length": 1}
+    cut = run(rewards=[{"name": "alternating"}], max_steps=9, max_steps_without_reward=2, **settings)
+    trainer = cls.from_run(cut)
+    with pytest.raises(RewardError, match="consecutive steps without a whole completion"):
+        trainer.train()
+    assert "completions were cut, and masked" in capsys.readouterr().out
 
 
 def test_rewards_that_differ_are_not(run, capsys):
