@@ -308,6 +308,7 @@ def _score(
                 *((each.prompt, each.messages) for each in rollouts), strict=True
             )
             columns["environments"] = [each.environment for each in rollouts]
+        columns["completion_ids"] = [list(each.ids) for each in completions]
         scores = reward.score(prompts, answers, **columns)
     scored = []
     for at, (number, completion) in enumerate(zip(numbers, completions, strict=True)):

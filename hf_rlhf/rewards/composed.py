@@ -105,6 +105,8 @@ class ComposedReward:
     """Whether completions may call tools; TRL itself logs how many calls there are, and fail."""
     learned_ends: frozenset[int] | None = field(default=None, repr=False, compare=False)
     """The last tokens of completions that training does not mask; None: it masks none."""
+    final_state: Any = field(default=None, repr=False, compare=False)
+    """The trainer's state at the end of the run: what rewards get of it outside training."""
     last_sample: Mapping[str, Any] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
@@ -164,14 +166,21 @@ class ComposedReward:
     def score(self, prompts: Sequence[Any], completions: Sequence[Any], **columns: Any) -> Scores:
         """Return the total and every part's score, each a list of length `len(completions)`.
 
-        What TRL would supply and `columns` lacks, such as `log_metric`, is None for the parts.
+        Outside training `log_metric` and `log_extra` do nothing, and `trainer_state` is that of
+        the run's end. Other arguments of TRL that `columns` lacks are None.
 
         Raises RewardError when a part raises or returns anything but one finite number or None
         per completion.
         """
         parts = (*self.rewards, *self.gates)
-        inputs = {"prompts": prompts, "completions": completions}
-        arguments = {**dict.fromkeys(TRL_SUPPLIES), **inputs, **columns}
+        arguments = {
+            **dict.fromkeys(TRL_SUPPLIES),
+            **{"log_metric": _unlogged, "log_extra": _unlogged, "trainer_state": self.final_state},
+            **{"prompts": prompts, "completions": completions},
+            **{name: value for name, value in columns.items() if value is not None},
+        }
+        for part in parts:
+            _check_supplied(part, arguments)
         values = {
             part.label: _call(part, arguments) for part in parts if not _is_async(part.reward)
         }
@@ -252,6 +261,21 @@ class ComposedReward:
             if decided := [score for score in scored if score is not None]:
                 passed = sum(score >= gate.threshold for score in decided)
                 log_metric(f"gates/{gate.label}/pass_rate", passed / len(decided))
+
+
+def _unlogged(name: str, value: Any) -> None:
+    """Take the place of TRL's `log_metric` and `log_extra` outside training."""
+
+
+def _check_supplied(part: Part, arguments: Mapping[str, Any]) -> None:
+    for name in ("completion_ids", "trainer_state"):
+        parameter = signature(part.reward).get(name)
+        required = parameter is not None and parameter.default is parameter.empty
+        if required and arguments[name] is None:
+            raise RewardError(
+                f"Reward {part.label!r}{_from(part)} needs `{name}`, which only a run has: there "
+                f"is none for texts from elsewhere. Give it a default: `{name}=None`."
+            )
 
 
 def by_row(parts: Mapping[str, Sequence[Score]], row: int) -> dict[str, Score]:

@@ -19,6 +19,7 @@ from hf_rlhf.hub.signing import check_signer
 from hf_rlhf.models.ends import end_problems
 from hf_rlhf.models.lengths import model_config
 from hf_rlhf.models.lora_checks import adapter_problems
+from hf_rlhf.rewards.composed import TRL_SUPPLIES, signature
 from hf_rlhf.runs.estimate import cycle_in_steps, generation_batch
 from hf_rlhf.runs.monitor import monitor_advice, monitor_problems
 from hf_rlhf.runs.preflight_data import (
@@ -37,6 +38,7 @@ from hf_rlhf.runs.preflight_launch import launch_problems
 from hf_rlhf.runs.preflight_settings import idle, settings_problems
 from hf_rlhf.runs.preflight_vllm import vllm_problems
 from hf_rlhf.runs.reward_validation import reward_validation_advice, reward_validation_problems
+from hf_rlhf.runs.run import trains_by_rewards
 from hf_rlhf.runs.validation import validation_problems
 
 if TYPE_CHECKING:
@@ -220,15 +222,24 @@ def _rewarded(run: "Run") -> Iterator[Problem]:
             f"score text, but trainer {run.spec.plugin!r} trains a model for {run.task}.",
             "Remove them.",
         )
-    for name in {"prompts", "completions"}.intersection(run.dataset["train"].column_names):
+    columns = {*run.dataset["train"].column_names}
+    for name in sorted(TRL_SUPPLIES & columns):
         if run.reward is not None and run.writes_text:
             yield Problem(
                 "dataset",
                 f"has a column {name!r}, the name of an argument that every reward has.",
                 "Leave it out, or rename it.",
             )
+    trained = trains_by_rewards(run.trainer_class, run.training) is not False
     for part in (*run.reward.rewards, *run.reward.gates) if run.reward is not None else ():
         yield from getattr(part.reward, "problems", lambda _: ())(run)
+        if trained and "completion" in columns and "completion" in signature(part.reward):
+            yield Problem(
+                "dataset",
+                f"has the column `completion`, which {part.label!r} reads, and no trainer passes a "
+                "column of that name to rewards while it trains.",
+                "Rename it, such as to `reference`.",
+            )
     if not hasattr(run.training, "num_generations"):
         return
     if run.reward is None or all(part.weight == 0 for part in run.reward.rewards):

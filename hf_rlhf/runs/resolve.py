@@ -25,7 +25,7 @@ from hf_rlhf.models.loading import find_adapter
 from hf_rlhf.models.lora_checks import adapter_problems
 from hf_rlhf.rewards.composed import ComposedReward
 from hf_rlhf.runs.components import ComponentBuilder
-from hf_rlhf.runs.estimate import disk_problems
+from hf_rlhf.runs.estimate import disk_problems, planned_steps
 from hf_rlhf.runs.phases import (
     SECTION,
     apply_to_all,
@@ -215,6 +215,8 @@ class _Preparation(ComponentBuilder):
         if not self.problems and not is_elsewhere():
             self.problems += disk_problems(run, where)
         self._raise_problems()
+        if reward is not None:
+            reward.final_state = _final_state(planned_steps(run), training.num_train_epochs)
         return run
 
     def _error(self) -> ConfigError:
@@ -292,6 +294,8 @@ class _Preparation(ComponentBuilder):
             self.problems += scored_columns(reward, loaded.dataset, spec, self.file.where)
         if self.problems or loaded is None:
             raise self._error()
+        if reward is not None:
+            reward.final_state = _final_state(1, 1.0)
         components = tuple(self.components)
         return Scoring(spec, loaded.dataset, loaded.report, reward, judges, components)
 
@@ -374,3 +378,10 @@ class _Preparation(ComponentBuilder):
         begun = folder is not None and (folder / RECORD_NAME).exists()
         rejected = folder / "rejected_rows.jsonl" if folder and writes and not begun else None
         return self._loaded(spec.dataset, tokenizer, rejected)
+
+
+def _final_state(steps: int, epochs: float) -> Any:
+    """Return the state of a trainer at its end, by which rewards measure what they have become."""
+    from transformers import TrainerState
+
+    return TrainerState(global_step=steps, max_steps=steps, epoch=float(epochs))

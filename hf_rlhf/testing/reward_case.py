@@ -10,7 +10,7 @@ from typing import Any
 
 from hf_rlhf.contracts import Score
 from hf_rlhf.errors import HfRlhfError
-from hf_rlhf.rewards.composed import ComposedReward, Part
+from hf_rlhf.rewards.composed import ComposedReward, Part, signature
 from hf_rlhf.testing.checks import Unusable, fail
 from hf_rlhf.testing.judges import ScriptedJudge
 
@@ -90,10 +90,11 @@ class RewardCase:
 
     def batch(
         self, order: Sequence[int] | None = None, *, messages: bool = True
-    ) -> tuple[list[Any], list[Any], dict[str, list[Any]]]:
+    ) -> tuple[list[Any], list[Any], dict[str, Any]]:
         """Return prompts, completions and columns of the batch, or of the rows in `order`.
 
-        The columns are copies: a call that changes them disturbs no other check.
+        The columns are copies: a call that changes them disturbs no other check. With them is what
+        TRL adds: token ids, here those of bytes, and the trainer's state.
         """
         texts, columns = self.rows
         order = range(len(texts)) if order is None else order
@@ -102,8 +103,16 @@ class RewardCase:
         if messages:
             prompts = [[{"role": "user", "content": text}] for text in prompts]
             completions = [[{"role": "assistant", "content": text}] for text in completions]
-        picked = {name: [values[row] for row in order] for name, values in columns.items()}
-        return prompts, completions, copy.deepcopy(picked)
+        picked: dict[str, Any] = copy.deepcopy(
+            {name: [values[row] for row in order] for name, values in columns.items()}
+        )
+        picked["completion_ids"] = [list(texts[row].encode()) for row in order]
+        reward = self.instance()
+        if callable(reward) and "trainer_state" in signature(reward):
+            from transformers import TrainerState
+
+            picked["trainer_state"] = TrainerState(global_step=1, max_steps=1, epoch=1.0)
+        return prompts, completions, picked
 
     def score(
         self,

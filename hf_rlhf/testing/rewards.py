@@ -49,22 +49,21 @@ def has_docs(case: RewardCase) -> None:
 
 
 def has_the_signature(case: RewardCase) -> None:
-    """`__call__(self, prompts, completions, COLUMN, ..., **_)`, with a trailing **_ for the rest.
+    """`__call__(self, completions, COLUMN, ..., **_)`, with a trailing **_ for the rest.
 
-    The rest are other columns of the dataset and what TRL adds.
+    The rest are the prompts, other columns of the dataset and what TRL adds.
     """
     reward = case.instance()
     if not callable(reward):
-        cure = "add `def __call__(self, prompts, completions, **_)`, or `async def`."
+        cure = "add `def __call__(self, completions, **_)`, or `async def`."
         fail(f"{type(reward).__name__} cannot be called.", cure, kind=Unusable)
     parameters = inspect.signature(reward).parameters
     kinds = [parameter.kind for parameter in parameters.values()]
     fixed = inspect.Parameter.POSITIONAL_ONLY in kinds or inspect.Parameter.VAR_POSITIONAL in kinds
-    has_both = {"prompts", "completions"} <= set(parameters)
-    if not has_both or fixed or inspect.Parameter.VAR_KEYWORD not in kinds:
+    if "completions" not in parameters or fixed or inspect.Parameter.VAR_KEYWORD not in kinds:
         fail(
             f"its parameters are ({', '.join(map(str, parameters.values()))}).",
-            "write `def __call__(self, prompts, completions, gold_answer, **_)`.",
+            "write `def __call__(self, completions, gold_answer, **_)`.",
         )
 
 

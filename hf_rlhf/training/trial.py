@@ -157,7 +157,16 @@ def _trial_batch(run: Run) -> tuple[list[str], list[Any], list[Any], dict[str, l
         columns["environments"] = [toolset.new_environment() for _ in rows_of]
         for environment, row in zip(columns["environments"], rows_of, strict=True):
             environment.reset(**row)
+    columns["completion_ids"] = _token_ids(run.tokenizer, completions)
     return origins, [row["prompt"] for row in rows_of], completions, columns
+
+
+def _token_ids(tokenizer: Any, completions: Sequence[Any]) -> list[list[int]]:
+    """Return the tokens of completions as training has them, the end token included."""
+    texts = [text_of(completion) for completion in completions]
+    ids = tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"]
+    end = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
+    return [[*each, *end] for each in ids]
 
 
 def _like(prompt: Any, answer: Any) -> Any:

@@ -325,11 +325,27 @@ def test_a_number_that_no_float_holds_is_refused():
         total([Part("a", Fixed([1.0, 10**400]))])
 
 
-def test_what_only_trl_supplies_is_none_outside_training():
-    def logs(prompts, completions, log_metric, trainer_state, completion_ids):
-        return [float(log_metric is trainer_state is completion_ids is None)]
+def test_what_only_trl_supplies_can_be_used_outside_training():
+    def logs(completions, log_metric, log_extra, trainer_state, completion_ids=None, **rest):
+        log_metric("length", 1.0)
+        log_extra("seen", [True])
+        assert completion_ids is rest["environments"] is None
+        return [trainer_state.global_step / 2]
 
-    assert total([Part("logs", logs)], n=1) == [1.0]
+    composed = ComposedReward((Part("logs", logs),))
+    composed.final_state = Step(1)
+    assert composed.score(["p"], ["c"]).total == [0.5]
+    assert composed.score(["p"], ["c"], log_metric=None, trainer_state=Step(2)).total == [1.0]
+
+
+@pytest.mark.parametrize("name", ["completion_ids", "trainer_state"])
+def test_a_reward_that_needs_what_only_a_run_has_is_told_so(name):
+    reward = {
+        "completion_ids": lambda completions, completion_ids: [float(len(completion_ids))],
+        "trainer_state": lambda completions, *, trainer_state: [1.0],
+    }[name]
+    with pytest.raises(RewardError, match=f"needs `{name}`, .* Give it a default: `{name}=None`"):
+        total([Part("ids", reward)], n=1)
 
 
 def test_the_statistics_that_trl_logs_itself_are_left_to_it():

@@ -24,6 +24,7 @@ from hf_rlhf.runs import Run
 from hf_rlhf_classic.checks import OWN_LOSS, common_problems, no_lengths
 from hf_rlhf_classic.encoding import is_text, tokens
 from hf_rlhf_classic.held_out_only import HeldOutOnly, no_eval_loss
+from hf_rlhf_classic.sampling import until
 
 
 @dataclass
@@ -87,11 +88,13 @@ class OnlinePreferenceTrainer(HeldOutOnly, Trainer, OnlineDPOTrainer):  # type: 
             processing_class=run.tokenizer,
             callbacks=list(run.callbacks),
         )
-        trainer.pairs = pairs
+        trainer.pairs, pairs.ends = pairs, frozenset(trainer.eos_token_ids)
         return trainer
 
     pairs: "PairRewards"
     """Compares the completions."""
+    eos_token_ids: Any
+    """TRL's."""
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Log the rewards' statistics since the last logging of training as well."""
@@ -112,6 +115,8 @@ class PairRewards:
         default_factory=lambda: {"compared": 0, "of equal reward": 0, "without a reward": 0}
     )
     metrics: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    ends: frozenset[int] = frozenset()
+    """The tokens at which a completion ends: TRL hands on what pads its ids to the longest."""
     __name__ = "total"
 
     def __call__(
@@ -125,6 +130,8 @@ class PairRewards:
             name: [values[row] for row in order] if isinstance(values, (list, tuple)) else values
             for name, values in columns.items()
         }
+        if "completion_ids" in columns:
+            columns["completion_ids"] = [until(ids, self.ends) for ids in columns["completion_ids"]]
         scores = self.reward(
             prompts=[prompts[row] for row in order],
             completions=[completions[row] for row in order],

@@ -1,9 +1,11 @@
 """GRPO: rewards that tell completions apart are what it learns from."""
 
 import pytest
-from transformers import TrainerState
+from transformers import AutoModelForCausalLM, TrainerState
 
 from hf_rlhf.errors import ConfigError, RewardError
+from hf_rlhf.evaluation.held_out import measure_in_training
+from hf_rlhf.training.trial import try_rewards
 from hf_rlhf_classic.grpo import FLAT, GroupTrainer, TellFlatGroups
 from hf_rlhf_classic.rloo import LeaveOneOutTrainer
 
@@ -72,14 +74,69 @@ def test_steps_without_any_reward_stop_training(run, capsys):
     assert "silent on 8" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(("plugin", "cls"), [("grpo", GroupTrainer), ("rloo", LeaveOneOutTrainer)])
+@pytest.mark.parametrize(
+    ("plugin", "cls"),
+    [("grpo", GroupTrainer), pytest.param("rloo", LeaveOneOutTrainer, marks=pytest.mark.slow)],
+)
 def test_steps_in_which_every_completion_was_cut_and_masked_stop_training(run, capsys, plugin, cls):
     settings = {"plugin": plugin, "mask_truncated_completions": True, "max_completion_length": 1}
-    cut = run(rewards=[{"name": "alternating"}], max_steps=9, max_steps_without_reward=2, **settings)
+    cut = run(
+        rewards=[{"name": "alternating"}], max_steps=9, max_steps_without_reward=2, **settings
+    )
     trainer = cls.from_run(cut)
     with pytest.raises(RewardError, match="consecutive steps without a whole completion"):
         trainer.train()
     assert "completions were cut, and masked" in capsys.readouterr().out
+
+
+class Everything:
+    """Scores 1.0 where what TRL passes beside prompts and completions is of the documented type."""
+
+    def __call__(self, completions, completion_ids, trainer_state, log_metric, log_extra):
+        log_metric("seen", 1.0)
+        log_extra("lengths", [len(ids) for ids in completion_ids])
+        assert isinstance(trainer_state, TrainerState)
+        assert trainer_state.global_step <= trainer_state.max_steps == 2
+        assert {type(token) for ids in completion_ids for token in ids} == {int}
+        assert all(0 < len(ids) <= 24 for ids in completion_ids)
+        return [float(type(ids) is list) for ids in completion_ids]
+
+
+@pytest.mark.parametrize(
+    ("plugin", "settings"),
+    [
+        ("grpo", {"num_generations": 4, "max_completion_length": 4}),
+        pytest.param("online_dpo", {"max_new_tokens": 4, "max_length": 64}, marks=pytest.mark.slow),
+    ],
+)
+def test_a_reward_gets_the_same_arguments_in_trial_evaluation_and_training(
+    prepared, offer, plugin, settings
+):
+    offer("rewards", everything=Everything)
+    sampling = ("num_generations", "max_completion_length")
+    common = {name: value for name, value in SETTINGS.items() if name not in sampling}
+    settings |= {"plugin": plugin, "evaluation": {"rows": 2}, "rewards": [{"name": "everything"}]}
+    prepared = prepared(PROMPTS, PROMPTS[:2], **{**common, **settings})
+    assert [each.status for each in try_rewards(prepared, {}).findings] == ["note", "note"]
+    model = AutoModelForCausalLM.from_pretrained(prepared.model_path)
+    measured = measure_in_training(prepared, model).text
+    assert [row["everything"] for row in measured.rows] == [1.0, 1.0]
+    trainer = prepared.trainer_class.from_run(prepared)
+    trainer.train()
+    logged = [entry for entry in trainer.state.log_history if "rewards/everything/mean" in entry]
+    assert {entry["rewards/everything/mean"] for entry in logged} == {1.0}
+
+
+def test_a_column_that_no_trainer_passes_to_rewards_is_refused(run, offer):
+    def agrees(completions, completion, **_):
+        return [0.0] * len(completions)
+
+    offer("rewards", agrees=agrees)
+    rows = [{**row, "completion": "2"} for row in PROMPTS]
+    with pytest.raises(ConfigError, match=r"`completion`, which 'agrees' reads.* to `reference`"):
+        run(rows, rewards=[{"name": "agrees"}])
+    with pytest.raises(ConfigError, match="has a column 'completion_ids', the name of an argument"):
+        run([{**row, "completion_ids": [1]} for row in PROMPTS])
 
 
 def test_rewards_that_differ_are_not(run, capsys):
