@@ -18,7 +18,6 @@ renormalised, so a total on the card is a plain sum of terms whose formula is on
 
 import asyncio
 import inspect
-import itertools
 import math
 import threading
 import traceback
@@ -27,7 +26,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from operator import itemgetter
 from typing import Any, Literal
 
 from hf_rlhf.config.schema import Transform
@@ -36,7 +34,7 @@ from hf_rlhf.data.messages import text_of, tool_counts, transcript_of
 from hf_rlhf.errors import HfRlhfError, RewardError
 from hf_rlhf.rewards.abstentions import Abstentions
 from hf_rlhf.rewards.copies import own_copy
-from hf_rlhf.rewards.gathered import ScoredRow, gather_rows
+from hf_rlhf.rewards.gathered import ScoredRow, gather_rows, summarise
 
 TOTAL = "total"
 TRL_SUPPLIES = frozenset(
@@ -281,31 +279,6 @@ def _check_supplied(part: Part, arguments: Mapping[str, Any]) -> None:
 def by_row(parts: Mapping[str, Sequence[Score]], row: int) -> dict[str, Score]:
     """Return each label's score of one row."""
     return {label: values[row] for label, values in parts.items()}
-
-
-def summarise(values: Sequence[Score], groups: Sequence[object]) -> dict[str, float]:
-    """Return mean, std (ddof 0), None count, and share of groups in which all scores are equal.
-
-    A group is a run of equal entries in `groups`: the completions of one prompt, as GRPO samples
-    them. A group of equal scores has advantage 0 and teaches nothing (Yu et al. 2025, DAPO).
-    """
-    scores = [value for value in values if value is not None]
-    statistics = {"none": float(len(values) - len(scores))}
-    if not scores:
-        return statistics
-    mean = math.fsum(scores) / len(scores)
-    statistics["mean"] = mean
-    statistics["std"] = math.sqrt(math.fsum((score - mean) ** 2 for score in scores) / len(scores))
-    pairs = zip(groups, values, strict=True)
-    by_group = [
-        [value for _, value in group if value is not None]
-        for _, group in itertools.groupby(pairs, key=itemgetter(0))
-    ]
-    comparable = [group for group in by_group if len(group) > 1]
-    if comparable:
-        flat = sum(max(group) - min(group) < 1e-9 for group in comparable)
-        statistics["zero_std_groups"] = flat / len(comparable)
-    return statistics
 
 
 def _is_async(reward: Callable[..., Any]) -> bool:

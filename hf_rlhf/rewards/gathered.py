@@ -1,7 +1,10 @@
 """What the processes of a training tell each other about the completions that they scored."""
 
-from collections.abc import Mapping
+import itertools
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
 from hf_rlhf.contracts import Score
@@ -40,3 +43,28 @@ def gather_rows(rows: list[Any], *, failed: HfRlhfError | None = None) -> list[A
         if isinstance(row, _Stopped) and failed is None:
             raise RewardError(f"Stopped, because another process did: {row.message}")
     return gathered
+
+
+def summarise(values: Sequence[Score], groups: Sequence[object]) -> dict[str, float]:
+    """Return mean, std (ddof 0), None count, and share of groups in which all scores are equal.
+
+    A group is a run of equal entries in `groups`: the completions of one prompt, as GRPO samples
+    them. A group of equal scores has advantage 0 and teaches nothing (Yu et al. 2025, DAPO).
+    """
+    scores = [value for value in values if value is not None]
+    statistics = {"none": float(len(values) - len(scores))}
+    if not scores:
+        return statistics
+    mean = math.fsum(scores) / len(scores)
+    statistics["mean"] = mean
+    statistics["std"] = math.sqrt(math.fsum((score - mean) ** 2 for score in scores) / len(scores))
+    pairs = zip(groups, values, strict=True)
+    by_group = [
+        [value for _, value in group if value is not None]
+        for _, group in itertools.groupby(pairs, key=itemgetter(0))
+    ]
+    comparable = [group for group in by_group if len(group) > 1]
+    if comparable:
+        flat = sum(max(group) - min(group) < 1e-9 for group in comparable)
+        statistics["zero_std_groups"] = flat / len(comparable)
+    return statistics

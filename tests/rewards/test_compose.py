@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from hf_rlhf.config.schema import Transform
 from hf_rlhf.errors import DataError, RewardError
 from hf_rlhf.rewards.abstentions import Abstentions, check_learned
-from hf_rlhf.rewards.composed import TOTAL, ComposedReward, Part, summarise
+from hf_rlhf.rewards.composed import TOTAL, ComposedReward, Part
+from hf_rlhf.rewards.gathered import summarise
 
 
 @dataclass
