@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self
 
 from hf_rlhf.errors import BrokenPlugin, Problem
+from hf_rlhf.positions import add_positions
 
 if TYPE_CHECKING:
     from datasets import DatasetDict
@@ -90,12 +91,11 @@ class Environment(Protocol):
 
 DatasetAdapter = Callable[..., "DatasetDict | Loaded"]
 """Typed keyword arguments -> splits in a TRL format (a `prompt` column, and the columns that the
-rewards need). Splits: `train`, and `test` for held-out evaluation. The run passes these parameters,
-where the adapter has them: `tokenizer`; `load_sources`, for an adapter that combines other datasets
-(`hf_rlhf.data.mixture`); and `rejected_rows: Path | None = None`, a file in the run
-folder to which it writes the rows that it rejects, as JSON lines of `where`, `row`, `reason` and
-`values`. It is None where nothing may be written: in a dry run, on all processes but the first, and
-in a folder whose run has begun."""
+rewards need). Splits: `train`, and `test` for held-out evaluation. The run passes, where the
+adapter has the parameter, `tokenizer`; `load_sources`, for an adapter that combines other datasets
+(`hf_rlhf.data.mixture`); and `rejected_rows: Path | None = None`, a file in the run folder for rows
+that it rejects, as JSON lines of `where`, `row`, `reason` and `values`. It is None where nothing
+may be written: in a dry run, on all processes but the first, in a folder whose run has begun."""
 
 
 @dataclass(frozen=True)
@@ -189,10 +189,10 @@ class Trainer:
     """Base class of trainers, which `--plugin` selects; every hook below has a default.
 
     Derive from it first and from a TRL trainer second: `class MyTrainer(Trainer, GRPOTrainer)`.
-    Then only `Config` and `from_run` are required. A trainer with its own loop also
-    defines `train` and `save_model`, and its instances have, as `transformers.Trainer` has,
-    `model`, `accelerator`, and `state` (a `TrainerState`: `global_step`, `max_steps`, `epoch`,
-    `log_history`), and call `run.callbacks`; the record is made from them.
+    Then only `Config` and `from_run` are required. A trainer with its own loop defines also `train`
+    and `save_model`; its instances have, as those of `transformers.Trainer`, `model`, `accelerator`
+    and `state` (with `global_step`, `max_steps`, `epoch`, `log_history`), for the record, and call
+    `run.callbacks`.
 
     Never override a method of TRL or transformers whose name begins with an underscore: a release
     may change it without notice. `hf_rlhf.testing.check_trainer` checks all of this.
@@ -255,6 +255,11 @@ class Trainer:
             Of several adapters, the trained one goes into `output_dir` itself. Others may go into
             folders with their names, which stay on disk and are not published; `ref` is deleted.
             """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        """Build the trainer that it is derived from, whose models then count positions right."""
+        super().__init__(*args, **kwargs)
+        add_positions(vars(self).values())
 
     @classmethod
     def from_run(cls, run: "Run") -> Self:
@@ -331,16 +336,13 @@ class Trainer:
         All processes call it before training and after it, if the run has an `evaluation` section,
         and during it on the validation rows (as those of the run's split) with `eval_strategy`.
         The result has one row of the same metrics per row of the dataset, each a finite number or
-        None, equal on every process: `hf_rlhf.evaluation.measure_rows` does that.
+        None, equal on every process: `hf_rlhf.evaluation.measure_rows` does that. It is None if
+        there is nothing to measure.
 
         Args:
             run: the resolved run.
-            model: a folder or a Hub id with full weights; or during training the model itself,
-                which `hf_rlhf.evaluation` takes in the same way.
+            model: a folder or Hub id with full weights; during training, the model itself.
             model_kwargs: arguments for `from_pretrained`.
-
-        Returns:
-            None if there is nothing to measure.
         """
         return None
 
@@ -379,8 +381,7 @@ def as_trainer(component: Any, name: str) -> type[Trainer]:
     if not (isinstance(component, type) and issubclass(component, Trainer)):
         raise BrokenPlugin(
             f"{title} is not derived from hf_rlhf.Trainer. Write `class MyTrainer(Trainer, "
-            "GRPOTrainer)`, with the TRL trainer that it builds on "
-            "(docs/how-to/write-a-trainer.md)."
+            "GRPOTrainer)`, for one of TRL's (docs/how-to/write-a-trainer.md)."
         )
     before = component.__mro__[: component.__mro__.index(Trainer)]
     if theirs := [c.__name__ for c in before if c.__module__.startswith(("trl.", "transformers."))]:
@@ -389,10 +390,7 @@ def as_trainer(component: Any, name: str) -> type[Trainer]:
             f"hf_rlhf.Trainer. Write `class {component.__name__}(Trainer, {theirs[0]})`."
         )
     if not hasattr(component, "Config"):
-        raise BrokenPlugin(
-            f"{title} has no `Config`, the dataclass of its settings. For a trainer built on TRL's "
-            "GRPOTrainer: `Config = GRPOConfig`."
-        )
+        raise BrokenPlugin(f"{title} has no `Config`: its settings, such as TRL's GRPOConfig.")
     return component
 
 

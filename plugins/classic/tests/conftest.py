@@ -66,6 +66,57 @@ def gpt2(tmp_path: Path) -> Callable[..., str]:
 
 
 @pytest.fixture
+def padding_error(gpt2: Callable[..., str]) -> Callable[..., dict[str, float]]:
+    """Return a function that trains on GPT-2 without learning, and says what padding changed.
+
+    Of each model of the trainer: the largest difference of a hidden state in a batch that was
+    padded on the left, from that of the row alone.
+    """
+    import torch
+    from transformers import AutoConfig
+
+    folder = gpt2()
+    config = AutoConfig.from_pretrained(folder)
+    config.attn_pdrop = config.embd_pdrop = config.resid_pdrop = 0.0
+    config.save_pretrained(folder)
+
+    def error(decoder: Any, calls: list[Any]) -> float:
+        differences = [0.0]
+        for ids, mask, hidden in calls:
+            for row, present, states in zip(ids, mask.bool(), hidden, strict=True):
+                alone = decoder(input_ids=row[present][None]).last_hidden_state[0]
+                differences.append(float((alone - states[present]).abs().max()))
+        return max(differences)
+
+    def make(trainer_class: Any, run: Callable[..., Any], **settings: Any) -> dict[str, float]:
+        prepared = run(model_name_or_path=folder, learning_rate=0.0, max_steps=1, **settings)
+        trainer = trainer_class.from_run(prepared)
+        models = {
+            name: model.get_base_model() if hasattr(model, "get_base_model") else model
+            for name in ("model", "ref_model", "teacher_model")
+            if (model := getattr(trainer, name, None)) is not None
+        }
+        calls: dict[str, list[Any]] = {name: [] for name in models}
+        handles = []
+        for name, model in models.items():
+
+            def record(_: Any, args: Any, given: Any, output: Any, name: str = name) -> None:
+                ids, mask = given.get("input_ids", *args[:1]), given["attention_mask"]
+                if ids.shape == mask.shape and not bool(mask[:, 0].all()):
+                    calls[name].append((ids, mask, output.last_hidden_state.detach()))
+
+            handles.append(model.base_model.register_forward_hook(record, with_kwargs=True))
+        trainer.train()
+        for handle in handles:
+            handle.remove()
+        assert all(calls.values()), "no batch was padded on the left"
+        with torch.no_grad():
+            return {name: error(models[name].eval().base_model, calls[name]) for name in models}
+
+    return make
+
+
+@pytest.fixture
 def plain_gpt2(tmp_path: Path) -> str:
     """Return the folder of a random tiny GPT-2 with a tokenizer as GPT-2's own.
 

@@ -175,6 +175,15 @@ def test_kl_and_entropy_are_logged_where_there_is_a_reference(run):
     assert trainer.state.log_history[1]["kl"] > 0
 
 
+@pytest.mark.parametrize("lora", [{}, {"use_peft": True, "lora_target_modules": ["c_attn"]}])
+def test_a_row_of_gpt2_is_trained_as_if_it_were_alone(run, padding_error, lora):
+    rows = [{"prompt": f"{n}" * n} for n in range(1, 9)]
+    settings = {"rewards": [{"name": "alternating"}], "beta": 0.1, **lora}
+    errors = padding_error(GroupTrainer, lambda **more: run(rows, **settings, **more))
+    assert set(errors) == ({"model"} if lora else {"model", "ref_model"})
+    assert max(errors.values()) < 1e-5
+
+
 @pytest.mark.parametrize(
     ("rows", "settings", "said"),
     [

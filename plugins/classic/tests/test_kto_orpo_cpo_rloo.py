@@ -112,6 +112,21 @@ def test_completions_are_compared_in_pairs_and_failures_are_no_numbers(run, offe
 SAMPLED = {"max_new_tokens": 4, "max_length": 64}
 
 
+@pytest.mark.parametrize("plugin", ["rloo", "online_dpo", "distillation"])
+def test_a_row_of_gpt2_is_trained_as_if_it_were_alone(plugin, run, offer, padding_error, gpt2):
+    offer("rewards", longest=Longest)
+    settings = {
+        "rloo": {"beta": 0.1, "num_generations": 2, "max_completion_length": 4},
+        "online_dpo": {**SAMPLED},
+        "distillation": {"teacher_model_name_or_path": gpt2("teacher"), "max_completion_length": 4},
+    }[plugin]
+    settings["rewards"] = [{"name": "longest"}]
+    rows = [{"prompt": f"{n}" * n} for n in range(1, 9)]
+    errors = padding_error(CLASSES[plugin], lambda **more: run(plugin, rows, **settings, **more))
+    assert set(errors) == {"model", "teacher_model" if plugin == "distillation" else "ref_model"}
+    assert max(errors.values()) < 1e-5
+
+
 def test_a_loss_on_cut_prompts_is_refused(run, offer):
     offer("rewards", fixed=Fixed)
     lengths = {"max_length": 8, "max_new_tokens": 5}

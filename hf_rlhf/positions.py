@@ -1,0 +1,50 @@
+"""Positions of the tokens of padded rows, for models that do not count them from the mask.
+
+TRL pads prompts on the left and passes no `position_ids` (GRPO, RLOO, online DPO, distillation).
+GPT-2, GPT-Neo, XGLM, BioGPT and others then number the padding too, so that the log-probabilities
+of a row depend on the rows beside it. Rotary positions are relative, and do not mind.
+"""
+
+import inspect
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+
+def add_positions(models: Iterable[Any]) -> None:
+    """Let the causal language models in torch modules count positions from the attention mask.
+
+    Others among the values are left alone. The positions are those of transformers' `generate`:
+    0 for the first token of the row itself. A call that passes its own, as for packed rows, keeps
+    them.
+    """
+    from torch.nn import Module
+    from transformers import PreTrainedModel
+
+    modules = {part for model in models if isinstance(model, Module) for part in model.modules()}
+    for module in modules:
+        if isinstance(module, PreTrainedModel) and _counts(module):
+            # peft calls `forward` of the whole model, whose own hooks then do not run.
+            module.base_model.register_forward_pre_hook(_positions_of_mask, with_kwargs=True)
+
+
+def _counts(model: Any) -> bool:
+    """Return whether a model generates text, and numbers its tokens by an argument."""
+    config = model.config
+    # Models of images and sound number their parts by rules of their own.
+    plain = config.get_text_config() is config and not config.is_encoder_decoder
+    parameters = inspect.signature(type(model.base_model).forward).parameters
+    return plain and bool(model.can_generate()) and "position_ids" in parameters
+
+
+def _positions_of_mask(
+    _: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+    mask = kwargs.get("attention_mask")
+    tokens = next(iter(args), None)
+    for name in ("input_ids", "inputs_embeds"):
+        tokens = kwargs.get(name) if tokens is None else tokens
+    if mask is None or tokens is None or kwargs.get("position_ids") is not None:
+        return None
+    if mask.shape != tokens.shape[:2]:  # of a cache, or one for every pair of tokens
+        return None
+    return args, {**kwargs, "position_ids": (mask.long().cumsum(-1) - 1).clamp(min=0)}
