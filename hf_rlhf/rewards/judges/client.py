@@ -135,6 +135,8 @@ class ChatClient:
             async with self.endpoint.connect() as client:
                 await self._probe(client, _PING_S)
         except Failed as failure:
+            if isinstance(failure, Unavailable) and failure.wrong_address:
+                raise JudgeError(failure.wrong_address) from None
             raise JudgeError(
                 f"The {self.display_name} at {self.base_url} gave no answer: {failure}. Is the "
                 f"server running and base_url right? For vLLM: vllm serve {self.model}"
@@ -155,7 +157,7 @@ class ChatClient:
     def waiting(self, started: float, *, from_start: bool = True) -> Waiting:
         """Return how long a call that began then, by `monotonic()`, waits for the server."""
         server = f"The {self.display_name} {self.model} at {self.base_url}"
-        return Waiting(server, self.patience, started, from_start)
+        return Waiting(server, self.patience, started, from_start, self.cache)
 
     def body(self, messages: Messages) -> dict[str, Any]:
         """Return the request that sends `messages`."""

@@ -75,6 +75,7 @@ class Unavailable(Failed):
         retry_after: float | None = None,
         busy: bool = False,
         no_listener: bool = False,
+        wrong_address: str = "",
     ) -> None:
         super().__init__(cause, again=True)
         self.sent = sent
@@ -85,6 +86,8 @@ class Unavailable(Failed):
         """It is there, but takes no more requests for now."""
         self.no_listener = no_listener
         """Nothing takes connections at the address."""
+        self.wrong_address = wrong_address
+        """What to say if no request was ever answered there; afterwards it is an outage."""
 
 
 class Silent(Unavailable):
@@ -145,7 +148,7 @@ class Endpoint:
         if not answer.complete:
             limit = transport.MAX_REPLY_BYTES // 2**20
             raise Failed(f"the answer is longer than {limit} MiB", again=True)
-        return self._reply(answer.text)
+        return self._reply(answer.text, sent)
 
     async def _answer(
         self,
@@ -220,14 +223,16 @@ class Endpoint:
             ) from None
         return text.encode("utf-8", "replace")
 
-    def _reply(self, text: str) -> Reply:
+    def _reply(self, text: str, sent: float) -> Reply:
         """Read the body of a 200 answer; should it quote the key, without it."""
         if key := os.environ.get(self.api_key_env):
             text = text.replace(json.dumps(key)[1:-1], "[key]")
         if _is_page(text):
-            raise JudgeError(
-                f"The {self.name}'s base_url {self.base_url} answers "
-                f"with a web page, not with an OpenAI-compatible API. It usually ends in /v1."
+            # Of a wrong address, or of a gateway whose server is away.
+            what = "with a web page, not with an OpenAI-compatible API"
+            wrong = f"The {self.name}'s base_url {self.base_url} answers {what}."
+            raise Unavailable(
+                f"it answers {what}", sent=sent, wrong_address=f"{wrong} It usually ends in /v1."
             )
         try:
             answer = json.loads(text)

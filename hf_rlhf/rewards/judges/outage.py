@@ -35,14 +35,14 @@ class Waiting:
     """`time.monotonic()`"""
     from_start: bool
     """Whether it waits, too, for a server that nobody has been at yet in this process."""
+    cached: bool = True
+    """Whether replies are kept for the next call."""
 
     @property
     def advice(self) -> str:
         """What to do when it has given up."""
-        return (
-            "Start it again and repeat the same command: what was answered is in the cache, and a "
-            "run resumes from its last checkpoint. `patience` is how long it waits."
-        )
+        kept = "; what was answered is in the cache" if self.cached else ""
+        return f"Start it again and repeat the same command{kept}. `patience` is how long it waits."
 
 
 class Outage:
@@ -86,14 +86,17 @@ class Outage:
                 _notify(f"{server} answers again after {_duration(silent)}.")
 
     def check_start(self, failure: Unavailable, waiting: Waiting) -> None:
-        """Raise JudgeError where nobody ever was at the address, and the call expects somebody."""
+        """Raise JudgeError where nobody ever answered, and the address is wrong or awaited."""
         with self._lock:
-            if waiting.from_start or self._last_answer or not failure.no_listener:
+            if self._last_answer:
                 return
-        raise JudgeError(
-            f"{waiting.server} is not there: {failure}. Is the server running and the address "
-            "right? A server that goes down later is waited for."
-        )
+        if failure.wrong_address:
+            raise JudgeError(failure.wrong_address)
+        if not waiting.from_start and failure.no_listener:
+            raise JudgeError(
+                f"{waiting.server} is not there: {failure}. Is the server running and the address "
+                "right? A server that goes down later is waited for."
+            )
 
     def failed(self, failure: Unavailable) -> bool:
         """Note a failure; return whether it is the server's, and so no fault of the request."""
@@ -149,10 +152,11 @@ class Outage:
             patience = _duration(waiting.patience)
             left = max(self._since, waiting.started) + waiting.patience - now
             if self._has_retry_after and self._next_try - now > max(left, 0.0):
+                waited = _duration(max(waiting.patience - left, 0.0))
                 raise JudgeError(
                     f"{waiting.server} asks to be left alone for "
-                    f"{_duration(self._next_try - now)}, longer than its patience of {patience} "
-                    f"({self._cause}). {waiting.advice}"
+                    f"{_duration(self._next_try - now)}; {waited} of its patience of {patience} "
+                    f"have passed ({self._cause}). {waiting.advice}"
                 )
             if left <= 0:
                 raise JudgeError(

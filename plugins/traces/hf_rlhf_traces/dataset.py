@@ -263,13 +263,6 @@ def _short_enough(
     return (rows.select(short) if long else rows), long
 
 
-def token_counts(path: str, form: Form, split: str, tokenizer: Any) -> Iterator[int]:
-    """Yield the tokens of each sample of a split, `train` or `validation`, as `traces` counts."""
-    rows = _source(path, form, None).splits.get(split)
-    if rows is not None:
-        yield from _token_counts(as_prompt_completion(rows, form), tokenizer)
-
-
 def _token_counts(rows: "Dataset", tokenizer: Any) -> Iterator[int]:
     """Yield the tokens of each row with the chat template."""
     for batch in rows.select_columns(["prompt", "completion"]).iter(batch_size=BATCH):
@@ -279,7 +272,7 @@ def _token_counts(rows: "Dataset", tokenizer: Any) -> Iterator[int]:
         yield from map(len, tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"])
 
 
-def rendered(tokenizer: Any, messages: Sequence[Mapping[str, str]]) -> str:
+def rendered(tokenizer: Any, messages: Sequence[Mapping[str, Any]]) -> str:
     """Return messages as text, by the chat template.
 
     Raises ModelError for a tokenizer without a chat template, or one that refuses them.

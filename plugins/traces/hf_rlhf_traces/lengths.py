@@ -1,11 +1,13 @@
 """Whether samples are left to measure in training: those over the run's length are left out."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hf_rlhf.errors import ConfigError, Problem
-from hf_rlhf_traces.dataset import token_counts
-from hf_rlhf_traces.rows import Form
+from hf_rlhf_traces.dataset import rendered
+from hf_rlhf_traces.rows import FORMS, Form, conversation
+from hf_rlhf_traces.shards import dataset_rows
 
 if TYPE_CHECKING:
     from hf_rlhf.config import RunFile
@@ -35,7 +37,7 @@ def without_measurement(file: "RunFile", options: Sequence[str]) -> dict[str, st
             kwargs = {"revision": values["model_revision"] or "main"}
             tokenizer = load_tokenizer(path, None, values.get("chat_template"), **kwargs)
         if (form, most) not in counted:
-            counted[form, most] = _why_none(str(data["path"]), form, tokenizer, int(most))
+            counted[form, most] = _why_none(Path(data["path"]), form, tokenizer, int(most))
         if why := counted[form, most]:
             option = f"--phases.{name}.evaluation" if name else "--evaluation"
             lacking[option] = f"{why}{f', in phase {name}' * bool(name)}"
@@ -63,13 +65,16 @@ def _phases(values: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     }
 
 
-def _why_none(path: str, form: Form, tokenizer: Any, most: int) -> str:
+def _why_none(folder: Path, form: Form, tokenizer: Any, most: int) -> str:
     """Return why no held-out sample of a form may be measured; "" if there is one."""
     counts: list[int] = []
-    for count in token_counts(path, form, "validation", tokenizer):
-        if count <= most:
-            return ""
-        counts.append(count)
+    for dataset in FORMS[form]:
+        for row in dataset_rows(folder / "datasets" / dataset, "validation"):
+            prompt, completion = conversation(dataset, row)
+            text = rendered(tokenizer, [*prompt, *completion])
+            counts.append(len(tokenizer(text, add_special_tokens=False, verbose=False).input_ids))
+            if counts[-1] <= most:
+                return ""
     if not counts:
         return f"no sample of {form} is held out"
     return (

@@ -39,8 +39,8 @@ def main(argv: Sequence[str]) -> int:
     """Do every step, and print the results."""
     chosen, others = _parser().parse_known_args(argv)
     options = step_options(others)
-    _check_options(options, chosen.out)
     no_bars_of_datasets()
+    _check_options(options, chosen.out)
     seconds: dict[str, float] = {}
     steps = STEPS if chosen.repo_id else STEPS[:-1]
     for number, step in enumerate(steps, start=1):

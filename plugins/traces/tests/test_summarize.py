@@ -294,8 +294,19 @@ def test_too_many_failures_stop_the_call(store: Store, monkeypatch: pytest.Monke
         assert len(server.requests) < SAMPLES
 
 
-def test_none_summarised_is_an_error(store: Store) -> None:
-    none = f"None of {SAMPLES} samples was summarised"
+def test_the_call_stops_when_the_first_samples_all_fail(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hf_rlhf_traces.summaries.summarize.FIRST_FAILURES", 4)
+    with ScriptedServer(always="400") as server:
+        with pytest.raises(JudgeError, match=r"100% of the last 4 samples"):
+            summarize(store, server, "--max_concurrency", "1")
+        assert len(server.requests) < SAMPLES
+
+
+def test_none_summarised_is_an_error(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hf_rlhf_traces.summaries.summarize.FIRST_FAILURES", SAMPLES + 1)
+    none = rf"None of {SAMPLES} samples was summarised\. Failed: {SAMPLES} [a-z ]+\. Why"
     with ScriptedServer(always="400") as server, pytest.raises(JudgeError, match=none):
         summarize(store, server)
     assert len(failures(store)) == SAMPLES

@@ -116,9 +116,38 @@ def test_nobody_listening_is_down_and_a_later_call_has_patience_again():
 def test_a_server_that_asks_for_more_time_than_there_is_patience_stops_the_run_at_once():
     with ScriptedServer(always=Reply(status=429, body=b"{}", headers={"Retry-After": "3600"})) as s:
         started = time.monotonic()
-        with pytest.raises(JudgeError, match="left alone for 60 min, longer than its patience of"):
+        with pytest.raises(JudgeError, match=r"for 60 min; [\d.]+ s of its patience of"):
             scores(judge_at(s), questions(3))
     assert time.monotonic() - started < 10
+
+
+@pytest.mark.parametrize("cached", [False, True])
+def test_the_cure_speaks_of_the_cache_only_where_there_is_one(cached, tmp_path):
+    busy = Reply(status=429, body=b"{}", headers={"Retry-After": "3600"})
+    cache = {"cache": cached, "cache_path": str(tmp_path / "c.sqlite")}
+    with ScriptedServer(always=busy) as server, pytest.raises(JudgeError) as caught:
+        scores(judge_at(server, **cache), questions(1))
+    assert ("is in the cache" in str(caught.value)) == cached
+    assert "checkpoint" not in str(caught.value)
+
+
+def test_a_web_page_after_an_answer_is_an_outage_and_before_one_a_wrong_address():
+    page = Reply(body=b"<!DOCTYPE html><html>Maintenance</html>")
+    pages = [1]
+
+    def answer(asked: ChatRequest):
+        if len(server.requests) > 2 and pages:
+            pages.pop()
+            return page
+        return graded(asked)
+
+    with ScriptedServer(answer) as server:
+        judge = judge_at(server, max_concurrency=1)
+        assert scores(judge, questions(6)) == right(6)
+    assert not pages
+    with ScriptedServer(always=page) as server, pytest.raises(JudgeError, match="web page.*/v1"):
+        scores(judge_at(server), questions(2))
+    assert len(server.requests) <= 2
 
 
 @pytest.mark.parametrize("wait", ["inf", "-5", "0"])

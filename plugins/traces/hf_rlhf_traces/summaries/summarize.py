@@ -32,6 +32,8 @@ PROGRESS_S = 30.0
 """Between lines of progress where there is no terminal."""
 MAX_FAILURE_RATE = 0.5
 """A call stops when a larger share of the last samples failed."""
+FIRST_FAILURES = 20
+"""It stops when so many failed and none was summarised."""
 
 
 class Summarizer(Protocol):
@@ -67,10 +69,12 @@ class _Progress:
         self.summarised += not failed
         self.show(self.summarised, self.failed)
         self._recent.append(failed)
-        share = sum(self._recent) / FAILURE_WINDOW
-        if failed and len(self._recent) == FAILURE_WINDOW and share > MAX_FAILURE_RATE:
+        count = len(self._recent)
+        share = sum(self._recent) / count
+        enough = count == FAILURE_WINDOW or (count >= FIRST_FAILURES and not self.summarised)
+        if failed and enough and share > MAX_FAILURE_RATE:
             raise JudgeError(
-                f"{share:.0%} of the last {FAILURE_WINDOW} samples could not be summarised. The "
+                f"{share:.0%} of the last {count} samples could not be summarised. The "
                 f"last cause: {outcome['detail']} Finished summaries are stored; the same command "
                 "continues."
             )
@@ -122,8 +126,10 @@ def summarize(
         call = {"summarised": progress.summarised, "failed": progress.failed}
         recording.notes["this_call"] = {**call, **summarizer.usage()}
         if not recording.result["summarised"]:
+            reasons = [f"{count} {why}" for why, count in recording.result["failed"].items()]
+            failed = ", ".join(reasons) or "none"
             raise JudgeError(
-                f"None of {samples} samples was summarised. Failed: {recording.result['failed']}. "
+                f"None of {samples} samples was summarised. Failed: {failed}. "
                 f"Why: {folder / FAILED}. The same command tries again."
             )
     return store.report(STEP)
