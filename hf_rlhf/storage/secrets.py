@@ -1,10 +1,11 @@
 """Find secrets, and take them out of values that are about to be written."""
 
+import ast
 import base64
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote, quote_plus, unquote
 
@@ -64,10 +65,19 @@ _PATTERNS = (
     ),
 )
 
-_LITERAL = re.compile(
-    r"""([A-Za-z_]\w*)(["']?\]?\s*(?::\s*[\w.]+\s*=|[=:])\s*[bBfFrRuU]{0,2})(["'])(.{8,}?)\3"""
+_SHORTEST_IN_SOURCE = 6
+_IN_SOURCE = re.compile(
+    r"(?!(?:BOS|CLS|END|EOS|IMAGE|MASK|PAD|SEP|SPECIAL|START|STOP|UNK)_)(?:[A-Z0-9]+_)+"
+    r"(?:TOKEN|KEY|PASS|PWD)|(?i:\w*secret\w*|(?:anthropic|aws|azure|bot|gemini|github|gitlab|google|"
+    r"groq|huggingface|mistral|openai|slack|together|wandb)_?(?:token|key))"
 )
-"""In Python: a name (of a variable, an argument or a key) and the string it stands for."""
+"""Further names of secrets in Python: constants, and types such as SecretStr."""
+_LITERAL = re.compile(r"""(\"{3}|'{3}|["'])(?:\\.|(?!\1).)*(?:\1|\Z)""", re.DOTALL)
+_IN_TEXT = re.compile(
+    r"""([A-Za-z_][\w-]*)((?:\\?["'])?\]?[ \t]*(?::[ \t]*[\w.]+[ \t]*=|[=:])[ \t]*)"""
+    r"""(\\?["'])([^"'\n]{6,})\3"""
+)
+_IN_COMMENT = re.compile(r"(#[^\n]*?)\b([A-Za-z_][\w-]*)([ \t]*[:=][ \t]*)([^\s\"'\[]\S{5,})")
 
 
 def redact_secrets(value: Any) -> Any:
@@ -81,13 +91,133 @@ def redact_secrets(value: Any) -> Any:
 
 
 def redact_source(text: str) -> str:
-    """Return Python source without the strings that have the name of a secret, as `API_KEY`."""
+    """Return Python source without the strings that stand for a secret by a name, as `API_KEY`.
+
+    The name is that of a variable, attribute, argument, key, type or function beside the string,
+    in code, or in a comment or text. Source that does not parse is left without any long string.
+    """
+    try:
+        try:
+            tree, first_line = ast.parse(text), 1
+        except IndentationError:  # a method, or a function within another
+            tree, first_line = ast.parse(f"if 1:\n{text}"), 2
+        text = _without_strings(text, _secret_strings(tree), first_line)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return _LITERAL.sub(lambda match: _short_or_redacted(match[0]), text)
 
     def clean(match: re.Match[str]) -> str:
         name, between, quotes, _ = match.groups()
-        return f"{name}{between}{quotes}{REDACTED}{quotes}" if _names_secret(name) else match[0]
+        return f"{name}{between}{quotes}{REDACTED}{quotes}" if _is_secret(name) else match[0]
 
-    return _LITERAL.sub(clean, text)
+    def clean_comment(match: re.Match[str]) -> str:
+        return "".join((*match.groups()[:3], REDACTED)) if _is_secret(match[2]) else match[0]
+
+    return _IN_COMMENT.sub(clean_comment, _IN_TEXT.sub(clean, text))
+
+
+def _short_or_redacted(literal: str) -> str:
+    return literal if len(literal) < _SHORTEST_IN_SOURCE + 2 else f'"{REDACTED}"'
+
+
+def _is_secret(name: str) -> bool:
+    return _names_secret(name) or bool(_IN_SOURCE.fullmatch(name))
+
+
+def _secret_strings(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield the strings that a name of a secret stands beside; with any in it, a whole f-string."""
+    found: Iterable[ast.AST] = (
+        string
+        for names, values in _named_values(node)
+        if any(map(_is_secret, names))
+        for value in values
+        if value is not None
+        for string in _strings(value)
+    )
+    inner = (each for child in ast.iter_child_nodes(node) for each in _secret_strings(child))
+    if not isinstance(node, ast.JoinedStr):
+        yield from found
+        yield from inner
+    elif any(inner):
+        yield node
+
+
+_NAMED = {
+    ast.Assign: ("targets", "value"),
+    ast.AnnAssign: ("target annotation", "value"),
+    **dict.fromkeys((ast.AugAssign, ast.NamedExpr), ("target", "value")),
+    **dict.fromkeys((ast.For, ast.AsyncFor, ast.comprehension), ("target", "iter")),
+    ast.keyword: ("arg", "value"),
+    **dict.fromkeys((ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef), ("name", "body")),
+    ast.Compare: ("left comparators", "left comparators"),
+    ast.BoolOp: ("values", "values"),
+    ast.IfExp: ("test body orelse", "body orelse"),
+}
+"""Kind of node -> its fields that name something, and its fields that have that name."""
+
+
+def _named_values(node: ast.AST) -> Iterator[tuple[Iterable[str], Sequence[Any]]]:
+    """Yield what a node names, and the expressions that have those names."""
+    match node:
+        case ast.Dict():
+            yield from (
+                (_names(key), [value]) for key, value in zip(node.keys, node.values, strict=True)
+            )
+        case ast.Tuple(elts=[first, second]) | ast.List(elts=[first, second]):
+            yield _names(first), [second]
+        case ast.Call():
+            function = getattr(node.func, "attr", "") or getattr(node.func, "id", "")
+            texts = [each for each in node.args if isinstance(each, ast.Constant)]
+            yield [function, *_names(*texts)], node.args
+        case ast.arguments():
+            usual = [*node.posonlyargs, *node.args][-len(node.defaults) or 999 :]
+            every = zip(usual + node.kwonlyargs, node.defaults + node.kw_defaults, strict=True)
+            yield from ((_names(each), [default]) for each, default in every)
+        case _:
+            named, having = _NAMED.get(type(node), ("", ""))
+            yield _names(*_fields(node, named)), _fields(node, having)
+
+
+def _fields(node: ast.AST, names: str) -> list[Any]:
+    values = [getattr(node, name) for name in names.split()]
+    return [each for value in values for each in (value if isinstance(value, list) else [value])]
+
+
+def _names(*nodes: Any) -> Iterator[str]:
+    for node in nodes:
+        if isinstance(node, str | bytes):
+            yield node if isinstance(node, str) else node.decode("latin-1")
+        elif isinstance(node, ast.AST):
+            own = (getattr(node, field, None) for field in ("id", "attr", "arg", "value"))
+            yield from _names(*own, *ast.iter_child_nodes(node))
+
+
+def _strings(root: ast.AST) -> Iterator[ast.AST]:
+    """Yield the long strings of an expression: no keys, and no names of secrets themselves."""
+    if isinstance(root, ast.JoinedStr):
+        texts = [each.value for each in ast.walk(root) if isinstance(each, ast.Constant)]
+        if len("".join(map(str, texts))) >= _SHORTEST_IN_SOURCE:
+            yield root
+    elif isinstance(root, ast.Constant):
+        is_long = len(str(root.value)) >= _SHORTEST_IN_SOURCE
+        if is_long and isinstance(root.value, str | bytes | int):
+            yield from [root] * (not any(map(_is_secret, _names(root))))
+    else:
+        for node in root.values if isinstance(root, ast.Dict) else ast.iter_child_nodes(root):
+            yield from _strings(node)
+
+
+def _without_strings(text: str, strings: Iterable[Any], first_line: int) -> str:
+    raw = text.encode()
+    starts = [0, *(match.end() for match in re.finditer(rb"\r\n|\r|\n", raw))]
+    spans = {
+        (starts[node.lineno - first_line] + node.col_offset,
+         starts[(node.end_lineno or 0) - first_line] + (node.end_col_offset or 0)): node
+        for node in strings
+    }  # fmt: skip
+    for start, end in sorted(spans, reverse=True):
+        is_bytes = isinstance(getattr(spans[start, end], "value", ""), bytes)
+        raw = raw[:start] + f'{"b" * is_bytes}"{REDACTED}"'.encode() + raw[end:]
+    return raw.decode()
 
 
 def find_secrets(content: bytes, secrets: Mapping[str, str] | None = None) -> list[str]:
