@@ -186,8 +186,8 @@ def share(value: float | None) -> str:
 def interval(estimate: Estimate | Mapping[str, Any] | None, *, signed: bool = False) -> str:
     """Return `mean [low, high]` of an estimate or its JSON, or `not measured`.
 
-    Of one row, or of rows that are all the same, the interval would have no width and look like
-    certainty: the reason stands in its place. A difference is `signed`.
+    Of one row, of several of one question, or of rows that are all the same, the interval would
+    have no width and look like certainty: the reason stands in its place. A difference is `signed`.
     """
     value = as_estimate(estimate)
     if value.mean is None:
@@ -197,6 +197,8 @@ def interval(estimate: Estimate | Mapping[str, Any] | None, *, signed: bool = Fa
         return f"{'+' if signed and value is not None and value > 0 else ''}{number(value)}"
 
     if reason := missing_interval(value):
+        several = isinstance(estimate, Mapping) and estimate.get("values", 1) > 1
+        reason = "one question" if several and value.n == 1 else reason
         return f"{text(value.mean)} ({reason})"
     return f"{text(value.mean)} [{text(value.low)}, {text(value.high)}]"
 

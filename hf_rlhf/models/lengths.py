@@ -41,8 +41,8 @@ def prompt_ids(
         )
         for prompt in prompts
     ]
-    # The chat template already holds the special tokens.
-    return list(tokenizer(texts, add_special_tokens=False)["input_ids"])
+    # The chat template already holds the special tokens. Callers count what is too long.
+    return list(tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"])
 
 
 def positions(run: "Run") -> int | None:

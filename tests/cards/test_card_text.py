@@ -38,6 +38,8 @@ class TestMeasurements:
         ("found", "text"),
         [
             (estimate(1.0, 1.0, 1.0, 1), "1.000 (one row)"),
+            ({**estimate(1.0, 1.0, 1.0, 1), "values": 1}, "1.000 (one row)"),
+            ({**estimate(1.0, 1.0, 1.0, 1), "values": 5}, "1.000 (one question)"),
             (estimate(1.0, 1.0, 1.0, 200), "1.000 (all 200 alike)"),
             (estimate(0.5, 0.4, 0.6, 200), "0.500 [0.400, 0.600]"),
             (estimate(0.5, None, 0.6, 200), "0.500 (no interval)"),

@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -15,6 +16,7 @@ import pytest
 from hf_rlhf.errors import ConfigError, DataError, HfRlhfError, ModelError, RunFolderError
 from hf_rlhf.evaluation import Candidate
 from hf_rlhf.evaluation.saved_models import SavedModel, find_saved
+from hf_rlhf.storage.record import new_record, write_record
 from hf_rlhf_traces.command import command
 from hf_rlhf_traces.evaluation.command import main, newest_run
 from hf_rlhf_traces.evaluation.held_out import held_out
@@ -158,6 +160,23 @@ def test_fewer_samples_are_among_more_of_them(evaluated: Path) -> None:
 def test_all_samples_are_taken_where_there_are_fewer(store: Store, model: str) -> None:
     results = evaluate(store, {"a": [model]}, replace(OPTIONS, num_samples=10_000))
     assert any("so all of them are measured" in note for note in results["notes"])
+
+
+def test_prompts_longer_than_all_that_was_trained_on_are_counted(
+    store: Store, tmp_path: Path
+) -> None:
+    write_record(new_record(config={"max_length": 2}), tmp_path)
+    task = TraceTask(held_out(store, "only", count=2), Format(), OPTIONS)
+    prompts = {"a": [1, 2, 3], "b": [1, 2]}
+    task.answers = {}
+    for label, folder in (("base", None), ("run", tmp_path)):
+        model = SimpleNamespace(saved=SimpleNamespace(run_folder=folder))
+        completions = SimpleNamespace(prompts=prompts)
+        task.answers[label] = SimpleNamespace(model=model, completions=completions)  # type: ignore[assignment]
+    notes = [note for note in task.notes({}) if "trained on (max_length" in note]
+    assert notes == [
+        "run: 1 of 2 prompts of only are longer than all that it was trained on (max_length 2)."
+    ]
 
 
 def test_questions_of_training_are_refused(store: Store) -> None:

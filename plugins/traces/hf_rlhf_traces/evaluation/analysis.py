@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +83,7 @@ def depth_table(task: TaskName, samples: Samples) -> tuple[list[str], list[list[
         for label, by_depth in means.items():
             means_of = [by_depth.get(depth, {}).get(name) for depth in depths]
             cells = [
-                f"{interval(mean.as_json())}, n={mean.values}" if mean else "-" for mean in means_of
+                f"{interval(asdict(mean))}, n={mean.values}" if mean else "-" for mean in means_of
             ]
             rows.append([METRICS[name].title, label, *cells])
     return ["metric", "model", *map(str, depths)], rows

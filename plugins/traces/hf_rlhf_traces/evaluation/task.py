@@ -16,6 +16,7 @@ from hf_rlhf.evaluation import (
     Suite,
     Task,
 )
+from hf_rlhf.storage import load_record
 from hf_rlhf_traces.evaluation.held_out import HeldOut, Sample, held_out
 from hf_rlhf_traces.evaluation.metrics import TASKS, TITLES, TaskName, metrics_of
 from hf_rlhf_traces.evaluation.scores import is_valid, read_reply, score
@@ -144,6 +145,14 @@ class TraceTask(Task):
                 f"{len(data.trained)} of {len(data.samples)} samples of {data.task} are of "
                 "questions in training: what was memorised counts here."
             )
+        for label, answers in self.answers.items():
+            folder, prompts = answers.model.saved.run_folder, answers.completions.prompts
+            longest = load_record(folder).config.get("max_length") if folder else None
+            if longer := sum(len(tokens) > longest for tokens in prompts.values() if longest):
+                yield (
+                    f"{label}: {longer} of {len(prompts)} prompts of {data.task} are longer than "
+                    f"all that it was trained on (max_length {longest:,})."
+                )
         replies = [sample.expected for sample in data.samples]
         odd = sum(
             not is_valid(read_reply(each.text, each.task, self.form), self.form) for each in replies
