@@ -12,6 +12,7 @@ import matplotlib.pyplot as plt
 ROOT = Path(__file__).resolve().parents[1]
 BLUE, GREY, INK = "#0072b2", "#6b7280", "#1f2937"
 RUN_FILE = """\
+schema: 1
 plugin: refiner_grpo
 model_name_or_path: YOUR_BASE
 dataset: {name: tiny_world}
@@ -76,7 +77,7 @@ def text_panel(axis: Any, text: str) -> None:
     axis.set_xticks([])
     axis.set_yticks([])
     axis.spines[:].set_visible(False)
-    axis.text(0.04, 0.95, text, va="top", family="monospace", fontsize=9.5, linespacing=1.5)
+    axis.text(0.04, 0.95, text, va="top", family="monospace", fontsize=9.5, linespacing=1.4)
 
 
 def training(axis: Any, history: list[dict[str, Any]]) -> None:

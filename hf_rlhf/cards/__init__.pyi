@@ -7,4 +7,5 @@ from .metadata import hub_rules as hub_rules
 from .metadata import is_hub_id as is_hub_id
 from .metadata import validate_card as validate_card
 from .plots import png_panels as png_panels
+from .plots import step_curve as step_curve
 from .render import render_card as render_card

@@ -5,7 +5,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from hf_rlhf.cards.plots import png_panels
+from hf_rlhf.cards.plots import png_panels, step_curve
 from hf_rlhf.formatting import code, counted, plain
 from hf_rlhf.storage.monitor_schema import MonitorSection
 from hf_rlhf.storage.record import RunRecord
@@ -77,7 +77,7 @@ def _histogram(axes: Any, monitor: MonitorSection) -> None:
     axes.set_title("Histogram of the reward: KL(start || now)")
     points = [(look["step"], look["kl"]) for look in monitor.looks if look["kl"] is not None]
     if points:
-        axes.plot(*zip(*points, strict=True), "o-", color="C0", lw=1.4, ms=3)
+        step_curve(axes, points, "o-", color="C0", lw=1.4, ms=3)
     on = [(s["step"], s["kl"]) for s in monitor.looks if "histogram" in s["signals"] and s["kl"]]
     _mark(axes, on)
     axes.axhline(float(monitor.settings["histogram_kl"]), color="#555555", ls="--", lw=1)
@@ -94,9 +94,10 @@ def _rewards(axes: Any, monitor: MonitorSection) -> None:
 def _series(axes: Any, monitor: MonitorSection, key: str, colour: str, signal: str) -> None:
     """Draw the means of the looks with their intervals, and mark where `signal` is on."""
     looks = [look for look in monitor.looks if look[key]]
-    steps, means = [look["step"] for look in looks], [look[key]["mean"] for look in looks]
+    points = [(look["step"], look[key]["mean"]) for look in looks]
     errors = [_Z * (look[key]["error"] or 0.0) for look in looks]
-    axes.errorbar(steps, means, yerr=errors, fmt="o-", color=colour, lw=1.4, ms=3, label=key)
+    if points:
+        step_curve(axes, points, "o-", yerr=errors, color=colour, lw=1.4, ms=3, label=key)
     _mark(axes, [(look["step"], look[key]["mean"]) for look in looks if signal in look["signals"]])
 
 

@@ -3,10 +3,12 @@
 import io
 import math
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from hf_rlhf.cards.history import series, trainer_history
 from hf_rlhf.rewards.composed import TOTAL
@@ -25,12 +27,14 @@ _STYLE: dict[Any, Any] = {
     **{"axes.titlelocation": "left", "axes.titlesize": 11, "axes.titlecolor": _INK},
     **{f"{axis}tick.color": _INK for axis in "xy"},
     **{f"{axis}tick.labelsize": 9 for axis in "xy"},
-    **{"legend.frameon": False, "legend.fontsize": 8},
+    **{"legend.frameon": False, "legend.fontsize": 8, "axes.formatter.useoffset": False},
 }
 _GREY = "C6"
 MAX_COMPONENTS = 6
 _CHARACTERS_PER_INCH = 14  # of the caption
 MAX_CURVES = 6
+FEW_POINTS = 5
+"""Below so many points a line between them would look like a measured course."""
 
 
 @contextmanager
@@ -76,6 +80,22 @@ def png_panels(
     atomic_write_bytes(path, picture.getvalue())
 
 
+def step_curve(
+    axes: Any, points: Sequence[tuple[int, float]], line: str = "-", **options: Any
+) -> None:
+    """Draw values over training steps: a line, or of fewer than `FEW_POINTS` markers alone.
+
+    `line` is matplotlib's format of the line. With `yerr` among the `options` of matplotlib's
+    `plot` each point has an error bar.
+    """
+    style = "o" if len(points) < FEW_POINTS else line
+    if "yerr" in options:
+        axes.errorbar(*zip(*points, strict=True), fmt=style, **options)
+    else:
+        axes.plot(*zip(*points, strict=True), style, **options)
+    axes.xaxis.get_major_locator().set_params(integer=True)
+
+
 def reward_curve(record: RunRecord, path: Path) -> bool:
     """Draw reward over optimizer steps, and held-out reward before and after, as a PNG.
 
@@ -118,23 +138,29 @@ def _draw_training(axes: Any, record: RunRecord, total: list[tuple[int, float]])
         points = series(history, f"rewards/{part.label}/mean")
         if points and len(parts) > 1:
             label = f"{part.label} (× {part.weight:g})"
-            axes.plot(*zip(*points, strict=True), color=f"C{index}", lw=1.3, label=label)
-    steps, means = zip(*total, strict=True)
+            step_curve(axes, points, color=f"C{index}", lw=1.3, label=label)
     lowest, highest = (
         end([value for _, value in series(history, f"rewards/{TOTAL}/{end.__name__}")] or [limit])
         for end, limit in ((min, -math.inf), (max, math.inf))
     )
-    low = [max(mean - spread.get(step, 0.0), lowest) for step, mean in total]
-    high = [min(mean + spread.get(step, 0.0), highest) for step, mean in total]
-    axes.fill_between(steps, low, high, color="C0", alpha=0.15, lw=0)
-    axes.plot(steps, means, color="C0", lw=2.2, label="total (band: ± 1 std)")
+    steps, means = map(np.array, zip(*total, strict=True))
+    std = np.array([spread.get(step, 0.0) for step, _ in total])
+    low, high = np.maximum(means - std, lowest), np.minimum(means + std, highest)
+    look = {"color": "C0", "lw": 2.2}
+    if len(total) < FEW_POINTS:
+        # Rounding may put a mean beyond the extreme by a hair.
+        bars = np.maximum([means - low, high - means], 0.0)
+        step_curve(axes, total, yerr=bars, label="total (bars: ± 1 std)", **look)
+    else:
+        axes.fill_between(steps, low, high, color="C0", alpha=0.15, lw=0)
+        step_curve(axes, total, label="total (band: ± 1 std)", **look)
+        axes.set_xlim(steps[0], steps[-1])
     if points := series(history, f"eval_{HELD_OUT}{TOTAL}"):
         label = "total on validation rows"
-        axes.plot(*zip(*points, strict=True), "o--", color=_GREY, lw=1.3, label=label)
+        step_curve(axes, points, "o--", color=_GREY, lw=1.3, label=label)
     axes.set_xlabel("training step")
     axes.set_title("Training")
     axes.legend(loc="best")
-    axes.set_xlim(steps[0], steps[-1])
 
 
 def _draw_held_out(axes: Any, rows: int | None, held_out: Mapping[str, Estimate]) -> None:
@@ -201,9 +227,9 @@ def training_curves(record: RunRecord, path: Path) -> bool:
     with png_panels(path, len(panel_names), (3.4, 2.4)) as panels:
         for axes, name in zip(panels, panel_names, strict=True):
             if points := curves.get(name):
-                axes.plot(*zip(*points, strict=True), color="C0", lw=1.6, label="training")
+                step_curve(axes, points, color="C0", lw=1.6, label="training")
             if points := curves.get(f"eval_{name}"):
-                axes.plot(*zip(*points, strict=True), "o-", color="C1", lw=1.6, label="validation")
+                step_curve(axes, points, "o-", color="C1", lw=1.6, label="validation")
                 axes.legend(loc="best")
             if name == validation.metric and validation.best_step is not None:
                 axes.axvline(validation.best_step, color=_GREY, ls="--", lw=1)

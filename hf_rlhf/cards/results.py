@@ -67,9 +67,9 @@ def headline(record: RunRecord) -> str:
         )
     start = "" if before is None else f", from {number(before.mean)} before it"
     if row["verdict"] == "no change shown":
-        change = f"the paired difference, {interval(difference, signed=True)}, shows no change"
+        change = f"no change shown (paired difference {interval(difference, signed=True)})"
     else:
-        change = "without an interval of the difference, this shows no change"
+        change = "no change shown, for want of an interval of the difference"
     return f"{where}, {name} was {number(after.mean)} after training{start}; {change}."
 
 

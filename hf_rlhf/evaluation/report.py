@@ -12,6 +12,7 @@ from hf_rlhf.formatting import (
     code,
     fence,
     interval,
+    listed,
     markdown_table,
     number,
     print_table,
@@ -26,6 +27,7 @@ Results = Mapping[str, Any]
 Table = tuple[list[str], list[list[str]]]
 """Headings, and rows of text."""
 _RECORDED = ("made", "command", "baseline", "sampling", "method")
+_BETTER = {"lower": "fell"}
 _WIDTH = 120
 """Of a table where there is no terminal to fit into."""
 
@@ -94,15 +96,15 @@ def _counts(estimates: Sequence[Mapping[str, Any] | None]) -> str:
 
 
 def verdicts(results: Results) -> list[str]:
-    """Return, for each model and task, whether it is shown to be better.
+    """Return, for each model and task, whether it is better, WORSE, or NOT shown to be better.
 
-    It is where every metric of the task's verdict that has a value rose. Tasks in which it is not
-    shown to be better stand last, where they are read.
+    It is better where every metric of the task's verdict that has a value improved, and worse in
+    those that got worse. Tasks in which it is not better stand last, where they are read.
     """
     lines = []
     for name in results["models"]:
         of_model = [_verdict(results, task, name) for task in results["tasks"].values()]
-        lines += sorted(filter(None, of_model), key=lambda line: " is NOT " in line)
+        lines += sorted(filter(None, of_model), key=lambda line: " is better than " not in line)
     return lines
 
 
@@ -112,9 +114,18 @@ def _verdict(results: Results, task: Mapping[str, Any], name: str) -> str:
     metrics = [each for each in metrics if each["name"] in differences]
     if not metrics:
         return ""
-    lacking = [each for each in metrics if verdict(differences[each["name"]]) != "rose"]
-    base, reasons = results["baseline"], []
-    for metric in lacking or metrics:
+    base = results["baseline"]
+    changes = {metric["name"]: verdict(differences[metric["name"]]) for metric in metrics}
+    improved = [m for m in metrics if changes[m["name"]] == _BETTER.get(m["better"], "rose")]
+    unclear = [m for m in metrics if changes[m["name"]] not in ("rose", "fell")]
+    fallen = [m for m in metrics if m not in (*improved, *unclear)]
+    if fallen:
+        but = f"better in {listed([m['title'] for m in improved])}, but " if improved else ""
+        better = f"{but}WORSE than"
+    else:
+        better = "NOT shown to be better than" if unclear else "better than"
+    reasons = []
+    for metric in fallen or unclear or improved:
         mean, base_mean = (
             number(task["results"][each]["means"][metric["name"]]["mean"]) for each in (name, base)
         )
@@ -123,8 +134,7 @@ def _verdict(results: Results, task: Mapping[str, Any], name: str) -> str:
             f"{metric['title']} {mean}, {base} {base_mean} (paired difference "
             f"{_cell(difference, signed=True)}, n={difference['values']})"
         )
-    better = "NOT shown to be better" if lacking else "better"
-    return f"verdict, {task['title']}: {name} is {better} than {base}: {'; '.join(reasons)}"
+    return f"verdict, {task['title']}: {name} is {better} {base}: {'; '.join(reasons)}"
 
 
 def all_notes(results: Results) -> list[str]:

@@ -148,7 +148,7 @@ class Task:
     metrics: Sequence[Metric] = ()
     """What tables and plots show, in this order."""
     verdict: Sequence[str] = ()
-    """A model is better than the baseline where each of these metrics that has a value rose."""
+    """A model is better than the baseline where each of these that has a value improved."""
     answers: "dict[str, Answers]"
     """Of each model, by label; set before `score`."""
 

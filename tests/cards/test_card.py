@@ -186,9 +186,11 @@ class TestClaims:
         record["evaluation"]["difference"]["total"] |= {"low": -0.01}
         card = render_card(record)
         assert re.search(r"\| `total` .*\| no change shown \|", card)
-        shown = "the reward was 0.689 after training, from 0.437 before it; the paired difference"
-        assert f"On 128 held-out rows, {shown}, +0.252 [-0.010, +0.291]," in headline(card)
-        assert headline(card).endswith("shows no change.**")
+        shown = "the reward was 0.689 after training, from 0.437 before it; no change shown"
+        assert (
+            f"On 128 held-out rows, {shown} (paired difference +0.252 [-0.010, +0.291])."
+            in headline(card)
+        )
 
     def test_a_fall_is_called_one(self):
         record = example()
@@ -208,7 +210,7 @@ class TestClaims:
         assert "`loss` rose from 0.437 to 0.689" in headline(render_card(record))
         del evaluation["before"]["loss"], evaluation["difference"]["loss"]
         card = render_card(record)
-        assert "`loss` was 0.689 after training; without an interval" in headline(card)
+        assert "`loss` was 0.689 after training; no change shown, for want" in headline(card)
 
     @pytest.mark.parametrize(
         ("low", "high", "n", "said"),
@@ -565,15 +567,17 @@ class TestRewardCurve:
         drawn = []
         monkeypatch.setattr(Axes, "fill_between", lambda self, *a, **_: drawn.append(a))
         record = example()
-        history = [{"step": n, "rewards/total/mean": 0.9, "rewards/total/std": 0.3} for n in (1, 2)]
+        history = [
+            {"step": n, "rewards/total/mean": 0.9, "rewards/total/std": 0.3} for n in range(5)
+        ]
         record["training"]["history"] = history
         reward_curve(record, tmp_path / "curve.png")
         history[0] |= {"rewards/total/min": 0.7, "rewards/total/max": 0.95}
         history[1] |= {"rewards/total/min": 0.8, "rewards/total/max": 1.0}
         reward_curve(record, tmp_path / "curve.png")
         (_, low, high), (_, lowest, highest) = drawn
-        assert (low, high) == (pytest.approx([0.6] * 2), pytest.approx([1.2] * 2))
-        assert (lowest, highest) == ([0.7] * 2, [1.0] * 2)
+        assert (low, high) == (pytest.approx([0.6] * 5), pytest.approx([1.2] * 5))
+        assert (lowest, highest) == (pytest.approx([0.7] * 5), pytest.approx([1.0] * 5))
 
     @pytest.mark.parametrize(("count", "shape"), [(1, 1), (3, 3), (4, 2), (5, 3), (6, 3)])
     def test_panels_leave_little_empty(self, tmp_path, count, shape):

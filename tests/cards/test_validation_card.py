@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from hf_rlhf.cards import plots
+from hf_rlhf.cards import monitor, plots
 from hf_rlhf.cards.facts import setup
 from hf_rlhf.cards.notes import known_notes
+from hf_rlhf.storage.monitor_schema import MonitorSection
 from hf_rlhf.storage.record import RunRecord
 from hf_rlhf.storage.record_schema import ValidationSection
 
@@ -64,7 +65,9 @@ def test_weights_chosen_by_the_rows_of_the_results_are_told_as_optimistic(record
     assert any("the results are optimistic" in note for note in known_notes(record))
 
 
-def test_validation_is_drawn_beside_training(record, tmp_path, monkeypatch):
+@pytest.fixture
+def drawn(monkeypatch):
+    """Return the plots that were drawn since it was cleared."""
     drawn, panels = [], plots.png_panels
 
     @contextmanager
@@ -73,7 +76,12 @@ def test_validation_is_drawn_beside_training(record, tmp_path, monkeypatch):
             yield axes
             drawn.extend(axes)
 
-    monkeypatch.setattr(plots, "png_panels", spy)
+    for module in (plots, monitor):
+        monkeypatch.setattr(module, "png_panels", spy)
+    return drawn
+
+
+def test_validation_is_drawn_beside_training(record, tmp_path, drawn):
     assert plots.training_curves(record, tmp_path / "curves.png")
     lines = {
         axes.get_title("left"): {line.get_label(): list(line.get_xdata()) for line in axes.lines}
@@ -86,3 +94,37 @@ def test_validation_is_drawn_beside_training(record, tmp_path, monkeypatch):
     drawn.clear()
     assert plots.reward_curve(record, tmp_path / "reward.png")
     assert "total on validation rows" in [line.get_label() for line in drawn[0].lines]
+
+
+@pytest.mark.parametrize("count", [2, 4, 5])
+@pytest.mark.parametrize(
+    "picture", [plots.reward_curve, plots.training_curves, monitor.monitor_panels]
+)
+def test_few_logged_points_are_markers_at_whole_steps(record, tmp_path, drawn, picture, count):
+    steps = list(range(1, count + 1))
+    values = [(1 + number, 7.5992 + number * 1e-5) for number in range(count)]
+    record.training.validation = record.evaluation = None
+    record.training.history = [
+        {"step": step, "loss": value, "rewards/total/mean": value} for step, value in values
+    ]
+    record.training.monitor = MonitorSection(
+        settings={"warmup": 1, "length_z": 3, "histogram_kl": 1},
+        looks=[
+            {"step": step, "signals": [], "kl": value, "length": None, "gold": None}
+            | {"trained": {"mean": value, "error": 0.1}}
+            for step, value in values
+        ],
+    )
+    assert picture(record, tmp_path / "curve.png")
+    for axes in drawn:
+        lines = [line for line in axes.lines if list(line.get_xdata()) == steps]
+        assert {line.get_marker() for line in lines} <= ({"o"} if count < 5 else {"o", "None"})
+        assert all((line.get_linestyle() == "None") == (count < 5) for line in lines)
+        assert not (
+            count < 5
+            and any(type(c).__name__ == "FillBetweenPolyCollection" for c in axes.collections)
+        )
+        if lines:
+            assert all(tick == round(tick) for tick in axes.get_xticks())
+            assert axes.yaxis.get_major_formatter().get_offset() == ""
+    assert any(list(line.get_xdata()) == steps for axes in drawn for line in axes.lines)

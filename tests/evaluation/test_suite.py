@@ -101,6 +101,23 @@ def test_a_verdict_for_each_task_with_what_is_not_shown_last():
     assert "NOT shown" in line
 
 
+@pytest.mark.parametrize(
+    ("f1", "exact", "better", "words"),
+    [
+        ((-0.2, -0.3, -0.1), (0.0, -0.1, 0.1), "higher", "is WORSE than base: token F1 -0.200,"),
+        ((-0.2, -0.3, -0.1), (0.2, 0.1, 0.3), "higher", "is better in exact match, but WORSE than"),
+        ((-0.2, -0.3, -0.1), (0.2, 0.1, 0.3), "lower", "is better than base: exact match 0.200,"),
+        ((0.2, 0.1, 0.3), (0.0, -0.1, 0.1), "lower", "is WORSE than base: token F1 0.200,"),
+    ],
+)
+def test_what_got_worse_is_called_worse(f1, exact, better, words):
+    results = results_of(first={"exact": estimate(*exact), "f1": estimate(*f1)})
+    results["tasks"]["first"]["metrics"][1]["better"] = better
+    (line,) = verdicts(results)
+    assert f"verdict, first: new {words}" in line
+    assert "NOT" not in line
+
+
 def test_tables_have_a_row_for_each_metric_that_has_a_value():
     second = RESULTS["tasks"]["second"]
     assert result_table(second) == (

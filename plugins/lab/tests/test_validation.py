@@ -66,7 +66,9 @@ def test_the_true_quality_agrees_is_calibrated_and_pays_for_no_words(gold):
 
 @pytest.mark.parametrize(("sign", "verdict"), [(1, "pass"), (-1, "fail")])
 def test_a_reward_with_the_wrong_sign_fails(gold, sign, verdict):
-    assert agreement(score_gold(gold, reward(sign))).verdict == verdict
+    check = agreement(score_gold(gold, reward(sign)))
+    assert check.verdict == verdict
+    assert ("WORSE than chance" in check.summary) == (sign < 0)
 
 
 def test_a_tie_agrees_by_half():

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from hf_rlhf.cards import png_panels
+from hf_rlhf.cards import png_panels, step_curve
 from hf_rlhf_studies.estimates import Estimate
 from hf_rlhf_studies.results import Results
 
@@ -60,6 +60,6 @@ def _curves(results: Results, block: str, path: Path) -> list[str]:
     with png_panels(path, len(curves), (2.6, 2.0), across=4, caption=caption) as panels:
         for axes, (name, lines) in zip(panels, curves.items(), strict=True):
             for line in lines:
-                axes.plot(*zip(*line, strict=True), color="C0", lw=0.9, alpha=0.7)
+                step_curve(axes, line, color="C0", lw=0.9, alpha=0.7)
             axes.set_title(results.study.label(name), fontsize=8)
     return [path.name]

@@ -1,7 +1,7 @@
 """What the scores say: how good the models are, what is kept, and which known errors go."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import compress
 from typing import TYPE_CHECKING, Any
@@ -14,6 +14,7 @@ from hf_rlhf.formatting import interval, markdown_table, number, print_table, sh
 from hf_rlhf.storage import atomic_write_json, atomic_write_text
 from hf_rlhf_lab.pairs.choice import Array, Mask
 from hf_rlhf_lab.pairs.folder import PairFolder, lines
+from hf_rlhf_lab.validation.agreement import against_chance
 
 if TYPE_CHECKING:
     from hf_rlhf_lab.pairs.command import PairSettings
@@ -21,8 +22,8 @@ if TYPE_CHECKING:
 FEW = 30
 """Pairs in a fold below which the report says so."""
 _NOISE = (
-    "The models are not shown to order pairs better than chance, so the choice may be noise: bring "
-    "more pairs, or train longer."
+    "How the models order pairs is {}, so the choice may be noise: bring more pairs, or train "
+    "longer."
 )
 Table = tuple[str, list[str], list[list[str]]]
 """Title, headings, rows."""
@@ -67,7 +68,7 @@ def write_report(pairs: PairFolder, settings: "PairSettings") -> dict[str, Any]:
     }
     tables = list(_tables(report, settings))
     agreement = report["sets"]["all"]["agrees_with_label"]
-    use = "" if agreement and agreement["low"] > 0.5 else f"{_NOISE}\n\n"
+    use = _warning(agreement)
     use += f"Train on the pairs that are kept:\n\n{_indented(report['dataset'])}"
     page = [f"## {title}\n\n{markdown_table(heads, body, 1)}" for title, heads, body in tables]
     pages = ["# Pairs that reward models are sure of", *page, "![Margins](margins.png)", use]
@@ -85,6 +86,14 @@ def write_report(pairs: PairFolder, settings: "PairSettings") -> dict[str, Any]:
         print_table(Console(), heads, body, title)
     print(use)
     return report
+
+
+def _warning(agreement: Mapping[str, Any] | None) -> str:
+    """Return what to know before the pairs are used; empty where the models beat chance."""
+    if agreement and agreement["low"] > 0.5:
+        return ""
+    shown = against_chance(agreement["high"]) if agreement else "not measured"
+    return f"{_NOISE.format(shown)}\n\n"
 
 
 def _indented(section: dict[str, Any]) -> str:

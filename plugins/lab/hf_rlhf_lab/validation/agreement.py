@@ -29,7 +29,7 @@ def agreement(scored: Scored, name: str = "agreement") -> Check:
         f"prefers the better response in {accuracy.mean:.3f} of {len(scored.pairs):,} pairs "
         f"[{accuracy.low:.3f}, {accuracy.high:.3f}]"
         + (f", of which {tied:,} {'is a tie' if tied == 1 else 'are ties'}" if tied else "")
-        + ("." if passed else ": not shown to be better than chance.")
+        + ("." if passed else f": {against_chance(accuracy.high)}.")
         + (f" Labels that repeat allow at most {ceiling.mean:.3f}." if ceiling else "")
         + _few(scored)
     )
@@ -40,6 +40,11 @@ def agreement(scored: Scored, name: str = "agreement") -> Check:
         "tied_scores": 1 - len(np.unique(scores)) / len(scores),
     }
     return Check(name, "pass" if passed else "fail", text, measures, details)
+
+
+def against_chance(high: float) -> str:
+    """Return what an accuracy of pairs whose interval does not lie above 0.5 shows."""
+    return "WORSE than chance" if high < 0.5 else "not shown to be better than chance"
 
 
 def _few(scored: Scored) -> str:
