@@ -4,6 +4,7 @@ import json
 import math
 from pathlib import Path
 
+from hf_rlhf.cards.folders import shareable
 from hf_rlhf.cards.metadata import BASE, TAG, license_of, metadata
 from hf_rlhf.cards.render import auto_class, render_card, render_template
 from hf_rlhf.config.packages import package_and_path
@@ -30,7 +31,7 @@ def base_card(folder: Path, model: ModelSection, repo_id: str, *, endpoint: str)
         record.publish, record.pictures, record.comparison = None, [], None
         for report in record.reward_validation.reports if record.reward_validation else ():
             report.picture = None
-        return render_card(record, repo_id=repo_id, endpoint=endpoint)
+        return render_card(shareable(record, record), repo_id=repo_id, endpoint=endpoint)
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     architecture = next(iter(config.get("architectures") or ()), None)
     headers = [read_header(path) for path in folder.glob("*.safetensors")]

@@ -11,6 +11,7 @@ from hf_rlhf.cards.metadata import is_hub_id
 from hf_rlhf.cards.render import render_card
 from hf_rlhf.config.schema import PublishSpec
 from hf_rlhf.storage.files import atomic_write_bytes, atomic_write_text
+from hf_rlhf.storage.local_paths import LocalPaths
 from hf_rlhf.storage.record import RunRecord, load_record, write_record
 
 COMPARISON_PICTURE = "comparison.png"
@@ -98,4 +99,15 @@ def public_record(record: RunRecord, spec: PublishSpec) -> RunRecord:
         public.publish["base_was"] = record.model.base
     if steps := sorted(int(step) for step in record.published().get("steps") or {}):
         public.publish["steps"] = steps
-    return public
+    return shareable(public, record)
+
+
+def shareable(public: RunRecord, record: RunRecord) -> RunRecord:
+    """Return `public` with the names of files in place of paths, which `record` knows.
+
+    Without any row of the data if the run file wants no samples: those of training are recorded
+    all the same.
+    """
+    if (record.config.get("evaluation") or {}).get("samples") == 0:
+        public.samples, public.generation = [], None
+    return RunRecord.from_json(LocalPaths(record.to_json()).hide(public.to_json()))

@@ -5,14 +5,16 @@ from dataclasses import replace
 from pathlib import Path
 
 from hf_rlhf.cards.base_card import base_card
+from hf_rlhf.cards.folders import shareable
 from hf_rlhf.config.schema import PublishSpec
 from hf_rlhf.errors import PublishError
 from hf_rlhf.hub.client import MANIFEST, NOT_CONTENT, Hub, listed
 from hf_rlhf.hub.commit import push
-from hf_rlhf.hub.layout import add_record
+from hf_rlhf.hub.layout import add_record, hide_paths
 from hf_rlhf.hub.signing import sign_files
 from hf_rlhf.hub.upload_set import UploadSet
 from hf_rlhf.models.locate import resolve_model_path
+from hf_rlhf.storage.local_paths import LocalPaths
 from hf_rlhf.storage.record import RunRecord, load_record, run_of_merged
 from hf_rlhf.storage.record_schema import ModelSection
 
@@ -63,9 +65,13 @@ def _push_base(hub: Hub, repo_id: str, model: ModelSection, spec: PublishSpec) -
         bundle.add_file("README.md", folder / "README.md")
     else:
         bundle.add_text("README.md", base_card(folder, model, repo_id, endpoint=hub.endpoint))
-    if (record := _record_of(folder)) is not None:
+    record = _record_of(folder)
+    known = record or RunRecord(model=model)
+    hide_paths(bundle, LocalPaths(known.to_json()))
+    if record is not None:
         record.publish = None  # the run itself is published elsewhere
-        add_record(bundle, record, repo_id=repo_id, layout="single", step=None)
+        public = shareable(record.model_copy(deep=True), record)
+        add_record(bundle, public, repo_id=repo_id, layout="single", step=None)
     bundle.check(hub.secrets())
     if spec.sign:
         sign_files(bundle, spec.sign, repo_id)

@@ -197,6 +197,11 @@ class Hub:
         )
         return True
 
+    def is_public(self, repo_id: str) -> bool:
+        """Say whether everybody may read a repository, or request to."""
+        info = self.retries.call(f"reading {repo_id}", lambda: self._info(repo_id))
+        return not info.private
+
     def read(self, repo_id: str, path: str, state: RemoteState) -> bytes:
         """Return one small file of a revision; ValueError if it is not small."""
         size = state.files[path].size

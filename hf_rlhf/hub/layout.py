@@ -7,7 +7,7 @@ weights for the base, and applies the adapter a second time. `separate`: two rep
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,17 +21,20 @@ from hf_rlhf.cards.metadata import HUB
 from hf_rlhf.cards.render import SAMPLES, render_card
 from hf_rlhf.config.schema import PublishSpec
 from hf_rlhf.errors import ModelError, PublishError
-from hf_rlhf.hub.client import MANIFEST
+from hf_rlhf.hub.client import MANIFEST, listed
 from hf_rlhf.hub.outbox import complete_steps, staged
-from hf_rlhf.hub.upload_set import UploadSet, as_text
+from hf_rlhf.hub.upload_set import PushedFile, UploadSet, as_text
 from hf_rlhf.models.adapter import check_adapter
 from hf_rlhf.models.fingerprint import IDENTITY
 from hf_rlhf.models.locate import resolve_model_path
 from hf_rlhf.models.merge import merge_adapter
+from hf_rlhf.storage.local_paths import LocalPaths
 from hf_rlhf.storage.record import RunRecord
 from hf_rlhf.storage.secrets import redact_secrets
 
-ADAPTER = "adapter"
+ADAPTER, MERGED = "adapter", "merged"
+_TEXTS = (".json", ".md", ".yaml", ".yml", ".txt", ".svg")
+_LARGEST_TEXT = 2**20
 _ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors", IDENTITY)
 
 
@@ -109,6 +112,8 @@ def repo_contents(
         _add_run_files(
             content, run, public, step, f"{endpoint}/{content.repo_id}/blob/{revision or 'main'}"
         )
+        if hashed:
+            hide_paths(content.bundle, LocalPaths(record.to_json()))
         add_record(content.bundle, public, repo_id=content.repo_id, layout=spec.layout, step=step)
     return contents
 
@@ -117,14 +122,12 @@ def expected_files(
     run: Path, record: RunRecord, spec: PublishSpec, step: int | None
 ) -> list[tuple[str, str]]:
     """Return (repository, path) of all files to push, without reading or merging any weights."""
-    folder = run / ADAPTER if step is None else _checkpoint(run, step)
-    adapter = folder if (folder / "adapter_config.json").exists() else None
-    if step is None:
-        model = run / "merged" if spec.merged or adapter is None else None
-    else:
-        model = folder if adapter is None else None
+    saved = _saved(run, step)
+    merged = run / MERGED if step is None and spec.merged else None
+    model = saved.model or merged if spec.merged or saved.adapter is None else None
+    saved = Weights(model, saved.adapter)
     spec = spec if spec.base_model else replace(spec, base_model="BASE/MODEL")
-    contents = repo_contents(run, record, spec, Weights(model, adapter), step, hashed=False)
+    contents = repo_contents(run, record, spec, saved, step, hashed=False)
     return [(content.repo_id, path) for content in contents for path in content.bundle.files]
 
 
@@ -163,6 +166,20 @@ def _add_run_files(
         if content.kind == "model":
             for path, text in eval_results(record, f"{files}/{MANIFEST}").items():
                 bundle.add_text(path, text)
+
+
+def hide_paths(bundle: UploadSet, paths: LocalPaths) -> None:
+    """Replace the texts in which paths of this machine stand."""
+    for path, file in list(bundle.files.items()):
+        if isinstance(file.source, Path) and _is_text(file):
+            text = file.source.read_text(encoding="utf-8", errors="surrogateescape")
+            of_run = path == "config.yaml" or path.startswith(("reward_validation/", SAMPLES))
+            if (hidden := paths.hide_in_text(text, known_only=not of_run)) != text:
+                bundle.add_text(path, hidden)
+
+
+def _is_text(file: PushedFile) -> bool:
+    return file.path.endswith(_TEXTS) and file.size <= _LARGEST_TEXT
 
 
 def add_record(bundle: UploadSet, record: RunRecord, **where: Any) -> None:
@@ -211,27 +228,79 @@ def merged_weights(
     A checkpoint's merged weights exist only inside the block: a merge gives the same each time.
     Raises PublishError when there is nothing to publish.
     """
-    adapter = run / ADAPTER if step is None else _checkpoint(run, step)
-    merged = run / "merged"
-    if not (adapter / "adapter_config.json").exists():
-        model = merged if step is None else adapter
-        if not any(model.glob("*.safetensors")):
+    saved = _saved(run, step)
+    model, adapter = saved.model, saved.adapter
+    if step is None and adapter is None and model is not None and record.model.adapter:
+        raise PublishError(
+            f"{run} has no {ADAPTER}/ with the adapter that its record and card describe. Nothing "
+            "was pushed. If it was pulled, pull the adapter's repository into that folder."
+        )
+    if adapter is None:
+        if model is None:
             raise PublishError(
-                f"{model} holds no *.safetensors, so there is nothing to publish: the run is "
+                f"{run} holds no *.safetensors, neither in merged/ and adapter/ nor, as a pulled "
+                f"folder, beside its {MANIFEST}, so there is nothing to publish: the run is "
                 f"{record.status}. Resume it, or publish one of its checkpoints with "
                 f"--step (complete: {_steps(run)})."
             )
-        yield Weights(model, None)
+        yield saved
+    elif not spec.merged:
+        yield Weights(None, adapter)
+    elif model is not None:
+        yield saved
     elif step is None:
-        if spec.merged and not any(merged.glob("*.safetensors")):
-            _merge(record, spec, adapter, merged)
-        yield Weights(merged if spec.merged else None, adapter)
+        _merge(record, spec, adapter, run / MERGED)
+        yield Weights(run / MERGED, adapter)
     else:
         with TemporaryDirectory(dir=run, prefix=".publish-") as scratch:
-            model = Path(scratch) / "merged"
-            if spec.merged:
-                _merge(record, spec, adapter, model)
-            yield Weights(model if spec.merged else None, adapter)
+            _merge(record, spec, adapter, Path(scratch) / MERGED)
+            yield Weights(Path(scratch) / MERGED, adapter)
+
+
+def _saved(run: Path, step: int | None) -> Weights:
+    """Return where the weights of a run lie, or of its checkpoint of `step`.
+
+    A pulled folder has them in its root, as the repository has. PublishError for full weights both
+    there and in `merged`, of which one would be left out.
+    """
+    if step is not None:
+        folder = _checkpoint(run, step)
+        is_adapter = (folder / _ADAPTER_FILES[0]).exists()
+        return Weights(None, folder) if is_adapter else Weights(folder, None)
+    adapters = [each for each in (run / ADAPTER, run) if (each / _ADAPTER_FILES[0]).exists()]
+    models = [each for each in (run / MERGED, run) if _has_model(each)]
+    if len(models) > 1:
+        raise PublishError(
+            f"{run} holds weights in its root, as it was pulled, and in {MERGED}/. Nothing was "
+            "pushed. Delete or move away those that are not to be published."
+        )
+    return Weights(next(iter(models), None), next(iter(adapters), None))
+
+
+def is_pulled_adapter(run: Path) -> bool:
+    """Say whether a folder is a pulled repository of an adapter alone."""
+    return (run / _ADAPTER_FILES[0]).exists() and not _has_model(run)
+
+
+def _has_model(folder: Path) -> bool:
+    return any(path.name != _ADAPTER_FILES[1] for path in folder.glob("*.safetensors"))
+
+
+def check_unchanged(record: RunRecord, contents: Iterable[RepoContent], run: Path) -> None:
+    """Raise PublishError if weights in a pulled folder are not those that its record lists.
+
+    Those that were merged in the folder since are new.
+    """
+    digests = {hashes["sha256"] for hashes in listed({"publish": record.publish}).values()}
+    for file in (file for content in contents for file in content.bundle.files.values()):
+        pulled = isinstance(file.source, Path) and file.source.parent in (run, run / ADAPTER)
+        if digests and pulled and file.path.endswith(".safetensors") and file.sha256 not in digests:
+            raise PublishError(
+                f"{file.source} is not the file that the run {record.run_id} published: {MANIFEST} "
+                "lists another SHA-256, and the card's results are of that one. Nothing was "
+                "pushed. Pull it again, or push changed weights without this run's card "
+                "(`hf upload`)."
+            )
 
 
 def _merge(record: RunRecord, spec: PublishSpec, adapter: Path, out: Path) -> None:

@@ -4,21 +4,30 @@ Everything that can be refused is refused before anything is uploaded. Each repo
 commit; afterwards its files are compared with the local ones by hash.
 """
 
-import shlex
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from hf_rlhf.cards.folders import public_record
+from hf_rlhf.cards.sharing import shared_by
 from hf_rlhf.config.schema import PublishSpec
 from hf_rlhf.errors import HfRlhfError, PublishError
 from hf_rlhf.hub.base_model import with_base
 from hf_rlhf.hub.client import MANIFEST, NOT_CONTENT, Hub, RemoteState, connect, listed
 from hf_rlhf.hub.commit import Overtaken, push
-from hf_rlhf.hub.layout import RepoContent, expected_files, merged_weights, repo_contents
+from hf_rlhf.hub.finish import describe, finish_command, unfinished
+from hf_rlhf.hub.layout import (
+    RepoContent,
+    check_unchanged,
+    expected_files,
+    is_pulled_adapter,
+    merged_weights,
+    repo_contents,
+)
 from hf_rlhf.hub.outbox import OUTBOX, complete_steps, note_step, published_steps
-from hf_rlhf.hub.retries import RetryPolicy, describe_error, failures, is_transient, status_of
+from hf_rlhf.hub.retries import RetryPolicy, failures, is_transient, status_of
 from hf_rlhf.hub.signing import sign_files
 from hf_rlhf.hub.upload_set import SIGNATURE, UploadSet
 from hf_rlhf.storage.files import atomic_write_bytes
@@ -93,6 +102,8 @@ def publish(
     if step is not None:
         # The recorded branch is that of the finished run.
         spec = replace(spec, revision=revision)
+    if merged is None and is_pulled_adapter(run):
+        spec = replace(spec, merged=False)
     hub = connect(endpoint, token, retries)
     published, card, spec = push_run(
         hub, run, record, spec, step, overwrite=overwrite, endpoint=endpoint
@@ -155,14 +166,19 @@ def push_run(
         spec = with_base(hub, spec, record.model)
     except failures(Overtaken) as error:
         missing = [f"{repo}/{path}" for repo, path in expected_files(run, record, spec, step)]
-        raise PublishError(_unfinished(hub, error, missing, finish)) from error
+        raise PublishError(unfinished(hub, error, missing, finish)) from error
     with merged_weights(run, record, spec, step) as weights:
-        contents = repo_contents(run, record, spec, weights, step, endpoint=hub.endpoint)
+        # A pulled folder may hold a checkpoint, as its record says.
+        of_step = record.published().get("step") if step is None else step
+        contents = repo_contents(run, record, spec, weights, of_step, endpoint=hub.endpoint)
+        check_unchanged(record, contents, run)
         for content in contents:
             content.bundle.check(hub.secrets())
             if spec.sign:
                 sign_files(content.bundle, spec.sign, content.repo_id, run / OUTBOX)
-        published = _push_all(hub, contents, spec, str(record.run_id), finish, overwrite)
+        first = step is None or not published_steps(run, record)
+        shares = shared_by(public_record(record, spec)) if first else ""
+        published = _push_all(hub, contents, spec, str(record.run_id), finish, overwrite, shares)
         card = contents[0].bundle.files["README.md"].read()
     return published, card, spec
 
@@ -185,7 +201,7 @@ def check_target(spec: PublishSpec, model: ModelSection, run_dir: str | Path | N
             run_id = load_record(Path(run_dir or ".")).run_id if started else None
             _stale(hub, repo_id, state, UploadSet(Path()), run_id, overwrite=False)
     except failures() as error:
-        raise PublishError(_describe(error)) from error
+        raise PublishError(describe(error)) from error
     return f"{hub.endpoint}/{repo_id}: the token may write there"
 
 
@@ -209,6 +225,7 @@ def _push_all(
     run_id: str,
     finish: str,
     overwrite: bool,
+    shares: str,
 ) -> Published:
     revision = spec.revision or "main"
     commits: dict[str, str] = {}
@@ -220,6 +237,9 @@ def _push_all(
         for index, (content, (before, stale)) in enumerate(zip(contents, examined, strict=True)):
             pending = contents[index:]
             message = f"hf-rlhf: {content.kind} of run {run_id[:8]}"
+            if shares and (stale or before.lacks(content.bundle)):
+                _announce(hub, content.repo_id, shares)
+                shares = ""
             after = push(
                 hub, content.repo_id, revision, content.bundle,
                 before=before, delete=stale, message=message,
@@ -228,7 +248,7 @@ def _push_all(
             new_commits += after.commit != before.commit
     except failures(Overtaken) as error:
         missing = _missing(hub, pending, revision)
-        raise PublishError(_unfinished(hub, error, missing, finish)) from error
+        raise PublishError(unfinished(hub, error, missing, finish)) from error
     repo_id = contents[0].repo_id
     branch = "" if revision == "main" else f"/tree/{revision}"
     return Published(
@@ -241,6 +261,12 @@ def _push_all(
         left_out={path: why for repo in contents for path, why in repo.bundle.left_out.items()},
         notes=contents[0].notes,
     )
+
+
+def _announce(hub: Hub, repo_id: str, shares: str) -> None:
+    """Print what goes along to a repository that everybody may read."""
+    if hub.is_public(repo_id):
+        hub.retries.say(f"{repo_id} is public. Of your own, its card and run.json show: {shares}.")
 
 
 def _examine(
@@ -271,23 +297,6 @@ def _missing(hub: Hub, contents: list[RepoContent], revision: str) -> list[str]:
         lacking = state.lacks(content.bundle) if state else list(content.bundle.files)
         missing += [f"{content.repo_id}/{path}" for path in lacking]
     return missing
-
-
-def _unfinished(hub: Hub, error: Exception, missing: list[str], finish: str) -> str:
-    listing = "".join(f"\n  {path}" for path in missing)
-    return (
-        f"Not everything is on {hub.endpoint}: {_describe(error)}\n"
-        f"{len(missing)} files are missing:{listing}\nTo finish:\n  {finish}"
-    )
-
-
-def _describe(error: Exception) -> str:
-    """Return what went wrong, with the cure for a refused token."""
-    cure = {
-        401: " The Hub does not accept the token: set HF_TOKEN to a valid one.",
-        403: " The token may not do this: it needs write access to the repository.",
-    }.get(status_of(error) or 0, "")
-    return f"{describe_error(error)}.{cure}"
 
 
 def _stale(
@@ -329,37 +338,6 @@ def _stale(
         )
     replaceable = owned | (others if overwrite else set())
     return sorted((replaceable & set(state.files)) - set(bundle.files))
-
-
-def finish_command(
-    run: Path,
-    spec: PublishSpec,
-    step: int | str | None,
-    endpoint: str | None = None,
-    *,
-    overwrite: bool = False,
-) -> str:
-    """Return the command that repeats a push; the token stays out of it."""
-    words = ["hf-rlhf", "publish", str(run), "--repo_id", str(spec.repo_id)]
-    options = {
-        **{"step": step, "revision": spec.revision, "base_model": spec.base_model},
-        **{"gated": spec.gated, "endpoint": endpoint},
-        "layout": spec.layout if spec.layout != "single" else None,
-    }
-    for name, value in options.items():
-        if value is not None:
-            words += [f"--{name}", str(value)]
-    if spec.private is not None:
-        words.append("--private" if spec.private else "--no-private")
-    if spec.push_base:
-        words.append("--push_base")
-    if not spec.merged:
-        words.append("--adapter_only")
-    if spec.sign:
-        words += ["--sign", *([spec.sign] if isinstance(spec.sign, str) else ())]
-    if overwrite:
-        words.append("--overwrite")
-    return shlex.join(words)
 
 
 def _update_run(

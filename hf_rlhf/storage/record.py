@@ -58,6 +58,8 @@ class RunRecord(Section):
     config: dict[str, Json] = {}
     """The run file with its overrides applied."""
     config_file: ConfigFile | None = None
+    files: dict[str, str] = {}
+    """The SHA-256 of each file of this machine that the run file names, by its path there."""
     defaults: dict[str, Json] = {}
     """Every other setting of the trainer and the model."""
     at_default: list[str] | None = None

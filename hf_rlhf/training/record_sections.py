@@ -22,6 +22,7 @@ from hf_rlhf.rewards.composed import Part
 from hf_rlhf.runs.machine import environment, peak_memory
 from hf_rlhf.runs.preflight_data import is_conversational
 from hf_rlhf.runs.run import Run, trains_by_rewards
+from hf_rlhf.storage.local_paths import local_files
 from hf_rlhf.storage.pure_json import as_json
 from hf_rlhf.storage.record import RunRecord, new_record, now
 from hf_rlhf.storage.record_schema import (
@@ -55,6 +56,7 @@ def opening(run: Run, command: Sequence[str]) -> RunRecord:
         command=list(command),
         config=dict(run.spec.plain),
         config_file=ConfigFile(name=run.spec.name, sha256=run.spec.sha256),
+        files=local_files(run.spec.plain),
         defaults=_defaults(run),
         at_default=_at_default(run),
         plugin=Provenance(

@@ -1,0 +1,232 @@
+"""What of a run folder, trained here or pulled, goes to the Hub, and what stays."""
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hf_rlhf.cli.publish import publish_main
+from hf_rlhf.errors import PublishError
+from hf_rlhf.hub.client import connect
+from hf_rlhf.hub.download import pull
+from hf_rlhf.hub.publishing import publish
+from hf_rlhf.storage.local_paths import LocalPaths, local_files
+from hf_rlhf.storage.record import RunRecord, load_record, write_record
+from hf_rlhf.storage.record_schema import Component, Generation, Sample
+from hf_rlhf.testing.hubs import forget_secrets, use_hub
+
+local_hub = pytest.importorskip("hf_rlhf_local_hub")
+TOKEN = "hf_" + "w" * 24
+EXAMPLE = Path(__file__).parents[1] / "golden" / "cards" / "finished_lora.json"
+LORA = [f"base_model.model.model.layers.0.self_attn.q_proj.lora_{end}.weight" for end in "AB"]
+
+
+@pytest.fixture(scope="module")
+def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    with local_hub.serve(tmp_path_factory.mktemp("hub"), token=TOKEN) as serving:
+        yield serving
+
+
+@pytest.fixture(autouse=True)
+def machine(hub: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    forget_secrets(monkeypatch)
+    use_hub(monkeypatch, hub.url, token=TOKEN)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
+    api = connect().api
+    api.create_repo("demo/base", exist_ok=True)
+    api.upload_file(path_or_fileobj=b"{}", path_in_repo="config.json", repo_id="demo/base")
+    yield
+    hub.faults.clear()
+    for repo in api.list_models(author="demo"):
+        api.delete_repo(repo.id)
+
+
+def save_weights(path: Path, value: float, *names: str) -> None:
+    import numpy
+    from safetensors.numpy import save_file
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    save_file({name: numpy.full((2, 2), value, dtype="float32") for name in names}, path)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A finished run of two shards, with an adapter."""
+    folder = tmp_path / "run"
+    shards = {name: f"model-0000{n}-of-00002.safetensors" for n, name in ((1, "a"), (2, "b"))}
+    for name, shard in shards.items():
+        save_weights(folder / "merged" / shard, 1.0, name)
+    save_weights(folder / "adapter" / "adapter_model.safetensors", 1.0, *LORA)
+    lora = {"peft_type": "LORA", "r": 2, "target_modules": ["q_proj"]}
+    files = {
+        "merged/model.safetensors.index.json": {"metadata": {}, "weight_map": shards},
+        "merged/config.json": {"architectures": ["LlamaForCausalLM"]},
+        "adapter/adapter_config.json": lora,
+    }
+    for path, content in files.items():
+        (folder / path).write_text(json.dumps(content))
+    (folder / "config.yaml").write_text("plugin: refiner_grpo\n")
+    record = RunRecord.from_json(json.loads(EXAMPLE.read_text(encoding="utf-8")))
+    record.run_id, record.pictures, record.publish = "a-run", [], {"repo_id": "demo/model"}
+    record.model.base, record.model.revision = "demo/base", None
+    write_record(record, folder)
+    return folder
+
+
+def full_fine_tuning(run: Path) -> None:
+    shutil.rmtree(run / "adapter")
+    record = load_record(run)
+    record.model.adapter = None
+    write_record(record, run)
+
+
+def tree(repo_id: str, revision: str = "main") -> dict[str, str]:
+    entries = connect().api.list_repo_tree(repo_id, recursive=True, revision=revision)
+    return {e.path: e.blob_id for e in entries if hasattr(e, "blob_id") and e.path[0] != "."}
+
+
+def text_of(repo_id: str, path: str) -> str:
+    return Path(connect().api.hf_hub_download(repo_id, path)).read_text()
+
+
+@pytest.mark.parametrize("kind", ["merged", "full", "adapter_only"])
+def test_a_pulled_folder_publishes_its_own_files(run: Path, tmp_path: Path, kind: str) -> None:
+    if kind == "full":
+        full_fine_tuning(run)
+    publish(run, merged=False if kind == "adapter_only" else None)
+    pulled = pull("demo/model", tmp_path / "pulled")
+    # Somebody else's setting in a file that is there is pushed as it is, not lost.
+    config = pulled / ("adapter_config.json" if kind == "adapter_only" else "config.json")
+    config.write_text(json.dumps({**json.loads(config.read_text()), "auto_map": {"x": "y--z.W"}}))
+    publish(pulled, repo_id="demo/again")
+    before, after = tree("demo/model"), tree("demo/again")
+    assert before.keys() == after.keys()
+    changed = {path for path in before if before[path] != after[path]}
+    assert changed == {"README.md", "run.json", config.name}
+    assert "y--z.W" in text_of("demo/again", config.name)
+    assert not (pulled / "merged").exists()
+
+
+def test_changed_weights_of_a_pulled_folder_are_refused(run: Path, tmp_path: Path) -> None:
+    publish(run)
+    for path in ("model-00002-of-00002.safetensors", "adapter/adapter_model.safetensors"):
+        pulled = pull("demo/model", tmp_path / path.partition("-")[0].replace("/", "-"))
+        save_weights(pulled / path, 3.0, *(LORA if "adapter" in path else "b"))
+        with pytest.raises(PublishError, match="is not the file that the run a-run published"):
+            publish(pulled, repo_id="demo/again")
+    shutil.copytree(run / "merged", pulled / "merged")
+    with pytest.raises(PublishError, match="holds weights in its root, as it was pulled, and in"):
+        publish(pulled, repo_id="demo/again")
+    assert "demo/again" not in [repo.id for repo in connect().api.list_models()]
+
+
+def test_merged_weights_without_the_adapter_of_the_card_are_refused(run: Path) -> None:
+    shutil.rmtree(run / "adapter")
+    with pytest.raises(PublishError, match="has no adapter/ with the adapter that its record"):
+        publish(run)
+    shutil.rmtree(run / "merged")
+    with pytest.raises(PublishError, match="nothing to publish"):
+        publish(run)
+
+
+def with_paths(run: Path, home: Path) -> None:
+    """Give a run the paths, rows and code of its author."""
+    rows = home / "clients of initech" / "leads.jsonl"
+    rows.parent.mkdir(parents=True)
+    rows.write_text("{}\n")
+    record = load_record(run)
+    record.config |= {"dataset": {"name": "sft", "path": str(rows)}, "output_dir": str(run)}
+    record.files = local_files(record.config)
+    record.command = ["hf-rlhf", "train", "--config", f"{home}/run.yaml", f"--x={rows}"]
+    record.data.arguments = {"path": str(rows)}
+    record.data.report = {"source": str(rows), "held_out": f"cut from {rows}, seed 42"}
+    record.data.report["sources"] = {str(rows): {"rows": 3, "commit": f"of {home}/.git/x"}}
+    record.advice = [f"{home}/other.txt: 3 rows are empty (see ../initech/notes.md, ~/x/y)"]
+    record.components.append(
+        Component(name=f"{home}/mine.py:brief", source=f"open('{rows}')  # /a/b", sha256="ab")
+    )
+    record.samples = [
+        Sample(stage="before", prompt="Who?", completion="/usr/bin/env"),
+        Sample(stage="after", prompt="Who?", completion="Bob"),
+        Sample(stage="train", step=1, prompt="Where?", completion="Here"),
+    ]
+    record.generation = Generation(prompt="Why?", completion="So", max_new_tokens=2)
+    write_record(record, run)
+    (run / "config.yaml").write_text(f"dataset:\n  path: {rows}\noutput_dir: {run}\n")
+    report = run / "reward_validation" / "r"
+    report.mkdir(parents=True)
+    (report / "validation.json").write_text(json.dumps({"command": [f"{home}/gold/a.jsonl"]}))
+    (run / "merged" / "config.json").write_text(json.dumps({"_name_or_path": str(rows)}))
+
+
+def test_published_files_name_no_path_of_this_machine(run: Path, tmp_path: Path) -> None:
+    home = tmp_path / "home" / "alice"
+    with_paths(run, home)
+    local = (run / "run.json").read_text()
+    publish(run)
+    pulled = pull("demo/model", tmp_path / "pulled", verify=None)
+    for path in pulled.rglob("*"):
+        if path.is_file():
+            content = path.read_bytes()
+            for private in (b"alice", b"initech", str(tmp_path).encode(), b"~/x"):
+                assert private not in content, path
+    (digest,) = load_record(run).files.values()
+    for name in ("README.md", "run.json", "config.yaml"):
+        assert f"leads.jsonl (SHA-256 {digest})" in (pulled / name).read_text()
+    public = json.loads((pulled / "run.json").read_text())
+    assert public["samples"][0]["completion"] == "/usr/bin/env"
+    assert public["command"][3:] == ["run.yaml", "--x=leads.jsonl"]
+    assert public["components"][-1] | {"name": "mine.py:brief"} == public["components"][-1]
+    assert public["components"][-1]["source"] == "open('leads.jsonl')  # /a/b"
+    # The run itself can still be resumed: only what was published in it has changed.
+    assert json.loads((run / "run.json").read_text())["config"] == json.loads(local)["config"]
+    assert publish(run).new_commits == 0
+
+
+def test_a_public_push_first_prints_what_goes_along(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with_paths(run, tmp_path / "home")
+    publish(run, private=True)
+    assert "is public" not in capsys.readouterr().err
+    publish_main([str(run), "--repo_id", "demo/open", "--no-private"])
+    line = next(line for line in capsys.readouterr().err.splitlines() if "is public" in line)
+    assert line == (
+        "demo/open is public. Of your own, its card and run.json show: prompts of 2 held-out rows "
+        "and prompts of 1 training row of `leads.jsonl`, with completions (`evaluation.samples: 0` "
+        "in the run file leaves out all rows); the source of mine.py:brief; the reports on the "
+        "rewards."
+    )
+    publish_main([str(run), "--repo_id", "demo/open", "--no-private"])
+    assert "is public" not in capsys.readouterr().err
+
+
+def test_without_samples_no_row_is_published(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with_paths(run, tmp_path / "home")
+    record = load_record(run)
+    record.config["evaluation"] = {"rows": 4, "samples": 0}
+    write_record(record, run)
+    publish(run)
+    assert "Where?" not in text_of("demo/model", "run.json") + text_of("demo/model", "README.md")
+    assert "row" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "hidden"),
+    [
+        ("file:///home/a/b.txt and /data/x/y.jsonl.", "b.txt and y.jsonl."),
+        ("~/d/e.txt, (../../acme/x)", "e.txt, (x)"),
+        *((same, same) for same in (
+            "http://localhost:8000/v1/models", "</answer> and/or 1/2", "package://hf/tiny",
+            "hf://datasets/a/b", "s3://bucket/key/x", "text/plain", "a//b", "demo/model",
+        )),
+    ],
+)  # fmt: skip
+def test_what_is_a_path_in_a_text(text: str, hidden: str) -> None:
+    assert LocalPaths({}).hide_in_text(text) == hidden
+    assert LocalPaths({}).hide({"advice": [text]}) == {"advice": [hidden]}
