@@ -22,6 +22,7 @@ from .sources import read_file as read_file
 from .sources import read_rows as read_rows
 from .sources import require as require
 from .splits import Split as Split
+from .submissions import submission as submission
 from .tool_output import ToolDocument as ToolDocument
 from .tool_output import tool_documents as tool_documents
 from .values import describe_value as describe_value

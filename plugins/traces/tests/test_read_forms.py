@@ -194,6 +194,27 @@ def test_responses_rollouts_with_parallel_calls_and_hidden_reasoning() -> None:
     assert len(turns(found.trace.steps)[0].results) == 2
 
 
+def test_a_call_in_tags_hands_in_the_answer_too() -> None:
+    handed_in = {"name": "submit_answer", "arguments": {"answer": "France", "why": "it says so"}}
+    text = (
+        '<tool_call>{"name": "search", "arguments": {"query": "Paris"}}</tool_call>'
+        "<tool_response>In France.</tool_response>"
+        f"<tool_call>{json.dumps(handed_in)}</tool_call><tool_response>ok</tool_response>I am done."
+    )
+    found = read({"question": "Where is Paris?", "response": text})
+    assert found.trace.steps == (
+        Search("Paris"),
+        SearchResult((Document("", "In France."),)),
+        Answer("France", "answer"),
+    )
+    assert found.noted["answer_echoes"] == found.noted["answer_arguments_left_out.why"] == 1
+    for other in (
+        text.replace("submit_answer", "check_answer"),
+        text.replace('"answer": "France", "why": "it says so"', '"query": "France"'),
+    ):
+        assert read({"question": "Where is Paris?", "response": other}).trace.answer == "I am done."
+
+
 def test_what_is_beside_a_submitted_answer_is_counted() -> None:
     given = {"final_result": "France", "explanation": "Because the page says so, at length."}
     searched = (call(1, "search", '{"query": "Paris"}'), output(1, "In France."))

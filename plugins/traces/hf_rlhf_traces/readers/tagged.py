@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeGuard
 
-from hf_rlhf.data import BadRow, find_conversation, scalar_text
+from hf_rlhf.data import BadRow, find_conversation, scalar_text, submission
 from hf_rlhf_traces.format import Format
 from hf_rlhf_traces.readers.clean import json_in
 from hf_rlhf_traces.readers.documents import documents_in_text, documents_tagged
@@ -116,8 +116,9 @@ def read(values: Mapping[str, Any], where: str, noted: Noted) -> RawTrace:
                 )
         else:
             steps += _message_steps(message, path, noted)
-    if _answers_in_plain_text(conversation.messages):
-        steps = _with_answer(steps, conversation.messages[-1])
+    if not (answered := _submitted(steps, noted)) and _answers_in_plain_text(conversation.messages):
+        answered = _with_answer(steps, conversation.messages[-1])
+    steps = answered or steps
     turns = sum(message.get("role") == "user" for message in before)
     noted["earlier_turns"] += max(turns - 1, 0)
     question = _question(values, noted) or prompt_question
@@ -126,6 +127,25 @@ def read(values: Mapping[str, Any], where: str, noted: Noted) -> RawTrace:
     if before and [message.get("content") for message in before] != [question]:
         fields.setdefault("input", before)
     return RawTrace(question, steps, fields, row_id(values))
+
+
+def _submitted(steps: list[Step], noted: Noted) -> list[Step]:
+    """Return the steps with what the last call hands in as the answer; none where it does not.
+
+    Arguments without names are a query in this form, so a name has to say that it is the answer.
+    """
+    last = max((at for at, step in enumerate(steps) if isinstance(step, Search)), default=-1)
+    if last < 0 or any(isinstance(step, Answer) for step in steps[last:]):
+        return []
+    call = steps[last]
+    assert isinstance(call, Search)
+    handed_in = submission(call.tool, call.query, replies=True)
+    if handed_in is None or not call.query.lstrip().startswith("{"):
+        return []
+    rest = [step for step in steps[last + 1 :] if not isinstance(step, SearchResult)]
+    noted["answer_echoes"] += len(steps) - last - 1 - len(rest)
+    noted.update(f"answer_arguments_left_out.{name}" for name in handed_in.left_out)
+    return [*steps[:last], Answer(handed_in.text, ANSWER), *rest]
 
 
 def _answers_in_plain_text(messages: Sequence[Any]) -> bool:
