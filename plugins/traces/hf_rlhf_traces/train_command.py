@@ -33,6 +33,8 @@ STRATEGIES: Mapping[str, Sequence[str]] = {
     "only": ("summary_only",),
 }
 """Strategy -> the datasets that it trains on as it is shipped."""
+CONFIG_ERROR = 2
+"""The status of a run that is refused before it begins."""
 
 
 def train_main(argv: Sequence[str]) -> int:
@@ -57,6 +59,9 @@ def train_main(argv: Sequence[str]) -> int:
         status = _launch(chosen, out.parent, values, overrides)
     if status == 0:
         print(f"{chosen.strategy}: {out / 'merged'}", flush=True)
+    elif status == CONFIG_ERROR:
+        note = f"{out}.yaml is written anew by each call: set its keys by options, --KEY VALUE"
+        print(f"{note} (of `traces run`: --train.KEY VALUE).", file=sys.stderr, flush=True)
     return status
 
 
