@@ -29,8 +29,8 @@ _TEXTS = ("value", "text", "content", "message", "output", "report", "summary")
 """Arguments that are the answer if there is no other, and what an answer may be wrapped in."""
 _ASKS = re.compile(r"(\w+_)?(q|query|queries|questions?|keywords?|prompt)")
 _REMARK = re.compile(
-    r"(\w+_)?(reason|reasoning|explanation|rationale|thoughts?|confidence|status|sources?|"
-    r"citations?|units?)"
+    r"(\w+_)?(reason|reasoning|explanation|rationale|justification|analysis|thoughts?|evidence|"
+    r"confidence|score|status|sources?|citations?|references?|urls?|notes?|comments?|units?)"
 )
 _CAPITAL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
@@ -70,8 +70,14 @@ def submission(tool: str, arguments: str, *, replies: bool = False) -> Submissio
     if key is None and (only := _only_answer(given)) is not None:
         named = _snake(only) in (*_TEXTS, name.removeprefix("submit_"))
         key = only if certain or (named and not replies) else None
-    text = "" if key is None else _text(given[key])
-    return Submission(text, tuple(other for other in given if other != key)) if text else None
+    left_out: list[str] = []
+    value: Any = given
+    while isinstance(value, Mapping) and key is not None:
+        left_out += [other for other in value if other != key]
+        value = value[key]
+        key = _answer_in(value) if isinstance(value, Mapping) else None
+    text = "" if value is given else _text(value)
+    return Submission(text, tuple(left_out)) if text else None
 
 
 def takes_answers(tool: str) -> bool:
@@ -94,7 +100,7 @@ def _only_answer(given: Mapping[str, Any]) -> str | None:
 
 
 def _text(value: Any) -> str:
-    if isinstance(value, Mapping) and len(value) == 1 and next(iter(value)) in (*_ANSWERS, *_TEXTS):
+    if isinstance(value, Mapping) and len(value) == 1 and next(iter(value)) in _TEXTS:
         return _text(next(iter(value.values())))
     if isinstance(value, str) or value in (None, [], {}):
         return (value or "").strip()

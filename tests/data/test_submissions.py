@@ -21,6 +21,7 @@ HANDED_IN = [
     ("functions.finish", {"result": "R", "ok": True}, "R"),
     ("submit", {"answer": {"value": 42}}, "42"),
     ("submit", {"answer": {"value": 42, "unit": "km"}}, '{"value": 42, "unit": "km"}'),
+    ("submit", {"response": {"answer": "Paris", "explanation": "a long remark"}}, "Paris"),
     ("submit", {"answer": ["Paris", "Köln"]}, '["Paris", "Köln"]'),
     ("submit", {"answer": False}, "false"),
     ("submit", '"Paris"', "Paris"),
@@ -29,6 +30,7 @@ HANDED_IN = [
     ("submit", json.dumps(json.dumps({"answer": "Paris"})), "Paris"),
     ("submit_answer", {"text": "Paris", "explanation": "a long remark"}, "Paris"),
     ("finish", {"message": "Paris", "task_completed": True}, "Paris"),
+    ("final_answer", {"conclusion": "Paris", "evidence": ["a page"], "notes": "none"}, "Paris"),
     ("submit_report", {"report": "Paris", "sources": ["p"]}, "Paris"),
 ]
 OTHERS = [
@@ -76,3 +78,5 @@ def test_arguments_beside_the_answer_are_named() -> None:
     handed_in = submission("submit", '{"answer": 1, "unit": "km", "note": null}')
     assert handed_in is not None
     assert handed_in.left_out == ("unit",)
+    inner = submission("submit", '{"response": {"answer": 1, "why": "x"}, "unit": "km"}')
+    assert inner == ("1", ("unit", "why"))

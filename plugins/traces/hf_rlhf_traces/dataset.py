@@ -110,7 +110,8 @@ def traces(
     if "train" not in splits:
         raise DataError(
             f"{source.name}: no row of {form} is left to train on ({len(too_long)} are longer than "
-            f"max_tokens: {max_tokens}). Raise `max_tokens`, or --max_length of `traces train`."
+            f"max_tokens: {max_tokens}). Raise `max_tokens`: `traces train` sets it from "
+            "--max_length, `traces run` from --train.max_length."
         )
     _write_rejected(rejected_rows, too_long)
     dropped = {"too_long": len(too_long), "above_max_rows": above}

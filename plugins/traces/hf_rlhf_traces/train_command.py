@@ -106,8 +106,8 @@ def _unmeasured(values: Mapping[str, Any], overrides: Sequence[str]) -> list[str
     if file.problems:  # the run itself reports them all
         return []
     lacking = without_measurement(file, overrides)
-    for option, why in lacking.items():
-        print(f"not measured in training: {why} ({option} null)", flush=True)
+    for why in lacking.values():
+        print(f"trained without its evaluation: {why}", flush=True)
     return [word for option in lacking for word in (option, "null")]
 
 

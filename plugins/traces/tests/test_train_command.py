@@ -130,7 +130,7 @@ def test_phases_without_short_samples_are_not_measured(
     assert off("--max_length", "20") == phases
     said = capsys.readouterr().out
     assert "held-out samples of summary_only is short enough to be measured (the shortest" in said
-    assert f"tokens, max_length is 20), in phase only ({phases[1]} null)" in said
+    assert "tokens, max_length is 20), in phase only" in said
     assert off("--max_length", "20", "--evaluation", "null") == []
     assert off("--phases.only.dataset.max_tokens", "20") == phases[1:2]
     with pytest.raises(ConfigError, match=r"--phases\.only\.evaluation \(command line\)"):
