@@ -214,8 +214,7 @@ class ComposedReward:
         return 0.0 if failed else math.fsum(terms)
 
     def _masked(self, ids: Sequence[Sequence[int]] | None, count: int) -> list[bool]:
-        ends = self.learned_ends
-        if ends is None or ids is None:
+        if (ends := self.learned_ends) is None or ids is None:
             return [False] * count
         return [not row or row[-1] not in ends for row in ids]
 
