@@ -181,8 +181,18 @@ def skeleton(run: "Run", **options: Any) -> Any:
         config.num_labels = run.num_labels
     with whole_weights(), torch.device("meta"):
         model = model_class(run).from_config(config, trust_remote_code=trust, **options)
-    dtype = getattr(torch, str(run.model.dtype), None)
+    dtype = getattr(torch, str(run.model.dtype or "float32"), None)
     return model.to(dtype) if isinstance(dtype, torch.dtype) else model
+
+
+def trained_skeleton(run: "Run") -> Any:
+    """Return the `skeleton` with the LoRA that the run trains, if it trains one."""
+    model = skeleton(run)
+    if run.model.use_peft:
+        from peft import get_peft_model
+
+        model = get_peft_model(model, lora_config(run))
+    return model
 
 
 def _load_base(run: "Run", quantization: Any) -> Any:

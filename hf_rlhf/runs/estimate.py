@@ -8,7 +8,8 @@ from typing import Any
 from hf_rlhf.distributed import processes
 from hf_rlhf.errors import Problem
 from hf_rlhf.models.lengths import model_config
-from hf_rlhf.models.loading import lora_config, skeleton
+from hf_rlhf.models.loading import skeleton, trained_skeleton
+from hf_rlhf.runs.preflight_launch import sharding
 from hf_rlhf.runs.run import Run
 from hf_rlhf.storage.disk import Space, checkpoint_bytes, final_bytes, human, taken_bytes
 
@@ -78,18 +79,14 @@ def disk_need(run: Run, steps: int) -> DiskNeed:
 
     Raises ValueError when the model is of a kind that is not known here.
     """
-    model, width = skeleton(run), None
-    if run.model.use_peft:
-        from peft import get_peft_model
-
-        model = get_peft_model(model, lora_config(run))
-        width = _stored_width(run)
+    model = trained_skeleton(run)
+    width = _stored_width(run) if run.model.use_peft else None
     saves = _saves(run.training, steps)
     limit = run.training.save_total_limit
     spared = run.training.load_best_model_at_end + 2 * (run.spec.monitor is not None)
     kept = limit + spared if limit else saves
     return DiskNeed(
-        checkpoint=checkpoint_bytes(model, run.tokenizer, run.training),
+        checkpoint=checkpoint_bytes(model, run.tokenizer, run.training, sharding(run)),
         end=final_bytes(model, run.tokenizer, width),
         saves=saves,
         at_once=min(saves, kept + 1),

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hf_rlhf.models.lengths import model_config, positions, prompt_lengths
-from hf_rlhf.models.loading import lora_config, skeleton
+from hf_rlhf.models.loading import trained_skeleton
 from hf_rlhf.runs.run import Run
 from hf_rlhf.storage.disk import human, optimizer_bytes
 
@@ -30,22 +30,31 @@ class MemoryNeed:
     tokens: int
     """Of the longest row with its completion."""
 
-    def per_device(self, shards: int = 1) -> int:
-        """Return the fullest moment, with what each process keeps sharded over so many."""
-        optimizer = self.optimizer if shards == 1 else self.sharded_optimizer
-        kept = self.weights + self.reference + self.gradients + optimizer
-        return kept // shards + max(self.step, self.generation)
+    def parts(self, shards: int | None = None) -> dict[str, int]:
+        """Return the bytes on each device at the fullest moment, by what they hold.
 
-    def __str__(self) -> str:
-        parts = {
-            "weights": self.weights,
-            "reference": self.reference,
-            "gradients": self.gradients,
-            "optimizer": self.optimizer,
-            f"a step of rows of {self.tokens:,} tokens": self.step,
-            "the cache of generation": self.generation,
-        }
-        return ", ".join(f"{name} {human(size)}" for name, size in parts.items() if size)
+        `shards` is over how many processes ZeRO-3 or FSDP shards what is kept; None: not at all.
+        """
+        optimizer = {"optimizer": self.optimizer}
+        if shards is not None:
+            optimizer = {"optimizer with float32 weights": self.sharded_optimizer}
+        kept = {"weights": self.weights, "reference": self.reference, "gradients": self.gradients}
+        parts = {name: size // (shards or 1) for name, size in (kept | optimizer).items()}
+        step = {f"a step of rows of {self.tokens:,} tokens": self.step}
+        cache = {"the cache of generation": self.generation}
+        parts |= step if self.step >= self.generation else cache
+        return {name: size for name, size in parts.items() if size}
+
+    def per_device(self, shards: int | None = None) -> int:
+        """Return the sum of the `parts`."""
+        return sum(self.parts(shards).values())
+
+    def describe(self, shards: int | None = None) -> str:
+        """Return the sum of the `parts`, and what it is made of."""
+        how = "in plain data parallel" if shards is None else f"sharded over {shards} by ZeRO-3"
+        how += " or FSDP" if shards is not None else ""
+        parts = ", ".join(f"{name} {human(size)}" for name, size in self.parts(shards).items())
+        return f"about {human(self.per_device(shards))} per GPU {how} ({parts})"
 
 
 def memory_need(run: Run) -> MemoryNeed:
@@ -55,11 +64,7 @@ def memory_need(run: Run) -> MemoryNeed:
     layer and hidden unit, or 2 and one layer whole where activations are recomputed; and the
     logits with their gradient in float32. Raises ValueError for a model of an unknown kind.
     """
-    training, model = run.training, skeleton(run)
-    if run.model.use_peft:
-        from peft import get_peft_model
-
-        model = get_peft_model(model, lora_config(run))
+    training, model = run.training, trained_skeleton(run)
     every = list(model.parameters())
     trained = sum(each.numel() for each in every if each.requires_grad)
     weights = sum(each.numel() * each.element_size() for each in every)

@@ -34,7 +34,11 @@ from hf_rlhf.runs.preflight_data import (
     tool_problems,
     unknown_tokens,
 )
-from hf_rlhf.runs.preflight_launch import launch_problems
+from hf_rlhf.runs.preflight_launch import (
+    launch_problems,
+    master_copy_advice,
+    master_copy_problems,
+)
 from hf_rlhf.runs.preflight_settings import idle, settings_problems
 from hf_rlhf.runs.preflight_vllm import vllm_problems
 from hf_rlhf.runs.reward_validation import reward_validation_advice, reward_validation_problems
@@ -93,7 +97,8 @@ def advice(run: "Run") -> list[str]:
     on_cpu = run.training.device.type == "cpu" and not is_elsewhere()
     if run.training.bf16 and on_cpu:
         notes.append("bf16 makes most CPUs several times slower, not faster: `--bf16 false`")
-    return [*notes, *idle(run.spec.settings, (run.training, run.model)), *_noise(run)]
+    notes += idle(run.spec.settings, (run.training, run.model))
+    return [*notes, *_noise(run), *master_copy_advice(run)]
 
 
 def _sources(run: "Run") -> Iterator[str]:
@@ -359,6 +364,7 @@ def _folder(run: "Run") -> Iterator[Problem]:
 Check = Callable[["Run"], Iterable[Problem]]
 _MODEL_CHECKS: tuple[Check, ...] = (
     *(tokenizer_size, end_problems, length_problems, _merge, adapter_problems, settings_problems),
+    master_copy_problems,
 )
 _MACHINE_CHECKS: tuple[Check, ...] = (
     *(_packages, _signing, vllm_problems, _attention, _deepspeed, _folder),

@@ -7,14 +7,25 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from hf_rlhf.distributed import deepspeed_requested, distributed_type, fsdp_requested, is_planned
+from hf_rlhf.distributed import (
+    deepspeed_requested,
+    distributed_type,
+    fsdp_requested,
+    is_elsewhere,
+    is_planned,
+)
 from hf_rlhf.errors import Problem, suggest
+from hf_rlhf.models.loading import trained_skeleton
 
 if TYPE_CHECKING:
     from hf_rlhf.runs.run import Run
 
 
 CONFIGS = "`hf-rlhf launch-configs` lists launch configurations that do what they say."
+_SHARDED = (
+    "launch with DeepSpeed or FSDP, which keep one (`hf-rlhf launch-configs`; `hf-rlhf check` is "
+    "told of it by `--expect_distributed DEEPSPEED`)"
+)
 _TASKS = ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 """Environment variables with how many times a command was started."""
 
@@ -45,6 +56,83 @@ def launch_problems(run: "Run", where: Callable[[str], str]) -> Iterator[Problem
     if kind is not None and kind.upper() != real:
         what = f"{kind} was expected, but the launch is {real}."
         yield Problem(where("expect_distributed"), what, CONFIGS)
+
+
+def launch_kind(run: "Run") -> str | None:
+    """Return the DistributedType of the launch, in a plan the expected one; None if unknown."""
+    if is_planned() and run.spec.expect_distributed is not None:
+        return run.spec.expect_distributed.upper()
+    if deepspeed_requested(run.training):
+        return "DEEPSPEED"
+    if fsdp_requested(run.training):
+        return "FSDP"
+    return None if is_elsewhere() else distributed_type(run.training)
+
+
+def sharding(run: "Run") -> str | None:
+    """Return DEEPSPEED or FSDP, if the run is launched so, or is planned and can be no other way.
+
+    Where a plan names none for weights in 16 bit, it is DeepSpeed, which takes the most space.
+    """
+    kind = launch_kind(run)
+    if kind is None and not _is_partial(run) and narrow_dtype(run):
+        return "DEEPSPEED"
+    return kind if kind in ("DEEPSPEED", "FSDP") else None
+
+
+def narrow_dtype(run: "Run") -> str | None:
+    """Return the 16 bit dtype of weights that are trained in it, None if all are in float32."""
+    if run.model.dtype in (None, "float32"):
+        return None
+    try:
+        trained = [each.dtype for each in trained_skeleton(run).parameters() if each.requires_grad]
+    except ValueError:  # a kind of model that only its trainer can build
+        trained = [run.model.dtype]
+    names = {str(dtype).removeprefix("torch.") for dtype in trained}
+    return next(iter(sorted(names & {"bfloat16", "float16"})), None)
+
+
+def master_copy_problems(run: "Run") -> Iterator[Problem]:
+    """Yield that weights in 16 bit would be trained without a copy of them in float32.
+
+    DeepSpeed keeps one, and FSDP does in mixed precision. A plan that names no launch has a note.
+    """
+    kind, training = launch_kind(run), run.training
+    if _is_partial(run) or kind in (None, "DEEPSPEED") or not (dtype := narrow_dtype(run)):
+        return
+    mixed = training.bf16 or training.fp16
+    kahan = "use_kahan_summation=true" in str(training.optim_args).lower()
+    if kahan or (kind == "FSDP" and mixed):
+        return
+    yield Problem(
+        "dtype",
+        f"{dtype}: every weight is trained, and nothing keeps a copy in float32. Most updates are "
+        f"smaller than what {dtype} can tell apart, and would be rounded away.",
+        "FSDP keeps one with `bf16: true`."
+        if kind == "FSDP"
+        else f"Write `dtype: float32` with `bf16: true`, train a LoRA (`use_peft: true`), or "
+        f"{_SHARDED}.",
+    )
+
+
+def master_copy_advice(run: "Run") -> Iterator[str]:
+    """Yield which weights are trained in 16 bit, where that is no certain mistake."""
+    if not _is_partial(run) and launch_kind(run) is not None:
+        return
+    if (dtype := narrow_dtype(run)) is None:
+        return
+    if _is_partial(run):
+        yield (
+            f"what is trained beside LoRA or frozen weights (a head, `lora_modules_to_save`) is in "
+            f"{dtype}, in which small updates are rounded away: `dtype: float32` keeps them"
+        )
+    else:
+        yield f"every weight is trained in {dtype}, so that a copy in float32 is needed: {_SHARDED}"
+
+
+def _is_partial(run: "Run") -> bool:
+    """Return whether the run trains a part of the weights: LoRA, or a head on frozen ones."""
+    return run.model.use_peft or not run.reads_tokens
 
 
 def _alone(run: "Run") -> Iterator[Problem]:

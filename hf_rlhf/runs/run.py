@@ -102,7 +102,7 @@ class Run:
         kwargs |= {
             "revision": self.model.model_revision,
             "attn_implementation": self.model.attn_implementation,
-            "dtype": self.model.dtype,
+            "dtype": self.model.dtype or "float32",  # as TRL reads null, transformers does not
             "trust_remote_code": getattr(self.training, "trust_remote_code", False),
         }
         return {key: value for key, value in kwargs.items() if value is not None}

@@ -93,17 +93,21 @@ def wait_until(fits: Callable[[], bool], seconds: float, every: float = 5.0) -> 
     return True
 
 
-def checkpoint_bytes(model: Any, tokenizer: Any, training: Any) -> int:
+def checkpoint_bytes(model: Any, tokenizer: Any, training: Any, sharding: str | None = None) -> int:
     """Return about how many bytes a checkpoint of `model` takes: weights, optimizer, small files.
 
     Only shapes and dtypes are read, so a model on torch's meta device will do. DeepSpeed's ranks
-    together write the weights once more, and a master copy with its moments in float32.
+    together write the weights once more, and a master copy with its moments in float32; FSDP's
+    write weights and moments in float32. `sharding` is the one of a plan: DEEPSPEED or FSDP.
     """
     saved = weights_bytes(model)
     optimizer = optimizer_bytes(model, training)
-    if getattr(training, "deepspeed", None) or os.environ.get("ACCELERATE_USE_DEEPSPEED") == "true":
-        numbers = sum(_numel(tensor) for tensor in model.parameters() if tensor.requires_grad)
+    numbers = sum(_numel(tensor) for tensor in model.parameters() if tensor.requires_grad)
+    launched = os.environ.get("ACCELERATE_USE_DEEPSPEED") == "true"
+    if sharding == "DEEPSPEED" or launched or getattr(training, "deepspeed", None):
         optimizer = numbers * 12 + saved
+    elif sharding == "FSDP":
+        optimizer = max(optimizer, numbers * 12 - saved)
     return saved + optimizer + small_bytes(tokenizer)
 
 

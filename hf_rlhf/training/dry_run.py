@@ -24,6 +24,7 @@ from hf_rlhf.runs.memory import memory_need
 from hf_rlhf.runs.monitor import monitor_line
 from hf_rlhf.runs.preflight import advice, machine_problems
 from hf_rlhf.runs.preflight_data import data_lines
+from hf_rlhf.runs.preflight_launch import launch_kind, sharding
 from hf_rlhf.runs.resolve import resolve_run
 from hf_rlhf.runs.reward_validation import reward_validation_section
 from hf_rlhf.runs.run import Phase, Run, trains_by_rewards
@@ -305,13 +306,16 @@ def _plan(run: Run, device: Device | None) -> Iterator[Finding]:
     except (ValueError, AttributeError) as error:  # no causal language model
         yield Finding("memory", "note", f"not estimated: {error}".splitlines()[0])
     else:
-        text = f"about {human(need.per_device())} per GPU in plain data parallel"
-        if count > 1:
-            text += f", {human(need.per_device(count))} sharded over {count} by ZeRO-3 or FSDP"
+        # What the launch can be: 16 bit needs a sharded one, and a plan may name it.
+        plain = sharding(run) is None
+        ways: list[int | None] = [None] * plain
+        if not plain or (count > 1 and launch_kind(run) is None):
+            ways.append(count)
+        text = "rough: " + "; or ".join(need.describe(shards) for shards in ways)
         room = device.memory_gb * 10**9 if device is not None else None
         text += f"; {device.name} has {human(room)}" if device is not None and room else ""
-        fits = room is None or need.per_device(count) <= room
-        yield Finding("memory", "ok" if fits else "note", f"{text}. By arithmetic: {need}")
+        fits = room is None or min(map(need.per_device, ways)) <= room
+        yield Finding("memory", "ok" if fits else "note", text)
     if device is None:
         text = "not estimated: `--for 8xH100` instead of `expect_world_size` names the GPUs"
         yield Finding("time", "note", text)

@@ -8,12 +8,17 @@ from transformers import AutoModelForCausalLM, TrainingArguments
 
 from hf_rlhf import dry_run
 from hf_rlhf.config.run_file import RunFile
+from hf_rlhf.distributed import planned
 from hf_rlhf.errors import ConfigError, HfRlhfError
 from hf_rlhf.models.lengths import prompt_lengths
+from hf_rlhf.models.loading import skeleton
 from hf_rlhf.runs.devices import DEVICES, parse_machine
+from hf_rlhf.runs.estimate import disk_need, parameters_of
 from hf_rlhf.runs.memory import memory_need
+from hf_rlhf.runs.preflight_launch import master_copy_advice, master_copy_problems
 from hf_rlhf.runs.resolve import resolve_run
-from hf_rlhf.storage.disk import optimizer_bytes
+from hf_rlhf.storage.disk import human, optimizer_bytes, small_bytes
+from hf_rlhf.testing import make_tiny_policy
 
 without_gpu = pytest.mark.skipif(torch.accelerator.is_available(), reason="there is a GPU here")
 
@@ -41,7 +46,12 @@ def test_a_gpu_run_is_planned_where_there_is_no_gpu(gpu_run, tmp_path, capsys):
     assert by_check["steps"]["text"].startswith("2 optimizer steps of 4 prompts x 2")
     assert "GPU hours" in by_check["time"]["text"]
     assert "a third of H100's 989 TFLOP/s" in by_check["time"]["text"]
-    assert "sharded over 4 by ZeRO-3 or FSDP; H100 has 74.5 GiB" in by_check["memory"]["text"]
+    memory = by_check["memory"]["text"]
+    assert memory.startswith("rough: about")
+    assert memory.endswith("; H100 has 74.5 GiB")
+    assert "sharded over 4 by ZeRO-3 or FSDP (weights" in memory
+    assert "plain" not in memory
+    assert by_check["advice"]["text"].startswith("every weight is trained in bfloat16, so that a")
     assert "flash_attn is not installed" in found["not checked", "attn_implementation"]["text"]
     assert by_check["judge words"]["text"].startswith("not checked from here: The judge at")
     assert by_check["reward refiner"]["text"].startswith("not tried")
@@ -102,3 +112,108 @@ def test_lora_and_recomputed_activations_take_less(tiny_run):
     assert lora.reference == 0
     assert lora.gradients < lora.weights / 4
     assert need(activation_checkpointing=True).step < lora.step
+
+
+def test_the_parts_of_the_memory_add_up(tiny_run):
+    need = memory_need(resolve_run(RunFile.from_mapping({**tiny_run, "use_peft": False})))
+    for shards in (None, 1, 4):
+        assert need.per_device(shards) == sum(need.parts(shards).values())
+        assert str(need.parts(shards).keys()).count("weights") == 1 + (shards is not None)
+    assert "optimizer with float32 weights" in need.describe(4)
+    assert need.describe().startswith("about ")
+    assert "in plain data parallel (weights" in need.describe()
+
+
+@without_gpu
+@pytest.mark.parametrize("kind", ["MULTI_GPU", "NO"])
+def test_16_bit_without_a_copy_in_float32_is_refused_in_a_plan_too(gpu_run, kind):
+    with pytest.raises(ConfigError, match=r"dtype: bfloat16: every weight is trained.* would be"):
+        dry_run(config=gpu_run, machine="4xH100", expect_distributed=kind)
+
+
+@without_gpu
+@pytest.mark.parametrize("kind", [None, "deepspeed", "FSDP"])
+def test_a_plan_counts_the_checkpoints_of_its_launch(gpu_run, kind):
+    given = {} if kind is None else {"expect_distributed": kind}
+    (plan,) = dry_run(config=gpu_run, machine="4xH100", **given)
+    with planned(4, elsewhere=True):
+        run = resolve_run(RunFile.from_mapping({**gpu_run, **given}))
+        need = disk_need(run, 2)
+    numbers = parameters_of(run)
+    a_number = 12 if kind == "FSDP" else 2 + 2 + 12
+    assert need.checkpoint == numbers * a_number + small_bytes(run.tokenizer)
+    (disk,) = [row["text"] for row in plan["findings"] if row["check"] == "disk"]
+    assert human(need.checkpoint) in disk
+
+
+def problems(settings):
+    try:
+        return resolve_run(RunFile.from_mapping(settings)), ""
+    except ConfigError as error:
+        return None, str(error)
+
+
+@pytest.mark.parametrize(
+    ("settings", "refused"),
+    [
+        ({}, False),
+        ({"dtype": "bfloat16"}, True),
+        ({"dtype": "float16"}, True),
+        ({"dtype": "bfloat16", "use_peft": True, "lora_r": 4}, False),
+        (
+            {
+                **{"dtype": "bfloat16", "optim": "adamw_anyprecision"},
+                "optim_args": "use_kahan_summation=True",
+            },
+            None,
+        ),
+    ],
+)
+def test_training_every_weight_in_16_bit_is_refused(tiny_run, settings, refused):
+    tiny_run = {name: value for name, value in tiny_run.items() if not name.startswith("lora")}
+    _, message = problems({**tiny_run, "use_peft": False, **settings})
+    assert ("dtype: " in message) == bool(refused)
+    if refused:
+        assert "Write `dtype: float32` with `bf16: true`, train a LoRA" in message
+
+
+def test_the_checkpoints_own_dtype_is_known(tiny_run, tmp_path):
+    folder = make_tiny_policy(tmp_path / "policy")
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16)
+    model.save_pretrained(folder)
+    tiny_run = {name: value for name, value in tiny_run.items() if not name.startswith("lora")}
+    tiny_run |= {"model_name_or_path": str(folder), "use_peft": False}
+    assert "dtype: bfloat16: every weight" in problems({**tiny_run, "dtype": "auto"})[1]
+    # TRL reads null as float32, transformers as the checkpoint's.
+    run, _ = problems({**tiny_run, "dtype": None})
+    assert run.model_kwargs()["dtype"] == "float32"
+    assert {each.dtype for each in skeleton(run).parameters()} == {torch.float32}
+
+
+@pytest.mark.parametrize(
+    ("environment", "settings", "kept"),
+    [
+        ({"ACCELERATE_USE_DEEPSPEED": "true"}, {}, True),
+        ({"ACCELERATE_USE_FSDP": "true"}, {"bf16": True}, True),
+        ({"ACCELERATE_USE_FSDP": "true"}, {}, False),
+        ({}, {"bf16": True}, False),
+    ],
+)
+def test_sharded_launches_keep_a_copy_in_float32(
+    tiny_run, monkeypatch, environment, settings, kept
+):
+    run, _ = problems({**tiny_run, "use_peft": False})
+    run.model.dtype = "bfloat16"
+    run.training.bf16 = bool(settings)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert (not list(master_copy_problems(run))) == kept
+
+
+def test_what_lora_trains_whole_in_16_bit_is_noted(tiny_run):
+    run, message = problems({**tiny_run, "dtype": "bfloat16"})
+    assert not message
+    assert not list(master_copy_advice(run))
+    run, message = problems({**tiny_run, "dtype": "bfloat16", "lora_modules_to_save": ["norm"]})
+    assert not message
+    assert "what is trained beside LoRA" in next(master_copy_advice(run))
