@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from hf_rlhf.config import registry
+from hf_rlhf.config.code_files import code_files
 from hf_rlhf.config.source_code import provenance_of_object
 from hf_rlhf.contracts import Trainer
 from hf_rlhf.errors import BrokenPlugin, HfRlhfError, UnknownPlugin, did_you_mean
@@ -55,7 +56,11 @@ def load_code(
     """
     known = objects or {}
     if ":" not in name and kind != "callbacks" and kind != "tools":
-        return registry.load_component(kind, name), registry.provenance(kind, name)
+        component, provenance = registry.load_component(kind, name), registry.provenance(kind, name)
+        return component, {
+            **provenance,
+            "code": code_files([provenance["target"].partition(":")[0]]).digests,
+        }
     if name in known:
         target, provenance = known[name], provenance_of_object(known[name])
     elif name.startswith(PYTHON):
@@ -65,11 +70,12 @@ def load_code(
             "`train` with the object again."
         )
     elif match := _FILE.fullmatch(name):
-        text, module = _module_of_file(name, match["path"])
-        target = _attribute(name, module, match["attribute"])
+        text, executed = _module_of_file(name, match["path"])
+        target = _attribute(name, executed, match["attribute"])
         digest = sha256(text.encode()).hexdigest()
         target_name = f"{Path(match['path']).name}:{match['attribute']}"
-        provenance = {"target": target_name, "source": redact_source(text), "sha256": digest}
+        provenance = provenance_of_object(target, executed.__name__)
+        provenance |= {"target": target_name, "source": redact_source(text), "sha256": digest}
     elif match := _MODULE.fullmatch(name):
         target = _attribute(name, _imported(name, match["module"]), match["attribute"])
         provenance = provenance_of_object(target)

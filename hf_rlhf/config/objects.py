@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from hf_rlhf.config.code import PYTHON
-from hf_rlhf.config.source_code import package_of
+from hf_rlhf.config.code_files import package_of
 from hf_rlhf.errors import ConfigError, Problem
 
 IN_MEMORY = f"{PYTHON}dataset"

@@ -1,32 +1,45 @@
-"""The source of an object that no package offers, for the record: what a run file cannot name.
+"""What an object does, for the record: its code and the values that it uses, as digests by name.
 
-Of a function or class it is the text with that of the functions and classes of its own module that
-it uses, and the plain values that it reads there or encloses. So a run that is resumed is
-known to use the same code.
+So a run that is resumed is known to use the same code. Two things are compared. Of modules in the
+user's own folder, which the object is in or which these import, the whole files. And what no file
+shows, or what stands in a script beside other things: the functions and classes that the object
+reaches, as Python compiles them, with their globals, defaults, enclosed values and attributes.
+Comments and layout do not count. Of installed packages the version is recorded.
 """
 
+import copyreg
+import dis
 import inspect
 import json
-import re
+import sys
 import textwrap
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from functools import cache, partial
+from functools import partial
 from hashlib import sha256
-from importlib.metadata import packages_distributions, version
-from types import CodeType, FunctionType, MethodType
+from importlib.metadata import version
+from itertools import chain
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
+from hf_rlhf.config.code_files import code_files, is_own, package_of, script_digest
 from hf_rlhf.storage.secrets import redact_source
 
 _LONGEST_VALUE = 1000
+_WRAPPED = (
+    *("__wrapped__", "__func__", "__self__", "__name__"),
+    *("fget", "fset", "fdel", "func", "args", "keywords"),
+)
+"""Where a property, a static method, a cached function and other wrappers keep what they wrap."""
 
 
-def provenance_of_object(target: Any) -> dict[str, Any]:
-    """Return package and version of a function, class or instance, or else its source.
+def provenance_of_object(target: Any, module: str | None = None) -> dict[str, Any]:
+    """Return what a function, class or instance is, for the record.
 
-    `source` and `sha256` are None where Python has no source, as of a function typed at a prompt.
-    `reads` holds the plain values that the source uses, and the attributes of an instance.
+    An installed one has package and version, any other `code`, digests by name, and `source`, which
+    is None where Python has none, as of a function typed at a prompt. `reads` holds the values that
+    it uses, plain or as digests, and the attributes of an instance; `not_compared` names those
+    that have none. `module` is one that it is in, if not its own.
     """
     attributes = {}
     if isinstance(target, partial):
@@ -34,78 +47,236 @@ def provenance_of_object(target: Any) -> dict[str, Any]:
         attributes = {**{f"argument {number}": each for number, each in bound}, **target.keywords}
         target = target.func
     if isinstance(target, MethodType):
-        attributes |= getattr(target.__self__, "__dict__", {})
-        target = type(target.__self__)
+        target = target.__self__
     owner = target if isinstance(target, type | FunctionType) else type(target)
-    if target is not owner:
-        attributes |= getattr(target, "__dict__", {})
-    reads = {
-        name: plain for name, value in attributes.items() if (plain := _plain(value)) is not None
+    reading = _Reading()
+    for name, value in (attributes | (_state(target) if target is not owner else {})).items():
+        reading.named(name, value)
+    if is_own(owner.__module__):
+        reading.named(owner.__name__, owner)
+    package = package_of(owner.__module__)
+    source = "\n\n".join(reading.texts) or None
+    files = code_files({*reading.modules, module or owner.__module__} - {"__main__"})
+    return {
+        **({"package": package, "version": version(package)} if package is not None else {}),
+        "target": f"{owner.__module__}:{owner.__qualname__}",
+        "source": redact_source(source) if source is not None else None,
+        "sha256": sha256(source.encode()).hexdigest() if source is not None else None,
+        "code": {**reading.code, **files.digests},
+        "reads": reading.reads,
+        "not_compared": sorted(set(reading.not_compared)),
+        "packages": files.packages,
+        "script": script_digest() if "__main__" in reading.modules else None,
     }
-    name, package = f"{owner.__module__}:{owner.__qualname__}", package_of(owner.__module__)
-    if package is not None:
-        return {"package": package, "version": version(package), "target": name, "reads": reads}
-    source, used = _source(owner)
-    digest = sha256(source.encode()).hexdigest() if source is not None else None
-    if source is not None:
-        source = redact_source(source)
-    return {"target": name, "source": source, "sha256": digest, "reads": {**used, **reads}}
 
 
-def package_of(module: str) -> str | None:
-    """Return the installed package that a module is of; None for one of the user's own."""
-    top = module.partition(".")[0]
-    return None if top == "__main__" else next(iter(_packages().get(top, ())), None)
+def _state(value: Any) -> dict[str, Any]:
+    """Return the attributes of an instance, as pickle would keep them."""
+    try:
+        state = value.__getstate__()
+    except Exception:  # noqa: BLE001 - it may be the user's
+        return {"state": value}  # which cannot be compared
+    parts = state if isinstance(state, tuple) else (state,)
+    named = [part for part in parts if isinstance(part, Mapping)]
+    return {k: v for part in named for k, v in part.items()} if named else {"state": state}
 
 
-@cache
-def _packages() -> Mapping[str, list[str]]:
-    return packages_distributions()
+class _Reading:
+    """What is found on the way from an object through everything that it uses."""
+
+    def __init__(self) -> None:
+        self.code: dict[str, str] = {}
+        self.reads: dict[str, Any] = {}
+        self.not_compared: list[str] = []
+        self.texts: list[str] = []
+        self.modules: dict[str, None] = {}
+        self._name = ""
+        self._seen: set[int] = set()
+        self._open: list[int] = []
+        self._done: dict[int, tuple[Any, str]] = {}
+
+    def named(self, name: str, value: Any) -> None:
+        """Note a value that is used by a name: its code, if it is the user's, or what it holds."""
+        if id(value) in self._seen:
+            return
+        if _has_code(value):
+            self._seen.add(id(value))
+            self._text(value)
+            methods = dict(_methods(value)) if isinstance(value, type) else {"": value}
+            code = {key: each.__code__ for key, each in methods.items()}
+            _add(self.code, name, value.__qualname__, self._digest(code))
+            for inner, used in self._uses(value):
+                self.named(inner, used)
+            return
+        self._name = name
+        try:
+            plain = _plain(value)
+            if plain is None and value is not None:
+                plain = self._reference(value) or self._digest(value)
+            _add(self.reads, name, type(value).__name__, plain)
+        except RecursionError:
+            self.not_compared.append(f"{name} (nested too deep)")
+
+    def _uses(self, owner: Any) -> Iterator[tuple[str, Any]]:
+        """Yield what a function uses from outside itself, or what makes up a class."""
+        self.modules[_module_of(owner)] = None
+        if isinstance(owner, FunctionType):
+            yield from _used(owner)
+            return
+        methods = dict(_methods(owner))
+        for base in (*owner.__bases__, type(owner)):
+            if base.__module__ != "builtins":
+                yield base.__qualname__, base
+        yield from chain.from_iterable(self._uses(each) for each in methods.values())
+        for key, value in vars(owner).items():
+            if key not in methods and not key.startswith(("__", "_abc_")):
+                yield f"{owner.__qualname__}.{key}", value
+
+    def _reference(self, value: Any) -> str | None:
+        """Return the name of a module, or of a function or class of a package."""
+        if isinstance(value, ModuleType):
+            self.modules[value.__name__] = None
+            return value.__name__
+        if isinstance(value, BuiltinFunctionType):
+            if value.__self__ is not None and not isinstance(value.__self__, ModuleType):
+                return None
+        elif not isinstance(value, type | FunctionType) or _is_closure(value):
+            return None
+        return f"{value.__module__}:{value.__qualname__}"
+
+    def _text(self, owner: Any) -> None:
+        """Keep the source of a function or class; of a class of a notebook, that of its methods."""
+        for parts in ([owner], dict(_methods(owner)).values()):
+            texts = []
+            for part in parts:
+                with suppress(OSError, TypeError):
+                    texts.append(textwrap.dedent(inspect.getsource(part)))
+            if texts:
+                self.texts += [] if "\n".join(texts) in self.texts else ["\n".join(texts)]
+                return
+
+    def _digest(self, value: Any) -> str:
+        """Return a digest of any value that is the same in every process."""
+        if id(value) in self._open:  # in itself, so many levels above
+            return f"{len(self._open) - self._open.index(id(value))}"
+        if id(value) in self._done:
+            return self._done[id(value)][1]
+        self._open.append(id(value))
+        label, inner = self._apart(value)
+        hashed = sha256(label if isinstance(label, bytes) else label.encode("utf-8", "replace"))
+        for each in inner:
+            hashed.update(b"\0" + self._digest(each).encode())
+        self._open.pop()
+        if not isinstance(value, list | tuple | dict | str | bytes | int | float):
+            self._done[id(value)] = value, hashed.hexdigest()
+        return hashed.hexdigest()
+
+    def _apart(self, value: Any) -> tuple[str | bytes, Any]:
+        """Return a value as a text and the values in it, in an order that is always the same."""
+        kind = type(value).__name__
+        if value is None or type(value) in (bool, int, float, complex, str, type(...)):
+            return f"{kind} {value!r}", ()
+        if type(value) is bytes:
+            return b"bytes " + value, ()
+        if type(value) in (list, tuple):
+            return kind, value
+        if isinstance(value, set | frozenset):
+            return kind, sorted(map(self._digest, value))
+        if isinstance(value, Mapping):
+            return kind, sorted(self._digest(list(pair)) for pair in value.items())
+        if isinstance(value, CodeType):
+            return self._apart_code(value)
+        if _has_code(value) or _is_closure(value):
+            return self._apart_owner(value)
+        if (name := self._reference(value)) is not None:
+            return f"reference {name}", ()
+        return self._apart_object(value)
+
+    def _apart_code(self, code: CodeType) -> tuple[str, Any]:
+        # From Python 3.13 on, the code of a class holds the number of its line.
+        line = code.co_firstlineno if "__firstlineno__" in code.co_names else None
+        constants = [each for each in code.co_consts if each is not line]
+        names = (code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars)
+        return "code", (code.co_code, code.co_exceptiontable, code.co_flags, constants, *names)
+
+    def _apart_owner(self, owner: Any) -> tuple[str, Any]:
+        if not _has_code(owner):  # a wrapper that a package's decorator has made
+            name = f"{owner.__module__}:{owner.__qualname__}"
+            return f"closure {name}", [list(each) for each in _enclosed(owner)]
+        self._text(owner)
+        methods = dict(_methods(owner)) if isinstance(owner, type) else {"": owner}
+        code = {key: each.__code__ for key, each in methods.items()}
+        return owner.__qualname__, [code, *(list(each) for each in self._uses(owner))]
+
+    def _apart_object(self, value: Any) -> tuple[str | bytes, Any]:
+        module, kind = type(value).__module__, type(value).__qualname__
+        kind = kind if is_own(module) else f"{module}:{kind}"
+        wraps = module in ("builtins", "functools")
+        if wraps and (wrapped := [getattr(value, n) for n in _WRAPPED if hasattr(value, n)]):
+            return kind, wrapped
+        try:
+            # The pickle of a tensor holds an address, that of a model what it has computed.
+            if (torch := sys.modules.get("torch")) and isinstance(value, torch.Tensor):
+                flat = value.detach().cpu().contiguous().reshape(-1)
+                content = flat.view(torch.uint8).numpy().tobytes()
+                return f"tensor {value.dtype} {tuple(value.shape)}", [content]
+            if torch and isinstance(value, torch.nn.Module):
+                return kind, [type(value), dict(value.state_dict())]
+            reduce = copyreg.dispatch_table.get(type(value))
+            reduced: Any = reduce(value) if reduce else value.__reduce_ex__(4)
+        except Exception:  # noqa: BLE001 - what cannot be pickled raises anything
+            self.not_compared.append(f"{self._name} ({type(value).__name__})")
+            return kind, ()
+        if isinstance(reduced, str):
+            return f"reference {kind} {reduced}", ()
+        items = [list(reduced[3] or ()), dict(reduced[4] or ())] if len(reduced) > 4 else []
+        return kind, [*reduced[:3], *items]
 
 
-def _source(owner: Any) -> tuple[str | None, dict[str, Any]]:
-    texts: list[str] = []
-    reads: dict[str, Any] = {}
-    todo, seen = [owner], {id(owner)}
-    for each in todo:
-        if (text := _text(each)) is None:
-            return None, reads
-        texts.append(text)
-        for name, value in _used(each):
-            if isinstance(value, type | FunctionType):
-                if value.__module__ == owner.__module__ and id(value) not in seen:
-                    seen.add(id(value))
-                    todo.append(value)
-            elif (plain := _plain(value)) is not None:
-                reads[name] = plain
-    return "\n\n".join(texts), reads
+def _has_code(value: Any) -> bool:
+    """Return whether a value is a function or class of the user's."""
+    return isinstance(value, type | FunctionType) and is_own(_module_of(value))
 
 
-def _text(owner: Any) -> str | None:
-    """Return the source of a function or class; of a class of a notebook, that of its methods."""
-    methods = vars(owner).values() if isinstance(owner, type) else ()
-    for parts in ([owner], [each for each in methods if isinstance(each, FunctionType)]):
-        texts = []
-        for part in parts:
-            with suppress(OSError, TypeError):
-                texts.append(textwrap.dedent(inspect.getsource(part)))
-        if texts:
-            return "\n".join(texts)
-    return None
+def _is_closure(value: Any) -> bool:
+    return isinstance(value, FunctionType) and "<locals>" in value.__code__.co_qualname
 
 
-def _used(owner: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the global and enclosed names that a function or the methods of a class use."""
-    functions = vars(owner).values() if isinstance(owner, type) else (owner,)
-    for function in functions:
-        if isinstance(function, FunctionType):
-            function = inspect.unwrap(function)
-            names = _names(function.__code__) & function.__globals__.keys()
-            yield from ((name, function.__globals__[name]) for name in sorted(names))
-            enclosed = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
-            for name, cell in enclosed:
-                with suppress(ValueError):  # not yet set
-                    yield name, cell.cell_contents
+def _module_of(owner: Any) -> str:
+    """Return the module that a function or class was written in, whatever a decorator says."""
+    scope = owner.__globals__ if isinstance(owner, FunctionType) else {}
+    return str(scope.get("__name__") or owner.__module__)
+
+
+def _methods(owner: Any) -> Iterator[tuple[str, FunctionType]]:
+    for name, value in vars(owner).items() if isinstance(owner, type) else ():
+        if isinstance(value, FunctionType) and _has_code(value):
+            yield name, value
+
+
+def _used(function: FunctionType) -> Iterator[tuple[str, Any]]:
+    """Yield the globals that a function uses, its defaults, and what it encloses."""
+    scope, names = function.__globals__, _names(function.__code__)
+    for name in sorted(names & scope.keys()):
+        yield name, scope[name]
+        if isinstance(value := scope[name], ModuleType) and is_own(value.__name__):
+            inside = sorted(names & vars(value).keys())
+            yield from ((f"{name}.{each}", vars(value)[each]) for each in inside)
+    for module in sorted(_imported(function.__code__)):
+        if is_own(module) and module in sys.modules:
+            yield module, sys.modules[module]
+    yield from _enclosed(function)
+
+
+def _enclosed(function: FunctionType) -> Iterator[tuple[str, Any]]:
+    code, defaults = function.__code__, function.__defaults__ or ()
+    positional = code.co_varnames[: code.co_argcount]
+    yield from zip(positional[len(positional) - len(defaults) :], defaults, strict=True)
+    yield from (function.__kwdefaults__ or {}).items()
+    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+        with suppress(ValueError):  # not yet set
+            yield name, cell.cell_contents
+    yield from vars(function).items()
 
 
 def _names(code: CodeType) -> set[str]:
@@ -114,12 +285,24 @@ def _names(code: CodeType) -> set[str]:
     return set(code.co_names).union(*inner)
 
 
+def _imported(code: CodeType) -> set[str]:
+    own = {str(i.argval) for i in dis.get_instructions(code) if i.opname == "IMPORT_NAME"}
+    return own.union(*(_imported(each) for each in code.co_consts if isinstance(each, CodeType)))
+
+
+def _add(values: dict[str, Any], name: str, other: str, value: Any) -> None:
+    """Add a value by its name; where another has that name, by a longer one."""
+    while values.get(name, value) != value:
+        name = f"{name} ({other})"
+    values[name] = value
+
+
 def _plain(value: Any) -> Any:
-    """Return a value as JSON, a long one as its digest; None for what is no plain value."""
-    if isinstance(value, re.Pattern):
-        return repr(value)
+    """Return a value that JSON keeps as it is, a long one as its digest; None for any other."""
     try:
-        text = json.dumps(value, sort_keys=True)
+        text = json.dumps(value, sort_keys=True, allow_nan=False)
+        if json.loads(text) != value:
+            return None
     except (TypeError, ValueError):
         return None
     return json.loads(text) if len(text) <= _LONGEST_VALUE else sha256(text.encode()).hexdigest()

@@ -4,24 +4,17 @@ Two rewards with one digest score alike, apart from what an API answers. Labels,
 place of a model on disk do not count; its weights do.
 """
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
-from pathlib import Path
 from typing import Any
 
 from hf_rlhf.contracts import Judge
-from hf_rlhf.errors import HfRlhfError
-from hf_rlhf.models.locate import resolve_model_path
+from hf_rlhf.models.contents import content_of
 from hf_rlhf.rewards.composed import TOTAL, ComposedReward, Part
-from hf_rlhf.steps.digests import digest, file_digest, file_digests
+from hf_rlhf.steps.digests import digest
 from hf_rlhf.storage.pure_json import as_json
-from hf_rlhf.storage.record import RECORD_NAME
 
-_CODE = ("package", "version", "target", "sha256", "reads")
-_MODEL_FILES = ("*.safetensors", "*_model*.bin", "*.json", "*.jinja")
-_RUN_FILES = ("adapter/*.safetensors", "adapter/*.json", "merged/*.safetensors")
-_LONGEST_PATH = 1000
+_CODE = ("package", "version", "target", "reads")
 
 
 def identified_parts(
@@ -51,7 +44,9 @@ def identified_parts(
 
 def identified_component(component: Mapping[str, Any]) -> dict[str, Any]:
     """Return what decides the scores of a component: its code and its arguments."""
-    code = {key: component[key] for key in _CODE if component.get(key)}
+    # Of a package the version is enough, though it may be installed to be edited.
+    names = _CODE if component.get("package") else (*_CODE, "code")
+    code = {key: component[key] for key in names if component.get(key)}
     return {**code, "arguments": _content(as_json(component.get("arguments") or {}))}
 
 
@@ -90,15 +85,4 @@ def _content(value: Any) -> Any:
         return {key: _content(each) for key, each in value.items()}
     if isinstance(value, list):
         return [_content(each) for each in value]
-    if not isinstance(value, str) or len(value) > _LONGEST_PATH or "\n" in value:
-        return value
-    try:
-        path = Path(resolve_model_path(os.path.expanduser(value)))
-        if path.is_file():
-            return file_digest(path)
-        if not path.is_dir():
-            return value
-    except (OSError, ValueError, HfRlhfError):
-        return value
-    patterns = _RUN_FILES if (path / RECORD_NAME).exists() else _MODEL_FILES
-    return file_digests(path, patterns) or value
+    return value if not isinstance(value, str) else content_of(value) or value

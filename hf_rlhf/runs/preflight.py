@@ -103,13 +103,14 @@ def advice(run: "Run") -> list[str]:
 
 def _sources(run: "Run") -> Iterator[str]:
     """Yield notes on components that no package offers, and on what is kept of them."""
+    for each in run.components:
+        if names := each.get("not_compared"):
+            yield (
+                f"the record cannot tell whether {', '.join(names)} of {each['label']!r} will be "
+                "the same when the run resumes: pickle does not keep it. Leave it out of its "
+                "`__getstate__` if it does not change the scores"
+            )
     code = [each for each in run.components if each.get("package") is None and "target" in each]
-    unknown = [each["label"] for each in code if not each.get("sha256")]
-    if unknown:
-        yield (
-            f"Python has no source of {', '.join(unknown)}, so that the record cannot tell whether "
-            "it is the same when the run resumes: write it in a file or a notebook"
-        )
     kept = [each["label"] for each in code if each.get("sha256")]
     if kept and run.spec.publish.repo_id is not None:
         yield f"run.json is published with the source of {', '.join(kept)}"

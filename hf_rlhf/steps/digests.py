@@ -3,7 +3,7 @@
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,11 @@ def digest(value: Any) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
-def file_digests(folder: Path, patterns: Sequence[str] = ("**/*",)) -> dict[str, str]:
+def file_digests(
+    folder: Path,
+    patterns: Sequence[str] = ("**/*",),
+    digest: Callable[[Path], str] | None = None,
+) -> dict[str, str]:
     """Return the sha256 of each file in `folder` that matches a pattern, by its relative path.
 
     Hidden files are left out: an unfinished write has such a name. A missing folder has no files.
@@ -33,7 +37,7 @@ def file_digests(folder: Path, patterns: Sequence[str] = ("**/*",)) -> dict[str,
     paths = {path for pattern in patterns for path in folder.glob(pattern) if path.is_file()}
     names = {path.relative_to(folder).as_posix(): path for path in paths}
     return {
-        name: file_digest(names[name])
+        name: (digest or file_digest)(names[name])
         for name in sorted(names)
         if not any(folder.startswith(".") for folder in name.split("/"))
     }

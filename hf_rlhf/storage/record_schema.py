@@ -29,8 +29,16 @@ class Component(Provenance):
     """Of one that no package offers: the text of its file, or of the object from Python."""
     sha256: str | None = None
     """Of the source; of a tokenizer that is set apart, of its tokens, rules and template."""
+    code: dict[str, str] = {}
+    """Digests of the user's own code in it: of functions and classes by name, and of files."""
     reads: dict[str, Json] = {}
-    """Plain values that the source takes from outside itself."""
+    """Values that this code takes from outside itself; a digest where JSON would not hold it."""
+    not_compared: list[str] = []
+    """Of these values those that have no digest, such as an open connection."""
+    packages: dict[str, str] = {}
+    """The versions of the packages that its files import."""
+    script: str | None = None
+    """The digest of the script that it is defined in, whose other parts may change."""
 
 
 class MethodSection(Section):

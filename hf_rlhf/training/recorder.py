@@ -26,7 +26,12 @@ from hf_rlhf.training.record_sections import (
     sessions,
     usage_elsewhere,
 )
-from hf_rlhf.training.run_folder import previous_record
+from hf_rlhf.training.run_folder import (
+    changes,
+    found_commits,
+    found_contents,
+    previous_record,
+)
 
 EndStatus = Literal["finished", "interrupted", "failed"]
 
@@ -52,6 +57,7 @@ class Recorder:
             world = self.run.training.world_size
             command = reproduction(argv, world, distribution(self.run))
             self.record = opening(self.run, command)
+            self.record.contents = found_contents(self.run)
             self.record.reward_validation = reward_validation_section(self.run)
             # A card that cannot be rendered is an error now, not after the training.
             render_card(self.record)
@@ -60,6 +66,8 @@ class Recorder:
         if self.record.status != "finished":
             self.record.status, self.record.finished = "running", None
             self.record.sessions = sessions(self.record, self.run)
+            if previous is not None:
+                self.record.sessions[-1].changed += changes(previous, self.run)
 
     def _continue(self, previous: RunRecord) -> None:
         """Continue a run's record with the run file's `card` and `publish`, which may be new."""
@@ -95,6 +103,8 @@ class Recorder:
         if not self.state.is_main_process:
             return
         copy_reports(self.run)
+        # What was not in the cache when the run began has been loaded since.
+        self.record.contents = found_commits(self.run) | self.record.contents
         write_record(self.record, self.run.folder)
         content = redact_secrets({**self.run.spec.plain, "plugin": self.run.spec.plugin})
         atomic_write_text(self.run.folder / "config.yaml", dump_yaml(content))

@@ -1,5 +1,7 @@
 """Whether a folder holds this run, another one, or files of neither."""
 
+import platform
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import fields
 from difflib import unified_diff
@@ -7,6 +9,7 @@ from typing import Any
 
 from hf_rlhf.config.schema import Limits
 from hf_rlhf.errors import RunFolderError
+from hf_rlhf.models.contents import commits, contents
 from hf_rlhf.runs.run import Run
 from hf_rlhf.steps.digests import differences as value_differences
 from hf_rlhf.storage.pure_json import as_json
@@ -50,7 +53,7 @@ def previous_record(run: Run) -> RunRecord | None:
         text = "".join(f"\n  - {line}" for line in lines)
         raise RunFolderError(
             f"{run.folder} holds another run. Differences (there -> here):{text}\n"
-            "Give this run another `output_dir`, or delete that folder."
+            "Undo the change to resume that run; to train with it, choose another `output_dir`."
         )
     return record
 
@@ -58,19 +61,83 @@ def previous_record(run: Run) -> RunRecord | None:
 def differences(recorded: RunRecord, run: Run, ignored: Collection[str] = ()) -> list[str]:
     """Return a line for each setting in which a folder's run differs from this one.
 
-    The rows of the dataset, by number and content, and the weights of an adapter that is continued
-    count as settings: files may have changed under their names.
+    What stands behind names counts too, as it may have changed under them: the rows of the dataset,
+    by number and content, the weights of models, the content of files, and code.
     """
     old = _identity(
         recorded.config, recorded.data.splits, recorded.data.digests, recorded.model.continues
     )
-    old |= _code(recorded.components)
     rows = {name: len(split) for name, split in run.dataset.items()}
     config = redact_secrets(as_json(run.spec.plain))
     new = _identity(config, rows, row_digests(run), continued(run))
-    here = [Component(**redact_secrets(as_json(each))) for each in run.components]
-    new |= _code(here)
-    return [*changed_settings(old, new, ignored), *_changed_lines(recorded.components, here)]
+    here, known = _components(run), found_contents(run) | found_commits(run, ask=True)
+    for key in recorded.contents.keys() & known.keys():
+        if key.partition(".")[0] not in ignored:
+            old[f"content of {key}"], new[f"content of {key}"] = recorded.contents[key], known[key]
+    for before, now in _paired(recorded, here):
+        if _are_comparable(recorded, before, now):
+            old |= _code(before)
+            new |= _code(now)
+    lines = changed_settings(old, new, ignored)
+    # A model at one commit is the same, whatever branch or tag it is asked for by.
+    same = [key for key, value in known.items() if recorded.contents.get(key) == value]
+    revisions = {f"{key.removesuffix('_name_or_path')}_revision" for key in same}
+    revisions |= {f"{key.rpartition('.')[0]}.revision" for key in same}
+    lines = [line for line in lines if re.split(": | was ", line)[0] not in revisions]
+    return [*lines, *_changed_lines(recorded.components, here)]
+
+
+def changes(recorded: RunRecord, run: Run) -> list[str]:
+    """Return what has changed since a run began that need not change what is trained."""
+    lines = []
+    for before, now in _paired(recorded, _components(run)):
+        old, new = (
+            {**each.packages, **({each.package: each.version} if each.package else {})}
+            for each in (before, now)
+        )
+        lines += value_differences(old, new)
+        if before.script != now.script and None not in (before.script, now.script):
+            lines.append(
+                f"the script of {now.label} has changed, but nothing that {now.label} uses"
+            )
+        unknown = [f"{name} of {now.label}" for name in now.not_compared]
+        unknown += [] if _are_comparable(recorded, before, now) else [f"the code of {now.label}"]
+        lines += [f"{name} could not be compared" for name in unknown]
+    return list(dict.fromkeys(lines))
+
+
+def found_contents(run: Run) -> dict[str, Any]:
+    """Return what stands behind the names in a run file, without those of rows, by dotted key."""
+    found = contents(run.spec.plain)
+    return {key: each for key, each in found.items() if _counts(key)} | found_commits(run)
+
+
+def found_commits(run: Run, *, ask: bool = False) -> dict[str, Any]:
+    """Return the commits of models on the Hub, as `hf_rlhf.models.contents.commits` does."""
+    found = commits(run.spec.plain, ask=ask).items()
+    return {key: {"commit": each} for key, each in found if _counts(key)}
+
+
+def _counts(key: str) -> bool:
+    return {"dataset", *_MAY_CHANGE}.isdisjoint(key.split("."))
+
+
+def _are_comparable(recorded: RunRecord, before: Component, now: Component) -> bool:
+    """Return whether the code of two components has digests, made by one version of Python."""
+    python = (recorded.environment.python or "").split(".")[:2]
+    same_python = python == list(platform.python_version_tuple()[:2])
+    return bool(before.code) == bool(now.code) and (same_python or not now.code)
+
+
+def _components(run: Run) -> list[Component]:
+    return [Component(**redact_secrets(as_json(each))) for each in run.components]
+
+
+def _paired(record: RunRecord, now: Sequence[Component]) -> list[tuple[Component, Component]]:
+    """Return the components of both that have one kind and label."""
+    old = {(each.kind, each.label or each.name): each for each in record.components}
+    keys = ((each.kind, each.label or each.name) for each in now)
+    return [(old[key], each) for key, each in zip(keys, now, strict=True) if key in old]
 
 
 def changed_settings(
@@ -106,11 +173,14 @@ def _identity(
     }
 
 
-def _code(components: Sequence[Component]) -> dict[str, Any]:
-    """Return what identifies the code of components that no package offers, by their labels."""
-    digests = {f"code of {each.label or each.kind}": each.sha256 for each in components}
-    values = {f"values read by {each.label}": each.reads for each in components if each.reads}
-    return {**digests, **values}
+def _code(component: Component) -> dict[str, Any]:
+    """Return what identifies the code of a component, by its label."""
+    name = component.label or component.kind
+    own = component.sha256 if component.source is None else None
+    return {
+        f"code of {name}": {**component.code, **({"content": own} if own else {})},
+        f"values used by {name}": component.reads,
+    }
 
 
 def _changed_lines(before: Sequence[Component], now: Sequence[Component]) -> Iterator[str]:

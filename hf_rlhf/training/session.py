@@ -119,6 +119,8 @@ class Session:
             if finished:
                 self._say(f"the run in {self.run.folder} is finished: nothing is left to train")
             else:
+                for text in self.record.sessions[-1].changed:
+                    self._say(f"note: since the run began: {text}")
                 self._train_and_record()
             # The others do not wait for the upload: it may outlast the process group's timeout.
             if self.main:

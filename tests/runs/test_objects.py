@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass
+from threading import Lock
 from typing import Any
 
 import pytest
@@ -78,7 +79,7 @@ def test_functions_and_objects_are_rewards_with_arguments_and_weights(minimal_ru
     assert scores.parts["Words"] == [0.0, 0.0]
     by_label = {each.get("label"): each for each in run.components}
     assert "def exact_match" in by_label["exact_match"]["source"]
-    assert by_label["Words"]["reads"] == {"most": 2}
+    assert by_label["Words"]["reads"]["most"] == 2
     assert by_label["twice"]["arguments"] == {"scale": 2}
 
 
@@ -165,10 +166,11 @@ def test_control_tokens_that_the_tokenizer_lacks_are_noted(minimal_run):
 
 
 def test_what_is_kept_of_code_and_what_cannot_be_is_noted(minimal_run):
-    exec("def typed(completions): return [0.0]", typed := {"__name__": "__main__"})
+    def locked(completions, lock=Lock(), **_):  # noqa: B008
+        return [0.0 for _ in completions]
+
     publish = {"repo_id": "me/it", "base_model": "me/base"}
-    notes = "\n".join(
-        advice(resolved(minimal_run, rewards=[exact_match, typed["typed"]], publish=publish))
-    )
-    assert "Python has no source of typed" in notes
-    assert "run.json is published with the source of exact_match" in notes
+    rewards = [exact_match, locked]
+    notes = "\n".join(advice(resolved(minimal_run, rewards=rewards, publish=publish)))
+    assert "cannot tell whether lock (lock) of 'locked' will be the same" in notes
+    assert "run.json is published with the source of exact_match, locked" in notes

@@ -1,6 +1,8 @@
 """What a folder must hold for a run to go on in it, and how the record says to repeat it."""
 
 import os
+import shutil
+import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -8,8 +10,10 @@ from types import SimpleNamespace
 import pytest
 from accelerate import PartialState
 from datasets import DatasetDict
+from transformers import AutoTokenizer
 
 from hf_rlhf.config import RunFile
+from hf_rlhf.config.packages import package_folder
 from hf_rlhf.contracts import Trainer
 from hf_rlhf.errors import BrokenPlugin, RunFolderError
 from hf_rlhf.runs.resolve import resolve_run
@@ -186,3 +190,106 @@ def test_samples_of_steps_that_are_done_again_are_forgotten(tmp_path: Path):
     ShowProgress(None, tmp_path).on_train_begin(None, state, None)
     assert read_samples(path) == [{"step": 1}, {"step": 2}]
     assert path.read_text().endswith('{"step": 2}\n')
+
+
+REWARD = """
+from helpers import GOOD
+def fn(completions, model="", **_):
+    return [float(each in GOOD) for each in completions]
+"""
+
+
+@pytest.fixture
+def begun(tiny_run, tmp_path, monkeypatch):
+    """Return the values of a run that was begun, with a template, a reward and models in files."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "helpers", raising=False)
+    base = package_folder("hf_rlhf_refiner") / "tiny_policy"
+    for name in ("base", "reward_model"):
+        shutil.copytree(base, tmp_path / name)
+    (tmp_path / "helpers.py").write_text("GOOD = {'a'}\n")
+    (tmp_path / "my.py").write_text(REWARD)
+    template = AutoTokenizer.from_pretrained(base).chat_template
+    (tmp_path / "t.jinja").write_text(template)
+    reward = {"name": f"{tmp_path}/my.py:fn", "model": "reward_model"}
+    values = {**tiny_run, "rewards": [*tiny_run["rewards"], reward]}
+    values |= {"model_name_or_path": "base", "chat_template": "t.jinja"}
+    recorder = Recorder(resolved(values), PartialState())
+    recorder.open([])
+    recorder.write()
+    return values
+
+
+def edited_weights(folder):
+    from safetensors.torch import load_file, save_file
+
+    weights = load_file(folder / "model.safetensors")
+    weights[max(weights)].mul_(-1)
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda p: edited_weights(p / "base"), "content of model_name_or_path.model.safetensors"),
+        (
+            lambda p: edited_weights(p / "reward_model"),
+            "content of rewards.2.model.model.safetensors changed",
+        ),
+        (lambda p: (p / "t.jinja").open("a").write("hello "), "content of chat_template changed"),
+        (lambda p: (p / "my.py").open("a").write("x = 1"), "code of fn.my.py changed"),
+        (lambda p: (p / "helpers.py").write_text("GOOD = {'b'}"), "code of fn.helpers.py changed"),
+    ],
+)
+def test_what_has_changed_under_its_name_is_another_run(begun, tmp_path, change, message):
+    assert previous_record(resolved(begun)) is not None
+    change(tmp_path)
+    with pytest.raises(RunFolderError, match=message) as refused:
+        previous_record(resolved(begun))
+    assert "Undo the change to resume that run" in str(refused.value)
+
+
+def test_what_need_not_change_the_training_is_recorded_and_printed(begun):
+    recorder = Recorder(resolved(begun), PartialState())
+    run = resolved(begun)
+    record = load_record(run.folder)
+    by_label = {each.label: each for each in record.components}
+    by_label["refiner"].version = "0.0.1"
+    by_label["fn"].packages = {"numpy": "1.0"}
+    by_label["fn"].script = "0" * 64
+    record.environment.python = "3.1.4"
+    by_label["fn"].reads = {"a value that": "another Python has digested"}
+    write_record(record, run.folder)
+    here = [
+        {**each, "packages": {"numpy": "2.0"}, "script": "1" * 64}
+        if each["label"] == "fn"
+        else each
+        for each in run.components
+    ]
+    recorder = Recorder(replace(run, components=tuple(here)), PartialState())
+    recorder.open([])
+    changed = "; ".join(recorder.record.sessions[-1].changed)
+    assert "python: 3.1.4 -> 3." in changed
+    assert 'hf-rlhf-refiner: "0.0.1" -> ' in changed
+    assert 'numpy: "1.0" -> "2.0"' in changed
+    assert "the script of fn has changed, but nothing that fn uses" in changed
+    assert "the code of fn could not be compared" in changed
+
+
+def test_a_base_at_the_same_commit_is_the_same_however_it_is_asked_for(tiny_run, monkeypatch):
+    there = {"model_name_or_path": {"commit": "a" * 40}}
+    monkeypatch.setattr("hf_rlhf.training.run_folder.found_contents", lambda run: {})
+    commits = "hf_rlhf.training.run_folder.found_commits"
+    monkeypatch.setattr(commits, lambda run, ask=False: there)
+    run = resolved(tiny_run)
+    record = opening(run, [])
+    record.contents = dict(there)
+    write_record(record, run.folder)
+    pinned = replace(run, spec=replace(run.spec, plain={**run.spec.plain, "model_revision": "v1"}))
+    assert previous_record(pinned) is not None
+    monkeypatch.setattr(
+        commits, lambda run, ask=False: {"model_name_or_path": {"commit": "b" * 40}}
+    )
+    with pytest.raises(RunFolderError, match=r"content of model_name_or_path.commit: .a{40}. -> "):
+        previous_record(run)

@@ -1,0 +1,122 @@
+"""The files of the user's own modules: which they are, what they import, and their digests."""
+
+import ast
+import sys
+import sysconfig
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
+from hashlib import sha256
+from importlib.metadata import packages_distributions, version
+from pathlib import Path
+from typing import NamedTuple
+
+from hf_rlhf.config.registry import source_file
+
+_CORE = "hf_rlhf"
+_INSTALLED = {"site-packages", "dist-packages"}
+
+
+class CodeFiles(NamedTuple):
+    """The files of some modules, and of the user's modules that these import."""
+
+    digests: dict[str, str]
+    """Of the syntax, without comments, by the path below the folder that it is imported from."""
+    packages: dict[str, str]
+    """The versions of the packages that they import."""
+
+
+def code_files(modules: Iterable[str]) -> CodeFiles:
+    """Return the files of modules, and of what they import of their own package or of none."""
+    digests: dict[str, str] = {}
+    packages: set[str] = set()
+    for root in sorted(modules):
+        names = [root]
+        for name in names:
+            if (file := own_file(name)) is None:
+                continue
+            depth = name.count(".") + 1 + (file.stem == "__init__")
+            stamp = file.stat()
+            digest, imports = _parsed(file, name, stamp.st_mtime_ns, stamp.st_size)
+            digests["/".join(file.parts[-depth:])] = digest
+            for imported in imports:
+                package = package_of(imported)
+                if package is not None and package != package_of(root):
+                    packages.add(package)
+                elif imported not in names and imported.partition(".")[0] != _CORE:
+                    names.append(imported)
+    return CodeFiles(digests, {name: version(name) for name in sorted(packages)})
+
+
+def script_digest() -> str | None:
+    """Return the digest of the script that runs, if that is a file of the user's."""
+    file = own_file("__main__")
+    return code_files(["__main__"]).digests[file.name] if file is not None else None
+
+
+def is_own(module: str) -> bool:
+    """Return whether a module is the user's: neither installed, nor Python's, nor this package's.
+
+    One that is installed to be edited is the user's too, and so is one without a file.
+    """
+    top = module.partition(".")[0]
+    if top == "__main__" or own_file(module) is not None:
+        return top != _CORE
+    loaded = sys.modules.get(module) or sys.modules.get(top)
+    return top != _CORE and getattr(loaded, "__spec__", None) is None
+
+
+def own_file(module: str) -> Path | None:
+    """Return the file of a module of the user's, without importing it."""
+    loaded = getattr(sys.modules.get(module), "__file__", None)
+    file = Path(loaded) if loaded else source_file(module)
+    is_own = file is not None and not _is_installed(file) and file.is_file()
+    return file if is_own else None
+
+
+def package_of(module: str) -> str | None:
+    """Return the installed package that a module is of; None for one of the user's own."""
+    top = module.partition(".")[0]
+    return None if top == "__main__" else next(iter(_packages().get(top, ())), None)
+
+
+@cache
+def _packages() -> Mapping[str, list[str]]:
+    return packages_distributions()
+
+
+@cache
+def _is_installed(file: Path) -> bool:
+    library = sysconfig.get_path("stdlib")
+    return not _INSTALLED.isdisjoint(file.parts) or file.is_relative_to(library)
+
+
+@cache
+def _parsed(file: Path, name: str, time: int, size: int) -> tuple[str, tuple[str, ...]]:
+    """Return the digest of a file, and the modules that it may import; `time` and `size` renew."""
+    content = file.read_bytes()
+    try:
+        tree = ast.parse(content)
+    except (SyntaxError, ValueError):  # compiled
+        return sha256(content).hexdigest(), ()
+    package = name if file.stem == "__init__" else name.rpartition(".")[0]
+    return sha256(ast.dump(tree).encode("utf-8", "replace")).hexdigest(), tuple(
+        dict.fromkeys(_imports(tree, package))
+    )
+
+
+def _imports(tree: ast.AST, package: str) -> Iterator[str]:
+    """Yield the modules that a file imports, with those that may only be names in one."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            module = node.module or ""
+            if node.level:
+                above = package.split(".")[: len(package.split(".")) + 1 - node.level]
+                module = ".".join(filter(None, [*above, module]))
+            names = [module, *(f"{module}.{alias.name}" for alias in node.names)]
+        else:
+            continue
+        for name in names:
+            parts = name.split(".")
+            yield from (".".join(parts[:end]) for end in range(1, len(parts) + 1))

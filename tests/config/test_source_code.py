@@ -1,0 +1,326 @@
+"""Whether a change of an object is noticed, however the object reaches what has changed."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from threading import Lock
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from hf_rlhf.config.code import load_code
+from hf_rlhf.config.source_code import provenance_of_object
+
+KEYS = ("code", "reads", "packages")
+BEGIN = """
+import dataclasses, enum, fractions, functools, math, pathlib, re, types
+from typing import NamedTuple
+def up(text): return 1.0
+def down(text): return -1.0
+def scale(factor):
+    def decorate(function):
+        @functools.wraps(function)
+        def scaled(*args, **kwargs): return [factor * x for x in function(*args, **kwargs)]
+        return scaled
+    return decorate
+class Plain: pass
+@dataclasses.dataclass
+class Weights:
+    good: float = 1.0
+"""
+READS = "def r(completions, **_): return [float(c in K) for c in completions]"
+CALLS = "def r(completions, **_): return [helper(c) for c in completions]"
+
+
+def of_global(value: str) -> str:
+    return f"K = {value}\n{READS}"
+
+
+def of_attribute(value: str) -> str:
+    return f"""
+class R:
+    def __init__(self): self.k = {value}
+    def __call__(self, completions, **_): return [self.k for c in completions]
+r = R()"""
+
+
+def decorated(how: str, body: str) -> str:
+    return f"@{how}\ndef helper(text): return {body}\n{CALLS}"
+
+
+CASES = {
+    # What a global holds.
+    "set": (of_global('{"good"}'), of_global('{"bad"}')),
+    "frozenset": (of_global('frozenset({"good"})'), of_global('frozenset({"bad"})')),
+    "dict of sets": (of_global('{"a": {1, 2}}'), of_global('{"a": {1, 3}}')),
+    "tuple keys": (of_global('{("a", 1): 1}'), of_global('{("a", 2): 1}')),
+    "bytes": (of_global('b"a"'), of_global('b"b"')),
+    "bytearray": (of_global('bytearray(b"a")'), of_global('bytearray(b"b")')),
+    "complex": (of_global("1j"), of_global("2j")),
+    "kind of key": (of_global("{1: 1}"), of_global('{"1": 1}')),
+    "tuple or list": (of_global("(1, 2)"), of_global("[1, 2]")),
+    "nan": (of_global("[math.nan, 1]"), of_global("[math.nan, 2]")),
+    "path": (of_global('pathlib.Path("a")'), of_global('pathlib.Path("b")')),
+    "fraction": (of_global("fractions.Fraction(1, 3)"), of_global("fractions.Fraction(2, 3)")),
+    "range": (of_global("range(3)"), of_global("range(4)")),
+    "slice": (of_global("slice(3)"), of_global("slice(4)")),
+    "namespace": (of_global("types.SimpleNamespace(a=1)"), of_global("types.SimpleNamespace(a=2)")),
+    "proxy": (
+        of_global('types.MappingProxyType({"a": 1})'),
+        of_global("types.MappingProxyType({})"),
+    ),
+    "long pattern": (
+        of_global(f're.compile("{"a" * 300}b")'),
+        of_global(f're.compile("{"a" * 300}c")'),
+    ),
+    "flags": (of_global('re.compile("a")'), of_global('re.compile("a", re.I)')),
+    "dataclass": (of_global("Weights(1.0)"), of_global("Weights(-1.0)")),
+    "table": (of_global('{"score": up}'), of_global('{"score": down}')),
+    "list of functions": (of_global("[up]"), of_global("[down]")),
+    "lambda in a list": (of_global("[lambda x: x]"), of_global("[lambda x: -x]")),
+    "partial": (of_global("functools.partial(pow, 2)"), of_global("functools.partial(pow, 3)")),
+    "bound method": (of_global("{1}.__contains__"), of_global("{2}.__contains__")),
+    "another method": (of_global("{1}.union"), of_global("{1}.intersection")),
+    "function of a package": (of_global("math.sin"), of_global("math.cos")),
+    "imported name": ("from math import sin as f", "from math import cos as f"),
+    "class": (of_global("Plain"), of_global("Weights")),
+    "defaultdict": (
+        "import collections\n" + of_global("collections.defaultdict(int, a=1)"),
+        "import collections\n" + of_global("collections.defaultdict(int, a=2)"),
+    ),
+    "array": (
+        "import numpy as np\n" + of_global("np.array([1.0, 2.0])"),
+        "import numpy as np\n" + of_global("np.array([1.0, -2.0])"),
+    ),
+    "long array": (
+        "import numpy as np\n" + of_global("np.arange(9999)"),
+        "import numpy as np\n" + of_global("np.arange(9999) + (np.arange(9999) == 5000)"),
+    ),
+    "set later": (of_global("[1]") + "\nK.append({2})", of_global("[1]") + "\nK.append({3})"),
+    "in itself": (of_global("[{1}]") + "\nK.append(K)", of_global("[{2}]") + "\nK.append(K)"),
+    "named tuple": (
+        "class P(NamedTuple):\n    x: int\n" + of_global("P(1)"),
+        "class P(NamedTuple):\n    x: int\n" + of_global("P(2)"),
+    ),
+    "enum": (
+        "class E(enum.Enum):\n    A = 1\n" + of_global("[E.A]"),
+        "class E(enum.Enum):\n    A = 2\n" + of_global("[E.A]"),
+    ),
+    "slots": (
+        "class S:\n    __slots__ = ('k',)\nK = S()\nK.k = {1}\n" + READS,
+        "class S:\n    __slots__ = ('k',)\nK = S()\nK.k = {2}\n" + READS,
+    ),
+    # Defaults, wrappers and classes.
+    "default": (
+        "K = 1.0\ndef r(completions, k=K, **_): return k",
+        "K = -1.0\ndef r(completions, k=K, **_): return k",
+    ),
+    "keyword default": (
+        "def r(completions, *, k={1}, **_): return k",
+        "def r(completions, *, k={2}, **_): return k",
+    ),
+    "default of a helper": (
+        f"def helper(text, k=1.0): return k\n{CALLS}",
+        f"def helper(text, k=-1.0): return k\n{CALLS}",
+    ),
+    "lru_cache": (
+        decorated("functools.lru_cache", "1.0"),
+        decorated("functools.lru_cache", "-1.0"),
+    ),
+    "cached": (
+        decorated("functools.lru_cache(maxsize=None)", "len({1})"),
+        decorated("functools.lru_cache(maxsize=None)", "len({2, 3})"),
+    ),
+    "argument of a decorator": (
+        f"@scale(1.0)\n{CALLS.replace('helper', 'up')}",
+        f"@scale(-1.0)\n{CALLS.replace('helper', 'up')}",
+    ),
+    "dispatch": (
+        decorated("functools.singledispatch", "1.0"),
+        decorated("functools.singledispatch", "-1.0"),
+    ),
+    "attribute of a function": (
+        "def r(completions, **_): return r.k\nr.k = {1}",
+        "def r(completions, **_): return r.k\nr.k = {2}",
+    ),
+    "inner function": (
+        "def r(completions, **_):\n    def f(): return 1\n    return f()",
+        "def r(completions, **_):\n    def f(): return 2\n    return f()",
+    ),
+    "set in the code": (
+        "def r(completions, **_): return 1 in {1, 2}",
+        "def r(completions, **_): return 1 in {1, 3}",
+    ),
+    "enclosed": (
+        "def make(k):\n    def r(completions, **_): return k\n    return r\nr = make({1})",
+        "def make(k):\n    def r(completions, **_): return k\n    return r\nr = make({2})",
+    ),
+    "asynchronous": (
+        "async def r(completions, **_): return K\nK = {1}",
+        "async def r(completions, **_): return K\nK = {2}",
+    ),
+    "attribute": (of_attribute("{1}"), of_attribute("{2}")),
+    "attribute with a helper": (of_attribute("up"), of_attribute("down")),
+    "object in an attribute": (of_attribute("Weights(1)"), of_attribute("Weights(2)")),
+}
+for name, how, call in (
+    ("property", "property", "self.f"),
+    ("static method", "staticmethod", "self.f()"),
+    ("class method", "classmethod", "self.f()"),
+    ("cached property", "functools.cached_property", "self.f"),
+    ("cached method", "functools.cache", "self.f()"),
+):
+    argument = "" if how == "staticmethod" else "self"
+    text = f"""
+class R:
+    @{how}
+    def f({argument}): return VALUE
+    def __call__(self, completions, **_): return {call}
+r = R()"""
+    CASES[name] = text.replace("VALUE", "1.0"), text.replace("VALUE", "-1.0")
+    CASES[f"helper of a {name}"] = tuple(
+        f"def g(): return {value}\n" + text.replace("VALUE", "g()") for value in ("1.0", "-1.0")
+    )
+CLASS = """
+K = GLOBAL
+class Base:
+    __slots__ = ("own",)
+    scale = 1.0
+    def score(self, c): return K
+class R(Base):
+    def __init__(self): self.own = SLOT
+    def __call__(self, completions, **_): return [self.score(c) * self.scale for c in completions]
+R.scale = LATER
+r = R()"""
+for name in ("GLOBAL", "SLOT", "LATER"):
+    rest = CLASS
+    for other in {"GLOBAL", "SLOT", "LATER"} - {name}:
+        rest = rest.replace(other, "1.0")
+    CASES[f"class: {name}"] = tuple(rest.replace(name, value) for value in ("{1.0}", "{-1.0}"))
+
+
+def found(text: str) -> dict[str, Any]:
+    """Return what is compared of the reward `r` of a script without a file."""
+    module = ModuleType("script_of_a_test")
+    exec(compile(BEGIN + text, "<script>", "exec"), vars(module))
+    if "r" not in vars(module):
+        exec("def r(completions, **_): return f(1)", vars(module))
+    provenance = provenance_of_object(vars(module)["r"])
+    assert provenance["not_compared"] == []
+    return {key: provenance[key] for key in KEYS}
+
+
+TEXTS = [text for pair in CASES.values() for text in pair]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_change_is_noticed_and_the_same_code_is_the_same(name):
+    one, other = CASES[name]
+    assert found(one) == found(f"# A comment.\n\n{one}\nelsewhere = 1")
+    assert found(one) != found(other)
+
+
+def test_digests_are_those_of_another_process():
+    program = "import json, test_source_code as t; print(json.dumps(list(map(t.found, t.TEXTS))))"
+    environment = {**os.environ, "PYTHONHASHSEED": "7", "PYTHONPATH": str(Path(__file__).parent)}
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == json.loads(json.dumps(list(map(found, TEXTS))))
+
+
+class Held:
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __call__(self, completions: Any, **_: Any) -> Any: ...
+
+
+def test_tensors_and_models_are_compared_by_their_numbers():
+    import torch  # slow, and not needed in the other process
+
+    def digest(value):
+        return provenance_of_object(Held(value))["reads"]["value"]
+
+    layer = torch.nn.Linear(2, 2)
+    before = digest(layer)
+    layer(torch.ones(1, 2)).sum().backward()
+    assert digest(layer) == before
+    layer.weight.data *= -1
+    assert digest(layer) != before
+    ones = torch.ones(2, 3, dtype=torch.bfloat16)
+    assert digest(ones) == digest(ones.clone())
+    assert len({digest(each) for each in (ones, -ones, ones.T, ones.float())}) == 4
+
+
+def test_what_cannot_be_compared_is_named_and_the_rest_is_compared():
+    one, other = (provenance_of_object(Held([Lock(), number])) for number in (1, 2))
+    assert one["not_compared"] == ["value (lock)"]
+    assert one["reads"] != other["reads"]
+
+
+FILES = {
+    "rewards.py": "from words import good\ndef fn(completions, **_):\n    from late import x\n",
+    "words/__init__.py": "from .lists import good\n",
+    "words/lists.py": "from . import more\ngood = 1\n",
+    "words/more.py": "import numpy\n",
+    "late.py": "x = 1\n",
+    "other.py": "x = 1\n",
+}
+
+
+@pytest.fixture
+def mine(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "words").mkdir()
+    for name, text in FILES.items():
+        (tmp_path / name).write_text(text)
+    yield tmp_path
+    for name in [
+        each for each in sys.modules if each.split(".")[0] in ("rewards", "words", "late")
+    ]:
+        del sys.modules[name]
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("component", ["rewards.py:fn", "rewards:fn"])
+def test_of_files_those_count_that_are_imported_and_not_their_comments(mine, name, component):
+    before = load_code("rewards", component)[1]["code"]
+    (mine / name).write_text(f"# A comment.\n{FILES[name]}")
+    assert load_code("rewards", component)[1]["code"] == before
+    (mine / name).write_text(f"{FILES[name]}y = 2\n")
+    after = load_code("rewards", component)[1]["code"]
+    assert before.keys() == after.keys() == {"fn", *FILES} - {"other.py"}
+    assert [key for key in after if before[key] != after[key]] == [name] * (name != "other.py")
+
+
+def test_packages_that_files_import_are_recorded_with_their_version(mine):
+    assert load_code("rewards", "rewards.py:fn")[1]["packages"].keys() == {"numpy"}
+
+
+SCRIPT = """
+import json, sys
+from hf_rlhf.config.source_code import provenance_of_object
+GOOD = {"a"}
+def helper(text): return text in GOOD
+def fn(completions, **_): return [helper(c) for c in completions]
+print(json.dumps(provenance_of_object(fn)))
+"""
+
+
+def test_of_a_script_what_the_function_uses_counts_and_the_rest_is_told_apart(tmp_path):
+    def run(text):
+        (tmp_path / "script.py").write_text(text)
+        command = [sys.executable, str(tmp_path / "script.py")]
+        return json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
+
+    first, other = run(SCRIPT), run(SCRIPT + "steps = 4\n")
+    assert first["script"] != other["script"]
+    assert {**first, "script": None} == {**other, "script": None}
+    assert first["code"].keys() == {"fn", "helper"}
+    changed = run(SCRIPT.replace('{"a"}', '{"b"}'))
+    assert changed["reads"].keys() == first["reads"].keys() == {"GOOD"}
+    assert changed["reads"] != first["reads"]
