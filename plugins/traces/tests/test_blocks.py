@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from hf_rlhf.errors import DataError
@@ -69,6 +69,7 @@ def test_blocks_hold_every_line_once_with_its_number(
     size: int,
 ) -> None:
     content = end.join(lines) + (end if ended and lines else b"")
+    assume(b"\n" in content or b"\r" not in content.rstrip(b"\r"))  # an old Mac's are refused
     path = file_of(tmp_path_factory.mktemp("blocks"), content)
     with path.open("rb") as file:
         expected = list(enumerate(file, start=1))
