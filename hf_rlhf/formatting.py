@@ -18,7 +18,7 @@ _SPECIAL = re.compile(r"([\\`*_{}\[\]<>#~$&])")
 # Controls, bidirectional overrides and halves of surrogate pairs: text that a reader would not see,
 # or would see in another order than the model wrote it.
 _INVISIBLE = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]"
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]"
 )
 _HEADS = {"error": 31, "note": 33, "warning": 33}
 """First word of a message -> the ANSI code of its colour."""
@@ -85,8 +85,10 @@ def markdown_table(
 def terminal_message(text: str, stream: TextIO) -> str:
     """Return a message for a stream; on a terminal in lines that end between words, in colour.
 
-    A line that is indented and no item of a list is a command, and stays one line.
+    A line that is indented and no item of a list is a command, and stays one line. What a message
+    quotes may be a policy's, a row's or a server's: its control characters are shown, not sent.
     """
+    text = visible(text)
     if not stream.isatty():
         return text
     width = max(shutil.get_terminal_size().columns, 40)
@@ -122,7 +124,7 @@ def terminal_table(
     for column, heading in enumerate(headings):
         table.add_column(heading, justify="right" if column else "left", no_wrap=column == 0)
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*map(visible, row))
     return table
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from hf_rlhf.errors import HfRlhfError, ModelError, did_you_mean
+from hf_rlhf.formatting import terminal_message, visible
 
 HELP = (
     "/adapter NAME switches, /adapter lists, /clear forgets, /help, /exit; "
@@ -82,7 +83,7 @@ def chat_main(argv: Sequence[str]) -> int:
             try:
                 chat.take(text)
             except HfRlhfError as error:
-                print(f"error: {error}", file=sys.stderr, flush=True)
+                print(terminal_message(f"error: {error}", sys.stderr), file=sys.stderr, flush=True)
     return 0
 
 
@@ -174,8 +175,6 @@ class Chat:
         self.active = name
 
     def _answer(self, text: str) -> None:
-        from transformers import TextStreamer
-
         from hf_rlhf.evaluation.generation import generate
         from hf_rlhf.models import prompt_ids
 
@@ -188,7 +187,7 @@ class Chat:
             raise ModelError(
                 f"{len(ids)} tokens fill the model's {self.positions} positions. /clear forgets."
             )
-        streamer = TextStreamer(self.tokenizer, skip_prompt=True, skip_special_tokens=True)
+        streamer = safe_streamer(self.tokenizer)
         is_base = self.adapters[self.active] is None and hasattr(self.model, "disable_adapter")
         with self.model.disable_adapter() if is_base else nullcontext():
             model = (
@@ -200,6 +199,17 @@ class Chat:
         if completion.truncated:
             print(f"(cut at {room} tokens)", file=sys.stderr, flush=True)
         self.turns = [*turns, {"role": "assistant", "content": completion.text}]
+
+
+def safe_streamer(tokenizer: Any) -> Any:
+    """Return what prints a reply while it is generated, control characters as escapes."""
+    from transformers import TextStreamer
+
+    class Streamer(TextStreamer):  # type: ignore[misc]
+        def on_finalized_text(self, text: str, stream_end: bool = False) -> None:
+            super().on_finalized_text(visible(text), stream_end)
+
+    return Streamer(tokenizer, skip_prompt=True, skip_special_tokens=True)
 
 
 def _beside(run: Path) -> dict[str, str]:

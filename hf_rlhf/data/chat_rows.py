@@ -38,6 +38,7 @@ from hf_rlhf.data.unsupported import check_marks, check_media
 from hf_rlhf.data.values import TEXT, PlainText, arrow_problem
 from hf_rlhf.distributed import rank
 from hf_rlhf.errors import DataError
+from hf_rlhf.formatting import visible
 
 if TYPE_CHECKING:
     from datasets import DatasetDict
@@ -125,7 +126,7 @@ def _load(
 
 def _print(line: str) -> None:
     if rank() == 0:
-        print(line, file=sys.stderr, flush=True)
+        print(visible(line), file=sys.stderr, flush=True)
 
 
 def _dataset(written: Sequence[ArrowRows], selection: Selection, cache: Path) -> "DatasetDict":

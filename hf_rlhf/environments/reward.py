@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hf_rlhf.contracts import Score
-from hf_rlhf.rewards.composed import run_together
+from hf_rlhf.rewards.loop import run_together
 
 
 @dataclass

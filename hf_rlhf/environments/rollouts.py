@@ -11,7 +11,7 @@ from typing import Any
 
 from hf_rlhf.environments.toolset import Toolset, tool_template
 from hf_rlhf.errors import RolloutError
-from hf_rlhf.rewards.composed import run_together
+from hf_rlhf.rewards.loop import run_together
 
 Continue = Callable[[Sequence[Sequence[int]], int], Sequence[tuple[Sequence[int], bool]]]
 """From token ids, and the most that may follow, to what follows and whether it has no end."""

@@ -8,8 +8,8 @@ from typing import Any
 
 from hf_rlhf.config.urls import is_forbidden
 from hf_rlhf.errors import HfRlhfError
-from hf_rlhf.rewards.composed import run_together
 from hf_rlhf.rewards.judges import transport
+from hf_rlhf.rewards.loop import run_together
 
 TIMEOUT_S = 10.0
 

@@ -19,13 +19,11 @@ renormalised, so a total on the card is a plain sum of terms whose formula is on
 import asyncio
 import inspect
 import math
-import threading
 import traceback
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Literal
 
 from hf_rlhf.config.schema import Transform
@@ -35,6 +33,7 @@ from hf_rlhf.errors import HfRlhfError, RewardError
 from hf_rlhf.rewards.abstentions import Abstentions
 from hf_rlhf.rewards.copies import own_copy
 from hf_rlhf.rewards.gathered import ScoredRow, gather_rows, summarise
+from hf_rlhf.rewards.loop import run_together
 
 TOTAL = "total"
 TRL_SUPPLIES = frozenset(
@@ -43,8 +42,8 @@ TRL_SUPPLIES = frozenset(
         *("log_extra", "log_metric"),
     }
 )
+# Of these there is one; of all other arguments each reward gets a copy of its own.
 _SHARED = frozenset({"trainer_state", "environments", "log_extra", "log_metric"})
-"""Of these there is one; of all other arguments each reward gets a copy of its own."""
 Metric = Callable[[str, float], None]
 
 
@@ -305,7 +304,10 @@ def _reward_errors(part: Part, completions: Sequence[Any]) -> Iterator[None]:
     except (HfRlhfError, KeyboardInterrupt, GeneratorExit, asyncio.CancelledError):
         raise
     except BaseException as error:  # noqa: BLE001 - plugin code may raise anything, or exit
-        frame = traceback.extract_tb(error.__traceback__)[-1]
+        frame, said = (
+            traceback.extract_tb(error.__traceback__)[-1],
+            f"{type(error).__name__}: {error}",
+        )
         fix = "A reward that cannot score a completion returns None for it."
         if "list" in str(error) and any(isinstance(each, list) for each in completions):
             fix = (
@@ -313,7 +315,7 @@ def _reward_errors(part: Part, completions: Sequence[Any]) -> Iterator[None]:
                 "chat template; `hf_rlhf.data.text_of(completion)` is the text of one."
             )
         raise RewardError(
-            f"Reward {part.label!r}{_from(part)} raised {type(error).__name__}: {error}, at "
+            f"Reward {part.label!r}{_from(part)} raised {said}, at "
             f"{frame.filename}:{frame.lineno}. {fix}"
         ) from error
 
@@ -360,41 +362,3 @@ def _number(value: Any) -> float:
         return math.nan if isinstance(value, (str, bytes)) else float(value)
     except (TypeError, ValueError, OverflowError):
         return math.nan
-
-
-_loop: asyncio.AbstractEventLoop | None = None
-_loop_lock = threading.Lock()
-
-
-def _serve(loop: asyncio.AbstractEventLoop) -> None:
-    """Run a loop for ever. A task that exits stops it, and is awaited by who started it."""
-    while not loop.is_closed():
-        with suppress(SystemExit, KeyboardInterrupt):
-            loop.run_forever()
-
-
-def run_together(coroutines: Sequence[Any]) -> list[Any]:
-    """Run coroutines on one event loop that outlives the call, so that HTTP clients can too."""
-    global _loop
-    with _loop_lock:
-        if _loop is None or _loop.is_closed():
-            _loop = asyncio.new_event_loop()
-            serve = partial(_serve, _loop)
-            threading.Thread(target=serve, name="hf-rlhf-rewards", daemon=True).start()
-
-    async def together() -> list[Any]:
-        tasks = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
-        try:
-            return list(await asyncio.gather(*tasks))
-        finally:
-            # When one fails, or all are cancelled, none may go on asking a judge.
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-
-    pending = asyncio.run_coroutine_threadsafe(together(), _loop)
-    try:
-        return pending.result()
-    except BaseException:  # Ctrl-C reaches this thread only
-        pending.cancel()
-        raise

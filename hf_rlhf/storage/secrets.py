@@ -17,7 +17,7 @@ SHORTEST = 8
 """Values of secret variables shorter than this are left: removing "1" would ruin every number."""
 
 _SECRET_VARIABLE = re.compile(r"TOKEN|KEY|SECRET|PASSW|PASSPHRASE|CREDENTIAL", re.IGNORECASE)
-_IN_URL = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s?#@:]*:([^/\s?#@]+)@", re.IGNORECASE)
+_IN_URL = re.compile(r"[a-z][a-z0-9+.-]{0,30}://[^/\s?#@:]*:([^/\s?#@]+)@", re.IGNORECASE)
 """A password in an address, as in HTTPS_PROXY or a database's."""
 # Names of fields whose value is a secret, whatever it looks like. `max_tokens`, `eos_token` and
 # `api_key_env` (a variable's name) are not.
@@ -55,7 +55,7 @@ _PATTERNS = (
     *((pattern, REDACTED) for pattern, _ in _TOKENS),
     (re.compile(r"(?i)(\b(?:bearer|basic)\s+)[A-Za-z0-9._~+/=-]{16,}"), rf"\1{REDACTED}"),
     # Up to the last @: a password may hold one.
-    (re.compile(r"(?i)(\b[a-z][a-z0-9+.-]*://)[^/\s?#\"'<>]+@"), rf"\1{REDACTED}@"),
+    (re.compile(r"(?i)(\b[a-z][a-z0-9+.-]{0,30}://)[^/\s?#\"'<>]+@"), rf"\1{REDACTED}@"),
     (
         re.compile(
             r"(?i)([?&](?:[a-z0-9_.-]*(?:token|api[_-]?key|secret|password|signature|credential)"

@@ -16,7 +16,7 @@ from hf_rlhf.config.run_file import RunFile
 from hf_rlhf.distributed import is_elsewhere, processes
 from hf_rlhf.errors import HfRlhfError
 from hf_rlhf.evaluation.benchmarks import find_benchmarks
-from hf_rlhf.formatting import counted, duration
+from hf_rlhf.formatting import counted, duration, visible
 from hf_rlhf.models.lengths import positions, prompt_lengths
 from hf_rlhf.runs.devices import Device
 from hf_rlhf.runs.estimate import disk_need, planned_steps
@@ -121,7 +121,7 @@ class Report:
                 table.add_row(Text(title, style="bold"), "", "")
             for finding in findings:
                 status = Text(finding.status, style=colours[finding.status])
-                table.add_row(finding.check, status, Text(finding.text))
+                table.add_row(finding.check, status, Text(visible(finding.text)))
         on = counted(processes(), "process", "processes")
         on += ", planned for another machine" if is_elsewhere() else ""
         heading = f"Dry run of {self.plugin} in {self.folder}, on {on}. "

@@ -11,6 +11,10 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import rich.text
+
+from hf_rlhf.formatting import visible
+
 _STYLE = re.compile(r"\x1b\[[0-9;]*m")
 _ROW = re.compile(r"^(\S+) +\| (MISSING|UNEXPECTED|MISMATCH|CONVERSION)", re.M)
 _NEW_HEAD = {
@@ -28,7 +32,11 @@ def quiet_libraries(written: Collection[str] = ()) -> None:
     peft and TRL use names of transformers that it will rename; `written` are the keys of a run
     file, and the warning is printed for those that it uses itself. DeepSpeed warns on a CPU where
     it is installed and not used. Called before these libraries are imported.
+
+    Tables, such as that of completions which TRL prints, show control characters as escapes: rich
+    leaves out a few, and lets those pass that clear the screen or write the clipboard.
     """
+    vars(rich.text)["strip_control_codes"] = visible
     os.environ.setdefault("TQDM_DELAY", "3")
     os.environ.setdefault("TQDM_LEAVE", "")
     old = "gradient_checkpointing"

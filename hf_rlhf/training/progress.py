@@ -17,7 +17,7 @@ from transformers.utils import logging
 from transformers.utils.import_utils import is_in_notebook
 
 from hf_rlhf.cards.results import partial_count
-from hf_rlhf.formatting import counted, interval, terminal_message
+from hf_rlhf.formatting import counted, interval, terminal_message, visible
 from hf_rlhf.monitoring.monitor import RewardCallback
 from hf_rlhf.rewards.composed import TOTAL, ComposedReward
 from hf_rlhf.storage.files import atomic_write_text
@@ -370,5 +370,5 @@ def samples_table(record: RunRecord, stages: Sequence[str] = ("before", "after")
             reward = "none" if row.reward is None else f"{row.reward:.2f}"
             completion = _TOKENS.sub(_counted_tokens, row.completion or "")[:400]
             completion += " [cut off at the token limit]" if row.truncated else ""
-            table.add_row(stage, *(reward,) * scored, Text(completion))
+            table.add_row(stage, *(reward,) * scored, Text(visible(completion)))
     return table

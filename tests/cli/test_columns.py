@@ -1,14 +1,20 @@
 """Lists and tables fit the width that there is, and split no word and no number."""
 
 import io
+import re
 import sys
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
+from rich.text import Text
 
-from hf_rlhf.cli import main
+from hf_rlhf.cli import dispatch, main
+from hf_rlhf.cli.chat import safe_streamer
 from hf_rlhf.cli.columns import list_line
+from hf_rlhf.errors import RewardError
 from hf_rlhf.formatting import print_table, terminal_message
+from hf_rlhf.training import quiet_libraries
 
 
 class Terminal(io.StringIO):
@@ -40,6 +46,36 @@ def test_what_is_listed_fits_a_terminal_and_splits_no_word(verb):
     assert words(shown) == words(printed(io.StringIO(), lambda: main(verb)))
     long = [line for line in shown.splitlines() if len(line) > 60]
     assert len(long) <= 1, "the last line, of commands"
+
+
+HOSTILE = "a\x1b]52;c;ZWNobw==\x07\x1b[2J\x9b2J\r\u202ebz\u2066\x08"
+"""Writes the clipboard, clears the screen, goes back in the line, turns text round."""
+SHOWN = r"a\u001b]52;c;ZWNobw==\u0007\u001b[2J\u009b2J\u000d\u202ebz\u2066\u0008"
+
+
+@pytest.mark.parametrize("stream", [io.StringIO, Terminal])
+def test_no_message_or_table_sends_control_characters(stream):
+    """A policy's, a row's or a server's text may be quoted in any."""
+
+    def fail(argv):
+        raise RewardError(f"it raised {HOSTILE}")
+
+    def tables():
+        print(terminal_message(f"note: {HOSTILE}\nb", sys.stdout))
+        print_table(Console(width=400), ("name", "text"), [(HOSTILE, HOSTILE)], "title")
+        quiet_libraries()
+        # As TRL prints completions, in a table of its own.
+        Console(width=400).print(Text(HOSTILE), HOSTILE)
+        safe_streamer(None).on_finalized_text(HOSTILE, stream_end=True)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(sys, "stderr", sys.stdout)
+            patch.setitem(dispatch.BUILT_IN, "fail", ("", "", ""))
+            patch.setattr(dispatch, "import_module", lambda _: SimpleNamespace(**{"": fail}))
+            assert main(["fail"]) == 2
+
+    said = re.sub(r"\x1b\[[0-9;]*m", "", printed(stream(), tables))  # rich's own styles
+    assert said.count(SHOWN) == 7
+    assert not set(HOSTILE) & set(said) & set("\x1b\x07\x9b\r\u202e\u2066\x08")
 
 
 def test_a_pipe_gets_one_line_with_the_source_in_its_column():

@@ -159,6 +159,7 @@ def test_samples_of_training_are_shown_where_no_others_are():
     trained = [sample("train", text) for text in "abc"]
     assert shown(*trained) == ["b", "c"]
     assert shown(sample("before", "x"), *trained, sample("after", "y")) == ["x", "y"]
+    assert shown(sample("after", "\x1b]52;c;x\x07")) == [r"\u001b]52;c;x\u0007"]
     spoken = "<|speech|>" + "".join(f"<|s_{index}|>" for index in range(30))
     first = "".join(f"<|s_{index}|>" for index in range(3))
     assert shown(sample("after", spoken)) == [f"<|speech|>{first} [27 more tokens]"]

@@ -28,6 +28,7 @@ from urllib.parse import urlsplit, urlunsplit
 from hf_rlhf.config.urls import is_forbidden
 from hf_rlhf.data.messages import text_of
 from hf_rlhf.errors import JudgeError
+from hf_rlhf.formatting import visible
 from hf_rlhf.rewards.judges import transport
 from hf_rlhf.rewards.judges.transport import Answer
 
@@ -182,7 +183,7 @@ class Endpoint:
 
     def quote(self, text: object) -> str:
         """Return a short line of text that came from outside, without the key."""
-        line = " ".join(str(text).split())
+        line = visible(" ".join(str(text).split()))
         if key := os.environ.get(self.api_key_env):
             line = line.replace(key, "[key]")
         return line if len(line) <= _QUOTED_CHARACTERS else line[: _QUOTED_CHARACTERS - 1] + "…"

@@ -38,7 +38,10 @@ from hf_rlhf.rewards.judges.terms import (
 _COMMON = STOPWORDS | NEGATORS
 _TAG = re.compile(r"</?[A-Za-z][\w-]*(?:\s+[\w-]+\s*=[^<>]*)?\s*/?>")
 _SENTENCE = re.compile(r"\n+|(?<!\b[A-Z]\.)(?<!\bDr\.)(?<!\bMr\.)(?<!\bMs\.)(?<=[.!?])[\"')\]]*\s+")
-_CONJUNCTION = re.compile(r"\s*;\s*|,?\s+(?:and|but|while|whereas)\s+", re.IGNORECASE)
+# A match begins where white space does, or a long run of it would be read again from each place.
+_CONJUNCTION = re.compile(
+    r"(?<!\s)\s*+;\s*|,?(?<!\s)\s++(?:and|but|while|whereas)\s+", re.IGNORECASE
+)
 _REPORTING = re.compile(
     r"""^\s*(?:the\s+)?(?:(?:answer|response|report|text|candidate|it)\s+)?
     (?:(?:must|should|does|correctly|clearly|explicitly|also|wrongly|falsely)\s+)*
@@ -56,7 +59,7 @@ _ABOUT_THE_TEXT = re.compile(
     re.IGNORECASE | re.VERBOSE,
 )
 _REMARK = re.compile(
-    r",?\s*\b(?:which|that|who)\s+(?:was|is|were|are)\s+(?:not|never|wrong|false|incorrect|off)\b.*$",
+    r",?(?<!\s)\s*+\b(?:which|that|who)\s+(?:was|is|were|are)\s+(?:not|never|wrong|false|incorrect|off)\b.*$",
     re.IGNORECASE | re.DOTALL,
 )
 

@@ -78,7 +78,7 @@ SCHEMA: dict[str, Any] = {
 }
 
 _FORGED = re.compile(
-    r"<(?=\s*/?\s*(?:criterion|context|candidate|think|thinking|s>|bos>|eos>|start_of|end_of)|[|｜])"
+    r"<(?=\s*+/?+\s*+(?:criterion|context|candidate|think|thinking|s>|bos>|eos>|start_of|end_of)|[|｜])"
     r"|(?<=[|｜])>|\[(?=/?(?:INST|SYSTEM_PROMPT)\])",
     re.IGNORECASE,
 )

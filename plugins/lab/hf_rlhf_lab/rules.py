@@ -148,7 +148,8 @@ class ValidJson:
 
         try:
             Draft202012Validator.check_schema(dict(self.schema))
-            for value in (None, {}, []):
+            shallow: tuple[Any, ...] = (None, {}, [])
+            for value in shallow:
                 Draft202012Validator(dict(self.schema)).is_valid(value)
         except SchemaError as error:
             raise _invalid(
@@ -172,7 +173,7 @@ class ValidJson:
     def _meets(self, validator: Any, text: str) -> bool:
         text = text.strip()
         try:
-            value = json.loads(
+            value: Any = json.loads(
                 _unfenced(text) if self.fenced else text,
                 parse_constant=_refuse,
                 object_pairs_hook=_unique_keys,

@@ -13,6 +13,7 @@ from typing import Any, Literal, TypedDict
 from hf_rlhf.contracts import Loaded
 from hf_rlhf.data import BadRow, Row, Source, Split, convert_source, format_counts
 from hf_rlhf.distributed import rank
+from hf_rlhf.formatting import visible
 from hf_rlhf_refiner.prompt import Prompt
 
 OnBad = Literal["stop", "drop"]
@@ -100,7 +101,7 @@ def _print(report: Mapping[str, Any]) -> None:
     if hidden:
         line += f"; not shown in prompts: {format_counts(hidden)}"
     if rank() == 0 and (counts or hidden):
-        print(f"{line}.", file=sys.stderr, flush=True)
+        print(visible(f"{line}."), file=sys.stderr, flush=True)
 
 
 def _prompt_report(rows: Sequence[Converted]) -> dict[str, Any]:

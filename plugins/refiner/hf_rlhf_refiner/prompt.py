@@ -198,7 +198,7 @@ class PromptMaker:
     @cached_property
     def _control(self) -> re.Pattern[str]:
         tokens = [token for token in self.tokenizer.all_special_tokens if len(token) > 2]
-        return re.compile("|".join([r"<(?=\s*/?\s*snippet\b)", *map(re.escape, tokens)]), re.I)
+        return re.compile("|".join([r"<(?=\s*+/?+\s*+snippet\b)", *map(re.escape, tokens)]), re.I)
 
     def _defused(self, text: str) -> str:
         # A page on the web can hold `<|im_end|>` or `<snippet id=1>`: shown as it is, the first

@@ -5,6 +5,7 @@ from typing import TextIO
 
 from hf_rlhf.cli import chat_turns
 from hf_rlhf.errors import ConfigError, HfRlhfError
+from hf_rlhf.formatting import visible
 from hf_rlhf_roles.engine import Engine, Sampling
 
 HELP = (
@@ -33,7 +34,7 @@ class Chat:
             self._print(f"{self.role}> ")
 
     def _print(self, text: str) -> None:
-        self.out.write(text)
+        self.out.write(visible(text))
         self.out.flush()
 
     def _answer(self, text: str) -> None:

@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from hf_rlhf import ConfigError, Problem, RunFolderError
-from hf_rlhf.formatting import duration, print_table
+from hf_rlhf.formatting import duration, print_table, visible
 from hf_rlhf.storage import LOCK_NAME, atomic_write_text, human
 from hf_rlhf_studies.check import check
 from hf_rlhf_studies.folder import STATE_NAME, StudyFolder, plan_text
@@ -289,7 +289,7 @@ class _Queue:
         if task.kind != "prepare":
             title = f"{self.folder.runs.study.title(task.cell)}, seed {task.cell.seed}"
             title += ", measured" * (task.kind == "measure")
-        print(f"[{number}/{self.count}] {title}: {text}", flush=True)
+        print(visible(f"[{number}/{self.count}] {title}: {text}"), flush=True)
 
 
 def _print_status(folder: StudyFolder) -> int:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hf_rlhf.errors import did_you_mean
+from hf_rlhf.formatting import visible
 from hf_rlhf_traces.blocks import add_workers_option
 from hf_rlhf_traces.format import Format, add_format_options, format_from_options
 from hf_rlhf_traces.options import Parser, add_overwrite, count, share, verb_parser
@@ -217,7 +218,7 @@ def _show_rows(report: Mapping[str, Any], title: str) -> None:
     table.add_column("count", justify="right")
     table.add_column("meaning", overflow="fold")
     for name, number, meaning in _lines(report):
-        table.add_row(escape(name), f"{number:,}", escape(meaning))
+        table.add_row(escape(name), f"{number:,}", escape(visible(meaning)))
     console = Console()
     console.print(table)
     notes = [
@@ -229,7 +230,7 @@ def _show_rows(report: Mapping[str, Any], title: str) -> None:
         if source.get("commit", "") is None
     ]
     for note in notes:
-        console.print(note, soft_wrap=True, markup=False)
+        console.print(visible(note), soft_wrap=True, markup=False)
 
 
 def _lines(report: Mapping[str, Any]) -> Iterator[tuple[str, int, str]]:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from hf_rlhf.formatting import counted, interval, markdown_table
+from hf_rlhf.formatting import counted, interval, markdown_table, visible
 from hf_rlhf.rewards import ValidationReport
 from hf_rlhf.storage import ReportCheck, atomic_write_json, atomic_write_text
 
@@ -52,7 +52,7 @@ class Report(ValidationReport):
         )
         for check in self.checks:
             style = _STYLES[check.verdict]
-            table.add_row(check.name, f"[{style}]{check.verdict}[/]", check.summary)
+            table.add_row(check.name, f"[{style}]{check.verdict}[/]", visible(check.summary))
         console = Console()
         console.print(table)
         console.print(f"Report: {folder / MARKDOWN_NAME}", markup=False, soft_wrap=True)

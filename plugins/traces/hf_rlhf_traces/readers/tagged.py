@@ -46,10 +46,10 @@ _ACTION = re.compile(r"<(?:search|call_tool|tool_call|answer)\b[^<>]*>", re.IGNO
 _OPEN = re.compile(
     rf"<(think|answer|{'|'.join(SEARCHES + RESULTS)})((?:\s[^<>]*)?)>", re.IGNORECASE
 )
-_ATTRIBUTE = re.compile(r"([\w-]+)=(?:\"([^\"]*)\"|'([^']*)'|(\S+))")
+_ATTRIBUTE = re.compile(r"(?<![\w-])([\w-]++)=(?:\"([^\"]*)\"|'([^']*)'|(\S+))")
 _ROLE = re.compile(r"<\|im_start\|>(\w+)\n?|<\|start_header_id\|>(\w+)<\|end_header_id\|>\s*")
 _MARK = re.compile(r"<\|(?:im_end|endoftext|eot_id|begin_of_text)\|>")
-_FRAMED = re.compile(r".*?<answer>.*?</answer>[^<]*?\sQuestion:[^\n]*\n", re.DOTALL)
+_FRAMED = re.compile(r"(?>.*?<answer>)(?>.*?</answer>[^<]*?\sQuestion:)[^\n]*\n", re.DOTALL)
 _FEEDBACK = re.compile(
     r"My previous action is invalid\.(?:[^<]|<(?P<tag>search|answer)> and </(?P=tag)>)*?"
     r"Let me try again\."
