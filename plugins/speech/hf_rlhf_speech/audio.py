@@ -2,7 +2,7 @@
 
 import io
 import os
-import struct
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,19 @@ MIN_RATE = 8_000
 MAX_SECONDS = 30.0
 _LOUDEST = 8.0
 """Above it, samples are hardly in [-1, 1] with a few peaks that a model made too high."""
+
+_FORMS = frozenset(
+    {
+        *("AIFF", "AU", "CAF", "FLAC", "HTK", "MAT4", "MP3", "NIST", "OGG"),
+        *("RF64", "SVX", "VOC", "W64", "WAV", "WAVEX", "WVE"),
+    }
+)
+"""Names by libsndfile of the forms that say how long the sound is."""
+_SHOULD_BE = re.compile(
+    r"(?:data|SSND|BODY|Data Size|Data length|Riff size|riff)\W*(\d+) \(?should be (\d+)"
+)
+"""In libsndfile's log of what it read."""
+_STREAMED = 2**31 - 2**16
 
 Wave = NDArray[np.float32]
 """Mono samples in [-1, 1]."""
@@ -71,18 +84,15 @@ def read_audio(
         with soundfile.SoundFile(opened) as file:
             _check_size(name, file.frames, file.samplerate, max_seconds)
             samples, source_rate = file.read(dtype="float32", always_2d=True), file.samplerate
-            claimed = file.frames
-    except (soundfile.LibsndfileError, OSError) as error:
+            problem = _not_whole(file, len(samples), _head(source))
+    except (soundfile.LibsndfileError, OSError, ValueError) as error:
         cause = str(getattr(error, "error_string", error)).rstrip(".")
         # Of the decoder of MP3, which says so of a file without any frames.
         cause = "it holds no sound" if "does not exist" in cause else cause
         fix = "Convert it to WAV or FLAC (`ffmpeg -i FILE out.flac`), or remove it."
         raise DataError(f"{name}: cannot be read as sound: {cause}. {fix}") from error
-    claimed = max(claimed, _frames_by_header(source))
-    if len(samples) < claimed:
-        raise DataError(
-            f"{name}: is cut off: {len(samples):,} of {claimed:,} samples. Copy it again."
-        )
+    if problem:
+        raise DataError(f"{name}: {problem}")
     if not np.isfinite(samples).all():
         count = int((~np.isfinite(samples)).sum())
         raise DataError(f"{name}: {count:,} samples are NaN or infinite. Make the file again.")
@@ -101,23 +111,31 @@ def read_audio(
     return Clip(np.clip(wave, -1.0, 1.0), rate or source_rate, tuple(changes))
 
 
-def _frames_by_header(source: str | os.PathLike[str] | bytes) -> int:
-    """Return the frames that the header of a WAV file promises, 0 for other and streamed files.
-
-    libsndfile takes what a WAV file that was cut off has left for the whole of it.
-    """
+def _head(source: str | os.PathLike[str] | bytes) -> bytes:
     with io.BytesIO(source) if isinstance(source, bytes) else open(source, "rb") as file:
-        riff, _, form = struct.unpack("<4sI4s", file.read(12).ljust(12))
-        frame_bytes = 0
-        while riff == b"RIFF" and form == b"WAVE" and len(head := file.read(8)) == 8:
-            name, size = struct.unpack("<4sI", head)
-            if name == b"data":
-                streamed = size >= 2**31 - 1 or not frame_bytes
-                return 0 if streamed else size // frame_bytes
-            chunk = file.read(size + size % 2)
-            if name == b"fmt " and len(chunk) >= 16:
-                frame_bytes = struct.unpack("<H", chunk[12:14])[0]
-    return 0
+        return file.read(1024)
+
+
+def _not_whole(file: Any, frames: int, head: bytes) -> str:
+    """Return what is wrong with a file that has less than its header promises, or promises nothing.
+
+    libsndfile takes what is left of a file for the whole of it, and only logs the difference. A
+    stream of unknown length has a size near the largest.
+    """
+    if file.format not in _FORMS:
+        return (
+            f"is {file.format}, of which cannot be told whether it is whole. Convert it to WAV or "
+            "FLAC (`ffmpeg -i FILE out.flac`)."
+        )
+    nist = re.search(rb"^NIST_1A.*?\nsample_count -i (\d+)", head, re.DOTALL)
+    sizes = [(max(file.frames, int(nist[1]) if nist else 0), frames, "samples")]
+    for promised, there in _SHOULD_BE.findall(file.extra_info):
+        if int(promised) < _STREAMED:
+            sizes.append((int(promised), int(there), "bytes"))
+    for promised, there, unit in sizes:
+        if there < promised:
+            return f"is cut off: {there:,} of {promised:,} {unit}. Copy it again."
+    return "is cut off. Copy it again." if "truncated" in file.extra_info else ""
 
 
 def _check_size(where: str, frames: int, rate: int, max_seconds: float) -> None:

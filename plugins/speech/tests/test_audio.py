@@ -116,5 +116,53 @@ def test_resampling_removes_what_the_lower_rate_cannot_hold():
 def test_a_wav_file_that_was_cut_off_is_refused(tmp_path, as_bytes):
     path = tmp_path / "a.wav"
     path.write_bytes(wav_bytes(tone(), RATE)[:20_000])
-    with pytest.raises(DataError, match=r"cut off: 9,978 of 16,000 samples"):
+    with pytest.raises(DataError, match=r"cut off: 19,956 of 32,000 bytes. Copy it again"):
         read_audio(path.read_bytes() if as_bytes else path)
+
+
+def encoded(form: str, kind: str | None = None) -> bytes:
+    """Return a second of sound in a form of libsndfile's."""
+    file = io.BytesIO()
+    soundfile.write(file, tone(), RATE, format=form, subtype=kind)
+    return file.getvalue()
+
+
+KINDS = {
+    "WAV": ("PCM_16", "PCM_24", "FLOAT", "ULAW", "IMA_ADPCM", "MS_ADPCM"),
+    "W64": ("PCM_16", "FLOAT", "MS_ADPCM"),
+    **dict.fromkeys(("AIFF", "AU", "CAF", "RF64", "WAVEX"), ("PCM_16", "PCM_24", "FLOAT", "ULAW")),
+    "AIFF": ("PCM_16", "DOUBLE", "IMA_ADPCM"),
+    **dict.fromkeys(("NIST", "SVX", "VOC", "MAT4", "FLAC", "HTK"), ("PCM_16",)),
+    "WVE": ("ALAW",),
+}
+
+
+@pytest.mark.parametrize(
+    ("form", "kind"), [(f, kind) for f, kinds in KINDS.items() for kind in kinds]
+)
+def test_sound_that_was_cut_off_is_refused_in_every_form(form, kind):
+    """libsndfile takes what is left for the whole."""
+    whole = encoded(form, kind)
+    assert len(read_audio(whole, rate=None).wave) >= len(tone())
+    for share in (0.5, 0.9, 0.999):
+        with pytest.raises(DataError):
+            read_audio(whole[: int(share * len(whole))])
+
+
+@pytest.mark.parametrize("form", ["AVR", "MAT5", "PAF", "PVF", "IRCAM", "MPC2K", "SDS"])
+def test_a_form_that_does_not_say_how_long_it_is_is_refused(form):
+    with pytest.raises(DataError, match=rf"is {form}, of which .* Convert it to WAV or FLAC"):
+        read_audio(encoded(form, "PCM_16"))
+
+
+@pytest.mark.parametrize("size", [2**32 - 1, 2**31 - 1, 2**31 - 37, 2**31])
+def test_a_streamed_wav_file_is_whole(size):
+    content = wav_bytes(tone(), RATE)
+    sizes = size.to_bytes(4, "little")
+    streamed = content[:4] + sizes + content[8:40] + sizes + content[44:]
+    assert len(read_audio(streamed).wave) == len(tone())
+
+
+def test_a_codec_that_cannot_be_read_whole_is_refused():
+    with pytest.raises(DataError, match="cannot be read as sound"):
+        read_audio(encoded("WAV", "GSM610"))
