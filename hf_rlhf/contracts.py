@@ -267,6 +267,11 @@ class Trainer:
         raise NotImplementedError(f"{cls.__name__} has no from_run(run)")
 
     @classmethod
+    def row_template(cls, run: "Run") -> str | None:
+        """Return the chat template that rows are trained with; None for the tokenizer's own."""
+        return None
+
+    @classmethod
     def preflight(cls, run: "Run") -> "Iterable[Problem]":
         """Return the problems of this run that can be found before any weights load.
 
@@ -290,18 +295,12 @@ class Trainer:
 
     @classmethod
     def as_reward(cls, settings: Mapping[str, Any], model: str) -> Mapping[str, Any] | None:
-        """Return the entry of `rewards` that scores by the saved model, for `rewards validate`.
-
-        None: no reward model, or one of `reward_model`. `settings`: the run file's top-level keys.
-        """
+        """Return the entry of `rewards` that scores by the saved model; None: there is none."""
         return None
 
     @classmethod
     def tokens(cls, run: "Run") -> Mapping[str, int] | None:
-        """Return `tokens` of the training rows in one epoch and `trained`, those with a loss.
-
-        None if unknown; a dry run then plans without them.
-        """
+        """Return `tokens` of the rows in an epoch and `trained`, those with a loss, if known."""
         return None
 
     @classmethod

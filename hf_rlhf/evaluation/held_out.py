@@ -21,7 +21,7 @@ from hf_rlhf.errors import BrokenPlugin
 from hf_rlhf.evaluation.results import Evaluation, Measured
 from hf_rlhf.evaluation.saved_models import SavedModel
 from hf_rlhf.evaluation.scoring import evaluate, held_out_rows
-from hf_rlhf.models.lengths import completion_length, positions, token_lengths
+from hf_rlhf.models.lengths import FOR_TEMPLATES, completion_length, positions, token_lengths
 from hf_rlhf.models.merge import merge_adapter
 
 if TYPE_CHECKING:
@@ -159,21 +159,20 @@ def _text(run: "Run", model: Any, model_kwargs: Mapping[str, Any]) -> Evaluation
     rows = run.dataset[spec.split]
     if run.reward is None:
         length = spec.max_new_tokens or completion_length(run)
-        prompts = islice(_prompts_with_room(run, length), spec.samples)
-        rows = [{"prompt": prompt} for prompt in prompts]
+        rows = list(islice(_rows_with_room(run, length), spec.samples))
         spec = replace(spec, rows=None, completions_per_prompt=1)
         if not rows:
             return Evaluation([])
     return evaluate(model, run.tokenizer, rows, run.reward, spec, **settings)
 
 
-def _prompts_with_room(run: "Run", answer: int) -> Iterator[Any]:
+def _rows_with_room(run: "Run", answer: int) -> Iterator[Mapping[str, Any]]:
     """Yield the held-out prompts that leave the model room for `answer` tokens, in order."""
     room = positions(run)
     for row in held_out_rows(run):
-        prompt = prompt_in(row)
-        if not room or token_lengths(run, [prompt])[0] + answer <= room:
-            yield prompt
+        asked = {name: row.get(name) for name in FOR_TEMPLATES} | {"prompt": prompt_in(row)}
+        if not room or token_lengths(run, [asked])[0] + answer <= room:
+            yield asked
 
 
 def _digest(run: "Run") -> str:

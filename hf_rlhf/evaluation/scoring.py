@@ -118,8 +118,9 @@ class _Writer:
         return [self.rows[index // self.spec.completions_per_prompt] for index in batch]
 
     def write(self, policy: Any, batch: Sequence[int]) -> list[Completion]:
-        prompts = [row["prompt"] for row in self._rows(batch)]
-        ids = prompt_ids(self.tokenizer, prompts, self.chat_template_kwargs)
+        rows = self._rows(batch)
+        prompts = [row["prompt"] for row in rows]
+        ids = prompt_ids(self.tokenizer, prompts, self.chat_template_kwargs, rows)
         return self._generate(policy, ids, self.length, batch)
 
     def _generate(

@@ -3,6 +3,7 @@ from .adapter import read_adapter as read_adapter
 from .ends import end_tokens as end_tokens
 from .ends import generation_ends as generation_ends
 from .fingerprint import check_base as check_base
+from .lengths import FOR_TEMPLATES as FOR_TEMPLATES
 from .lengths import completion_length as completion_length
 from .lengths import model_config as model_config
 from .lengths import prompt_ids as prompt_ids

@@ -1,5 +1,6 @@
 """Prompts in tokens, their length, and the number of tokens that fit in a model."""
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -7,39 +8,65 @@ if TYPE_CHECKING:
     from hf_rlhf.runs.run import Run
 
 
+FOR_TEMPLATES = ("tools", "chat_template_kwargs")
+"""Columns that TRL hands to the chat template."""
 _CHUNK = 1000
 
 
 def prompt_lengths(run: "Run", rows: int | None = None, split: str = "train") -> list[int]:
     """Return the prompt length in tokens of the first `rows` rows of a split (all if None)."""
-    data = run.dataset[split].select_columns("prompt")
+    data = run.dataset[split]
+    data = data.select_columns([n for n in ("prompt", *FOR_TEMPLATES) if n in data.column_names])
     count = min(rows or len(data), len(data))
     # The data may be larger than memory; its lengths are not.
-    chunks = (data[at : min(at + _CHUNK, count)]["prompt"] for at in range(0, count, _CHUNK))
-    return [length for chunk in chunks for length in token_lengths(run, chunk)]
+    chunks = (range(at, min(at + _CHUNK, count)) for at in range(0, count, _CHUNK))
+    return [
+        length for chunk in chunks for length in token_lengths(run, data.select(chunk).to_list())
+    ]
 
 
-def token_lengths(run: "Run", prompts: Sequence[Any]) -> list[int]:
-    """Return the tokens of each prompt, text or messages, as the model gets it for sampling."""
+def token_lengths(run: "Run", rows: Sequence[Mapping[str, Any]]) -> list[int]:
+    """Return the tokens of the `prompt` of each row, as the model gets it for sampling."""
+    prompts, kwargs = [row["prompt"] for row in rows], template_arguments(run, {})
+    return [len(ids) for ids in prompt_ids(run.tokenizer, prompts, kwargs, rows)]
+
+
+def template_arguments(run: "Run", row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the chat template gets beside the turns: of the run, and of the row."""
     kwargs = dict(getattr(run.training, "chat_template_kwargs", None) or {})
     if run.toolset is not None:
         kwargs["tools"] = run.toolset.schemas or None
-    return [len(ids) for ids in prompt_ids(run.tokenizer, prompts, kwargs)]
+    return {**kwargs, **row_arguments(row)}
+
+
+def row_arguments(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a row has for the chat template: `tools`, and its `chat_template_kwargs`."""
+    tools = row.get("tools")
+    tools = json.loads(tools) if isinstance(tools, str) else tools
+    return {**({"tools": tools} if tools else {}), **(row.get("chat_template_kwargs") or {})}
 
 
 def prompt_ids(
-    tokenizer: Any, prompts: Sequence[Any], chat_template_kwargs: Mapping[str, Any]
+    tokenizer: Any,
+    prompts: Sequence[Any],
+    chat_template_kwargs: Mapping[str, Any],
+    rows: Sequence[Mapping[str, Any]] = (),
 ) -> list[list[int]]:
-    """Return the token ids of prompts, which are texts or conversations (lists of messages)."""
+    """Return the token ids of prompts, which are texts or conversations (lists of messages).
+
+    `rows` are those of the prompts, where they may have `tools` and kwargs of their own.
+    """
     if not prompts:
         return []
     if isinstance(prompts[0], str):
         return list(tokenizer(list(prompts))["input_ids"])
+    own = map(row_arguments, rows or [{}] * len(prompts))
     texts = [
         tokenizer.apply_chat_template(
-            prompt, add_generation_prompt=True, tokenize=False, **chat_template_kwargs
+            prompt,
+            **{"add_generation_prompt": True, "tokenize": False, **chat_template_kwargs, **kwargs},
         )
-        for prompt in prompts
+        for prompt, kwargs in zip(prompts, own, strict=True)
     ]
     # The chat template already holds the special tokens. Callers count what is too long.
     return list(tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"])

@@ -27,7 +27,6 @@ from hf_rlhf.runs.preflight_data import (
     dropped_problems,
     evaluation_problems,
     length_problems,
-    rendering_problem,
     template_problems,
     tokenizer_problems,
     tokenizer_size,
@@ -39,6 +38,7 @@ from hf_rlhf.runs.preflight_launch import (
     master_copy_advice,
     master_copy_problems,
 )
+from hf_rlhf.runs.preflight_rows import rendering_problem, unwritten_notes, value_problems
 from hf_rlhf.runs.preflight_settings import idle, settings_problems
 from hf_rlhf.runs.preflight_vllm import vllm_problems
 from hf_rlhf.runs.reward_validation import reward_validation_advice, reward_validation_problems
@@ -60,6 +60,8 @@ def problems_of(run: "Run", where: Callable[[str], str]) -> list[Problem]:
     # prompts with the tools.
     if problems := list(_epochs(run)):
         checks: Sequence[Check] = ()
+    elif problems := list(value_problems(run)):
+        checks = _MACHINE_CHECKS  # the others read the rows
     elif problems := [*tool_problems(run), *_model(run)]:
         checks = _CHECKS
     else:
@@ -93,7 +95,7 @@ def advice(run: "Run") -> list[str]:
         reward_advice = getattr(part.reward, "advice", None)
         if reward_advice is not None and part.weight:
             notes += [f"{part.label!r}: {text}" for text in reward_advice()]
-    notes += [*_sources(run), *monitor_advice(run), *unknown_tokens(run)]
+    notes += [*_sources(run), *monitor_advice(run), *unknown_tokens(run), *unwritten_notes(run)]
     on_cpu = run.training.device.type == "cpu" and not is_elsewhere()
     if run.training.bf16 and on_cpu:
         notes.append("bf16 makes most CPUs several times slower, not faster: `--bf16 false`")

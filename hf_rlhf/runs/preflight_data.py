@@ -13,6 +13,7 @@ from hf_rlhf.evaluation.benchmarks import find_benchmarks
 from hf_rlhf.evaluation.validation import is_validated, validation_range
 from hf_rlhf.models.lengths import completion_length, model_config, positions, prompt_lengths
 from hf_rlhf.rewards.composed import signature
+from hf_rlhf.runs.preflight_rows import template_row_problems
 
 _CONTROL_TOKEN = re.compile(r"<\|[^<|>\s]+\|>")
 
@@ -87,8 +88,8 @@ def tokenizer_problems(run: "Run") -> Iterator[Problem]:
             "its tokenizer has no chat template, and the prompts are conversations.",
             "Use an instruction-tuned model, or save a chat_template with the tokenizer.",
         )
-    elif (raises := rendering_problem(run, rows=1)) is not None:
-        yield raises
+    else:
+        yield from template_row_problems(run)
 
 
 def tokenizer_size(run: "Run") -> Iterator[Problem]:
@@ -103,40 +104,6 @@ def tokenizer_size(run: "Run") -> Iterator[Problem]:
             f"has {last + 1 - size:,} more tokens than the {size:,} embeddings of the model.",
             "Use the model's own, or save a model whose embeddings were resized for it.",
         )
-
-
-def rendering_problem(run: "Run", rows: int | None = None) -> Problem | None:
-    """Return the first of the first `rows` rows on which the chat template raises an error."""
-    kwargs = getattr(run.training, "chat_template_kwargs", None) or {}
-    for split, data in run.dataset.items():
-        for index in range(min(rows or len(data), len(data))):
-            row = data[index]
-            for name, turns in _conversations(row):
-                try:
-                    run.tokenizer.apply_chat_template(
-                        turns, tokenize=False, add_generation_prompt=name == "prompt", **kwargs
-                    )
-                except Exception as error:  # noqa: BLE001 - a template may raise anything
-                    return Problem(
-                        "model_name_or_path",
-                        f"its chat template raises on `{name}` of row {index} of {split}: "
-                        f"{type(error).__name__}: {error}",
-                        "Remove the row, change its turns, or save another chat_template with the "
-                        "tokenizer.",
-                    )
-    return None
-
-
-def _conversations(row: Mapping[str, Any]) -> Iterator[tuple[str, list[Any]]]:
-    """Yield the conversations that a row is trained on, each whole, by their columns."""
-    prompt = row.get("prompt")
-    start = prompt if isinstance(prompt, list) else []
-    answers = [name for name in ("completion", "chosen", "rejected") if name in row]
-    if start and not answers:
-        yield "prompt", start
-    for name in (*answers, "messages"):
-        if isinstance(turns := row.get(name), list):
-            yield name, [*start, *turns]
 
 
 def is_conversational(run: "Run") -> bool:
@@ -341,6 +308,8 @@ def data_lines(run: "Run") -> list[str]:
     if isinstance(dropped, Mapping):
         dropped = ", ".join(f"{reason}: {count:,}" for reason, count in dropped.items() if count)
     by = f"; dropped by {run.spec.dataset.name}: {dropped}" if dropped else ""
+    derived = run.report.get("derived") or {}
+    by += "".join(f"; `{column}` is {how}" for column, how in derived.items())
     counts = run.trainer_class.row_counts(run)
     lines = [f"rows: {splits}{by}", *(f"{split}: {count}" for split, count in counts.items())]
     if is_validated(run):

@@ -19,8 +19,9 @@ from hf_rlhf.config.schema import RunSpec
 from hf_rlhf.config.settings import refusals, refused_problems, value_problems
 from hf_rlhf.config.validation import check_settings, setting_names
 from hf_rlhf.contracts import Loaded, Trainer, as_trainer
+from hf_rlhf.data.table_rows import trainable_rows
 from hf_rlhf.distributed import is_elsewhere, is_planned, rank
-from hf_rlhf.errors import ConfigError, ModelError, PluginError, Problem
+from hf_rlhf.errors import ConfigError, DataError, ModelError, PluginError, Problem
 from hf_rlhf.models.loading import find_adapter
 from hf_rlhf.models.lora_checks import adapter_problems
 from hf_rlhf.rewards.composed import ComposedReward
@@ -181,7 +182,7 @@ class _Preparation(ComponentBuilder):
         callbacks = self._callbacks(spec)
         path, tokenizer = self._tokenizer(spec, model, training, trainer_class)
         folder = Path(training.output_dir).parent if training is not None else None
-        loaded = self._dataset(spec, tokenizer, folder)
+        loaded = self._dataset(spec, tokenizer, folder, getattr(trainer_class, "columns", ()))
         adapter = self._adapter(spec)
         if loaded is not None and reward is not None:
             trained = (
@@ -371,13 +372,20 @@ class _Preparation(ComponentBuilder):
             self.problems.append(Problem(self.file.where(("adapter",)), str(error)))
             return None
 
-    def _dataset(self, spec: RunSpec, tokenizer: Any, folder: Path | None) -> Loaded | None:
+    def _dataset(
+        self, spec: RunSpec, tokenizer: Any, folder: Path | None, columns: Collection[str] = ()
+    ) -> Loaded | None:
         # One process writes the file, and a dry run none. It stays as it is when the run resumes,
         # and when another run is refused its folder.
         writes = folder is not None and rank() == 0 and not is_planned()
         begun = folder is not None and (folder / RECORD_NAME).exists()
         rejected = folder / "rejected_rows.jsonl" if folder and writes and not begun else None
-        return self._loaded(spec.dataset, tokenizer, rejected)
+        loaded = self._loaded(spec.dataset, tokenizer, rejected)
+        try:
+            return loaded and trainable_rows(loaded, columns)
+        except DataError as error:
+            self.problems.append(Problem(self.file.where(spec.dataset.path), str(error)))
+            return None
 
 
 def _final_state(steps: int, epochs: float) -> Any:

@@ -1,16 +1,18 @@
 """What every classic stage looks at before weights load."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 
 from hf_rlhf.errors import Problem
 from hf_rlhf.evaluation import held_out_rows, validation_rows
-from hf_rlhf.models import model_config
+from hf_rlhf.models import FOR_TEMPLATES, model_config
 from hf_rlhf.runs import Run
-from hf_rlhf_classic.encoding import is_text, tokens
+from hf_rlhf_classic.encoding import is_text
 
-FOR_TEMPLATES = ("tools", "chat_template_kwargs")
-"""Columns that TRL hands to the chat template."""
+_INSTEAD = {
+    "tools": "Name functions under `tools:` in the run file of a trainer that calls them (`grpo`).",
+    "chat_template_kwargs": "Write `chat_template_kwargs` in the run file, for all rows.",
+}
 OWN_LOSS = {
     "label_smoothing_factor": ("has no effect on this trainer's loss.", "Leave it out."),
     "average_tokens_across_devices": (
@@ -21,8 +23,22 @@ OWN_LOSS = {
 """Settings that the losses of TRL's experimental trainers ignore."""
 
 
-def common_problems(run: Run) -> Iterator[Problem]:
-    """What would stop any stage with weights loaded, or train other than what is measured."""
+def common_problems(run: Run, reads: Collection[str] = ()) -> Iterator[Problem]:
+    """What would stop any stage with weights loaded, or train other than what is measured.
+
+    `reads` are the columns that this stage hands to the chat template, of `FOR_TEMPLATES`.
+    """
+    for split, rows in run.dataset.items():
+        for name in sorted({*FOR_TEMPLATES} & {*rows.column_names} - {*reads}):
+            index = next((at for at, value in enumerate(rows[name]) if value), None)
+            if index is not None:
+                yield Problem(
+                    "dataset",
+                    f"row {index} of {split} has `{name}`, which {run.spec.plugin!r} does not hand "
+                    "to the chat template.",
+                    f"{_INSTEAD[name]} If rewards read the column, rename it.",
+                )
+                return
     if displayed := sorted({"image", "images"} & set(run.dataset["train"].column_names)):
         yield Problem("dataset", f"has {', '.join(displayed)}.", "This stage trains on text alone.")
 
@@ -51,7 +67,7 @@ def eval_rows(run: Run, *names: str) -> Any:
 
 
 def check_single_kind(run: Run, *names: str) -> Iterator[Problem]:
-    """The columns `names` are all text or all messages, and text begins but once."""
+    """The columns `names` are all text or all messages."""
     for split, rows in splits(run):
         if not len(rows) or not set(names) <= set(rows.column_names):
             continue
@@ -62,16 +78,6 @@ def check_single_kind(run: Run, *names: str) -> Iterator[Problem]:
                 "dataset",
                 f"row 0 of {split}: {text}.",
                 "All must be text, or all lists of messages {role, content}.",
-            )
-            return
-        start = run.tokenizer.bos_token_id
-        first = rows[0][names[0]]
-        if start is not None and is_text(first) and tokens(run.tokenizer, first)[:2] == [start] * 2:
-            yield Problem(
-                "dataset",
-                f"row 0 of {split}: `{names[0]}` begins with {run.tokenizer.bos_token!r}, which "
-                "the tokenizer puts before every text: it would be there twice.",
-                "Leave it out of the text, or give messages.",
             )
             return
 

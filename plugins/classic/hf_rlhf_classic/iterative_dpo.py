@@ -23,6 +23,7 @@ from hf_rlhf.errors import Problem
 from hf_rlhf.formatting import settings_line
 from hf_rlhf.models import policy_arguments, prompt_lengths
 from hf_rlhf.runs import Run
+from hf_rlhf_classic.checks import common_problems
 from hf_rlhf_classic.dpo import loss_problems
 from hf_rlhf_classic.iterative_dpo_config import REFUSED, IterativeDPOConfig
 from hf_rlhf_classic.iterative_dpo_measures import held_out_split, reason_to_stop, tables
@@ -68,6 +69,7 @@ class IterativeDPOTrainer(Trainer, DPOTrainer):  # type: ignore[misc]
     @classmethod
     def preflight(cls, run: Run) -> Iterator[Problem]:
         """Yield what would stop the run at its first iteration, or change it silently."""
+        yield from common_problems(run)
         yield from loss_problems(run)
         yield from _fits(run)
         yield from _lengths(run)

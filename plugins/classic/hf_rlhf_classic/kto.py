@@ -8,7 +8,7 @@ from trl import KTOConfig, KTOTrainer
 from hf_rlhf import Method, RowCounts, Trainer
 from hf_rlhf.errors import Problem
 from hf_rlhf.evaluation import Evaluation, held_out_rows
-from hf_rlhf.models import policy_arguments
+from hf_rlhf.models import FOR_TEMPLATES, policy_arguments
 from hf_rlhf.runs import Run
 from hf_rlhf_classic.checks import (
     can_encode,
@@ -66,7 +66,7 @@ class JudgedResponseTrainer(Trainer, KTOTrainer):  # type: ignore[misc]
     @classmethod
     def preflight(cls, run: Run) -> Iterable[Problem]:
         """Yield what would stop or spoil training, before weights load."""
-        problems = [*common_problems(run), *_settings(run), *_labels(run)]
+        problems = [*common_problems(run, FOR_TEMPLATES), *_settings(run), *_labels(run)]
         names = ("prompt", "completion")
         if can_encode(run, *names):
             problems += check_single_kind(run, *names)

@@ -1,11 +1,12 @@
 """What DPO, ORPO and CPO share: pairs of a chosen and a rejected response, checked and measured."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from hf_rlhf import RowCounts, Trainer
 from hf_rlhf.errors import Problem
 from hf_rlhf.evaluation import Evaluation
+from hf_rlhf.models import FOR_TEMPLATES
 from hf_rlhf.runs import Run
 from hf_rlhf_classic.checks import (
     can_encode,
@@ -29,6 +30,8 @@ class PairTraining(Trainer):
 
     columns = frozenset({"prompt", *SIDES})
     uses_validation_rows = True
+    for_templates: ClassVar[Collection[str]] = FOR_TEMPLATES
+    """Columns that TRL hands to the chat template."""
     held_out_metrics: ClassVar = {
         "implicit_accuracy": "share of pairs whose chosen response has the higher implicit reward, "
         "`beta` times what training added to its log-probability; a tie is half",
@@ -46,7 +49,7 @@ class PairTraining(Trainer):
     @classmethod
     def preflight(cls, run: Run) -> Iterable[Problem]:
         """Yield what would stop or spoil training, before weights load."""
-        problems = [*common_problems(run), *cls.setting_problems(run)]
+        problems = [*common_problems(run, cls.for_templates), *cls.setting_problems(run)]
         if can_encode(run, "prompt", *SIDES):
             problems += check_single_kind(run, "prompt", *SIDES)
             if not problems:

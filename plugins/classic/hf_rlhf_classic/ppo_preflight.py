@@ -9,7 +9,7 @@ from hf_rlhf.errors import ModelError, Problem
 from hf_rlhf.evaluation import is_validated
 from hf_rlhf.models import check_base, find_adapter, find_model, model_config, read_adapter
 from hf_rlhf.runs import Run
-from hf_rlhf_classic.checks import no_lengths
+from hf_rlhf_classic.checks import common_problems, no_lengths
 from hf_rlhf_classic.held_out_only import no_eval_loss
 from hf_rlhf_classic.ppo_models import hidden_size, no_head, score_names
 
@@ -259,6 +259,7 @@ def _distributed(run: Run) -> Iterator[Problem]:
 
 
 _CHECKS: tuple[Callable[[Run], Iterator[Problem]], ...] = (
+    common_problems,
     _rows,
     no_eval_loss,
     _validation,

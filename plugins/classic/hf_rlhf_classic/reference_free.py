@@ -30,6 +30,7 @@ CPO_LOSSES = ("sigmoid", "hinge", "ipo", "simpo")
 class ReferenceFreeTraining(PairTraining):
     """Builds a trainer on pairs that TRL tokenizes itself, and counts what it cut."""
 
+    for_templates = ("chat_template_kwargs",)
     refused_settings: ClassVar = {
         "max_completion_length": ("is for encoder-decoder models.", "Set `max_length`."),
         **OWN_LOSS,

@@ -11,7 +11,7 @@ from trl import RewardConfig, RewardTrainer
 from hf_rlhf import Method, RowCounts, Trainer
 from hf_rlhf.errors import Problem
 from hf_rlhf.evaluation import Evaluation, held_out_rows, measure_rows, saved_model
-from hf_rlhf.models import policy_arguments
+from hf_rlhf.models import FOR_TEMPLATES, policy_arguments
 from hf_rlhf.runs import Run
 from hf_rlhf_classic.at_end import MeasuresAtEnd
 from hf_rlhf_classic.checks import (
@@ -64,7 +64,7 @@ class RewardModelTrainer(MeasuresAtEnd, Trainer, RewardTrainer):  # type: ignore
     @classmethod
     def preflight(cls, run: Run) -> Iterable[Problem]:
         """Yield what would stop or spoil training, before weights load."""
-        result = [*common_problems(run), *no_lengths(run), *_margins(run)]
+        result = [*common_problems(run, FOR_TEMPLATES), *no_lengths(run), *_margins(run)]
         if can_encode(run, "prompt", "chosen", "rejected"):
             result += check_single_kind(run, "prompt", "chosen", "rejected")
             result += _lengths(run) if not result else ()

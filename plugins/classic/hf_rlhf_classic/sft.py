@@ -1,6 +1,7 @@
 """Supervised fine-tuning on responses, on TRL's public surface alone."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -11,7 +12,7 @@ from trl.chat_template_utils import get_training_chat_template, has_generation_m
 from hf_rlhf import Method, RowCounts, Trainer
 from hf_rlhf.errors import Problem
 from hf_rlhf.evaluation import Evaluation, held_out_rows, measure_rows, saved_model
-from hf_rlhf.models import generation_ends, policy_arguments
+from hf_rlhf.models import FOR_TEMPLATES, generation_ends, policy_arguments
 from hf_rlhf.runs import Run
 from hf_rlhf_classic.checks import (
     can_encode,
@@ -64,9 +65,22 @@ class SupervisedTrainer(Trainer, SFTTrainer):  # type: ignore[misc]
     }
 
     @classmethod
+    def row_template(cls, run: Run) -> str | None:
+        """Return TRL's copy of the tokenizer's template, where that does not mark the assistant."""
+        columns = run.dataset["train"].column_names
+        if not {"messages"} & {*columns} and not {"prompt", "completion"} <= {*columns}:
+            return None
+        own = run.tokenizer.chat_template
+        if not own or has_generation_markers(own) or not assistant_only(run):
+            return None
+        with suppress(ValueError):
+            return str(get_training_chat_template(run.tokenizer))
+        return None
+
+    @classmethod
     def preflight(cls, run: Run) -> Iterable[Problem]:
         """Yield what would stop or spoil training, before weights load."""
-        result = [*common_problems(run), *_columns(run), *_packing(run)]
+        result = [*common_problems(run, FOR_TEMPLATES), *_columns(run), *_packing(run)]
         if result or not can_encode(run, *_names(run)):
             return result
         # Which tokens count is known only of rows and templates that are in order.
@@ -158,9 +172,7 @@ def assistant_only(run: Run) -> bool:
 
 def encoder(run: Run) -> Callable[[Mapping[str, Any]], Encoded]:
     """Return the function from a row to the tokens that training would count, were none cut."""
-    only, template = assistant_only(run), None
-    if only and not has_generation_markers(run.tokenizer.chat_template):
-        template = get_training_chat_template(run.tokenizer)
+    only, template = assistant_only(run), SupervisedTrainer.row_template(run)
     whole = run.training.completion_only_loss is False
 
     def encode(row: Mapping[str, Any]) -> Encoded:
@@ -241,8 +253,8 @@ def _columns(run: Run) -> Iterator[Problem]:
     split = run.spec.evaluation.split if run.spec.evaluation else "train"
     for name in dict.fromkeys(("train", split)):
         columns = set(run.dataset[name].column_names if name in run.dataset else _names(run))
-        pair, messages = {"prompt", "completion"} <= columns, "messages" in columns
-        if pair != messages and set(_names(run)) <= columns:
+        pair, messages = {"prompt", "completion"} & columns, "messages" in columns
+        if bool(pair) != messages and set(_names(run)) <= columns:
             continue
         yield Problem(
             "dataset",

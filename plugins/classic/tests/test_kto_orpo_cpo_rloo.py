@@ -212,7 +212,7 @@ BY_LENGTH = {"train_sampling_strategy": "group_by_length"}
             "is for a fixed reference",
         ),
         ("kto", [row for row in JUDGED if row["label"]], {}, "only responses with label true"),
-        ("kto", PAIRS, {}, "completion, label"),
+        ("kto", PROMPTS, {}, "completion, label"),
         ("cpo", None, {"loss_type": "dpo"}, "Known: sigmoid, hinge, ipo, simpo"),
         ("cpo", None, {"beta": 0.0}, "the pairs have no effect"),
         ("cpo", None, {"loss_type": "ipo", "label_smoothing": 0.1}, "label_smoothing.*no effect"),

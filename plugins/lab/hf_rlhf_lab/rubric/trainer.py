@@ -13,7 +13,7 @@ from transformers import DataCollatorWithPadding, TrainingArguments
 from hf_rlhf import Method
 from hf_rlhf.errors import Problem
 from hf_rlhf.evaluation import Evaluation, held_out_rows
-from hf_rlhf.models import load_policy
+from hf_rlhf.models import FOR_TEMPLATES, load_policy
 from hf_rlhf.runs import Run
 from hf_rlhf_classic.checks import can_encode, check_single_kind, common_problems, splits
 from hf_rlhf_classic.encoding import encode_batch, ended, joined
@@ -74,7 +74,7 @@ class RubricRewardTrainer(EncodedRowsTrainer):
     @classmethod
     def preflight(cls, run: Run) -> Iterable[Problem]:
         """Yield what would stop or spoil training, before weights load."""
-        problems = [*common_problems(run), *_settings(run)]
+        problems = [*common_problems(run, FOR_TEMPLATES), *_settings(run)]
         if can_encode(run, *_TEXTS) and "grades" in run.dataset["train"].column_names:
             problems += [*check_single_kind(run, *_TEXTS), *_grades(run)]
             problems += [] if problems else cls.length_problems(run)

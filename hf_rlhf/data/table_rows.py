@@ -1,0 +1,177 @@
+"""Rows of a table as they enter a run, whatever adapter or program made the table.
+
+A table gives each object the keys of all others, with null, which a chat template would write. So
+turns with more than role and content, `tools` and `chat_template_kwargs` become columns of JSON,
+without these nulls. A null in a column of type `Json` is the author's own, and stays.
+"""
+
+import json
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from hf_rlhf.contracts import Loaded
+from hf_rlhf.data.values import decode_json_text
+from hf_rlhf.errors import DataError
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+TURN_COLUMNS = ("prompt", "completion", "chosen", "rejected", "messages")
+"""Columns of TRL's formats that hold texts, or conversations."""
+
+
+def trainable_rows(loaded: Loaded, columns: Collection[str] = ()) -> Loaded:
+    """Return rows as a trainer that needs `columns` reads them, with a note on what was derived.
+
+    Raises:
+        DataError: a function changes the rows each time they are read, so that what is checked
+            may not be what is trained.
+    """
+    from datasets import DatasetDict
+
+    splits, derived = {}, {}
+    for name, rows in loaded.dataset.items():
+        if rows.format["type"] == "custom":
+            raise DataError(
+                f"{name}: a function changes the rows each time they are read (`with_transform`). "
+                "Apply it once, with `dataset.map(function)`. The nulls that a table adds to "
+                "`tools` and `tool_calls` need no function: a run removes them."
+            )
+        if rows.format["type"] is not None or rows.format["columns"] != rows.column_names:
+            rows = rows.with_format(None).select_columns(rows.format["columns"])
+        rows = _without_nulls(rows)
+        if {"chosen", "rejected"} <= {*rows.column_names} and "prompt" in columns:
+            if _prompt_is_in_answers(rows):
+                rows = _with_prompts(rows)
+                derived["prompt"] = "what chosen and rejected begin with, extracted as by TRL"
+            if {"completion", "label"} <= {*columns} - {*rows.column_names}:
+                rows = _unpaired(rows)
+                derived["label"] = "true for chosen, false for rejected: a pair is two rows"
+        splits[name] = rows
+    report = {"derived": derived} if derived else {}
+    return replace(loaded, dataset=DatasetDict(splits), report={**loaded.report, **report})
+
+
+def _unpaired(rows: "Dataset") -> "Dataset":
+    from datasets import concatenate_datasets
+
+    def side(name: str, other: str) -> "Dataset":
+        labels = [name == "chosen"] * len(rows)
+        named = rows.remove_columns(other).rename_column(name, "completion")
+        return named.add_column("label", labels)
+
+    return concatenate_datasets([side("chosen", "rejected"), side("rejected", "chosen")])
+
+
+def _without_nulls(rows: "Dataset") -> "Dataset":
+    from datasets import Features, Json, List, Value
+
+    makers: dict[str, Callable[[Any], Any]] = {}
+    kinds = {name: getattr(rows.features.get(name), "feature", None) for name in TURN_COLUMNS}
+    keys = {name: {*kind} for name, kind in kinds.items() if isinstance(kind, dict)}
+    turns = [name for name, kind in kinds.items() if kind == Json() or "role" in keys.get(name, ())]
+    if all(keys.get(name, {"any"}) <= {"role", "content"} for name in turns):
+        turns = []  # as they are
+    features = Features(rows.features)
+    for name, feature in rows.features.items():
+        if name == "chat_template_kwargs":
+            makers[name], features[name] = _kwargs, Json()
+        elif name == "tools" and not isinstance(feature, Value):
+            makers[name], features[name] = _tools, Json()
+        elif name in TURN_COLUMNS and feature == Json():
+            makers[name] = _conversation
+        elif name in turns:
+            makers[name], features[name] = _turns, List(Json())
+    if not makers:
+        return rows
+
+    def clean(row: Mapping[str, Any]) -> dict[str, Any]:
+        return {
+            name: None if row[name] is None and make is not _kwargs else make(_own(row[name], kind))
+            for name, make in makers.items()
+            for kind in (rows.features[name],)
+        }
+
+    return rows.map(clean, features=features, desc="Removing the nulls of the table")
+
+
+def _own(value: Any, feature: Any) -> Any:
+    """Return a value without the nulls that its columns of structs have added."""
+    if isinstance(feature, Mapping) and isinstance(value, Mapping):
+        return {key: _own(inner, feature[key]) for key, inner in value.items() if inner is not None}
+    if isinstance(value, list) and (inner_feature := getattr(feature, "feature", None)) is not None:
+        return [_own(inner, inner_feature) for inner in value]
+    return value
+
+
+def _kwargs(value: Any) -> str:
+    return json.dumps(decode_json_text(value) or {})
+
+
+def _tools(value: Any) -> str | None:
+    return json.dumps(value) if value else None  # some templates write a heading for no tools
+
+
+def _conversation(value: Any) -> str:
+    return json.dumps([_turn(turn) for turn in value] if isinstance(value, list) else value)
+
+
+def _turns(turns: Any) -> list[str]:
+    """Return turns as JSON, their arguments as objects: some templates write a text in quotes."""
+    return [json.dumps(_turn(turn)) for turn in turns]
+
+
+def _turn(turn: Any) -> Any:
+    if not isinstance(turn, Mapping):
+        return turn
+    calls = decode_json_text(turn.get("tool_calls"))
+    result = {"role": None, "content": None, **turn}
+    if not calls:  # an empty list counts as a call to some templates
+        result.pop("tool_calls", None)
+        return result
+    content = turn.get("content")
+    return {**result, "content": "" if content is None else content, "tool_calls": _calls(calls)}
+
+
+def _calls(calls: Any) -> Any:
+    """Return the calls of a turn with their arguments parsed where they are JSON text."""
+    return [_parsed(call) for call in calls] if isinstance(calls, list) else calls
+
+
+def _parsed(call: Any) -> Any:
+    if not isinstance(call, Mapping):
+        return call
+    if isinstance(call.get("function"), Mapping):
+        return {**call, "function": _parsed(call["function"])}
+    return {**call, "arguments": decode_json_text(call.get("arguments") or {})}
+
+
+def _prompt_is_in_answers(rows: "Dataset") -> bool:
+    """Whether a pair has no prompt, or a text beside conversations that begin with it."""
+    if "prompt" not in rows.column_names:
+        return True
+    row = rows[0] if len(rows) else {}
+    chosen = row.get("chosen")
+    begins = isinstance(chosen, list) and chosen and chosen[0].get("role") != "assistant"
+    return bool(begins and isinstance(row.get("prompt"), str))
+
+
+def _with_prompts(rows: "Dataset") -> "Dataset":
+    """Return pairs with what chosen and rejected have in common as their prompt, as TRL does."""
+    from datasets import Features, Json, List
+    from trl import extract_prompt
+
+    names = ("prompt", "chosen", "rejected")
+    features = Features({**rows.features, "prompt": rows.features["chosen"]})
+
+    def extract(row: Mapping[str, Any]) -> dict[str, Any]:
+        pair = {name: row[name] for name in names[1:]}
+        if not all(pair.values()):
+            return {"prompt": None, **pair}  # which is reported
+        parts: dict[str, Any] = extract_prompt(pair)
+        if features["prompt"] == List(Json()):
+            parts = {name: list(map(json.dumps, turns)) for name, turns in parts.items()}
+        return parts
+
+    return rows.map(extract, features=features, desc="Extracting prompts")

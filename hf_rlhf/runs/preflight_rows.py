@@ -1,0 +1,303 @@
+"""Problems of single rows: values that are missing, and what a chat template leaves out of them.
+
+What a template writes is found by rendering a copy of a row in which each content, call, tool and
+thought is a word of its own, once for every form that conversations have.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from hf_rlhf.data import describe_value
+from hf_rlhf.data.table_rows import TURN_COLUMNS
+from hf_rlhf.errors import Problem
+from hf_rlhf.models.lengths import template_arguments
+
+if TYPE_CHECKING:
+    from hf_rlhf.runs.run import Run
+
+THOUGHTS = ("reasoning_content", "thinking", "reasoning")
+"""Keys of a turn for what was thought before its content, in the templates in use."""
+_CURE = "Correct the row, or leave it out."
+_TEMPLATE_CURE = (
+    "Use a model whose chat template writes it, save another chat_template with the tokenizer, or "
+    "take it out of the rows."
+)
+
+
+def value_problems(run: "Run") -> Iterator[Problem]:
+    """Yield the first value that a trainer reads and that is null, empty, or no conversation."""
+    columns = run.trainer_class.columns or {"prompt", "completion", "messages"}
+    for split, data in run.dataset.items():
+        names = [name for name in data.column_names if name in columns]
+        for index, row in enumerate(data.select_columns(names)) if names else ():
+            for name in names:
+                if what := _value_problem(name, row[name]):
+                    yield Problem("dataset", f"row {index} of {split}: `{name}` {what}.", _CURE)
+                    return
+
+
+def _value_problem(name: str, value: Any) -> str:
+    """Return what is wrong with a value of a column; "" if nothing is."""
+    if value is None:
+        return "is null"
+    if name not in TURN_COLUMNS or isinstance(value, str):
+        return "holds a null" if isinstance(value, list) and None in value else ""
+    if not isinstance(value, list):
+        return f"is {describe_value(value)}, expected a text or a list of turns"
+    if not value:
+        return "is an empty list of turns"
+    problems = (_turn_problem(turn) for turn in value)
+    return next((f"{what} in turn {n}" for n, what in enumerate(problems, start=1) if what), "")
+
+
+def _turn_problem(turn: Any) -> str:
+    if not isinstance(turn, Mapping) or not isinstance(turn.get("role"), str):
+        return "has no `role`"
+    content, calls = turn.get("content"), turn.get("tool_calls")
+    if content is None or content == []:
+        return "has no `content`"
+    for number, call in enumerate(calls or (), start=1):
+        function = _function(call)
+        if not isinstance(function.get("name"), str):
+            return f"has no name of call {number}"
+        if not isinstance(function.get("arguments"), Mapping):
+            return f"has arguments of call {number} that are no JSON object"
+    return ""
+
+
+def _function(call: Any) -> Mapping[str, Any]:
+    call = call if isinstance(call, Mapping) else {}
+    inner = call.get("function")
+    return inner if isinstance(inner, Mapping) else call
+
+
+def rendering_problem(run: "Run") -> Problem | None:
+    """Return the first row on which the chat template raises an error."""
+    return next((problem for each in _conversations(run) if (problem := _error(run, each))), None)
+
+
+@dataclass(frozen=True)
+class _Conversation:
+    """One of the conversations of a row, whole."""
+
+    row: Mapping[str, Any]
+    where: str
+    column: str
+    turns: list[Any]
+    answer: int
+    """The index of the first turn that is trained, if it is the assistant's."""
+
+
+def _conversations(run: "Run") -> Iterator[_Conversation]:
+    for split, data in run.dataset.items():
+        for index, row in enumerate(data):
+            for column, turns, answer in _columns(row):
+                yield _Conversation(row, f"row {index} of {split}", column, turns, answer)
+
+
+def _columns(row: Mapping[str, Any]) -> Iterator[tuple[str, list[Any], int]]:
+    prompt = row.get("prompt")
+    start = prompt if isinstance(prompt, list) else []
+    answers = [name for name in ("completion", "chosen", "rejected") if name in row]
+    if start and not answers:
+        yield "prompt", start, len(start)
+    for name in (*answers, "messages"):
+        if isinstance(turns := row.get(name), list):
+            before = start if name in answers else []
+            yield name, [*before, *turns], len(before)
+
+
+def _render(run: "Run", column: str, turns: Sequence[Any], arguments: Mapping[str, Any]) -> str:
+    """Return a conversation as text; the template may raise anything."""
+    if template := run.trainer_class.row_template(run):
+        arguments = {**arguments, "chat_template": template}
+    start = column == "prompt"
+    text = run.tokenizer.apply_chat_template(
+        list(turns), tokenize=False, add_generation_prompt=start, **arguments
+    )
+    return str(text)
+
+
+def _error(run: "Run", each: _Conversation) -> Problem | None:
+    try:
+        _render(run, each.column, each.turns, template_arguments(run, each.row))
+    except Exception as error:  # noqa: BLE001 - a template may raise anything
+        return Problem(
+            "model_name_or_path",
+            f"its chat template raises on `{each.column}` of {each.where}: "
+            f"{type(error).__name__}: {error}",
+            "Remove the row, change its turns, or save another chat_template with the tokenizer.",
+        )
+    return None
+
+
+def template_row_problems(run: "Run") -> Iterator[Problem]:
+    """Yield the first row on which the chat template raises, or of which it leaves something out.
+
+    Also the first row that would begin with the beginning-of-sequence token twice.
+    """
+    start, forms = run.tokenizer.bos_token, _Forms(run)
+    for each in _conversations(run) if run.tokenizer.chat_template else ():
+        written = forms.written(each)
+        if written is None:
+            if raises := _error(run, each):
+                yield raises
+                return
+        elif written.lost:
+            yield Problem(
+                "model_name_or_path",
+                f"its chat template does not write {written.lost}: `{each.column}` of "
+                f"{each.where}.",
+                _TEMPLATE_CURE,
+            )
+            return
+        elif start and start in written.text:
+            texts = [turn["content"] for turn in each.turns]
+            if written.text.startswith(start * 2) or any(_begins(text, start) for text in texts):
+                yield _twice(each.where, each.column, start, "its chat template")
+                return
+    yield from _texts_that_begin_twice(run)
+
+
+def _texts_that_begin_twice(run: "Run") -> Iterator[Problem]:
+    start, first = run.tokenizer.bos_token, run.tokenizer.bos_token_id
+    if start is None or list(run.tokenizer("a")["input_ids"])[:1] != [first]:
+        return
+    for split, data in run.dataset.items():
+        for index, row in enumerate(data):
+            for name in TURN_COLUMNS:
+                if _begins(row.get(name), start):
+                    yield _twice(f"row {index} of {split}", name, start, "the tokenizer")
+                    return
+
+
+def _begins(text: Any, start: str) -> bool:
+    return isinstance(text, str) and text.lstrip().startswith(start)
+
+
+def _twice(where: str, column: str, start: str, writer: str) -> Problem:
+    return Problem(
+        "dataset",
+        f"{where}: `{column}` begins with {start!r}, which {writer} puts before every row: it "
+        "would be there twice.",
+        "Leave it out of the text.",
+    )
+
+
+def unwritten_notes(run: "Run") -> Iterator[str]:
+    """Yield how many turns that are trained lose their thoughts, or their content, to a later one.
+
+    Many templates drop the thoughts of earlier turns, as the model is to see them.
+    """
+    if not run.reads_tokens or not run.tokenizer.chat_template:
+        return
+    forms, counts = _Forms(run), Counter[str]()
+    for each in _conversations(run):
+        if (written := forms.written(each)) is not None:
+            counts.update(written.earlier)
+    for key, count in counts.items():
+        yield (
+            f"`{key}` of {count:,} assistant turns is not written by the chat template, as other "
+            "turns of the assistant follow, and so is not learned"
+        )
+
+
+@dataclass
+class _Written:
+    """What the chat template writes of the conversations of one form."""
+
+    text: str
+    lost: str = ""
+    """What it leaves out, in words; "" if nothing."""
+    earlier: Counter[str] = field(default_factory=Counter)
+    """Key -> assistant turns that are trained and lose it, other than the last one."""
+
+
+class _Forms:
+    """Renders conversations of each form once: their text does not matter, only what they have."""
+
+    def __init__(self, run: "Run") -> None:
+        self.run = run
+        self.known: dict[str, _Written | None] = {}
+
+    def written(self, each: _Conversation) -> _Written | None:
+        """Return what the template writes; None if it raises."""
+        words: dict[str, tuple[str, str]] = {}
+        turns = list(_marked_turns(each, words))
+        arguments = template_arguments(self.run, each.row)
+        if each.row.get("tools"):
+            arguments["tools"] = _marked_tools(arguments["tools"], words)
+        form = repr((each.column, turns, words, each.row.get("chat_template_kwargs")))
+        form = _IDS.sub("", form)
+        if form not in self.known:
+            self.known[form] = self._render(each, turns, arguments, words)
+        return self.known[form]
+
+    def _render(
+        self,
+        each: _Conversation,
+        turns: Sequence[Any],
+        arguments: Mapping[str, Any],
+        words: Mapping[str, tuple[str, str]],
+    ) -> _Written | None:
+        try:
+            text = _render(self.run, each.column, turns, arguments)
+        except Exception:  # noqa: BLE001 - a template may raise anything
+            return None
+        lost = [value for word, value in words.items() if value[0] and word not in text]
+        needed = next((what for what, earlier in lost if not earlier), "")
+        return _Written(text, needed, Counter(earlier for _, earlier in lost if earlier))
+
+
+_IDS = re.compile(r"'(?:id|tool_call_id)': '[^']*'")
+"""Of calls, which differ from row to row."""
+
+
+def _word(words: dict[str, tuple[str, str]], what: str, earlier: str = "") -> str:
+    """Return a new word for `what`, "" if a template may leave it out.
+
+    With `earlier`, the key of a turn that others follow, it is counted where it is left out.
+    """
+    word = f"qx{len(words)}word"
+    words[word] = (what, earlier)
+    return word
+
+
+def _marked_turns(each: _Conversation, words: dict[str, tuple[str, str]]) -> Iterator[Any]:
+    """Yield the turns with words in place of what a template has to write."""
+    last = max((n for n, turn in enumerate(each.turns) if turn["role"] == "assistant"), default=0)
+    for number, turn in enumerate(each.turns):
+        of, own = f"of turn {number + 1} ({turn['role']})", turn["role"] == "assistant"
+        # What the assistant said and thought before the answer is the template's own affair.
+        needed = not own or number >= each.answer
+        marked: dict[str, Any] = {
+            key: _word(words, f"`{key}` {of}" * needed, key * (own and number < last))
+            for key in ("content", *THOUGHTS)
+            if turn.get(key) and isinstance(turn[key], str)
+        }
+        if calls := turn.get("tool_calls"):
+            marked["tool_calls"] = [
+                _marked_call(call, f"call {n} {of}", words) for n, call in enumerate(calls, 1)
+            ]
+        yield {**turn, **marked}
+
+
+def _marked_call(call: Any, what: str, words: dict[str, tuple[str, str]]) -> Any:
+    if isinstance(inner := call.get("function"), Mapping):
+        return {**call, "function": _marked_call(inner, what, words)}
+    marked: dict[str, Any] = {"name": _word(words, what)}
+    if call["arguments"]:
+        marked["arguments"] = {_word(words, f"the arguments of {what}"): "a"}
+    return {**call, **marked}
+
+
+def _marked_tools(tools: Any, words: dict[str, tuple[str, str]]) -> Any:
+    def marked(tool: Any) -> Any:
+        if isinstance(tool, Mapping) and isinstance(inner := tool.get("function"), Mapping):
+            return {**tool, "function": marked(inner)}
+        return {**tool, "name": _word(words, "`tools`")} if isinstance(tool, Mapping) else tool
+
+    return [marked(tool) for tool in tools]

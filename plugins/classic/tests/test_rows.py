@@ -1,0 +1,323 @@
+"""Rows of a table with calls, tools and thoughts: what their author wrote is trained."""
+
+import json
+from pathlib import Path
+
+import pytest
+import trl
+from datasets import Dataset
+
+from hf_rlhf.config import RunFile
+from hf_rlhf.errors import ConfigError
+from hf_rlhf.models import prompt_lengths
+from hf_rlhf.runs.preflight import advice
+from hf_rlhf.runs.resolve import resolve_run
+
+pytestmark = pytest.mark.usefixtures("cache")
+
+TEMPLATES = Path(trl.__file__).parent / "chat_templates"
+SETTINGS = {
+    **{"max_steps": 1, "max_length": 1000, "use_cpu": True, "bf16": False, "dtype": "float32"},
+    **{"activation_checkpointing": False, "save_strategy": "no"},
+}
+
+
+def fixed(completions, **_):
+    return [0.0] * len(completions)
+
+
+SAMPLING = {
+    **{"rewards": [fixed], "max_completion_length": 4},
+    **{"num_generations": 2, "per_device_train_batch_size": 2, "max_length": None},
+}
+
+
+def called(*calls, **turn):
+    functions = [{"name": name, "arguments": arguments} for name, arguments in calls]
+    calls = [{"type": "function", "function": function} for function in functions]
+    return {"role": "assistant", "content": "", "tool_calls": calls, **turn}
+
+
+def schema(name, **properties):
+    parameters = {"type": "object", "properties": properties}
+    return {"type": "function", "function": {"name": name, "parameters": parameters}}
+
+
+def user(content="x"):
+    return {"role": "user", "content": content}
+
+
+def said(content, **turn):
+    return {"role": "assistant", "content": content, **turn}
+
+
+CALLS = [called(("weather", {"city": {"name": "P"}})), called(("stock", {"ticker": "XY"}))]
+TOOLS = [
+    [schema("weather", city={"type": "object"})],
+    [schema("stock", ticker={"type": "string", "enum": ["XY"]})],
+]
+
+
+@pytest.fixture
+def resolved(gpt2, tmp_path):
+    """Return a function from a plugin, rows and the name of a chat template of TRL to a run."""
+
+    def make(plugin, rows, template="qwen3", **settings):
+        text = (TEMPLATES / f"{template}.jinja").read_text(encoding="utf-8")
+        values = {
+            **{"plugin": plugin, "output_dir": str(tmp_path / "run")},
+            "dataset": rows if isinstance(rows, Dataset) else Dataset.from_list(rows),
+            "model_name_or_path": gpt2(chat_template=text, bos_token="<end>"),
+            **{**SETTINGS, **settings},
+        }
+        values = {key: value for key, value in values.items() if value is not None}
+        return resolve_run(RunFile.from_mapping(values))
+
+    return make
+
+
+def trained_text(run):
+    """Return what the run's trainer trains on, as text."""
+    trainer = run.trainer_class.from_run(run)
+    ids = [row[name] for row in trainer.train_dataset for name in row if name.endswith("_ids")]
+    return "".join(run.tokenizer.decode(each) for each in ids if each)
+
+
+@pytest.mark.parametrize(
+    ("plugin", "columns"),
+    [
+        ("sft", lambda call: {"messages": [user(), call]}),
+        ("sft", lambda call: {"prompt": [user()], "completion": [call]}),
+        ("dpo", lambda call: {"prompt": [user()], "chosen": [call], "rejected": [said("no")]}),
+        ("reward", lambda call: {"prompt": [user()], "chosen": [call], "rejected": [said("no")]}),
+        ("kto", lambda call: {"prompt": [user(), call, user()], "completion": [said("y")]}),
+    ],
+)
+def test_nulls_that_the_table_adds_are_not_trained(resolved, plugin, columns):
+    rows = [
+        {**columns(CALLS[number % 2]), "tools": TOOLS[number % 2], "label": number < 2}
+        for number in range(4)
+    ]
+    rows = rows if plugin == "kto" else [{**row, "label": None} for row in rows]
+    text = trained_text(resolved(plugin, rows))
+    assert '"arguments": {"city": {"name": "P"}}' in text
+    assert '"properties": {"ticker": {"type": "string", "enum": ["XY"]}}' in text
+    assert "null" not in text
+
+
+def test_a_null_in_a_json_column_is_the_authors_own(resolved):
+    rows = [{"messages": [user(), called(("f", {"unit": None, "n": [1, "a"]}))]}]
+    data = Dataset.from_list(rows, on_mixed_types="use_json")
+    assert '"arguments": {"unit": null, "n": [1, "a"]}' in trained_text(resolved("sft", data))
+
+
+@pytest.mark.parametrize("template", ["qwen2_5", "gptoss"])
+def test_arguments_as_json_text_are_written_once(resolved, template):
+    rows = [{"messages": [user(), called(("f", json.dumps({"ratio": 0.30000000000000004})))]}]
+    text = trained_text(resolved("sft", rows, template))
+    assert '{"ratio": 0.30000000000000004}' in text
+
+
+def test_template_arguments_may_differ_by_row(resolved):
+    rows = [
+        {"messages": [user(), said("y")], "chat_template_kwargs": kwargs}
+        for kwargs in ({"reasoning_effort": "high"}, {"model_identity": "You are Bob."}, None)
+    ]
+    text = trained_text(resolved("sft", rows, "gptoss"))
+    assert text.count("You are Bob.") == 1
+    assert text.count("Reasoning: high") == 1
+
+
+def test_prompts_are_counted_and_sampled_from_with_their_own_tools(resolved):
+    rows = [{"prompt": [user()], "completion": [said("y")], "tools": TOOLS[0]}] * 2
+    (with_tools, _) = prompt_lengths(resolved("sft", rows))
+    (without, _) = prompt_lengths(resolved("sft", [{**row, "tools": None} for row in rows]))
+    assert with_tools > without + 100
+
+
+def test_rows_that_a_function_changes_at_each_reading_are_refused(resolved):
+    rows = Dataset.from_list([{"prompt": "x", "completion": "y"}]).with_transform(lambda row: row)
+    with pytest.raises(ConfigError, match=r"train: a function changes the rows.*dataset\.map"):
+        resolved("sft", rows)
+
+
+RESULT = {"role": "tool", "name": "f", "content": "17"}
+TWO = called(("f", {"x": 1}), ("g", {"x": 1}))
+PAIR = {"prompt": [user()], "rejected": [said("no")]}
+
+
+@pytest.mark.parametrize(
+    ("plugin", "template", "row", "lost"),
+    [
+        ("sft", "llama3", {"messages": [user(), CALLS[0]]}, r"call 1 of turn 2 \(assistant\)"),
+        ("sft", "phi3", {"prompt": [user()], "completion": [CALLS[0]]}, "call 1 of turn 2"),
+        ("sft", "gptoss", {"messages": [user(), TWO]}, "call 2 of turn 2"),
+        ("dpo", "qwen2_5_vl", {**PAIR, "chosen": [CALLS[0]]}, "call 1 of turn 2.*`chosen`"),
+        ("reward", "gptoss", {**PAIR, "chosen": [TWO]}, "call 2 of turn 2"),
+        ("orpo", "llama3", {**PAIR, "chosen": [CALLS[0]]}, "call 1 of turn 2"),
+        ("kto", "llama3", {"prompt": [user(), CALLS[0]], "completion": [said("y")]}, "call 1"),
+        ("grpo", "phi3", {"prompt": [user(), CALLS[0], RESULT]}, "call 1 of turn 2.*`prompt`"),
+        ("sft", "deepseekv3", {"messages": [user(), said("y")], "tools": TOOLS[0]}, "`tools`"),
+        ("sft", "llama3", {"messages": [user(), said("y", reasoning_content="t")]}, "`reasoning_c"),
+        ("sft", "qwen2_5", {"messages": [user(), said("y", thinking="t")]}, "`thinking` of turn 2"),
+    ],
+)
+def test_what_the_chat_template_would_leave_out_is_refused(resolved, plugin, template, row, lost):
+    plain = {"tools": None, "messages": [user(), said("ok")], "prompt": [user()]}
+    plain |= {"completion": [said("ok")], "chosen": [said("ok")], "rejected": [said("no")]}
+    rows = [{name: plain[name] for name in row}, row, row, row]
+    rows = [{**each, "label": number < 2} for number, each in enumerate(rows)]
+    settings = SAMPLING if plugin == "grpo" else {}
+    with pytest.raises(ConfigError, match=rf"does not write {lost}.* row 1 of train"):
+        resolved(plugin, rows, template, **settings)
+
+
+def test_thoughts_of_earlier_turns_that_are_not_learned_are_counted(resolved):
+    turns = [user(), said("y", reasoning_content="a"), user(), said("z", reasoning_content="b")]
+    pair = {"prompt": turns[:1], "chosen": turns[1:], "rejected": [said("no")]}
+    (note,) = [note for note in advice(resolved("dpo", [pair] * 3)) if "reasoning" in note]
+    assert "`reasoning_content` of 3 assistant turns is not written" in note
+    # TRL trains all turns by a template of its own, which writes them.
+    assert "reasoning" not in "".join(advice(resolved("sft", [{"messages": turns}])))
+
+
+ONLINE = {"rewards": [fixed], "max_new_tokens": 4, "max_length": 500}
+
+
+@pytest.mark.parametrize(
+    ("plugin", "settings"),
+    [
+        ("grpo", SAMPLING),
+        ("rloo", SAMPLING),
+        ("online_dpo", ONLINE),
+        ("orpo", {}),
+        ("cpo", {}),
+        ("ppo", {"rewards": [fixed], "max_length": None}),
+    ],
+)
+def test_tools_that_a_stage_does_not_hand_to_the_chat_template_are_refused(
+    resolved, plugin, settings
+):
+    pair = {"chosen": [said("y")], "rejected": [said("n")]}
+    rows = [{"prompt": [user()], **pair, "tools": tools} for tools in (None, *TOOLS, *TOOLS)]
+    with pytest.raises(ConfigError, match=rf"row 1 of train has `tools`, which '{plugin}' does"):
+        resolved(plugin, rows, **settings)
+
+
+@pytest.fixture
+def starting(plain_gpt2):
+    """Return the folder of a model whose tokenizer puts a token before every text."""
+    from tokenizers.processors import TemplateProcessing
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(plain_gpt2)
+    tokenizer.add_special_tokens({"bos_token": "<s>", "pad_token": "<pad>"})
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+        single="<s> $A", special_tokens=[("<s>", tokenizer.bos_token_id)]
+    )
+    tokenizer.save_pretrained(plain_gpt2)
+    return plain_gpt2
+
+
+@pytest.mark.parametrize(
+    ("plugin", "row", "column", "settings"),
+    [
+        ("sft", {"prompt": "<s>x", "completion": "y"}, "prompt", {}),
+        ("sft", {"prompt": "x", "completion": " <s>y"}, "completion", {}),
+        ("dpo", {"prompt": "<s>x", "chosen": "y", "rejected": "n"}, "prompt", {}),
+        ("reward", {"prompt": "<s>x", "chosen": "y", "rejected": "n"}, "prompt", {}),
+        ("kto", {"prompt": "<s>x", "completion": "y"}, "prompt", {}),
+        ("grpo", {"prompt": "<s>x"}, "prompt", SAMPLING),
+        ("rloo", {"prompt": "<s>x"}, "prompt", SAMPLING),
+        ("ppo", {"prompt": "<s>x"}, "prompt", {"rewards": [fixed], "max_length": None}),
+    ],
+)
+def test_a_row_that_would_begin_twice_is_refused(resolved, starting, plugin, row, column, settings):
+    rows = [dict.fromkeys(row, "z"), row, row, row]
+    rows = [{**each, "label": number < 2} for number, each in enumerate(rows)]
+    settings = {**settings, "model_name_or_path": starting}
+    with pytest.raises(ConfigError, match=rf"row 1 of train: `{column}` begins with '<s>', which"):
+        resolved(plugin, rows, **settings)
+
+
+TWICE = "{{ bos_token }}{% for message in messages %}{{ message.content }}{% endfor %}"
+
+
+def test_a_conversation_that_would_begin_twice_is_refused(resolved, starting):
+    rows = [{"prompt": [user("x")]}] * 2 + [{"prompt": [user("<s>x")]}] * 2
+    settings = {"model_name_or_path": starting, **SAMPLING}
+    with pytest.raises(ConfigError, match="row 2 of train: `prompt` begins with '<s>', which its"):
+        resolved("grpo", rows, chat_template=TWICE, **settings)
+    with pytest.raises(ConfigError, match="row 0 of train: `prompt` begins with '<s>', which its"):
+        resolved("grpo", rows, chat_template="{{ bos_token }}" + TWICE, **settings)
+    # Without it in the template, the row's own is the only one.
+    resolved("grpo", rows, chat_template=TWICE.replace("{{ bos_token }}", ""), **settings)
+
+
+@pytest.mark.parametrize(
+    ("plugin", "row", "what"),
+    [
+        ("sft", {"prompt": None, "completion": "y"}, "`prompt` is null"),
+        ("sft", {"prompt": "x", "completion": None}, "`completion` is null"),
+        ("sft", {"messages": []}, "`messages` is an empty list of turns"),
+        ("sft", {"messages": [user(), said(None)]}, "`messages` has no `content` in turn 2"),
+        ("sft", {"messages": [user(), {"role": None, "content": "y"}]}, "has no `role` in turn 2"),
+        ("sft", {"messages": [user(), called(("f", "no JSON"))]}, "arguments of call 1"),
+        ("dpo", {"prompt": "x", "chosen": "y", "rejected": None}, "`rejected` is null"),
+        (
+            "reward",
+            {"prompt": [user(None)], "chosen": [said("y")], "rejected": [said("n")]},
+            "turn",
+        ),
+        ("kto", {"prompt": None, "completion": "y"}, "`prompt` is null"),
+        ("orpo", {"prompt": None, "chosen": "y", "rejected": "n"}, "`prompt` is null"),
+        ("grpo", {"prompt": None}, "`prompt` is null"),
+        ("online_dpo", {"prompt": []}, "`prompt` is an empty list of turns"),
+        ("distillation", {"prompt": None}, "`prompt` is null"),
+    ],
+)
+def test_a_value_that_is_missing_is_named_with_its_row(resolved, plugin, row, what):
+    full = {"prompt": "x", "completion": "y", "chosen": "y", "rejected": "n"}
+    if any(isinstance(value, list) for value in row.values()):
+        full = {name: [user(value)] for name, value in full.items()}
+    full |= {"messages": [user(), said("y")]}
+    given = {"rejected": full["rejected"], **row} if plugin == "reward" else row
+    rows = [{name: full[name] for name in given}] * 3 + [given]
+    rows = [{**each, "label": number < 2} for number, each in enumerate(rows)]
+    sampling = {"grpo": SAMPLING, "online_dpo": ONLINE, "distillation": {"max_length": None}}
+    with pytest.raises(ConfigError, match=rf"dataset: row 3 of train: .*{what}"):
+        resolved(plugin, rows, **sampling.get(plugin, {}))
+
+
+IMPLICIT = [
+    {"chosen": [user("q"), said("yes")], "rejected": [user("q"), said("no")]},
+    {"chosen": [user("r"), called(("f", {"x": 1}))], "rejected": [user("r"), said("no")]},
+] * 2
+TEXTS = [{"chosen": "Human: q Assistant: yes", "rejected": "Human: q Assistant: no"}] * 4
+
+
+@pytest.mark.parametrize("plugin", ["dpo", "reward", "orpo", "cpo", "kto"])
+@pytest.mark.parametrize("rows", [IMPLICIT, TEXTS], ids=["turns", "texts"])
+def test_a_prompt_within_both_answers_is_extracted_as_by_trl(resolved, plugin, rows):
+    run = resolved(plugin, rows)
+    train = run.dataset["train"]
+    answer = "completion" if plugin == "kto" else "chosen"
+    expected = trl.extract_prompt(rows[1])
+    assert train[1]["prompt"] == expected["prompt"]
+    assert train[1][answer] == expected["chosen"]
+    assert run.report["derived"]["prompt"]
+    if plugin == "kto":
+        assert train["label"] == [True] * 4 + [False] * 4
+        assert train[5]["completion"] == expected["rejected"]
+
+
+def test_a_prompt_as_text_beside_whole_conversations_is_theirs(resolved):
+    rows = [{"prompt": "q", **row} for row in IMPLICIT]
+    assert resolved("dpo", rows).dataset["train"][0]["prompt"] == [user("q")]
+
+
+@pytest.mark.parametrize("extra", ["prompt", "completion"])
+def test_rows_of_two_forms_are_refused(resolved, extra):
+    rows = [{"messages": [user(), said("y")], extra: [user()]}]
+    with pytest.raises(ConfigError, match="needs `prompt` and `completion`, or `messages`, and"):
+        resolved("sft", rows)
