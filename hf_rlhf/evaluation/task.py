@@ -54,15 +54,18 @@ class Candidate:
         return {"trust_remote_code": bool(self.loading.get("trust_remote_code"))}
 
     def prompt_ids(
-        self, prompts: Sequence[Any], template: Mapping[str, Any] | None = None
+        self,
+        prompts: Sequence[Any],
+        template: Mapping[str, Any] | None = None,
+        rows: Sequence[Mapping[str, Any]] = (),
     ) -> list[list[int]]:
-        """Return prompts, texts or conversations, in tokens. Raises ModelError."""
+        """Return prompts, texts or conversations of `rows`, in tokens. Raises ModelError."""
         if prompts and not isinstance(prompts[0], str) and not self.tokenizer.chat_template:
             raise ModelError(
                 f"{self.saved.source}: its tokenizer has no chat template, and the prompts are "
                 "conversations. Save a chat_template.jinja beside it, or name an instruct model."
             )
-        return prompt_ids(self.tokenizer, prompts, template or {})
+        return prompt_ids(self.tokenizer, prompts, template or {}, rows)
 
     def partner(self, name: str | None, models: "Sequence[Candidate]") -> "Candidate | None":
         """Return the model of `name` to pair this one with: the only one, or that of its seed."""

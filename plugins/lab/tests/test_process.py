@@ -246,7 +246,7 @@ GOOD = {**ROW, "labels": [True, True]}
         ([GOOD, {**ROW, "completions": ["1", " "]}], {}, "row 1 of train: step 1 is ' '"),
         ([GOOD, {**ROW, "completions": ["1\n2", "3"]}], {}, "contains the separator"),
         ([{**ROW, "labels": [0, 1]}], {}, "`labels` has 0; expected true or false"),
-        ([{**ROW, "labels": None}], {}, "`labels` is None"),
+        ([{**ROW, "labels": None}], {}, "`labels` is null"),
         ([GOOD, GOOD], {}, "every label of train is true, so there is nothing to learn"),
         ([GOOD, ROW], {"step_separator": ""}, "steps would have no boundary"),
         ([GOOD, ROW], {"label_smoothing_factor": 0.1}, "has no effect"),
@@ -258,7 +258,7 @@ GOOD = {**ROW, "labels": [True, True]}
             {},
             "completions, labels are missing",
         ),
-        ([{**ROW, "label": None}], {"plugin": "orm"}, "`label` has None"),
+        ([{**ROW, "label": None}], {"plugin": "orm"}, "`label` is null"),
     ],
 )
 def test_what_cannot_be_trained_is_refused_before_weights_load(run, rows, settings, message):

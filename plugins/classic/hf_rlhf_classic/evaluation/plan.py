@@ -51,7 +51,8 @@ class Plan:
 
     def prompts(self, model: Candidate) -> list[list[int]]:
         """Return the prompts as the model's own tokenizer and template have them."""
-        return model.prompt_ids(self.rows["prompt"][:], self.spec.chat_template_kwargs)
+        rows = self.rows
+        return model.prompt_ids(rows["prompt"][:], self.spec.chat_template_kwargs, rows)
 
     def reference(self, model: Candidate) -> Candidate | None:
         """Return the model from which KL is measured; None where it is not."""
