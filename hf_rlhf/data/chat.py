@@ -100,7 +100,7 @@ def parse_turn(value: Any, where: str, ignored: frozenset[str] = frozenset()) ->
             f"{where}: the role is {describe_value(fields[keys[0]])}, expected one of "
             f"{', '.join(_ALL_ROLES)}.",
         )
-    calls = call_list(fields, where)
+    calls = call_list(without_nulls(fields), where)
     if keys[1] not in fields and not calls:
         raise BadRow(
             "wrong_type:content",

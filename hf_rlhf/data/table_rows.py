@@ -5,12 +5,15 @@ turns with more than role and content, `tools` and `chat_template_kwargs` become
 without these nulls. A null in a column of type `Json` is the author's own, and stays.
 """
 
-import json
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from hf_rlhf.contracts import Loaded
+from hf_rlhf.data.arrow_rows import exact_json
+from hf_rlhf.data.chat import tool_schemas
+from hf_rlhf.data.rejected import BadRow
+from hf_rlhf.data.turn_parts import CALLS, call_list
 from hf_rlhf.data.values import decode_json_text
 from hf_rlhf.errors import DataError
 
@@ -106,45 +109,33 @@ def _own(value: Any, feature: Any) -> Any:
 
 
 def _kwargs(value: Any) -> str:
-    return json.dumps(decode_json_text(value) or {})
+    return exact_json(decode_json_text(value) or {})
 
 
 def _tools(value: Any) -> str | None:
-    return json.dumps(value) if value else None  # some templates write a heading for no tools
+    return exact_json(tool_schemas(value)) if value else None  # some templates write `[]`, too
 
 
 def _conversation(value: Any) -> str:
-    return json.dumps([_turn(turn) for turn in value] if isinstance(value, list) else value)
+    is_list = isinstance(value, list)
+    return "[" + ", ".join(_turns(value)) + "]" if is_list else exact_json(value)
 
 
 def _turns(turns: Any) -> list[str]:
-    """Return turns as JSON, their arguments as objects: some templates write a text in quotes."""
-    return [json.dumps(_turn(turn)) for turn in turns]
+    return [exact_json(_turn(turn) if isinstance(turn, Mapping) else turn) for turn in turns]
 
 
-def _turn(turn: Any) -> Any:
-    if not isinstance(turn, Mapping):
-        return turn
-    calls = decode_json_text(turn.get("tool_calls"))
-    result = {"role": None, "content": None, **turn}
-    if not calls:  # an empty list counts as a call to some templates
-        result.pop("tool_calls", None)
-        return result
-    content = turn.get("content")
-    return {**result, "content": "" if content is None else content, "tool_calls": _calls(calls)}
-
-
-def _calls(calls: Any) -> Any:
-    """Return the calls of a turn with their arguments parsed where they are JSON text."""
-    return [_parsed(call) for call in calls] if isinstance(calls, list) else calls
-
-
-def _parsed(call: Any) -> Any:
-    if not isinstance(call, Mapping):
-        return call
-    if isinstance(call.get("function"), Mapping):
-        return {**call, "function": _parsed(call["function"])}
-    return {**call, "arguments": decode_json_text(call.get("arguments") or {})}
+def _turn(turn: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a turn with its calls in OpenAI's form, as those of files have it."""
+    try:
+        calls = call_list(turn, "")
+    except BadRow:
+        return turn  # reported with its row
+    others = {key: value for key, value in turn.items() if key not in CALLS}
+    result = {"role": None, "content": "" if calls else None, **others}
+    if calls and result["content"] is None:
+        result["content"] = ""
+    return {**result, "tool_calls": calls} if calls else result
 
 
 def _prompt_is_in_answers(rows: "Dataset") -> bool:
@@ -171,7 +162,7 @@ def _with_prompts(rows: "Dataset") -> "Dataset":
             return {"prompt": None, **pair}  # which is reported
         parts: dict[str, Any] = extract_prompt(pair)
         if features["prompt"] == List(Json()):
-            parts = {name: list(map(json.dumps, turns)) for name, turns in parts.items()}
+            parts = {name: list(map(exact_json, turns)) for name, turns in parts.items()}
         return parts
 
     return rows.map(extract, features=features, desc="Extracting prompts")

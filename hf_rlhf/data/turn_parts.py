@@ -81,9 +81,7 @@ def result_text(content: Any, where: str) -> str:
 
 def call_list(fields: Mapping[str, Any], where: str) -> list[dict[str, Any]]:
     """Return the calls under the keys `CALLS` of a turn, in OpenAI's form. Raises BadRow."""
-    return [
-        call for key in CALLS for call in _calls(without_nulls(fields.get(key)), f"{where}, {key}")
-    ]
+    return [call for key in CALLS for call in _calls(fields.get(key), f"{where}, {key}")]
 
 
 def written_calls(content: Any, where: str) -> tuple[str, list[dict[str, Any]]]:

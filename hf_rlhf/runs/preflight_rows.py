@@ -11,15 +11,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from hf_rlhf.data import describe_value
+from hf_rlhf.data.rejected import BadRow
 from hf_rlhf.data.table_rows import TURN_COLUMNS
+from hf_rlhf.data.turn_parts import THOUGHTS, call_list
 from hf_rlhf.errors import Problem
 from hf_rlhf.models.lengths import template_arguments
 
 if TYPE_CHECKING:
     from hf_rlhf.runs.run import Run
 
-THOUGHTS = ("reasoning_content", "thinking", "reasoning")
-"""Keys of a turn for what was thought before its content, in the templates in use."""
 _CURE = "Correct the row, or leave it out."
 _TEMPLATE_CURE = (
     "Use a model whose chat template writes it, save another chat_template with the tokenizer, or "
@@ -56,22 +56,13 @@ def _value_problem(name: str, value: Any) -> str:
 def _turn_problem(turn: Any) -> str:
     if not isinstance(turn, Mapping) or not isinstance(turn.get("role"), str):
         return "has no `role`"
-    content, calls = turn.get("content"), turn.get("tool_calls")
-    if content is None or content == []:
+    if turn.get("content") in (None, []):
         return "has no `content`"
-    for number, call in enumerate(calls or (), start=1):
-        function = _function(call)
-        if not isinstance(function.get("name"), str):
-            return f"has no name of call {number}"
-        if not isinstance(function.get("arguments"), Mapping):
-            return f"has arguments of call {number} that are no JSON object"
+    try:
+        call_list(turn, "")
+    except BadRow as error:
+        return f"has a call that cannot be read ({str(error).strip(', :.')})"
     return ""
-
-
-def _function(call: Any) -> Mapping[str, Any]:
-    call = call if isinstance(call, Mapping) else {}
-    inner = call.get("function")
-    return inner if isinstance(inner, Mapping) else call
 
 
 def rendering_problem(run: "Run") -> Problem | None:

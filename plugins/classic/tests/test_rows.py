@@ -63,11 +63,12 @@ def resolved(gpt2, tmp_path):
     """Return a function from a plugin, rows and the name of a chat template of TRL to a run."""
 
     def make(plugin, rows, template="qwen3", **settings):
+        end = "<|return|>" if template == "gptoss" else "<|im_end|>"
         text = (TEMPLATES / f"{template}.jinja").read_text(encoding="utf-8")
         values = {
             **{"plugin": plugin, "output_dir": str(tmp_path / "run")},
             "dataset": rows if isinstance(rows, Dataset) else Dataset.from_list(rows),
-            "model_name_or_path": gpt2(chat_template=text, bos_token="<end>"),
+            "model_name_or_path": gpt2(chat_template=text, bos_token="<s>", eos_token=end),
             **{**SETTINGS, **settings},
         }
         values = {key: value for key, value in values.items() if value is not None}
@@ -113,7 +114,8 @@ def test_a_null_in_a_json_column_is_the_authors_own(resolved):
 
 @pytest.mark.parametrize("template", ["qwen2_5", "gptoss"])
 def test_arguments_as_json_text_are_written_once(resolved, template):
-    rows = [{"messages": [user(), called(("f", json.dumps({"ratio": 0.30000000000000004})))]}]
+    call = called(("f", json.dumps({"ratio": 0.30000000000000004})))
+    rows = [{"messages": [user(), call, RESULT, said("y")]}]
     text = trained_text(resolved("sft", rows, template))
     assert '{"ratio": 0.30000000000000004}' in text
 
@@ -240,7 +242,7 @@ def test_a_row_that_would_begin_twice_is_refused(resolved, starting, plugin, row
         resolved(plugin, rows, **settings)
 
 
-TWICE = "{{ bos_token }}{% for message in messages %}{{ message.content }}{% endfor %}"
+TWICE = "{{ bos_token }}{% for message in messages %}{{ message.content + eos_token }}{% endfor %}"
 
 
 def test_a_conversation_that_would_begin_twice_is_refused(resolved, starting):
@@ -262,7 +264,11 @@ def test_a_conversation_that_would_begin_twice_is_refused(resolved, starting):
         ("sft", {"messages": []}, "`messages` is an empty list of turns"),
         ("sft", {"messages": [user(), said(None)]}, "`messages` has no `content` in turn 2"),
         ("sft", {"messages": [user(), {"role": None, "content": "y"}]}, "has no `role` in turn 2"),
-        ("sft", {"messages": [user(), called(("f", "no JSON"))]}, "arguments of call 1"),
+        (
+            "sft",
+            {"messages": [user(), called(("f", "no JSON"))]},
+            "a call that cannot be read .*arguments of f are .no JSON",
+        ),
         ("dpo", {"prompt": "x", "chosen": "y", "rejected": None}, "`rejected` is null"),
         (
             "reward",
