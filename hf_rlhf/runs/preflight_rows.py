@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from hf_rlhf.data import describe_value
 from hf_rlhf.data.rejected import BadRow
+from hf_rlhf.data.sources import Row
 from hf_rlhf.data.table_rows import TURN_COLUMNS
-from hf_rlhf.data.turn_parts import THOUGHTS, call_list
+from hf_rlhf.data.turn_parts import THOUGHTS, call_list, content_text
+from hf_rlhf.data.unsupported import check_marks
 from hf_rlhf.errors import Problem
 from hf_rlhf.models.lengths import template_arguments
 
@@ -32,11 +34,25 @@ def value_problems(run: "Run") -> Iterator[Problem]:
     columns = run.trainer_class.columns or {"prompt", "completion", "messages"}
     for split, data in run.dataset.items():
         names = [name for name in data.column_names if name in columns]
-        for index, row in enumerate(data.select_columns(names)) if names else ():
+        for index, row in enumerate(data) if names else ():
+            where = f"row {index} of {split}"
             for name in names:
                 if what := _value_problem(name, row[name]):
-                    yield Problem("dataset", f"row {index} of {split}: `{name}` {what}.", _CURE)
+                    yield Problem("dataset", f"{where}: `{name}` {what}.", _CURE)
                     return
+            if marked := _mark_problem(row, where):
+                yield Problem("dataset", marked, "Leave the row out, or take out the mark.")
+                return
+
+
+def _mark_problem(row: Mapping[str, Any], where: str) -> str:
+    """Return that a turn which would be trained is marked not to be; "" if none is."""
+    answers = {name: row[name] for name in TURN_COLUMNS[1:] if isinstance(row.get(name), list)}
+    try:
+        check_marks(Row(dict(row), where), answers, every=True)
+    except BadRow as error:
+        return str(error).partition("would be.")[0] + "would be."
+    return ""
 
 
 def _value_problem(name: str, value: Any) -> str:
@@ -56,12 +72,13 @@ def _value_problem(name: str, value: Any) -> str:
 def _turn_problem(turn: Any) -> str:
     if not isinstance(turn, Mapping) or not isinstance(turn.get("role"), str):
         return "has no `role`"
-    if turn.get("content") in (None, []):
+    if (content := turn.get("content")) in (None, []):
         return "has no `content`"
     try:
+        content_text(content, "")
         call_list(turn, "")
     except BadRow as error:
-        return f"has a call that cannot be read ({str(error).strip(', :.')})"
+        return f"cannot be read ({str(error).strip(', :.')})"
     return ""
 
 
@@ -240,6 +257,8 @@ class _Forms:
             return None
         lost = [value for word, value in words.items() if value[0] and word not in text]
         needed = next((what for what, earlier in lost if not earlier), "")
+        if "'text': 'qx" in text:  # as Python writes a list
+            needed = "a `content` of several parts"
         return _Written(text, needed, Counter(earlier for _, earlier in lost if earlier))
 
 
@@ -269,6 +288,10 @@ def _marked_turns(each: _Conversation, words: dict[str, tuple[str, str]]) -> Ite
             for key in ("content", *THOUGHTS)
             if turn.get(key) and isinstance(turn[key], str)
         }
+        if isinstance(parts := turn["content"], list):
+            marked["content"] = [
+                {**part, "text": _word(words, f"`content` {of}")} for part in parts
+            ]
         if calls := turn.get("tool_calls"):
             marked["tool_calls"] = [
                 _marked_call(call, f"call {n} {of}", words) for n, call in enumerate(calls, 1)

@@ -264,11 +264,9 @@ def test_a_conversation_that_would_begin_twice_is_refused(resolved, starting):
         ("sft", {"messages": []}, "`messages` is an empty list of turns"),
         ("sft", {"messages": [user(), said(None)]}, "`messages` has no `content` in turn 2"),
         ("sft", {"messages": [user(), {"role": None, "content": "y"}]}, "has no `role` in turn 2"),
-        (
-            "sft",
-            {"messages": [user(), called(("f", "no JSON"))]},
-            "a call that cannot be read .*arguments of f are .no JSON",
-        ),
+        ("sft", {"messages": [user(), called(("f", "x"))]}, "the arguments of f are 'x', expected"),
+        ("sft", {"messages": [user(), said("bad", weight=0)]}, "turn 2: 'weight' is 0"),
+        ("sft", {"messages": [user(), said("y")], "loss_mask": [1, 0]}, "'loss_mask' is 0"),
         ("dpo", {"prompt": "x", "chosen": "y", "rejected": None}, "`rejected` is null"),
         (
             "reward",
@@ -286,7 +284,7 @@ def test_a_value_that_is_missing_is_named_with_its_row(resolved, plugin, row, wh
     full = {"prompt": "x", "completion": "y", "chosen": "y", "rejected": "n"}
     if any(isinstance(value, list) for value in row.values()):
         full = {name: [user(value)] for name, value in full.items()}
-    full |= {"messages": [user(), said("y")]}
+    full |= {"messages": [user(), said("y")], "loss_mask": [1, 1]}
     given = {"rejected": full["rejected"], **row} if plugin == "reward" else row
     rows = [{name: full[name] for name in given}] * 3 + [given]
     rows = [{**each, "label": number < 2} for number, each in enumerate(rows)]
@@ -327,3 +325,13 @@ def test_rows_of_two_forms_are_refused(resolved, extra):
     rows = [{"messages": [user(), said("y")], extra: [user()]}]
     with pytest.raises(ConfigError, match="needs `prompt` and `completion`, or `messages`, and"):
         resolved("sft", rows)
+
+
+def test_parts_of_a_content_that_the_template_cannot_write_are_refused(resolved):
+    parts = [[{"type": "text", "text": "a"}], [{"type": "text", "text": "b"}, {"type": "image"}]]
+    rows = [{"messages": [user(parts[0]), said(parts[0])]}]
+    with pytest.raises(ConfigError, match="does not write a `content` of several parts"):
+        resolved("sft", rows, "llama3")
+    rows[0]["messages"].append(user(parts[1]))
+    with pytest.raises(ConfigError, match="cannot be read.*a part of type 'image'.* in turn 3"):
+        resolved("sft", rows, "qwen2_5_vl")
