@@ -39,9 +39,15 @@ def check_media(row: Row, turns: Mapping[str, Sequence[Mapping[str, Any]]]) -> N
             )
 
 
+def is_media(name: str, value: Any) -> bool:
+    """Return whether a column, or a key of a turn, has an image, a sound or a video."""
+    empty: tuple[Any, ...] = (None, "", [], {}, [{}], [None])
+    return bool(_MEDIA.fullmatch(name)) and without_nulls(value) not in empty
+
+
 def _check_keys(values: Mapping[str, Any], where: str) -> None:
     for name, value in values.items():
-        if _MEDIA.fullmatch(name) and without_nulls(value) not in (None, "", [], {}, [{}], [None]):
+        if is_media(name, value):
             raise BadRow(
                 f"media:{name}",
                 f"{where}: has {name!r}, and no images, sounds or videos are trained on here. "

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 
+from hf_rlhf.data import is_media
 from hf_rlhf.errors import Problem
 from hf_rlhf.evaluation import held_out_rows, validation_rows
 from hf_rlhf.models import FOR_TEMPLATES, model_config
@@ -29,18 +30,22 @@ def common_problems(run: Run, reads: Collection[str] = ()) -> Iterator[Problem]:
     `reads` are the columns that this stage hands to the chat template, of `FOR_TEMPLATES`.
     """
     for split, rows in run.dataset.items():
-        for name in sorted({*FOR_TEMPLATES} & {*rows.column_names} - {*reads}):
-            index = next((at for at, value in enumerate(rows[name]) if value), None)
-            if index is not None:
-                yield Problem(
-                    "dataset",
-                    f"row {index} of {split} has `{name}`, which {run.spec.plugin!r} does not hand "
-                    "to the chat template.",
-                    f"{_INSTEAD[name]} If rewards read the column, rename it.",
-                )
-                return
-    if displayed := sorted({"image", "images"} & set(run.dataset["train"].column_names)):
-        yield Problem("dataset", f"has {', '.join(displayed)}.", "This stage trains on text alone.")
+        for name in rows.column_names:
+            unread = name in FOR_TEMPLATES and name not in reads
+            values = rows[name] if unread or is_media(name, "x") else ()
+            has = (
+                at for at, value in enumerate(values) if value and (unread or is_media(name, value))
+            )
+            if (index := next(has, None)) is None:
+                continue
+            what = f"row {index} of {split} has `{name}`, "
+            if unread:
+                what += f"which {run.spec.plugin!r} does not hand to the chat template."
+                yield Problem("dataset", what, f"{_INSTEAD[name]} If rewards read it, rename it.")
+            else:
+                what += "and this stage trains on text alone."
+                yield Problem("dataset", what, "Leave out such rows, or the whole column.")
+            return
 
 
 def can_encode(run: Run, *names: str) -> bool:

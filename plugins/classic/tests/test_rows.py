@@ -335,3 +335,9 @@ def test_parts_of_a_content_that_the_template_cannot_write_are_refused(resolved)
     rows[0]["messages"].append(user(parts[1]))
     with pytest.raises(ConfigError, match="cannot be read.*a part of type 'image'.* in turn 3"):
         resolved("sft", rows, "qwen2_5_vl")
+
+
+def test_a_column_of_media_is_refused(resolved):
+    rows = [{"prompt": "<video> x", "completion": "y", "video": clip} for clip in (None, "a.mp4")]
+    with pytest.raises(ConfigError, match="row 1 of train has `video`, and this stage trains on"):
+        resolved("sft", rows)
