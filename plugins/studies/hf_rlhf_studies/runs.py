@@ -15,7 +15,7 @@ from hf_rlhf import ConfigError, Problem
 from hf_rlhf.config import RunFile, choose_run_file, value_of
 from hf_rlhf.steps import differences, file_digest
 from hf_rlhf.storage import atomic_write_text, redact_secrets
-from hf_rlhf_studies.study import PLACEHOLDER, Cell, Condition, Study
+from hf_rlhf_studies.study import PLACEHOLDER, Cell, Condition, Study, given_by_study
 
 REFERENCE = re.compile(r"\{(weights|folder|prepared):(\{\w+\}|[\w.=+-]+)\}")
 """A placeholder that names a condition or preparation; the name may be a placeholder itself."""
@@ -353,7 +353,10 @@ def as_option(value: Any) -> str:
 
 def _read_settings(path: Path) -> dict[str, Any]:
     try:
-        return dict(json.loads(path.read_text(encoding="utf-8")))
+        settings = dict(json.loads(path.read_text(encoding="utf-8")))
+        if wrong := [f"{key}: {cure}" for key, cure in given_by_study(settings)]:
+            raise ConfigError([Problem(str(path), "sets what the study sets.", " ".join(wrong))])
+        return settings
     except (OSError, ValueError, TypeError) as error:
         fix = "The commands of a preparation write it: see its log."
         problem = Problem(str(path), f"is not a JSON object of settings ({error}).", fix)

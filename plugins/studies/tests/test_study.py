@@ -292,6 +292,15 @@ def test_a_run_that_cannot_be_written_stops_no_other(folder, capsys):
     assert "is not a JSON object of settings" in out
 
 
+def test_a_settings_file_sets_nothing_that_the_study_sets(folder):
+    (folder / "set.json").write_text('{"learning_rate": 2.0, "output_dir": "/elsewhere"}')
+    changed = STUDY.replace("like: second, ", 'like: second, settings_file: "{here}/set.json", ')
+    (folder / "study.yaml").write_text(changed)
+    runs = Runs(Study.read(folder / "study.yaml"), folder / "out")
+    with pytest.raises(ConfigError, match=r"set.json: sets what the study sets. output_dir: "):
+        runs.run_file(Cell("hard", "third", 2), skip_missing=True)
+
+
 def test_a_dry_run_shows_commands_and_writes_nothing(folder, capsys):
     assert run(folder, "--dry_run") == 0
     assert "hf_rlhf.train --config" in capsys.readouterr().out
@@ -326,6 +335,13 @@ def test_another_folder_is_not_taken(folder):
         ("from: first", "from: second", "depends on itself: second -> second"),
         ("from: base, trained", "trained", "is not trained and has no `from`"),
         ("seeds: [1, 2]", "seeds: []", r"study.yaml:5 seeds: "),
+        (
+            "learning_rate: 2.0}",
+            "output_dir: /elsewhere}",
+            r"study.yaml:\d+ conditions.second.settings.output_dir: follows.*`--out DIR`",
+        ),
+        ("seeds: [1, 2]", "seeds: [1]\nsettings: {seed: 7}", r"settings.seed: .*`seeds` gives"),
+        ("learning_rate: 1.0}", "output_dir: x}", r"run.output_dir: follows from the study"),
         ("title: Does it learn?", "", "title: is missing"),
         ("predicted: higher", "predicted: up", "questions.0.predicted: .*higher"),
     ],
