@@ -4,7 +4,6 @@ import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from statistics import fmean
-from types import MappingProxyType
 from typing import Any
 
 from hf_rlhf.contracts import Score
@@ -53,19 +52,12 @@ def exact_kl(policy_logits: Any, other_logits: Any) -> Any:
     return (log_p.exp() * (log_p - log_q)).sum(-1)
 
 
-def append_metric(metrics: dict[str, list[float]], name: str, value: float) -> None:
-    """Keep a number that a reward logs."""
-    metrics.setdefault(name, []).append(value)
-
-
 def held_out_entry(
-    policy: int,
-    rows: Sequence[Sequence[Mapping[str, Any]]],
-    metrics: Mapping[str, Sequence[float]] = MappingProxyType({}),
+    policy: int, rows: Sequence[Sequence[Mapping[str, Any]]]
 ) -> dict[str, float | int]:
     """Return what to log of a policy. `rows[k]` are policy k's held-out completions, to `policy`.
 
-    `metrics` are what rewards logged of the policy's, in each batch that this process scored.
+    `metrics` of the first row of a batch are what rewards logged of that batch.
 
     `gain` is the mean difference in reward from the policy that its iteration began with, paired.
     `win_rate_start` is against the policy that its iteration began with, `win_rate_initial`
@@ -86,7 +78,10 @@ def held_out_entry(
     entry["held_out/truncated"] = fmean(float(row["truncated"]) for row in mine)
     entry["kl/sequence"] = fmean(row["kl"] for row in mine)
     entry["kl/token"] = sum(row["kl"] for row in mine) / sum(row["tokens"] for row in mine)
-    return entry | {f"held_out/{name}": fmean(values) for name, values in metrics.items()}
+    logged: dict[str, list[float]] = {}
+    for name, values in (item for row in mine for item in row.get("metrics", {}).items()):
+        logged.setdefault(name, []).extend(values)
+    return entry | {f"held_out/{name}": fmean(values) for name, values in logged.items()}
 
 
 def paired_gain(

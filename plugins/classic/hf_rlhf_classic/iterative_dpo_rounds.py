@@ -30,7 +30,6 @@ from hf_rlhf.steps import PartFiles
 from hf_rlhf.storage import atomic_dir, redact_secrets
 from hf_rlhf.training import AlreadyTrained, Boundary
 from hf_rlhf_classic.iterative_dpo_measures import (
-    append_metric,
     exact_kl,
     fingerprint,
     held_out_entry,
@@ -212,10 +211,14 @@ class Rounds(TrainerCallback):  # type: ignore[misc]
             return
         split = self.run.dataset[held_out_split(self.run)]
         count = min(self.args.measured_prompts, len(split))
-        metrics: dict[str, list[float]] = {}
-        score = partial(self.reward.score, log_metric=partial(append_metric, metrics))
 
         def make(numbers: Sequence[int]) -> list[dict[str, Any]]:
+            metrics: dict[str, list[float]] = {}
+
+            def log(name: str, value: float) -> None:
+                metrics.setdefault(name, []).append(value)
+
+            score = partial(self.reward.score, log_metric=log)
             rows = split.select(numbers)
             completions = self._sample(rows, [("held out", policy, row, 0) for row in numbers])
             rewards = self._score(rows, completions, score).total
@@ -228,6 +231,8 @@ class Rounds(TrainerCallback):  # type: ignore[misc]
                     "truncated": completion.truncated,
                     "reward": reward,
                     "kl": distance,
+                    # Kept with the rows, so that they are not lost if the run is killed.
+                    **({"metrics": metrics} if row == numbers[0] and metrics else {}),
                 }
                 for row, completion, reward, distance in zip(
                     numbers, completions, rewards, kl, strict=True
@@ -236,7 +241,7 @@ class Rounds(TrainerCallback):  # type: ignore[misc]
 
         self._in_batches(policy, "held_out", range(count), self.args.rollout_batch_size, make)
         measured = [self._earlier_rows(number, "held_out", count) for number in range(policy + 1)]
-        entry = held_out_entry(policy, measured, metrics)
+        entry = held_out_entry(policy, measured)
         self.trainer.log(entry)
         self._print(policy_summary(entry, self.args.iterations))
 

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from accelerate import PartialState
+from datasets import Dataset
 
 from hf_rlhf import train
 from hf_rlhf.config.run_file import RunFile
@@ -58,6 +59,38 @@ def test_sampling_between_iterations_leaves_the_random_state_of_training(tmp_pat
     assert model.training
     assert torch.equal(torch.random.get_rng_state(), before[0])
     assert random.getstate() == before[1]
+
+
+def test_what_rewards_log_of_saved_completions_is_logged_again_after_a_kill(tmp_path, monkeypatch):
+    PartialState()
+    rounds = rounds_in(tmp_path)
+    rounds._fresh = True
+    rounds.args = SimpleNamespace(
+        **{"measured_prompts": 3, "rollout_batch_size": 2, "iterations": 1},
+        **{"process_index": 0, "world_size": 1},
+    )
+    rounds.run = SimpleNamespace(
+        spec=SimpleNamespace(evaluation=None),
+        dataset={"test": Dataset.from_dict({"prompt": ["a", "b", "c"]})},
+    )
+
+    def score(prompts, completions, log_metric, **_):
+        log_metric("speech/no_end", float(prompts == ["c"]))
+        return SimpleNamespace(total=[1.0 for _ in prompts])
+
+    rounds.reward = SimpleNamespace(score=score)
+    written = SimpleNamespace(ids=[1], text="x", truncated=False)
+    monkeypatch.setattr(rounds, "_sample", lambda rows, seeds: [written for _ in seeds])
+    entries = []
+    for _ in range(2):  # the second finds all rows
+        rounds.trainer = SimpleNamespace(
+            state=SimpleNamespace(log_history=[]),
+            log=entries.append,
+            is_world_process_zero=lambda: False,
+        )
+        rounds._measure(0)
+    assert entries[0] == entries[1]
+    assert entries[0]["held_out/speech/no_end"] == 0.5
 
 
 def config(**given):

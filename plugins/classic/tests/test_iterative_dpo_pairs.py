@@ -159,8 +159,7 @@ def held_out(rewards, kl=0.0):
 
 def test_what_is_logged_of_a_policy():
     rows = [held_out([0, 0, 1, None]), held_out([1, 0, 1, 1], 0.5), held_out([1, 1, 0, 1], 2.0)]
-    entry = held_out_entry(2, rows, {"speech/no_end": [0.0, 0.5]})
-    assert entry["held_out/speech/no_end"] == 0.25
+    entry = held_out_entry(2, rows)
     assert entry["policy"] == 2
     assert entry["held_out/reward"] == 0.75
     assert entry["held_out/win_rate_start"] == pytest.approx((0.5 + 1 + 0 + 0.5) / 4)
