@@ -19,6 +19,7 @@ from functools import partial
 from hashlib import sha256
 from importlib.metadata import version
 from itertools import chain
+from pathlib import PurePath
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -110,7 +111,7 @@ class _Reading:
             return
         self._name = name
         try:
-            plain = _plain(value)
+            plain = _plain(str(value) if isinstance(value, PurePath) else value)
             if plain is None and value is not None:
                 plain = self._reference(value) or self._digest(value)
             _add(self.reads, name, type(value).__name__, plain)

@@ -16,22 +16,22 @@ from hf_rlhf.models.locate import resolve_model_path
 from hf_rlhf.steps.digests import file_digest, file_digests
 from hf_rlhf.storage.record import RECORD_NAME
 
-_MODEL_FILES = ("*.safetensors", "*_model*.bin", "*.json", "*.jinja", "*.model", "*.txt")
+_MODEL_FILES = ("*", "*/*.json", "*/*.safetensors")
 _RUN_FILES = ("adapter/*.safetensors", "adapter/*.json", "merged/*.safetensors")
 _LONGEST_PATH = 1000
 _WHOLE, _PIECES, _PIECE = 2**30, 4096, 4096
-_WRITTEN = re.compile("cache|output|log", re.IGNORECASE)
-"""In the name of a setting: what is there is written while the run goes on."""
+_MAY_CHANGE = re.compile(
+    r"(^|[._])(cache|outputs?|log|logging|token_file|api_key|secret)([._]|$)", re.I
+)
+"""Names of settings: what is there is written while the run goes on, or a secret."""
 _COMMIT = re.compile("[0-9a-f]{40}")
 
 
 def contents(values: Any, name: str = "") -> dict[str, Any]:
     """Return the digest of each file or model folder that values name, by dotted key."""
-    found: dict[str, Any] = {}
-    for key, value, _ in _texts(values, name):
-        if not _WRITTEN.search(key) and (digest := content_of(value, sampled_digest)) is not None:
-            found[key] = digest
-    return found
+    texts = {key: text for key, text, _ in _texts(values, name) if not _MAY_CHANGE.search(key)}
+    found = {key: content_of(text, sampled_digest) for key, text in texts.items()}
+    return {key: digest for key, digest in found.items() if digest is not None}
 
 
 def commits(values: Any, *, ask: bool = False) -> dict[str, str]:
@@ -76,9 +76,10 @@ def content_of(value: str, digest: Callable[[Path], str] = file_digest) -> Any:
         if (path / RECORD_NAME).exists():
             return file_digests(path, _RUN_FILES, digest) or None
         is_model = any((path / name).exists() for name in ("config.json", "adapter_config.json"))
-        # A word that is a folder's name by chance is no path.
-        patterns = _MODEL_FILES if is_model else ("*",) if "/" in value else ()
-        return file_digests(path, patterns, digest) or None
+        if not is_model and "/" not in value:
+            return None  # a word that is a folder's name by chance
+        files = file_digests(path, _MODEL_FILES, digest)
+        return {name: each for name, each in files.items() if not name.endswith(".md")} or None
     except (OSError, ValueError, HfRlhfError):
         return None
 

@@ -164,8 +164,9 @@ def sessions(record: RunRecord, run: Run) -> list[Session]:
         session.model_copy(update={"status": "killed"}) if session.status == "running" else session
         for session in record.sessions
     ]
-    here = _machine(environment(), run.training.world_size) if earlier else {}
-    there = _machine(record.environment, record.training.world_size)
+    launch = run.training.world_size, distribution(run)
+    here = _machine(environment(), *launch) if earlier else {}
+    there = _machine(record.environment, record.training.world_size, record.training.distributed)
     changed = [
         f"{key}: {there[key]} -> {here[key]}"
         for key in sorted(here.keys() & there.keys())
@@ -174,10 +175,10 @@ def sessions(record: RunRecord, run: Run) -> list[Session]:
     return [*earlier, Session(started=now(), status="running", changed=changed)]
 
 
-def _machine(environment: Environment, processes: int | None) -> dict[str, Any]:
-    """Return software, hardware and number of processes as flat keys, such as `packages.trl`."""
+def _machine(environment: Environment, processes: int | None, launch: Any) -> dict[str, Any]:
+    """Return software, hardware and the launch as flat keys, such as `packages.trl`."""
     sources = {f"source of {name}": s.text() for name, s in environment.sources.items()}
-    flat: dict[str, Any] = {"processes": processes, **sources}
+    flat: dict[str, Any] = {"processes": processes, "launch": launch, **sources}
     for key, value in environment.model_dump(exclude={"sources"}).items():
         inner = value if isinstance(value, Mapping) else None
         flat |= {key: value} if inner is None else {f"{key}.{k}": v for k, v in inner.items()}

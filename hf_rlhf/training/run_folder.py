@@ -27,6 +27,8 @@ WRITTEN = (
 """What a run writes beside its record."""
 _LINES_SHOWN = 20
 """Of a source that differs from the recorded one."""
+_READ = "file named by "
+"""Begins the name of a file that code names, which may be one that it writes."""
 _MAY_CHANGE = {
     *("publish", "card", "monitor", "output_dir", *(field.name for field in fields(Limits))),
     # How it is launched: the batch is the same, and a run may resume on fewer machines.
@@ -71,9 +73,14 @@ def differences(recorded: RunRecord, run: Run, ignored: Collection[str] = ()) ->
     config = redact_secrets(as_json(run.spec.plain))
     new = _identity(config, rows, row_digests(run), continued(run))
     here, known = _components(run), found_contents(run) | found_commits(run, ask=True)
-    for key in recorded.contents.keys() & known.keys():
-        if key.partition(".")[0] not in ignored:
-            old[f"content of {key}"], new[f"content of {key}"] = recorded.contents[key], known[key]
+    for key in sorted(recorded.contents.keys() | known.keys()) if recorded.contents else ():
+        before, now = recorded.contents.get(key), known.get(key)
+        # A model of the Hub may not have been loaded yet when the record was written.
+        either: Any = before or now
+        unknown = None in (before, now) and isinstance(either, Mapping) and "commit" in either
+        skipped = key.startswith(_READ) or key.partition(".")[0] in ignored
+        if not unknown and not skipped:
+            old[f"content of {key}"], new[f"content of {key}"] = before, now
     for before, now in _paired(recorded, here):
         if _are_comparable(recorded, before, now):
             old |= _code(before)
@@ -89,7 +96,11 @@ def differences(recorded: RunRecord, run: Run, ignored: Collection[str] = ()) ->
 
 def changes(recorded: RunRecord, run: Run) -> list[str]:
     """Return what has changed since a run began that need not change what is trained."""
-    lines = []
+    old, new = (
+        {key: value for key, value in found.items() if key.startswith(_READ)}
+        for found in (recorded.contents, found_contents(run))
+    )
+    lines = value_differences(old, new)
     for before, now in _paired(recorded, _components(run)):
         old, new = (
             {**each.packages, **({each.package: each.version} if each.package else {})}
@@ -109,6 +120,8 @@ def changes(recorded: RunRecord, run: Run) -> list[str]:
 def found_contents(run: Run) -> dict[str, Any]:
     """Return what stands behind the names in a run file, without those of rows, by dotted key."""
     found = contents(run.spec.plain)
+    for each in run.components:
+        found |= contents(each.get("reads"), f"{_READ}{each.get('label')}")
     return {key: each for key, each in found.items() if _counts(key)} | found_commits(run)
 
 

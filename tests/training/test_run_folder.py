@@ -194,7 +194,7 @@ def test_samples_of_steps_that_are_done_again_are_forgotten(tmp_path: Path):
 
 REWARD = """
 from helpers import GOOD
-def fn(completions, model="", **_):
+def fn(completions, model="", words="words.txt", **_):
     return [float(each in GOOD) for each in completions]
 """
 
@@ -210,6 +210,7 @@ def begun(tiny_run, tmp_path, monkeypatch):
         shutil.copytree(base, tmp_path / name)
     (tmp_path / "helpers.py").write_text("GOOD = {'a'}\n")
     (tmp_path / "my.py").write_text(REWARD)
+    (tmp_path / "words.txt").write_text("a")
     template = AutoTokenizer.from_pretrained(base).chat_template
     (tmp_path / "t.jinja").write_text(template)
     reward = {"name": f"{tmp_path}/my.py:fn", "model": "reward_model"}
@@ -250,7 +251,8 @@ def test_what_has_changed_under_its_name_is_another_run(begun, tmp_path, change,
     assert "Undo the change to resume that run" in str(refused.value)
 
 
-def test_what_need_not_change_the_training_is_recorded_and_printed(begun):
+def test_what_need_not_change_the_training_is_recorded_and_printed(begun, tmp_path):
+    (tmp_path / "words.txt").write_text("b")
     recorder = Recorder(resolved(begun), PartialState())
     run = resolved(begun)
     record = load_record(run.folder)
@@ -270,6 +272,7 @@ def test_what_need_not_change_the_training_is_recorded_and_printed(begun):
     recorder = Recorder(replace(run, components=tuple(here)), PartialState())
     recorder.open([])
     changed = "; ".join(recorder.record.sessions[-1].changed)
+    assert "file named by fn.words changed" in changed
     assert "python: 3.1.4 -> 3." in changed
     assert 'hf-rlhf-refiner: "0.0.1" -> ' in changed
     assert 'numpy: "1.0" -> "2.0"' in changed
