@@ -162,6 +162,26 @@ def test_all_samples_are_taken_where_there_are_fewer(store: Store, model: str) -
     assert any("so all of them are measured" in note for note in results["notes"])
 
 
+def test_a_task_without_a_prompt_that_fits_is_left_out_aloud(
+    store: Store, model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    small = shutil.copytree(model, tmp_path / "small")
+    config = json.loads((small / "config.json").read_text())
+    shortest = {}
+    for name in ("prefix", "only"):
+        task = TraceTask(held_out(store, name, count=12), Format(), OPTIONS)
+        prompts = task.prompts(Candidate("a", find_saved(model))).values()
+        shortest[name] = min(map(len, prompts))
+    assert shortest["only"] < shortest["prefix"]
+    config["max_position_embeddings"] = shortest["prefix"] + OPTIONS.max_new_tokens - 1
+    (small / "config.json").write_text(json.dumps(config))
+    suite = make_suite(store, {"a": [str(small)]}, OPTIONS)
+    assert [task.name for task in suite.tasks] == ["only"]
+    assert "prefix is not measured: with 2 new tokens, none of its 12" in capsys.readouterr().out
+    alone = make_suite(store, {"a": [str(small)]}, replace(OPTIONS, tasks=("prefix",)))
+    assert [task.name for task in alone.tasks] == ["prefix"]  # the suite raises the error
+
+
 def test_prompts_longer_than_all_that_was_trained_on_are_counted(
     store: Store, tmp_path: Path
 ) -> None:

@@ -213,10 +213,33 @@ def make_suite(store: Store, models: Mapping[str, Sequence[Any]], options: Optio
     return Suite(
         store.folder / FOLDER,
         candidates,
-        tasks,
+        _measurable(tasks, candidates, options),
         EvaluationSpec(**{name: getattr(options, name) for name in sampling}),
         options.max_new_tokens,
         use_cpu=options.use_cpu,
         unit="questions",
         chosen_by=store.folder_option,
     )
+
+
+def _measurable(
+    tasks: Sequence[TraceTask], models: Sequence[Candidate], options: Options
+) -> Sequence[TraceTask]:
+    """Return the tasks of which a prompt at least fits into every model; say which are left out.
+
+    Where none is left, all are returned: the suite says what to do.
+    """
+
+    def fits(task: TraceTask, model: Candidate) -> bool:
+        room = (model.positions or 0) - options.max_new_tokens
+        return not model.positions or any(len(ids) <= room for ids in task.prompts(model).values())
+
+    fitting = [task for task in tasks if all(fits(task, model) for model in models)]
+    for task in tasks if fitting else ():
+        if task not in fitting:
+            print(
+                f"{task.name} is not measured: with {options.max_new_tokens} new tokens, none of "
+                f"its {len(task.held_out.samples)} prompts fits into the positions of each model.",
+                flush=True,
+            )
+    return fitting or tasks
