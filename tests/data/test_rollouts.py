@@ -176,7 +176,10 @@ def test_a_tool_that_is_named_like_a_submission_is_a_tool() -> None:
 def test_a_submission_counts_before_what_the_agent_says_of_it() -> None:
     steps = [call(1), output(1, "x"), call(2, "submit_answer", answer="Ada"), output(2, "ok")]
     rollout = parsed([*steps, message("assistant", "I have submitted it.")])
-    assert rollout.answer == "Ada"
+    answers = [event.text for event in rollout.events if event.kind == "answer"]
+    assert (rollout.answer, answers) == ("Ada", ["Ada"])
+    corrected = parsed([*steps, call(3, "submit_answer", answer="Bob"), output(3, "ok")])
+    assert [event.text for event in corrected.events if event.kind == "answer"] == ["Bob"]
     again = parsed([*steps, call(3), output(3, "y"), call(4, "submit_answer", answer="Bob")])
     assert again.answer == "Bob"
     assert [event.text for event in again.events if event.kind == "answer"] == ["Bob"]

@@ -99,6 +99,7 @@ def test_a_field_that_may_be_right_and_one_that_calls_the_trace_wrong_are_counte
         return outcome.noted
 
     assert noted(answer="Ada") == {"right_answers_unread.answer": 1}
+    assert noted(answer="Ada", expected_answer="Ada") == {}
     assert noted(answer="Ada", golden="Ada") == {"right_answers.golden": 1}
     assert noted(reward=0.0, correct=False) == {"called_wrong.reward": 1}
     for fields in ({"correct": False}, {"is_correct": "False"}, {"verdict": "Incorrect"}):

@@ -85,6 +85,12 @@ def test_the_search_form() -> None:
     assert not +found.noted
 
 
+def test_steps_that_have_roles_too_are_steps() -> None:
+    steps = [{**step, "role": "assistant"} for step in SEARCH["trace"]]
+    found = read({"question": "Where is Paris?", "trace": steps})
+    assert (found.form, found.trace.steps) == ("search", STEPS)
+
+
 def test_names_near_those_of_the_search_form_are_read() -> None:
     row = {
         "problem": "Where is Paris?",
@@ -534,6 +540,8 @@ def test_the_text_is_found_in_a_column_of_any_name(column: str) -> None:
     assert found.trace.answer == "France"
     assert found.noted[f"column_read.{column}"] == 1
     assert found.trace.fields == {"response": "France", "predicted": row["predicted"]}
+    end = text[text.index("<information>") :]
+    assert read({**row, "end": end}).trace.answer == "France"  # a part of the text
     reason, detail = reasons({**row, "draft": text.replace("Paris", "Lyon")})
     assert reason == "no_trace"
     assert f"It has traces in `{column}` and `draft`: rename one of them to `response`" in detail
