@@ -248,14 +248,22 @@ def value_problems(cls: type, settings: Mapping[str, Any], where: Where) -> Iter
         if name not in members:
             continue
         choices = CHOICES.get(name) or members[name].metadata.get("choices")
-        if isinstance(value, (int, float)) and not isinstance(value, bool):
-            if wrong := _out_of_bounds(name, value):
-                yield Problem(where(name), wrong)
+        numbers = [
+            each for each in (value if isinstance(value, list) else [value]) if _is_number(each)
+        ]
+        if numbers or value == []:
+            wrong = [what for number in numbers if (what := _out_of_bounds(name, number))]
+            wrong += ["is empty."] if value == [] and name in BOUNDS else []
+            yield from (Problem(where(name), what) for what in wrong[:1])
         elif choices and value is not None and value not in choices:
             word = getattr(value, "value", value)
             yield Problem(
                 where(name), f"{word!r} is unknown.", f"Known: {', '.join(map(str, choices))}."
             )
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def _out_of_bounds(name: str, value: float) -> str | None:

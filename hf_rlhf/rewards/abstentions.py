@@ -95,8 +95,9 @@ def check_learned(history: Sequence[Mapping[str, Any]], total: str, masks: bool 
     flat = [entry[_FLAT] for entry in history if _FLAT in entry]
     if norms and not any(norms) and not (flat and min(flat) >= 1):
         raise DataError(
-            f"The gradient of every logged step is 0: no token had a loss. So {_UNSAVED} "
-            "`hf-rlhf check` counts the tokens with a loss."
+            f"The gradient of every logged step is 0: {_UNSAVED} Either no token had a loss "
+            "(`hf-rlhf check` counts those that have), or there was nothing to change, as for a "
+            "student that is its teacher."
         )
 
 

@@ -57,7 +57,7 @@ ONLY_WITH: Mapping[str, tuple[str, Sequence[Any]]] = {
         ("logging_steps", "logging_strategy", ("steps",)),
         ("eval_steps", "eval_strategy", ("steps",)),
         (
-            "eval_delay eval_on_start eval_packing per_device_eval_batch_size num_generations_eval "
+            "eval_delay eval_packing per_device_eval_batch_size num_generations_eval "
             "metric_for_best_model greater_is_better",
             "eval_strategy",
             ("steps", "epoch"),

@@ -456,8 +456,16 @@ FLAT = "frac_reward_zero_std"
         ([{CUT: 1.0}, {CUT: 1.0}], True, "was cut at `max_completion_length`.*nothing was learned"),
         ([{CUT: 1.0}, {CUT: 1.0}], False, None),
         ([{CUT: 1.0}, {CUT: 0.75}], True, None),
-        ([{"grad_norm": 0.0}, {"grad_norm": 0.0, "loss": 0.0}], False, "no token had a loss"),
-        ([{"grad_norm": 0.0, FLAT: 0.5}, {"grad_norm": 0.0, FLAT: 1.0}], False, "had a loss"),
+        (
+            [{"grad_norm": 0.0}, {"grad_norm": 0.0, "loss": 0.0}],
+            False,
+            "Either no token had a loss",
+        ),
+        (
+            [{"grad_norm": 0.0, FLAT: 0.5}, {"grad_norm": 0.0, FLAT: 1.0}],
+            False,
+            "no token had a loss",
+        ),
         ([{"grad_norm": 0.0, FLAT: 1.0}], False, None),
         ([{"grad_norm": 0.0}, {"grad_norm": 1e-9}], False, None),
     ],

@@ -93,8 +93,16 @@ class OnlinePreferenceTrainer(HeldOutOnly, Trainer, OnlineDPOTrainer):  # type: 
 
     pairs: "PairRewards"
     """Compares the completions."""
+    args: Any
     eos_token_ids: Any
     """TRL's."""
+
+    @property
+    def beta(self) -> float:
+        """The coefficient of the epoch, or the last one; TRL's own looks it up by a fraction."""
+        given = self.args.beta
+        betas = given if isinstance(given, list) else [given]
+        return float(betas[min(int(self.state.epoch or 0), len(betas) - 1)])
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Log the rewards' statistics since the last logging of training as well."""

@@ -196,7 +196,7 @@ CORRECT = [{"name": "arithmetic_correct", "label": "correct"}]
             "distillation",
             {
                 **{"dataset": SUMS, "rewards": CORRECT, "max_completion_length": 8},
-                "teacher_model_name_or_path": "package://hf_rlhf_classic/tiny_sft",
+                "teacher_model_name_or_path": "package://hf_rlhf_classic/tiny_base",
             },
         ),
     ],

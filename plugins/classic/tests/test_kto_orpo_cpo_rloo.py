@@ -109,6 +109,17 @@ def test_completions_are_compared_in_pairs_and_failures_are_no_numbers(run, offe
     assert len(logged) == 2
 
 
+def test_each_epoch_has_its_own_beta(run, offer):
+    offer("rewards", longest=Longest)
+    settings = {**SAMPLED, "rewards": [{"name": "longest"}], "max_steps": -1, "logging_steps": 1}
+    prepared = run("online_dpo", PROMPTS, **settings, beta=[0.1, 0.3], num_train_epochs=3)
+    trainer = OnlinePreferenceTrainer.from_run(prepared)
+    trainer.train()
+    logged = [entry["beta"] for entry in trainer.state.log_history if "beta" in entry]
+    steps = len(logged) // 3
+    assert logged == pytest.approx([0.1] * steps + [0.3] * 2 * steps)
+
+
 SAMPLED = {"max_new_tokens": 4, "max_length": 64}
 
 
@@ -224,6 +235,12 @@ BY_LENGTH = {"train_sampling_strategy": "group_by_length"}
         ("online_dpo", PROMPTS, {"use_vllm": True}, "is not tested with this trainer"),
         ("online_dpo", PROMPTS, {"reward_model_path": "x"}, "Add the reward `reward_model`"),
         ("online_dpo", PROMPTS, {"rewards": []}, "no reward has a weight"),
+        ("online_dpo", PROMPTS, {"beta": [0.1, -1.0]}, "beta: should be .*, not `-1"),
+        ("online_dpo", PROMPTS, {"beta": []}, "beta: is empty"),
+        *(
+            (plugin, None, {"eval_on_start": True}, "eval_on_start: is true, and there are no rows")
+            for plugin in ("kto", "orpo", "cpo", "rloo", "online_dpo")
+        ),
         ("distillation", PROMPTS, {}, "teacher_model_name_or_path: is missing"),
         (
             *("distillation", PROMPTS),
