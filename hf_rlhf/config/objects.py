@@ -11,6 +11,7 @@ from typing import Any
 
 from hf_rlhf.config.code import PYTHON
 from hf_rlhf.config.code_files import package_of
+from hf_rlhf.config.cures import TRL_ARGUMENTS
 from hf_rlhf.errors import ConfigError, Problem
 
 IN_MEMORY = f"{PYTHON}dataset"
@@ -23,6 +24,7 @@ _OF_TRL = {
     "environment_factory": "Write `environment=`, the class.",
     "processing_class": "Write `tokenizer=`.",
     "args": "Write its fields as arguments: `learning_rate=1e-5, ...`.",
+    **TRL_ARGUMENTS,
     "peft_config": "Write `use_peft=True, lora_r=16, lora_target_modules=['all-linear'], ...`.",
 }
 """Argument of TRL's trainers -> how it is written here."""

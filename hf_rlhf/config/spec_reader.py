@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from hf_rlhf.config.code import label_of
+from hf_rlhf.config.cures import KNOWN_CURES
 from hf_rlhf.config.evaluation_schema import (
     EarlyStoppingSpec,
     EvaluationSpec,
@@ -33,7 +34,7 @@ from hf_rlhf.config.schema import (
     keys_of,
 )
 from hf_rlhf.config.urls import forbidden_urls
-from hf_rlhf.config.validation import KNOWN_CURES, bind, unknown_setting
+from hf_rlhf.config.validation import bind, unknown_setting
 from hf_rlhf.config.yaml import KeyPath, leaves
 from hf_rlhf.errors import Problem, suggest
 from hf_rlhf.storage.secrets import SECRET_HINT, misplaced_secrets

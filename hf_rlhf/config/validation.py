@@ -17,6 +17,7 @@ from contextlib import suppress
 from dataclasses import InitVar, fields, is_dataclass
 from typing import Any, Union, get_args, get_origin
 
+from hf_rlhf.config.cures import KNOWN_CURES, OTHER_NAMES
 from hf_rlhf.config.yaml import KeyPath, dotted, scalar
 from hf_rlhf.errors import Problem, suggest
 
@@ -37,35 +38,6 @@ _MISFITS: tuple[Any, ...] = ({}, None, [], "")
 _CONSTANTS = {"None": "null", "True": "true", "False": "false"}
 """Constants of Python in messages of pydantic, as YAML writes them."""
 _BOOLEANS_OF_YAML_1_1 = {"yes": "true", "on": "true", "no": "false", "off": "false"}
-
-KNOWN_CURES: Mapping[str, str] = {
-    "warmup_ratio": "Write `warmup_steps`: a number below 1 is a share of all steps.",
-    "max_prompt_length": (
-        "TRL no longer cuts prompts; leave long ones out by the dataset adapter "
-        "(`hf-rlhf describe ADAPTER` lists its limits)."
-    ),
-    **dict.fromkeys(
-        ("streaming", "dataset_streaming"),
-        "Rows are counted, checked and held out before training, and a resumed run finds its place "
-        "among them, so all are read first: piece by piece into files on disk, not into memory.",
-    ),
-    "resume_from": (
-        "The same command resumes a folder. The Hub has the weights of a checkpoint and not its "
-        "optimizer: to begin a new run with them, write `adapter: REPO` and `adapter_revision: "
-        "step-STEP`; for full weights `model_name_or_path` and `model_revision`."
-    ),
-}
-"""Unknown setting that is often written -> the cure; settings of older versions, for instance."""
-_OTHER_NAMES: Mapping[str, str] = {
-    **dict.fromkeys(("lora_rank", "lora_dim"), "lora_r"),
-    **dict.fromkeys(("lora_target", "target_modules"), "lora_target_modules"),
-    "lr": "learning_rate",
-    **dict.fromkeys(("epochs", "num_epochs"), "num_train_epochs"),
-    **dict.fromkeys(("batch_size", "micro_batch_size"), "per_device_train_batch_size"),
-    "gradient_accumulation": "gradient_accumulation_steps",
-    **dict.fromkeys(("cutoff_len", "sequence_len", "max_seq_length"), "max_length"),
-}
-"""Name of a setting in another framework -> its name here."""
 
 
 class InvalidValue(ValueError):
@@ -196,7 +168,7 @@ def unknown_setting(where: str, name: str, choices: Collection[str], owner: str)
     """Return the problem of a name that `owner` lacks, with the nearest of `choices`."""
     if name in KNOWN_CURES:
         fix = KNOWN_CURES[name]
-    elif (close := _OTHER_NAMES.get(name)) in choices or (close := suggest(name, choices)):
+    elif (close := OTHER_NAMES.get(name)) in choices or (close := suggest(name, choices)):
         fix = f"Did you mean `{close}`?"
     elif len(choices) <= 20:
         fix = f"Known: {', '.join(choices) or 'none'}."

@@ -219,3 +219,23 @@ def test_arguments_of_trl_and_a_model_in_memory_are_refused_with_the_cure(tiny_p
     assert "`reward_funcs` is an argument of TRL's trainers. Write `rewards=[...]`" in text
     assert f"write `model={str(tiny_policy)!r}`" in text
     assert len(refused.value.problems) == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "cure"),
+    [
+        ("formatting_func", "a function that returns them as the `dataset`"),
+        ("data_collator", "Derive a trainer and name it, `plugin: FILE.py:CLASS`"),
+        ("compute_metrics", "is a reward, of `weight: 0`"),
+        ("rollout_func", "Name an `environment` or `tools`"),
+        ("optimizers", "Write `optim`, `optim_args`"),
+        ("ref_model", "`sync_ref_model` moves it"),
+        ("quantization_config", "`load_in_4bit: true`"),
+        ("model_init", "Name the model"),
+    ],
+)
+def test_an_object_of_trls_trainers_is_answered_with_the_cure(name, cure):
+    with pytest.raises(ConfigError) as refused:
+        name_objects({name: lambda *_: None})
+    assert f"`{name}` is an argument of TRL's trainers." in str(refused.value)
+    assert cure in str(refused.value)

@@ -165,6 +165,33 @@ def test_a_setting_of_older_versions_is_refused_with_what_to_write():
     assert "dataset adapter" in found["my.yaml max_prompt_length"]
 
 
+@pytest.mark.parametrize(
+    ("name", "cure"),
+    [
+        ("no_cuda", "Write `use_cpu: true`"),
+        ("group_by_length", "Write `train_sampling_strategy: group_by_length`"),
+        ("response_template", "The loss is on the response of `prompt` and `completion`"),
+        ("logging_dir", "TENSORBOARD_LOGGING_DIR moves TensorBoard's"),
+        ("overwrite_output_dir", "Choose another `output_dir`"),
+        ("torch_dtype", "Did you mean `dtype`?"),
+        ("evaluation_strategy", "Did you mean `eval_strategy`?"),
+    ],
+)
+def test_old_names_have_their_cure(name, cure):
+    known = {"dtype": None, "eval_strategy": None, "logging_first_step": None}
+    file = RunFile.from_mapping({name: "x"}, name="my.yaml")
+    _, problems = file.spec(allowed_settings=known, plugin="sft")
+    (found,) = [str(problem) for problem in problems if name in str(problem)]
+    assert cure in found
+
+
+def test_deepspeed_that_is_missing_is_named(tiny_run, monkeypatch):
+    monkeypatch.setattr("hf_rlhf.runs.resolve.find_spec", lambda _: None)
+    found = problems({**tiny_run, "deepspeed": "zero3.json"})
+    assert "deepspeed: needs the package deepspeed" in found
+    assert "`pip install 'hf-rlhf[deepspeed]'`" in found
+
+
 def _of(cls: type, settings: dict[str, Any]) -> dict[str, Any]:
     known = {item.name for item in fields(cls)}
     return {key: value for key, value in settings.items() if key in known}

@@ -6,7 +6,7 @@ end-of-sequence token, also after a chat template.
 """
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Self
 
 # TRL warns on import; the documentation of these trainers says what it warns of.
@@ -24,6 +24,11 @@ from hf_rlhf_classic.implicit_rewards import LogProbs
 from hf_rlhf_classic.pair_training import PairTraining
 from hf_rlhf_classic.row_lengths import SIDES
 
+_CUT = (
+    "TRL averages the likelihood of the chosen responses over the tokens of each micro-batch, so "
+    "that a step depends on how its batch is cut where lengths differ: it is another one with "
+    "other `per_device_train_batch_size`, `gradient_accumulation_steps` or processes"
+)
 CPO_LOSSES = ("sigmoid", "hinge", "ipo", "simpo")
 
 
@@ -64,6 +69,11 @@ class ReferenceFreeTraining(PairTraining):
         yield from no_lengths(run)
         if run.training.max_length is None:
             yield Problem("max_length", "is null, which this trainer reads as 512.", "Set it.")
+
+    @classmethod
+    def advice(cls, run: Run) -> Iterable[str]:
+        """Return that a step depends on how its batch is cut, where it does."""
+        return [*super().advice(run), *([_CUT] if getattr(run.training, "cpo_alpha", 1) else [])]
 
     train_dataset: Any
     max_length: int

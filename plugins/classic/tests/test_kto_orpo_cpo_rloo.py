@@ -5,6 +5,7 @@ from datasets import Dataset, DatasetDict
 
 from hf_rlhf import train
 from hf_rlhf.errors import ConfigError
+from hf_rlhf.runs.preflight import advice
 from hf_rlhf.testing import check_trainer
 from hf_rlhf.testing.tiny import make_tiny_policy
 from hf_rlhf_classic.distillation import DistilledTrainer
@@ -107,6 +108,19 @@ def test_completions_are_compared_in_pairs_and_failures_are_no_numbers(run, offe
     trainer.train()
     logged = [entry for entry in trainer.state.log_history if "rewards/longest/mean" in entry]
     assert len(logged) == 2
+
+
+@pytest.mark.parametrize(
+    ("plugin", "settings", "depends"),
+    [
+        ("orpo", {}, True),
+        ("cpo", {"cpo_alpha": 0.5}, True),
+        ("cpo", {"loss_type": "simpo", "cpo_alpha": 0.0}, False),
+    ],
+)
+def test_that_a_step_depends_on_how_its_batch_is_cut_is_noted(run, plugin, settings, depends):
+    notes = advice(run(plugin, **settings))
+    assert any("a step depends on how its batch is cut" in note for note in notes) == depends
 
 
 def test_each_epoch_has_its_own_beta(run, offer):

@@ -1,0 +1,73 @@
+"""Names that a run does not know, and how what they stand for is written here."""
+
+from collections.abc import Mapping
+
+_DERIVE = "Derive a trainer and name it, `plugin: FILE.py:CLASS` (docs/how-to/write-a-trainer.md)."
+TRL_ARGUMENTS: Mapping[str, str] = {
+    "formatting_func": (
+        "Rows come finished: name a function that returns them as the `dataset` "
+        "(`{name: FILE.py:FUNCTION}`), or map a Dataset before you pass it."
+    ),
+    "rollout_func": f"Name an `environment` or `tools`, which the model calls. Or: {_DERIVE}",
+    **dict.fromkeys(
+        ("compute_metrics", "preprocess_logits_for_metrics"),
+        "What is measured on held-out rows is a reward, of `weight: 0` if it is not trained on, or "
+        f"the trainer's own `held_out`. {_DERIVE}",
+    ),
+    **dict.fromkeys(("data_collator", "compute_loss_func"), f"The trainer has its own. {_DERIVE}"),
+    **dict.fromkeys(
+        ("optimizers", "optimizer_cls_and_kwargs"),
+        "Write `optim`, `optim_args`, `lr_scheduler_type` and `lr_scheduler_kwargs`. For an "
+        f"optimizer of your own: {_DERIVE}",
+    ),
+    "ref_model": (
+        "The reference is where training starts: the base, or the adapter that is continued. "
+        "`sync_ref_model` moves it."
+    ),
+    "model_init": "Name the model, `model_name_or_path`.",
+    "teacher_model": "Write `teacher_model_name_or_path`.",
+    "quantization_config": "Write `load_in_4bit: true`, `bnb_4bit_quant_type: nf4` and the like.",
+    "reward_processing_classes": "The reward `reward_model` loads the tokenizer of its model.",
+}
+"""Argument of TRL's and transformers' trainers that no run file can hold -> what is written."""
+KNOWN_CURES: Mapping[str, str] = {
+    **TRL_ARGUMENTS,
+    **dict.fromkeys(("no_cuda", "use_mps_device"), "Write `use_cpu: true`, or nothing for a GPU."),
+    "group_by_length": "Write `train_sampling_strategy: group_by_length`.",
+    **dict.fromkeys(
+        ("response_template", "instruction_template"),
+        "The loss is on the response of `prompt` and `completion`, and on the assistant's turns of "
+        "`messages`, which the chat template marks with {% generation %}.",
+    ),
+    "logging_dir": "The run folder has the logs; TENSORBOARD_LOGGING_DIR moves TensorBoard's.",
+    "overwrite_output_dir": "Choose another `output_dir`, or delete the folder.",
+    "save_safetensors": "Leave it out: only safetensors are saved.",
+    "warmup_ratio": "Write `warmup_steps`: a number below 1 is a share of all steps.",
+    "max_prompt_length": (
+        "TRL no longer cuts prompts; leave long ones out by the dataset adapter "
+        "(`hf-rlhf describe ADAPTER` lists its limits)."
+    ),
+    **dict.fromkeys(
+        ("streaming", "dataset_streaming"),
+        "Rows are counted, checked and held out before training, and a resumed run finds its place "
+        "among them, so all are read first: piece by piece into files on disk, not into memory.",
+    ),
+    "resume_from": (
+        "The same command resumes a folder. The Hub has the weights of a checkpoint and not its "
+        "optimizer: to begin a new run with them, write `adapter: REPO` and `adapter_revision: "
+        "step-STEP`; for full weights `model_name_or_path` and `model_revision`."
+    ),
+}
+"""Unknown setting that is often written -> the cure; settings of older versions, for instance."""
+OTHER_NAMES: Mapping[str, str] = {
+    **dict.fromkeys(("lora_rank", "lora_dim"), "lora_r"),
+    **dict.fromkeys(("lora_target", "target_modules"), "lora_target_modules"),
+    "lr": "learning_rate",
+    **dict.fromkeys(("epochs", "num_epochs"), "num_train_epochs"),
+    **dict.fromkeys(("batch_size", "micro_batch_size"), "per_device_train_batch_size"),
+    "gradient_accumulation": "gradient_accumulation_steps",
+    **{"torch_dtype": "dtype", "evaluation_strategy": "eval_strategy"},
+    "per_gpu_train_batch_size": "per_device_train_batch_size",
+    **dict.fromkeys(("cutoff_len", "sequence_len", "max_seq_length"), "max_length"),
+}
+"""Name of a setting in another framework -> its name here."""
