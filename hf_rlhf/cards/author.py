@@ -12,7 +12,8 @@ OWN_HEADINGS = frozenset(
     {
         *("results", "how to load", "intended use", "known notes", "training", "contact"),
         *("sample completions", "reproduction", "citation", "compared with other models"),
-        *("how this was measured", "settings", "reward", "data", "during training", "provenance"),
+        *("how this was measured", "settings", "reward", "data", "exactness", "during training"),
+        "provenance",
         *("environment", "validation of the reward", "all measures"),
     }
 )

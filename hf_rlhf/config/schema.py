@@ -184,6 +184,8 @@ class Limits:
     """The largest share of the training rows that the trainer may cut."""
     max_steps_without_reward: Annotated[int, Ge(0)] = 10
     """Consecutive steps without a reward for any completion after which the run stops; 0: never."""
+    exactness: Literal["check", "off"] = "check"
+    """Whether training starts only if rows have the same log-probabilities alone and in batches."""
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from typing import Any, Literal, Self
 from pydantic import Field, ValidationError
 
 from hf_rlhf.errors import RunFolderError
+from hf_rlhf.storage.exactness_schema import ExactnessSection
 from hf_rlhf.storage.files import atomic_write_json
 from hf_rlhf.storage.pure_json import as_json_with_notes, parse_json
 from hf_rlhf.storage.record_schema import (
@@ -75,6 +76,7 @@ class RunRecord(Section):
     data: DataSection = DataSection()
     reward: RewardSection = RewardSection()
     reward_validation: RewardValidation | None = None
+    exactness: ExactnessSection | None = None
     training: TrainingSection = TrainingSection()
     sessions: list[Session] = []
     evaluation: EvaluationSection | None = None

@@ -148,6 +148,7 @@ def compose_record(record: RunRecord, run: Run) -> None:
         for name in _WEIGHTS:
             setattr(record.model, name, getattr(begun[-1].model, name))
         record.model.identity = begun[0].model.identity
+        record.exactness = begun[-1].exactness
 
 
 def composed_training(

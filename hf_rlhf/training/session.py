@@ -36,6 +36,7 @@ from hf_rlhf.training.checkpoints import (
     StopIfTrained,
     newest_valid,
 )
+from hf_rlhf.training.exactness import check_exactness
 from hf_rlhf.training.generation_cycle import Cycle
 from hf_rlhf.training.library_warnings import head_is_new, tied_weights_ignored
 from hf_rlhf.training.model_record import add_weights
@@ -278,9 +279,7 @@ class Session:
         after_save: list[Callable[[], object]] = []
         validation = Validation(self.run)
         cycle, run = self._with_callbacks(after_save, validation)
-        with head_is_new(new_head):
-            trainer = validation.trainer = _trainer(run)
-        add_weights(self.record.model, trainer, run)
+        trainer = validation.trainer = self._load(run, new_head)
         newest = self._resume_from()
         resumed_at = step_of(newest) if newest else 0
         earlier = self.record.training.seconds or 0.0
@@ -316,6 +315,13 @@ class Session:
         if self.stopping.cause is not None:
             self.stopping.agreed = True
             raise self.stopping.error or Terminated(self.stopping.cause)
+        return trainer
+
+    def _load(self, run: Run, new_head: bool) -> Any:
+        with head_is_new(new_head):
+            trainer = _trainer(run)
+        add_weights(self.record.model, trainer, run)
+        check_exactness(self.record, run, trainer, self._say)
         return trainer
 
     def _resume_from(self) -> Path | None:

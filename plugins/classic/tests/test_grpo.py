@@ -3,8 +3,11 @@
 import pytest
 from transformers import AutoModelForCausalLM, TrainerState
 
-from hf_rlhf.errors import ConfigError, RewardError
+from hf_rlhf import contracts
+from hf_rlhf.errors import ConfigError, ModelError, RewardError
 from hf_rlhf.evaluation.held_out import measure_in_training
+from hf_rlhf.storage.record import load_record
+from hf_rlhf.training.session import Session
 from hf_rlhf.training.trial import try_rewards
 from hf_rlhf_classic.grpo import FLAT, GroupTrainer, TellFlatGroups
 from hf_rlhf_classic.rloo import LeaveOneOutTrainer
@@ -182,6 +185,19 @@ def test_a_row_of_gpt2_is_trained_as_if_it_were_alone(run, padding_error, lora):
     errors = padding_error(GroupTrainer, lambda **more: run(rows, **settings, **more))
     assert set(errors) == ({"model"} if lora else {"model", "ref_model"})
     assert max(errors.values()) < 1e-5
+
+
+def test_a_model_that_depends_on_its_batch_is_not_trained(run, gpt2, monkeypatch, capsys):
+    """GPT-2 as TRL alone would train it."""
+    monkeypatch.setattr(contracts, "add_positions", lambda models: None)
+    prepared = run(model_name_or_path=gpt2())
+    with pytest.raises(ModelError, match="exactness: .*padded on the left"):
+        Session(prepared).go([])
+    record = load_record(prepared.folder)
+    assert (record.status, record.training.steps) == ("failed", None)
+    assert "padded on the left" in record.exactness.comparisons[0].exceeding
+    assert "| padded on the left |" in (prepared.folder / "README.md").read_text(encoding="utf-8")
+    assert "exactness: log-probabilities of 3 rows alone" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

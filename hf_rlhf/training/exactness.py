@@ -1,0 +1,268 @@
+"""Whether the model gives a row the same values alone, padded, packed and in other batches.
+
+Training, sampling and evaluation each put a row into other batches. Where a model's values depend
+on the batch by more than rounding, these work on different functions, and no metric says so.
+Measured before the first step on the run's own model and rows, in the dtype of training; and in
+float32 too, in which rounding hides little. Weights, modes and random numbers stay as they were.
+"""
+
+import copy
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
+from typing import Any
+
+import psutil
+import torch
+from torch import Tensor, nn
+
+from hf_rlhf.data.messages import text_of
+from hf_rlhf.distributed import run_on_main_process
+from hf_rlhf.errors import ModelError
+from hf_rlhf.formatting import number
+from hf_rlhf.runs.run import AUTO_CLASSES, Run
+from hf_rlhf.storage.exactness_schema import Comparison, ExactnessSection
+from hf_rlhf.storage.record import RunRecord
+
+TOKENS, SAMPLED = 256, 32
+"""A row is cut to so many tokens; the rows are chosen from so many."""
+LEAST, STEPS = 1e-3, 4
+"""The floor: at least this, and so many steps of the dtype at the size of the largest logit."""
+LAYERS = 2
+"""The layers that are measured in float32, where the whole model does not fit."""
+
+
+def check_exactness(record: RunRecord, run: Run, trainer: Any, say: Callable[[str], None]) -> None:
+    """Measure the trainer's model on the main process; record and print what was found.
+
+    Raises ModelError, on every process, for differences above the limit.
+    """
+
+    def check() -> None:
+        record.exactness = section = measure(run, trainer)
+        for line in _lines(section):
+            say(f"exactness: {line}")
+        if any(each.exceeding for each in section.comparisons):
+            raise ModelError(_problem(section))
+
+    record.exactness = None
+    if run.spec.limits.exactness == "check":
+        run_on_main_process(check)
+    else:
+        say("exactness: off: whether a row has the same values in every batch is not known")
+
+
+def measure(run: Run, trainer: Any) -> ExactnessSection:
+    """Return the differences; what cannot be compared is listed, with the reason."""
+    section = ExactnessSection(values="log-probabilities" if run.writes_text else "scores")
+    missing, part = section.not_compared, "the model"
+    if getattr(run.training, "use_vllm", False):
+        missing["vLLM"] = "its log-probabilities are not read here"
+    if reason := _obstacle(run, trainer):
+        missing[part] = reason
+        return section
+    model = trainer.accelerator.unwrap_model(trainer.model)
+    try:
+        rows = _own_rows(run)
+        section.rows, section.tokens = len(rows), len(rows[-1])
+        with _undisturbed(model):
+            own = _Measured(model, rows, run, trainer.accelerator.autocast)
+            section.comparisons.append(own.comparison(trainer, "the whole model"))
+            part = "float32"
+            if own.dtype != torch.float32:
+                section.comparisons.append(_in_float32(own, trainer))
+    except Exception as error:  # noqa: BLE001 - the code of any model; an attention's dtypes
+        missing[part] = f"{type(error).__name__}: {error}".splitlines()[0]
+    return section
+
+
+def _obstacle(run: Run, trainer: Any) -> str:
+    kind = str(trainer.accelerator.distributed_type.value)
+    if run.auto_class not in AUTO_CLASSES.values() or not run.reads_tokens:
+        return f"{run.auto_class} does not read rows of text"
+    sharded = kind in ("DEEPSPEED", "FSDP")
+    return f"{kind} places and shards its weights when training begins" if sharded else ""
+
+
+def _own_rows(run: Run) -> list[list[int]]:
+    """Return the tokens of the shortest, the middle and the longest of the first rows."""
+    data = run.dataset["train"]
+    texts = [
+        "\n".join(text_of(value) for value in row.values() if _is_text(value))[: 8 * TOKENS]
+        for row in data.select(range(min(SAMPLED, len(data))))
+    ]
+    encoded = (run.tokenizer(text, verbose=False)["input_ids"][:TOKENS] for text in texts if text)
+    rows = sorted((list(ids) for ids in encoded if len(ids) > 2), key=len)
+    if not rows:
+        raise ValueError("the rows have no text")
+    longest = rows[-1]
+    shortest = rows[0] if len(rows[0]) < len(longest) else longest[: len(longest) // 2 + 1]
+    return [shortest, rows[len(rows) // 2], longest]
+
+
+def _is_text(value: Any) -> bool:
+    turns = isinstance(value, list) and bool(value) and isinstance(value[0], dict)
+    return isinstance(value, str) or (turns and "content" in value[0])
+
+
+@contextmanager
+def _undisturbed(model: nn.Module) -> Iterator[None]:
+    modes = {module: module.training for module in model.modules()}
+    device = next(model.parameters()).device
+    with torch.random.fork_rng([device] if device.type == "cuda" else []), torch.no_grad():
+        model.eval()
+        try:
+            yield
+        finally:
+            for module, mode in modes.items():
+                module.training = mode
+
+
+class _Measured:
+    """A model with the values that it gives to rows alone."""
+
+    def __init__(self, model: Any, rows: Sequence[Sequence[int]], run: Run, context: Any) -> None:
+        self.model, self.rows, self.run, self.context = model, rows, run, context
+        self.dtype: Any = None
+        self.largest = 0.0
+        self.alone = [self._values([index])[0] for index in range(len(rows))]
+
+    def comparison(self, trainer: Any, of: str, from_first: float | None = None) -> Comparison:
+        """Return how far the values of the rows are from those alone, in each other form."""
+        every = [*range(len(self.rows))]
+        twice, side = every * 2, "left" if self.run.writes_text else "right"
+        forms = {"padded on the right": self._values(every)}
+        forms |= {"padded on the left": self._values(every, side)} if side == "left" else {}
+        forms[f"padded in a batch of {len(twice)}"] = self._values(twice, side)
+        collator: Any = getattr(trainer, "data_collator", None)
+        if getattr(collator, "padding_free", False):
+            packed = collator([{"input_ids": [*row]} for row in self.rows])
+            packed.pop("labels", None)
+            parts = torch.split(self._logits(**packed)[0], [len(row) for row in self.rows])
+            forms["packed"] = [self._of_row(*each) for each in zip(parts, self.rows, strict=True)]
+        equal = [[every[-1]] * count for count in (2, 3)]  # without padding
+        step = torch.finfo(self.dtype).eps
+        if self.model.device.type == "cuda" and torch.get_float32_matmul_precision() != "highest":
+            step = max(step, 2**-10)  # TF32
+        return Comparison(
+            dtype=str(self.dtype).removeprefix("torch."),
+            of=of,
+            differences={form: self.apart(values, twice) for form, values in forms.items()},
+            spread=max(self.apart(self._values(each), each) for each in equal),
+            floor=max(LEAST, STEPS * step * self.largest),
+            from_first=from_first,
+        )
+
+    def apart(self, values: Sequence[Tensor], indexes: Sequence[int]) -> float:
+        """Return how far values are from those that the rows at `indexes` have alone."""
+        largest = 0.0
+        for value, index in zip(values, indexes, strict=False):
+            alone = self.alone[index].to(value.device)
+            # Equal infinities are no difference; what is not a number is the largest one.
+            apart = torch.where(alone == value, 0.0, (alone - value).abs())
+            largest = max(largest, float(apart.nan_to_num(nan=math.inf).max()))
+        return largest
+
+    def _values(self, indexes: Sequence[int], side: str = "right") -> list[Tensor]:
+        """Return the values of the rows at `indexes` in one batch, padded on a side."""
+        rows = [self.rows[index] for index in indexes]
+        width = max(map(len, rows))
+        starts = [width - len(row) if side == "left" else 0 for row in rows]
+        ids = torch.full((len(rows), width), self.run.tokenizer.pad_token_id or 0)
+        mask = torch.zeros_like(ids)
+        for index, (row, start) in enumerate(zip(rows, starts, strict=True)):
+            ids[index, start : start + len(row)] = torch.tensor(row)
+            mask[index, start : start + len(row)] = 1
+        logits = self._logits(input_ids=ids, attention_mask=mask)
+        return [self._of_row(*each) for each in zip(logits, rows, starts, strict=True)]
+
+    def _logits(self, **batch: Any) -> Tensor:
+        device = self.model.device
+        placed = {k: v.to(device) if isinstance(v, Tensor) else v for k, v in batch.items()}
+        with self.context():
+            logits: Tensor = self.model(**placed, use_cache=False).logits
+        self.dtype = logits.dtype
+        self.largest = max(self.largest, float(logits.abs().max().nan_to_num(posinf=0)))
+        return logits
+
+    def _of_row(self, logits: Tensor, row: Sequence[int], start: int = 0) -> Tensor:
+        """Return log-probabilities of all tokens but the first; of a classifier its scores."""
+        own = logits.float() if logits.dim() == 1 else logits[start : start + len(row)].float()
+        if not self.run.writes_text:
+            return own
+        chosen = torch.tensor(row[1:], device=own.device)[:, None]
+        return own[:-1].log_softmax(-1).gather(-1, chosen)[:, 0]
+
+
+def _in_float32(own: _Measured, trainer: Any) -> Comparison:
+    """Return the comparison in float32: of the whole model if it fits, or of its first layers."""
+    model, of = own.model, "the whole model"
+    if getattr(model, "is_quantized", False):
+        raise TypeError("the weights are quantized")
+    with ExitStack() as stack:
+        if not _fits(model):
+            of = f"its first {LAYERS} layers"
+            stack.enter_context(_first_layers(model))
+            own = _Measured(model, own.rows, own.run, own.context)
+            if not _fits(model):
+                raise MemoryError("too little is free for a copy")
+        if {each.dtype for each in model.parameters()} != {torch.float32}:
+            model = copy.deepcopy(model).float()
+            for module in model.modules():
+                # A method that TRL has put on the model calls the model itself, not the copy.
+                vars(module).pop("forward", None)
+        exact = _Measured(model, own.rows, own.run, nullcontext)
+        return exact.comparison(trainer, of, own.apart(exact.alone, range(len(own.rows))))
+
+
+def _fits(model: nn.Module) -> bool:
+    """Return whether a copy in float32 takes at most a third of the free memory."""
+    device = next(model.parameters()).device
+    on_gpu = device.type == "cuda"
+    free = torch.cuda.mem_get_info(device)[0] if on_gpu else psutil.virtual_memory().available
+    return 6 * sum(each.numel() for each in model.parameters()) < free / 3
+
+
+@contextmanager
+def _first_layers(model: Any) -> Iterator[None]:
+    """Leave the model only its first layers within."""
+    depth = model.config.get_text_config().num_hidden_layers
+    name, layers = next(
+        (name, module)
+        for name, module in model.named_modules()
+        if isinstance(module, nn.ModuleList) and len(module) == depth
+    )
+    above, _, attribute = name.rpartition(".")
+    owner = model.get_submodule(above)
+    setattr(owner, attribute, layers[:LAYERS])
+    try:
+        yield
+    finally:
+        setattr(owner, attribute, layers)
+
+
+def _lines(section: ExactnessSection) -> Iterator[str]:
+    for each in section.comparisons:
+        yield (
+            f"{section.values} of {section.rows} rows alone and {', '.join(each.differences)} "
+            f"differ by up to {number(float(max(each.differences.values())))} ({each.dtype}, "
+            f"{each.of}; limit {number(each.limit)}, own spread {number(each.spread)})"
+        )
+    for what, why in section.not_compared.items():
+        yield f"{what} is not compared: {why}"
+
+
+def _problem(section: ExactnessSection) -> str:
+    found = "; ".join(
+        f"{form}: {number(float(value))} ({each.dtype}, {each.of}); rounding explains at most "
+        f"{number(each.limit)} (twice the own spread {number(each.spread)}, or the floor "
+        f"{number(each.floor)})"
+        for each in section.comparisons
+        for form, value in each.exceeding.items()
+    )
+    return (
+        f"exactness: the model gives a row other {section.values} alone than in a batch. {found}. "
+        "What is trained would not be what is sampled and measured. Try another "
+        "`attn_implementation` (`eager` is the plainest), another version of the model's code, or "
+        "`packing: false` if only packed rows differ. `exactness: off` trains all the same."
+    )
