@@ -1,5 +1,7 @@
 """The card in a run's own folder, which tells how to load the weights that lie there."""
 
+import hashlib
+import sys
 from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
@@ -14,6 +16,9 @@ from hf_rlhf.storage.files import atomic_write_bytes, atomic_write_text
 from hf_rlhf.storage.local_paths import LocalPaths
 from hf_rlhf.storage.record import RunRecord, load_record, write_record
 
+CARD_DIGESTS = ".card.sha256"
+"""In a run folder: of the card that was written last, and of the one before."""
+EDITED_CARD = "README.edited"
 COMPARISON_PICTURE = "comparison.png"
 PUBLISH_FIELDS_ON_CARD = ("base_was", "steps")
 """What the card of a published run shows of the record's `publish`, beside the repository."""
@@ -36,7 +41,43 @@ def write_card(record: RunRecord, folder: Path) -> None:
             if not spec.merged:
                 options["kind"] = "adapter"
         record = public_record(record, spec)
-    atomic_write_text(folder / "README.md", render_card(record, **options))
+    place_card(folder, render_card(record, **options), record)
+
+
+def place_card(folder: Path, card: str, record: RunRecord) -> None:
+    """Write a card into a run folder; one that was edited by hand is kept beside it."""
+    path, content = folder / "README.md", card.encode("utf-8")
+    if path.exists() and path.read_bytes() == content:
+        return
+    if card_is_edited(folder, record):
+        names = (f"{EDITED_CARD}{n}.md" for n in ("", *(f"-{i}" for i in range(2, 1000))))
+        kept = next(folder / name for name in names if not (folder / name).exists())
+        path.rename(kept)
+        print(f"note: {path} was edited by hand; it is kept as {kept.name}", file=sys.stderr)
+    # Both digests, because a kill may come between the two writes.
+    digests = [hashlib.sha256(content).hexdigest(), *_card_digests(folder)[:1]]
+    atomic_write_text(folder / CARD_DIGESTS, "\n".join(digests) + "\n")
+    atomic_write_bytes(path, content)
+
+
+def card_is_edited(folder: Path, record: RunRecord) -> bool:
+    """Say whether the card in a run folder, trained here or pulled, is not as it was written.
+
+    Nothing is known of the card in a folder of an older version.
+    """
+    pushed = (record.published().get("files") or {}).get("README.md") or {}
+    known = {*_card_digests(folder), *filter(None, [pushed.get("sha256")])}
+    path = folder / "README.md"
+    return bool(known) and path.exists() and _digest(path) not in known
+
+
+def _card_digests(folder: Path) -> list[str]:
+    path = folder / CARD_DIGESTS
+    return path.read_text(encoding="utf-8").split() if path.exists() else []
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def refresh_card(folder: Path) -> None:

@@ -30,6 +30,14 @@ _READ_BACK_BYTES_S = 50_000_000
 """A Hub may read the uploaded files once more before it answers to the commit."""
 
 
+_DAMAGED = (400, 422)
+"""How a store refuses content that was altered on its way: another hash than announced."""
+
+
+class DamagedCommit(UnexpectedAnswer):
+    """A commit that landed, with other content than was sent."""
+
+
 class Overtaken(PublishError):
     """Another commit came first."""
 
@@ -69,17 +77,13 @@ def push(
     operations = _operations(bundle, before, deleted)
     try:
         for batch in _batches(operations):
-            hub.retries.call(
-                f"upload to {repo_id}",
-                lambda batch=batch: hub.api.preupload_lfs_files(  # type: ignore[misc]
-                    repo_id,
-                    additions=batch,
-                    revision=revision,
-                    free_memory=False,
-                    repo_type=hub.kind,
-                ),
-                content_s=content_s(sum(add.upload_info.size for add in batch)),
-            )
+            try:
+                _upload(hub, repo_id, revision, batch)
+            except failures() as error:
+                if status_of(error) not in _DAMAGED:
+                    raise
+                hub.retries.say(f"upload to {repo_id}: {describe_error(error)}; sent once more")
+                _upload(hub, repo_id, revision, batch)
         size = sum(file.size for file in bundle.files.values())
         return hub.retries.call(
             f"commit to {repo_id}", commit, content_s=content_s(size, _READ_BACK_BYTES_S)
@@ -89,6 +93,20 @@ def push(
         if (after := _landed_after_all(hub, landed)) is not None:
             return after
         raise
+
+
+def _upload(hub: Hub, repo_id: str, revision: str, batch: list[Any]) -> None:
+    hub.retries.call(
+        f"upload to {repo_id}",
+        lambda: hub.api.preupload_lfs_files(
+            repo_id,
+            additions=batch,
+            revision=revision,
+            free_memory=False,
+            repo_type=hub.kind,
+        ),
+        content_s=content_s(sum(add.upload_info.size for add in batch)),
+    )
 
 
 @contextmanager
@@ -135,8 +153,9 @@ def _commit(
         return after
     now = hub.state_once(repo_id, revision)
     if now is not None and now.commit == commit.oid:
-        raise UnexpectedAnswer(
-            f"{repo_id} accepted the commit {commit.oid[:8]}, but does not list all of its files"
+        raise DamagedCommit(
+            f"{repo_id} accepted the commit {commit.oid[:8]}, but does not list all of its files, "
+            "or not with their content"
         )
     raise _overtaken(repo_id, parent)
 

@@ -5,11 +5,13 @@ from pathlib import Path
 
 from hf_rlhf.config.schema import PublishSpec
 from hf_rlhf.hub.client import Hub
-from hf_rlhf.hub.retries import describe_error, status_of
+from hf_rlhf.hub.retries import describe_error, of_xet, status_of
 
 
 def unfinished(hub: Hub, error: Exception, missing: list[str], finish: str) -> str:
     """Return why a push failed, the files that are not on the Hub, and the cure."""
+    if of_xet(error):
+        finish = f"HF_HUB_DISABLE_XET=1 {finish}"  # it would not send again what it thinks is there
     listing = "".join(f"\n  {path}" for path in missing)
     return (
         f"Not everything is on {hub.endpoint}: {describe(error)}\n"

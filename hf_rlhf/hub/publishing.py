@@ -10,13 +10,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hf_rlhf.cards.folders import public_record
+from hf_rlhf.cards.folders import card_is_edited, place_card, public_record
 from hf_rlhf.cards.sharing import shared_by
 from hf_rlhf.config.schema import PublishSpec
 from hf_rlhf.errors import HfRlhfError, PublishError
 from hf_rlhf.hub.base_model import with_base
 from hf_rlhf.hub.client import MANIFEST, NOT_CONTENT, Hub, RemoteState, connect, listed
-from hf_rlhf.hub.commit import Overtaken, push
+from hf_rlhf.hub.commit import DamagedCommit, Overtaken, push
 from hf_rlhf.hub.finish import describe, finish_command, unfinished
 from hf_rlhf.hub.layout import (
     RepoContent,
@@ -30,7 +30,6 @@ from hf_rlhf.hub.outbox import OUTBOX, complete_steps, note_step, published_step
 from hf_rlhf.hub.retries import RetryPolicy, failures, is_transient, status_of
 from hf_rlhf.hub.signing import sign_files
 from hf_rlhf.hub.upload_set import SIGNATURE, UploadSet
-from hf_rlhf.storage.files import atomic_write_bytes
 from hf_rlhf.storage.record import RECORD_NAME, RunRecord, load_record, write_record
 from hf_rlhf.storage.record_schema import ModelSection
 
@@ -102,13 +101,24 @@ def publish(
     if step is not None:
         # The recorded branch is that of the finished run.
         spec = replace(spec, revision=revision)
+    elif not overwrite and card_is_edited(run, record):
+        raise PublishError(
+            f"{run / 'README.md'} was changed since it was written, and the card that is pushed is "
+            "rendered from the record, without the change. Nothing was pushed. Move the file to "
+            "keep it; a card takes the author's own text from the run file's section `card`. Or "
+            "add --overwrite: then it is kept as README.edited.md."
+        )
     if merged is None and is_pulled_adapter(run):
         spec = replace(spec, merged=False)
     hub = connect(endpoint, token, retries)
     published, card, spec = push_run(
         hub, run, record, spec, step, overwrite=overwrite, endpoint=endpoint
     )
-    _update_run(run, spec, published, card, step)
+    try:
+        _update_run(run, spec, published, card, step)
+    except (OSError, HfRlhfError) as error:
+        note = f"everything is published; only {run} could not be updated: {error}"
+        published = replace(published, notes=(*published.notes, note))
     return published
 
 
@@ -248,6 +258,8 @@ def _push_all(
             new_commits += after.commit != before.commit
     except failures(Overtaken) as error:
         missing = _missing(hub, pending, revision)
+        if isinstance(error, DamagedCommit) and not overwrite:
+            finish += " --overwrite"  # what is there now is of this push, but not as it was sent
         raise PublishError(unfinished(hub, error, missing, finish)) from error
     repo_id = contents[0].repo_id
     branch = "" if revision == "main" else f"/tree/{revision}"
@@ -350,9 +362,7 @@ def _update_run(
     if step is None:
         commit = published.commits[published.repo_id]
         after = {**before, **asdict(spec), **published.where(), "commit": commit}
-        path = run / "README.md"
-        if not path.exists() or path.read_bytes() != card:
-            atomic_write_bytes(path, card)
+        place_card(run, card.decode("utf-8"), record)
     else:
         note_step(run, step, published.where())
         after = {**before, "steps": published_steps(run, record)}

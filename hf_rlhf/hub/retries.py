@@ -35,6 +35,7 @@ SLOWEST_BYTES_S = 50_000
 """Content that moves more slowly has stalled."""
 SILENCE_S = 600.0
 """How long a connection may be silent. The client itself would wait for ever."""
+LONGEST_REASON = 500
 _TRANSIENT = (408, 425, 429, 500, 502, 503, 504, 520, 521, 522, 523, 524)
 """The last five are how a proxy reports a server that does not answer."""
 _XET_STATUS = re.compile(r"HTTP status (?:client|server) error \((\d{3})")
@@ -66,6 +67,8 @@ def is_transient(error: BaseException) -> bool:
         OfflineModeIsEnabled,
     )
 
+    if (answer := _broken_json(error)) is not None and answer.startswith(("{", "[")):
+        return True  # cut short on its way
     status = status_of(error)
     if status is not None:
         return status in _TRANSIENT
@@ -94,17 +97,21 @@ def status_of(error: BaseException) -> int | None:
     return None
 
 
-def describe_error(error: BaseException) -> str:
-    """Return an error as one line: what failed, and the page of a proxy named as such."""
-    from json import JSONDecodeError
+def of_xet(error: BaseException) -> bool:
+    """Say whether content that Xet sent was refused as damaged."""
+    by_xet = any(_XET_STATUS.search(str(cause)) for cause in _causes(error))
+    return status_of(error) in (400, 422) and (by_xet or "Xet" in _reason(error))
 
-    for cause in _causes(error):
-        if isinstance(cause, JSONDecodeError) or type(cause).__name__ == "JSONDecodeError":
-            return (
-                "the answer is not JSON but begins with "
-                f"{getattr(cause, 'doc', '')[:60].strip()!r}: a proxy or a sign-in page answered "
-                "instead of the Hub. Check HF_ENDPOINT and the proxy settings"
-            )
+
+def describe_error(error: BaseException) -> str:
+    """Return an error as one line: what failed, the server's reason, a proxy's page as such."""
+    if (answer := _broken_json(error)) is not None:
+        if answer.startswith(("{", "[")):
+            return f"the answer is JSON that was cut short after {len(answer)} characters"
+        return (
+            f"the answer is not JSON but begins with {answer[:60]!r}: a proxy or a sign-in page "
+            "answered instead of the Hub. Check HF_ENDPOINT and the proxy settings"
+        )
     status = status_of(error)
     text = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
     inner = str(error.__cause__ or "").split("\n")[0]
@@ -112,8 +119,35 @@ def describe_error(error: BaseException) -> str:
         text = f"{text} {inner}"
     if _is_page(error):
         text += f" (the answer, of status {status}, is a web page: from a proxy, not the Hub?)"
+    elif (reason := _reason(error)) and reason not in text:
+        text = f"{text.rstrip('.: ')}: {reason}"
     # The address of an upload carries its signature.
-    return str(redact_secrets(text.rstrip("."))) or type(error).__name__
+    return str(redact_secrets(text.rstrip(".: "))) or type(error).__name__
+
+
+def _broken_json(error: BaseException) -> str | None:
+    """Return the answer behind an error that should have been JSON and is not; else None."""
+    broken = (cause for cause in _causes(error) if type(cause).__name__ == "JSONDecodeError")
+    return next((str(getattr(cause, "doc", "")).strip() for cause in broken), None)
+
+
+def _reason(error: BaseException) -> str:
+    """Return why the server refused, on one line; empty if it gave no reason."""
+    reasons = [getattr(cause, "server_message", None) for cause in _causes(error)]
+    if (response := _response(error)) is not None:
+        reasons += [response.headers.get("X-Error-Message"), _message_in(response)]
+    texts = [" ".join(str(reason).split()) for reason in reasons if reason]
+    new = [text for n, text in enumerate(texts) if not any(text in each for each in texts[:n])]
+    return "; ".join(new)[:LONGEST_REASON]
+
+
+def _message_in(response: Any) -> Any:
+    """Return the reason in a JSON answer, under a key that the client does not read."""
+    try:
+        content = response.json()
+        return content.get("message")
+    except (ValueError, RuntimeError, AttributeError):  # no JSON, not read, not a mapping
+        return None
 
 
 def _server(error: BaseException) -> str:

@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from hf_rlhf.cards.folders import EDITED_CARD
 from hf_rlhf.errors import ModelError, PublishError
 from hf_rlhf.models.adapter import check_tensors
 from hf_rlhf.storage.secrets import find_secrets
@@ -160,6 +161,8 @@ def _exclusion(path: Path, sounds: int = 0) -> str:
             return f"sound files above {MAX_SOUND / 1e6:g} MB are not pushed"
         if sounds + path.stat().st_size > MAX_SOUNDS:
             return f"sound files of more than {MAX_SOUNDS / 1e6:g} MB in all are not pushed"
+    if path.name.startswith(EDITED_CARD):
+        return _EXCLUDED["README.md"]
     return _EXCLUDED.get(path.name, "")
 
 

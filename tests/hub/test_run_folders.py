@@ -1,15 +1,20 @@
 """What of a run folder, trained here or pulled, goes to the Hub, and what stays."""
 
 import json
+import shlex
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from huggingface_hub import CommitOperationAdd, HfApi
 
+from hf_rlhf.cards.folders import refresh_card, write_card
+from hf_rlhf.cli import main
 from hf_rlhf.cli.publish import publish_main
-from hf_rlhf.errors import PublishError
+from hf_rlhf.errors import PublishError, RunFolderError
+from hf_rlhf.hub import publishing
 from hf_rlhf.hub.client import connect
 from hf_rlhf.hub.download import pull
 from hf_rlhf.hub.publishing import publish
@@ -230,3 +235,67 @@ def test_without_samples_no_row_is_published(
 def test_what_is_a_path_in_a_text(text: str, hidden: str) -> None:
     assert LocalPaths({}).hide_in_text(text) == hidden
     assert LocalPaths({}).hide({"advice": [text]}) == {"advice": [hidden]}
+
+
+def test_an_edited_card_is_refused_or_kept(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record = load_record(run)
+    write_card(record, run)
+    publish(run)
+    card = run / "README.md"
+    rendered, mine = card.read_text(), card.read_text() + "\nMy words.\n"
+    card.write_text(mine)
+    with pytest.raises(PublishError, match="was changed since it was written"):
+        publish(run)
+    assert card.read_text() == mine
+    publish(run, overwrite=True)
+    assert card.read_text() == rendered == text_of("demo/model", "README.md")
+    assert (run / "README.edited.md").read_text() == mine
+    # Likewise where a run is resumed, evaluated or its weights are deleted.
+    card.write_text("Again mine.")
+    refresh_card(run)
+    assert (run / "README.edited-2.md").read_text() == "Again mine."
+    assert "it is kept as README.edited-2.md" in capsys.readouterr().err
+    publish(run)
+    pulled = pull("demo/model", tmp_path / "pulled")
+    (pulled / "README.md").write_text("Mine.")
+    with pytest.raises(PublishError, match="was changed since it was written"):
+        publish(pulled, repo_id="demo/again")
+
+
+def test_a_push_whose_record_cannot_be_written_is_a_success_with_a_note(
+    run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for problem in (OSError(30, "Read-only file system"), RunFolderError("no space")):
+
+        def refuse(*_: Any, error: Exception = problem, **__: Any) -> None:
+            raise error
+
+        monkeypatch.setattr(publishing, "_update_run", refuse)
+        assert publish_main([str(run), "--repo_id", "demo/model"]) == 0
+        said = capsys.readouterr().out
+        assert f"note: everything is published; only {run} could not be updated: " in said
+        assert "verified: " in said
+    assert "README.md" in tree("demo/model")
+
+
+def test_the_command_after_a_damaged_commit_finishes(
+    run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    create = HfApi.create_commit
+
+    def damage(self: Any, repo_id: str, operations: list[Any], **options: Any) -> Any:
+        changed = [
+            CommitOperationAdd(o.path_in_repo, b"{ }") if o.path_in_repo == "config.json" else o
+            for o in operations
+        ]
+        return create(self, repo_id, changed, **options)
+
+    monkeypatch.setattr(HfApi, "create_commit", damage)
+    assert main(["publish", str(run), "--repo_id", "demo/model"]) == 3
+    monkeypatch.setattr(HfApi, "create_commit", create)
+    said = capsys.readouterr().err
+    assert "accepted the commit" in said
+    assert main(shlex.split(said.splitlines()[-1])[1:]) == 0
+    assert text_of("demo/model", "config.json") == (run / "merged" / "config.json").read_text()
