@@ -5,6 +5,7 @@ from .metadata import COLLECTION as COLLECTION
 from .metadata import TAG as TAG
 from .metadata import hub_rules as hub_rules
 from .metadata import is_hub_id as is_hub_id
+from .metadata import is_language as is_language
 from .metadata import validate_card as validate_card
 from .plots import png_panels as png_panels
 from .plots import step_curve as step_curve

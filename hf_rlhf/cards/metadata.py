@@ -19,7 +19,7 @@ BASE, COLLECTION = "base-model", "collection"
 OF_NO_RUN = frozenset({BASE, COLLECTION})
 """Tags of the cards that describe no run, so that no record lies beside them."""
 HUB = "https://huggingface.co"
-_LANGUAGE = re.compile(r"[a-z]{2,3}|code|multilingual")
+_LANGUAGE = re.compile(r"(?!q[a-t])[a-z]{3}|code|multilingual")  # qaa to qtz are no languages
 _LICENSE_NAME = re.compile(r"[a-z0-9.-]+")
 _LICENSE_LINK = re.compile(r"LICENSE|LICENSE\.md|https?://\S+")
 _LOCAL_PATH = re.compile(r"(/|~|\.{1,2}(/|$)|[A-Za-z]:[\\/]|file:|package:)")
@@ -38,7 +38,7 @@ def card_folder() -> Path:
 
 @cache
 def hub_rules(key: str) -> frozenset[str]:
-    """Return what the Hub accepts: `licenses` or `pipeline_tags`."""
+    """Return what the Hub accepts: `licenses`, `pipeline_tags` or `languages`."""
     rules = yaml.safe_load((card_folder() / "hub_rules.yaml").read_text(encoding="utf-8"))
     return frozenset(rules[key])
 
@@ -153,7 +153,7 @@ def validate_card(text: str) -> list[str]:
     problems += [
         f"language: {value!r} is not an ISO 639 code such as en, nor code or multilingual."
         for value in _listed(data.get("language"))
-        if not (isinstance(value, str) and _LANGUAGE.fullmatch(value))
+        if not is_language(value)
     ]
     task = data.get("pipeline_tag")
     if task is not None and not (isinstance(task, str) and task in hub_rules("pipeline_tags")):
@@ -163,6 +163,13 @@ def validate_card(text: str) -> list[str]:
     if redact_secrets(text) != text:
         problems.append("text: it holds a secret.")
     return problems
+
+
+def is_language(value: Any) -> bool:
+    """Say whether the Hub knows a language; of three letters only the form is known here."""
+    return isinstance(value, str) and bool(
+        value in hub_rules("languages") or _LANGUAGE.fullmatch(value)
+    )
 
 
 def _front_matter(text: str) -> str | None:

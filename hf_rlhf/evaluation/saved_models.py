@@ -228,6 +228,11 @@ def _adapter(source: str) -> Path:
 def _adapted(source: str, adapter: Path, base: str | None, revision: str | None) -> SavedModel:
     """Combine an adapter with `base`, or with the base that its configuration names."""
     config = _json(adapter / "adapter_config.json")
+    for key in ("base_model_name_or_path", "task_type", "revision"):
+        if not isinstance(config.get(key), str | None):
+            raise ModelError(
+                f"{adapter / 'adapter_config.json'}: {key} is {config[key]!r}; expected a text."
+            )
     name = base or config.get("base_model_name_or_path")
     if not name:
         raise ModelError(
@@ -297,6 +302,8 @@ def _json(path: Path) -> dict[str, Any]:
         content: dict[str, Any] = parse_json(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ModelError(f"{path} cannot be read: {error}") from error
+    if not isinstance(content, dict):
+        raise ModelError(f"{path} holds {content!r:.60}; expected keys and values.")
     return content
 
 

@@ -251,6 +251,16 @@ class TestClaims:
         assert "Over 30 logged steps" in card
         assert "![" not in card
 
+    def test_a_checkpoint_of_a_run_under_way_claims_nothing_of_its_end(self):
+        record = example() | {"status": "running"}
+        card = render_card(record, kind="checkpoint", step=10)
+        notice = next(line for line in card.splitlines() if line.startswith("> **Intermediate"))
+        assert "was written while the run was training, of " in notice
+        assert "status" not in notice
+        assert "last step" not in notice
+        record["status"] = "interrupted"
+        assert "Its status is: interrupted." in render_card(record, kind="checkpoint", step=10)
+
     def test_a_checkpoint_needs_its_step(self):
         with pytest.raises(ValueError, match="step"):
             render_card(example(), kind="checkpoint")
@@ -397,6 +407,7 @@ class TestValidateCard:
             ("pipeline_tag: chat", "pipeline_tag: 'chat' is not a task"),
             ("language: English", "language: 'English'"),
             ("language: no", "language: False"),
+            *((f"language: {code}", f"language: '{code}'") for code in ("jp", "xx", "qaa", "EN")),
             ("tags:\n- 1", "tags: expected texts"),
             ("tags: [", "metadata: not YAML"),
             ("- a", "metadata: expected keys"),
@@ -405,6 +416,10 @@ class TestValidateCard:
     def test_bad_heads(self, yaml_text, said):
         problems = validate_card(f"---\n{yaml_text}\n---\n\n# Title\n")
         assert any(said in problem for problem in problems), problems
+
+    @pytest.mark.parametrize("code", ["ja", "'no'", "[zu, sr]", "eng", "code", "multilingual"])
+    def test_languages_of_the_hub(self, code):
+        assert validate_card(f"---\nlanguage: {code}\n---\n") == []
 
     def test_no_head(self):
         assert validate_card("# Title\n") == [

@@ -113,3 +113,16 @@ def test_what_was_pulled_has_its_weights_beside_the_record(tiny_policy, tmp_path
     write_record(new_record(plugin={"name": "sft"}), pulled)
     other = find_saved(str(pulled))
     assert (other.model, other.run_folder, other.training["plugin"]) == (str(pulled), None, "sft")
+
+
+@pytest.mark.parametrize(
+    "config",
+    [{"base_model_name_or_path": 5}, {"task_type": []}, {"revision": {}}, [], 5, None],
+)
+def test_a_strange_configuration_of_an_adapter_is_an_error(adapter, tmp_path, config):
+    strange = shutil.copytree(adapter, tmp_path / "strange")
+    known = json.loads((adapter / "adapter_config.json").read_text())
+    content = {**known, **config} if isinstance(config, dict) else config
+    (strange / "adapter_config.json").write_text(json.dumps(content))
+    with pytest.raises(ModelError, match=r"adapter_config\.json"):
+        find_saved(str(strange))

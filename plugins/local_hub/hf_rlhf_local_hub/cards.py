@@ -1,17 +1,14 @@
 """The metadata of a repository's README: its tags, and mistakes in it."""
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
 from huggingface_hub.repocard import REGEX_YAML_BLOCK
 
-from hf_rlhf.cards import hub_rules, is_hub_id
+from hf_rlhf.cards import hub_rules, is_hub_id, is_language
 from hf_rlhf.config import load_yaml
 from hf_rlhf.errors import ConfigError
 from hf_rlhf_local_hub.refusals import Refused
-
-_LANGUAGE = re.compile(r"[a-z0-9-]+")
 
 
 def read_metadata(text: str) -> dict[str, Any] | None:
@@ -81,8 +78,8 @@ def _errors(data: Mapping[str, Any]) -> list[str]:
             if not is_hub_id(entry)
         ]
     for code in listed(data.get("language")):
-        if not (isinstance(code, str) and _LANGUAGE.fullmatch(code)):
-            errors.append(f'"language" must only contain lowercase characters, not {code!r}')
+        if not is_language(code):
+            errors.append(f'"language" must be an ISO 639 code, not {code!r}')
     task = data.get("pipeline_tag")
     if task is not None and not (isinstance(task, str) and task in hub_rules("pipeline_tags")):
         errors.append(f'"pipeline_tag" must be a task the Hub knows, not {task!r}')
