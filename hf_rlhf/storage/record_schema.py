@@ -75,6 +75,8 @@ class ModelSection(Section):
     """The architecture that is trained, such as `Qwen3ForCausalLM`."""
     auto_class: str | None = None
     """The class of transformers that loads it."""
+    module: str | None = None
+    """What must be imported before transformers knows the model, which it does not have itself."""
     auto_processor: str | None = None
     """The class that loads what turns rows into its inputs; null for AutoTokenizer."""
     task: str | None = None

@@ -30,6 +30,7 @@ def model_section(run: Run) -> ModelSection:
         ),
         class_name=_class(run, config),
         auto_class=run.auto_class,
+        module=_module(config),
         auto_processor=None if run.reads_tokens else run.trainer_class.auto_processor,
         task=run.trainer_class.pipeline_tag or run.task,
         continues=continued(run),
@@ -39,6 +40,14 @@ def model_section(run: Run) -> ModelSection:
         license_link=card.get("license_link"),
         lineage=[*([parents] if isinstance(parents, str) else parents), requested],
     )
+
+
+def _module(config: Any) -> str | None:
+    """Return the module of a package that registers its own model with transformers."""
+    module = type(config).__module__
+    # Code that comes with the weights has a package of its own.
+    known = module.partition(".")[0] in ("transformers", "transformers_modules")
+    return None if known else module
 
 
 def _class(run: Run, config: Any) -> str | None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from hf_rlhf.cards import refresh_card
+from hf_rlhf.cards import refresh_card, render_card
 from hf_rlhf.config import RunFile
 from hf_rlhf.errors import ConfigError, HfRlhfError, ModelError, Problem
 from hf_rlhf.models import check_head, read_adapter
@@ -123,8 +123,11 @@ def train_step(planner: Planner, planned: Planned) -> Path:
 
 
 def _install(adapter: Path, target: Path) -> None:
+    """Copy the adapter of a run, with the run's card in place of peft's empty one."""
+    card = render_card(load_record(adapter.parent), kind="adapter", adapter_repo=".")
     with atomic_dir(target, overwrite=True) as new:
         shutil.copytree(adapter, new, dirs_exist_ok=True)
+        atomic_write_text(new / "README.md", card)
 
 
 def restore(planner: Planner, key: str) -> Path | None:

@@ -57,6 +57,10 @@ def test_the_recommended_order_runs_once(home, runs, capsys):
     assert sorted(p.name for p in (home / "adapters").iterdir()) == [
         *("data_insight", "writer", "writer.reward"),
     ]
+    for folder in (home / "adapters").iterdir():
+        card = (folder / "README.md").read_text(encoding="utf-8")
+        assert 'PeftModel.from_pretrained(base, ".")' in card
+        assert "More Information Needed" not in card
 
 
 def test_a_run_file_has_the_role_and_the_workspace_in_it(home, runs):

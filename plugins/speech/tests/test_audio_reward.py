@@ -2,7 +2,10 @@
 
 import json
 import pickle
+import re
 import sqlite3
+import subprocess
+import sys
 from contextlib import closing
 
 import numpy as np
@@ -362,6 +365,12 @@ def test_a_run_is_a_reward_by_its_folder(clips, tmp_path):
     card = (folder / "README.md").read_text(encoding="utf-8")
     assert "AutoFeatureExtractor.from_pretrained" in card
     assert "acoustic features: pitch_variation, harmonicity" in card
+    (snippet,) = re.findall(r"```python\n(.*?)```", card, re.S)
+    show = f"{snippet}\nprint(type(model).__name__, type(processor).__name__)"
+    printed = subprocess.run(
+        [sys.executable, "-c", show], cwd=folder, capture_output=True, text=True
+    )
+    assert printed.stdout.split() == ["FeatureScorer", "AcousticFeatureExtractor"], printed.stderr
     assert record.training.report["Pairwise accuracy"]["pairs"] == 16
     entry = run_file(str(folder), None).values["rewards"][0]
     assert (entry["name"], entry["codec"]) == ("audio_reward_model", "file")

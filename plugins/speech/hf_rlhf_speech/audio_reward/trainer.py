@@ -126,8 +126,6 @@ class AudioRewardTrainer(MeasuresAtEnd, Trainer, transformers.Trainer):  # type:
         else:
             read = f"the mean over time of the last layer of a frozen {base} encoder"
         use = "as a reward: `{name: audio_reward_model, model: FOLDER}`"
-        if base == FeatureScorerConfig.model_type:
-            use += f"; transformers loads it after `import {FeatureScorer.__module__}`"
         return {"Reads": f"{read}; at {run.tokenizer.sampling_rate:,} Hz", "Use": use}
 
     @classmethod
