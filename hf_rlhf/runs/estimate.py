@@ -29,6 +29,13 @@ def planned_steps(run: Run) -> int:
     return int(math.ceil(per_epoch * training.num_train_epochs))
 
 
+def final_state(steps: int, epochs: float) -> Any:
+    """Return the state of a trainer at its end, by which rewards measure what they have become."""
+    from transformers import TrainerState
+
+    return TrainerState(global_step=steps, max_steps=steps, epoch=float(epochs))
+
+
 def generation_batch(training: Any) -> int | None:
     """Return how many completions all processes generate at a time; None for other trainers."""
     batch = getattr(training, "generation_batch_size", None)

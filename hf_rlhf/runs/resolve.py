@@ -27,7 +27,7 @@ from hf_rlhf.models.loading import find_adapter
 from hf_rlhf.models.lora_checks import adapter_problems
 from hf_rlhf.rewards.composed import ComposedReward
 from hf_rlhf.runs.components import ComponentBuilder
-from hf_rlhf.runs.estimate import disk_problems, planned_steps
+from hf_rlhf.runs.estimate import disk_problems, final_state, planned_steps
 from hf_rlhf.runs.phases import (
     SECTION,
     apply_to_all,
@@ -218,7 +218,7 @@ class _Preparation(ComponentBuilder):
             self.problems += disk_problems(run, where)
         self._raise_problems()
         if reward is not None:
-            reward.final_state = _final_state(planned_steps(run), training.num_train_epochs)
+            reward.final_state = final_state(planned_steps(run), training.num_train_epochs)
         return run
 
     def _error(self) -> ConfigError:
@@ -297,7 +297,7 @@ class _Preparation(ComponentBuilder):
         if self.problems or loaded is None:
             raise self._error()
         if reward is not None:
-            reward.final_state = _final_state(1, 1.0)
+            reward.final_state = final_state(1, 1.0)
         components = tuple(self.components)
         return Scoring(spec, loaded.dataset, loaded.report, reward, judges, components)
 
@@ -392,10 +392,3 @@ class _Preparation(ComponentBuilder):
         except DataError as error:
             self.problems.append(Problem(self.file.where(spec.dataset.path), str(error)))
             return None
-
-
-def _final_state(steps: int, epochs: float) -> Any:
-    """Return the state of a trainer at its end, by which rewards measure what they have become."""
-    from transformers import TrainerState
-
-    return TrainerState(global_step=steps, max_steps=steps, epoch=float(epochs))
