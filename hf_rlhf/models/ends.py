@@ -22,9 +22,11 @@ _MARK = "Zq7xK"
 
 def end_tokens(tokenizer: Any, generation_config: Any) -> frozenset[int]:
     """Return what ends a text: the tokenizer's end-of-sequence token, and the model's own."""
-    own = getattr(generation_config, "eos_token_id", None)
-    listed = own if isinstance(own, list) else [own]
-    return frozenset(item for item in (tokenizer.eos_token_id, *listed) if item is not None)
+    return frozenset({tokenizer.eos_token_id, *_as_list(generation_config.eos_token_id)} - {None})
+
+
+def _as_list(ids: int | list[int] | None) -> list[int]:
+    return ids if isinstance(ids, list) else [] if ids is None else [ids]
 
 
 def end_problems(run: "Run") -> Iterator[Problem]:
@@ -36,6 +38,7 @@ def end_problems(run: "Run") -> Iterator[Problem]:
     if not (run.writes_text and run.reads_tokens) or run.trainer_class.auto_class is not None:
         return
     tokenizer, ends = run.tokenizer, generation_ends(run)
+    yield from _vllm(run)
     if not ends:
         what = "neither its tokenizer nor its generation config has an end-of-sequence token."
         yield Problem("model_name_or_path", what, "Write `eos_token: TOKEN`, one of its tokens.")
@@ -57,6 +60,21 @@ def end_problems(run: "Run") -> Iterator[Problem]:
             else f"Use a chat template that closes the assistant's turns with {stops}.",
         )
         return
+
+
+def _vllm(run: "Run") -> Iterator[Problem]:
+    """Yield that vLLM, which reads the tokenizer of the base, would write on behind the end."""
+    training, end = run.training, run.tokenizer.eos_token_id
+    if run.spec.eos_token is None or not getattr(training, "use_vllm", False):
+        return
+    if not hasattr(training, "generation_kwargs") or end in _own_ends(run):
+        return
+    if end not in ((training.generation_kwargs or {}).get("stop_token_ids") or ()):
+        yield Problem(
+            "eos_token",
+            f"is {run.spec.eos_token}, and vLLM stops at the end tokens of the base alone.",
+            f"Write `generation_kwargs: {{stop_token_ids: [{end}]}}` as well.",
+        )
 
 
 def _closings(run: "Run", kwargs: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -82,6 +100,10 @@ def _closings(run: "Run", kwargs: Mapping[str, Any]) -> Iterator[tuple[str, str]
 
 def generation_ends(run: "Run") -> frozenset[int]:
     """Return what `end_tokens` gives of the base, by its JSON files alone."""
+    return frozenset({*_own_ends(run), run.tokenizer.eos_token_id} - {None})
+
+
+def _own_ends(run: "Run") -> list[int]:
     from transformers import GenerationConfig
 
     revision = run.model.model_revision
@@ -89,7 +111,7 @@ def generation_ends(run: "Run") -> frozenset[int]:
         config = GenerationConfig.from_pretrained(run.model_path, revision=revision)
     except OSError:
         config = GenerationConfig.from_model_config(model_config(run))
-    return end_tokens(run.tokenizer, config)
+    return _as_list(config.eos_token_id)
 
 
 def list_end(folder: Path) -> None:
@@ -104,8 +126,7 @@ def list_end(folder: Path) -> None:
     if token is None or any("Classification" in name for name in config.get("architectures") or ()):
         return
     listed = _json(saved)
-    own = (listed or config.get("text_config") or config).get("eos_token_id")
-    ends = own if isinstance(own, list) else [each for each in (own,) if each is not None]
+    ends = _as_list((listed or config.get("text_config") or config).get("eos_token_id"))
     if token not in ends:
         listed = listed or {name: config.get(name) for name in ("bos_token_id", "pad_token_id")}
         atomic_write_json(saved, {**listed, "eos_token_id": [token, *ends]})

@@ -93,11 +93,12 @@ def check_learned(history: Sequence[Mapping[str, Any]], total: str, masks: bool 
         )
     norms = [norm for entry in history if (norm := entry.get("grad_norm")) is not None]
     flat = [entry[_FLAT] for entry in history if _FLAT in entry]
-    if norms and not any(norms) and not (flat and min(flat) >= 1):
+    moved = any(norm and math.isfinite(norm) for norm in norms)
+    if norms and not moved and not (flat and min(flat) >= 1):
         raise DataError(
-            f"The gradient of every logged step is 0: {_UNSAVED} Either no token had a loss "
-            "(`hf-rlhf check` counts those that have), or there was nothing to change, as for a "
-            "student that is its teacher."
+            f"The gradient of every logged step is 0 or not a number: {_UNSAVED} Either no token "
+            "had a loss (`hf-rlhf check` counts those that have), or there was nothing to change, "
+            "as for a student that is its teacher."
         )
 
 

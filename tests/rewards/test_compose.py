@@ -467,6 +467,7 @@ FLAT = "frac_reward_zero_std"
             "no token had a loss",
         ),
         ([{"grad_norm": 0.0, FLAT: 1.0}], False, None),
+        ([{"grad_norm": math.nan, "loss": math.nan}], False, "is 0 or not a number"),
         ([{"grad_norm": 0.0}, {"grad_norm": 1e-9}], False, None),
     ],
 )

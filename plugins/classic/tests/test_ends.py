@@ -76,6 +76,16 @@ def test_a_template_that_closes_nothing_is_refused(prepared, base):
         prepared(rows, rows, **settings, chat_template=template)
 
 
+def test_vllm_has_to_know_the_end_as_well(prepared, base):
+    rows, settings = _settings("grpo", base, eos_token="<|end|>", use_vllm=True)
+    settings |= {"vllm_mode": "colocate"}
+    with pytest.raises(ConfigError, match=r"Write `generation_kwargs: {stop_token_ids: \[1\]}`"):
+        prepared(rows, rows, **settings)
+    with pytest.raises(ConfigError) as refused:
+        prepared(rows, rows, **settings, generation_kwargs={"stop_token_ids": [1]})
+    assert "eos_token" not in str(refused.value)
+
+
 def test_an_end_without_a_loss_is_refused(prepared, base):
     _, settings = _settings("sft", base, eos_token="<|end|>")
     template = (
