@@ -72,19 +72,25 @@ def _exact_fraction(value: float) -> str:
 
     if not math.isfinite(value):
         raise ValueError(f"{value} is no number of JSON")
-    sign, digits, exponent = Decimal(repr(value)).as_tuple()
-    number = int("".join(map(str, digits)))
-    scaled = (
-        f"{'-' * sign}{number * 10**zeros}e{int(exponent) - zeros}"
-        for zeros in range(19 - len(digits))
-    )
-    for text in (repr(value), *scaled, *(f"{value:.{places}f}" for places in range(15, 23))):
+    for text in _decimals(value):
         try:
             if ujson_loads(text) == value:
                 return text
         except ValueError:  # too many digits for it
             continue
     raise ValueError(f"{value} has too many digits for a column of type Json")
+
+
+def _decimals(value: float) -> Iterator[str]:
+    """Yield texts of one fraction: without and with an exponent, and zeros at the end."""
+    yield repr(value)
+    sign, numbers, exponent = Decimal(repr(value)).as_tuple()
+    for zeros in range(max(4, 20 - len(numbers))):
+        digits = "".join(map(str, numbers)) + "0" * zeros
+        for place in range(len(digits), 0, -1):
+            point = "." if place < len(digits) else ""
+            shift = int(exponent) + len(numbers) - place
+            yield f"{'-' * sign}{digits[:place]}{point}{digits[place:]}e{shift}"
 
 
 def rows_digest(rows: "Dataset") -> str:

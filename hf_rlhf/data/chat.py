@@ -34,6 +34,7 @@ an object), a tool's result `tool_call_id` and `name`.
 
 SPELLINGS = (("role", "content"), ("from", "value"))
 """The keys of a turn: OpenAI's and ShareGPT's."""
+_PARAMETERS = {"parameters", "input_schema"}
 _RESULT_KEYS = ("tool_call_id", "name")
 _TURN_KEYS = frozenset((*SPELLINGS[0], *SPELLINGS[1], *CALLS, *THOUGHTS, "tool_call_id"))
 
@@ -206,7 +207,8 @@ def has_schemas(value: Any) -> bool:
     """Return whether a value is a list of schemas of functions, or the same as JSON text."""
     schemas = decode_json_text(value)
     return isinstance(schemas, list) and all(
-        isinstance(schema, Mapping) and {"name", "parameters"} <= schema.keys()
+        isinstance(schema, Mapping)
+        and ("function" in schema or ("name" in schema and _PARAMETERS & schema.keys()))
         for schema in schemas
     )
 

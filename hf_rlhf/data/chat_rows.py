@@ -237,7 +237,9 @@ class _Conversion:
         if "tools" not in values and has_schemas(values.get("functions")):
             values["tools"] = values.pop("functions")  # OpenAI's, beside `function_call`
         row = replace(row, values=values, ignored=ignored)
-        if self._uses_tools and values.get("tools") is not None:
+        # Beside prompts alone, `tools` may be something else, which a reward knows.
+        tools = values.get("tools")
+        if tools is not None and (self._uses_tools or has_schemas(tools)):
             values["tools"] = tools_json(row)
         if self.arguments.text:
             for name, value in values.items():

@@ -327,7 +327,7 @@ def test_what_is_neither_prompt_nor_answer_is_named(tmp_path: Path, capsys: Any)
     assert "c8, c9 and 89 more." in capsys.readouterr().err
 
 
-numbers = st.floats(allow_nan=False, allow_infinity=False, min_value=-1e15, max_value=1e15)
+numbers = st.one_of(st.floats(-1e15, 1e15), st.decimals(-999, 999, places=2).map(float))
 arguments = st.recursive(
     st.one_of(st.booleans(), st.integers(-(2**63), 2**63 - 1), numbers, st.text(max_size=5)),
     lambda inner: st.one_of(
@@ -343,10 +343,7 @@ arguments = st.recursive(
 def test_a_table_gives_back_arguments_to_the_last_digit(value: Any) -> None:
     from datasets.utils.json import ujson_loads
 
-    try:
-        text = exact_json(value)
-    except ValueError:  # a few fractions of 16 digits
-        return
+    text = exact_json(value)
     assert ujson_loads(text) == json.loads(text) == value
 
 
