@@ -304,6 +304,19 @@ def test_the_call_stops_when_the_first_samples_all_fail(
         assert len(server.requests) < SAMPLES
 
 
+def test_after_a_summary_more_failures_are_waited_for(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hf_rlhf_traces.summaries.summarize.FIRST_FAILURES", 4)
+
+    def first(request: ChatRequest) -> str | Reply:
+        return summary_of(request) if len(server.requests) == 1 else FAULTS["400"]
+
+    with ScriptedServer(first) as server:
+        report = summarize(store, server, "--max_concurrency", "1")
+    assert (report["summarised"], sum(report["failed"].values())) == (1, SAMPLES - 1)
+
+
 def test_none_summarised_is_an_error(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hf_rlhf_traces.summaries.summarize.FIRST_FAILURES", SAMPLES + 1)
     none = rf"None of {SAMPLES} samples was summarised\. Failed: {SAMPLES} [a-z ]+\. Why"

@@ -137,6 +137,16 @@ def test_phases_without_short_samples_are_not_measured(
         off("--max_length", "20", "--evaluation.rows", "3")
 
 
+def test_the_verb_trains_without_what_cannot_be_measured(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launched: list[str] = []
+    monkeypatch.setattr(train_command, "_launch", lambda *words: launched.extend(words[-1]) or 0)
+    words = [str(store), "--strategy", "only", "--max_length", "20", "--dry_run"]
+    assert train_main(words) == 0
+    assert launched == ["--max_length", "20", "--evaluation", "null", "--dry_run"]
+
+
 def test_the_issues_phases_are_those_of_the_gpu_run_file(store: Path) -> None:
     values = run_values(Store.open(store), chosen_options(store, run="qwen2_5_7b"))
     phases = [
