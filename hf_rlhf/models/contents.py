@@ -47,7 +47,7 @@ def commits(values: Any, *, ask: bool = False) -> dict[str, str]:
 def commit_of(name: str, revision: str | None, *, ask: bool = False) -> str | None:
     """Return the commit of a model on the Hub that is in the cache; None for any other name."""
     from huggingface_hub import HfApi, constants
-    from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
+    from huggingface_hub.errors import HTTPError, OfflineModeIsEnabled  # type: ignore[attr-defined]
     from huggingface_hub.file_download import repo_folder_name
 
     if not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name) or Path(name).exists():
@@ -59,7 +59,7 @@ def commit_of(name: str, revision: str | None, *, ask: bool = False) -> str | No
         if ask:
             timeout = constants.HF_HUB_ETAG_TIMEOUT
             return HfApi().model_info(name, revision=revision, timeout=timeout).sha
-    except (HfHubHTTPError, OfflineModeIsEnabled, OSError):
+    except (HTTPError, OfflineModeIsEnabled, OSError):
         pass  # then the cache is what is loaded
     ref = refs / (revision or "main")
     return ref.read_text().strip() if ref.is_file() else None

@@ -7,6 +7,7 @@ from typing import Any
 
 from hf_rlhf.config.packages import package_and_path
 from hf_rlhf.errors import RunFolderError
+from hf_rlhf.models.contents import commit_of
 from hf_rlhf.models.fingerprint import identify
 from hf_rlhf.models.lengths import model_config
 from hf_rlhf.runs.run import Run
@@ -17,7 +18,7 @@ from hf_rlhf.storage.record_schema import ModelSection
 
 def model_section(run: Run) -> ModelSection:
     """Return the section as far as it is known before weights are loaded."""
-    requested = run.model.model_name_or_path
+    requested, asked = run.model.model_name_or_path, run.model.model_revision
     config = model_config(run)
     is_hub_id = package_and_path(requested) is None and not Path(requested).exists()
     card = _base_card(run, is_hub_id)
@@ -25,9 +26,7 @@ def model_section(run: Run) -> ModelSection:
     return ModelSection(
         base=requested,
         base_is_hub_id=is_hub_id,
-        revision=(
-            getattr(config, "_commit_hash", None) or run.model.model_revision if is_hub_id else None
-        ),
+        revision=commit_of(requested, asked) or asked if is_hub_id else None,
         class_name=_class(run, config),
         auto_class=run.auto_class,
         module=_module(config),
@@ -120,7 +119,9 @@ def add_weights(model_section: ModelSection, trainer: Any, run: Run) -> None:
     lora.pop("base_model_name_or_path", None)
     labels = getattr(model.config, "num_labels", None)
     model_section.identity = identify(
-        run.model_path, name=run.model.model_name_or_path, revision=run.model.model_revision
+        run.model_path,
+        name=run.model.model_name_or_path,
+        revision=model_section.revision if model_section.base_is_hub_id else None,
     )
     model_section.num_labels = labels if run.has_score_head else None
     if not run.reads_tokens:

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 from accelerate import PartialState
 from datasets import DatasetDict
+from huggingface_hub import constants
 from transformers import AutoTokenizer
 
 from hf_rlhf.config import RunFile
@@ -19,6 +20,7 @@ from hf_rlhf.errors import BrokenPlugin, RunFolderError
 from hf_rlhf.runs.resolve import resolve_run
 from hf_rlhf.storage.lock import OWNER_NAME, locked_folder
 from hf_rlhf.storage.record import load_record, write_record
+from hf_rlhf.training import model_record
 from hf_rlhf.training.dry_run import report_of
 from hf_rlhf.training.record_sections import (
     judges_section,
@@ -296,3 +298,20 @@ def test_a_base_at_the_same_commit_is_the_same_however_it_is_asked_for(tiny_run,
     )
     with pytest.raises(RunFolderError, match=r"content of model_name_or_path.commit: .a{40}. -> "):
         previous_record(run)
+
+
+def test_of_a_base_on_the_hub_without_a_revision_the_commit_is_recorded(
+    tiny_run, tmp_path, monkeypatch
+):
+    run = resolved(tiny_run)
+    config = model_record.model_config(run)
+    monkeypatch.setattr(model_record, "model_config", lambda run: config)
+    monkeypatch.setattr(model_record, "_base_card", lambda run, is_hub_id: {})
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    refs = tmp_path / "models--me--base" / "refs"
+    refs.mkdir(parents=True)
+    (refs / "main").write_text("a" * 40)
+    model = replace(run.model, model_name_or_path="me/base")
+    assert model_record.model_section(replace(run, model=model)).revision == "a" * 40
+    elsewhere = replace(run.model, model_name_or_path="me/other", model_revision="dev")
+    assert model_record.model_section(replace(run, model=elsewhere)).revision == "dev"
