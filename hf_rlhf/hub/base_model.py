@@ -44,12 +44,13 @@ def with_base(
             "see. Name a base on the Hub with --base_model, or push a folder with --push_base."
         )
     # An interrupted push created the repository and left it empty.
-    if spec.push_base and base != model.base and not look_only and _is_empty(hub, base):
+    if spec.push_base and base != model.base and not look_only and is_empty(hub, base):
         _push_base(hub, base, model, spec)
     return replace(spec, base_model=base)
 
 
-def _is_empty(hub: Hub, repo_id: str) -> bool:
+def is_empty(hub: Hub, repo_id: str) -> bool:
+    """Say whether a repository has nothing on main, or does not exist."""
     state = hub.state(repo_id, "main")
     return state is None or set(state.files) <= set(NOT_CONTENT)
 

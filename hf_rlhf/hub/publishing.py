@@ -8,18 +8,19 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from hf_rlhf.cards.folders import card_is_edited, place_card, public_record
 from hf_rlhf.cards.sharing import shared_by
 from hf_rlhf.config.schema import PublishSpec
 from hf_rlhf.errors import HfRlhfError, PublishError
-from hf_rlhf.hub.base_model import with_base
-from hf_rlhf.hub.client import MANIFEST, NOT_CONTENT, Hub, RemoteState, connect, listed
+from hf_rlhf.hub.base_model import is_empty, with_base
+from hf_rlhf.hub.client import Hub, RemoteState, connect
 from hf_rlhf.hub.commit import DamagedCommit, Overtaken, push
 from hf_rlhf.hub.finish import describe, finish_command, unfinished
 from hf_rlhf.hub.layout import (
     RepoContent,
+    Weights,
     check_unchanged,
     expected_files,
     is_pulled_adapter,
@@ -27,9 +28,10 @@ from hf_rlhf.hub.layout import (
     repo_contents,
 )
 from hf_rlhf.hub.outbox import OUTBOX, complete_steps, note_step, published_steps
+from hf_rlhf.hub.ownership import stale_files
 from hf_rlhf.hub.retries import RetryPolicy, failures, is_transient, status_of
 from hf_rlhf.hub.signing import sign_files
-from hf_rlhf.hub.upload_set import SIGNATURE, UploadSet
+from hf_rlhf.hub.upload_set import UploadSet
 from hf_rlhf.storage.record import RECORD_NAME, RunRecord, load_record, write_record
 from hf_rlhf.storage.record_schema import ModelSection
 
@@ -56,6 +58,12 @@ class Published:
         return {"url": self.url, "commits": dict(self.commits)}
 
 
+class _How(NamedTuple):
+    finish: str
+    """The command that repeats the push."""
+    overwrite: bool
+
+
 def publish(
     run_dir: str | Path,
     *,
@@ -78,7 +86,8 @@ def publish(
 
     Arguments that are None are taken from the record, which has them from the run file's
     `publish` section. `step` publishes an intermediate checkpoint, to the branch `step-STEP`
-    unless `revision` says otherwise. `overwrite` replaces files that this run has not pushed.
+    unless `revision` says otherwise; where `repo_id` names a repository with an empty main, to main
+    too. `overwrite` replaces files that this run has not pushed.
 
     Raises PublishError: for a base model that is not on the Hub, a secret in a file, an adapter
     that is empty, a token that may not write, a repository with other content; and, with the list
@@ -112,7 +121,14 @@ def publish(
         spec = replace(spec, merged=False)
     hub = connect(endpoint, token, retries)
     published, card, spec = push_run(
-        hub, run, record, spec, step, overwrite=overwrite, endpoint=endpoint
+        hub,
+        run,
+        record,
+        spec,
+        step,
+        overwrite=overwrite,
+        endpoint=endpoint,
+        fills_main=repo_id is not None and revision is None and step is not None,
     )
     try:
         _update_run(run, spec, published, card, step)
@@ -139,7 +155,8 @@ def publish_steps(run_dir: str | Path, **options: Any) -> list[Published]:
     for step in complete_steps(run):
         if str(step) not in done:
             try:
-                published.append(publish(run, step=step, **options))
+                branch = {"revision": f"step-{step}"}  # not to main, where the run goes
+                published.append(publish(run, step=step, **{**options, **branch}))
             except HfRlhfError as error:
                 failed.append(f"step {step}: {error}")
                 if status_of(error) == 401:
@@ -161,36 +178,63 @@ def push_run(
     *,
     overwrite: bool = False,
     endpoint: str | None = None,
+    fills_main: bool = False,
 ) -> tuple[Published, bytes, PublishSpec]:
     """Push a run, or its checkpoint of `step`, as `record` describes it; do not change its record.
+
+    A checkpoint goes to a branch, and if it `fills_main` to a main that is empty too: there readers
+    look first.
 
     Returns the state on the Hub, the card there, and `spec` with the full names. Raises as
     `publish` does.
     """
     hub.retries.restart()
     finish = finish_command(run, spec, step, endpoint, overwrite=overwrite)
+    how = _How(finish, overwrite)
     if step is not None and spec.revision is None:
         spec = replace(spec, revision=f"step-{step}")
     try:
         spec = replace(spec, repo_id=hub.writable_repo(str(spec.repo_id)))
         spec = with_base(hub, spec, record.model)
+        empty = fills_main and is_empty(hub, str(spec.repo_id))
+        revisions = [spec.revision, "main"] if empty else [spec.revision]
     except failures(Overtaken) as error:
         missing = [f"{repo}/{path}" for repo, path in expected_files(run, record, spec, step)]
         raise PublishError(unfinished(hub, error, missing, finish)) from error
     with merged_weights(run, record, spec, step) as weights:
-        # A pulled folder may hold a checkpoint, as its record says.
-        of_step = record.published().get("step") if step is None else step
-        contents = repo_contents(run, record, spec, weights, of_step, endpoint=hub.endpoint)
-        check_unchanged(record, contents, run)
-        for content in contents:
-            content.bundle.check(hub.secrets())
-            if spec.sign:
-                sign_files(content.bundle, spec.sign, content.repo_id, run / OUTBOX)
-        first = step is None or not published_steps(run, record)
-        shares = shared_by(public_record(record, spec)) if first else ""
-        published = _push_all(hub, contents, spec, str(record.run_id), finish, overwrite, shares)
-        card = contents[0].bundle.files["README.md"].read()
+        pushed = [
+            _push_weights(hub, run, record, replace(spec, revision=revision), weights, step, how)
+            for revision in revisions
+        ]
+    published, card = pushed[0]
+    if len(pushed) > 1:
+        commits = sum(each.new_commits for each, _ in pushed)
+        note = "it is on main too, where nothing was"
+        published = replace(published, new_commits=commits, notes=(*published.notes, note))
     return published, card, spec
+
+
+def _push_weights(
+    hub: Hub,
+    run: Path,
+    record: RunRecord,
+    spec: PublishSpec,
+    weights: Weights,
+    step: int | None,
+    how: _How,
+) -> tuple[Published, bytes]:
+    # A pulled folder may hold a checkpoint, as its record says.
+    of_step = record.published().get("step") if step is None else step
+    contents = repo_contents(run, record, spec, weights, of_step, endpoint=hub.endpoint)
+    check_unchanged(record, contents, run)
+    for content in contents:
+        content.bundle.check(hub.secrets())
+        if spec.sign:
+            sign_files(content.bundle, spec.sign, content.repo_id, run / OUTBOX)
+    first = step is None or not published_steps(run, record)
+    shares = shared_by(public_record(record, spec)) if first else ""
+    published = _push_all(hub, contents, spec, str(record.run_id), how, shares)
+    return published, contents[0].bundle.files["README.md"].read()
 
 
 def check_target(spec: PublishSpec, model: ModelSection, run_dir: str | Path | None = None) -> str:
@@ -209,7 +253,7 @@ def check_target(spec: PublishSpec, model: ModelSection, run_dir: str | Path | N
         if state is not None:
             started = run_dir is not None and (Path(run_dir) / RECORD_NAME).exists()
             run_id = load_record(Path(run_dir or ".")).run_id if started else None
-            _stale(hub, repo_id, state, UploadSet(Path()), run_id, overwrite=False)
+            stale_files(hub, repo_id, state, UploadSet(Path()), run_id, overwrite=False)
     except failures() as error:
         raise PublishError(describe(error)) from error
     return f"{hub.endpoint}/{repo_id}: the token may write there"
@@ -233,8 +277,7 @@ def _push_all(
     contents: list[RepoContent],
     spec: PublishSpec,
     run_id: str,
-    finish: str,
-    overwrite: bool,
+    how: _How,
     shares: str,
 ) -> Published:
     revision = spec.revision or "main"
@@ -243,7 +286,7 @@ def _push_all(
     pending = contents
     try:
         # All repositories are examined before anything is sent to one.
-        examined = [_examine(hub, repo, spec, revision, run_id, overwrite) for repo in contents]
+        examined = [_examine(hub, repo, spec, revision, run_id, how.overwrite) for repo in contents]
         for index, (content, (before, stale)) in enumerate(zip(contents, examined, strict=True)):
             pending = contents[index:]
             message = f"hf-rlhf: {content.kind} of run {run_id[:8]}"
@@ -258,7 +301,8 @@ def _push_all(
             new_commits += after.commit != before.commit
     except failures(Overtaken) as error:
         missing = _missing(hub, pending, revision)
-        if isinstance(error, DamagedCommit) and not overwrite:
+        finish = how.finish
+        if isinstance(error, DamagedCommit) and not how.overwrite:
             finish += " --overwrite"  # what is there now is of this push, but not as it was sent
         raise PublishError(unfinished(hub, error, missing, finish)) from error
     repo_id = contents[0].repo_id
@@ -295,7 +339,7 @@ def _examine(
     state = hub.state(repo_id, revision)
     if state is None:
         raise PublishError(f"{repo_id} has no revision {revision!r}.")
-    return state, _stale(hub, repo_id, state, bundle, run_id, overwrite=overwrite, new=new)
+    return state, stale_files(hub, repo_id, state, bundle, run_id, overwrite=overwrite, new=new)
 
 
 def _missing(hub: Hub, contents: list[RepoContent], revision: str) -> list[str]:
@@ -309,47 +353,6 @@ def _missing(hub: Hub, contents: list[RepoContent], revision: str) -> list[str]:
         lacking = state.lacks(content.bundle) if state else list(content.bundle.files)
         missing += [f"{content.repo_id}/{path}" for path in lacking]
     return missing
-
-
-def _stale(
-    hub: Hub,
-    repo_id: str,
-    state: RemoteState,
-    bundle: UploadSet,
-    run_id: str | None,
-    *,
-    overwrite: bool,
-    new: bool = False,
-) -> list[str]:
-    """Return the files to delete: an earlier push of this run made them, this one does not.
-
-    PublishError if there are files that this run did not push, or that were changed since. On a
-    `new` branch of this run's repository, they are on main too, and can be deleted.
-    """
-    record = hub.record(repo_id, state)
-    # With a run.json of another run, or of something else, all content is foreign.
-    pushed = listed(record) if run_id and record.get("run_id") == run_id else {}
-    overwrite |= new and bool(pushed)
-    owned = {*pushed, MANIFEST, SIGNATURE} if pushed else set()
-    others = set(state.files) - owned - set(NOT_CONTENT)
-    # Beside a run of ours, somebody's own files may stay, unless they are in the way.
-    foreign = others & set(bundle.files) if pushed else others
-    foreign |= {
-        path
-        for path, hashes in pushed.items()
-        if path in state.files and not state.files[path].holds(hashes["sha256"], hashes["git"])
-    }
-    lacking = set(state.lacks(bundle))
-    foreign = {path for path in foreign if path not in bundle.files or path in lacking}
-    if foreign and not overwrite:
-        first = ", ".join(sorted(foreign)[:8])
-        raise PublishError(
-            f"{hub.endpoint}/{repo_id} has content that this run did not push, or that was changed "
-            f"since: {first} ({len(foreign)} files). Nothing was pushed. Choose another "
-            "--repo_id, or add --overwrite to replace it (its history keeps it)."
-        )
-    replaceable = owned | (others if overwrite else set())
-    return sorted((replaceable & set(state.files)) - set(bundle.files))
 
 
 def _update_run(

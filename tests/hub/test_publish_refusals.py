@@ -23,7 +23,7 @@ from hf_rlhf.hub.base_model import with_base
 from hf_rlhf.hub.client import Hub, RemoteFile, RemoteState, _bounded_bar, connect
 from hf_rlhf.hub.download import pull
 from hf_rlhf.hub.layout import _add_adapter
-from hf_rlhf.hub.publishing import _stale
+from hf_rlhf.hub.ownership import stale_files
 from hf_rlhf.hub.upload_set import UploadSet
 from hf_rlhf.models.adapter import check_adapter, check_tensors
 from hf_rlhf.storage.record import new_record
@@ -357,7 +357,7 @@ def test_a_file_that_was_changed_on_the_hub_is_in_the_way_of_the_next_push(tmp_p
     def stale(files: UploadSet, *, overwrite: bool = False) -> list[str]:
         card = files.files["README.md"]
         state = RemoteState("commit", {"README.md": RemoteFile(card.git, False, card.size)})
-        return _stale(hub, "demo/chat", state, new, "mine", overwrite=overwrite)
+        return stale_files(hub, "demo/chat", state, new, "mine", overwrite=overwrite)
 
     new = UploadSet(tmp_path)
     new.add_text("README.md", "of the run, later")

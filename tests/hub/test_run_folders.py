@@ -17,7 +17,8 @@ from hf_rlhf.errors import PublishError, RunFolderError
 from hf_rlhf.hub import publishing
 from hf_rlhf.hub.client import connect
 from hf_rlhf.hub.download import pull
-from hf_rlhf.hub.publishing import publish
+from hf_rlhf.hub.publishing import publish, publish_steps
+from hf_rlhf.storage.checkpoints import seal
 from hf_rlhf.storage.local_paths import LocalPaths, local_files
 from hf_rlhf.storage.record import RunRecord, load_record, write_record
 from hf_rlhf.storage.record_schema import Component, Generation, Sample
@@ -299,3 +300,28 @@ def test_the_command_after_a_damaged_commit_finishes(
     assert "accepted the commit" in said
     assert main(shlex.split(said.splitlines()[-1])[1:]) == 0
     assert text_of("demo/model", "config.json") == (run / "merged" / "config.json").read_text()
+
+
+def test_a_checkpoint_in_a_repository_of_its_own_is_on_main_too(run: Path) -> None:
+    for step in (2, 4):
+        checkpoint = run / "checkpoints" / f"checkpoint-{step}"
+        shutil.copytree(run / "adapter", checkpoint)
+        save_weights(checkpoint / "adapter_model.safetensors", step, *LORA)
+        seal(checkpoint)
+    published = publish(run, step=2, repo_id="demo/step", merged=False)
+    assert published.revision == "step-2"
+    assert published.notes[-1] == "it is on main too, where nothing was"
+    main, branch = tree("demo/step"), tree("demo/step", "step-2")
+    assert {path for path in main if main[path] != branch[path]} == {"README.md", "run.json"}
+    card = text_of("demo/step", "README.md")
+    assert "Intermediate checkpoint, of step 2" in card
+    assert 'PeftModel.from_pretrained(base, "demo/step")' in card
+    assert publish(run, step=2, repo_id="demo/step", merged=False).new_commits == 0
+    # What is there stays; and of several steps, or a run's own repository, none is on main.
+    publish(run, step=4, repo_id="demo/step", merged=False)
+    assert tree("demo/step") == main
+    publish_steps(run, repo_id="demo/all", merged=False)
+    publish(run, step=2, merged=False)
+    assert tree("demo/model") == tree("demo/all") == {}
+    publish(run, repo_id="demo/step")
+    assert "Intermediate" not in text_of("demo/step", "README.md")
