@@ -32,7 +32,7 @@ _TEMPLATE_CURE = (
 def value_problems(run: "Run") -> Iterator[Problem]:
     """Yield the first value that a trainer reads and that is null, empty, or no conversation."""
     columns = run.trainer_class.columns or {"prompt", "completion", "messages"}
-    for split, data in run.dataset.items():
+    for split, data in _splits(run):
         names = [name for name in data.column_names if name in columns]
         for index, row in enumerate(data) if names else ():
             where = f"row {index} of {split}"
@@ -43,6 +43,14 @@ def value_problems(run: "Run") -> Iterator[Problem]:
             if marked := _mark_problem(row, where):
                 yield Problem("dataset", marked, "Leave the row out, or take out the mark.")
                 return
+
+
+def _splits(run: "Run") -> Iterator[tuple[str, Any]]:
+    """Yield the rows that are trained, and those that are measured."""
+    spec = run.spec.evaluation
+    for name in dict.fromkeys(("train", spec.split if spec is not None else "train")):
+        if name in run.dataset:
+            yield name, run.dataset[name]
 
 
 def _mark_problem(row: Mapping[str, Any], where: str) -> str:
@@ -100,7 +108,7 @@ class _Conversation:
 
 
 def _conversations(run: "Run") -> Iterator[_Conversation]:
-    for split, data in run.dataset.items():
+    for split, data in _splits(run):
         for index, row in enumerate(data):
             for column, turns, answer in _columns(row):
                 yield _Conversation(row, f"row {index} of {split}", column, turns, answer)
@@ -174,7 +182,7 @@ def _texts_that_begin_twice(run: "Run") -> Iterator[Problem]:
     start, first = run.tokenizer.bos_token, run.tokenizer.bos_token_id
     if start is None or list(run.tokenizer("a")["input_ids"])[:1] != [first]:
         return
-    for split, data in run.dataset.items():
+    for split, data in _splits(run):
         for index, row in enumerate(data):
             for name in TURN_COLUMNS:
                 if _begins(row.get(name), start):

@@ -12,6 +12,8 @@ from typing import Any, ClassVar, Self
 # TRL warns on import; the documentation of these trainers says what it warns of.
 os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
 
+from datasets import Features, Value
+from trl import apply_chat_template
 from trl.experimental.cpo import CPOConfig, CPOTrainer
 from trl.experimental.orpo import ORPOConfig, ORPOTrainer
 
@@ -20,6 +22,7 @@ from hf_rlhf.errors import Problem
 from hf_rlhf.models import load_policy
 from hf_rlhf.runs import Run
 from hf_rlhf_classic.checks import OWN_LOSS, choice, eval_rows, no_lengths, training_rows
+from hf_rlhf_classic.encoding import is_text
 from hf_rlhf_classic.implicit_rewards import LogProbs
 from hf_rlhf_classic.pair_training import PairTraining
 from hf_rlhf_classic.row_lengths import SIDES
@@ -86,8 +89,8 @@ class ReferenceFreeTraining(PairTraining):
         trainer: Self = build(
             **load_policy(run),
             args=run.training,
-            train_dataset=training_rows(run, "prompt", *SIDES),
-            eval_dataset=eval_rows(run, "prompt", *SIDES),
+            train_dataset=_as_texts(run, training_rows(run, "prompt", *SIDES)),
+            eval_dataset=_as_texts(run, eval_rows(run, "prompt", *SIDES)),
             processing_class=run.tokenizer,
             callbacks=list(run.callbacks),
         )
@@ -123,6 +126,19 @@ class ReferenceFreeTraining(PairTraining):
     def report(self) -> Mapping[str, Any]:
         """Return how many pairs were trained on, and how many responses were cut."""
         return {"Training pairs": self.pair_counts}
+
+
+def _as_texts(run: Run, rows: Any) -> Any:
+    """Return conversations as TRL writes them; it would read its texts of JSON columns as JSON."""
+    if rows is None or is_text(rows[0]["prompt"]):
+        return rows
+    names = ("prompt", *SIDES)
+    return rows.map(
+        apply_chat_template,
+        fn_kwargs={"processing_class": run.tokenizer},
+        remove_columns=rows.column_names,
+        features=Features(dict.fromkeys(names, Value("string"))),
+    )
 
 
 class OddsRatioTrainer(ReferenceFreeTraining, ORPOTrainer):  # type: ignore[misc]

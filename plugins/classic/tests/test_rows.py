@@ -77,9 +77,13 @@ def resolved(gpt2, tmp_path):
     return make
 
 
+def trained(run):
+    return run.trainer_class.from_run(run)
+
+
 def trained_text(run):
     """Return what the run's trainer trains on, as text."""
-    trainer = run.trainer_class.from_run(run)
+    trainer = trained(run)
     ids = [row[name] for row in trainer.train_dataset for name in row if name.endswith("_ids")]
     return "".join(run.tokenizer.decode(each) for each in ids if each)
 
@@ -104,6 +108,20 @@ def test_nulls_that_the_table_adds_are_not_trained(resolved, plugin, columns):
     assert '"arguments": {"city": {"name": "P"}}' in text
     assert '"properties": {"ticker": {"type": "string", "enum": ["XY"]}}' in text
     assert "null" not in text
+
+
+@pytest.mark.parametrize("plugin", ["orpo", "cpo"])
+def test_calls_without_nulls_are_trained_where_trl_writes_the_texts(resolved, plugin):
+    sides = {"chosen": [CALLS[0]], "rejected": [CALLS[1]]}
+    rows = [{"prompt": [user()], **sides}, {"prompt": [user(), *CALLS], **sides}]
+    trainer = trained(resolved(plugin, rows))
+    for side, arguments in (
+        ("chosen", '{"city": {"name": "P"}}'),
+        ("rejected", '{"ticker": "XY"}'),
+    ):
+        text = trainer.processing_class.decode(trainer.train_dataset[0][f"{side}_input_ids"])
+        assert f'"arguments": {arguments}' in text
+        assert "null" not in text
 
 
 def test_a_null_in_a_json_column_is_the_authors_own(resolved):
