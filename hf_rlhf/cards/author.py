@@ -1,7 +1,8 @@
-"""The author's own parts of a card: free Markdown that must leave the card's structure whole."""
+"""The author's own parts of a card: free Markdown, checked for slips that would hide the rest."""
 
 import re
 from collections.abc import Iterable, Iterator
+from itertools import accumulate
 
 from hf_rlhf.formatting import fence
 from hf_rlhf.storage.record_schema import Author
@@ -44,7 +45,7 @@ def author_problems(author: Author) -> list[str]:
 def _bad_headings(headings: Iterable[str]) -> Iterator[tuple[str, str]]:
     seen = set[str]()
     for heading in headings:
-        name = heading.strip().casefold()
+        name = " ".join(re.findall(r"\w+", heading.casefold()))
         if not _HEADING.fullmatch(heading):
             yield heading, "expected plain text on one line, at most 80 characters."
         elif name in OWN_HEADINGS:
@@ -57,7 +58,10 @@ def _bad_headings(headings: Iterable[str]) -> Iterator[tuple[str, str]]:
 
 
 def markdown_problem(text: str) -> str | None:
-    """Return why text would break out of its place on a card, or None."""
+    """Return a slip by which text would take in what follows it on a card, or None.
+
+    The author is trusted: this is no guard against one who wants to.
+    """
     from markdown_it import MarkdownIt
 
     if len(text) > MAX_TEXT:
@@ -65,21 +69,12 @@ def markdown_problem(text: str) -> str | None:
     tokens = MarkdownIt("commonmark").parse(f"{text}\n\n# {_END}\n")
     if any(token.type == "heading_open" and token.tag in ("h1", "h2") for token in tokens[:-3]):
         return "a heading of level 1 or 2 would begin a section of its own. Begin it with `###`."
-    html = "".join(
-        part.content
-        for token in tokens
-        for part in (token, *(token.children or ()))
-        if part.type in ("html_block", "html_inline")
-    )
-    tags = [
-        name.lower() for name in re.findall(r"<(/?(?:details|table|div|summary))\b", html, re.I)
-    ]
-    whole = all(tags.count(tag) == tags.count(f"/{tag}") for tag in tags if tag[0] != "/")
-    whole &= all(tag[1:] in tags for tag in tags if tag[0] == "/")
-    # What is not closed swallows the heading behind it.
+    html = "".join(token.content for token in tokens if token.type == "html_block")
+    opened = list(accumulate(-1 if end else 1 for end in re.findall(r"<(/?)details\b", html, re.I)))
+    # A code fence or comment that is not closed swallows the heading behind it.
     end = [(token.type, token.level) for token in tokens[-3:-2]]
-    if not whole or end != [("heading_open", 0)]:
-        return "something in it is not closed: a code fence, a comment or an HTML tag."
+    if min(opened, default=0) < 0 or opened[-1:] > [0] or end != [("heading_open", 0)]:
+        return "something in it is not closed: a code fence, a comment or `<details>`."
     return None
 
 

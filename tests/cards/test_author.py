@@ -32,6 +32,8 @@ def headings(card):
     [
         ({"sections": {"Results": "x"}}, "every card already has a section with this heading"),
         ({"sections": {"known NOTES": "x"}}, "Write `card.known_notes`"),
+        ({"sections": {"Results.": "x"}}, "every card already has a section with this heading"),
+        ({"sections": {"Known  notes": "x"}}, "Write `card.known_notes`"),
         ({"sections": {"Citation": "x"}}, "Write `card.citation`"),
         ({"sections": {"Task": "x", "task ": "y"}}, "occurs twice"),
         ({"sections": {"## Task": "x"}}, "expected plain text"),
@@ -48,7 +50,8 @@ def headings(card):
         ({"sections": {f"S{n}": "x" for n in range(MAX_SECTIONS + 1)}}, "21; at most 20"),
         ({"intended_use": "# All"}, "intended_use: a heading"),
         ({"known_notes": ["fine", "~~~"]}, "known_notes.1: something in it is not closed"),
-        ({"contact": "<div>"}, "contact: something"),
+        ({"contact": "<details>"}, "contact: something"),
+        ({"contact": "</details>\n\nhello\n\n<details>"}, "contact: something"),
         ({"citation": "@misc{key, title={A}"}, "not a complete BibTeX entry"),
         ({"citation": "# Cite"}, "citation: a heading"),
     ],

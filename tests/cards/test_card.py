@@ -490,6 +490,17 @@ class TestHostileText:
         assert shape == expected
         assert [fences[0], fences[1], fences[3]] == [visible(text) + "\n"] * 3
 
+    @pytest.mark.parametrize("text", HOSTILE)
+    def test_nor_can_what_a_report_counts_or_a_row_is_called(self, text):
+        def shape(name):
+            record = example()
+            record["data"]["report"]["dropped"][name] = 3
+            for sample in record["samples"]:
+                sample["components"][name] = 0.5
+            return [(token.type, token.tag) for token in _tokens(render_card(record))]
+
+        assert shape(text or "x") == shape("harmless")
+
     @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
     @given(st.text(alphabet="`~-|<>/{}%#\\\n\r \tab$", max_size=40))
     def test_of_any_text(self, text):
