@@ -119,6 +119,12 @@ class TestAtomicWrite:
 
 
 class TestScrub:
+    @pytest.mark.parametrize("unit", ["a.", "a+", "a-b.", "?a", "basic ", "a:", "//"])
+    def test_no_text_takes_long(self, unit):
+        """Completions are scrubbed; one word of 200,000 characters took minutes."""
+        text = unit * (1_000_000 // len(unit))
+        assert redact_secrets(text) == text
+
     @pytest.mark.parametrize(
         ("text", "left"),
         [

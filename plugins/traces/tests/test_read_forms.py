@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from hf_rlhf.data.formats import READERS
 from hf_rlhf_traces.format import Format
-from hf_rlhf_traces.readers import FORMS
+from hf_rlhf_traces.readers import FORMS, tagged
 from hf_rlhf_traces.reading import Options, Read, Rejected, read_row
 from hf_rlhf_traces.trace import (
     Answer,
@@ -819,3 +819,13 @@ def test_the_examples_of_the_docs_are_read_by_the_form_they_stand_under() -> Non
         assert found.trace.question == "Where is Paris?"
         assert found.trace.answer == "France"
         assert not found.noted["searches_without_result"]
+
+
+@pytest.mark.parametrize("unit", ["a", "-", " ", " Question:", "<answer>", "<answer></answer>"])
+def test_no_text_in_tags_takes_long_to_read(unit: str) -> None:
+    """Attributes, and the frame of a question, were looked for anew from each character."""
+    text = unit * (300_000 // len(unit))
+    assert tagged._FRAMED.match(f"<answer></answer>{text}") is None
+    if "<" not in text:
+        (step,) = tagged.steps_in(f"<search {text}>where</search>", Counter())
+        assert isinstance(step, Search)

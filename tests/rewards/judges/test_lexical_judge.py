@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from hf_rlhf.contracts import Question
 from hf_rlhf.errors import JudgeError
 from hf_rlhf.rewards.judges.lexical import LexicalJudge
+from hf_rlhf.rewards.judges.prompts import messages_for
 from hf_rlhf.rewards.judges.terms import is_opposed
 
 FOUNDED = "States that Alder was founded in 1925."
@@ -225,13 +226,24 @@ def test_it_is_a_judge():
 
 
 @pytest.mark.parametrize(
-    "unit", ["Bob hired Ann x x x x ", "is ", "no   ", "from ", "is a myth ", "incorrect "]
+    "unit",
+    [
+        *("Bob hired Ann x x x x ", "is ", "no   ", "from ", "is a myth ", "incorrect "),
+        *(" ", "\t", " \n", "; ", "which was "),
+    ],
 )
 def test_time_does_not_explode_with_length(unit):
     """In quadratic time these would take hours."""
-    text = unit * (100_000 // len(unit))
+    text = f"Ann{unit * (100_000 // len(unit))}x"
     ask("presence", text, "States that Ann hired Bob.")
+    ask("presence", "Ann hired Bob.", f"States that {text}")
     ask("support", text, context="Ann hired Bob.")
+
+
+@pytest.mark.parametrize("unit", [" ", "\n", "<", "< ", "</", "[", "|>"])
+def test_a_prompt_with_a_long_candidate_is_written_at_once(unit):
+    text = f"<{unit * (1_000_000 // len(unit))}!"
+    assert "grader" in messages_for(Question("quality", text, "It is short."))[0]["content"]
 
 
 @pytest.mark.parametrize("fields", [{"full": 2.0}, {"partial": 0.0}, {"spread": float("nan")}])
