@@ -248,13 +248,12 @@ def value_problems(cls: type, settings: Mapping[str, Any], where: Where) -> Iter
         if name not in members:
             continue
         choices = CHOICES.get(name) or members[name].metadata.get("choices")
-        numbers = [
-            each for each in (value if isinstance(value, list) else [value]) if _is_number(each)
-        ]
-        if numbers or value == []:
+        values = value if isinstance(value, list) else [value]
+        if numbers := [each for each in values if _is_number(each)]:
             wrong = [what for number in numbers if (what := _out_of_bounds(name, number))]
-            wrong += ["is empty."] if value == [] and name in BOUNDS else []
             yield from (Problem(where(name), what) for what in wrong[:1])
+        elif value == [] and name in BOUNDS:
+            yield Problem(where(name), "is an empty list.")
         elif choices and value is not None and value not in choices:
             word = getattr(value, "value", value)
             yield Problem(

@@ -250,7 +250,7 @@ BY_LENGTH = {"train_sampling_strategy": "group_by_length"}
         ("online_dpo", PROMPTS, {"reward_model_path": "x"}, "Add the reward `reward_model`"),
         ("online_dpo", PROMPTS, {"rewards": []}, "no reward has a weight"),
         ("online_dpo", PROMPTS, {"beta": [0.1, -1.0]}, "beta: should be .*, not `-1"),
-        ("online_dpo", PROMPTS, {"beta": []}, "beta: is empty"),
+        ("online_dpo", PROMPTS, {"beta": []}, "beta: is an empty list"),
         *(
             (plugin, None, {"eval_on_start": True}, "eval_on_start: is true, and there are no rows")
             for plugin in ("kto", "orpo", "cpo", "rloo", "online_dpo")
