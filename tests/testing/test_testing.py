@@ -78,7 +78,9 @@ def test_a_factory_is_called(planted):
         check_reward(lambda: planted.Good(least=3))
 
 
-@pytest.mark.parametrize("name", ["Good", "GoodAsync", "GoodColumn", "GoodJudged"])
+@pytest.mark.parametrize(
+    "name", ["Good", "GoodAsync", "GoodWithoutPrompts", "GoodColumn", "GoodJudged"]
+)
 def test_a_good_reward_passes(planted, name):
     check_reward(getattr(planted, name), columns=GOLD if name == "GoodColumn" else {})
 
