@@ -1,6 +1,7 @@
 """What of a run folder, trained here or pulled, goes to the Hub, and what stays."""
 
 import json
+import random
 import shlex
 import shutil
 from collections.abc import Iterator
@@ -325,3 +326,35 @@ def test_a_checkpoint_in_a_repository_of_its_own_is_on_main_too(run: Path) -> No
     assert tree("demo/model") == tree("demo/all") == {}
     publish(run, repo_id="demo/step")
     assert "Intermediate" not in text_of("demo/step", "README.md")
+
+
+@pytest.mark.parametrize("times", [1, 10**6])
+def test_blocks_altered_on_their_way(
+    run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], times: int
+) -> None:
+    from hf_rlhf_local_hub.xet import XetStore
+
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_XET", False)
+    save_weights(run / "merged" / "model-00001-of-00002.safetensors", random.random(), "a")
+    add, altered = XetStore.add_xorb, []
+
+    def damage(self: Any, name: str, upload: Any) -> bool:
+        if len(altered) < times:
+            upload.finish()
+            block = bytearray(upload.path.read_bytes())
+            block[-1] ^= 1
+            upload.path.write_bytes(block)
+            altered.append(name)
+        return bool(add(self, name, upload))
+
+    monkeypatch.setattr(XetStore, "add_xorb", damage)
+    status = main(["publish", str(run), "--repo_id", "demo/model"])
+    said = capsys.readouterr().err
+    assert "sent once more" in said
+    assert altered
+    assert status == (0 if times == 1 else 3)
+    if status:
+        disable, *command = shlex.split(said.splitlines()[-1])
+        assert disable == "HF_HUB_DISABLE_XET=1"
+        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_XET", True)
+        assert main(command[1:]) == 0

@@ -34,6 +34,7 @@ from hf_rlhf_local_hub.xet_format import (
     read_shard,
     read_xorb,
 )
+from hf_rlhf_local_hub.xet_hash import xorb_hash
 
 Link = Callable[[str], str]
 """Xorb hash -> the address where it can be fetched."""
@@ -58,14 +59,24 @@ class XetStore:
         self._index = lru_cache(maxsize=256)(lambda name: read_xorb(self.xorbs.path(name)))
 
     def add_xorb(self, name: str, upload: Upload) -> bool:
-        """Store a xorb; False when it is stored already. Raises Refused (400)."""
+        """Store a xorb; False when it is stored already.
+
+        Raises Refused (400) for one that is not what its name says: once it is stored, a client
+        that remembers it never sends it again.
+        """
         if self.xorbs.has(check_digest(name)):
             return False
         upload.finish()
         try:
-            read_xorb(upload.path)
+            arrived = xorb_hash(upload.path, read_xorb(upload.path))
         except Malformed as error:
             raise Refused(400, f"Xorb {name} is damaged: {error}.") from error
+        if arrived != name:
+            raise Refused(
+                400,
+                f"Xorb {name} is damaged: what arrived has the hash {arrived}. Send it again, or "
+                "without Xet (HF_HUB_DISABLE_XET=1).",
+            )
         self.xorbs.adopt(upload, name)
         return True
 

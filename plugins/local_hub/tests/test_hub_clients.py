@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
+import numpy as np
 import pytest
 from huggingface_hub import (
     CommitOperationAdd,
@@ -18,6 +19,8 @@ from huggingface_hub import (
 from huggingface_hub.errors import EntryNotFoundError
 
 from hf_rlhf_local_hub import RunningHub, serve
+from hf_rlhf_local_hub.blobs import Upload
+from hf_rlhf_local_hub.xet import XetStore
 
 MANY = httpx.Limits(max_connections=60)
 
@@ -44,6 +47,41 @@ def contents(folder: Path) -> dict[str, bytes]:
     files = (path for path in folder.rglob("*") if path.is_file())
     found = {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
     return {name: data for name, data in found.items() if not name.startswith((".git", ".cache"))}
+
+
+@pytest.mark.parametrize("place", [40, 0.5, -60])
+@pytest.mark.parametrize("kind", ["random", "floats", "text"])
+def test_a_block_altered_on_its_way_is_refused_and_may_be_sent_again(
+    hub: RunningHub, api: HfApi, monkeypatch: pytest.MonkeyPatch, place: float, kind: str
+) -> None:
+    """In each way in which Xet packs: as it is, by LZ4, and by LZ4 of grouped bytes."""
+    assert not constants.HF_HUB_DISABLE_XET
+    random = np.random.default_rng(int.from_bytes(os.urandom(8), "little"))
+    content = {
+        "random": lambda: os.urandom(300_000),
+        "floats": lambda: random.normal(0, 0.02, 100_000).astype("float32").tobytes(),
+        "text": lambda: os.urandom(50) * 8_000,
+    }[kind]()
+    altered = []
+    add = XetStore.add_xorb
+
+    def damage(self: XetStore, name: str, upload: Upload) -> bool:
+        if not altered:
+            upload.finish()
+            block = bytearray(upload.path.read_bytes())
+            block[int(place * len(block)) if isinstance(place, float) else place] ^= 4
+            upload.path.write_bytes(block)
+            altered.append(name)
+        return add(self, name, upload)
+
+    monkeypatch.setattr(XetStore, "add_xorb", damage)
+    api.create_repo("demo/m")
+    push = {"repo_id": "demo/m", "path_in_repo": "w.bin", "path_or_fileobj": content}
+    with pytest.raises((RuntimeError, OSError)):
+        api.upload_file(**push)
+    api.upload_file(**push)
+    assert altered
+    assert Path(hf_hub_download("demo/m", "w.bin", endpoint=hub.url)).read_bytes() == content
 
 
 @pytest.mark.parametrize("repo_type", ["model", "dataset", "space"])

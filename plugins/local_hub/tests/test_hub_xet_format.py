@@ -12,6 +12,7 @@ from hf_rlhf_local_hub.blobs import Upload
 from hf_rlhf_local_hub.refusals import Refused
 from hf_rlhf_local_hub.xet import XetStore
 from hf_rlhf_local_hub.xet_format import Malformed, read_shard, read_xorb
+from hf_rlhf_local_hub.xet_hash import xorb_hash
 
 NAME = "ab" * 32
 HEADER = xet_format._SHARD_TAG + struct.pack("<QQ", 2, 200)
@@ -42,6 +43,12 @@ def test_a_xorb_is_walked(tmp_path: Path) -> None:
     assert list(index.unpacked) == [0, 10, 310]
 
 
+@pytest.fixture
+def any_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Xorbs may have any name."""
+    monkeypatch.setattr("hf_rlhf_local_hub.xet.xorb_hash", lambda *_: NAME)
+
+
 @pytest.mark.parametrize("content", [b"", b"\0\0", chunk(10)[:-1], b"\1" + chunk(10)[1:]])
 def test_damaged_xorbs(tmp_path: Path, content: bytes) -> None:
     store = XetStore(tmp_path / "xet")
@@ -50,6 +57,21 @@ def test_damaged_xorbs(tmp_path: Path, content: bytes) -> None:
     assert not store.xorbs.has(NAME)
 
 
+@pytest.mark.parametrize("scheme", [b"\0", b"\1", b"\2", b"\7"])
+def test_a_xorb_that_is_not_what_its_name_says(tmp_path: Path, scheme: bytes) -> None:
+    store = XetStore(tmp_path / "xet")
+    altered = chunk(10)[:4] + scheme + chunk(10)[5:]
+    for content in (altered, chunk(10) + altered):
+        with pytest.raises(Refused, match="is damaged"):
+            store.add_xorb(NAME, upload(tmp_path, content))
+    assert not store.xorbs.has(NAME)
+    path = tmp_path / "good"
+    path.write_bytes(chunk(10) + chunk(300))
+    name = xorb_hash(path, read_xorb(path))
+    assert store.add_xorb(name, upload(tmp_path, path.read_bytes()))
+
+
+@pytest.mark.usefixtures("any_name")
 @pytest.mark.parametrize(
     ("terms", "said"),
     [
@@ -68,6 +90,7 @@ def test_shards_that_do_not_fit(
         store.add_shard(upload(tmp_path, recipe(*terms)))
 
 
+@pytest.mark.usefixtures("any_name")
 def test_parts_are_cut_at_chunks(tmp_path: Path) -> None:
     """Only the chunks that hold the wanted bytes are named."""
     store = XetStore(tmp_path / "xet")
