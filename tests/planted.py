@@ -178,17 +178,6 @@ class Abstains:
 
 
 @dataclass
-class Sorts:
-    """The number of gold answers that are said, after sorting them in place."""
-
-    def __call__(self, prompts, completions, gold, **_):
-        for each in gold:
-            each.sort()
-        pairs = zip(completions, gold, strict=True)
-        return [float(sum(g in text_of(c) for g in each)) for c, each in pairs]
-
-
-@dataclass
 class HoldsALambda:
     """Words, by a function that does not pickle."""
 

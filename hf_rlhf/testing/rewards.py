@@ -133,18 +133,6 @@ def scores_empty_completions(case: RewardCase) -> None:
             fail(f"it abstains over the completion {texts[row]!r}.", cure)
 
 
-def leaves_its_input_alone(case: RewardCase) -> None:
-    """Neither completions nor columns are changed: other rewards get the same lists."""
-    prompts, completions, columns = batch = case.batch()
-    reward = ComposedReward((Part("reward", case.instance()),))
-    reward.score(prompts, completions, **columns)
-    if batch != case.batch():
-        fail(
-            "it changes the prompts, completions or columns that it gets.",
-            "copy a list before sorting, popping or appending.",
-        )
-
-
 def survives_pickling(case: RewardCase) -> None:
     """It pickles, to be sent to other processes, and the copy scores alike."""
     reward = case.instance()
@@ -247,7 +235,6 @@ REWARD_CHECKS: tuple[Check, ...] = (
     is_deterministic,
     ignores_the_batch,
     scores_empty_completions,
-    leaves_its_input_alone,
     survives_pickling,
     keeps_quiet,
     shares_nothing_between_labels,
