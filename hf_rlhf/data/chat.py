@@ -48,7 +48,7 @@ ROLES = {
 TOOL_ROLES = {
     **dict.fromkeys(("function_call", "tool_call", "tool_calls"), "function_call"),
     **dict.fromkeys(("tool", "function", "observation"), "tool"),
-    **dict.fromkeys(("tool_response", "function_response", "tool_result"), "tool"),
+    **dict.fromkeys(("tool_response", "function_response", "tool_result", "ipython"), "tool"),
 }
 """The same of turns that are a tool call, or what a tool returned."""
 _ALL_ROLES = {**ROLES, **TOOL_ROLES}
@@ -295,7 +295,8 @@ def _take_call(waiting: list[Any], name: Any, where: str) -> None:
         raise BadRow(
             "result_without_call",
             f"{where} is what a tool returned, and no call before it waits for "
-            f"{'that' if name is None else repr(name)}.",
+            f"{'that' if name is None else repr(name)}. Calls are `tool_calls` of the assistant's "
+            "turn, or turns from `function_call`, not text.",
         )
     waiting.remove(name if name in fitting else fitting[0])
 

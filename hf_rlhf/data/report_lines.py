@@ -31,7 +31,8 @@ def report_lines(
         yield f"not part of prompts and answers: {'; '.join(listed)}."
     if calls := report.get("tool_calls"):
         read, learned = calls["read"], calls["learned"]
-        cure = " (`target: every` of `sft` learns them all)" if learned < read else ""
+        every = " (`target: every` learns them all)"
+        cure = every if report["form"] == "sft" and learned < read else ""
         yield f"{read} tool calls, of which {learned} are learned{cure}."
 
 

@@ -43,7 +43,7 @@ def trainable_rows(loaded: Loaded, columns: Collection[str] = ()) -> Loaded:
             )
         if rows.format["type"] is not None or rows.format["columns"] != rows.column_names:
             rows = rows.with_format(None).select_columns(rows.format["columns"])
-        rows = _without_nulls(rows)
+        rows = _without_nulls(rows, name)
         if {"chosen", "rejected"} <= {*rows.column_names} and "prompt" in columns:
             if _prompt_is_in_answers(rows):
                 rows = _with_prompts(rows)
@@ -67,7 +67,7 @@ def _unpaired(rows: "Dataset") -> "Dataset":
     return concatenate_datasets([side("chosen", "rejected"), side("rejected", "chosen")])
 
 
-def _without_nulls(rows: "Dataset") -> "Dataset":
+def _without_nulls(rows: "Dataset", split: str) -> "Dataset":
     from datasets import Features, Json, List, Value
 
     makers: dict[str, Callable[[Any], Any]] = {}
@@ -89,14 +89,21 @@ def _without_nulls(rows: "Dataset") -> "Dataset":
     if not makers:
         return rows
 
-    def clean(row: Mapping[str, Any]) -> dict[str, Any]:
-        return {
-            name: None if row[name] is None and make is not _kwargs else make(_own(row[name], kind))
-            for name, make in makers.items()
-            for kind in (rows.features[name],)
-        }
+    def clean(row: Mapping[str, Any], index: int) -> dict[str, Any]:
+        try:
+            return {
+                name: None
+                if row[name] is None and make is not _kwargs
+                else make(_own(row[name], kind))
+                for name, make in makers.items()
+                for kind in (rows.features[name],)
+            }
+        except ValueError as error:
+            columns = ", ".join(makers)
+            raise DataError(f"row {index} of {split}: {columns}: {error}. Correct it.") from error
 
-    return rows.map(clean, features=features, desc="Removing the nulls of the table")
+    desc = "Removing the nulls of the table"
+    return rows.map(clean, with_indices=True, features=features, desc=desc)
 
 
 def _own(value: Any, feature: Any) -> Any:

@@ -320,7 +320,10 @@ def test_what_is_neither_prompt_nor_answer_is_named(tmp_path: Path, capsys: Any)
     load(sft, tmp_path, [{"messages": [{**USER, "lang": "en"}, ANSWER]}])
     assert "answers: keys of turns left out: lang (1)." in capsys.readouterr().err
     load(sft, tmp_path, [{"messages": OPENAI}])
-    assert "2 tool calls, of which 0 are learned (`target: every`" in capsys.readouterr().err
+    assert (
+        "2 tool calls, of which 0 are learned (`target: every` learns them all)."
+        in capsys.readouterr().err
+    )
     load(sft, tmp_path, [{"prompt": "q", "response": "a"}])
     assert capsys.readouterr().err.count("\n") == 1
     load(sft, tmp_path, [{"prompt": "q", "response": "a", **{f"c{n}": n for n in range(99)}}])

@@ -1,6 +1,7 @@
 """Rows of a table with calls, tools and thoughts: what their author wrote is trained."""
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -158,6 +159,11 @@ def test_prompts_are_counted_and_sampled_from_with_their_own_tools(resolved):
 def test_rows_that_a_function_changes_at_each_reading_are_refused(resolved):
     rows = Dataset.from_list([{"prompt": "x", "completion": "y"}]).with_transform(lambda row: row)
     with pytest.raises(ConfigError, match=r"train: a function changes the rows.*dataset\.map"):
+        resolved("sft", rows)
+    rows = Dataset.from_list(
+        [{"messages": [user(), called(("f", {"x": x})), said("y")]} for x in (1.5, math.nan)]
+    )
+    with pytest.raises(ConfigError, match="row 1 of train: messages: nan is no number of JSON"):
         resolved("sft", rows)
 
 
