@@ -19,6 +19,7 @@ _LABELS = {
     "held_out": "held-out rows",
     "prompt_tokens": "tokens of a prompt",
     "turn_keys_left_out": "keys of turns left out",
+    "texts_as_turns": "rows with texts that were read as turns",
     "commit": "commit of the source",
 }
 """Keys of reports whose words alone are not clear."""

@@ -241,6 +241,7 @@ def tool_schemas(value: Any) -> Any:
 
 
 def _function_schema(tool: Any) -> Any:
+    tool = without_nulls(decode_json_text(tool))
     name = tool.get("name") if isinstance(tool, Mapping) else None
     if not isinstance(name, str) or tool.get("type", "function") != "function":
         return tool

@@ -35,7 +35,7 @@ from hf_rlhf.data.sources import Row, Rows, read_rows
 from hf_rlhf.data.splits import Selection, row_hashes, select
 from hf_rlhf.data.trl_format import COLUMNS, ChatForm, TrlFormat
 from hf_rlhf.data.unsupported import check_marks, check_media
-from hf_rlhf.data.values import TEXT, PlainText, arrow_problem
+from hf_rlhf.data.values import JSON_TURNS, TEXT, TRANSCRIPT, PlainText, arrow_problem, value_kind
 from hf_rlhf.distributed import rank
 from hf_rlhf.errors import DataError
 from hf_rlhf.formatting import visible
@@ -159,6 +159,8 @@ class _Conversion:
     kept_columns: Counter[str] = field(default_factory=Counter)
     """Columns beside the prompt and the answers."""
     tool_calls: Counter[str] = field(default_factory=Counter)
+    texts_as_turns: int = 0
+    """Texts of prompts and answers that are JSON of turns, or transcripts, and were read so."""
     ignored: set[str] = field(default_factory=set)
     """Names of `ignore` that a row has, as a column or as a key of turns."""
     present: set[str] = field(default_factory=set)
@@ -308,9 +310,17 @@ class _Conversion:
             for turns in self._turns(row).values():
                 self.turn_keys.update(unread_turn_keys(turns))
             self._count_calls(example)
+            self.texts_as_turns += any(self._texts_as_turns(row, example))
             converted.append((row.where, columns, row_hashes(example)))
         self.usable += len(converted)
         return converted
+
+    def _texts_as_turns(self, row: Row, example: Example) -> Iterator[bool]:
+        contents = [turn["content"] for turn in (*example.history, *example.answers)]
+        for name, kinds in self.schema.schema.needs.items():
+            value = row.values[name]
+            looks = TEXT in kinds and value_kind(value) in (JSON_TURNS, TRANSCRIPT)
+            yield looks and not any(value in text for text in contents)
 
     def _count_calls(self, example: Example) -> None:
         earlier, answered = (
@@ -356,6 +366,7 @@ class _Conversion:
             "columns_left_out": sorted(self.columns_left_out),
             "turn_keys_left_out": dict(sorted(self.turn_keys.items())),
             **({"tool_calls": dict(self.tool_calls)} if self.tool_calls["read"] else {}),
+            **({"texts_as_turns": self.texts_as_turns} if self.texts_as_turns else {}),
             **({} if self.last_turn is None else self.last_turn.report()),
         }
 

@@ -155,7 +155,7 @@ def answer_turn(row: Row, prompt: str, column: str, history: Sequence[Turn]) -> 
         raise BadRow(
             "answer_not_one_turn",
             f"{row.at(column)}: holds the turns {roles}, expected the prompt and one assistant "
-            "turn, or that turn alone.",
+            "turn, or that turn alone. Answers of several turns are read in `messages`.",
         )
     return turns[0]
 

@@ -29,6 +29,8 @@ def report_lines(
     listed = [f"{name}: {_names(values)}" for name, values in parts.items() if values]
     if listed:
         yield f"not part of prompts and answers: {'; '.join(listed)}."
+    if rows := report.get("texts_as_turns"):
+        yield f"texts that are turns in {rows} rows were read so; `text: true` keeps them texts."
     if calls := report.get("tool_calls"):
         read, learned = calls["read"], calls["learned"]
         every = " (`target: every` learns them all)"

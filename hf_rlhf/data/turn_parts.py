@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hf_rlhf.data.content_parts import call_id, is_thought, part_type, thought_in
+from hf_rlhf.data.formats import repeated_key
 from hf_rlhf.data.messages import split_thoughts
 from hf_rlhf.data.rejected import BadRow
 from hf_rlhf.data.values import decode_json_text, describe_value, without_nulls
@@ -96,9 +97,21 @@ def written_calls(content: Any, where: str) -> tuple[str, list[dict[str, Any]]]:
 
 
 def _calls(value: Any, where: str) -> list[dict[str, Any]]:
-    value = decode_json_text(value) or []
+    value = _decoded(value, where) or []
     calls = value if isinstance(value, list) else [value]
-    return [_call(decode_json_text(call), where) for call in calls]
+    return [_call(_decoded(call, where), where) for call in calls]
+
+
+def _decoded(value: Any, where: str) -> Any:
+    """Return the value of JSON text, any other unchanged. Raises BadRow for a key given twice."""
+    decoded = decode_json_text(value)
+    if (
+        isinstance(value, str)
+        and isinstance(decoded, (dict, list))
+        and (key := repeated_key(value))
+    ):
+        raise BadRow("malformed_call", f"{where}: the key {key!r} occurs twice in one object.")
+    return decoded
 
 
 def _call(call: Any, where: str) -> dict[str, Any]:
@@ -108,7 +121,7 @@ def _call(call: Any, where: str) -> dict[str, Any]:
     if not isinstance(name, str) or not name.strip():
         raise BadRow("malformed_call", f"{where}: is {describe_value(call)}, {_CALL}")
     key = next((key for key in _ARGUMENTS if key in function), None)
-    arguments = {} if key is None else decode_json_text(function[key]) or {}
+    arguments = {} if key is None else _decoded(function[key], where) or {}
     if not isinstance(arguments, Mapping):
         problem = f"the arguments of {name} are {describe_value(function[key])}"
         raise BadRow("malformed_call", f"{where}: {problem}, expected a JSON object.")

@@ -30,7 +30,15 @@ TOOL = {"name": "add", "parameters": {"properties": {"x": {"type": "number"}}}}
 def test_tools_go_to_the_chat_template_as_json_and_count(tmp_path: Path) -> None:
     rows = [
         {**GOOD[sft], "tools": given}
-        for given in (json.dumps([TOOL]), [TOOL], "", None, "[]", "a hammer", ["hammer"])
+        for given in (
+            json.dumps([TOOL]),
+            [json.dumps(TOOL)],
+            "",
+            None,
+            "[]",
+            "a hammer",
+            ["hammer"],
+        )
     ]
     path = write_rows(tmp_path, rows[:5])
     loaded = load(sft, path)

@@ -311,7 +311,7 @@ def test_a_text_that_looks_like_something_else_stays_one(tmp_path: Path, text: s
     assert loaded.dataset["train"]["rejected"][1] == [{"role": "assistant", "content": text}]
 
 
-def test_a_prompt_that_quotes_turns_is_one_of_the_user(tmp_path: Path) -> None:
+def test_a_prompt_that_quotes_turns_is_one_of_the_user(tmp_path: Path, capsys: Any) -> None:
     texts = [QUOTED, '[{"from": "Paris", "to": "Lyon"}]', '[{"role": "user", "content": "q"}] Why?']
     texts += ["Human: hi\n\nAssistant: ho", '[{"role": "judge", "content": "q"}]']
     for name in ("prompt", "question", "instruction"):
@@ -325,7 +325,9 @@ def test_a_prompt_that_quotes_turns_is_one_of_the_user(tmp_path: Path) -> None:
         3,
         3,
     ]
+    assert "turns in 2 rows were read so; `text: true` keeps" in capsys.readouterr().err
     loaded = load(prompts, write_rows(tmp_path, rows), text=True)
+    assert "texts_as_turns" not in loaded.report
     assert [row["prompt"][0]["content"] for row in loaded.dataset["train"]] == read
 
 

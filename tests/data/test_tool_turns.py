@@ -141,6 +141,7 @@ def test_a_call_is_an_answer_to_learn_and_to_prefer(tmp_path: Path) -> None:
         ([called({"x": float("nan")}), *returned("x"), ANSWER], "unfit:tool_calls"),
         ([called({"x": 10**30}), *returned("x"), ANSWER], "unfit:tool_calls"),
         ([called('"{}"'), ANSWER], "malformed_call"),
+        ([called('{"x": 1, "x": 2}'), ANSWER], "malformed_call"),
         ([{**called(), "tool_calls": [{"type": "function"}]}, ANSWER], "malformed_call"),
         ([shared("function_call", "call the weather"), ANSWER], "malformed_call"),
         ([shared("function_call", ""), ANSWER], "malformed_call"),
