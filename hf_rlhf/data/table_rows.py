@@ -13,7 +13,7 @@ from hf_rlhf.contracts import Loaded
 from hf_rlhf.data.arrow_rows import exact_json
 from hf_rlhf.data.chat import tool_schemas
 from hf_rlhf.data.rejected import BadRow
-from hf_rlhf.data.turn_parts import CALLS, call_list
+from hf_rlhf.data.turn_parts import CALLS, THOUGHTS, call_list, result_text, thought_text
 from hf_rlhf.data.values import decode_json_text
 from hf_rlhf.errors import DataError
 
@@ -133,15 +133,19 @@ def _turns(turns: Any) -> list[str]:
 
 
 def _turn(turn: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a turn with its calls in OpenAI's form, as those of files have it."""
+    """Return a turn with calls, results and thoughts as those of files have them."""
+    result = {"role": None, "content": None}
+    result |= {key: value for key, value in turn.items() if key not in (*CALLS, *THOUGHTS)}
     try:
-        calls = call_list(turn, "")
+        calls, thought = call_list(turn, ""), thought_text(turn, "", "")
+        if calls or result["role"] == "tool":
+            result["content"] = "" if result["content"] is None else result["content"]
+        if result["role"] == "tool":
+            result["content"] = result_text(result["content"], "")
     except BadRow:
         return turn  # reported with its row
-    others = {key: value for key, value in turn.items() if key not in CALLS}
-    result = {"role": None, "content": "" if calls else None, **others}
-    if calls and result["content"] is None:
-        result["content"] = ""
+    if thought:
+        result["reasoning_content"] = thought
     return {**result, "tool_calls": calls} if calls else result
 
 

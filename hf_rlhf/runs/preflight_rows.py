@@ -14,7 +14,7 @@ from hf_rlhf.data import describe_value
 from hf_rlhf.data.rejected import BadRow
 from hf_rlhf.data.sources import Row
 from hf_rlhf.data.table_rows import TURN_COLUMNS
-from hf_rlhf.data.turn_parts import THOUGHTS, call_list, content_text
+from hf_rlhf.data.turn_parts import THOUGHTS, call_list, content_text, thought_text
 from hf_rlhf.data.unsupported import check_marks
 from hf_rlhf.errors import Problem
 from hf_rlhf.models.lengths import template_arguments
@@ -85,6 +85,7 @@ def _turn_problem(turn: Any) -> str:
     try:
         content_text(content, "")
         call_list(turn, "")
+        thought_text(turn, "", "")
     except BadRow as error:
         return f"cannot be read ({str(error).strip(', :.')})"
     return ""

@@ -9,7 +9,10 @@ import trl
 from datasets import Dataset
 
 from hf_rlhf.config import RunFile
+from hf_rlhf.config.schema import EvaluationSpec
 from hf_rlhf.errors import ConfigError
+from hf_rlhf.evaluation import evaluate
+from hf_rlhf.evaluation.scoring import Completion
 from hf_rlhf.models import prompt_lengths
 from hf_rlhf.runs.preflight import advice
 from hf_rlhf.runs.resolve import resolve_run
@@ -149,11 +152,23 @@ def test_template_arguments_may_differ_by_row(resolved):
     assert text.count("Reasoning: high") == 1
 
 
-def test_prompts_are_counted_and_sampled_from_with_their_own_tools(resolved):
-    rows = [{"prompt": [user()], "completion": [said("y")], "tools": TOOLS[0]}] * 2
-    (with_tools, _) = prompt_lengths(resolved("sft", rows))
-    (without, _) = prompt_lengths(resolved("sft", [{**row, "tools": None} for row in rows]))
-    assert with_tools > without + 100
+def test_prompts_are_counted_and_sampled_from_with_their_own_tools(resolved, monkeypatch):
+    rows = [
+        {"prompt": [user()], "completion": [said("y")], "tools": each} for each in (*TOOLS, None)
+    ]
+    run = resolved("sft", rows)
+    sampled = []
+
+    def generate(_model, tokenizer, ids, *_, **__):
+        sampled.extend(map(tokenizer.decode, ids))
+        return [Completion("", [0], False) for _ in ids]
+
+    monkeypatch.setattr("hf_rlhf.evaluation.scoring.generate", generate)
+    data, spec = run.dataset["train"], EvaluationSpec()
+    evaluate(run.model_path, run.tokenizer, data, None, spec, max_new_tokens=1)
+    assert ['"weather"' in text for text in sampled] == [True, False, False]
+    assert ['"stock"' in text for text in sampled] == [False, True, False]
+    assert prompt_lengths(run) == [len(run.tokenizer(text)["input_ids"]) for text in sampled]
 
 
 def test_rows_that_a_function_changes_at_each_reading_are_refused(resolved):
@@ -185,7 +200,12 @@ PAIR = {"prompt": [user()], "rejected": [said("no")]}
         ("grpo", "phi3", {"prompt": [user(), CALLS[0], RESULT]}, "call 1 of turn 2.*`prompt`"),
         ("sft", "deepseekv3", {"messages": [user(), said("y")], "tools": TOOLS[0]}, "`tools`"),
         ("sft", "llama3", {"messages": [user(), said("y", reasoning_content="t")]}, "`reasoning_c"),
-        ("sft", "qwen2_5", {"messages": [user(), said("y", thinking="t")]}, "`thinking` of turn 2"),
+        (
+            "sft",
+            "qwen2_5",
+            {"messages": [user(), said("y", thought="t")]},
+            "`reasoning_content` of",
+        ),
     ],
 )
 def test_what_the_chat_template_would_leave_out_is_refused(resolved, plugin, template, row, lost):
