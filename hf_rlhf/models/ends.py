@@ -39,13 +39,15 @@ def end_problems(run: "Run") -> Iterator[Problem]:
         return
     tokenizer, ends = run.tokenizer, generation_ends(run)
     yield from _vllm(run)
-    if not ends:
-        what = "neither its tokenizer nor its generation config has an end-of-sequence token."
+    row = run.dataset["train"][0]
+    plain = any(isinstance(row.get(name), str) for name in ("completion", "chosen", "text"))
+    if not ends or (plain and tokenizer.eos_token_id is None):
+        what = "its tokenizer has no end-of-sequence token, with which a response would end."
         yield Problem("model_name_or_path", what, "Write `eos_token: TOKEN`, one of its tokens.")
         return
     stops = ", ".join(map(repr, tokenizer.convert_ids_to_tokens(sorted(ends))))
     kwargs = getattr(run.training, "chat_template_kwargs", None) or {}
-    for turn, closing in _closings(run, kwargs):
+    for turn, closing in _closings(run, row, kwargs):
         ids = tokenizer(closing, add_special_tokens=False)["input_ids"]
         if ends.intersection(ids):
             continue
@@ -77,9 +79,10 @@ def _vllm(run: "Run") -> Iterator[Problem]:
         )
 
 
-def _closings(run: "Run", kwargs: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _closings(
+    run: "Run", row: Mapping[str, Any], kwargs: Mapping[str, Any]
+) -> Iterator[tuple[str, str]]:
     """Yield what the chat template writes after an answer, and after a call where there are any."""
-    row = run.dataset["train"][0]
     columns = ("prompt", "messages", "completion", "chosen")
     if not run.tokenizer.chat_template or not any(isinstance(row.get(x), list) for x in columns):
         return

@@ -122,17 +122,20 @@ def test_the_end_of_a_call_is_one_too(prepared, base):
         prepared(rows, rows, **settings, chat_template=template)
 
 
-def test_text_needs_an_end_of_sequence_token(prepared, base, tmp_path):
+@pytest.mark.parametrize("listed", [None, 1])
+def test_text_needs_an_end_of_sequence_token(prepared, base, tmp_path, listed):
     folder = shutil.copytree(base, tmp_path / "endless")
     tokenizer = AutoTokenizer.from_pretrained(folder)
     tokenizer.eos_token = None
     tokenizer.save_pretrained(folder)
     for name in ("config.json", "generation_config.json"):
-        content = json.loads((folder / name).read_text()) | {"eos_token_id": None}
+        content = json.loads((folder / name).read_text()) | {"eos_token_id": listed}
         (folder / name).write_text(json.dumps(content))
     _, settings = _settings("sft", folder)
     rows = [{"prompt": "q", "completion": "yes"}] * 64
-    with pytest.raises(ConfigError, match="has an end-of-sequence token. Write `eos_token: TOKEN`"):
+    with pytest.raises(
+        ConfigError, match="has no end-of-sequence token, .*Write `eos_token: TOKEN`"
+    ):
         prepared(rows, rows, **settings)
 
 
