@@ -11,6 +11,7 @@ import copyreg
 import dis
 import inspect
 import json
+import os
 import sys
 import textwrap
 from collections.abc import Iterator, Mapping
@@ -20,7 +21,13 @@ from hashlib import sha256
 from importlib.metadata import version
 from itertools import chain
 from pathlib import PurePath
-from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
+from types import (
+    BuiltinFunctionType,
+    CodeType,
+    FunctionType,
+    MethodType,
+    ModuleType,
+)
 from typing import Any
 
 from hf_rlhf.config.code_files import code_files, is_own, package_of, script_digest
@@ -98,16 +105,13 @@ class _Reading:
 
     def named(self, name: str, value: Any) -> None:
         """Note a value that is used by a name: its code, if it is the user's, or what it holds."""
-        if id(value) in self._seen:
-            return
         if _has_code(value):
-            self._seen.add(id(value))
-            self._text(value)
-            methods = dict(_methods(value)) if isinstance(value, type) else {"": value}
-            code = {key: each.__code__ for key, each in methods.items()}
-            _add(self.code, name, value.__qualname__, self._digest(code))
-            for inner, used in self._uses(value):
-                self.named(inner, used)
+            _add(self.code, name, value.__qualname__, self._digest(_compiled(value)))
+            if id(value) not in self._seen:
+                self._seen.add(id(value))
+                self._text(value)
+                for inner, used in self._uses(value):
+                    self.named(inner, used)
             return
         self._name = name
         try:
@@ -138,6 +142,8 @@ class _Reading:
         if isinstance(value, ModuleType):
             self.modules[value.__name__] = None
             return value.__name__
+        if value is os.environ:  # of which every process has its own
+            return "os:environ"
         if isinstance(value, BuiltinFunctionType):
             if value.__self__ is not None and not isinstance(value.__self__, ModuleType):
                 return None
@@ -183,7 +189,7 @@ class _Reading:
             return kind, value
         if isinstance(value, set | frozenset):
             return kind, sorted(map(self._digest, value))
-        if isinstance(value, Mapping):
+        if type(value) is dict or (isinstance(value, Mapping) and not isinstance(value, dict)):
             return kind, sorted(self._digest(list(pair)) for pair in value.items())
         if isinstance(value, CodeType):
             return self._apart_code(value)
@@ -205,9 +211,7 @@ class _Reading:
             name = f"{owner.__module__}:{owner.__qualname__}"
             return f"closure {name}", [list(each) for each in _enclosed(owner)]
         self._text(owner)
-        methods = dict(_methods(owner)) if isinstance(owner, type) else {"": owner}
-        code = {key: each.__code__ for key, each in methods.items()}
-        return owner.__qualname__, [code, *(list(each) for each in self._uses(owner))]
+        return owner.__qualname__, [_compiled(owner), *(list(each) for each in self._uses(owner))]
 
     def _apart_object(self, value: Any) -> tuple[str | bytes, Any]:
         module, kind = type(value).__module__, type(value).__qualname__
@@ -230,8 +234,8 @@ class _Reading:
             return kind, ()
         if isinstance(reduced, str):
             return f"reference {kind} {reduced}", ()
-        items = [list(reduced[3] or ()), dict(reduced[4] or ())] if len(reduced) > 4 else []
-        return kind, [*reduced[:3], *items]
+        items, pairs = (*reduced, None, None, None)[3:5]
+        return kind, [*reduced[:3], list(items or ()), dict(pairs or ())]
 
 
 def _has_code(value: Any) -> bool:
@@ -253,6 +257,11 @@ def _methods(owner: Any) -> Iterator[tuple[str, FunctionType]]:
     for name, value in vars(owner).items() if isinstance(owner, type) else ():
         if isinstance(value, FunctionType) and _has_code(value):
             yield name, value
+
+
+def _compiled(owner: Any) -> dict[str, Any]:
+    methods = dict(_methods(owner)) if isinstance(owner, type) else {"": owner}
+    return {"name": owner.__qualname__, **{key: each.__code__ for key, each in methods.items()}}
 
 
 def _used(function: FunctionType) -> Iterator[tuple[str, Any]]:
@@ -300,6 +309,8 @@ def _add(values: dict[str, Any], name: str, other: str, value: Any) -> None:
 
 def _plain(value: Any) -> Any:
     """Return a value that JSON keeps as it is, a long one as its digest; None for any other."""
+    if type(value) not in (dict, list, str, int, float, bool):
+        return None
     try:
         text = json.dumps(value, sort_keys=True, allow_nan=False)
         if json.loads(text) != value:

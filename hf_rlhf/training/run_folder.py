@@ -81,16 +81,15 @@ def differences(recorded: RunRecord, run: Run, ignored: Collection[str] = ()) ->
         skipped = key.startswith(_READ) or key.partition(".")[0] in ignored
         if not unknown and not skipped:
             old[f"content of {key}"], new[f"content of {key}"] = before, now
-    for before, now in _paired(recorded, here):
-        if _are_comparable(recorded, before, now):
-            old |= _code(before)
-            new |= _code(now)
     lines = changed_settings(old, new, ignored)
     # A model at one commit is the same, whatever branch or tag it is asked for by.
     same = [key for key, value in known.items() if recorded.contents.get(key) == value]
     revisions = {f"{key.removesuffix('_name_or_path')}_revision" for key in same}
     revisions |= {f"{key.rpartition('.')[0]}.revision" for key in same}
     lines = [line for line in lines if re.split(": | was ", line)[0] not in revisions]
+    for before, now in _paired(recorded, here):
+        if _are_comparable(recorded, before, now):
+            lines += _code_differences(before, now)
     return [*lines, *_changed_lines(recorded.components, here)]
 
 
@@ -186,14 +185,15 @@ def _identity(
     }
 
 
-def _code(component: Component) -> dict[str, Any]:
-    """Return what identifies the code of a component, by its label."""
-    name = component.label or component.kind
-    own = component.sha256 if component.source is None else None
-    return {
-        f"code of {name}": {**component.code, **({"content": own} if own else {})},
-        f"values used by {name}": component.reads,
-    }
+def _code_differences(before: Component, now: Component) -> Iterator[str]:
+    """Yield lines on the code of a component and the values that it reads, by its label."""
+    name = now.label or now.kind
+    # A tokenizer that is set apart has a digest and no code.
+    old, new = (each.code or {"content": str(each.sha256)} for each in (before, now))
+    if changed := [key for key in {**old, **new} if old.get(key) != new.get(key)]:
+        yield f"code of {name} changed: {', '.join(changed)}"
+    values = f"values read by {name}"
+    yield from value_differences({values: before.reads}, {values: now.reads})
 
 
 def _changed_lines(before: Sequence[Component], now: Sequence[Component]) -> Iterator[str]:

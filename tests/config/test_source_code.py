@@ -85,11 +85,27 @@ CASES = {
     "bound method": (of_global("{1}.__contains__"), of_global("{2}.__contains__")),
     "another method": (of_global("{1}.union"), of_global("{1}.intersection")),
     "function of a package": (of_global("math.sin"), of_global("math.cos")),
+    "environment": (
+        "from os import environ\ndef r(completions, **_): return environ.get('A', 1)",
+        "from os import environ\ndef r(completions, **_): return environ.get('A', 2)",
+    ),
     "imported name": ("from math import sin as f", "from math import cos as f"),
     "class": (of_global("Plain"), of_global("Weights")),
     "defaultdict": (
         "import collections\n" + of_global("collections.defaultdict(int, a=1)"),
         "import collections\n" + of_global("collections.defaultdict(int, a=2)"),
+    ),
+    "default of a dict": (
+        of_global("__import__('collections').defaultdict(int)"),
+        of_global("__import__('collections').defaultdict(float)"),
+    ),
+    "which of two": tuple(
+        f"f = {each}\ndef r(completions, **_): return f('') + 2 * up('') + 3 * down('')"
+        for each in ("up", "down")
+    ),
+    "deque": (
+        of_global("__import__('collections').deque([1])"),
+        of_global("__import__('collections').deque([2])"),
     ),
     "array": (
         "import numpy as np\n" + of_global("np.array([1.0, 2.0])"),

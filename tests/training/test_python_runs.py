@@ -89,7 +89,9 @@ def test_a_run_in_memory_is_recorded_resumed_and_refused_like_any_other(settings
         with pytest.raises(RunFolderError, match=r"values read by letters.GOOD: 1.0 -> 2.0"):
             train(dataset=rows(), **given)
     Path("mine.py").write_text(Path("mine.py").read_text().replace("1.0", "2.0"))
-    with pytest.raises(RunFolderError, match=r"code of even changed(.|\n)*\+def even.*2.0"):
+    with pytest.raises(
+        RunFolderError, match=r"code of even changed: even, mine.py(.|\n)*\+def even.*2.0"
+    ):
         dry_run(dataset=rows(), **given)
 
 

@@ -241,8 +241,8 @@ def edited_weights(folder):
             "content of rewards.2.model.model.safetensors changed",
         ),
         (lambda p: (p / "t.jinja").open("a").write("hello "), "content of chat_template changed"),
-        (lambda p: (p / "my.py").open("a").write("x = 1"), "code of fn.my.py changed"),
-        (lambda p: (p / "helpers.py").write_text("GOOD = {'b'}"), "code of fn.helpers.py changed"),
+        (lambda p: (p / "my.py").open("a").write("x = 1"), "code of fn changed: my.py"),
+        (lambda p: (p / "helpers.py").write_text("GOOD = {'b'}"), "code of fn changed: helpers.py"),
     ],
 )
 def test_what_has_changed_under_its_name_is_another_run(begun, tmp_path, change, message):
