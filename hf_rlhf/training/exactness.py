@@ -63,7 +63,7 @@ def measure(run: Run, trainer: Any) -> ExactnessSection:
         return section
     model = trainer.accelerator.unwrap_model(trainer.model)
     try:
-        rows = _own_rows(run)
+        rows = _own_rows(run, model)
         section.rows, section.tokens = len(rows), len(rows[-1])
         with _undisturbed(model):
             own = _Measured(model, rows, run, trainer.accelerator.autocast)
@@ -84,14 +84,18 @@ def _obstacle(run: Run, trainer: Any) -> str:
     return f"{kind} places and shards its weights when training begins" if sharded else ""
 
 
-def _own_rows(run: Run) -> list[list[int]]:
+def _own_rows(run: Run, model: Any) -> list[list[int]]:
     """Return the tokens of the shortest, the middle and the longest of the first rows."""
     data = run.dataset["train"]
+    # Sound and pictures would be decoded.
+    names = [name for name, feature in data.features.items() if not hasattr(feature, "decode")]
     texts = [
         "\n".join(text_of(value) for value in row.values() if _is_text(value))[: 8 * TOKENS]
-        for row in data.select(range(min(SAMPLED, len(data))))
+        for row in data.select_columns(names).select(range(min(SAMPLED, len(data))))
     ]
-    encoded = (run.tokenizer(text, verbose=False)["input_ids"][:TOKENS] for text in texts if text)
+    room = getattr(model.config.get_text_config(), "max_position_embeddings", None) or TOKENS
+    most = min(TOKENS, room)
+    encoded = (run.tokenizer(text, verbose=False)["input_ids"][:most] for text in texts if text)
     rows = sorted((list(ids) for ids in encoded if len(ids) > 2), key=len)
     if not rows:
         raise ValueError("the rows have no text")
@@ -199,14 +203,15 @@ def _in_float32(own: _Measured, trainer: Any) -> Comparison:
     model, of = own.model, "the whole model"
     if getattr(model, "is_quantized", False):
         raise TypeError("the weights are quantized")
+    trained_in_float32 = {each.dtype for each in model.parameters()} == {torch.float32}
     with ExitStack() as stack:
-        if not _fits(model):
+        if not trained_in_float32 and not _fits(model):
             of = f"its first {LAYERS} layers"
             stack.enter_context(_first_layers(model))
             own = _Measured(model, own.rows, own.run, own.context)
             if not _fits(model):
                 raise MemoryError("too little is free for a copy")
-        if {each.dtype for each in model.parameters()} != {torch.float32}:
+        if not trained_in_float32:
             model = copy.deepcopy(model).float()
             for module in model.modules():
                 # A method that TRL has put on the model calls the model itself, not the copy.

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 import transformers
-from datasets import Dataset
+from datasets import Audio, Dataset
 
 from hf_rlhf.errors import ModelError
 from hf_rlhf.positions import add_positions
@@ -161,6 +161,7 @@ def test_a_method_on_the_model_is_not_taken_for_the_copys():
 
 def test_under_autocast_the_weights_themselves_are_measured_in_float32(monkeypatch):
     monkeypatch.delattr(exactness, "copy")
+    monkeypatch.setattr(exactness, "_fits", lambda model: False)
     autocast = lambda: torch.autocast("cpu", torch.bfloat16)  # noqa: E731
     section = measure(run_of(), trainer_of(build(), autocast=autocast))
     assert [each.dtype for each in section.comparisons] == ["bfloat16", "float32"]
@@ -224,6 +225,15 @@ def test_rows_are_messages_too_and_padding_always_occurs():
     section = measure(run_of(turns, column="messages"), trainer_of(without_mask(build())))
     assert section.tokens == 7
     assert exceeding(section)
+
+
+def test_rows_fit_the_positions_of_the_model_and_sound_is_not_decoded():
+    run = run_of(["a" * 99, "b" * 400])
+    sound = run.dataset["train"].add_column("sound", ["no.wav", "no.wav"])
+    run.dataset["train"] = sound.cast_column("sound", Audio())
+    section = measure(run, trainer_of(build("GPT2", max_position_embeddings=64)))
+    assert (section.tokens, section.not_compared) == (64, {})
+    assert measure(run, trainer_of(build())).tokens == 256
 
 
 def test_it_may_be_off(capsys):
