@@ -142,3 +142,31 @@ def test_completions_do_not_depend_on_the_padding(name, counted):
         return generate(model, tokenizer(), prompts, spec, 6, seed=0)[0].ids
 
     assert complete(ROW) == complete(ROW, LONGER)
+
+
+def test_models_with_rules_of_their_own_are_left_alone():
+    """RoBERTa numbers from its padding token on; a vision-language model in three dimensions."""
+    torch.manual_seed(0)
+    sizes = {**PLAIN, "vocab_size": 64, "num_labels": 1}
+    roberta = transformers.RobertaForSequenceClassification(
+        transformers.RobertaConfig(**{**sizes, "pad_token_id": 0})
+    ).eval()
+    text = {**PLAIN, "vocab_size": 64, "num_key_value_heads": 1, "pad_token_id": 0}
+    text["rope_parameters"] = {"rope_type": "default", "mrope_section": [2, 3, 3]}
+    vision = {"depth": 1, "hidden_size": 32, "num_heads": 2, "out_hidden_size": 32}
+    qwen = transformers.Qwen2_5_VLForConditionalGeneration(
+        transformers.Qwen2_5_VLConfig(text_config=text, vision_config=vision)
+    ).eval()
+    ids = torch.tensor([[0] * 9 + ROW, LONGER])
+    batch = {"input_ids": ids, "attention_mask": (ids != 0).long()}
+    with torch.no_grad():
+        before = [model(**batch).logits for model in (roberta, qwen)]
+        add_positions([roberta, qwen])
+        calls = []
+        for model in (roberta, qwen):
+            model.base_model.register_forward_pre_hook(
+                lambda _, args, given: calls.append(given.get("position_ids")), with_kwargs=True
+            )
+        after = [model(**batch).logits for model in (roberta, qwen)]
+    assert calls == [None, None]
+    assert all(torch.equal(*pair) for pair in zip(before, after, strict=True))
