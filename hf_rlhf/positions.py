@@ -9,6 +9,8 @@ import inspect
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+_OWN_RULE = "create_position_ids_from_input_ids"
+
 
 def add_positions(models: Iterable[Any]) -> None:
     """Let the causal language models in torch modules count positions from the attention mask.
@@ -32,6 +34,8 @@ def _counts(model: Any) -> bool:
     config = model.config
     # Models of images and sound number their parts by rules of their own.
     plain = config.get_text_config() is config and not config.is_encoder_decoder
+    # Those of RoBERTa's family number from the padding token's number on, and leave padding out.
+    plain &= not any(hasattr(part, _OWN_RULE) for part in model.modules())
     parameters = inspect.signature(type(model.base_model).forward).parameters
     return plain and bool(model.can_generate()) and "position_ids" in parameters
 

@@ -88,7 +88,9 @@ def error(model, side="left"):
 def test_a_row_alone_and_padded_have_equal_log_probabilities(name):
     model = build(name)
     assert (error(model) > 0.1) == (name in ABSOLUTE)
+    alone = log_probs(model, [ROW])
     add_positions([model, None, "text"])
+    assert torch.equal(log_probs(model, [ROW]), alone)
     assert error(model) < 1e-5
     assert error(model, "right") < 1e-5
 
@@ -151,22 +153,26 @@ def test_models_with_rules_of_their_own_are_left_alone():
     roberta = transformers.RobertaForSequenceClassification(
         transformers.RobertaConfig(**{**sizes, "pad_token_id": 0})
     ).eval()
+    writing = transformers.RobertaForCausalLM(
+        transformers.RobertaConfig(**{**sizes, "pad_token_id": 0, "is_decoder": True})
+    ).eval()
     text = {**PLAIN, "vocab_size": 64, "num_key_value_heads": 1, "pad_token_id": 0}
     text["rope_parameters"] = {"rope_type": "default", "mrope_section": [2, 3, 3]}
     vision = {"depth": 1, "hidden_size": 32, "num_heads": 2, "out_hidden_size": 32}
     qwen = transformers.Qwen2_5_VLForConditionalGeneration(
         transformers.Qwen2_5_VLConfig(text_config=text, vision_config=vision)
     ).eval()
+    models = (roberta, writing, qwen)
     ids = torch.tensor([[0] * 9 + ROW, LONGER])
     batch = {"input_ids": ids, "attention_mask": (ids != 0).long()}
     with torch.no_grad():
-        before = [model(**batch).logits for model in (roberta, qwen)]
-        add_positions([roberta, qwen])
+        before = [model(**batch).logits for model in models]
+        add_positions(models)
         calls = []
-        for model in (roberta, qwen):
+        for model in models:
             model.base_model.register_forward_pre_hook(
                 lambda _, args, given: calls.append(given.get("position_ids")), with_kwargs=True
             )
-        after = [model(**batch).logits for model in (roberta, qwen)]
-    assert calls == [None, None]
+        after = [model(**batch).logits for model in models]
+    assert calls == [None] * 3
     assert all(torch.equal(*pair) for pair in zip(before, after, strict=True))
