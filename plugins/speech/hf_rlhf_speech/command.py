@@ -13,7 +13,7 @@ from hf_rlhf.config import load_component
 from hf_rlhf.contracts import Score
 from hf_rlhf.errors import ConfigError, DataError, Problem
 from hf_rlhf.evaluation import Interval
-from hf_rlhf.formatting import interval, number, print_table, verdict
+from hf_rlhf.formatting import interval, number, print_table, terminal_message, verdict
 from hf_rlhf_speech.audio import RATE, Clip, read_audio
 from hf_rlhf_speech.codecs.codec import FILE
 
@@ -182,7 +182,8 @@ def _pairs(
         )
     if alone := sorted({file.stem for file in first} ^ set(others)):
         names = ", ".join(alone[:5]) + ", ..." * (len(alone) > 5)
-        print(f"note: {len(alone)} clips without a partner are left out: {names}", file=sys.stderr)
+        text = f"note: {len(alone)} clips without a partner are left out: {names}"
+        print(terminal_message(text, sys.stderr), file=sys.stderr)
     return pairs
 
 
@@ -196,7 +197,7 @@ def _measure(files: Sequence[Path], chosen: argparse.Namespace) -> tuple[list[Me
             clip = read_audio(file, rate=None)
             wave = read_audio(file).wave
         except DataError as error:
-            print(f"error: {error}", file=sys.stderr)
+            print(terminal_message(f"error: {error}", sys.stderr), file=sys.stderr)
             failed += 1
             continue
         features = asdict(acoustic_features(wave, RATE))

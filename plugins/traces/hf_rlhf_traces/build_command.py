@@ -218,7 +218,7 @@ def _show_rows(report: Mapping[str, Any], title: str) -> None:
     table.add_column("count", justify="right")
     table.add_column("meaning", overflow="fold")
     for name, number, meaning in _lines(report):
-        table.add_row(escape(name), f"{number:,}", escape(visible(meaning)))
+        table.add_row(escape(visible(name)), f"{number:,}", escape(visible(meaning)))
     console = Console()
     console.print(table)
     notes = [

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hf_rlhf.data.formats import READERS
+from hf_rlhf_traces.build_command import _show_rows
 from hf_rlhf_traces.format import Format
 from hf_rlhf_traces.readers import FORMS, tagged
 from hf_rlhf_traces.reading import Options, Read, Rejected, read_row
@@ -829,3 +830,14 @@ def test_no_text_in_tags_takes_long_to_read(unit: str) -> None:
     if "<" not in text:
         (step,) = tagged.steps_in(f"<search {text}>where</search>", Counter())
         assert isinstance(step, Search)
+
+
+def test_the_names_in_rows_send_no_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
+    counts = dict.fromkeys(("rejected", "forms", "steps", "answers", "places"), {})
+    report = {"questions": {"train": 1, "validation": 0}, "rows": 1, "traces": 1, **counts}
+    report |= {"unknown": {"a\x1b[2J": 1}, "noted": {"\x9b2J\u202e": 1}, "sources": []}
+    _show_rows(report, "title")
+    shown = capsys.readouterr().out
+    assert r"unknown: a\u001b[2J" in shown
+    assert r"\u009b2J\u202e" in shown
+    assert not set(shown) & set("\x1b\x9b\u202e")
