@@ -8,6 +8,10 @@ from hf_rlhf.storage.secrets import REDACTED, redact_source
 
 SECRET = "hunter2hunter2"
 FORMS = [
+    """x = f"{f(os.environ.get('API_KEY', '§'))}\"""",
+    'def f(first, api_key: str | None = "§"): pass',
+    'def f(first="kept text", *, api_key: str | None = "§"): pass',
+    '    def method(self, api_key: str | None = "§"):\n        return 1',
     'class R:\n    api_key = "§"',
     'try:\n    token = "§"\nexcept Exception: pass',
     'if x:\n    API_KEY = "§"',
