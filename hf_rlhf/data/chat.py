@@ -34,6 +34,7 @@ an object), a tool's result `tool_call_id` and `name`.
 
 SPELLINGS = (("role", "content"), ("from", "value"))
 """The keys of a turn: OpenAI's and ShareGPT's."""
+_CALLS = frozenset(CALLS)
 _PARAMETERS = {"parameters", "input_schema"}
 _RESULT_KEYS = ("tool_call_id", "name")
 _TURN_KEYS = frozenset((*SPELLINGS[0], *SPELLINGS[1], *CALLS, *THOUGHTS, "tool_call_id"))
@@ -90,7 +91,8 @@ def parse_turns(row: Row, column: str) -> list[Turn]:
 def parse_turn(value: Any, where: str, ignored: frozenset[str] = frozenset()) -> Turn:
     """Return one turn with a role of `Turn`'s, without the keys `ignored`. Raises BadRow."""
     fields = value if isinstance(value, Mapping) else {}
-    fields = {key: inner for key, inner in fields.items() if key not in ignored}
+    if ignored & fields.keys():
+        fields = {key: inner for key, inner in fields.items() if key not in ignored}
     keys = next((keys for keys in SPELLINGS if fields.get(keys[0]) is not None), None)
     if keys is None:
         raise _not_a_turn(value, fields, where)
@@ -101,7 +103,7 @@ def parse_turn(value: Any, where: str, ignored: frozenset[str] = frozenset()) ->
             f"{where}: the role is {describe_value(fields[keys[0]])}, expected one of "
             f"{', '.join(_ALL_ROLES)}.",
         )
-    calls = call_list(without_nulls(fields), where)
+    calls = call_list(without_nulls(fields), where) if _CALLS & fields.keys() else []
     if keys[1] not in fields and not calls:
         raise BadRow(
             "wrong_type:content",
@@ -236,7 +238,7 @@ def tools_json(row: Row) -> str | None:
 
 def tool_schemas(value: Any) -> Any:
     """Return schemas, which may be JSON text, in OpenAI's form and without keys that are null."""
-    tools = without_nulls(decode_json_text(value))
+    tools = decode_json_text(value)
     return list(map(_function_schema, tools)) if isinstance(tools, list) else tools
 
 

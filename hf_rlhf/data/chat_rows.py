@@ -228,6 +228,8 @@ class _Conversion:
         if self.trl_format.form != "prompts":
             check_marks(row, turns, every=self.trl_format.form == "messages")
         self._check_extra_columns(row)
+        for objects in turns.values():
+            self.turn_keys.update(unread_turn_keys(objects))
         self.rows_read += 1
         return row, example
 
@@ -307,8 +309,6 @@ class _Conversion:
             if self.trl_format.form == "unpaired":
                 columns["label"] = example.label
             columns |= self._extra_columns(row)
-            for turns in self._turns(row).values():
-                self.turn_keys.update(unread_turn_keys(turns))
             self._count_calls(example)
             self.texts_as_turns += any(self._texts_as_turns(row, example))
             converted.append((row.where, columns, row_hashes(example)))

@@ -41,7 +41,7 @@ def row_hashes(example: Example) -> tuple[int, int, int]:
 def _written(turn: Turn) -> str:
     """Return the text of a turn, and what else is in it as JSON."""
     others = {key: value for key, value in turn.items() if key not in ("role", "content")}
-    return str(turn["content"]) + json.dumps(others, sort_keys=True) * bool(others)
+    return str(turn["content"]) + (json.dumps(others, sort_keys=True) if others else "")
 
 
 def normalised_text(text: str) -> str:

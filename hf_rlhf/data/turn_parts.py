@@ -17,6 +17,7 @@ THOUGHTS = (
     *("thinking_content", "thinking_blocks", "thought", "thoughts", "think", "chain_of_thought"),
 )
 """Keys of a turn for what the assistant thinks before it answers."""
+_THOUGHTS = frozenset(THOUGHTS)
 _TEXT_TYPES = ("", "text", "input_text", "output_text")
 _ARGUMENTS = ("arguments", "args", "parameters", "input")
 """OpenAI's, LangChain's, Llama's, Anthropic's."""
@@ -25,6 +26,8 @@ _CALL = 'expected {"name", "arguments"}, with arguments as an object or its JSON
 
 def content_text(content: Any, where: str) -> tuple[str, str]:
     """Return the text of a content, and the thoughts among its parts. Raises BadRow."""
+    if isinstance(content, str):
+        return content, ""
     texts: list[str] = []
     thoughts: list[str] = []
     for part in content if isinstance(content, list) else [content]:
@@ -46,7 +49,7 @@ def content_text(content: Any, where: str) -> tuple[str, str]:
 def thought_text(fields: Mapping[str, Any], thought: str, where: str) -> str:
     """Return a turn's thoughts: those of its parts, or under one of `THOUGHTS`. Raises BadRow."""
     thoughts = {thought} if thought else set()
-    for key in (key for key in THOUGHTS if fields.get(key)):
+    for key in (key for key in _THOUGHTS & fields.keys() if fields[key]):
         parts = fields[key] if isinstance(fields[key], list) else [fields[key]]
         thoughts.add("".join(_visible_thought(part, f"{where}, {key!r}") for part in parts))
     if len(thoughts) > 1:

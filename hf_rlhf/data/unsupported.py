@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 from hf_rlhf.data.chat import is_assistant
@@ -30,24 +31,26 @@ _FLAGS = {
 
 def check_media(row: Row, turns: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
     """Raise BadRow for images, sounds and videos: in columns of a row, or in its turns."""
-    _check_keys(row.values, row.where)
-    for column in turns:
-        for number, turn in enumerate(turns[column], start=1):
-            _check_keys(
-                {key: value for key, value in turn.items() if key not in row.ignored},
-                f"{row.at(column)}, turn {number}",
-            )
+    _check_keys(row, row.values, row.where)
+    for column, objects in turns.items():
+        for turn in objects:
+            _check_keys(row, turn, row.at(column))
+
+
+@lru_cache(10_000)
+def _is_media_name(name: str) -> bool:
+    return _MEDIA.fullmatch(name) is not None
 
 
 def is_media(name: str, value: Any) -> bool:
     """Return whether a column, or a key of a turn, has an image, a sound or a video."""
     empty: tuple[Any, ...] = (None, "", [], {}, [{}], [None])
-    return bool(_MEDIA.fullmatch(name)) and without_nulls(value) not in empty
+    return _is_media_name(name) and without_nulls(value) not in empty
 
 
-def _check_keys(values: Mapping[str, Any], where: str) -> None:
+def _check_keys(row: Row, values: Mapping[str, Any], where: str) -> None:
     for name, value in values.items():
-        if is_media(name, value):
+        if is_media(name, value) and name not in row.ignored:
             raise BadRow(
                 f"media:{name}",
                 f"{where}: has {name!r}, and no images, sounds or videos are trained on here. "
@@ -61,22 +64,26 @@ def check_marks(row: Row, turns: Mapping[str, Sequence[Mapping[str, Any]]], *, e
 
     Learned is the last turn of a column, or `every` one. Marks may also be a list in a column.
     """
-    lists = {key: row.values[key] for key in _LEARNED_IF if isinstance(row.values.get(key), list)}
+    names = _LEARNED_IF.keys() - row.ignored
+    lists = {key: row.values[key] for key in names & row.values.keys()}
+    lists = {key: marks for key, marks in lists.items() if isinstance(marks, list)}
     for column, objects in turns.items():
         for number, turn in enumerate(objects, start=1):
-            if not is_assistant(turn) or not (every or number == len(objects)):
-                continue
-            in_lists = {
-                key: marks[number - 1] for key, marks in lists.items() if number <= len(marks)
-            }
-            for key, value in {**turn, **in_lists}.items():
-                if key in row.ignored or key not in _LEARNED_IF or value is None:
-                    continue
-                if _LEARNED_IF[key] is None or _FLAGS.get(str(value).lower()) != _LEARNED_IF[key]:
-                    others = " `target: final` learns the last one alone." if every else ""
-                    raise BadRow(
-                        f"marked:{key}",
-                        f"{row.at(column)}, turn {number}: {key!r} is {describe_value(value)}, so "
-                        f"the turn is not to be learned whole, and it would be.{others} Leave the "
-                        "row out, or name the key in `ignore` to learn the turn all the same.",
-                    )
+            marks = {key: turn[key] for key in names & turn.keys()}
+            marks |= {key: each[number - 1] for key, each in lists.items() if number <= len(each)}
+            if marks and (every or number == len(objects)) and is_assistant(turn):
+                _refuse_marked(marks, f"{row.at(column)}, turn {number}", every)
+
+
+def _refuse_marked(marks: Mapping[str, Any], where: str, every: bool) -> None:
+    for key, value in marks.items():
+        wanted = _LEARNED_IF[key]
+        if value is None or (wanted is not None and _FLAGS.get(str(value).lower()) == wanted):
+            continue
+        others = " `target: final` learns the last one alone." if every else ""
+        raise BadRow(
+            f"marked:{key}",
+            f"{where}: {key!r} is {describe_value(value)}, so the turn is not to be learned whole, "
+            f"and it would be.{others} Leave the row out, or name the key in `ignore` to learn the "
+            "turn all the same.",
+        )

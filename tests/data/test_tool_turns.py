@@ -115,6 +115,10 @@ def test_the_older_call_of_openai_and_its_schemas(tmp_path: Path) -> None:
     assert row["prompt"] == [USER, called({"city": "Rome"}), {**result, "role": "tool"}]
     wrapped = {"name": "weather", "parameters": {"properties": {"city": {}}}}
     assert json.loads(row["tools"]) == [{"type": "function", "function": wrapped}]
+    anthropic = {"name": "weather", "input_schema": wrapped["parameters"], "strict": None}
+    rows = [{"messages": [USER, ANSWER], "tools": [anthropic]}]
+    read = load(sft, tmp_path, rows).dataset["train"][0]["tools"]
+    assert json.loads(read) == [{"type": "function", "function": wrapped}]
 
 
 def test_a_call_is_an_answer_to_learn_and_to_prefer(tmp_path: Path) -> None:
@@ -202,6 +206,13 @@ def test_thoughts_go_to_the_chat_template(tmp_path: Path, name: str, target: str
     if target == "final":
         row = load(preference, tmp_path, [pair]).dataset["train"][0]
         assert row["chosen"] == [expected]
+
+
+def test_a_thought_before_a_written_call_is_one(tmp_path: Path) -> None:
+    written = f"<think>{THOUGHT}</think>\n" + json.dumps(function({}))
+    rows = [{"conversations": [HUMAN, shared("function_call", written)]}]
+    (turn,) = load(sft, tmp_path, rows).dataset["train"][0]["completion"]
+    assert turn == {**called({}), "reasoning_content": THOUGHT}
 
 
 class Thinking(WordTokenizer):
@@ -309,7 +320,7 @@ def test_media_are_refused(tmp_path: Path, adapter: Any, media: dict[str, Any]) 
 
 
 def test_media_in_turns_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"media:images.*\n.*turn 1"):
+    with pytest.raises(DataError, match=r"media:images.*\n.*field 'messages'"):
         load(sft, tmp_path, [{"messages": [{**USER, "images": ["p.png"]}, ANSWER]}])
 
 
