@@ -170,7 +170,7 @@ def _landed_after_all(hub: Hub, landed: Callable[[], RemoteState | None]) -> Rem
 def _overtaken(repo_id: str, parent: str) -> Overtaken:
     return Overtaken(
         f"{repo_id} was changed by another commit since {parent[:8]}, during this push. Look at "
-        "the changes, then run the same command again"
+        "the changes; if they are of this run, repeat the command, else choose another --repo_id"
     )
 
 

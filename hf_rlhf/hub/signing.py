@@ -7,6 +7,7 @@ the file `model.sig`, a Sigstore bundle, which `model_signing verify` reads too.
 import hashlib
 import json
 import os
+import re
 import sys
 from base64 import b64decode
 from pathlib import Path
@@ -123,13 +124,23 @@ def verify_files(folder: Path, repo_id: str, verifier: Any) -> None:
     try:
         verifier.verify(folder, folder / SIGNATURE)
     except Exception as error:  # noqa: BLE001 - a forged bundle may fail anywhere
-        reason = str(error).rstrip(". ") or type(error).__name__
-        raise ModelError(f"{repo_id} does not verify: {reason}. {cure}") from error
+        raise ModelError(f"{repo_id} does not verify: {_differences(error)}. {cure}") from error
     if (named := _signed_for(folder)) not in (repo_id, repo_id.rpartition("/")[2]):
         raise ModelError(
             f"{repo_id} holds the files that were signed for {named}: it is a copy, or was "
             f"renamed. {cure} If you meant {named}, pull that."
         )
+
+
+def _differences(error: Exception) -> str:
+    """Return how the files differ from the signed ones, or why the signature cannot be read."""
+    text = str(error).replace("\\'", "'")  # the library prints a list
+    changed = re.findall(r"Hash mismatch for '([^']+)'", text)
+    lists = re.findall(r"(Extra|Missing) files[^:]*: ([^'\"]+)", text)
+    parts = [f"another content: {', '.join(changed)}"] if changed else []
+    parts += [f"{'added' if kind == 'Extra' else 'missing'}: {names}" for kind, names in lists]
+    first = next(iter(text.splitlines()), "").rstrip(".: ")
+    return "; ".join(parts) or first or type(error).__name__
 
 
 def _signed_for(folder: Path) -> str:
