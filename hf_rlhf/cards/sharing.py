@@ -16,7 +16,10 @@ def shared_by(record: RunRecord) -> str:
         for kind, training in (("held-out", False), ("training", True))
     }
     if record.generation is not None:
-        prompts["held-out"].add(str(record.generation.prompt))
+        example = record.generation.prompt
+        text = str(example[-1]["content"] if isinstance(example, list) else example)
+        if not any(text in (prompt or "") for prompt in prompts["held-out"]):
+            prompts["held-out"].add(text)
     rows = [f"prompts of {counted(len(n), f'{kind} row')}" for kind, n in prompts.items() if n]
     shown = []
     if rows:

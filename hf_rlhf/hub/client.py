@@ -7,7 +7,7 @@ import json
 import operator
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -65,6 +65,8 @@ class Hub:
     retries: RetryPolicy
     kind: Kind = "model"
     """The kind of its repositories."""
+    announced: set[str] = field(default_factory=set)
+    """Repositories of which was printed what a push shows to everybody."""
 
     @property
     def endpoint(self) -> str:

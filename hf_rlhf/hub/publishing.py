@@ -231,8 +231,10 @@ def _push_weights(
         content.bundle.check(hub.secrets())
         if spec.sign:
             sign_files(content.bundle, spec.sign, content.repo_id, run / OUTBOX)
-    first = step is None or not published_steps(run, record)
-    shares = shared_by(public_record(record, spec)) if first else ""
+    steps = published_steps(run, record).values()
+    again = any(f"/{spec.repo_id}/tree/" in str(each.get("url")) for each in steps)
+    again |= step is not None and spec.revision == "main"  # after its branch
+    shares = "" if step is not None and again else shared_by(public_record(record, spec))
     published = _push_all(hub, contents, spec, str(record.run_id), how, shares)
     return published, contents[0].bundle.files["README.md"].read()
 
@@ -321,7 +323,8 @@ def _push_all(
 
 def _announce(hub: Hub, repo_id: str, shares: str) -> None:
     """Print what goes along to a repository that everybody may read."""
-    if hub.is_public(repo_id):
+    if repo_id not in hub.announced and hub.is_public(repo_id):
+        hub.announced.add(repo_id)
         hub.retries.say(f"{repo_id} is public. Of your own, its card and run.json show: {shares}.")
 
 

@@ -1,6 +1,7 @@
 """Paths of the machine that trained: a run folder keeps them, what is published has file names."""
 
 import hashlib
+import os
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -19,10 +20,11 @@ _TEXTS = ("samples", "generation", "author")
 
 
 def local_files(value: Any) -> dict[str, str]:
-    """Return the SHA-256 of each file that nested `value` names by an absolute path."""
-    paths = {text for text in _texts(value) if _WHOLE.fullmatch(text)}
-    found = {text: Path(text).expanduser() for text in sorted(paths)}
-    return {text: _digest(path) for text, path in found.items() if path.is_file()}
+    """Return the SHA-256 of each file that nested `value` names by its path, as it names it."""
+    paths = {text for text in _texts(value) if _WHOLE.fullmatch(text) or Path(text).suffix}
+    # Unlike Path's methods these take any text.
+    found = {text: os.path.expanduser(text) for text in sorted(paths)}
+    return {text: _digest(path) for text, path in found.items() if os.path.isfile(path)}
 
 
 class LocalPaths:
@@ -40,6 +42,7 @@ class LocalPaths:
         texts = {*_texts(structured)}
         texts |= {text.partition("=")[2] for text in texts if text.startswith("--")}
         known = {text.rstrip("/") for text in texts if _WHOLE.fullmatch(text)} - {"", "~", "file:"}
+        known |= self._digests.keys()
         longest_first = sorted(known, key=len, reverse=True)
         literals = "|".join(rf"{re.escape(text)}(?!\w)/?" for text in longest_first) or r"(?!)"
         self._known = re.compile(f"{_NO_WORD_BEFORE}(?:{literals})")
@@ -84,8 +87,8 @@ class LocalPaths:
         return pattern.sub(_file_name, value) + (self._digest_of(value) if digests else "")
 
 
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
+def _digest(path: str) -> str:
+    with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 

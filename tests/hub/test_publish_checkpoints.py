@@ -176,13 +176,14 @@ def test_what_is_refused_is_said_tried_again_and_listed_with_the_command(
     hub.faults.add(Fault(COMMIT, 403, times=10**6))
     pushes = Watched(run)
     pushes.save(run, 2)
-    wait_for(lambda: pushes.lines)
-    assert "checkpoint of step 2 not published" in pushes.lines[0]
-    assert "403" in pushes.lines[0]
+    wait_for(lambda: len(pushes.lines) == 2)
+    assert "demo/during is public" in pushes.lines[0]
+    assert "checkpoint of step 2 not published" in pushes.lines[1]
+    assert "403" in pushes.lines[1]
     pushes.save(run, 4)
     wait_for(lambda: len(hub.faults.requests(f"{COMMIT}step-2")) == 2 and not pushes._waiting)
     wait_for(lambda: set(pushes._failed) == {2, 4})
-    assert len(pushes.lines) == 2, "what was said is not said again at every save"
+    assert len(pushes.lines) == 3, "what was said is not said again at every save"
     shutil.rmtree(run / "checkpoints" / "checkpoint-2")
     assert len(hub.faults.requests(COMMIT + "step-2")) == 2, "again at the next save"
     pushes.drain()

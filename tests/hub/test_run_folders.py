@@ -211,6 +211,21 @@ def test_a_public_push_first_prints_what_goes_along(
     assert "is public" not in capsys.readouterr().err
 
 
+def test_files_have_digests_as_the_run_file_names_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "rows.jsonl").write_text("{}")
+    monkeypatch.chdir(tmp_path)
+    odd = ["sft", "a.b\0", "~nobody-of-that-name/x.y", "x" * 5000 + ".json", "data", "1.5"]
+    config = {"dataset": {"path": "data/rows.jsonl", "other": odd}, "n": 1.5}
+    files = local_files(config)
+    assert files.keys() == {"data/rows.jsonl"}
+    hidden = LocalPaths({"config": config, "files": files}).hide({"config": config})["config"]
+    assert hidden["dataset"]["path"] == f"rows.jsonl (SHA-256 {files['data/rows.jsonl']})"
+    assert hidden["dataset"]["other"][0] == "sft"
+
+
 def test_without_samples_no_row_is_published(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -303,13 +318,19 @@ def test_the_command_after_a_damaged_commit_finishes(
     assert text_of("demo/model", "config.json") == (run / "merged" / "config.json").read_text()
 
 
-def test_a_checkpoint_in_a_repository_of_its_own_is_on_main_too(run: Path) -> None:
+def test_a_checkpoint_in_a_repository_of_its_own_is_on_main_too(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for step in (2, 4):
         checkpoint = run / "checkpoints" / f"checkpoint-{step}"
         shutil.copytree(run / "adapter", checkpoint)
         save_weights(checkpoint / "adapter_model.safetensors", step, *LORA)
         seal(checkpoint)
+    publish_steps(run, repo_id="demo/all", merged=False)
+    said = capsys.readouterr().err
+    assert said.count("demo/all is public") == 1
     published = publish(run, step=2, repo_id="demo/step", merged=False)
+    assert capsys.readouterr().err.count("demo/step is public") == 1
     assert published.revision == "step-2"
     assert published.notes[-1] == "it is on main too, where nothing was"
     main, branch = tree("demo/step"), tree("demo/step", "step-2")
@@ -321,7 +342,6 @@ def test_a_checkpoint_in_a_repository_of_its_own_is_on_main_too(run: Path) -> No
     # What is there stays; and of several steps, or a run's own repository, none is on main.
     publish(run, step=4, repo_id="demo/step", merged=False)
     assert tree("demo/step") == main
-    publish_steps(run, repo_id="demo/all", merged=False)
     publish(run, step=2, merged=False)
     assert tree("demo/model") == tree("demo/all") == {}
     publish(run, repo_id="demo/step")
