@@ -61,8 +61,10 @@ def load_code(
             **provenance,
             "code": code_files([provenance["target"].partition(":")[0]]).digests,
         }
+    of_file: dict[str, Any] = {}
+    module = None
     if name in known:
-        target, provenance = known[name], provenance_of_object(known[name])
+        target = known[name]
     elif name.startswith(PYTHON):
         raise UnknownPlugin(
             f"{name!r} was passed as an object from Python, in another process. Its source is in "
@@ -70,20 +72,22 @@ def load_code(
             "`train` with the object again."
         )
     elif match := _FILE.fullmatch(name):
-        text, executed = _module_of_file(name, match["path"])
-        target = _attribute(name, executed, match["attribute"])
-        digest = sha256(text.encode()).hexdigest()
-        target_name = f"{Path(match['path']).name}:{match['attribute']}"
-        provenance = provenance_of_object(target, executed.__name__)
-        provenance |= {"target": target_name, "source": redact_source(text), "sha256": digest}
+        text, module = _module_of_file(name, match["path"])
+        target = _attribute(name, module, match["attribute"])
+        of_file = {
+            **{"package": None, "version": None},
+            "target": f"{Path(match['path']).name}:{match['attribute']}",
+            "source": redact_source(text),
+            "sha256": sha256(text.encode()).hexdigest(),
+        }
     elif match := _MODULE.fullmatch(name):
         target = _attribute(name, _imported(name, match["module"]), match["attribute"])
-        provenance = provenance_of_object(target)
     else:
         raise UnknownPlugin(f"{name!r} is not a name. Write `FILE.py:NAME` or `MODULE:NAME`.")
     if not has_form(kind, target):
         raise _WrongForm(f"{name} is not a {kind.removesuffix('s')}. {_FORMS[kind]}.")
-    return target, {"package": None, "version": None, **provenance}
+    provenance = provenance_of_object(target, module.__name__ if module is not None else None)
+    return target, {"package": None, "version": None, **provenance, **of_file}
 
 
 def kind_of(name: str) -> Kind:

@@ -86,7 +86,9 @@ def _state(value: Any) -> dict[str, Any]:
         return {"state": value}  # which cannot be compared
     parts = state if isinstance(state, tuple) else (state,)
     named = [part for part in parts if isinstance(part, Mapping)]
-    return {k: v for part in named for k, v in part.items()} if named else {"state": state}
+    if named or state is None:
+        return {name: each for part in named for name, each in part.items()}
+    return {"state": state}
 
 
 class _Reading:

@@ -19,7 +19,7 @@ from hf_rlhf.storage.record import RECORD_NAME
 _MODEL_FILES = ("*", "*/*.json", "*/*.safetensors")
 _RUN_FILES = ("adapter/*.safetensors", "adapter/*.json", "merged/*.safetensors")
 _LONGEST_PATH = 1000
-_WHOLE, _PIECES, _PIECE = 2**30, 4096, 4096
+_WHOLE, _PIECES, _PIECE = 2**28, 4096, 4096
 _MAY_CHANGE = re.compile(
     r"(^|[._])(cache|outputs?|log|logging|token_file|api_key|secret)([._]|$)", re.I
 )
@@ -85,7 +85,7 @@ def content_of(value: str, digest: Callable[[Path], str] = file_digest) -> Any:
 
 
 def sampled_digest(path: Path) -> str:
-    """Return a digest of a file: of all of it up to 1 GiB, else of its size and 4,096 pieces."""
+    """Return a digest of a file: of all of it up to 256 MiB, else of its size and 4,096 pieces."""
     size = path.stat().st_size
     if size <= _WHOLE:
         return file_digest(path)

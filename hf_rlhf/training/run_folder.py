@@ -73,11 +73,9 @@ def differences(recorded: RunRecord, run: Run, ignored: Collection[str] = ()) ->
     config = redact_secrets(as_json(run.spec.plain))
     new = _identity(config, rows, row_digests(run), continued(run))
     here, known = _components(run), found_contents(run) | found_commits(run, ask=True)
-    for key in sorted(recorded.contents.keys() | known.keys()) if recorded.contents else ():
-        before, now = recorded.contents.get(key), known.get(key)
-        # A model of the Hub may not have been loaded yet when the record was written.
-        either: Any = before or now
-        unknown = None in (before, now) and isinstance(either, Mapping) and "commit" in either
+    for key, before in recorded.contents.items():
+        now: Any = known.get(key)
+        unknown = now is None and isinstance(before, Mapping) and "commit" in before
         skipped = key.startswith(_READ) or key.partition(".")[0] in ignored
         if not unknown and not skipped:
             old[f"content of {key}"], new[f"content of {key}"] = before, now
