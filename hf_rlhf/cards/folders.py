@@ -45,15 +45,18 @@ def write_card(record: RunRecord, folder: Path) -> None:
 
 
 def place_card(folder: Path, card: str, record: RunRecord) -> None:
-    """Write a card into a run folder; one that was edited by hand is kept beside it."""
+    """Write a card into a run folder; one that was edited by hand is kept beside it.
+
+    So is one of a folder without digests, of an older version, of which that is not known.
+    """
     path, content = folder / "README.md", card.encode("utf-8")
     if path.exists() and path.read_bytes() == content:
         return
-    if card_is_edited(folder, record):
+    if path.exists() and _digest(path) not in _known_digests(folder, record):
         names = (f"{EDITED_CARD}{n}.md" for n in ("", *(f"-{i}" for i in range(2, 1000))))
         kept = next(folder / name for name in names if not (folder / name).exists())
         path.rename(kept)
-        print(f"note: {path} was edited by hand; it is kept as {kept.name}", file=sys.stderr)
+        print(f"note: {path} is not as it was written; it is kept as {kept.name}", file=sys.stderr)
     # Both digests, because a kill may come between the two writes.
     digests = [hashlib.sha256(content).hexdigest(), *_card_digests(folder)[:1]]
     atomic_write_text(folder / CARD_DIGESTS, "\n".join(digests) + "\n")
@@ -65,10 +68,13 @@ def card_is_edited(folder: Path, record: RunRecord) -> bool:
 
     Nothing is known of the card in a folder of an older version.
     """
-    pushed = (record.published().get("files") or {}).get("README.md") or {}
-    known = {*_card_digests(folder), *filter(None, [pushed.get("sha256")])}
-    path = folder / "README.md"
+    known, path = _known_digests(folder, record), folder / "README.md"
     return bool(known) and path.exists() and _digest(path) not in known
+
+
+def _known_digests(folder: Path, record: RunRecord) -> set[str]:
+    pushed = (record.published().get("files") or {}).get("README.md") or {}
+    return {*_card_digests(folder), *filter(None, [pushed.get("sha256")])}
 
 
 def _card_digests(folder: Path) -> list[str]:

@@ -274,6 +274,11 @@ def test_an_edited_card_is_refused_or_kept(
     refresh_card(run)
     assert (run / "README.edited-2.md").read_text() == "Again mine."
     assert "it is kept as README.edited-2.md" in capsys.readouterr().err
+    # Of an older version it is not known, so nothing is refused, and nothing lost.
+    (run / ".card.sha256").unlink()
+    card.write_text("Of another version.")
+    publish(run)
+    assert (run / "README.edited-3.md").read_text() == "Of another version."
     publish(run)
     pulled = pull("demo/model", tmp_path / "pulled")
     (pulled / "README.md").write_text("Mine.")
