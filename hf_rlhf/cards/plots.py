@@ -146,7 +146,7 @@ def _draw_training(axes: Any, record: RunRecord, total: list[tuple[int, float]])
     steps, means = map(np.array, zip(*total, strict=True))
     std = np.array([spread.get(step, 0.0) for step, _ in total])
     low, high = np.maximum(means - std, lowest), np.minimum(means + std, highest)
-    look = {"color": "C0", "lw": 2.2}
+    look: dict[str, Any] = {"color": "C0", "lw": 2.2}
     if len(total) < FEW_POINTS:
         # Rounding may put a mean beyond the extreme by a hair.
         bars = np.maximum([means - low, high - means], 0.0)

@@ -20,6 +20,7 @@ from huggingface_hub.utils import (  # type: ignore[attr-defined]
 from hf_rlhf.config.schema import PublishSpec
 from hf_rlhf.errors import HfRlhfError
 from hf_rlhf.hub.client import connect
+from hf_rlhf.hub.finish import finish_command
 from hf_rlhf.hub.outbox import (
     complete_steps,
     note_step,
@@ -27,7 +28,7 @@ from hf_rlhf.hub.outbox import (
     stage_checkpoint,
     staged,
 )
-from hf_rlhf.hub.publishing import finish_command, push_run
+from hf_rlhf.hub.publishing import push_run
 from hf_rlhf.hub.retries import RetryPolicy, is_transient
 from hf_rlhf.storage.record import RunRecord
 

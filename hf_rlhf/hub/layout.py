@@ -296,7 +296,7 @@ def check_unchanged(record: RunRecord, contents: Iterable[RepoContent], run: Pat
         pulled = isinstance(file.source, Path) and file.source.parent in (run, run / ADAPTER)
         if digests and pulled and file.path.endswith(".safetensors") and file.sha256 not in digests:
             raise PublishError(
-                f"{file.source} is not the file that the run {record.run_id} published: {MANIFEST} "
+                f"{file.origin} is not the file that the run {record.run_id} published: {MANIFEST} "
                 "lists another SHA-256, and the card's results are of that one. Nothing was "
                 "pushed. Pull it again, or push changed weights without this run's card "
                 "(`hf upload`)."

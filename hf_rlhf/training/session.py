@@ -16,7 +16,8 @@ from hf_rlhf.evaluation.example import greedy_example
 from hf_rlhf.evaluation.held_out import measure, measure_before, without_revision
 from hf_rlhf.evaluation.results import Measured
 from hf_rlhf.hub.checkpoints import INTERRUPTED_S, CheckpointPushes
-from hf_rlhf.hub.publishing import finish_command, publish
+from hf_rlhf.hub.finish import finish_command
+from hf_rlhf.hub.publishing import publish
 from hf_rlhf.models.lengths import has_new_head
 from hf_rlhf.models.loading import check_continued
 from hf_rlhf.monitoring.monitor import Monitor
