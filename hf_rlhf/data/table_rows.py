@@ -134,7 +134,7 @@ def _turns(turns: Any) -> list[str]:
 
 def _turn(turn: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return a turn with calls, results and thoughts as those of files have them."""
-    result = {"role": None, "content": None}
+    result: dict[str, Any] = {"role": None, "content": None}
     result |= {key: value for key, value in turn.items() if key not in (*CALLS, *THOUGHTS)}
     try:
         calls, thought = call_list(turn, ""), thought_text(turn, "", "")
