@@ -48,9 +48,9 @@ def code_files(modules: Iterable[str]) -> CodeFiles:
 
 
 def script_digest() -> str | None:
-    """Return the digest of the script that runs, if that is a file of the user's."""
-    file = own_file("__main__")
-    return code_files(["__main__"]).digests[file.name] if file is not None else None
+    """Return a digest of the script that runs and what it imports; None in a notebook."""
+    digests = code_files(["__main__"]).digests
+    return sha256(repr(sorted(digests.items())).encode()).hexdigest() if digests else None
 
 
 def is_own(module: str) -> bool:

@@ -30,10 +30,11 @@ from types import (
 )
 from typing import Any
 
-from hf_rlhf.config.code_files import code_files, is_own, package_of, script_digest
+from hf_rlhf.config.code_files import code_files, is_own, own_file, package_of, script_digest
 from hf_rlhf.storage.secrets import redact_source
 
 _LONGEST_VALUE = 1000
+_LOOKS_UP = {"globals", "eval", "exec", "import_module", "__import__"}
 _WRAPPED = (
     *("__wrapped__", "__func__", "__self__", "__name__"),
     *("fget", "fset", "fdel", "func", "args", "keywords"),
@@ -64,7 +65,8 @@ def provenance_of_object(target: Any, module: str | None = None) -> dict[str, An
         reading.named(owner.__name__, owner)
     package = package_of(owner.__module__)
     source = "\n\n".join(reading.texts) or None
-    files = code_files({*reading.modules, module or owner.__module__} - {"__main__"})
+    roots = {*reading.modules, module or owner.__module__}
+    files = code_files(roots if reading.looks_up else roots - {"__main__"})
     return {
         **({"package": package, "version": version(package)} if package is not None else {}),
         "target": f"{owner.__module__}:{owner.__qualname__}",
@@ -100,6 +102,8 @@ class _Reading:
         self.not_compared: list[str] = []
         self.texts: list[str] = []
         self.modules: dict[str, None] = {}
+        self.looks_up = False
+        """Whether code finds values by names that are made while it runs."""
         self._name = ""
         self._seen: set[int] = set()
         self._open: list[int] = []
@@ -128,6 +132,9 @@ class _Reading:
         """Yield what a function uses from outside itself, or what makes up a class."""
         self.modules[_module_of(owner)] = None
         if isinstance(owner, FunctionType):
+            loads = (i.argval for i in _instructions(owner.__code__) if i.opname == "LOAD_GLOBAL")
+            self.looks_up |= not _LOOKS_UP.isdisjoint(loads)
+            self.modules |= dict.fromkeys(_imported(owner.__code__))
             yield from _used(owner)
             return
         methods = dict(_methods(owner))
@@ -269,14 +276,14 @@ def _compiled(owner: Any) -> dict[str, Any]:
 def _used(function: FunctionType) -> Iterator[tuple[str, Any]]:
     """Yield the globals that a function uses, its defaults, and what it encloses."""
     scope, names = function.__globals__, _names(function.__code__)
+    modules = {each: sys.modules.get(each) for each in _imported(function.__code__)}
     for name in sorted(names & scope.keys()):
         yield name, scope[name]
         if isinstance(value := scope[name], ModuleType) and is_own(value.__name__):
-            inside = sorted(names & vars(value).keys())
-            yield from ((f"{name}.{each}", vars(value)[each]) for each in inside)
-    for module in sorted(_imported(function.__code__)):
-        if is_own(module) and module in sys.modules:
-            yield module, sys.modules[module]
+            modules[name] = value
+    for name, module in sorted(modules.items()):
+        inside = vars(module) if module is not None else {}
+        yield from ((f"{name}.{each}", inside[each]) for each in sorted(names & inside.keys()))
     yield from _enclosed(function)
 
 
@@ -298,8 +305,17 @@ def _names(code: CodeType) -> set[str]:
 
 
 def _imported(code: CodeType) -> set[str]:
-    own = {str(i.argval) for i in dis.get_instructions(code) if i.opname == "IMPORT_NAME"}
-    return own.union(*(_imported(each) for each in code.co_consts if isinstance(each, CodeType)))
+    """Return the modules of the user's that a function imports when it is called."""
+    imports = {str(each.argval) for each in _instructions(code) if each.opname == "IMPORT_NAME"}
+    own, names = {each for each in imports if own_file(each)}, _names(code)
+    return own | {each for top in own for name in names if own_file(each := f"{top}.{name}")}
+
+
+def _instructions(code: CodeType) -> Iterator[dis.Instruction]:
+    yield from dis.get_instructions(code)
+    for each in code.co_consts:
+        if isinstance(each, CodeType):
+            yield from _instructions(each)
 
 
 def _add(values: dict[str, Any], name: str, other: str, value: Any) -> None:

@@ -38,7 +38,7 @@ class Component(Provenance):
     packages: dict[str, str] = {}
     """The versions of the packages that its files import."""
     script: str | None = None
-    """The digest of the script that it is defined in, whose other parts may change."""
+    """The digest of the script that it is in, and of what that imports: other parts may change."""
 
 
 class MethodSection(Section):

@@ -319,24 +319,76 @@ def test_packages_that_files_import_are_recorded_with_their_version(mine):
 
 SCRIPT = """
 import json, sys
+import helpers as h
 from hf_rlhf.config.source_code import provenance_of_object
-GOOD = {"a"}
-def helper(text): return text in GOOD
-def fn(completions, **_): return [helper(c) for c in completions]
-print(json.dumps(provenance_of_object(fn)))
+W = 1
+def helper(text): return text in {1}
+def plain(completions, **_): return [helper(c) for c in completions]
+def other(completions, **_): return getattr(h, "sc" + "ore")(1)
+def late(completions, **_):
+    from pkg import g
+    return g(1)
+def by_name(completions, **_): return globals()["W"]
+def torch_like(completions, **_): return h.model.eval()
+def make():
+    k = 3
+    def closure(completions, **_): return k
+    return closure
+closure = make()
+rewards = plain, other, late, by_name, torch_like, closure
+print(json.dumps({each.__name__: provenance_of_object(each) for each in rewards}))
 """
+IMPORTED = {
+    "helpers.py": "def score(c): return 1.0\nmodel = None\n",
+    "pkg/__init__.py": "from .b import g\n",
+    "pkg/b.py": "def g(c): return 1\n",
+}
 
 
-def test_of_a_script_what_the_function_uses_counts_and_the_rest_is_told_apart(tmp_path):
-    def run(text):
-        (tmp_path / "script.py").write_text(text)
-        command = [sys.executable, str(tmp_path / "script.py")]
-        return json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
+@pytest.fixture(scope="module")
+def script(tmp_path_factory):
+    """Return what writes a script with a part replaced, runs it and returns what is compared."""
+    folder = tmp_path_factory.mktemp("script")
+    (folder / "pkg").mkdir()
 
-    first, other = run(SCRIPT), run(SCRIPT + "steps = 4\n")
-    assert first["script"] != other["script"]
-    assert {**first, "script": None} == {**other, "script": None}
-    assert first["code"].keys() == {"fn", "helper"}
-    changed = run(SCRIPT.replace('{"a"}', '{"b"}'))
-    assert changed["reads"].keys() == first["reads"].keys() == {"GOOD"}
-    assert changed["reads"] != first["reads"]
+    def run(old: str = "", new: str = "") -> dict[str, Any]:
+        for name, text in {"script.py": SCRIPT, **IMPORTED}.items():
+            (folder / name).write_text(text.replace(old, new) if old else text)
+        command = [sys.executable, str(folder / "script.py")]
+        done = subprocess.run(command, capture_output=True, check=True)
+        return {
+            name: ({key: each[key] for key in KEYS}, each["script"])
+            for name, each in json.loads(done.stdout).items()
+        }
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def before(script):
+    return script()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "changed"),
+    [
+        ("{1}", "{2}", {"plain"}),
+        ("1.0", "2.0", {"other", "torch_like"}),
+        ('"sc" + "ore"', '"mod" + "el"', {"other"}),
+        ("def g(c): return 1", "def g(c): return 2", {"late"}),
+        ("W = 1", "W = 2", set()),
+        ("k = 3", "k = 4", {"closure"}),
+        ("    return closure", "    print(end='')\n    return closure", set()),
+    ],
+)
+def test_of_a_script_what_a_function_uses_counts_and_the_rest_is_told_apart(
+    script, before, old, new, changed
+):
+    after = script(old, new)
+    # What looks names up may use anything.
+    assert {name for name in after if after[name][0] != before[name][0]} == {*changed, "by_name"}
+    assert all(after[name][1] != before[name][1] for name in after)
+
+
+def test_a_comment_in_a_script_changes_nothing(script, before):
+    assert script("W = 1", "# A comment.\nW = 1") == before

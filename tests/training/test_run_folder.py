@@ -278,7 +278,7 @@ def test_what_need_not_change_the_training_is_recorded_and_printed(begun, tmp_pa
     assert "python: 3.1.4 -> 3." in changed
     assert 'hf-rlhf-refiner: "0.0.1" -> ' in changed
     assert 'numpy: "1.0" -> "2.0"' in changed
-    assert "the script of fn has changed, but nothing that fn uses" in changed
+    assert "the script of fn has changed, but nothing that it uses by name" in changed
     assert "the code of fn could not be compared" in changed
 
 
