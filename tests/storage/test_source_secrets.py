@@ -4,7 +4,7 @@ import ast
 
 import pytest
 
-from hf_rlhf.storage.secrets import REDACTED, redact_source
+from hf_rlhf.storage.secrets import REDACTED, redact_secrets, redact_source
 
 SECRET = "hunter2hunter2"
 FORMS = [
@@ -149,3 +149,11 @@ def test_source_that_does_not_parse_has_no_string(source):
 def test_source_nested_too_deep_to_be_walked_has_no_string():
     deep = "-" * 5000 + "1"
     assert redact_source(f'x = {deep}\nk = "hunter2hunter2"') == f'x = {deep}\nk = "{REDACTED}"'
+
+
+def test_values_with_such_names_are_left_out_of_the_record_too():
+    """Source that reads a global has its value beside it."""
+    values = {"OPENAI_KEY": SECRET, "SLACK_TOKEN": SECRET, "a": {"wandb_key": SECRET}}
+    assert SECRET not in str(redact_secrets(values))
+    kept = {"EOS_TOKEN": "<|endoftext|>", "answer_key": "gold_answer", "max_tokens": "unlimited"}
+    assert redact_secrets(kept) == kept
