@@ -8,6 +8,7 @@ from hf_rlhf.cli import chat_turns, main
 from hf_rlhf.config import EvaluationSpec
 from hf_rlhf.evaluation.generation import generate
 from hf_rlhf.evaluation.saved_models import find_saved
+from hf_rlhf.formatting import visible
 from hf_rlhf.models import prompt_ids
 from hf_rlhf.storage import new_record, write_record
 from hf_rlhf.storage.checkpoints import seal
@@ -80,7 +81,7 @@ def test_each_adapter_answers_as_it_does_merged_and_base_without_any(run, talk):
     order = ["mine", "base", "step-8", "base", "other", "mine"]
     lines = [line for name in order for line in (f"/adapter {name}", "Who?", "/clear")]
     out = talk(mine, "--adapter", f"other={run / 'elsewhere/v1.2'}", lines=lines).out
-    assert out == "".join(f"{expected[name]}\n" for name in order)
+    assert out == "".join(f"{visible(expected[name])}\n" for name in order)
 
 
 def test_a_conversation_goes_on_and_can_be_forgotten(run, talk):
@@ -89,27 +90,28 @@ def test_a_conversation_goes_on_and_can_be_forgotten(run, talk):
     second = answer(source, user("Who?", first, "And you?"))
     assert second != answer(source, user("And you?"))
     out = talk(run / "mine", lines=["Who?", "And you?", "/clear", "And you?"]).out
-    assert out.removeprefix(f"{first}\n{second}\n") == f"{answer(source, user('And you?'))}\n"
+    third = answer(source, user("And you?"))
+    assert out == "".join(f"{visible(said)}\n" for said in (first, second, third))
 
 
 def test_a_system_prompt_comes_first(run, talk):
     system = {"role": "system", "content": "Short."}
     expected = answer(str(run / "tiny"), [system, *user("Who?")])
-    assert talk(run / "tiny", "--system", "Short.", lines=["Who?"]).out == f"{expected}\n"
+    assert talk(run / "tiny", "--system", "Short.", lines=["Who?"]).out == f"{visible(expected)}\n"
 
 
 def test_prompts_are_plain_where_those_of_the_run_were(run, talk):
     folder = run / "mine"
     plain = answer({"adapter": str(folder)}, "Who?")
     assert plain != answer({"adapter": str(folder)}, user("Who?"))
-    assert talk(folder, "--plain", lines=["Who?", "Who?"]).out == f"{plain}\n" * 2
+    assert talk(folder, "--plain", lines=["Who?", "Who?"]).out == f"{visible(plain)}\n" * 2
     data = DataSection(conversational=False)
     write_record(new_record(data=data, status="finished"), folder)
     try:
         checkpoint = folder / "checkpoints/checkpoint-8"  # the record is that of its run
         for place in (folder, checkpoint):
             expected = answer({"adapter": str(place)}, "Who?")
-            assert talk(place, lines=["Who?"]).out == f"{expected}\n"
+            assert talk(place, lines=["Who?"]).out == f"{visible(expected)}\n"
     finally:
         write_record(new_record(data=DataSection(conversational=True)), folder)
 
