@@ -105,9 +105,7 @@ def changes(recorded: RunRecord, run: Run) -> list[str]:
         )
         lines += value_differences(old, new)
         if before.script != now.script and None not in (before.script, now.script):
-            lines.append(
-                f"the script of {now.label} has changed, but nothing that {now.label} uses"
-            )
+            lines.append(f"the script of {now.label} has changed, but nothing that it uses by name")
         unknown = [f"{name} of {now.label}" for name in now.not_compared]
         unknown += [] if _are_comparable(recorded, before, now) else [f"the code of {now.label}"]
         lines += [f"{name} could not be compared" for name in unknown]
