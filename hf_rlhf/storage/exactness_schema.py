@@ -20,13 +20,13 @@ class Comparison(Section):
     """The model's own: the largest difference in batches of 2 and 3 equal rows, without padding."""
     floor: Number | None = None
     """What the dtype's rounding explains."""
-    from_first: Number | None = None
-    """The largest difference of rows alone between this dtype and that of the first comparison."""
+    from_float32: Number | None = None
+    """How far rows alone are from themselves in float32, where that was measured."""
 
     @property
     def limit(self) -> float:
         """The largest difference that is accepted."""
-        return max(2 * (self.spread or 0.0), self.floor or 0.0)
+        return max(2 * (self.spread or 0.0), self.floor or 0.0, 2 * (self.from_float32 or 0.0))
 
     @property
     def exceeding(self) -> dict[str, Number]:

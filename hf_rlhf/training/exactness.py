@@ -24,10 +24,11 @@ from hf_rlhf.runs.run import AUTO_CLASSES, Run
 from hf_rlhf.storage.exactness_schema import Comparison, ExactnessSection
 from hf_rlhf.storage.record import RunRecord
 
-TOKENS, SAMPLED = 256, 32
+TOKENS, SAMPLED = 128, 32
 """A row is cut to so many tokens; the rows are chosen from so many."""
 LEAST, STEPS = 1e-3, 4
 """The floor: at least this, and so many steps of the dtype at the size of the largest logit."""
+WHOLE = "the whole model"
 LAYERS = 2
 """The layers that are measured in float32, where the whole model does not fit."""
 
@@ -65,12 +66,12 @@ def measure(run: Run, trainer: Any) -> ExactnessSection:
     try:
         rows = _own_rows(run, model)
         section.rows, section.tokens = len(rows), len(rows[-1])
-        with _undisturbed(model):
+        with _undisturbed(model), ExitStack() as stack:
             own = _Measured(model, rows, run, trainer.accelerator.autocast)
-            section.comparisons.append(own.comparison(trainer, "the whole model"))
+            section.comparisons.append(own.comparison(trainer, WHOLE))
             part = "float32"
             if own.dtype != torch.float32:
-                section.comparisons.append(_in_float32(own, trainer))
+                _add_float32(section, own, trainer, stack)
     except Exception as error:  # noqa: BLE001 - the code of any model; an attention's dtypes
         missing[part] = f"{type(error).__name__}: {error}".splitlines()[0]
     return section
@@ -131,7 +132,7 @@ class _Measured:
         self.largest = 0.0
         self.alone = [self._values([index])[0] for index in range(len(rows))]
 
-    def comparison(self, trainer: Any, of: str, from_first: float | None = None) -> Comparison:
+    def comparison(self, trainer: Any, of: str) -> Comparison:
         """Return how far the values of the rows are from those alone, in each other form."""
         every = [*range(len(self.rows))]
         twice, side = every * 2, "left" if self.run.writes_text else "right"
@@ -154,7 +155,6 @@ class _Measured:
             differences={form: self.apart(values, twice) for form, values in forms.items()},
             spread=max(self.apart(self._values(each), each) for each in equal),
             floor=max(LEAST, STEPS * step * self.largest),
-            from_first=from_first,
         )
 
     def apart(self, values: Sequence[Tensor], indexes: Sequence[int]) -> float:
@@ -198,26 +198,27 @@ class _Measured:
         return own[:-1].log_softmax(-1).gather(-1, chosen)[:, 0]
 
 
-def _in_float32(own: _Measured, trainer: Any) -> Comparison:
-    """Return the comparison in float32: of the whole model if it fits, or of its first layers."""
-    model, of = own.model, "the whole model"
+def _add_float32(section: ExactnessSection, own: _Measured, trainer: Any, stack: ExitStack) -> None:
+    """Add the comparison in float32: of the whole model if it fits, or of its first layers."""
+    model, of = own.model, WHOLE
     if getattr(model, "is_quantized", False):
         raise TypeError("the weights are quantized")
     trained_in_float32 = {each.dtype for each in model.parameters()} == {torch.float32}
-    with ExitStack() as stack:
-        if not trained_in_float32 and not _fits(model):
-            of = f"its first {LAYERS} layers"
-            stack.enter_context(_first_layers(model))
-            own = _Measured(model, own.rows, own.run, own.context)
-            if not _fits(model):
-                raise MemoryError("too little is free for a copy")
-        if not trained_in_float32:
-            model = copy.deepcopy(model).float()
-            for module in model.modules():
-                # A method that TRL has put on the model calls the model itself, not the copy.
-                vars(module).pop("forward", None)
-        exact = _Measured(model, own.rows, own.run, nullcontext)
-        return exact.comparison(trainer, of, own.apart(exact.alone, range(len(own.rows))))
+    if not trained_in_float32 and not _fits(model):
+        of = f"its first {LAYERS} layers"
+        stack.enter_context(_first_layers(model))
+        own = _Measured(model, own.rows, own.run, own.context)
+        if not _fits(model):
+            raise MemoryError("too little is free for a copy")
+    if not trained_in_float32:
+        model = copy.deepcopy(model).float()
+        for module in model.modules():
+            # A method that TRL has put on the model calls the model itself, not the copy.
+            vars(module).pop("forward", None)
+    exact = _Measured(model, own.rows, own.run, nullcontext)
+    section.comparisons.append(exact.comparison(trainer, of))
+    # Two roundings of a number are at most twice as far from each other as from the number.
+    section.comparisons[0].from_float32 = own.apart(exact.alone, range(len(own.rows)))
 
 
 def _fits(model: nn.Module) -> bool:
@@ -260,8 +261,8 @@ def _lines(section: ExactnessSection) -> Iterator[str]:
 def _problem(section: ExactnessSection) -> str:
     found = "; ".join(
         f"{form}: {number(float(value))} ({each.dtype}, {each.of}); rounding explains at most "
-        f"{number(each.limit)} (twice the own spread {number(each.spread)}, or the floor "
-        f"{number(each.floor)})"
+        f"{number(each.limit)} (twice its own spread, {number(each.spread)}, or its distance from "
+        f"float32, {number(each.from_float32)}; or the floor, {number(each.floor)})"
         for each in section.comparisons
         for form, value in each.exceeding.items()
     )
