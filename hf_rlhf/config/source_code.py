@@ -321,7 +321,7 @@ def _instructions(code: CodeType) -> Iterator[dis.Instruction]:
 def _add(values: dict[str, Any], name: str, other: str, value: Any) -> None:
     """Add a value by its name; where another has that name, by a longer one."""
     while values.get(name, value) != value:
-        name = f"{name} ({other})"
+        name = f"{other}.{name}"  # at its end it says whether it is a secret
     values[name] = value
 
 

@@ -275,6 +275,7 @@ def _names_variable(value: Any) -> bool:
 
 
 def _names_secret(field: str) -> bool:
+    field = field.rpartition(".")[2]  # of a dotted name
     words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", field).replace("-", "_")
     return bool(_SECRET_FIELD.search(words) or _SECRET_CONSTANT.fullmatch(field))
 

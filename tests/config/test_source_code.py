@@ -13,6 +13,7 @@ import pytest
 
 from hf_rlhf.config.code import load_code
 from hf_rlhf.config.source_code import provenance_of_object
+from hf_rlhf.storage.secrets import redact_secrets
 
 KEYS = ("code", "reads", "packages")
 BEGIN = """
@@ -392,3 +393,16 @@ def test_of_a_script_what_a_function_uses_counts_and_the_rest_is_told_apart(
 
 def test_a_comment_in_a_script_changes_nothing(script, before):
     assert script("W = 1", "# A comment.\nW = 1") == before
+
+
+def test_the_name_of_a_value_says_whether_it_is_a_secret():
+    class Asks(Held):
+        api_key = "0123456789"
+        other = "0123456789"
+
+        def __call__(self, completions: Any, api_key: str = "9876543210", **_: Any) -> Any: ...
+
+    reads = provenance_of_object(Asks("x"))["reads"]
+    shown = {name for name, value in redact_secrets(reads).items() if value == reads[name]}
+    assert not [name for name in shown if "key" in name]
+    assert [name for name in shown if name.endswith("Asks.other")]
