@@ -9,6 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hf_rlhf.data.arrow_rows import exact_json
+from hf_rlhf.data.examples import Example
+from hf_rlhf.data.splits import row_hashes
 from hf_rlhf.errors import DataError
 from hf_rlhf.testing.rows import TemplateOnly, WordTokenizer, write_rows
 from tests.data.chat_adapters import preference, prompts, sft, unpaired
@@ -175,6 +177,25 @@ def test_results_in_another_order_find_their_calls(tmp_path: Path) -> None:
     results = [{"role": "tool", "content": name, "tool_call_id": name} for name in "ba"]
     turns = [USER, {**called(), "tool_calls": calls}, *results, ANSWER]
     assert load(sft, tmp_path, [{"messages": turns}]).dataset["train"][0]["prompt"] == turns[:-1]
+
+
+def test_rows_that_differ_in_calls_or_results_alone_are_no_duplicates(tmp_path: Path) -> None:
+    rows: list[Any] = [{"messages": [USER, called({"x": x})]} for x in (1, 2)]
+    assert load(sft, tmp_path, rows, drop_duplicates="normalised").report["kept"] == 2
+    histories = [[USER, called({"x": 1}), *returned(text)] for text in ("a", "b")]
+    assert len({row_hashes(Example(history))[2] for history in histories}) == 2
+
+
+def test_one_split_with_calls_and_one_without_have_one_type(tmp_path: Path) -> None:
+    plain = [USER, ANSWER]
+    write_rows(tmp_path / "rows", [{"messages": plain}], "train.jsonl")
+    write_rows(
+        tmp_path / "rows", [{"messages": [{**USER, "content": "q"}, *OPENAI[1:]]}], "test.jsonl"
+    )
+    splits = sft(tmp_path / "rows", target="every", tokenizer=TemplateOnly()).dataset
+    assert splits["train"].features == splits["test"].features
+    assert splits["train"][0]["messages"] == plain
+    assert splits["test"][0]["messages"][1:] == OPENAI[1:]
 
 
 def test_text_without_a_chat_template_has_no_calls_and_no_thoughts(tmp_path: Path) -> None:
