@@ -151,12 +151,13 @@ def _turn(turn: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _prompt_is_in_answers(rows: "Dataset") -> bool:
     """Whether a pair has no prompt, or a text beside conversations that begin with it."""
-    if "prompt" not in rows.column_names:
-        return True
     row = rows[0] if len(rows) else {}
-    chosen = row.get("chosen")
-    begins = isinstance(chosen, list) and chosen and chosen[0].get("role") != "assistant"
-    return bool(begins and isinstance(row.get("prompt"), str))
+    prompt, chosen = row.get("prompt"), row.get("chosen")
+    turns = chosen if isinstance(chosen, list) else []
+    is_chat = bool(turns) and all(isinstance(each, Mapping) and "role" in each for each in turns)
+    if "prompt" not in rows.column_names:
+        return is_chat or isinstance(chosen, str)
+    return is_chat and isinstance(prompt, str) and turns[0]["role"] != "assistant"
 
 
 def _with_prompts(rows: "Dataset") -> "Dataset":

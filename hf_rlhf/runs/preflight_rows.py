@@ -37,10 +37,11 @@ def value_problems(run: "Run") -> Iterator[Problem]:
         for index, row in enumerate(data) if names else ():
             where = f"row {index} of {split}"
             for name in names:
-                if what := _value_problem(name, row[name]):
+                is_text = name in TURN_COLUMNS and _reads_texts(run)
+                if what := _value_problem(row[name], is_text):
                     yield Problem("dataset", f"{where}: `{name}` {what}.", _CURE)
                     return
-            if marked := _mark_problem(row, where):
+            if _reads_texts(run) and (marked := _mark_problem(row, where)):
                 yield Problem("dataset", marked, "Leave the row out, or take out the mark.")
                 return
 
@@ -63,11 +64,16 @@ def _mark_problem(row: Mapping[str, Any], where: str) -> str:
     return ""
 
 
-def _value_problem(name: str, value: Any) -> str:
+def _reads_texts(run: "Run") -> bool:
+    """Return whether texts and conversations are all that a trainer reads."""
+    return run.reads_tokens and run.trainer_class.auto_class is None
+
+
+def _value_problem(value: Any, is_text: bool) -> str:
     """Return what is wrong with a value of a column; "" if nothing is."""
     if value is None:
         return "is null"
-    if name not in TURN_COLUMNS or isinstance(value, str):
+    if not is_text or isinstance(value, str):
         return "holds a null" if isinstance(value, list) and None in value else ""
     if not isinstance(value, list):
         return f"is {describe_value(value)}, expected a text or a list of turns"
@@ -109,7 +115,7 @@ class _Conversation:
 
 
 def _conversations(run: "Run") -> Iterator[_Conversation]:
-    for split, data in _splits(run):
+    for split, data in _splits(run) if _reads_texts(run) else ():
         for index, row in enumerate(data):
             for column, turns, answer in _columns(row):
                 yield _Conversation(row, f"row {index} of {split}", column, turns, answer)
@@ -181,7 +187,11 @@ def template_row_problems(run: "Run") -> Iterator[Problem]:
 
 def _texts_that_begin_twice(run: "Run") -> Iterator[Problem]:
     start, first = run.tokenizer.bos_token, run.tokenizer.bos_token_id
-    if start is None or list(run.tokenizer("a")["input_ids"])[:1] != [first]:
+    if (
+        not _reads_texts(run)
+        or start is None
+        or list(run.tokenizer("a")["input_ids"])[:1] != [first]
+    ):
         return
     for split, data in _splits(run):
         for index, row in enumerate(data):
@@ -209,7 +219,7 @@ def unwritten_notes(run: "Run") -> Iterator[str]:
 
     Many templates drop the thoughts of earlier turns, as the model is to see them.
     """
-    if not run.reads_tokens or not run.tokenizer.chat_template:
+    if not _reads_texts(run) or not run.tokenizer.chat_template:
         return
     forms, counts = _Forms(run), Counter[str]()
     for each in _conversations(run):
