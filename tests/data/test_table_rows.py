@@ -83,3 +83,8 @@ def test_other_columns_and_rows_of_text_stay_as_they_are():
 def test_a_function_that_changes_rows_at_each_reading_is_refused():
     with pytest.raises(DataError, match=r"train: a function changes.*dataset\.map\(function\)"):
         entered(Dataset.from_list([{"prompt": "x"}]).with_transform(dict))
+
+
+def test_sides_that_are_no_texts_get_no_prompt():
+    rows = [{"chosen": [1, 2], "rejected": [1, 3]}]
+    assert entered(rows, {"prompt", "chosen", "rejected"}).column_names == ["chosen", "rejected"]
