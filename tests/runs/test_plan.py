@@ -1,5 +1,6 @@
 """A plan for the GPUs of another machine: what is refused here is listed, and memory is counted."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -122,6 +123,10 @@ def test_the_parts_of_the_memory_add_up(tiny_run):
     assert "optimizer with float32 weights" in need.describe(4)
     assert need.describe().startswith("about ")
     assert "in plain data parallel (weights" in need.describe()
+    for step, generation, shown in ((2, 1, "a step of rows"), (1, 2, "the cache of generation")):
+        fuller = replace(need, step=step, generation=generation)
+        assert [shown in name for name in fuller.parts()][-1]
+        assert fuller.per_device() - replace(need, step=0, generation=0).per_device() == 2
 
 
 @without_gpu
