@@ -58,7 +58,8 @@ def gpt2(tmp_path: Path) -> Callable[..., str]:
     def make(name: str = "gpt2", **attributes: Any) -> str:
         source = resolve_model_path("package://hf_rlhf_classic/tiny_sft")
         tokenizer = AutoTokenizer.from_pretrained(source)
-        tokens = {key: value for key, value in attributes.items() if key.endswith("_token")}
+        given = {key: value for key, value in attributes.items() if value is not None}
+        tokens = {key: value for key, value in given.items() if key.endswith("_token")}
         tokenizer.add_special_tokens(tokens)
         for key in attributes.keys() - tokens:
             setattr(tokenizer, key, attributes[key])
