@@ -7,6 +7,7 @@ reaches, as Python compiles them, with their globals, defaults, enclosed values 
 Comments and layout do not count. Of installed packages the version is recorded.
 """
 
+import ast
 import copyreg
 import dis
 import inspect
@@ -56,6 +57,7 @@ def provenance_of_object(target: Any, module: str | None = None) -> dict[str, An
         attributes = {**{f"argument {number}": each for number, each in bound}, **target.keywords}
         target = target.func
     if isinstance(target, MethodType):
+        attributes["method"] = target.__name__
         target = target.__self__
     owner = target if isinstance(target, type | FunctionType) else type(target)
     reading = _Reading()
@@ -226,8 +228,9 @@ class _Reading:
         module, kind = type(value).__module__, type(value).__qualname__
         kind = kind if is_own(module) else f"{module}:{kind}"
         wraps = module in ("builtins", "functools")
-        if wraps and (wrapped := [getattr(value, n) for n in _WRAPPED if hasattr(value, n)]):
-            return kind, wrapped
+        wrapped = {name: getattr(value, name) for name in _WRAPPED if hasattr(value, name)}
+        if wraps and wrapped.keys() - {"__name__"}:  # which a generator has as well
+            return kind, list(wrapped.values())
         try:
             # The pickle of a tensor holds an address, that of a model what it has computed.
             if (torch := sys.modules.get("torch")) and isinstance(value, torch.Tensor):
@@ -235,7 +238,8 @@ class _Reading:
                 content = flat.view(torch.uint8).numpy().tobytes()
                 return f"tensor {value.dtype} {tuple(value.shape)}", [content]
             if torch and isinstance(value, torch.nn.Module):
-                return kind, [type(value), dict(value.state_dict())]
+                parts = [[n, type(m), _settings(m)] for n, m in value.named_modules()]
+                return kind, [dict(value.state_dict()), parts]
             reduce = copyreg.dispatch_table.get(type(value))
             reduced: Any = reduce(value) if reduce else value.__reduce_ex__(4)
         except Exception:  # noqa: BLE001 - what cannot be pickled raises anything
@@ -269,8 +273,19 @@ def _methods(owner: Any) -> Iterator[tuple[str, FunctionType]]:
 
 
 def _compiled(owner: Any) -> dict[str, Any]:
-    methods = dict(_methods(owner)) if isinstance(owner, type) else {"": owner}
-    return {"name": owner.__qualname__, **{key: each.__code__ for key, each in methods.items()}}
+    if isinstance(owner, FunctionType):
+        return {"name": owner.__qualname__, "": owner.__code__}
+    methods = {key: each.__code__ for key, each in _methods(owner)}
+    # By its fields' types and decorators a class is made into another: a model of pydantic.
+    with suppress(OSError, TypeError, SyntaxError):
+        syntax = ast.parse(textwrap.dedent(inspect.getsource(owner)))
+        return {"name": owner.__qualname__, "syntax": ast.dump(syntax), **methods}
+    return {"name": owner.__qualname__, **methods}
+
+
+def _settings(layer: Any) -> dict[str, Any]:
+    """Return the attributes of a layer that its weights do not show, as a slope."""
+    return {k: v for k, v in vars(layer).items() if type(v) in (bool, int, float, str)}
 
 
 def _used(function: FunctionType) -> Iterator[tuple[str, Any]]:

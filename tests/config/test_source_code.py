@@ -217,6 +217,12 @@ for name in ("GLOBAL", "SLOT", "LATER"):
     for other in {"GLOBAL", "SLOT", "LATER"} - {name}:
         rest = rest.replace(other, "1.0")
     CASES[f"class: {name}"] = tuple(rest.replace(name, value) for value in ("{1.0}", "{-1.0}"))
+METHODS = """
+class R:
+    def up(self, completions, **_): return [1.0]
+    def down(self, completions, **_): return [-1.0]
+"""
+CASES["which method"] = (f"{METHODS}r = R().up", f"{METHODS}r = R().down")
 
 
 def found(text: str) -> dict[str, Any]:
@@ -267,6 +273,8 @@ def test_tensors_and_models_are_compared_by_their_numbers():
     assert digest(layer) == before
     layer.weight.data *= -1
     assert digest(layer) != before
+    layers = [torch.nn.ReLU(), torch.nn.GELU(), *map(torch.nn.LeakyReLU, (0.1, 0.2))]
+    assert len({digest(torch.nn.Sequential(each)) for each in layers}) == 4
     ones = torch.ones(2, 3, dtype=torch.bfloat16)
     assert digest(ones) == digest(ones.clone())
     assert len({digest(each) for each in (ones, -ones, ones.T, ones.float())}) == 4
@@ -276,6 +284,7 @@ def test_what_cannot_be_compared_is_named_and_the_rest_is_compared():
     one, other = (provenance_of_object(Held([Lock(), number])) for number in (1, 2))
     assert one["not_compared"] == ["value (lock)"]
     assert one["reads"] != other["reads"]
+    assert provenance_of_object(Held(x for x in "ab"))["not_compared"] == ["value (generator)"]
 
 
 FILES = {
@@ -336,7 +345,10 @@ def make():
     def closure(completions, **_): return k
     return closure
 closure = make()
-rewards = plain, other, late, by_name, torch_like, closure
+class Answer:
+    points: int
+def by_types(completions, **_): return [Answer.__annotations__["points"](c) for c in completions]
+rewards = plain, other, late, by_name, torch_like, closure, by_types
 print(json.dumps({each.__name__: provenance_of_object(each) for each in rewards}))
 """
 IMPORTED = {
@@ -379,6 +391,7 @@ def before(script):
         ("def g(c): return 1", "def g(c): return 2", {"late"}),
         ("W = 1", "W = 2", set()),
         ("k = 3", "k = 4", {"closure"}),
+        ("points: int", "points: float", {"by_types"}),
         ("    return closure", "    print(end='')\n    return closure", set()),
     ],
 )

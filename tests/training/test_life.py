@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from accelerate import DistributedType
 from torch.utils.data import DataLoader
 from trl.trainer.utils import RepeatSampler
 
@@ -293,7 +294,8 @@ def test_random_states_are_put_back():
 
 
 def test_sessions_tell_of_a_kill_and_of_what_changed():
-    run = SimpleNamespace(training=SimpleNamespace(world_size=1))
+    alone = SimpleNamespace(distributed_type=DistributedType.NO)
+    run = SimpleNamespace(training=SimpleNamespace(world_size=1, distributed_state=alone))
     first = sessions(RunRecord(), run)
     assert [one.status for one in first] == ["running"]
     record = RunRecord(

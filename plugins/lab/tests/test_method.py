@@ -249,7 +249,7 @@ def test_a_step_is_repeated_only_if_what_it_reads_has_changed():
     assert not calls("--require", "[hacks]")  # which only a later step reads
     assert calls("--min_rho", "0.2")
     with open("signals.py", "a") as file:
-        file.write("\n# changed\n")
+        file.write("\nCHANGED = 1\n")
     assert calls("--min_rho", "0.2")
 
 
@@ -290,7 +290,7 @@ def test_a_training_is_continued_only_if_its_inputs_are_the_same(monkeypatch):
 
     monkeypatch.setattr("hf_rlhf_lab.method.steps.train", killed)
     model = {"reward_model": {"run": "reward"}}
-    for change in ("", "", "\n# changed\n"):
+    for change in ("", "\n# a comment\n", "\nCHANGED = 1\n"):
         with open("signals.py", "a") as file:
             file.write(change)
         with pytest.raises(KeyboardInterrupt):
