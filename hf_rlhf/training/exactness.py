@@ -185,9 +185,24 @@ class _Measured:
         placed = {k: v.to(device) if isinstance(v, Tensor) else v for k, v in batch.items()}
         with self.context():
             logits: Tensor = self.model(**placed, use_cache=False).logits
-        self.dtype = logits.dtype
+            self.dtype = self._coarsest(logits)
         self.largest = max(self.largest, float(logits.abs().max().nan_to_num(posinf=0)))
         return logits
+
+    def _coarsest(self, logits: Tensor) -> Any:
+        """Return the dtype that rounds most: of 16-bit weights logits may be float32 all the same.
+
+        TRL's `cast_lm_head_to_fp32` makes them so, and the code of some models does.
+        """
+        kind = logits.device.type
+        dtypes = {logits.dtype, *(each.dtype for each in self.model.parameters())}
+        if torch.is_autocast_enabled(kind):
+            dtypes.add(torch.get_autocast_dtype(kind))
+        # Those of one byte are quantized weights, which all batches share.
+        return max(
+            (each for each in dtypes if each.is_floating_point and each.itemsize > 1),
+            key=lambda each: torch.finfo(each).eps,
+        )
 
     def _of_row(self, logits: Tensor, row: Sequence[int], start: int = 0) -> Tensor:
         """Return log-probabilities of all tokens but the first; of a classifier its scores."""

@@ -160,6 +160,19 @@ def test_what_a_narrow_dtype_rounds_is_no_fault():
     assert max(second.differences.values()) < second.limit
 
 
+@pytest.mark.parametrize("autocast", [False, True])
+def test_float32_logits_of_what_rounds_to_16_bits_are_no_finer(autocast):
+    """TRL's `cast_lm_head_to_fp32`, and models whose own code ends with `.float()`."""
+    model = build(dtype=torch.float32 if autocast else torch.bfloat16, hidden_size=128)
+    model.register_forward_hook(lambda _, args, out: setattr(out, "logits", out.logits.float()))
+    context = (lambda: torch.autocast("cpu", torch.bfloat16)) if autocast else nullcontext
+    section = measure(run_of(["abcdefgh" * 9, "abc"]), trainer_of(model, autocast=context))
+    first, second = section.comparisons
+    assert (first.dtype, second.dtype) == ("bfloat16", "float32")
+    assert max(first.differences.values()) > exactness.LEAST
+    assert not exceeding(section)
+
+
 def test_a_method_on_the_model_is_not_taken_for_the_copys():
     """TRL replaces `forward` by one that holds the model's own."""
     model = build(dtype=torch.bfloat16)
