@@ -18,10 +18,14 @@ _OPENED = re.compile(r"<(?:think|thinking|thought|reasoning)>|\[THINK\]", re.IGN
 _FENCE = re.compile(r"```(?:json)?\s*\Z", re.IGNORECASE)
 _SENTENCE_END = r"[.!?。！？][)\"'*_]*"
 _LABEL = (
-    r"[ \t*#_-]*(?:(?:here|this|it|is|my|the|final|overall|so|thus|therefore|as|follows|json|grade|"
-    r"score|rating|verdict|evaluation|assessment|judge?ment)\b[ \t:*#_-]*)*"
+    r"(?:(?:based on|given|considering|after) [^\n:.{}]{1,200}, )?[ \t*#_-]*(?:(?:here(?:['’]s)?|"
+    r"this|it|is|my|the|final|overall|so|thus|therefore|as|follows|in|grade|score|rating|verdict|"
+    r"json(?: (?:object|output|response|result|format))?|evaluation|assessment|judge?ment)\b"
+    r"[ \t:*#_-]*)*"
 )
 """Words that can only announce the judge's own verdict: `**Final verdict:**`."""
+_INTRODUCES = re.compile(r"[:,;=…–—\-\"'`“‘«(\[<>][*_)|\s]*\Z")
+"""The end of a paragraph that goes on with what follows it."""
 _ANNOUNCES = re.compile(rf"(?:(?:\A|{_SENTENCE_END}\s){_LABEL}|{_SENTENCE_END})\Z", re.IGNORECASE)
 
 
@@ -92,7 +96,7 @@ def _announces(words: str) -> bool:
     """Return whether an object behind these words is the writer's own, and no quotation."""
     words = _FENCE.sub("", words)
     text = words.rstrip()
-    is_paragraph = words[len(text) :].count("\n") > 1 and text[-1:].isalnum()
+    is_paragraph = words[len(text) :].count("\n") > 1 and not _INTRODUCES.search(text[-20:])
     return is_paragraph or bool(_ANNOUNCES.search(text.rpartition("\n")[2]))
 
 
