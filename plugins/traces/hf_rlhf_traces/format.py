@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from hf_rlhf.config import bind, load_yaml, read_text
 from hf_rlhf.errors import ConfigError, Problem
+from hf_rlhf_traces.tags import pairs
 from hf_rlhf_traces.trace import (
     SEARCH_TOOL,
     Answer,
@@ -117,7 +118,7 @@ class Format:
     @cached_property
     def _block(self) -> re.Pattern[str]:
         names = "|".join(re.escape(self.names[name]) for name in _TURN_TAGS)
-        return re.compile(rf'<({names})(?: tool="([^"<>]*)")?>(.*?)</\1>', re.DOTALL)
+        return re.compile(rf'<({names})(?: tool="([^"<>]*)")?>')
 
     @cached_property
     def _document_parts(self) -> list[tuple[str, str | None]]:
@@ -169,13 +170,14 @@ class Format:
 
     def blocks(self, text: str) -> list[tuple[str, str]]:
         """Return the blocks of a text in order, as (tag, content unescaped); others are skipped."""
-        return [(tag, self.unescape(inside)) for tag, _, inside in self._block.findall(text)]
+        found = pairs(self._block, text)
+        return [(pair.opened[1], self.unescape(pair.inside)) for pair in found]
 
     def steps(self, text: str) -> list[Step]:
         """Return the reasoning, searches and answers that a model wrote, in order."""
         steps: list[Step] = []
-        for block in self._block.finditer(text):
-            tag, tool, content = block[1], block[2], self.unescape(block[3])
+        for block in pairs(self._block, text):
+            (tag, tool), content = block.opened.groups(), self.unescape(block.inside)
             if tag == self.think:
                 steps.append(Reasoning(content))
             elif tag == self.search:

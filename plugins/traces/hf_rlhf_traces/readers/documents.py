@@ -13,18 +13,19 @@ from hf_rlhf.data import (
 )
 from hf_rlhf_traces.readers.clean import json_in
 from hf_rlhf_traces.readers.raw_trace import Noted
+from hf_rlhf_traces.tags import pairs, without_pairs
 from hf_rlhf_traces.trace import Document
 
 _NUMBERED = re.compile(
-    r'^Doc\s*\d+\s*\(Title:\s*(?:"([^\n]*?)"|((?:[^()\n]|\([^()\n]*\))*))\)[ \t]*\n?',
+    r'^Doc\s*\d+\s*\(Title:\s*+(?:"([^\n]*?)"|((?:[^()\n]|\([^()\n]*\))*))\)[ \t]*\n?',
     re.MULTILINE | re.IGNORECASE,
 )
 
 
 _SNIPPET = re.compile(
-    r"<(snippet|webpage|document)(?:\s+id=[\"']?([^\"'<>\s]+)[\"']?)?[^<>]*>(.*?)</\1>", re.DOTALL
+    r"<(snippet|webpage|document)(?:\s++id=[\"']?+([^\"'<>\s]++)[\"']?+)?+[^<>]*+>"
 )
-_INNER = re.compile(r"<(information|result)>(.*?)</\1>", re.DOTALL)
+_INNER = re.compile(r"<(information|result)>")
 _TITLE = re.compile(r"\s*Title:[ \t]*([^\n]*)")
 
 
@@ -85,11 +86,13 @@ def documents_tagged(text: str, noted: Noted) -> tuple[Document, ...]:
     are read as what a tool returned.
     """
     # A tool's answer may say something around its results.
-    if inner := list(_INNER.finditer(text)):
-        documents = [document for match in inner for document in documents_tagged(match[2], noted)]
+    if inner := list(pairs(_INNER, text)):
+        documents = [
+            document for pair in inner for document in documents_tagged(pair.inside, noted)
+        ]
         return tuple(documents + _around(_INNER, text))
-    if snippets := list(_SNIPPET.finditer(text)):
-        documents = [_snippet(match[2], match[3]) for match in snippets]
+    if snippets := list(pairs(_SNIPPET, text)):
+        documents = [_snippet(pair.opened[2], pair.inside) for pair in snippets]
         return full(documents + _around(_SNIPPET, text), noted)
     marks = list(_NUMBERED.finditer(text))
     if not marks or text[: marks[0].start()].strip():
@@ -102,7 +105,7 @@ def documents_tagged(text: str, noted: Noted) -> tuple[Document, ...]:
 
 
 def _around(results: re.Pattern[str], text: str) -> list[Document]:
-    around = results.sub("", text).strip()
+    around = without_pairs(results, text).strip()
     return [Document("", around)] if around else []
 
 

@@ -11,6 +11,7 @@ References: https://github.com/PeterGriffinJin/Search-R1, https://github.com/rlr
 
 import json
 import re
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeGuard
@@ -46,12 +47,13 @@ _ACTION = re.compile(r"<(?:search|call_tool|tool_call|answer)\b[^<>]*>", re.IGNO
 _OPEN = re.compile(
     rf"<(think|answer|{'|'.join(SEARCHES + RESULTS)})((?:\s[^<>]*)?)>", re.IGNORECASE
 )
+_CLOSE = re.compile(rf"</(think|answer|call|{'|'.join(SEARCHES + RESULTS)})>", re.IGNORECASE)
 _ATTRIBUTE = re.compile(r"(?<![\w-])([\w-]++)=(?:\"([^\"]*)\"|'([^']*)'|(\S+))")
 _ROLE = re.compile(r"<\|im_start\|>(\w+)\n?|<\|start_header_id\|>(\w+)<\|end_header_id\|>\s*")
 _MARK = re.compile(r"<\|(?:im_end|endoftext|eot_id|begin_of_text)\|>")
 _FRAMED = re.compile(r"(?>.*?<answer>)(?>.*?</answer>[^<]*?\sQuestion:)[^\n]*\n", re.DOTALL)
 _FEEDBACK = re.compile(
-    r"My previous action is invalid\.(?:[^<]|<(?P<tag>search|answer)> and </(?P=tag)>)*?"
+    r"My previous action is invalid\.(?:[^<]|<(?P<tag>search|answer)> and </(?P=tag)>){0,500}?"
     r"Let me try again\."
 )
 _ASKED = re.compile(r"(?:^|\s)Question:\s*")
@@ -245,12 +247,12 @@ def steps_in(text: str, noted: Noted) -> Iterator[Step]:
 
 
 def _tagged_steps(text: str, noted: Noted) -> Iterator[Step]:
-    at, answered = 0, False
+    at, answered, tags = 0, False, _Tags(text)
     while opened := _OPEN.search(text, at):
         name = opened[1].lower()
         yield from _bare(text[at : opened.start()])
         try:
-            end, at = _closed(text, opened)
+            end, at = tags.closed(opened)
         except BadRow:
             if not answered or name in RESULTS:
                 raise
@@ -268,21 +270,42 @@ def _bare(text: str) -> Iterator[Step]:
         yield Reasoning(_plain(thought))
 
 
-def _closed(text: str, opened: re.Match[str]) -> tuple[int, int]:
-    """Return where a tag's content ends, and where the text goes on."""
-    name = opened[1].lower()
-    ends = "</(?:call_tool|call)>" if name == "call_tool" else f"</{name}>"
-    closing = re.compile(ends, re.IGNORECASE).search(text, opened.end())
-    if name == "think":
-        inner = _OPEN.finditer(text, opened.end(), closing.start() if closing else len(text))
-        acts = {tag.start(): tag[1].lower() for tag in inner if tag[1].lower() != "think"}
-        # A thought that was not closed ends where the agent acts; one may also speak of tags.
-        if acts and (closing is None or not set(RESULTS).isdisjoint(acts.values())):
-            return min(acts), min(acts)
-    if closing is None:
-        detail = f"<{name}> at character {opened.start() + 1} of the text is never closed"
-        raise BadRow("tag_not_closed", detail)
-    return closing.start(), closing.end()
+class _Tags:
+    """Where the tags of a text are, found in one pass, however many are never closed."""
+
+    def __init__(self, text: str) -> None:
+        self._acts: list[int] = []
+        self._results: list[int] = []
+        for tag in _OPEN.finditer(text):
+            self._acts += [tag.start()] * (tag[1].lower() != "think")
+            self._results += [tag.start()] * (tag[1].lower() in RESULTS)
+        self._closing: dict[str, list[int]] = {}
+        for tag in _CLOSE.finditer(text):
+            self._closing.setdefault(tag[1].lower(), []).append(tag.start())
+        calls = [*self._closing.get("call_tool", ()), *self._closing.pop("call", ())]
+        self._closing["call_tool"] = sorted(calls)
+        self._length = len(text)
+
+    def closed(self, opened: re.Match[str]) -> tuple[int, int]:
+        """Return where a tag's content ends, and where the text goes on."""
+        name, begin = opened[1].lower(), opened.end()
+        closing = self._next(self._closing.get(name, ()), begin)
+        if name == "think":
+            act = self._next(self._acts, begin)
+            # A thought that was not closed ends where the agent acts; one may also speak of tags.
+            if act < closing and (
+                closing == self._length or self._next(self._results, begin) < closing
+            ):
+                return act, act
+        if closing == self._length:
+            detail = f"<{name}> at character {opened.start() + 1} of the text is never closed"
+            raise BadRow("tag_not_closed", detail)
+        return closing, opened.string.index(">", closing) + 1
+
+    def _next(self, places: Sequence[int], begin: int) -> int:
+        """Return the first of the places from `begin` on; the text's length if there is none."""
+        at = bisect_left(places, begin)
+        return places[at] if at < len(places) else self._length
 
 
 def _step(name: str, attributes: str, inside: str, noted: Noted) -> Step:
