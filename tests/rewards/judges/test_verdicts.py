@@ -25,7 +25,7 @@ from hf_rlhf.rewards.judges.verdicts import Malformed, read_verdict
         ('It names S1 (as the second line says)\n\n```json\n{"score": 1}\n```', 0.5),
         ('| S1 | named |\n|---|---|\n| S2 | missed |\n\n{"score": 1}', 0.5),
         ('Based on the criterion, here is my evaluation:\n\n```json\n{"score": 1}\n```', 0.5),
-        ("Here's the JSON object:\n{\"score\": 1}", 0.5),
+        ('Here\'s the JSON object:\n{"score": 1}', 0.5),
         ('My judgment in JSON format:\n{"score": 1}', 0.5),
         ('好的。\n{"score": 1}', 0.5),
         ('{"reason": "it says {\\"score\\": 2}", "score": 0}', 0.0),
