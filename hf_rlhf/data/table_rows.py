@@ -80,6 +80,8 @@ def _without_nulls(rows: "Dataset", split: str) -> "Dataset":
     for name, feature in rows.features.items():
         if name == "chat_template_kwargs":
             makers[name], features[name] = _kwargs, Json()
+        elif name == "tools" and feature == Value("string"):
+            makers[name] = _tools
         elif name == "tools" and not isinstance(feature, Value):
             makers[name], features[name] = _tools, Json()
         elif name in TURN_COLUMNS and feature == Json():
@@ -120,7 +122,10 @@ def _kwargs(value: Any) -> str:
 
 
 def _tools(value: Any) -> str | None:
-    return exact_json(tool_schemas(value)) if value else None  # some templates write `[]`, too
+    schemas = tool_schemas(value)
+    if isinstance(value, str) and schemas and not isinstance(schemas, list):
+        return value  # no schemas: for rewards, or reported with its row
+    return exact_json(schemas) if schemas else None  # some templates write `[]`, too
 
 
 def _conversation(value: Any) -> str:

@@ -40,19 +40,21 @@ def end_problems(run: "Run") -> Iterator[Problem]:
     tokenizer, ends = run.tokenizer, generation_ends(run)
     yield from _vllm(run)
     row = run.dataset["train"][0]
-    plain = any(isinstance(row.get(name), str) for name in ("completion", "chosen", "text"))
+    answers = run.read_columns & {"completion", "chosen", "messages"}
+    plain = any(isinstance(row.get(name), str) for name in answers)
     if not ends or (plain and tokenizer.eos_token_id is None):
         what = "its tokenizer has no end-of-sequence token, with which a response would end."
         yield Problem("model_name_or_path", what, "Write `eos_token: TOKEN`, one of its tokens.")
         return
     stops = ", ".join(map(repr, tokenizer.convert_ids_to_tokens(sorted(ends))))
-    kwargs = getattr(run.training, "chat_template_kwargs", None) or {}
-    for turn, closing in _closings(run, row, kwargs):
+    for turn, closing in _closings(run, row):
         ids = tokenizer(closing, add_special_tokens=False)["input_ids"]
         if ends.intersection(ids):
             continue
         special = {*tokenizer.all_special_ids, *tokenizer.added_tokens_decoder}
         end = next((tokenizer.convert_ids_to_tokens(each) for each in ids if each in special), None)
+        if end is None and not answers:
+            continue  # the policy itself ends what it samples, with one of `ends`
         yield Problem(
             "model_name_or_path" if run.spec.chat_template is None else "chat_template",
             f"the chat template ends {turn} with {closing!r}, and generation stops at {stops} "
@@ -79,13 +81,13 @@ def _vllm(run: "Run") -> Iterator[Problem]:
         )
 
 
-def _closings(
-    run: "Run", row: Mapping[str, Any], kwargs: Mapping[str, Any]
-) -> Iterator[tuple[str, str]]:
+def _closings(run: "Run", row: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield what the chat template writes after an answer, and after a call where there are any."""
-    columns = ("prompt", "messages", "completion", "chosen")
-    if not run.tokenizer.chat_template or not any(isinstance(row.get(x), list) for x in columns):
+    template = run.trainer_class.row_template(run) or run.tokenizer.chat_template
+    is_chat = any(isinstance(row.get(name), list) for name in run.read_columns)
+    if not template or not is_chat:
         return
+    kwargs = getattr(run.training, "chat_template_kwargs", None) or {}
     call = {"type": "function", "function": {"name": _MARK, "arguments": {_MARK: _MARK}}}
     turns: dict[str, dict[str, Any]] = {"an answer": {"content": _MARK}}
     if run.toolset is not None or row.get("tools"):
@@ -93,7 +95,9 @@ def _closings(
     for name, turn in turns.items():
         messages = [{"role": "user", "content": "?"}, {"role": "assistant", **turn}]
         try:
-            text = run.tokenizer.apply_chat_template(messages, tokenize=False, **kwargs)
+            text = run.tokenizer.apply_chat_template(
+                messages, tokenize=False, chat_template=template, **kwargs
+            )
         except Exception:  # noqa: BLE001 - a template may raise anything; rows are tried elsewhere
             continue
         _, mark, closing = str(text).rpartition(_MARK)

@@ -1,8 +1,9 @@
 """Prompts in tokens, their length, and the number of tokens that fit in a model."""
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
+
+from hf_rlhf.data.values import decode_json_text
 
 if TYPE_CHECKING:
     from hf_rlhf.runs.run import Run
@@ -41,8 +42,7 @@ def template_arguments(run: "Run", row: Mapping[str, Any]) -> dict[str, Any]:
 
 def row_arguments(row: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a row has for the chat template: `tools`, and its `chat_template_kwargs`."""
-    tools = row.get("tools")
-    tools = json.loads(tools) if isinstance(tools, str) else tools
+    tools = decode_json_text(row.get("tools"))
     return {**({"tools": tools} if tools else {}), **(row.get("chat_template_kwargs") or {})}
 
 

@@ -6,7 +6,7 @@ thought is a word of its own, once for every form that conversations have.
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -31,9 +31,8 @@ _TEMPLATE_CURE = (
 
 def value_problems(run: "Run") -> Iterator[Problem]:
     """Yield the first value that a trainer reads and that is null, empty, or no conversation."""
-    columns = run.trainer_class.columns or {"prompt", "completion", "messages"}
     for split, data in _splits(run):
-        names = [name for name in data.column_names if name in columns]
+        names = [name for name in data.column_names if name in run.read_columns]
         for index, row in enumerate(data) if names else ():
             where = f"row {index} of {split}"
             for name in names:
@@ -41,7 +40,7 @@ def value_problems(run: "Run") -> Iterator[Problem]:
                 if what := _value_problem(row[name], is_text):
                     yield Problem("dataset", f"{where}: `{name}` {what}.", _CURE)
                     return
-            if _reads_texts(run) and (marked := _mark_problem(row, where)):
+            if _reads_texts(run) and (marked := _mark_problem(run, row, where)):
                 yield Problem("dataset", marked, "Leave the row out, or take out the mark.")
                 return
 
@@ -54,9 +53,10 @@ def _splits(run: "Run") -> Iterator[tuple[str, Any]]:
             yield name, run.dataset[name]
 
 
-def _mark_problem(row: Mapping[str, Any], where: str) -> str:
+def _mark_problem(run: "Run", row: Mapping[str, Any], where: str) -> str:
     """Return that a turn which would be trained is marked not to be; "" if none is."""
-    answers = {name: row[name] for name in TURN_COLUMNS[1:] if isinstance(row.get(name), list)}
+    names = run.read_columns.intersection(TURN_COLUMNS[1:])
+    answers = {name: row[name] for name in names if isinstance(row.get(name), list)}
     try:
         check_marks(Row(dict(row), where), answers, every=True)
     except BadRow as error:
@@ -117,18 +117,21 @@ class _Conversation:
 def _conversations(run: "Run") -> Iterator[_Conversation]:
     for split, data in _splits(run) if _reads_texts(run) else ():
         for index, row in enumerate(data):
-            for column, turns, answer in _columns(row):
+            for column, turns, answer in _columns(row, run.read_columns):
                 yield _Conversation(row, f"row {index} of {split}", column, turns, answer)
 
 
-def _columns(row: Mapping[str, Any]) -> Iterator[tuple[str, list[Any], int]]:
-    prompt = row.get("prompt")
-    start = prompt if isinstance(prompt, list) else []
-    answers = [name for name in ("completion", "chosen", "rejected") if name in row]
+def _columns(
+    row: Mapping[str, Any], read: Collection[str]
+) -> Iterator[tuple[str, list[Any], int]]:
+    turns_of = {name: row[name] for name in TURN_COLUMNS if name in read and name in row}
+    start = turns_of.pop("prompt", None)
+    start = start if isinstance(start, list) else []
+    answers = turns_of.keys() - {"messages"}
     if start and not answers:
         yield "prompt", start, len(start)
-    for name in (*answers, "messages"):
-        if isinstance(turns := row.get(name), list):
+    for name, turns in turns_of.items():
+        if isinstance(turns, list):
             before = start if name in answers else []
             yield name, [*before, *turns], len(before)
 
@@ -196,7 +199,7 @@ def _texts_that_begin_twice(run: "Run") -> Iterator[Problem]:
     for split, data in _splits(run):
         for index, row in enumerate(data):
             for name in TURN_COLUMNS:
-                if _begins(row.get(name), start):
+                if name in run.read_columns and _begins(row.get(name), start):
                     yield _twice(f"row {index} of {split}", name, start, "the tokenizer")
                     return
 
@@ -255,7 +258,7 @@ class _Forms:
         words: dict[str, tuple[str, str]] = {}
         turns = list(_marked_turns(each, words))
         arguments = template_arguments(self.run, each.row)
-        if each.row.get("tools"):
+        if arguments.get("tools"):
             arguments["tools"] = _marked_tools(arguments["tools"], words)
         form = repr((each.column, turns, words, each.row.get("chat_template_kwargs")))
         form = _IDS.sub("", form)

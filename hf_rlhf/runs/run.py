@@ -75,6 +75,11 @@ class Run:
         return self.trainer_class.auto_processor == "AutoTokenizer"
 
     @property
+    def read_columns(self) -> frozenset[str]:
+        """The columns that are trained on; a trainer that names none reads TRL's of `sft`."""
+        return self.trainer_class.columns or frozenset({"prompt", "completion", "messages"})
+
+    @property
     def num_labels(self) -> int | None:
         """How many classes the head of a classifier has; None for other models."""
         return NUM_LABELS.get(self.task)

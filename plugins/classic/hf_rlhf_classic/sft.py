@@ -292,9 +292,12 @@ def _markers(run: Run) -> Iterator[Problem]:
 
 def _end(run: Run) -> Iterator[Problem]:
     """What ends an assistant's turn is learned: a template may mark the turn without its end."""
+    if not assistant_only(run):
+        return
     encoded = encoder(run)(run.dataset["train"][0])
     learned = {each for each, counts in zip(encoded.ids, encoded.counted, strict=True) if counts}
-    if not learned & generation_ends(run):
+    ends = generation_ends(run)
+    if ends.intersection(encoded.ids) and not ends & learned:
         yield Problem(
             "assistant_only_loss",
             "the chat template's {% generation %} leaves out the token that ends a turn, so the "

@@ -285,7 +285,7 @@ def test_a_template_that_raises_on_a_later_row_is_told(prepared, gpt2, plugin):
         for word in ("2", "two", "bad")
     ]
     template = "{% for m in messages %}{% if m['content'] == 'bad' %}{{ raise_exception('no') }}"
-    template += "{% endif %}{{ m['content'] }}{% endfor %}"
+    template += "{% endif %}{{ m['content'] + eos_token }}{% endfor %}"
     model = gpt2(chat_template=template)
     with pytest.raises(ConfigError, match=r"raises on `chosen` of row 2 of train"):
         prepared(rows, rows[:1], **{**SETTINGS, "plugin": plugin, "model_name_or_path": model})

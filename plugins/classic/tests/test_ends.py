@@ -2,8 +2,10 @@
 
 import json
 import shutil
+from pathlib import Path
 
 import pytest
+import trl
 from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
@@ -74,6 +76,23 @@ def test_a_template_that_closes_nothing_is_refused(prepared, base):
     template = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
     with pytest.raises(ConfigError, match=r"ends an answer with '\\n', and .* Use a chat template"):
         prepared(rows, rows, **settings, chat_template=template)
+
+
+def test_a_policy_that_ends_its_own_completions_needs_no_closing_template(prepared, base):
+    rows, settings = _settings("grpo", base)
+    template = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
+    prepared(rows, rows, **settings, chat_template=template)
+
+
+def test_the_template_that_trains_is_the_one_that_has_to_close(prepared, base):
+    """GLM's own closes an answer with nothing, TRL's copy for training with the next mark."""
+    own = (Path(trl.__file__).parent / "chat_templates/glm4moe.jinja").read_text("utf-8")
+    rows, settings = _settings("sft", base, chat_template=own, eos_token="<|user|>")
+    whole = [{"messages": [*row["prompt"], *row["completion"]]} for row in rows]
+    prepared(whole, whole, **settings)
+    with pytest.raises(ConfigError, match="ends an answer with ''") as refused:
+        prepared(rows, rows, **settings)
+    assert "assistant_only_loss" not in str(refused.value)
 
 
 def test_vllm_has_to_know_the_end_as_well(prepared, base):

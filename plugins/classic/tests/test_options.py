@@ -28,7 +28,7 @@ ROWS = [
     }
     for n in range(1, 9)
 ]
-TEMPLATE = "{% for turn in messages %}[{{ turn.role }}]{{ turn.content }}{% endfor %}"
+TEMPLATE = "{% for turn in messages %}[{{ turn.role }}]{{ turn.content }}<end>{% endfor %}"
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ def test_a_chat_template_is_trained_measured_and_saved(run, tmp_path, inline):
     }
     prepared = run(**settings)
     row = SupervisedTrainer.from_run(prepared).train_dataset[0]
-    assert prepared.tokenizer.decode(row["input_ids"]) == "[user]1+1=[assistant]2"
+    assert prepared.tokenizer.decode(row["input_ids"]) == "[user]1+1=<end>[assistant]2<end>"
     whole = run(**settings)
     Session(whole).go([])
     saved = AutoTokenizer.from_pretrained(whole.folder / "merged")

@@ -134,6 +134,15 @@ def test_a_null_in_a_json_column_is_the_authors_own(resolved):
     assert '"arguments": {"unit": null, "n": [1, "a"]}' in trained_text(resolved("sft", data))
 
 
+@pytest.mark.parametrize("none", ["[]", "null", ""])
+def test_no_tools_as_text_are_none(resolved, none):
+    text = json.dumps(TOOLS[1])
+    rows = [{"messages": [user(), said("y")], "tools": tools} for tools in (none, text) * 2]
+    run = resolved("sft", rows)
+    assert run.dataset["train"]["tools"][:2] == [None, text]
+    assert trained_text(run).count('"properties": {"ticker": {"type": "string"') == 2
+
+
 @pytest.mark.parametrize("template", ["qwen2_5", "gptoss"])
 def test_arguments_as_json_text_are_written_once(resolved, template):
     call = called(("f", json.dumps({"ratio": 0.30000000000000004})))
@@ -216,6 +225,15 @@ def test_what_the_chat_template_would_leave_out_is_refused(resolved, plugin, tem
     settings = SAMPLING if plugin == "grpo" else {}
     with pytest.raises(ConfigError, match=rf"does not write {lost}.* row 1 of train"):
         resolved(plugin, rows, template, **settings)
+
+
+@pytest.mark.parametrize("gold", ["gold", [CALLS[0]]], ids=["text", "call"])
+def test_answers_that_a_stage_does_not_read_are_not_looked_at(resolved, gold):
+    beside = {"completion": gold, "chosen": gold}
+    resolved("grpo", [{"prompt": [user()], **beside}] * 4, template="qwen2_5_vl", **SAMPLING)
+    prompt = [user(), CALLS[0], user()]
+    with pytest.raises(ConfigError, match=r"does not write call 1 of turn 2 .*: `prompt` of row 0"):
+        resolved("grpo", [{"prompt": prompt, **beside}] * 4, template="qwen2_5_vl", **SAMPLING)
 
 
 def test_thoughts_of_earlier_turns_that_are_not_learned_are_counted(resolved):
