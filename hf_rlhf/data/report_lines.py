@@ -31,11 +31,13 @@ def report_lines(
         yield f"not part of prompts and answers: {'; '.join(listed)}."
     if rows := report.get("texts_as_turns"):
         yield f"texts that are turns in {rows} rows were read so; `text: true` keeps them texts."
-    if calls := report.get("tool_calls"):
-        read, learned = calls["read"], calls["learned"]
-        every = " (`target: every` learns them all)"
-        cure = every if report["form"] == "sft" and learned < read else ""
-        yield f"{read} tool calls, of which {learned} are learned{cure}."
+    if (calls := report.get("tool_calls")) and report["form"] != "prompts":
+        cure = ""
+        if report["form"] == "sft" and calls["learned"] < calls["read"]:
+            cure = (
+                ": `target: final` learns the last turn of a row alone, `target: every` all calls"
+            )
+        yield f"{calls['learned'] or 'none'} of {calls['read']} tool calls learned{cure}."
 
 
 def _names(values: Sequence[str]) -> str:

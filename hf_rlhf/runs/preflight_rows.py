@@ -121,9 +121,7 @@ def _conversations(run: "Run") -> Iterator[_Conversation]:
                 yield _Conversation(row, f"row {index} of {split}", column, turns, answer)
 
 
-def _columns(
-    row: Mapping[str, Any], read: Collection[str]
-) -> Iterator[tuple[str, list[Any], int]]:
+def _columns(row: Mapping[str, Any], read: Collection[str]) -> Iterator[tuple[str, list[Any], int]]:
     turns_of = {name: row[name] for name in TURN_COLUMNS if name in read and name in row}
     start = turns_of.pop("prompt", None)
     start = start if isinstance(start, list) else []

@@ -354,9 +354,11 @@ def test_what_is_neither_prompt_nor_answer_is_named(tmp_path: Path, capsys: Any)
     assert "answers: keys of turns left out: lang (1)." in capsys.readouterr().err
     load(sft, tmp_path, [{"messages": OPENAI}])
     assert (
-        "2 tool calls, of which 0 are learned (`target: every` learns them all)."
-        in capsys.readouterr().err
+        "none of 2 tool calls learned: `target: final` learns the last turn of a row alone, "
+        "`target: every` all calls." in capsys.readouterr().err
     )
+    load(prompts, tmp_path, [{"messages": OPENAI}])
+    assert "tool calls" not in capsys.readouterr().err
     load(sft, tmp_path, [{"prompt": "q", "response": "a"}])
     assert capsys.readouterr().err.count("\n") == 1
     load(sft, tmp_path, [{"prompt": "q", "response": "a", **{f"c{n}": n for n in range(99)}}])

@@ -11,9 +11,10 @@ from hf_rlhf.runs import Run
 from hf_rlhf_classic.encoding import is_text
 
 _INSTEAD = {
-    "tools": "Name functions under `tools:` in the run file of a trainer that calls them (`grpo`).",
+    "tools": "Functions that a policy may call (`grpo`) stand under `tools:` in the run file.",
     "chat_template_kwargs": "Write `chat_template_kwargs` in the run file, for all rows.",
 }
+_LEAVE_OUT = "Leave it out (`ignore` of adapters), or rename it (`columns`) if rewards read it."
 OWN_LOSS = {
     "label_smoothing_factor": ("has no effect on this trainer's loss.", "Leave it out."),
     "average_tokens_across_devices": (
@@ -41,7 +42,7 @@ def common_problems(run: Run, reads: Collection[str] = ()) -> Iterator[Problem]:
             what = f"row {index} of {split} has `{name}`, "
             if unread:
                 what += f"which {run.spec.plugin!r} does not hand to the chat template."
-                yield Problem("dataset", what, f"{_INSTEAD[name]} If rewards read it, rename it.")
+                yield Problem("dataset", what, f"{_INSTEAD[name]} {_LEAVE_OUT}")
             else:
                 what += "and this stage trains on text alone."
                 yield Problem("dataset", what, "Leave out such rows, or the whole column.")
