@@ -80,10 +80,9 @@ def _without_nulls(rows: "Dataset", split: str) -> "Dataset":
     for name, feature in rows.features.items():
         if name == "chat_template_kwargs":
             makers[name], features[name] = _kwargs, Json()
-        elif name == "tools" and feature == Value("string"):
+        elif name == "tools" and (feature == Value("string") or not isinstance(feature, Value)):
             makers[name] = _tools
-        elif name == "tools" and not isinstance(feature, Value):
-            makers[name], features[name] = _tools, Json()
+            features[name] = feature if isinstance(feature, Value) else Json()
         elif name in TURN_COLUMNS and feature == Json():
             makers[name] = _conversation
         elif name in turns:
