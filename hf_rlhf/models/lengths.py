@@ -1,9 +1,9 @@
 """Prompts in tokens, their length, and the number of tokens that fit in a model."""
 
+import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
-
-from hf_rlhf.data.values import decode_json_text
 
 if TYPE_CHECKING:
     from hf_rlhf.runs.run import Run
@@ -42,7 +42,9 @@ def template_arguments(run: "Run", row: Mapping[str, Any]) -> dict[str, Any]:
 
 def row_arguments(row: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a row has for the chat template: `tools`, and its `chat_template_kwargs`."""
-    tools = decode_json_text(row.get("tools"))
+    tools = row.get("tools")
+    with suppress(ValueError):  # what is no JSON, the template refuses
+        tools = json.loads(tools) if isinstance(tools, str) else tools
     return {**({"tools": tools} if tools else {}), **(row.get("chat_template_kwargs") or {})}
 
 

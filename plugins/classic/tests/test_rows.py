@@ -141,6 +141,8 @@ def test_no_tools_as_text_are_none(resolved, none):
     run = resolved("sft", rows)
     assert run.dataset["train"]["tools"][:2] == [None, text]
     assert trained_text(run).count('"properties": {"ticker": {"type": "string"') == 2
+    with pytest.raises(ConfigError, match="row 0 of train: ValueError: Tools should"):
+        resolved("sft", [{**row, "tools": "stock(ticker)"} for row in rows])
 
 
 @pytest.mark.parametrize("template", ["qwen2_5", "gptoss"])
