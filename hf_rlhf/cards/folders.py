@@ -142,8 +142,9 @@ def public_record(record: RunRecord, spec: PublishSpec) -> RunRecord:
     model.saved = None
     # Without commit and address: a card that named its own commit could never be pushed twice.
     public.publish = {"repo_id": spec.repo_id, "layout": spec.layout}
-    if record.model.base != model.base:
-        public.publish["base_was"] = record.model.base
+    renamed = record.model.base != model.base
+    if base_was := record.model.base if renamed else record.published().get("base_was"):
+        public.publish["base_was"] = base_was
     if steps := sorted(int(step) for step in record.published().get("steps") or {}):
         public.publish["steps"] = steps
     return shareable(public, record)

@@ -29,7 +29,7 @@ from hf_rlhf.models.fingerprint import IDENTITY
 from hf_rlhf.models.locate import resolve_model_path
 from hf_rlhf.models.merge import merge_adapter
 from hf_rlhf.storage.local_paths import LocalPaths
-from hf_rlhf.storage.record import RunRecord
+from hf_rlhf.storage.record import RunRecord, load_record
 from hf_rlhf.storage.secrets import redact_secrets
 
 ADAPTER, MERGED = "adapter", "merged"
@@ -289,9 +289,12 @@ def _has_model(folder: Path) -> bool:
 def check_unchanged(record: RunRecord, contents: Iterable[RepoContent], run: Path) -> None:
     """Raise PublishError if weights in a pulled folder are not those that its record lists.
 
-    Those that were merged in the folder since are new.
+    Those that were merged in the folder since are new. An adapter that was pulled from a repository
+    of its own has its own record.
     """
-    digests = {hashes["sha256"] for hashes in listed({"publish": record.publish}).values()}
+    records = [record, *(load_record(each.parent) for each in run.glob(f"{ADAPTER}/{MANIFEST}"))]
+    lists = (listed({"publish": e.publish}) for e in records if e.run_id == record.run_id)
+    digests = {hashes["sha256"] for files in lists for hashes in files.values()}
     for file in (file for content in contents for file in content.bundle.files.values()):
         pulled = isinstance(file.source, Path) and file.source.parent in (run, run / ADAPTER)
         if digests and pulled and file.path.endswith(".safetensors") and file.sha256 not in digests:

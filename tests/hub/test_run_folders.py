@@ -117,6 +117,21 @@ def test_a_pulled_folder_publishes_its_own_files(run: Path, tmp_path: Path, kind
     assert not (pulled / "merged").exists()
 
 
+@pytest.mark.parametrize("layout", ["single", "separate"])
+def test_a_pulled_folder_has_nothing_new_for_its_repositories(
+    run: Path, tmp_path: Path, layout: str
+) -> None:
+    record = load_record(run)
+    record.model.base = "package://mine/base"
+    write_record(record, run)
+    published = publish(run, layout=layout, base_model="demo/base")
+    pulled = pull("demo/model", tmp_path / "pulled")
+    if layout == "separate":
+        pull("demo/model-adapter", pulled / "adapter")
+    again = publish(pulled)
+    assert (again.new_commits, again.commits) == (0, published.commits)
+
+
 def test_changed_weights_of_a_pulled_folder_are_refused(run: Path, tmp_path: Path) -> None:
     publish(run)
     for path in ("model-00002-of-00002.safetensors", "adapter/adapter_model.safetensors"):
