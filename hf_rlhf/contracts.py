@@ -257,7 +257,7 @@ class Trainer:
             """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        """Build the trainer that it is derived from, whose models then count positions right."""
+        """Build the base trainer, then let its models count positions from the attention mask."""
         super().__init__(*args, **kwargs)
         add_positions(vars(self).values())
 

@@ -2,7 +2,7 @@
 
 TRL pads prompts on the left and passes no `position_ids` (GRPO, RLOO, online DPO, distillation).
 GPT-2, GPT-Neo, XGLM, BioGPT and others then number the padding too, so that the log-probabilities
-of a row depend on the rows beside it. Rotary positions are relative, and do not mind.
+of a row depend on the rows beside it. Rotary positions are relative, so padding does not matter.
 """
 
 import inspect

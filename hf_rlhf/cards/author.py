@@ -1,4 +1,4 @@
-"""The author's own parts of a card: free Markdown, checked for slips that would hide the rest."""
+"""The author's own parts of a card: Markdown, checked for mistakes that would hide the rest."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -58,9 +58,9 @@ def _bad_headings(headings: Iterable[str]) -> Iterator[tuple[str, str]]:
 
 
 def markdown_problem(text: str) -> str | None:
-    """Return a slip by which text would take in what follows it on a card, or None.
+    """Return the mistake by which a text would swallow what follows it on a card, or None.
 
-    The author is trusted: this is no guard against one who wants to.
+    The author is trusted: this is no defence against intent.
     """
     from markdown_it import MarkdownIt
 

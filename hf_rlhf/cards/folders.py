@@ -17,7 +17,7 @@ from hf_rlhf.storage.local_paths import LocalPaths
 from hf_rlhf.storage.record import RunRecord, load_record, write_record
 
 CARD_DIGESTS = ".card.sha256"
-"""In a run folder: of the card that was written last, and of the one before."""
+"""File in a run folder with the digests of the last two cards that were written."""
 EDITED_CARD = "README.edited"
 COMPARISON_PICTURE = "comparison.png"
 PUBLISH_FIELDS_ON_CARD = ("base_was", "steps")
@@ -45,9 +45,9 @@ def write_card(record: RunRecord, folder: Path) -> None:
 
 
 def place_card(folder: Path, card: str, record: RunRecord) -> None:
-    """Write a card into a run folder; one that was edited by hand is kept beside it.
+    """Write a card into a run folder; a card that was edited by hand is kept beside it.
 
-    So is one of a folder without digests, of an older version, of which that is not known.
+    A folder of an older version has no digests: its card is kept too, as it may be edited.
     """
     path, content = folder / "README.md", card.encode("utf-8")
     if path.exists() and path.read_bytes() == content:
@@ -56,7 +56,7 @@ def place_card(folder: Path, card: str, record: RunRecord) -> None:
         names = (f"{EDITED_CARD}{n}.md" for n in ("", *(f"-{i}" for i in range(2, 1000))))
         kept = next(folder / name for name in names if not (folder / name).exists())
         path.rename(kept)
-        print(f"note: {path} is not as it was written; it is kept as {kept.name}", file=sys.stderr)
+        print(f"note: {path} may have been edited; it is kept as {kept.name}", file=sys.stderr)
     # Both digests, because a kill may come between the two writes.
     digests = [hashlib.sha256(content).hexdigest(), *_card_digests(folder)[:1]]
     atomic_write_text(folder / CARD_DIGESTS, "\n".join(digests) + "\n")
@@ -64,9 +64,9 @@ def place_card(folder: Path, card: str, record: RunRecord) -> None:
 
 
 def card_is_edited(folder: Path, record: RunRecord) -> bool:
-    """Say whether the card in a run folder, trained here or pulled, is not as it was written.
+    """Return whether the card in a run folder, trained here or pulled, is known to be edited.
 
-    Nothing is known of the card in a folder of an older version.
+    In a folder of an older version this is not known.
     """
     known, path = _known_digests(folder, record), folder / "README.md"
     return bool(known) and path.exists() and _digest(path) not in known
@@ -151,10 +151,10 @@ def public_record(record: RunRecord, spec: PublishSpec) -> RunRecord:
 
 
 def shareable(public: RunRecord, record: RunRecord) -> RunRecord:
-    """Return `public` with the names of files in place of paths, which `record` knows.
+    """Return `public` with file names in place of the paths that `record` has.
 
-    Without any row of the data if the run file wants no samples: those of training are recorded
-    all the same.
+    If the run file asks for no samples, all rows of the data are removed, because samples of
+    training are recorded in any case.
     """
     if (record.config.get("evaluation") or {}).get("samples") == 0:
         public.samples, public.generation = [], None

@@ -34,7 +34,7 @@ MAX_COMPONENTS = 6
 _CHARACTERS_PER_INCH = 14  # of the caption
 MAX_CURVES = 6
 FEW_POINTS = 5
-"""Below so many points a line between them would look like a measured course."""
+"""With fewer points, a line between them would look like a measured course."""
 
 
 @contextmanager
@@ -83,7 +83,7 @@ def png_panels(
 def step_curve(
     axes: Any, points: Sequence[tuple[int, float]], line: str = "-", **options: Any
 ) -> None:
-    """Draw values over training steps: a line, or of fewer than `FEW_POINTS` markers alone.
+    """Draw values over training steps: a line, or markers alone for fewer than `FEW_POINTS`.
 
     `line` is matplotlib's format of the line. With `yerr` among the `options` of matplotlib's
     `plot` each point has an error bar.

@@ -69,7 +69,7 @@ def headline(record: RunRecord) -> str:
     if row["verdict"] == "no change shown":
         change = f"no change shown (paired difference {interval(difference, signed=True)})"
     else:
-        change = "no change shown, for want of an interval of the difference"
+        change = "no change shown, because the difference has no interval"
     return f"{where}, {name} was {number(after.mean)} after training{start}; {change}."
 
 

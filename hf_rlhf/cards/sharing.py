@@ -1,4 +1,4 @@
-"""What of the user's own a published card and record show: rows, code, names of files."""
+"""The user's own content that a published card and record show: rows, code, file names."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,7 +10,7 @@ NO_ROWS = "`evaluation.samples: 0` in the run file leaves out all rows"
 
 
 def shared_by(record: RunRecord) -> str:
-    """Return what the published form of a record shows of its author's own; empty for nothing."""
+    """Return which content of the author a published record shows; "" if it shows none."""
     prompts = {
         kind: {sample.prompt for sample in record.samples if (sample.stage == "train") == training}
         for kind, training in (("held-out", False), ("training", True))
@@ -35,7 +35,7 @@ def shared_by(record: RunRecord) -> str:
 def will_be_shared(
     samples: int | None, *, trains_by_rewards: bool, adapter: str | None, data: Mapping[str, Any]
 ) -> str:
-    """Return what a run that begins will show; `samples` is the run file's, None without one.
+    """Return what a run that begins will show; `samples` is None without an `evaluation`.
 
     `data` has the `source` or the `path` of the rows.
     """

@@ -202,7 +202,7 @@ class Chat:
 
 
 def safe_streamer(tokenizer: Any) -> Any:
-    """Return what prints a reply while it is generated, control characters as escapes."""
+    """Return a streamer that prints a reply as it is generated, control characters as escapes."""
     from transformers import TextStreamer
 
     class Streamer(TextStreamer):  # type: ignore[misc]

@@ -20,13 +20,13 @@ class CodeFiles(NamedTuple):
     """The files of some modules, and of the user's modules that these import."""
 
     digests: dict[str, str]
-    """Of the syntax, without comments, by the path below the folder that it is imported from."""
+    """Digests of the syntax, without comments, by path below the folder of the import."""
     packages: dict[str, str]
-    """The versions of the packages that they import."""
+    """Versions of the packages that these files import."""
 
 
 def code_files(modules: Iterable[str]) -> CodeFiles:
-    """Return the files of modules, and of what they import of their own package or of none."""
+    """Return the files of modules and of their imports, except imports of other packages."""
     digests: dict[str, str] = {}
     packages: set[str] = set()
     for root in sorted(modules):
@@ -56,7 +56,7 @@ def script_digest() -> str | None:
 def is_own(module: str) -> bool:
     """Return whether a module is the user's: neither installed, nor Python's, nor this package's.
 
-    One that is installed to be edited is the user's too, and so is one without a file.
+    A module of an editable install is the user's too, and so is a module without a file.
     """
     top = module.partition(".")[0]
     if top == "__main__" or own_file(module) is not None:
@@ -74,7 +74,7 @@ def own_file(module: str) -> Path | None:
 
 
 def package_of(module: str) -> str | None:
-    """Return the installed package that a module is of; None for one of the user's own."""
+    """Return the installed package that a module belongs to; None for the user's own module."""
     top = module.partition(".")[0]
     return None if top == "__main__" else next(iter(_packages().get(top, ())), None)
 

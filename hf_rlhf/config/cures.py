@@ -1,18 +1,18 @@
-"""Names that a run does not know, and how what they stand for is written here."""
+"""Cures for names that a run does not know: what to write instead of them."""
 
 from collections.abc import Mapping
 
 _DERIVE = "Derive a trainer and name it, `plugin: FILE.py:CLASS` (docs/how-to/write-a-trainer.md)."
 TRL_ARGUMENTS: Mapping[str, str] = {
     "formatting_func": (
-        "Rows come finished: name a function that returns them as the `dataset` "
+        "The trainer expects finished rows. As the `dataset`, name a function that returns them "
         "(`{name: FILE.py:FUNCTION}`), or map a Dataset before you pass it."
     ),
     "rollout_func": f"Name an `environment` or `tools`, which the model calls. Or: {_DERIVE}",
     **dict.fromkeys(
         ("compute_metrics", "preprocess_logits_for_metrics"),
-        "What is measured on held-out rows is a reward, of `weight: 0` if it is not trained on, or "
-        f"the trainer's own `held_out`. {_DERIVE}",
+        "To measure something on held-out rows, write a reward, with `weight: 0` if it is not "
+        f"trained on, or the trainer's own `held_out`. {_DERIVE}",
     ),
     **dict.fromkeys(("data_collator", "compute_loss_func"), f"The trainer has its own. {_DERIVE}"),
     **dict.fromkeys(
@@ -29,10 +29,10 @@ TRL_ARGUMENTS: Mapping[str, str] = {
     "quantization_config": "Write `load_in_4bit: true`, `bnb_4bit_quant_type: nf4` and the like.",
     "reward_processing_classes": "The reward `reward_model` loads the tokenizer of its model.",
 }
-"""Argument of TRL's and transformers' trainers that no run file can hold -> what is written."""
+"""Argument of TRL's or transformers' trainers that no run file can hold -> what to write."""
 KNOWN_CURES: Mapping[str, str] = {
     **TRL_ARGUMENTS,
-    **dict.fromkeys(("no_cuda", "use_mps_device"), "Write `use_cpu: true`, or nothing for a GPU."),
+    **dict.fromkeys(("no_cuda", "use_mps_device"), "Write `use_cpu: true` for a CPU."),
     "group_by_length": "Write `train_sampling_strategy: group_by_length`.",
     **dict.fromkeys(
         ("response_template", "instruction_template"),
@@ -44,7 +44,7 @@ KNOWN_CURES: Mapping[str, str] = {
     "save_safetensors": "Leave it out: only safetensors are saved.",
     "warmup_ratio": "Write `warmup_steps`: a number below 1 is a share of all steps.",
     "max_prompt_length": (
-        "TRL no longer cuts prompts; leave long ones out by the dataset adapter "
+        "TRL no longer cuts prompts; let the dataset adapter leave out long prompts "
         "(`hf-rlhf describe ADAPTER` lists its limits)."
     ),
     **dict.fromkeys(
@@ -53,9 +53,9 @@ KNOWN_CURES: Mapping[str, str] = {
         "among them, so all are read first: piece by piece into files on disk, not into memory.",
     ),
     "resume_from": (
-        "The same command resumes a folder. The Hub has the weights of a checkpoint and not its "
-        "optimizer: to begin a new run with them, write `adapter: REPO` and `adapter_revision: "
-        "step-STEP`; for full weights `model_name_or_path` and `model_revision`."
+        "The same command resumes a folder. The Hub has the weights of a checkpoint but not its "
+        "optimizer: to begin a new run with these weights, write `adapter: REPO` and "
+        "`adapter_revision: step-STEP`; for full weights `model_name_or_path` and `model_revision`."
     ),
 }
 """Unknown setting that is often written -> the cure; settings of older versions, for instance."""

@@ -1,10 +1,10 @@
 """What an object does, for the record: its code and the values that it uses, as digests by name.
 
-So a run that is resumed is known to use the same code. Two things are compared. Of modules in the
-user's own folder, which the object is in or which these import, the whole files. And what no file
-shows, or what stands in a script beside other things: the functions and classes that the object
-reaches, as Python compiles them, with their globals, defaults, enclosed values and attributes.
-Comments and layout do not count. Of installed packages the version is recorded.
+The digests show whether a resumed run uses the same code. Two things are compared. The first is
+whole files: of the user's own modules that the object is in, and of the modules that these import.
+The second is for code without a file, or in a script with other lines: the functions and classes
+that the object reaches, as Python compiles them, with their globals, defaults, enclosed values and
+attributes. Comments and layout do not count. For installed packages, the version is recorded.
 """
 
 import ast
@@ -46,10 +46,11 @@ _WRAPPED = (
 def provenance_of_object(target: Any, module: str | None = None) -> dict[str, Any]:
     """Return what a function, class or instance is, for the record.
 
-    An installed one has package and version, any other `code`, digests by name, and `source`, which
-    is None where Python has none, as of a function typed at a prompt. `reads` holds the values that
-    it uses, plain or as digests, and the attributes of an instance; `not_compared` names those
-    that have none. `module` is one that it is in, if not its own.
+    An installed object has package and version. Any other object has `code`, digests by name, and
+    `source`, which is None if Python has no source, as for a function typed at a prompt. `reads`
+    holds the values that it uses, plain or as digests, and the attributes of an instance;
+    `not_compared` names the values without a digest. `module`: a module that it is in, if not its
+    own.
     """
     attributes = {}
     if isinstance(target, partial):

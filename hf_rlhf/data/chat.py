@@ -297,9 +297,9 @@ def _take_call(waiting: list[Any], name: Any, where: str) -> None:
     if not fitting:
         raise BadRow(
             "result_without_call",
-            f"{where} is what a tool returned, and no call before it waits for "
-            f"{'that' if name is None else repr(name)}. Calls are `tool_calls` of the assistant's "
-            "turn, or turns from `function_call`, not text.",
+            f"{where} is a tool's result, and no call before it waits for "
+            f"{'a result' if name is None else repr(name)}. Calls are `tool_calls` of the "
+            "assistant's turn, or turns from `function_call`, not text.",
         )
     waiting.remove(name if name in fitting else fitting[0])
 

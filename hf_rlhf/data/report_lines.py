@@ -30,7 +30,7 @@ def report_lines(
     if listed:
         yield f"not part of prompts and answers: {'; '.join(listed)}."
     if rows := report.get("texts_as_turns"):
-        yield f"texts that are turns in {rows} rows were read so; `text: true` keeps them texts."
+        yield f"in {rows} rows, texts were read as turns; `text: true` keeps them as texts."
     if (calls := report.get("tool_calls")) and report["form"] != "prompts":
         cure = ""
         if report["form"] == "sft" and calls["learned"] < calls["read"]:

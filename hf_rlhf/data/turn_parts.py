@@ -89,13 +89,13 @@ def call_list(fields: Mapping[str, Any], where: str) -> list[dict[str, Any]]:
 
 
 def written_calls(content: Any, where: str) -> tuple[str, list[dict[str, Any]]]:
-    """Return the calls that a content is, as JSON, and the thought before them. Raises BadRow."""
+    """Return the calls in a content of JSON, and the thought before them. Raises BadRow."""
     thought = ""
     if isinstance(content, str):
         thought, content = split_thoughts(content)
     calls = _calls(without_nulls(content), where)
     if not calls:
-        raise BadRow("malformed_call", f"{where}: calls nothing, {_CALL}")
+        raise BadRow("malformed_call", f"{where}: has no call, {_CALL}")
     return thought, calls
 
 

@@ -1,4 +1,4 @@
-"""What a row has that training could not honour: media, and marks of turns not to be learned."""
+"""Parts of a row that training cannot honour: media, and marks of turns not to be learned."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -62,7 +62,7 @@ def _check_keys(row: Row, values: Mapping[str, Any], where: str) -> None:
 def check_marks(row: Row, turns: Mapping[str, Sequence[Mapping[str, Any]]], *, every: bool) -> None:
     """Raise BadRow for a mark that an assistant's turn is not to be learned, if it would be.
 
-    Learned is the last turn of a column, or `every` one. Marks may also be a list in a column.
+    The last turn of a column is learned, or `every` turn. A column may also hold marks as a list.
     """
     names = _LEARNED_IF.keys() - row.ignored
     lists = {key: row.values[key] for key in names & row.values.keys()}
@@ -83,7 +83,7 @@ def _refuse_marked(marks: Mapping[str, Any], where: str, every: bool) -> None:
         others = " `target: final` learns the last one alone." if every else ""
         raise BadRow(
             f"marked:{key}",
-            f"{where}: {key!r} is {describe_value(value)}, so the turn is not to be learned whole, "
-            f"and it would be.{others} Leave the row out, or name the key in `ignore` to learn the "
+            f"{where}: {key!r} is {describe_value(value)}, so the turn must not be learned whole, "
+            f"but it would be.{others} Leave the row out, or name the key in `ignore` to learn the "
             "turn all the same.",
         )

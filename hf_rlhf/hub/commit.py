@@ -35,7 +35,7 @@ _DAMAGED = (400, 422)
 
 
 class DamagedCommit(UnexpectedAnswer):
-    """A commit that landed, with other content than was sent."""
+    """A commit that landed, but with other content than was sent."""
 
 
 class Overtaken(PublishError):
@@ -155,7 +155,7 @@ def _commit(
     if now is not None and now.commit == commit.oid:
         raise DamagedCommit(
             f"{repo_id} accepted the commit {commit.oid[:8]}, but does not list all of its files, "
-            "or not with their content"
+            "or lists them with other content"
         )
     raise _overtaken(repo_id, parent)
 

@@ -209,7 +209,7 @@ def push_run(
     published, card = pushed[0]
     if len(pushed) > 1:
         commits = sum(each.new_commits for each, _ in pushed)
-        note = "it is on main too, where nothing was"
+        note = "it is on main too, which was empty"
         published = replace(published, new_commits=commits, notes=(*published.notes, note))
     return published, card, spec
 
@@ -325,7 +325,7 @@ def _announce(hub: Hub, repo_id: str, shares: str) -> None:
     """Print what goes along to a repository that everybody may read."""
     if repo_id not in hub.announced and hub.is_public(repo_id):
         hub.announced.add(repo_id)
-        hub.retries.say(f"{repo_id} is public. Of your own, its card and run.json show: {shares}.")
+        hub.retries.say(f"{repo_id} is public. Its card and run.json show, of yours: {shares}.")
 
 
 def _examine(

@@ -1,7 +1,7 @@
 """The tokens at which generation stops: what ends a trained response has to be one of them.
 
-Plain `generate` stops at those of the generation config alone, training and evaluation also at the
-tokenizer's. So the latter is listed in the generation config of every model that is saved.
+Plain `generate` stops only at the end tokens of the generation config; training and evaluation also
+stop at the tokenizer's. So every saved model lists the tokenizer's in its generation config.
 """
 
 import json
@@ -30,10 +30,10 @@ def _as_list(ids: int | list[int] | None) -> list[int]:
 
 
 def end_problems(run: "Run") -> Iterator[Problem]:
-    """Yield that the model would learn to end its responses with what stops no generation.
+    """Yield a problem if the model would learn responses that end without a stop token.
 
-    Known here are the two ways in which trainers end them: messages as the chat template does,
-    text with the tokenizer's end-of-sequence token.
+    Trainers end responses in two ways: messages as the chat template does, text with the
+    tokenizer's end-of-sequence token.
     """
     if not (run.writes_text and run.reads_tokens) or run.trainer_class.auto_class is not None:
         return
@@ -43,7 +43,7 @@ def end_problems(run: "Run") -> Iterator[Problem]:
     answers = run.read_columns & {"completion", "chosen", "messages"}
     plain = any(isinstance(row.get(name), str) for name in answers)
     if not ends or (plain and tokenizer.eos_token_id is None):
-        what = "its tokenizer has no end-of-sequence token, with which a response would end."
+        what = "its tokenizer has no end-of-sequence token to end a response with."
         yield Problem("model_name_or_path", what, "Write `eos_token: TOKEN`, one of its tokens.")
         return
     stops = ", ".join(map(repr, tokenizer.convert_ids_to_tokens(sorted(ends))))
@@ -67,7 +67,7 @@ def end_problems(run: "Run") -> Iterator[Problem]:
 
 
 def _vllm(run: "Run") -> Iterator[Problem]:
-    """Yield that vLLM, which reads the tokenizer of the base, would write on behind the end."""
+    """Yield a problem if vLLM, which reads the base's tokenizer, would not stop at the end."""
     training, end = run.training, run.tokenizer.eos_token_id
     if run.spec.eos_token is None or not getattr(training, "use_vllm", False):
         return
@@ -76,7 +76,7 @@ def _vllm(run: "Run") -> Iterator[Problem]:
     if end not in ((training.generation_kwargs or {}).get("stop_token_ids") or ()):
         yield Problem(
             "eos_token",
-            f"is {run.spec.eos_token}, and vLLM stops at the end tokens of the base alone.",
+            f"is {run.spec.eos_token}, but vLLM stops only at the end tokens of the base.",
             f"Write `generation_kwargs: {{stop_token_ids: [{end}]}}` as well.",
         )
 

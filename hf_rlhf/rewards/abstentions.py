@@ -75,8 +75,8 @@ _UNSAVED = "nothing was learned, and nothing is saved except the checkpoints."
 def check_learned(history: Sequence[Mapping[str, Any]], total: str, masks: bool = False) -> None:
     """Raise RewardError or DataError if the training log shows that nothing had a loss.
 
-    `masks` is whether completions that were cut have none. Groups of equal rewards are no such
-    case: these were looked at, and found to be alike.
+    `masks`: whether completions that were cut have no loss. Groups of equal rewards raise no error:
+    their completions were scored, and found to be alike.
     """
     scored = [entry for entry in history if f"rewards/{total}/none" in entry]
     means = [entry.get(f"rewards/{total}/mean") for entry in scored]
@@ -97,8 +97,8 @@ def check_learned(history: Sequence[Mapping[str, Any]], total: str, masks: bool 
     if norms and not moved and not (flat and min(flat) >= 1):
         raise DataError(
             f"The gradient of every logged step is 0 or not a number: {_UNSAVED} Either no token "
-            "had a loss (`hf-rlhf check` counts those that have), or there was nothing to change, "
-            "as for a student that is its teacher."
+            "had a loss (`hf-rlhf check` counts the tokens with a loss), or there was nothing to "
+            "change, as for a student that equals its teacher."
         )
 
 

@@ -269,8 +269,8 @@ def _check_supplied(part: Part, arguments: Mapping[str, Any]) -> None:
         required = parameter is not None and parameter.default is parameter.empty
         if required and arguments[name] is None:
             raise RewardError(
-                f"Reward {part.label!r}{_from(part)} needs `{name}`, which only a run has: there "
-                f"is none for texts from elsewhere. Give it a default: `{name}=None`."
+                f"Reward {part.label!r}{_from(part)} needs `{name}`, which only a run "
+                f"has: texts from elsewhere have none. Give it a default: `{name}=None`."
             )
 
 

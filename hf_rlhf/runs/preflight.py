@@ -108,9 +108,9 @@ def _sources(run: "Run") -> Iterator[str]:
     for each in run.components:
         if names := each.get("not_compared"):
             yield (
-                f"the record cannot tell whether {', '.join(names)} of {each['label']!r} will be "
-                "the same when the run resumes: pickle does not keep it. Leave it out of its "
-                "`__getstate__` if it does not change the scores"
+                f"{', '.join(names)} of {each['label']!r} cannot be compared when the run resumes, "
+                "because pickle does not keep it. Leave it out in the class's `__getstate__` if it "
+                "does not change the scores"
             )
     code = [each for each in run.components if each.get("package") is None and "target" in each]
     kept = [each["label"] for each in code if each.get("sha256")]
@@ -244,7 +244,7 @@ def _rewarded(run: "Run") -> Iterator[Problem]:
         if trained and "completion" in columns and "completion" in signature(part.reward):
             yield Problem(
                 "dataset",
-                f"has the column `completion`, which {part.label!r} reads, and no trainer passes a "
+                f"has the column `completion`, which {part.label!r} reads, but no trainer passes a "
                 "column of that name to rewards while it trains.",
                 "Rename it, such as to `reference`.",
             )

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 CONFIGS = "`hf-rlhf launch-configs` lists launch configurations that do what they say."
 _SHARDED = (
-    "launch with DeepSpeed or FSDP, which keep one (`hf-rlhf launch-configs`; `hf-rlhf check` is "
-    "told of it by `--expect_distributed DEEPSPEED`)"
+    "launch with DeepSpeed or FSDP, which keep one (`hf-rlhf launch-configs`; tell `hf-rlhf check` "
+    "with `--expect_distributed DEEPSPEED`)"
 )
 _TASKS = ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 """Environment variables with how many times a command was started."""
@@ -70,9 +70,10 @@ def launch_kind(run: "Run") -> str | None:
 
 
 def sharding(run: "Run") -> str | None:
-    """Return DEEPSPEED or FSDP, if the run is launched so, or is planned and can be no other way.
+    """Return DEEPSPEED or FSDP if the run is launched so, or can only be launched so; else None.
 
-    Where a plan names none for weights in 16 bit, it is DeepSpeed, which takes the most space.
+    For a plan that names no launch, with weights in 16 bit, it is DeepSpeed, which takes the most
+    space.
     """
     kind = launch_kind(run)
     if kind is None and not _is_partial(run) and narrow_dtype(run):
@@ -93,7 +94,7 @@ def narrow_dtype(run: "Run") -> str | None:
 
 
 def master_copy_problems(run: "Run") -> Iterator[Problem]:
-    """Yield that weights in 16 bit would be trained without a copy of them in float32.
+    """Yield a problem if weights in 16 bit would be trained without a copy in float32.
 
     DeepSpeed keeps one, and FSDP does in mixed precision. A plan that names no launch has a note.
     """
@@ -107,7 +108,7 @@ def master_copy_problems(run: "Run") -> Iterator[Problem]:
     yield Problem(
         "dtype",
         f"{dtype}: every weight is trained, and nothing keeps a copy in float32. Most updates are "
-        f"smaller than what {dtype} can tell apart, and would be rounded away.",
+        f"smaller than the steps of {dtype}, and would be rounded away.",
         "FSDP keeps one with `bf16: true`."
         if kind == "FSDP"
         else f"Write `dtype: float32` with `bf16: true`, train a LoRA (`use_peft: true`), or "
@@ -123,7 +124,7 @@ def master_copy_advice(run: "Run") -> Iterator[str]:
         return
     if _is_partial(run):
         yield (
-            f"what is trained beside LoRA or frozen weights (a head, `lora_modules_to_save`) is in "
+            "weights trained beside LoRA or frozen weights (a head, `lora_modules_to_save`) are in "
             f"{dtype}, in which small updates are rounded away: `dtype: float32` keeps them"
         )
     else:

@@ -32,7 +32,7 @@ def validation_problems(run: "Run") -> Iterator[Problem]:
                 yield Problem(key, what, "Set `eval_strategy`, or leave it out.")
         if run.training.eval_on_start:
             what = "is true, and there are no rows for it: nothing is evaluated during training."
-            fix = "Set `eval_strategy`, or leave it out: `evaluation` measures before training."
+            fix = "Set `eval_strategy`, or remove this: `evaluation` measures before training."
             yield Problem("eval_on_start", what, fix)
         return
     if run.spec.evaluation is None:

@@ -1,4 +1,4 @@
-"""What a model made of a few rows alone and in batches, in the run's record."""
+"""The section of a run's record on a model's values for rows alone and in batches."""
 
 import math
 
@@ -11,17 +11,17 @@ class Comparison(Section):
     """The largest differences between rows alone and the same rows otherwise, in one dtype."""
 
     dtype: str | None = None
-    """Of the model's output: under autocast, that of autocast."""
+    """Dtype of the model's output; under autocast, the dtype of autocast."""
     of: str | None = None
     """`the whole model`, or its first layers."""
     differences: dict[str, Number] = {}
     """Form, such as `padded on the left` -> the largest difference from the row alone."""
     spread: Number | None = None
-    """The model's own: the largest difference in batches of 2 and 3 equal rows, without padding."""
+    """The model's own: the largest difference in batches of 2 and 3 equal rows, unpadded."""
     floor: Number | None = None
     """What the dtype's rounding explains."""
     from_float32: Number | None = None
-    """How far rows alone are from themselves in float32, where that was measured."""
+    """The largest difference of rows alone from the same rows in float32, if measured."""
 
     @property
     def limit(self) -> float:
@@ -30,7 +30,7 @@ class Comparison(Section):
 
     @property
     def exceeding(self) -> dict[str, Number]:
-        """The differences above the limit; in float32 the model's own above the floor, too."""
+        """The differences above the limit; in float32, also the model's own if above the floor."""
         found = {
             form: each
             for form, each in self.differences.items()
@@ -49,8 +49,8 @@ class ExactnessSection(Section):
     """What is compared: `log-probabilities` or `scores`."""
     rows: int | None = None
     tokens: int | None = None
-    """Of the longest row."""
+    """Tokens of the longest row."""
     comparisons: list[Comparison] = []
-    """In the dtype of training; and in float32, where that is another one."""
+    """One in the dtype of training, and one in float32 if that is another dtype."""
     not_compared: dict[str, str] = {}
-    """What else, and why not."""
+    """What was not compared -> the reason."""

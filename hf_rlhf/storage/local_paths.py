@@ -1,4 +1,4 @@
-"""Paths of the machine that trained: a run folder keeps them, what is published has file names."""
+"""Local paths: a run folder keeps them, and published texts have file names instead."""
 
 import hashlib
 import os
@@ -10,7 +10,7 @@ from typing import Any
 _NAMES = r"(?:/[^\s/\"'`,;:()\[\]{}<>|\\]+)"
 _PATH = rf"(?:file://)?(?:~(?:[a-z_][\w.-]*)?{_NAMES}+|\.\.{_NAMES}+|{_NAMES}{{2,}})/?"
 _HOME = rf"(?:/home|/Users|/root|~){_NAMES}+"
-"""In code, where `/usr/bin/env` and `"/a/b"` mean something else."""
+"""The only paths replaced in code, where `/usr/bin/env` and `"/a/b"` mean something else."""
 _NO_WORD_BEFORE = r"(?<![\w.~:/<>@-])"
 _WHOLE = re.compile(r"(?:file://)?(?:~|/|\.\./)[^\n]*")
 _STRUCTURED = ("config", "command", "defaults", "files")

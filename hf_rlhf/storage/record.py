@@ -62,7 +62,7 @@ class RunRecord(Section):
     files: dict[str, str] = {}
     """The SHA-256 of each file of this machine that the run file names, by its path there."""
     contents: dict[str, Json] = {}
-    """What stands behind the names in `config`, by dotted key: the digest of a file or of a model's
+    """The content behind each name in `config`, by dotted key: the digest of a file or of a model's
     files, or the `commit` of a model on the Hub."""
     defaults: dict[str, Json] = {}
     """Every other setting of the trainer and the model."""

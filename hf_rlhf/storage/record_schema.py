@@ -26,7 +26,7 @@ class Component(Provenance):
     label: str | None = None
     arguments: dict[str, Json] | None = None
     source: str | None = None
-    """Of one that no package offers: the text of its file, or of the object from Python."""
+    """Of a component that no package offers: the text of its file, or of the Python object."""
     sha256: str | None = None
     """Of the source; of a tokenizer that is set apart, of its tokens, rules and template."""
     code: dict[str, str] = {}
@@ -34,11 +34,11 @@ class Component(Provenance):
     reads: dict[str, Json] = {}
     """Values that this code takes from outside itself; a digest where JSON would not hold it."""
     not_compared: list[str] = []
-    """Of these values those that have no digest, such as an open connection."""
+    """Names of such values that have no digest, such as an open connection."""
     packages: dict[str, str] = {}
     """The versions of the packages that its files import."""
     script: str | None = None
-    """The digest of the script that it is in, and of what that imports: other parts may change."""
+    """The digest of its script and of the script's imports: their other parts may change."""
 
 
 class MethodSection(Section):

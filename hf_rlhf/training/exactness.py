@@ -25,9 +25,9 @@ from hf_rlhf.storage.exactness_schema import Comparison, ExactnessSection
 from hf_rlhf.storage.record import RunRecord
 
 TOKENS, SAMPLED = 128, 32
-"""A row is cut to so many tokens; the rows are chosen from so many."""
+"""Tokens that a row is cut to, and the number of rows that the three are chosen from."""
 LEAST, STEPS = 1e-3, 4
-"""The floor: at least this, and so many steps of the dtype at the size of the largest logit."""
+"""The floor: at least the first; the second in steps of the dtype at the largest logit."""
 WHOLE = "the whole model"
 LAYERS = 2
 """The layers that are measured in float32, where the whole model does not fit."""
@@ -50,7 +50,7 @@ def check_exactness(record: RunRecord, run: Run, trainer: Any, say: Callable[[st
     if run.spec.limits.exactness == "check":
         run_on_main_process(check)
     else:
-        say("exactness: off: whether a row has the same values in every batch is not known")
+        say("exactness: off: rows are not compared alone and in batches")
 
 
 def measure(run: Run, trainer: Any) -> ExactnessSection:
@@ -282,7 +282,7 @@ def _problem(section: ExactnessSection) -> str:
         for form, value in each.exceeding.items()
     )
     return (
-        f"exactness: the model gives a row other {section.values} alone than in a batch. {found}. "
+        f"exactness: the model gives a row other {section.values} in a batch than alone. {found}. "
         "What is trained would not be what is sampled and measured. Try another "
         "`attn_implementation` (`eager` is the plainest), another version of the model's code, or "
         "`packing: false` if only packed rows differ. `exactness: off` trains all the same."

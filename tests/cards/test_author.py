@@ -49,7 +49,10 @@ def headings(card):
         ({"sections": {"Task": "x" * (MAX_TEXT + 1)}}, "20,001 characters"),
         ({"sections": {f"S{n}": "x" for n in range(MAX_SECTIONS + 1)}}, "21; at most 20"),
         ({"intended_use": "# All"}, "intended_use: a heading"),
-        ({"known_notes": ["fine", "~~~"]}, "known_notes.1: something in it is not closed"),
+        (
+            {"known_notes": ["fine", "~~~"]},
+            "known_notes.1: something in it is not closed",
+        ),
         ({"contact": "<details>"}, "contact: something"),
         ({"contact": "</details>\n\nhello\n\n<details>"}, "contact: something"),
         ({"citation": "@misc{key, title={A}"}, "not a complete BibTeX entry"),

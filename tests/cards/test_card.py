@@ -214,7 +214,7 @@ class TestClaims:
         assert "`loss` rose from 0.437 to 0.689" in headline(render_card(record))
         del evaluation["before"]["loss"], evaluation["difference"]["loss"]
         card = render_card(record)
-        assert "`loss` was 0.689 after training; no change shown, for want" in headline(card)
+        assert "`loss` was 0.689 after training; no change shown, because" in headline(card)
 
     @pytest.mark.parametrize(
         ("low", "high", "n", "said"),

@@ -325,7 +325,7 @@ def test_a_prompt_that_quotes_turns_is_one_of_the_user(tmp_path: Path, capsys: A
         3,
         3,
     ]
-    assert "turns in 2 rows were read so; `text: true` keeps" in capsys.readouterr().err
+    assert "in 2 rows, texts were read as turns; `text: true` keeps" in capsys.readouterr().err
     loaded = load(prompts, write_rows(tmp_path, rows), text=True)
     assert "texts_as_turns" not in loaded.report
     assert [row["prompt"][0]["content"] for row in loaded.dataset["train"]] == read

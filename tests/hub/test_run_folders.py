@@ -217,7 +217,7 @@ def test_a_public_push_first_prints_what_goes_along(
     publish_main([str(run), "--repo_id", "demo/open", "--no-private"])
     line = next(line for line in capsys.readouterr().err.splitlines() if "is public" in line)
     assert line == (
-        "demo/open is public. Of your own, its card and run.json show: prompts of 2 held-out rows "
+        "demo/open is public. Its card and run.json show, of yours: prompts of 2 held-out rows "
         "and prompts of 1 training row of `leads.jsonl`, with completions (`evaluation.samples: 0` "
         "in the run file leaves out all rows); the source of mine.py:brief; the reports on the "
         "rewards."
@@ -352,7 +352,7 @@ def test_a_checkpoint_in_a_repository_of_its_own_is_on_main_too(
     published = publish(run, step=2, repo_id="demo/step", merged=False)
     assert capsys.readouterr().err.count("demo/step is public") == 1
     assert published.revision == "step-2"
-    assert published.notes[-1] == "it is on main too, where nothing was"
+    assert published.notes[-1] == "it is on main too, which was empty"
     main, branch = tree("demo/step"), tree("demo/step", "step-2")
     assert {path for path in main if main[path] != branch[path]} == {"README.md", "run.json"}
     card = text_of("demo/step", "README.md")

@@ -172,5 +172,5 @@ def test_what_is_kept_of_code_and_what_cannot_be_is_noted(minimal_run):
     publish = {"repo_id": "me/it", "base_model": "me/base"}
     rewards = [exact_match, locked]
     notes = "\n".join(advice(resolved(minimal_run, rewards=rewards, publish=publish)))
-    assert "cannot tell whether lock (lock) of 'locked' will be the same" in notes
+    assert "lock (lock) of 'locked' cannot be compared when the run resumes" in notes
     assert "run.json is published with the source of exact_match, locked" in notes

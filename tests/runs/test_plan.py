@@ -221,4 +221,4 @@ def test_what_lora_trains_whole_in_16_bit_is_noted(tiny_run):
     assert not list(master_copy_advice(run))
     run, message = problems({**tiny_run, "dtype": "bfloat16", "lora_modules_to_save": ["norm"]})
     assert not message
-    assert "what is trained beside LoRA" in next(master_copy_advice(run))
+    assert "weights trained beside LoRA" in next(master_copy_advice(run))

@@ -29,8 +29,8 @@ from hf_rlhf_classic.row_lengths import SIDES
 
 _CUT = (
     "TRL averages the likelihood of the chosen responses over the tokens of each micro-batch, so "
-    "that a step depends on how its batch is cut where lengths differ: it is another one with "
-    "other `per_device_train_batch_size`, `gradient_accumulation_steps` or processes"
+    "a step depends on how its batch is divided if lengths differ: it changes with "
+    "`per_device_train_batch_size`, `gradient_accumulation_steps` and the number of processes"
 )
 CPO_LOSSES = ("sigmoid", "hinge", "ipo", "simpo")
 

@@ -302,7 +302,7 @@ def _end(run: Run) -> Iterator[Problem]:
             "assistant_only_loss",
             "the chat template's {% generation %} leaves out the token that ends a turn, so the "
             "model would not learn to stop.",
-            "Put {% endgeneration %} behind that token.",
+            "Put {% endgeneration %} after that token.",
         )
 
 

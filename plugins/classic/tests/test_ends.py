@@ -114,7 +114,7 @@ def test_an_end_without_a_loss_is_refused(prepared, base):
     inside, outside = "<|end|>{% endgeneration %}", "{% endgeneration %}<|end|>"
     rows = [{"messages": [*QUESTION, *ANSWER]}] * 64
     prepared(rows, rows, **settings, chat_template=template.replace("END", inside))
-    with pytest.raises(ConfigError, match=r"leaves out the token that ends a turn.* behind that"):
+    with pytest.raises(ConfigError, match=r"leaves out the token that ends a turn.* after that"):
         prepared(rows, rows, **settings, chat_template=template.replace("END", outside))
 
 
@@ -153,7 +153,7 @@ def test_text_needs_an_end_of_sequence_token(prepared, base, tmp_path, listed):
     _, settings = _settings("sft", folder)
     rows = [{"prompt": "q", "completion": "yes"}] * 64
     with pytest.raises(
-        ConfigError, match="has no end-of-sequence token, .*Write `eos_token: TOKEN`"
+        ConfigError, match="has no end-of-sequence token to end .*Write `eos_token: TOKEN`"
     ):
         prepared(rows, rows, **settings)
 

@@ -120,7 +120,7 @@ def test_completions_are_compared_in_pairs_and_failures_are_no_numbers(run, offe
 )
 def test_that_a_step_depends_on_how_its_batch_is_cut_is_noted(run, plugin, settings, depends):
     notes = advice(run(plugin, **settings))
-    assert any("a step depends on how its batch is cut" in note for note in notes) == depends
+    assert any("a step depends on how its batch is divided" in note for note in notes) == depends
 
 
 def test_each_epoch_has_its_own_beta(run, offer):

@@ -158,7 +158,7 @@ class ValidJson:
                 "See https://json-schema.org/draft/2020-12.",
             ) from error
         except RecursionError as error:
-            what = "`schema` refers to itself before it has looked at a part of the value."
+            what = "`schema` refers to itself for the same part of the value, without end."
             raise _invalid("valid_json", what, "Put its `$ref` below `items` or a property.") from (
                 error
             )
@@ -227,9 +227,9 @@ def _straight(text: str) -> str:
 
 
 def _unfenced(text: str) -> str:
-    """Return what stands in a fenced code block; what is none as it is.
+    """Return the content of a fenced code block; any other text unchanged.
 
-    No pattern of `re`: with white space on both sides of `.*` one takes cubic time.
+    A pattern of `re` with white space on both sides of `.*` would take cubic time.
     """
     first, _, rest = text.partition("\n")
     content, _, last = rest.rpartition("\n")

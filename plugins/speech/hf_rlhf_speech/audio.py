@@ -26,11 +26,11 @@ _FORMS = frozenset(
         *("RF64", "SVX", "VOC", "W64", "WAV", "WAVEX", "WVE"),
     }
 )
-"""Names by libsndfile of the forms that say how long the sound is."""
+"""libsndfile's names of the formats whose files say how long the sound is."""
 _SHOULD_BE = re.compile(
     r"(?:data|SSND|BODY|Data Size|Data length|Riff size|riff)\W*(\d+) \(?should be (\d+)"
 )
-"""In libsndfile's log of what it read."""
+"""A line in libsndfile's log of a file."""
 _STREAMED = 2**31 - 2**16
 
 Wave = NDArray[np.float32]
@@ -117,15 +117,15 @@ def _head(source: str | os.PathLike[str] | bytes) -> bytes:
 
 
 def _not_whole(file: Any, frames: int, head: bytes) -> str:
-    """Return what is wrong with a file that has less than its header promises, or promises nothing.
+    """Return what is wrong with a file that is shorter than its header says, or has no length.
 
-    libsndfile takes what is left of a file for the whole of it, and only logs the difference. A
-    stream of unknown length has a size near the largest.
+    libsndfile reads a file that is cut off as if it were whole, and only logs the difference. A
+    stream of unknown length gives a size near the largest possible.
     """
     if file.format not in _FORMS:
         return (
-            f"is {file.format}, of which cannot be told whether it is whole. Convert it to WAV or "
-            "FLAC (`ffmpeg -i FILE out.flac`)."
+            f"is {file.format}, a format that does not show whether a file is whole. Convert it to "
+            "WAV or FLAC (`ffmpeg -i FILE out.flac`)."
         )
     nist = re.search(rb"^NIST_1A.*?\nsample_count -i (\d+)", head, re.DOTALL)
     sizes = [(max(file.frames, int(nist[1]) if nist else 0), frames, "samples")]

@@ -151,7 +151,7 @@ def test_sound_that_was_cut_off_is_refused_in_every_form(form, kind):
 
 @pytest.mark.parametrize("form", ["AVR", "MAT5", "PAF", "PVF", "IRCAM", "MPC2K", "SDS"])
 def test_a_form_that_does_not_say_how_long_it_is_is_refused(form):
-    with pytest.raises(DataError, match=rf"is {form}, of which .* Convert it to WAV or FLAC"):
+    with pytest.raises(DataError, match=rf"is {form}, a format that does not .* Convert it to WAV"):
         read_audio(encoded(form, "PCM_16"))
 
 

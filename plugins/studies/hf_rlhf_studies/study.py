@@ -205,7 +205,7 @@ def _overridden(file: StudyFile) -> Iterator[tuple[tuple[str, ...], str]]:
 def _problems(file: StudyFile, document: RunFile) -> Iterator[Problem]:
     where = document.where
     for setting, cure in _overridden(file):
-        yield Problem(where(setting), "follows from the study.", cure)
+        yield Problem(where(setting), "is set by the study.", cure)
     for section in ("conditions", "blocks", "prepare"):
         for key in getattr(file, section):
             if key and not NAME.fullmatch(key):

@@ -338,10 +338,10 @@ def test_another_folder_is_not_taken(folder):
         (
             "learning_rate: 2.0}",
             "output_dir: /elsewhere}",
-            r"study.yaml:\d+ conditions.second.settings.output_dir: follows.*`--out DIR`",
+            r"study.yaml:\d+ conditions.second.settings.output_dir: is set.*`--out DIR`",
         ),
         ("seeds: [1, 2]", "seeds: [1]\nsettings: {seed: 7}", r"settings.seed: .*`seeds` gives"),
-        ("learning_rate: 1.0}", "output_dir: x}", r"run.output_dir: follows from the study"),
+        ("learning_rate: 1.0}", "output_dir: x}", r"run.output_dir: is set by the study"),
         ("title: Does it learn?", "", "title: is missing"),
         ("predicted: higher", "predicted: up", "questions.0.predicted: .*higher"),
     ],

@@ -1,4 +1,4 @@
-"""Whether samples are left to measure in training: those over the run's length are left out."""
+"""Whether any held-out sample is short enough to be measured during a run."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
     from hf_rlhf.config import RunFile
 
 WITHOUT_PHASES = ""
-"""In place of a phase's name, in a run that has none."""
+"""The name of the only phase of a run without phases."""
 
 
 def without_measurement(file: "RunFile", options: Sequence[str]) -> dict[str, str]:
-    """Return the option that turns the evaluation of a phase off -> why nothing is left for it.
+    """Return, for each phase without a sample to measure, the option to turn its evaluation off.
 
-    `options` are those that were typed, and are in `file`. Raises ConfigError where one of them
-    asks for such an evaluation.
+    The value is the reason. `options`: as typed; `file` has them already. Raises ConfigError if
+    one of them asks for an evaluation of such a phase.
     """
     from hf_rlhf.models import load_tokenizer, resolve_model_path
 
@@ -43,9 +43,9 @@ def without_measurement(file: "RunFile", options: Sequence[str]) -> dict[str, st
             lacking[option] = f"{why}{f', in phase {name}' * bool(name)}"
     asked = tuple({"--evaluation", *lacking})
     if lacking and any(word.partition("=")[0].startswith(asked) for word in options):
-        cure = "measure nothing there, {} null, or allow longer samples: --max_length N."
+        cure = "Turn this evaluation off, {} null, or allow longer samples: --max_length N."
         problems = [
-            Problem(f"{option} (command line)", f"{why}.", cure.format(option).capitalize())
+            Problem(f"{option} (command line)", f"{why}.", cure.format(option))
             for option, why in lacking.items()
         ]
         raise ConfigError(problems)

@@ -222,9 +222,10 @@ def _has_option(words: Sequence[str], name: str) -> bool:
 
 
 def _check_held_out(folder: Path, step: str, eval_words: Sequence[str]) -> None:
-    """Raise DataError where no sample is held out, unless the evaluation is of another split.
+    """Raise DataError if no sample is held out, unless the evaluation is of another split.
 
-    `build` knows it before summaries are paid for, though they may leave out what is held out.
+    Called after `build`, before summaries are paid for, and after the summaries, which may leave
+    out the held-out samples.
     """
     store = Store.open(folder)
     dataset = "steps" if step == "build" else step

@@ -193,9 +193,9 @@ def test_prompts_longer_than_all_that_was_trained_on_are_counted(
         model = SimpleNamespace(saved=SimpleNamespace(run_folder=folder))
         completions = SimpleNamespace(prompts=prompts)
         task.answers[label] = SimpleNamespace(model=model, completions=completions)  # type: ignore[assignment]
-    notes = [note for note in task.notes({}) if "trained on (max_length" in note]
+    notes = [note for note in task.notes({}) if "(max_length" in note]
     assert notes == [
-        "run: 1 of 2 prompts of only are longer than all that it was trained on (max_length 2)."
+        "run: 1 of 2 prompts of only are longer than any sample of its training (max_length 2)."
     ]
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 FEW = 30
 """Pairs in a fold below which the report says so."""
 _NOISE = (
-    "How the models order pairs is {}, so the choice may be noise: bring more pairs, or train "
+    "The models' order of pairs is {}, so the choice may be noise: bring more pairs, or train "
     "longer."
 )
 Table = tuple[str, list[str], list[list[str]]]

@@ -151,7 +151,7 @@ class TraceTask(Task):
             if longer := sum(len(tokens) > longest for tokens in prompts.values() if longest):
                 yield (
                     f"{label}: {longer} of {len(prompts)} prompts of {data.task} are longer than "
-                    f"all that it was trained on (max_length {longest:,})."
+                    f"any sample of its training (max_length {longest:,})."
                 )
         replies = [sample.expected for sample in data.samples]
         odd = sum(
@@ -225,9 +225,9 @@ def make_suite(store: Store, models: Mapping[str, Sequence[Any]], options: Optio
 def _measurable(
     tasks: Sequence[TraceTask], models: Sequence[Candidate], options: Options
 ) -> Sequence[TraceTask]:
-    """Return the tasks of which a prompt at least fits into every model; say which are left out.
+    """Return the tasks with a prompt that fits into every model; print which are left out.
 
-    Where none is left, all are returned: the suite says what to do.
+    If no task is left, all are returned: the suite then says what to do.
     """
 
     def fits(task: TraceTask, model: Candidate) -> bool:
@@ -239,7 +239,7 @@ def _measurable(
         if task not in fitting:
             print(
                 f"{task.name} is not measured: with {options.max_new_tokens} new tokens, none of "
-                f"its {len(task.held_out.samples)} prompts fits into the positions of each model.",
+                f"its {len(task.held_out.samples)} prompts fits into the positions of all models.",
                 flush=True,
             )
     return fitting or tasks
