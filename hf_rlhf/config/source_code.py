@@ -285,7 +285,7 @@ def _compiled(owner: Any) -> dict[str, Any]:
 
 
 def _settings(layer: Any) -> dict[str, Any]:
-    """Return the attributes of a layer that its weights do not show, as a slope."""
+    """Return the attributes of a layer that its weights do not show, such as a slope."""
     return {k: v for k, v in vars(layer).items() if type(v) in (bool, int, float, str)}
 
 

@@ -1,7 +1,8 @@
-"""Calls by which an agent hands in its answer, known by the whole names of tool and argument.
+"""Calls by which an agent submits its answer, known by the whole names of tool and argument.
 
-A tool whose name only has such a word, as `get_answer` or `search_final_reports`, is any tool. Of
-`submit_answer {"answer": 42, "explanation": "…"}` the answer is 42, however long the others are.
+A tool with such a word as a part of its name, like `get_answer` or `search_final_reports`, does not
+count. In `submit_answer {"answer": 42, "explanation": "…"}` the answer is 42, even if the
+explanation is longer.
 """
 
 import json
@@ -14,7 +15,7 @@ _OF_ANSWERS = re.compile(
     rf"submit|final|(({_GIVES})_)?((the|your|my)_)?((final_)?(answer|result|response|solution)s?|"
     r"final_(output|report|conclusion|verdict))|answer_(question|user)|finali[sz]e_answer"
 )
-"""Tools that take answers alone."""
+"""Tools that take only answers."""
 _OF_ENDS = re.compile(
     r"submit_\w+|finali[sz]e|(finish|finished|complete|end)(_task)?|respond|conclude|done|"
     r"task_(complete|completed|done|finished)|attempt_completion|terminate"
@@ -26,7 +27,7 @@ _ANSWERS = (
 )
 """Arguments that are the answer, the most certain first."""
 _TEXTS = ("value", "text", "content", "message", "output", "report", "summary")
-"""Arguments that are the answer if there is no other, and what an answer may be wrapped in."""
+"""Arguments that are the answer if there is no other, and keys that may wrap an answer."""
 _ASKS = re.compile(r"(\w+_)?(q|query|queries|questions?|keywords?|prompt)")
 _REMARK = re.compile(
     r"(\w+_)?(reason|reasoning|explanation|rationale|justification|analysis|thoughts?|evidence|"
@@ -36,25 +37,26 @@ _CAPITAL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 
 class Submission(NamedTuple):
-    """The answer that a call hands in."""
+    """The answer that a call submits."""
 
     text: str
-    """Of a value that is no text, JSON."""
+    """JSON if the value is not text."""
     left_out: tuple[str, ...] = ()
     """The other arguments."""
 
 
 def submission(tool: str, arguments: str, *, replies: bool = False) -> Submission | None:
-    """Return the answer that a call hands in; None for a call of another tool.
+    """Return the answer that a call submits; None for a call of another tool.
 
-    It is the argument that is named as an answer; or the only one beside remarks, such as an
-    explanation, where the tool takes answers alone or its name says so: `submit_report {"report"}`.
+    It is the argument with the name of an answer. Otherwise it is the only argument beside remarks
+    (such as an explanation), if the tool takes only answers or its name has the argument's name:
+    `submit_report {"report"}`.
 
     Args:
-        tool: as the agent wrote it; what a namespace puts before it does not count.
+        tool: as the agent wrote it; the prefix of a namespace does not count.
         arguments: JSON, or the answer itself.
-        replies: whether the agent writes a reply after it: then the argument has to be named, or
-            the tool take answers alone.
+        replies: whether the agent writes a reply after the call. Then the argument must have the
+            name of an answer, or the tool must take only answers.
     """
     name, certain = _plain_name(tool), takes_answers(tool)
     if not certain and not _OF_ENDS.fullmatch(name):

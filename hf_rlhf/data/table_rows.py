@@ -2,7 +2,7 @@
 
 A table gives each object the keys of all others, with null, which a chat template would write. So
 turns with more than role and content, `tools` and `chat_template_kwargs` become columns of JSON,
-without these nulls. A null in a column of type `Json` is the author's own, and stays.
+without these nulls. A null in a column of type `Json` was written by the author and stays.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -47,7 +47,9 @@ def trainable_rows(loaded: Loaded, columns: Collection[str] = ()) -> Loaded:
         if {"chosen", "rejected"} <= {*rows.column_names} and "prompt" in columns:
             if _prompt_is_in_answers(rows):
                 rows = _with_prompts(rows)
-                derived["prompt"] = "what chosen and rejected begin with, extracted as by TRL"
+                derived["prompt"] = (
+                    "the common beginning of chosen and rejected, extracted as by TRL"
+                )
             if {"completion", "label"} <= {*columns} - {*rows.column_names}:
                 rows = _unpaired(rows)
                 derived["label"] = "true for chosen, false for rejected: a pair is two rows"

@@ -98,8 +98,8 @@ def _counts(estimates: Sequence[Mapping[str, Any] | None]) -> str:
 def verdicts(results: Results) -> list[str]:
     """Return, for each model and task, whether it is better, WORSE, or NOT shown to be better.
 
-    It is better where every metric of the task's verdict that has a value improved, and worse in
-    those that got worse. Tasks in which it is not better stand last, where they are read.
+    A model is better in a task if every metric of the verdict with a value improved; the line names
+    metrics that got worse. Tasks in which it is not better come last, where readers look.
     """
     lines = []
     for name in results["models"]:

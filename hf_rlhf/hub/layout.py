@@ -289,8 +289,8 @@ def _has_model(folder: Path) -> bool:
 def check_unchanged(record: RunRecord, contents: Iterable[RepoContent], run: Path) -> None:
     """Raise PublishError if weights in a pulled folder are not those that its record lists.
 
-    Those that were merged in the folder since are new. An adapter that was pulled from a repository
-    of its own has its own record.
+    Weights that were merged in the folder since then are new. An adapter that was pulled from its
+    own repository has its own record.
     """
     records = [record, *(load_record(each.parent) for each in run.glob(f"{ADAPTER}/{MANIFEST}"))]
     lists = (listed({"publish": e.publish}) for e in records if e.run_id == record.run_id)

@@ -15,10 +15,10 @@ def stale_files(
     overwrite: bool,
     new: bool = False,
 ) -> list[str]:
-    """Return the files to delete: an earlier push of this run made them, this one does not.
+    """Return the files to delete: files of an earlier push of this run that this push lacks.
 
-    PublishError if there are files that this run did not push, or that were changed since. On a
-    `new` branch of this run's repository, they are on main too, and can be deleted.
+    Raises PublishError for files that this run did not push, or that were changed since. On a `new`
+    branch of this run's repository such files are on main too, and can be deleted.
     """
     record = hub.record(repo_id, state)
     # With a run.json of another run, or of something else, all content is foreign.

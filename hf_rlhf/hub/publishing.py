@@ -325,7 +325,7 @@ def _announce(hub: Hub, repo_id: str, shares: str) -> None:
     """Print what goes along to a repository that everybody may read."""
     if repo_id not in hub.announced and hub.is_public(repo_id):
         hub.announced.add(repo_id)
-        hub.retries.say(f"{repo_id} is public. Its card and run.json show, of yours: {shares}.")
+        hub.retries.say(f"{repo_id} is public. Your content on its card and in run.json: {shares}.")
 
 
 def _examine(

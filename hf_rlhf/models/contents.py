@@ -1,7 +1,7 @@
-"""What stands behind the names in a run file: digests of files and folders, commits on the Hub.
+"""The content behind the names in a run file: digests of files and folders, commits on the Hub.
 
-A name stays when the file is edited, another model is saved in the folder, or a repository's branch
-moves; what is trained does not.
+A name stays the same when the file is edited, another model is saved in the folder, or a
+repository's branch moves; the training does not.
 """
 
 import hashlib
@@ -23,7 +23,7 @@ _WHOLE, _PIECES, _PIECE = 2**28, 4096, 4096
 _MAY_CHANGE = re.compile(
     r"(^|[._])(cache|outputs?|log|logging|token_file|api_key|secret)([._]|$)", re.I
 )
-"""Names of settings: what is there is written while the run goes on, or a secret."""
+"""Settings that name files written during the run, or secrets."""
 _COMMIT = re.compile("[0-9a-f]{40}")
 
 
@@ -37,8 +37,8 @@ def contents(values: Any, name: str = "") -> dict[str, Any]:
 def commits(values: Any, *, ask: bool = False) -> dict[str, str]:
     """Return the commit of each model on the Hub that values name, by dotted key.
 
-    It is that of the cache: what is not there has not been loaded. With `ask` the Hub is asked what
-    is there now, which the next `from_pretrained` would load.
+    The commit is read from the cache: a model that is not cached has not been loaded. With `ask`,
+    it is the Hub's current commit, which the next `from_pretrained` would load.
     """
     found = {key: commit_of(value, revision, ask=ask) for key, value, revision in _texts(values)}
     return {key: commit for key, commit in found.items() if commit is not None}

@@ -1,7 +1,7 @@
-"""Problems of single rows: values that are missing, and what a chat template leaves out of them.
+"""Problems of single rows: missing values, and parts that a chat template does not write.
 
-What a template writes is found by rendering a copy of a row in which each content, call, tool and
-thought is a word of its own, once for every form that conversations have.
+To find what a template writes, a copy of a row is rendered in which each content, call, tool and
+thought is replaced by a unique word. This is done once for every form that conversations have.
 """
 
 import re
@@ -30,7 +30,7 @@ _TEMPLATE_CURE = (
 
 
 def value_problems(run: "Run") -> Iterator[Problem]:
-    """Yield the first value that a trainer reads and that is null, empty, or no conversation."""
+    """Yield the first value read by the trainer that is null, empty, or not a conversation."""
     for split, data in _splits(run):
         names = [name for name in data.column_names if name in run.read_columns]
         for index, row in enumerate(data) if names else ():
@@ -54,7 +54,7 @@ def _splits(run: "Run") -> Iterator[tuple[str, Any]]:
 
 
 def _mark_problem(run: "Run", row: Mapping[str, Any], where: str) -> str:
-    """Return that a turn which would be trained is marked not to be; "" if none is."""
+    """Return the problem of a trained turn that is marked as not to be trained; "" if none is."""
     names = run.read_columns.intersection(TURN_COLUMNS[1:])
     answers = {name: row[name] for name in names if isinstance(row.get(name), list)}
     try:

@@ -92,10 +92,10 @@ def redact_secrets(value: Any) -> Any:
 
 
 def redact_source(text: str) -> str:
-    """Return Python source without the strings that stand for a secret by a name, as `API_KEY`.
+    """Return Python source without the strings beside the name of a secret, such as `API_KEY`.
 
     The name is that of a variable, attribute, argument, key, type or function beside the string,
-    in code, or in a comment or text. Source that does not parse is left without any long string.
+    in code, or in a comment or text. If the source does not parse, all long strings are removed.
     """
     try:
         try:
@@ -125,7 +125,7 @@ def _is_secret(name: str) -> bool:
 
 
 def _secret_strings(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield the strings that a name of a secret stands beside; with any in it, a whole f-string."""
+    """Yield the strings beside the name of a secret; an f-string with such a string whole."""
     found: Iterable[ast.AST] = (
         string
         for names, values in _named_values(node)

@@ -190,9 +190,9 @@ class _Measured:
         return logits
 
     def _coarsest(self, logits: Tensor) -> Any:
-        """Return the dtype that rounds most: of 16-bit weights logits may be float32 all the same.
+        """Return the dtype that rounds most: 16-bit weights may still give float32 logits.
 
-        TRL's `cast_lm_head_to_fp32` makes them so, and the code of some models does.
+        TRL's `cast_lm_head_to_fp32` does this, and so does the code of some models.
         """
         kind = logits.device.type
         dtypes = {logits.dtype, *(each.dtype for each in self.model.parameters())}

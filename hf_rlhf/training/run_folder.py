@@ -63,8 +63,8 @@ def previous_record(run: Run) -> RunRecord | None:
 def differences(recorded: RunRecord, run: Run, ignored: Collection[str] = ()) -> list[str]:
     """Return a line for each setting in which a folder's run differs from this one.
 
-    What stands behind names counts too, as it may have changed under them: the rows of the dataset,
-    by number and content, the weights of models, the content of files, and code.
+    The content behind names counts too, since it can change while the names do not: rows of the
+    dataset (by number and content), weights of models, content of files, and code.
     """
     old = _identity(
         recorded.config, recorded.data.splits, recorded.data.digests, recorded.model.continues
@@ -92,7 +92,7 @@ def differences(recorded: RunRecord, run: Run, ignored: Collection[str] = ()) ->
 
 
 def changes(recorded: RunRecord, run: Run) -> list[str]:
-    """Return what has changed since a run began that need not change what is trained."""
+    """Return the changes since a run began that need not affect the training."""
     old, new = (
         {key: value for key, value in found.items() if key.startswith(_READ)}
         for found in (recorded.contents, found_contents(run))
@@ -113,7 +113,7 @@ def changes(recorded: RunRecord, run: Run) -> list[str]:
 
 
 def found_contents(run: Run) -> dict[str, Any]:
-    """Return what stands behind the names in a run file, without those of rows, by dotted key."""
+    """Return the content behind the names in a run file, except rows, by dotted key."""
     found = contents(run.spec.plain)
     for each in run.components:
         found |= contents(each.get("reads"), f"{_READ}{each.get('label')}")

@@ -217,7 +217,7 @@ def test_a_public_push_first_prints_what_goes_along(
     publish_main([str(run), "--repo_id", "demo/open", "--no-private"])
     line = next(line for line in capsys.readouterr().err.splitlines() if "is public" in line)
     assert line == (
-        "demo/open is public. Its card and run.json show, of yours: prompts of 2 held-out rows "
+        "demo/open is public. Your content on its card and in run.json: prompts of 2 held-out rows "
         "and prompts of 1 training row of `leads.jsonl`, with completions (`evaluation.samples: 0` "
         "in the run file leaves out all rows); the source of mine.py:brief; the reports on the "
         "rewards."
