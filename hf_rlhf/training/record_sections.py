@@ -238,9 +238,8 @@ def samples_section(
 
 
 def _estimates(intervals: Mapping[str, Any] | None) -> dict[str, Estimate] | None:
-    if intervals is None:
-        return None
-    return {name: Estimate(**interval.as_json()) for name, interval in intervals.items()}
+    each = (intervals or {}).items()
+    return None if intervals is None else {name: Estimate(**x.as_json()) for name, x in each}
 
 
 def _defaults(run: Run) -> dict[str, Any]:
@@ -347,8 +346,8 @@ def _reward(run: Run) -> RewardSection:
 def _component(spec: RewardSpec | GateSpec, part: Part) -> dict[str, Any]:
     documented = getattr(part.reward, "func", part.reward)  # of a functools.partial
     doc = (inspect.getdoc(documented) or "").split("\n\n")[0].replace("\n", " ")
-    arguments = _arguments(part, spec.arguments)
-    return {"label": spec.label, "name": spec.name, "arguments": arguments, "doc": doc}
+    written = {"label": spec.label, "name": spec.name, "doc": doc}
+    return {**written, "arguments": _arguments(part, spec.arguments)}
 
 
 def judges_section(run: Run, earlier: Mapping[str, Mapping[str, float]]) -> list[dict[str, Any]]:
@@ -398,5 +397,4 @@ def _arguments(part: Part, written: Mapping[str, Any]) -> dict[str, Any]:
         values.pop("judge", None)
     else:
         values = {key: value for key, value in written.items() if key != "judge"}
-    plain: dict[str, Any] = as_json(values)
-    return plain
+    return dict(as_json(values))
