@@ -304,7 +304,9 @@ def _marked_turns(each: _Conversation, words: dict[str, tuple[str, str]]) -> Ite
         # What the assistant said and thought before the answer is the template's own affair.
         needed = not own or number >= each.answer
         marked: dict[str, Any] = {
-            key: _word(words, f"`{key}` {of}" * needed, key * (own and number < last))
+            key: _marked_text(
+                turn[key], words, f"`{key}` {of}" * needed, key * (own and number < last)
+            )
             for key in ("content", *THOUGHTS)
             if turn.get(key) and isinstance(turn[key], str)
         }
@@ -317,6 +319,14 @@ def _marked_turns(each: _Conversation, words: dict[str, tuple[str, str]]) -> Ite
                 _marked_call(call, f"call {n} {of}", words) for n, call in enumerate(calls, 1)
             ]
         yield {**turn, **marked}
+
+
+def _marked_text(text: str, words: dict[str, tuple[str, str]], what: str, earlier: str) -> str:
+    """Return a word for what a text says, and one for a thought that a template may cut off."""
+    thought, end, answer = text.rpartition("</think>")
+    begin, says = "<think>" * ("<think>" in thought), thought.replace("<think>", "").strip()
+    first = _word(words, what and f"the thought in {what}", earlier and "<think>") if says else ""
+    return begin + first + end + (_word(words, what, earlier) if answer.strip() else "")
 
 
 def _marked_call(call: Any, what: str, words: dict[str, tuple[str, str]]) -> Any:

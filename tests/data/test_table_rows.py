@@ -69,6 +69,14 @@ def test_no_calls_are_no_key_and_thoughts_and_results_are_as_from_files():
     ]
 
 
+def test_tools_as_text_are_schemas_or_none():
+    turns, schemas = [USER, {"role": "assistant", "content": "y"}], [{"name": "f"}]
+    texts = ["[]", "null", "", json.dumps(schemas), "f(x)", None]
+    rows = entered([{"messages": turns, "tools": text} for text in texts])
+    wrapped = [{"type": "function", "function": schemas[0]}]
+    assert rows["tools"][:] == [None, None, None, json.dumps(wrapped), "f(x)", None]
+
+
 def test_other_columns_and_rows_of_text_stay_as_they_are():
     table = {"prompt": ["x", "y"], "chosen": [[[1.0]], [[2.0]]], "answer": [{"a": None}, {"a": 1}]}
     rows = Dataset.from_dict(table)

@@ -68,7 +68,9 @@ def resolved(gpt2, tmp_path):
 
     def make(plugin, rows, template="qwen3", **settings):
         end = "<|return|>" if template == "gptoss" else "<|im_end|>"
+        template = "deepseek_r1_distill" if template == "r1" else template
         text = (TEMPLATES / f"{template}.jinja").read_text(encoding="utf-8")
+        text = text.replace("<｜end▁of▁sentence｜>", end)
         values = {
             **{"plugin": plugin, "output_dir": str(tmp_path / "run")},
             "dataset": rows if isinstance(rows, Dataset) else Dataset.from_list(rows),
@@ -134,17 +136,6 @@ def test_a_null_in_a_json_column_is_the_authors_own(resolved):
     assert '"arguments": {"unit": null, "n": [1, "a"]}' in trained_text(resolved("sft", data))
 
 
-@pytest.mark.parametrize("none", ["[]", "null", ""])
-def test_no_tools_as_text_are_none(resolved, none):
-    text = json.dumps(TOOLS[1])
-    rows = [{"messages": [user(), said("y")], "tools": tools} for tools in (none, text) * 2]
-    run = resolved("sft", rows)
-    assert run.dataset["train"]["tools"][:2] == [None, text]
-    assert trained_text(run).count('"properties": {"ticker": {"type": "string"') == 2
-    with pytest.raises(ConfigError, match="row 0 of train: ValueError: Tools should"):
-        resolved("sft", [{**row, "tools": "stock(ticker)"} for row in rows])
-
-
 @pytest.mark.parametrize("template", ["qwen2_5", "gptoss"])
 def test_arguments_as_json_text_are_written_once(resolved, template):
     call = called(("f", json.dumps({"ratio": 0.30000000000000004})))
@@ -196,6 +187,7 @@ def test_rows_that_a_function_changes_at_each_reading_are_refused(resolved):
 RESULT = {"role": "tool", "name": "f", "content": "17"}
 TWO = called(("f", {"x": 1}), ("g", {"x": 1}))
 PAIR = {"prompt": [user()], "rejected": [said("no")]}
+THOUGHT = said("<think>\nhm\n</think>\n\ny")
 
 
 @pytest.mark.parametrize(
@@ -211,17 +203,16 @@ PAIR = {"prompt": [user()], "rejected": [said("no")]}
         ("grpo", "phi3", {"prompt": [user(), CALLS[0], RESULT]}, "call 1 of turn 2.*`prompt`"),
         ("sft", "deepseekv3", {"messages": [user(), said("y")], "tools": TOOLS[0]}, "`tools`"),
         ("sft", "llama3", {"messages": [user(), said("y", reasoning_content="t")]}, "`reasoning_c"),
-        (
-            "sft",
-            "qwen2_5",
-            {"messages": [user(), said("y", thought="t")]},
-            "`reasoning_content` of",
-        ),
+        ("sft", "qwen2_5", {"messages": [user(), said("y", thought="t")]}, "`reasoning_content`"),
+        ("sft", "r1", {"prompt": [user()], "completion": [THOUGHT]}, "the thought in `content` of"),
+        ("dpo", "r1", {**PAIR, "chosen": [THOUGHT]}, "the thought in `content` of turn 2"),
+        ("kto", "r1", {"prompt": [user()], "completion": [THOUGHT]}, "the thought in `content` of"),
     ],
 )
 def test_what_the_chat_template_would_leave_out_is_refused(resolved, plugin, template, row, lost):
-    plain = {"tools": None, "messages": [user(), said("ok")], "prompt": [user()]}
-    plain |= {"completion": [said("ok")], "chosen": [said("ok")], "rejected": [said("no")]}
+    fine = [said("<think></think>ok")]
+    plain = {"tools": None, "messages": [user(), *fine], "prompt": [user()]}
+    plain |= {"completion": fine, "chosen": fine, "rejected": [said("no")]}
     rows = [{name: plain[name] for name in row}, row, row, row]
     rows = [{**each, "label": number < 2} for number, each in enumerate(rows)]
     settings = SAMPLING if plugin == "grpo" else {}
