@@ -102,7 +102,10 @@ def master_copy_problems(run: "Run") -> Iterator[Problem]:
     if _is_partial(run) or kind in (None, "DEEPSPEED") or not (dtype := narrow_dtype(run)):
         return
     mixed = training.bf16 or training.fp16
-    kahan = "use_kahan_summation=true" in str(training.optim_args).lower()
+    # Other optimizers leave the argument unread.
+    kahan = training.optim == "adamw_anyprecision" and (
+        "use_kahan_summation=true" in str(training.optim_args).lower()
+    )
     if kahan or (kind == "FSDP" and mixed):
         return
     yield Problem(

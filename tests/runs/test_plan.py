@@ -164,6 +164,7 @@ def problems(settings):
         ({}, False),
         ({"dtype": "bfloat16"}, True),
         ({"dtype": "float16"}, True),
+        ({"dtype": "bfloat16", "optim_args": "use_kahan_summation=True"}, True),
         ({"dtype": "bfloat16", "use_peft": True, "lora_r": 4}, False),
         (
             {
