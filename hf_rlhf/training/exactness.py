@@ -28,6 +28,8 @@ TOKENS, SAMPLED = 128, 32
 """Tokens that a row is cut to, and the number of rows that the three are chosen from."""
 LEAST, STEPS = 1e-3, 4
 """The floor: at least the first; the second in steps of the dtype at the largest logit."""
+FORBIDDEN = 1e4
+"""What no logit reaches, but the least number and -inf of tokens that may never follow."""
 WHOLE = "the whole model"
 LAYERS = 2
 """The layers that are measured in float32, where the whole model does not fit."""
@@ -186,7 +188,8 @@ class _Measured:
         with self.context():
             logits: Tensor = self.model(**placed, use_cache=False).logits
             self.dtype = self._coarsest(logits)
-        self.largest = max(self.largest, float(logits.abs().max().nan_to_num(posinf=0)))
+        sizes = logits.abs()
+        self.largest = max(self.largest, float(sizes.where(sizes < FORBIDDEN, 0).max()))
         return logits
 
     def _coarsest(self, logits: Tensor) -> Any:

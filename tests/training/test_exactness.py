@@ -173,6 +173,19 @@ def test_float32_logits_of_what_rounds_to_16_bits_are_no_finer(autocast):
     assert not exceeding(section)
 
 
+@pytest.mark.parametrize("least", [-torch.inf, torch.finfo(torch.bfloat16).min, -65504])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_logits_of_tokens_that_may_not_follow_are_no_measure_of_rounding(dtype, least):
+    def forbid(module, args, out):
+        out.logits[..., :2] = least
+
+    model = build(dtype=dtype, hidden_size=128)
+    model.register_forward_hook(forbid)
+    run = run_of(["abcdefgh" * 9, "abc"])
+    assert not exceeding(measure(run, trainer_of(model)))
+    assert exceeding(measure(run, trainer_of(without_mask(model))))
+
+
 def test_a_method_on_the_model_is_not_taken_for_the_copys():
     """TRL replaces `forward` by one that holds the model's own."""
     model = build(dtype=torch.bfloat16)
