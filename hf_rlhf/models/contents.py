@@ -47,10 +47,19 @@ def commits(values: Any, *, ask: bool = False) -> dict[str, str]:
 def commit_of(name: str, revision: str | None, *, ask: bool = False) -> str | None:
     """Return the commit of a model on the Hub that is in the cache; None for any other name."""
     from huggingface_hub import HfApi, constants
-    from huggingface_hub.errors import HTTPError, OfflineModeIsEnabled  # type: ignore[attr-defined]
+    from huggingface_hub.errors import (
+        HFValidationError,
+        HTTPError,  # type: ignore[attr-defined]
+        OfflineModeIsEnabled,
+    )
     from huggingface_hub.file_download import repo_folder_name
+    from huggingface_hub.utils import validate_repo_id
 
-    if not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name) or Path(name).exists():
+    try:
+        validate_repo_id(name)  # most texts are none, such as "---"
+    except HFValidationError:
+        return None
+    if Path(name).exists():
         return None
     refs = Path(constants.HF_HUB_CACHE, repo_folder_name(repo_id=name, repo_type="model"), "refs")
     if _COMMIT.fullmatch(revision or "") or not refs.is_dir():

@@ -86,3 +86,8 @@ def test_of_models_on_the_hub_it_is_the_commit(tmp_path, monkeypatch):
 
     monkeypatch.setattr(huggingface_hub.HfApi, "model_info", offline)
     assert commits(values, ask=True) == expected  # what is in the cache is what is loaded
+
+
+@pytest.mark.parametrize("text", ["---", "./new", "../new", "a--b", "..", ".", "-", "x.git", "a" * 97])
+def test_a_text_that_names_no_repository_has_no_commit(text):
+    assert commits({"rewards": [{"separator": text}]}, ask=True) == {}
