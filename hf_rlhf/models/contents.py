@@ -7,7 +7,8 @@ repository's branch moves; the training does not.
 import hashlib
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,14 +25,30 @@ _MAY_CHANGE = re.compile(
     r"(^|[._])(cache|outputs?|log|logging|token_file|api_key|secret)([._]|$)", re.I
 )
 """Settings that name files written during the run, or secrets."""
+WRITTEN_BY_RUN = "written while the run went on"
 _COMMIT = re.compile("[0-9a-f]{40}")
 
 
 def contents(values: Any, name: str = "") -> dict[str, Any]:
-    """Return the digest of each file or model folder that values name, by dotted key."""
+    """Return the digest of each file or folder that values name, by dotted key."""
     texts = {key: text for key, text, _ in _texts(values, name) if not _MAY_CHANGE.search(key)}
-    found = {key: content_of(text, sampled_digest) for key, text in texts.items()}
+    found = {key: content_of(text, whole=False) for key, text in texts.items()}
     return {key: digest for key, digest in found.items() if digest is not None}
+
+
+def with_written(found: Mapping[str, Any], values: Any) -> dict[str, Any]:
+    """Return `contents` of a run that goes on, with WRITTEN_BY_RUN for what has changed meanwhile.
+
+    A trainer only reads the files that its settings name, those of the top level. A reward, or
+    other code that a run file gives settings to, may write.
+    """
+    texts = {key: text for key, text, _ in _texts(values) if "." in key}
+    written = {
+        key: WRITTEN_BY_RUN
+        for key in texts.keys() & found.keys()
+        if isinstance(found[key], str) and content_of(texts[key], whole=False) != found[key]
+    }
+    return {**found, **written}
 
 
 def commits(values: Any, *, ask: bool = False) -> dict[str, str]:
@@ -47,13 +64,13 @@ def commits(values: Any, *, ask: bool = False) -> dict[str, str]:
 def commit_of(name: str, revision: str | None, *, ask: bool = False) -> str | None:
     """Return the commit of a model on the Hub that is in the cache; None for any other name."""
     from huggingface_hub import HfApi, constants
-    from huggingface_hub.errors import (
+    from huggingface_hub.errors import (  # type: ignore[attr-defined]
         HFValidationError,
-        HTTPError,  # type: ignore[attr-defined]
+        HTTPError,
         OfflineModeIsEnabled,
     )
     from huggingface_hub.file_download import repo_folder_name
-    from huggingface_hub.utils import validate_repo_id
+    from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
 
     try:
         validate_repo_id(name)  # most texts are none, such as "---"
@@ -74,8 +91,13 @@ def commit_of(name: str, revision: str | None, *, ask: bool = False) -> str | No
     return ref.read_text().strip() if ref.is_file() else None
 
 
-def content_of(value: str, digest: Callable[[Path], str] = file_digest) -> Any:
-    """Return the digest of a file, or those of a model's files by name; None for any other text."""
+def content_of(value: str, *, whole: bool = True) -> Any:
+    """Return the digest of a file, or those of a folder's files by name; None for any other text.
+
+    If not `whole`, large files are sampled, and a folder that holds no model has one digest: the
+    names in it are nobody else's business.
+    """
+    digest = file_digest if whole else sampled_digest
     if len(value) > _LONGEST_PATH or "\n" in value:
         return None
     try:
@@ -87,21 +109,32 @@ def content_of(value: str, digest: Callable[[Path], str] = file_digest) -> Any:
         is_model = any((path / name).exists() for name in ("config.json", "adapter_config.json"))
         if not is_model and "/" not in value:
             return None  # a word that is a folder's name by chance
+        if not is_model and not whole:
+            return _folder_digest(path)
         files = file_digests(path, _MODEL_FILES, digest)
         return {name: each for name, each in files.items() if not name.endswith(".md")} or None
     except (OSError, ValueError, HfRlhfError):
         return None
 
 
-def sampled_digest(path: Path) -> str:
-    """Return a digest of a file: of all of it up to 256 MiB, else of its size and 4,096 pieces."""
-    size = path.stat().st_size
-    if size <= _WHOLE:
+def _folder_digest(path: Path) -> str | None:
+    share = sum(1 for _ in path.iterdir()) or 1
+    files = file_digests(path, _MODEL_FILES, partial(sampled_digest, share=share))
+    return hashlib.sha256(repr(files).encode("utf-8", "replace")).hexdigest() if files else None
+
+
+def sampled_digest(path: Path, share: int = 1) -> str:
+    """Return a digest of a file: of all of it up to 256 MiB, else of its size and 4,096 pieces.
+
+    Of both it is the part that falls to one of `share` files.
+    """
+    size, pieces = path.stat().st_size, max(_PIECES // share, 2)
+    if size <= max(_WHOLE // share, _PIECE):
         return file_digest(path)
     result = hashlib.sha256(str(size).encode())
     with path.open("rb") as file:
-        for number in range(_PIECES):
-            file.seek((size - _PIECE) * number // (_PIECES - 1))
+        for number in range(pieces):
+            file.seek((size - _PIECE) * number // (pieces - 1))
             result.update(file.read(_PIECE))
     return result.hexdigest()
 

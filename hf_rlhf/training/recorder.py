@@ -10,6 +10,7 @@ from hf_rlhf.cards.monitor import MONITOR_PICTURE, monitor_panels
 from hf_rlhf.cards.plots import reward_curve, training_curves
 from hf_rlhf.cards.render import render_card
 from hf_rlhf.config.yaml import dump_yaml
+from hf_rlhf.models.contents import with_written
 from hf_rlhf.rewards.composed import TOTAL
 from hf_rlhf.runs.reward_validation import copy_reports, reward_validation_section
 from hf_rlhf.runs.run import Run
@@ -104,7 +105,8 @@ class Recorder:
             return
         copy_reports(self.run)
         # What was not in the cache when the run began has been loaded since.
-        self.record.contents = found_commits(self.run) | self.record.contents
+        contents = with_written(self.record.contents, self.run.spec.plain)
+        self.record.contents = found_commits(self.run) | contents
         write_record(self.record, self.run.folder)
         content = redact_secrets({**self.run.spec.plain, "plugin": self.run.spec.plugin})
         atomic_write_text(self.run.folder / "config.yaml", dump_yaml(content))

@@ -9,7 +9,7 @@ from typing import Any
 
 from hf_rlhf.config.schema import Limits
 from hf_rlhf.errors import RunFolderError
-from hf_rlhf.models.contents import commits, contents
+from hf_rlhf.models.contents import WRITTEN_BY_RUN, commits, contents
 from hf_rlhf.runs.run import Run
 from hf_rlhf.steps.digests import differences as value_differences
 from hf_rlhf.storage.pure_json import as_json
@@ -76,7 +76,9 @@ def differences(recorded: RunRecord, run: Run, ignored: Collection[str] = ()) ->
     for key, before in recorded.contents.items():
         now: Any = known.get(key)
         unknown = now is None and isinstance(before, Mapping) and "commit" in before
-        skipped = key.startswith(_READ) or key.partition(".")[0] in ignored
+        skipped = (
+            key.startswith(_READ) or key.partition(".")[0] in ignored or before == WRITTEN_BY_RUN
+        )
         if not unknown and not skipped:
             old[f"content of {key}"], new[f"content of {key}"] = before, now
     lines = changed_settings(old, new, ignored)
@@ -98,6 +100,8 @@ def changes(recorded: RunRecord, run: Run) -> list[str]:
         for found in (recorded.contents, found_contents(run))
     )
     lines = value_differences(old, new)
+    written = (key for key, value in recorded.contents.items() if value == WRITTEN_BY_RUN)
+    lines += [f"content of {key}: {WRITTEN_BY_RUN}, so it could not be compared" for key in written]
     for before, now in _paired(recorded, _components(run)):
         old, new = (
             {**each.packages, **({each.package: each.version} if each.package else {})}

@@ -8,7 +8,7 @@ from huggingface_hub import constants
 from huggingface_hub.errors import OfflineModeIsEnabled
 
 from hf_rlhf.models import contents as module
-from hf_rlhf.models.contents import commits, contents
+from hf_rlhf.models.contents import WRITTEN_BY_RUN, commits, contents, with_written
 
 OLD, NEW = "a" * 40, "b" * 40
 
@@ -62,6 +62,29 @@ def test_a_change_of_one_byte_is_seen_where_the_file_is_named(
     assert before.keys() == after.keys()
 
 
+def test_what_a_reward_writes_is_marked_and_the_rest_is_compared(folder):
+    values = {**VALUES, "rewards": [{"notes": "./prompt.txt", "saves": "./rubrics", "m": "model"}]}
+    before = contents(values)
+    assert with_written(before, values) == before
+    for name in ("prompt.txt", "rubrics/new.wav", "model/config.json"):
+        (folder / name).write_text("more")
+    after = with_written(before, values)
+    written = {key for key in after if after[key] == WRITTEN_BY_RUN}
+    assert written == {"judges.j.prompt", "rewards.0.notes", "rewards.0.saves"}
+    assert with_written(after, values) == after
+
+
+def test_of_a_folder_without_a_model_no_names_are_kept_and_little_is_read(folder, monkeypatch):
+    for number in range(100):
+        (folder / "rubrics" / f"{number}.wav").write_bytes(bytes(1000))
+    read = []
+    monkeypatch.setattr(module, "_WHOLE", 1000)
+    monkeypatch.setattr(module, "_PIECE", 10)
+    monkeypatch.setattr(module, "file_digest", lambda path: read.append(path) or "")
+    assert len(contents({"folder": "./rubrics"})["folder"]) == 64
+    assert [path.name for path in read] == ["one.yaml"]
+
+
 def test_of_models_on_the_hub_it_is_the_commit(tmp_path, monkeypatch):
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
     for branch, commit in (("main", OLD), ("dev", NEW)):
@@ -88,6 +111,8 @@ def test_of_models_on_the_hub_it_is_the_commit(tmp_path, monkeypatch):
     assert commits(values, ask=True) == expected  # what is in the cache is what is loaded
 
 
-@pytest.mark.parametrize("text", ["---", "./new", "../new", "a--b", "..", ".", "-", "x.git", "a" * 97])
+@pytest.mark.parametrize(
+    "text", ["---", "./new", "../new", "a--b", "..", ".", "-", "x.git", "a" * 97]
+)
 def test_a_text_that_names_no_repository_has_no_commit(text):
     assert commits({"rewards": [{"separator": text}]}, ask=True) == {}

@@ -17,6 +17,7 @@ from hf_rlhf.config import RunFile
 from hf_rlhf.config.packages import package_folder
 from hf_rlhf.contracts import Trainer
 from hf_rlhf.errors import BrokenPlugin, RunFolderError
+from hf_rlhf.models.contents import WRITTEN_BY_RUN
 from hf_rlhf.runs.resolve import resolve_run
 from hf_rlhf.storage.lock import OWNER_NAME, locked_folder
 from hf_rlhf.storage.record import load_record, write_record
@@ -280,6 +281,17 @@ def test_what_need_not_change_the_training_is_recorded_and_printed(begun, tmp_pa
     assert 'numpy: "1.0" -> "2.0"' in changed
     assert "the script of fn has changed, but nothing that it uses by name" in changed
     assert "the code of fn could not be compared" in changed
+
+
+def test_what_the_run_writes_itself_does_not_keep_it_from_resuming(tiny_run, monkeypatch):
+    run = resolved(tiny_run)
+    record = opening(run, [])
+    record.contents = {"rewards.0.notes": WRITTEN_BY_RUN}
+    write_record(record, run.folder)
+    recorder = Recorder(run, PartialState())
+    recorder.open([])
+    changed = recorder.record.sessions[-1].changed
+    assert "content of rewards.0.notes: written while the run went on, so it could" in changed[-1]
 
 
 def test_a_base_at_the_same_commit_is_the_same_however_it_is_asked_for(tiny_run, monkeypatch):
