@@ -5,7 +5,7 @@ stop at the tokenizer's. So every saved model lists the tokenizer's in its gener
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _MARK = "Zq7xK"
 """An answer that no chat template has in its own text."""
+_CALL = "a call of a tool"
 
 
 def end_tokens(tokenizer: Any, generation_config: Any) -> frozenset[int]:
@@ -47,23 +48,41 @@ def end_problems(run: "Run") -> Iterator[Problem]:
         yield Problem("model_name_or_path", what, "Write `eos_token: TOKEN`, one of its tokens.")
         return
     stops = ", ".join(map(repr, tokenizer.convert_ids_to_tokens(sorted(ends))))
-    for turn, closing in _closings(run, row):
+    special = {*tokenizer.all_special_ids, *tokenizer.added_tokens_decoder}
+    for turn, closing in _closings(run, row).items():
         ids = tokenizer(closing, add_special_tokens=False)["input_ids"]
-        if ends.intersection(ids):
+        end = next((each for each in ids if each in special), None)
+        # A policy ends what it samples itself: a template that closes nothing is no fault there.
+        if ends.intersection(ids) or (end is None and not answers):
             continue
-        special = {*tokenizer.all_special_ids, *tokenizer.added_tokens_decoder}
-        end = next((tokenizer.convert_ids_to_tokens(each) for each in ids if each in special), None)
-        if end is None and not answers:
-            continue  # the policy itself ends what it samples, with one of `ends`
+        if turn == _CALL and not _has_calls(run, answers):
+            continue
+        token = tokenizer.convert_ids_to_tokens(end) if end is not None else None
+        cure = f"Write `eos_token: {token}`."
+        if token is None:
+            cure = f"Use a chat template that closes the assistant's turns with {stops}."
+        elif turn == _CALL:
+            cure = f"Add {end}, which is {token}, to `eos_token_id` in its generation_config.json."
         yield Problem(
             "model_name_or_path" if run.spec.chat_template is None else "chat_template",
             f"the chat template ends {turn} with {closing!r}, and generation stops at {stops} "
             "only: the trained model would never stop.",
-            f"Write `eos_token: {end}`."
-            if end is not None
-            else f"Use a chat template that closes the assistant's turns with {stops}.",
+            cure,
         )
         return
+
+
+def _has_calls(run: "Run", answers: Collection[str]) -> bool:
+    """Return whether the policy calls tools, or what is learned may do so."""
+    if run.toolset is not None or not answers:
+        return run.toolset is not None
+    for row in run.dataset["train"]:
+        conversations = (row[name] for name in answers if isinstance(row.get(name), list))
+        if row.get("tools") or any(
+            turn.get("tool_calls") for each in conversations for turn in each
+        ):
+            return True
+    return False
 
 
 def _vllm(run: "Run") -> Iterator[Problem]:
@@ -81,17 +100,17 @@ def _vllm(run: "Run") -> Iterator[Problem]:
         )
 
 
-def _closings(run: "Run", row: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield what the chat template writes after an answer, and after a call where there are any."""
+def _closings(run: "Run", row: Mapping[str, Any]) -> dict[str, str]:
+    """Return what the chat template writes after an answer, and after a call."""
     template = run.trainer_class.row_template(run) or run.tokenizer.chat_template
     is_chat = any(isinstance(row.get(name), list) for name in run.read_columns)
     if not template or not is_chat:
-        return
+        return {}
     kwargs = getattr(run.training, "chat_template_kwargs", None) or {}
     call = {"type": "function", "function": {"name": _MARK, "arguments": {_MARK: _MARK}}}
     turns: dict[str, dict[str, Any]] = {"an answer": {"content": _MARK}}
-    if run.toolset is not None or row.get("tools"):
-        turns["a call of a tool"] = {"content": "", "tool_calls": [call]}
+    turns[_CALL] = {"content": "", "tool_calls": [call]}
+    closings = {}
     for name, turn in turns.items():
         messages = [{"role": "user", "content": "?"}, {"role": "assistant", **turn}]
         try:
@@ -102,7 +121,8 @@ def _closings(run: "Run", row: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             continue
         _, mark, closing = str(text).rpartition(_MARK)
         if mark:
-            yield name, closing
+            closings[name] = closing
+    return closings
 
 
 def generation_ends(run: "Run") -> frozenset[int]:

@@ -135,10 +135,13 @@ def test_the_end_of_a_call_is_one_too(prepared, base):
         "{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"
     )
     prepared(rows, rows, **settings, chat_template=template)
+    call = {"type": "function", "function": {"name": "f", "arguments": {"x": 1}}}
     tool = {"type": "function", "function": {"name": "f", "parameters": {}}}
-    rows = [{**row, "tools": [tool]} for row in rows]
-    with pytest.raises(ConfigError, match=r"ends a call of a tool with '.*<\|user\|>'"):
-        prepared(rows, rows, **settings, chat_template=template)
+    turn = {**ANSWER[0], "tool_calls": [call]}
+    rows = [{**row, "tools": None} for row in rows]
+    for other in ({"tools": [tool]}, {"completion": [turn]}):
+        with pytest.raises(ConfigError, match=r"ends a call .*<\|user\|>'.* to `eos_token_id` in"):
+            prepared([*rows, {**rows[0], **other}], rows, **settings, chat_template=template)
 
 
 @pytest.mark.parametrize("listed", [None, 1])

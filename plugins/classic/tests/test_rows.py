@@ -70,7 +70,7 @@ def resolved(gpt2, tmp_path):
         end = "<|return|>" if template == "gptoss" else "<|im_end|>"
         template = "deepseek_r1_distill" if template == "r1" else template
         text = (TEMPLATES / f"{template}.jinja").read_text(encoding="utf-8")
-        text = text.replace("<｜end▁of▁sentence｜>", end)
+        text = text.replace("<｜end▁of▁sentence｜>", end).replace("<|call|>", end)
         values = {
             **{"plugin": plugin, "output_dir": str(tmp_path / "run")},
             "dataset": rows if isinstance(rows, Dataset) else Dataset.from_list(rows),
@@ -140,7 +140,7 @@ def test_a_null_in_a_json_column_is_the_authors_own(resolved):
 def test_arguments_as_json_text_are_written_once(resolved, template):
     call = called(("f", json.dumps({"ratio": 0.30000000000000004})))
     rows = [{"messages": [user(), call, RESULT, said("y")]}]
-    text = trained_text(resolved("sft", rows, template))
+    text = trained_text(resolved("sft", rows, template, assistant_only_loss=False))
     assert '{"ratio": 0.30000000000000004}' in text
 
 
