@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from accelerate import PartialState
@@ -365,7 +366,7 @@ class Session:
             base = "" if self.record.model.base_is_hub_id else " --base_model YOU/BASE --push_base"
             self._say(
                 "not published: `publish.repo_id` is not set. To publish:\n"
-                f"  hf-rlhf publish {self.run.folder} --repo_id YOU/NAME{base}"
+                f"  hf-rlhf publish {quote(str(self.run.folder))} --repo_id YOU/NAME{base}"
             )
             return
         unpublished: list[str] = []

@@ -98,11 +98,13 @@ def test_options_of_publish_that_the_run_file_lacks_stand_when_it_resumes(tiny_r
 
 
 def test_of_phases_only_the_end_is_published(tiny_run, capsys):
-    run = resolved(tiny_run)
+    run = resolved({**tiny_run, "output_dir": "my run"})
     Session(run, Stopping(25.0))._publish()
     assert capsys.readouterr().out == ""
     Session(run)._publish()
-    assert "not published" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "not published" in printed
+    assert "publish 'my run' --repo_id" in printed
 
 
 def test_a_token_that_is_not_set_is_recorded_as_none(tiny_run):
