@@ -22,7 +22,7 @@ _IN_URL = re.compile(r"[a-z][a-z0-9+.-]{0,30}://[^/\s?#@:]*:([^/\s?#@]+)@", re.I
 # Names of fields whose value is a secret, whatever it looks like. `max_tokens`, `eos_token` and
 # `api_key_env` (a variable's name) are not.
 _SECRET_FIELD = re.compile(
-    r"(^|_)((api|secret|private|access|auth)_?keys?|secrets?|passw(or)?ds?|passphrase|"
+    r"(^|_)((api|secret|private|access|auth)_?keys?|secrets?|passw(or)?ds?|pwd|passphrase|"
     r"auth(orization)?|credentials?|cookie|"
     r"(hub|hf|api|auth|access|bearer|session|refresh)_?tokens?|"
     r"(anthropic|aws|azure|gemini|github|gitlab|google|groq|huggingface|mistral|openai|slack|"
@@ -74,11 +74,14 @@ _PATTERNS = (
 
 _SHORTEST_IN_SOURCE = 6
 _LITERAL = re.compile(r"""(\"{3}|'{3}|["'])(?:\\.|(?!\1).)*(?:\1|\Z)""", re.DOTALL)
+_NAME = r"(?<![A-Za-z0-9_])([A-Za-z_][\w-]{0,99}+)"
+"""Bounded, and begun at the first letter only: a file may hold a long run of letters as data."""
 _IN_TEXT = re.compile(
-    r"""([A-Za-z_][\w-]*)((?:\\?["'])?\]?[ \t]*(?::[ \t]*[\w.]+[ \t]*=|[=:])[ \t]*)"""
+    rf"""{_NAME}((?:\\?["'])?\]?[ \t]*(?::[ \t]*[\w.]+[ \t]*=|[=:])[ \t]*)"""
     r"""(\\?["'])([^"'\n]{6,})\3"""
 )
-_IN_COMMENT = re.compile(r"(#[^\n]*?)\b([A-Za-z_][\w-]*)([ \t]*[:=][ \t]*)([^\s\"'\[]\S{5,})")
+_COMMENT = re.compile(r"#[^\n]*")
+_IN_COMMENT = re.compile(rf"{_NAME}([ \t]*[:=][ \t]*)([^\s\"'\[]\S{{5,}})")
 
 
 def redact_secrets(value: Any) -> Any:
@@ -111,9 +114,10 @@ def redact_source(text: str) -> str:
         return f"{name}{between}{quotes}{REDACTED}{quotes}" if _is_secret(name) else match[0]
 
     def clean_comment(match: re.Match[str]) -> str:
-        return "".join((*match.groups()[:3], REDACTED)) if _is_secret(match[2]) else match[0]
+        return f"{match[1]}{match[2]}{REDACTED}" if _is_secret(match[1]) else match[0]
 
-    return _IN_COMMENT.sub(clean_comment, _IN_TEXT.sub(clean, text))
+    text = _IN_TEXT.sub(clean, text)
+    return _COMMENT.sub(lambda comment: _IN_COMMENT.sub(clean_comment, comment[0]), text)
 
 
 def _short_or_redacted(literal: str) -> str:

@@ -157,3 +157,12 @@ def test_values_with_such_names_are_left_out_of_the_record_too():
     assert SECRET not in str(redact_secrets(values))
     kept = {"EOS_TOKEN": "<|endoftext|>", "answer_key": "gold_answer", "max_tokens": "unlimited"}
     assert redact_secrets(kept) == kept
+
+
+@pytest.mark.parametrize("data", ["Ab_", "a-", "#a", "# ", "a:"])
+def test_long_data_in_source_takes_no_longer_than_other_text(data):
+    """Embedded data of 200 kB, which a pattern without a bound searches for hours."""
+    source = f"DATA = '{data * 60_000}'  # {data * 20_000}\nAPI_KEY = 'abcdefgh'\n"
+    assert redact_source(source) == source.replace("abcdefgh", "[redacted]").replace(
+        "'[redacted]'", '"[redacted]"'
+    )
