@@ -31,7 +31,7 @@ from hf_rlhf.hub.outbox import OUTBOX, complete_steps, note_step, published_step
 from hf_rlhf.hub.ownership import stale_files
 from hf_rlhf.hub.retries import RetryPolicy, failures, is_transient, status_of
 from hf_rlhf.hub.signing import sign_files
-from hf_rlhf.hub.upload_set import UploadSet
+from hf_rlhf.hub.upload_set import SIGNATURE, UploadSet
 from hf_rlhf.storage.record import RECORD_NAME, RunRecord, load_record, write_record
 from hf_rlhf.storage.record_schema import ModelSection
 
@@ -292,6 +292,11 @@ def _push_all(
         for index, (content, (before, stale)) in enumerate(zip(contents, examined, strict=True)):
             pending = contents[index:]
             message = f"hf-rlhf: {content.kind} of run {run_id[:8]}"
+            if SIGNATURE in stale:
+                hub.retries.say(
+                    f"{content.repo_id}: its signature is removed, because this push is not signed "
+                    "(--sign)"
+                )
             if shares and (stale or before.lacks(content.bundle)):
                 _announce(hub, content.repo_id, shares)
                 shares = ""
@@ -342,7 +347,10 @@ def _examine(
     state = hub.state(repo_id, revision)
     if state is None:
         raise PublishError(f"{repo_id} has no revision {revision!r}.")
-    return state, stale_files(hub, repo_id, state, bundle, run_id, overwrite=overwrite, new=new)
+    stale = stale_files(hub, repo_id, state, bundle, run_id, overwrite=overwrite, new=new)
+    if stale == [SIGNATURE] and (bundle.root / SIGNATURE).exists() and not state.lacks(bundle):
+        stale = []  # a pulled folder has the signature, and all files are the signed ones
+    return state, stale
 
 
 def _missing(hub: Hub, contents: list[RepoContent], revision: str) -> list[str]:

@@ -355,7 +355,12 @@ def test_a_second_push_changes_nothing_and_a_changed_one_is_signed_again(
     assert publish(run).new_commits == 1
     second = pull("demo/again", tmp_path / "second", verify=f"{key}.pub")
     assert (first / "model.sig").read_text() != (second / "model.sig").read_text()
+    # Published from a pulled folder, without the key, it stays signed as long as nothing changes.
+    assert publish(second, base_model="demo/base").new_commits == 0
+    pull("demo/again", tmp_path / "as before", verify=f"{key}.pub")
+    assert "signature" not in capsys.readouterr().err
     assert publish(run, sign=False).new_commits == 1
+    assert "its signature is removed, because this push is not signed" in capsys.readouterr().err
     with pytest.raises(ModelError, match="is not signed"):
         pull("demo/again", tmp_path / "third", verify=f"{key}.pub")
 
