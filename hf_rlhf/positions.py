@@ -49,6 +49,8 @@ def _positions_of_mask(
         tokens = kwargs.get(name) if tokens is None else tokens
     if mask is None or tokens is None or kwargs.get("position_ids") is not None:
         return None
-    if mask.shape != tokens.shape[:2]:  # of a cache, or one for every pair of tokens
+    count = tokens.shape[1]
+    if mask.dim() != 2 or mask.shape[1] < count:  # one for every pair of tokens
         return None
-    return args, {**kwargs, "position_ids": (mask.long().cumsum(-1) - 1).clamp(min=0)}
+    positions = (mask.long().cumsum(-1) - 1).clamp(min=0)[:, -count:]  # behind those of a cache
+    return args, {**kwargs, "position_ids": positions}

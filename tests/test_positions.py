@@ -127,6 +127,18 @@ def test_embeddings_in_place_of_ids_have_positions_too():
     assert torch.equal(by_ids, by_embeds)
 
 
+def test_tokens_behind_a_cache_go_on_counting():
+    model = build("GPT2")
+    add_positions([model])
+    ids, mask = torch.tensor([[0] * 9 + ROW]), torch.tensor([[0] * 9 + [1] * 12])
+    with torch.no_grad():
+        alone = model(input_ids=torch.tensor([ROW])).logits[:, 3:]
+        begun = model(input_ids=ids[:, :12], attention_mask=mask[:, :12], use_cache=True)
+        cache = begun.past_key_values
+        rest = model(input_ids=ids[:, 12:], attention_mask=mask, past_key_values=cache).logits
+    assert torch.allclose(rest, alone, atol=1e-5)
+
+
 @pytest.mark.parametrize("name", ["GPT2", "XGLM", "BioGpt", "OPT", "Bloom", "Llama", "Gemma2"])
 @pytest.mark.parametrize("counted", [False, True])
 def test_completions_do_not_depend_on_the_padding(name, counted):
