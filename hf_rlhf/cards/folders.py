@@ -10,7 +10,7 @@ from typing import Any
 from huggingface_hub import constants
 
 from hf_rlhf.cards.metadata import is_hub_id
-from hf_rlhf.cards.render import render_card
+from hf_rlhf.cards.render import has_samples, render_card
 from hf_rlhf.config.schema import PublishSpec
 from hf_rlhf.storage.files import atomic_write_bytes, atomic_write_text
 from hf_rlhf.storage.local_paths import LocalPaths
@@ -156,6 +156,13 @@ def shareable(public: RunRecord, record: RunRecord) -> RunRecord:
     If the run file asks for no samples, all rows of the data are removed, because samples of
     training are recorded in any case.
     """
-    if (record.config.get("evaluation") or {}).get("samples") == 0:
+    if hides_rows(record):
         public.samples, public.generation = [], None
+        report = public.training.report.items()
+        public.training.report = {title: each for title, each in report if not has_samples(each)}
     return RunRecord.from_json(LocalPaths(record.to_json()).hide(public.to_json()))
+
+
+def hides_rows(record: RunRecord) -> bool:
+    """Return whether no row of the data is published, as the run file wants it."""
+    return (record.config.get("evaluation") or {}).get("samples") == 0

@@ -263,6 +263,11 @@ def report_tables(report: Mapping[str, Any]) -> list[dict[str, Any]]:
     return tables
 
 
+def has_samples(report: Any) -> bool:
+    """Return whether a trainer's report shows files of the folder of samples, made from rows."""
+    return f"{SAMPLES}/" in str(report)
+
+
 def _shows_samples(table: Mapping[str, Any]) -> bool:
     return any(_SAMPLE.fullmatch(str(value)) for row in table["rows"] for value in row)
 

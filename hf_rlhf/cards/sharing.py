@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from hf_rlhf.cards.render import has_samples
 from hf_rlhf.formatting import code, counted, listed
 from hf_rlhf.storage.record import RunRecord
 
@@ -25,6 +26,8 @@ def shared_by(record: RunRecord) -> str:
     if rows:
         source = _source(record.data.adapter, {**record.data.arguments, **record.data.report})
         shown.append(f"{listed(rows)} of {source}, with completions ({NO_ROWS})")
+    if any(map(has_samples, record.training.report.values())):
+        shown.append(f"clips and texts of rows in samples/ ({NO_ROWS})")
     if own := sorted({each.name or "" for each in record.components if each.source}):
         shown.append(f"the source of {listed(own)}")
     if record.reward_validation:

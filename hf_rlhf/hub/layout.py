@@ -16,7 +16,12 @@ from typing import Any, Literal
 
 import yaml
 
-from hf_rlhf.cards.folders import PUBLISH_FIELDS_ON_CARD, adapter_repo, public_record
+from hf_rlhf.cards.folders import (
+    PUBLISH_FIELDS_ON_CARD,
+    adapter_repo,
+    hides_rows,
+    public_record,
+)
 from hf_rlhf.cards.metadata import HUB
 from hf_rlhf.cards.render import SAMPLES, render_card
 from hf_rlhf.config.schema import PublishSpec
@@ -162,7 +167,8 @@ def _add_run_files(
     if step is None:
         for picture in sorted([*run.glob("*.png"), *run.glob("*.svg")]):
             bundle.add_file(picture.name, picture)
-        bundle.add_folder(run / SAMPLES, f"{SAMPLES}/")
+        if not hides_rows(record):
+            bundle.add_folder(run / SAMPLES, f"{SAMPLES}/")
         if content.kind == "model":
             for path, text in eval_results(record, f"{files}/{MANIFEST}").items():
                 bundle.add_text(path, text)

@@ -246,9 +246,17 @@ def test_without_samples_no_row_is_published(
 ) -> None:
     with_paths(run, tmp_path / "home")
     record = load_record(run)
+    record.training.report["Listen"] = [{"text": "Where?", "after": "samples/after-1.wav"}]
+    (run / "samples").mkdir()
+    (run / "samples" / "after-1.txt").write_text("Where?")
+    write_record(record, run)
+    publish(run, repo_id="demo/with")
+    assert "clips and texts of rows in samples/" in capsys.readouterr().err
+    assert "samples/after-1.txt" in tree("demo/with")
     record.config["evaluation"] = {"rows": 4, "samples": 0}
     write_record(record, run)
     publish(run)
+    assert "samples/after-1.txt" not in tree("demo/model")
     assert "Where?" not in text_of("demo/model", "run.json") + text_of("demo/model", "README.md")
     assert "row" not in capsys.readouterr().err
 
