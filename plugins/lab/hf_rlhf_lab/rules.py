@@ -4,6 +4,7 @@ Each is a reward in [0, 1], and so also a gate.
 """
 
 import json
+import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ from typing import Any
 from hf_rlhf.contracts import Score
 from hf_rlhf.data import text_of
 from hf_rlhf.errors import ConfigError, Problem
+from hf_rlhf.formatting import visible
 
 HOLLOW_PHRASES = (
     "That's a great question",
@@ -201,6 +203,7 @@ class MathAnswer:
         """Return 1.0, 0.0 or None per completion."""
         from trl.rewards import accuracy_reward
 
+        logging.getLogger("math_verify.parser").addFilter(_is_readable)
         texts = [self._boxed(text_of(completion)) for completion in completions]
         messages = [[{"role": "assistant", "content": text}] for text in texts]
         solutions = [self._boxed(text) for text in solution]
@@ -212,6 +215,12 @@ class MathAnswer:
             return text
         number = answers[-1].strip().replace(",", "").removeprefix("$").rstrip(".")
         return f"\\boxed{{{number}}}"
+
+
+def _is_readable(record: logging.LogRecord) -> bool:
+    """Shorten a message of math-verify, which has the text that a policy wrote as it is."""
+    record.msg, record.args = visible(record.getMessage())[:120], ()
+    return True
 
 
 _AFTER_HASHES = re.compile(r"####([^\n]+)")

@@ -1,5 +1,7 @@
 """Rules as rewards."""
 
+import logging
+
 import pytest
 
 from hf_rlhf.errors import ConfigError
@@ -112,6 +114,15 @@ def test_what_is_nested_too_deep_for_its_schema_is_not_valid(depth):
     assert score(nested, "[[]]", "[" * depth + "]" * depth) == [1, 0]
     tree = ValidJson({"properties": {"a": {"$ref": "#"}}, "additionalProperties": False})
     assert score(tree, '{"a": {"a": {}}}', '{"a":' * depth + "{}" + "}" * depth) == [1, 0]
+
+
+def test_what_math_verify_logs_of_a_completion_is_short_and_readable(caplog):
+    MathAnswer()([""], ["1"], solution=["\\boxed{1}"])
+    text = "\x1b[2J" + "[" * 500
+    logging.getLogger("math_verify.parser").warning(f"Timeout during parsing: {text}")
+    (record,) = caplog.records
+    assert "\x1b" not in record.getMessage()
+    assert len(record.getMessage()) <= 120
 
 
 def test_math_answer_compares_values_and_abstains_without_a_solution():
