@@ -256,7 +256,8 @@ class _Forms:
         words: dict[str, tuple[str, str]] = {}
         turns = list(_marked_turns(each, words))
         arguments = template_arguments(self.run, each.row)
-        if arguments.get("tools"):
+        # A model may have learned to call the run's own tools without a description of them.
+        if each.row.get("tools"):
             arguments["tools"] = _marked_tools(arguments["tools"], words)
         form = repr((each.column, turns, words, each.row.get("chat_template_kwargs")))
         form = _IDS.sub("", form)

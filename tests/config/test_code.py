@@ -167,7 +167,7 @@ def test_of_partials_and_methods_the_code_and_the_bound_values_are_kept():
     assert provenance_of_object(partial(scaled, scale=2.0))["reads"] == {"scale": 2.0}
     method = provenance_of_object(Bonus(0.0).score)
     assert "def score" in method["source"]
-    assert method["reads"] == {"bonus": 0.0}
+    assert method["reads"] == {"bonus": 0.0, "method": "score"}
     values, _ = name_objects({"rewards": [partial(scaled, scale=2.0)]})
     assert values["rewards"] == [{"name": "python:scaled", "label": "scaled"}]
 
@@ -224,9 +224,9 @@ def test_arguments_of_trl_and_a_model_in_memory_are_refused_with_the_cure(tiny_p
 @pytest.mark.parametrize(
     ("name", "cure"),
     [
-        ("formatting_func", "a function that returns them as the `dataset`"),
+        ("formatting_func", "As the `dataset`, name a function that returns them"),
         ("data_collator", "Derive a trainer and name it, `plugin: FILE.py:CLASS`"),
-        ("compute_metrics", "is a reward, of `weight: 0`"),
+        ("compute_metrics", "write a reward, with `weight: 0`"),
         ("rollout_func", "Name an `environment` or `tools`"),
         ("optimizers", "Write `optim`, `optim_args`"),
         ("ref_model", "`sync_ref_model` moves it"),

@@ -149,7 +149,7 @@ def test_template_arguments_may_differ_by_row(resolved):
         {"messages": [user(), said("y")], "chat_template_kwargs": kwargs}
         for kwargs in ({"reasoning_effort": "high"}, {"model_identity": "You are Bob."}, None)
     ]
-    text = trained_text(resolved("sft", rows, "gptoss"))
+    text = trained_text(resolved("sft", rows, "gptoss", assistant_only_loss=False))
     assert text.count("You are Bob.") == 1
     assert text.count("Reasoning: high") == 1
 
