@@ -287,6 +287,9 @@ def _push_all(
     new_commits = 0
     pending = contents
     try:
+        for content in contents if shares and spec.private is False else ():
+            if hub.exists(content.repo_id) and not hub.is_public(content.repo_id):
+                _announce(hub, content.repo_id, shares)  # it becomes public before the push
         # All repositories are examined before anything is sent to one.
         examined = [_examine(hub, repo, spec, revision, run_id, how.overwrite) for repo in contents]
         for index, (content, (before, stale)) in enumerate(zip(contents, examined, strict=True)):
@@ -297,7 +300,8 @@ def _push_all(
                     f"{content.repo_id}: its signature is removed, because this push is not signed "
                     "(--sign)"
                 )
-            if shares and (stale or before.lacks(content.bundle)):
+            sends = stale or before.lacks(content.bundle)
+            if shares and sends and hub.is_public(content.repo_id):
                 _announce(hub, content.repo_id, shares)
                 shares = ""
             after = push(
@@ -327,8 +331,8 @@ def _push_all(
 
 
 def _announce(hub: Hub, repo_id: str, shares: str) -> None:
-    """Print what goes along to a repository that everybody may read."""
-    if repo_id not in hub.announced and hub.is_public(repo_id):
+    """Print, once, what goes along to a repository that everybody may read."""
+    if repo_id not in hub.announced:
         hub.announced.add(repo_id)
         hub.retries.say(f"{repo_id} is public. Your content on its card and in run.json: {shares}.")
 

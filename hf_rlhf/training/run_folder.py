@@ -197,10 +197,11 @@ def _code_differences(before: Component, now: Component) -> Iterator[str]:
 
 
 def _changed_lines(before: Sequence[Component], now: Sequence[Component]) -> Iterator[str]:
-    """Yield the first changed lines of sources that differ."""
-    sources = {(each.kind, each.label): each.source for each in before}
+    """Yield the first changed lines of sources that differ in more than comments and layout."""
+    earlier = {(each.kind, each.label): each for each in before}
     for each in now:
-        old = sources.get((each.kind, each.label))
+        known = earlier.get((each.kind, each.label))
+        old = known.source if known and not (each.code and each.code == known.code) else None
         if old and each.source and old != each.source:
             lines = unified_diff(old.splitlines(), each.source.splitlines(), n=0, lineterm="")
             changed = [line for line in lines if line[:3] not in ("---", "+++")]

@@ -224,6 +224,11 @@ def test_a_public_push_first_prints_what_goes_along(
     )
     publish_main([str(run), "--repo_id", "demo/open", "--no-private"])
     assert "is public" not in capsys.readouterr().err
+    # Nothing is pushed to a repository that becomes public, and all that it has is shown.
+    publish_main([str(run), "--repo_id", "demo/later", "--private"])
+    assert "is public" not in capsys.readouterr().err
+    publish_main([str(run), "--repo_id", "demo/later", "--no-private"])
+    assert "demo/later is public. Your content" in capsys.readouterr().err
 
 
 def test_files_have_digests_as_the_run_file_names_them(

@@ -256,6 +256,13 @@ def test_what_has_changed_under_its_name_is_another_run(begun, tmp_path, change,
     assert "Undo the change to resume that run" in str(refused.value)
 
 
+def test_a_comment_keeps_no_run_from_resuming(begun, tmp_path):
+    for name in ("my.py", "helpers.py"):
+        with (tmp_path / name).open("a") as file:
+            file.write("\n\n# a comment\n")
+    assert previous_record(resolved(begun)) is not None
+
+
 def test_what_need_not_change_the_training_is_recorded_and_printed(begun, tmp_path):
     (tmp_path / "words.txt").write_text("b")
     recorder = Recorder(resolved(begun), PartialState())
