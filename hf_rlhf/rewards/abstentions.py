@@ -75,8 +75,8 @@ _UNSAVED = "nothing was learned, and nothing is saved except the checkpoints."
 def check_learned(history: Sequence[Mapping[str, Any]], total: str, masks: bool = False) -> None:
     """Raise RewardError or DataError if the training log shows that nothing had a loss.
 
-    `masks`: whether completions that were cut have no loss. Groups of equal rewards raise no error:
-    their completions were scored, and found to be alike.
+    `masks`: whether completions that were cut have no loss. Equal rewards, of a group or of a whole
+    batch, raise no error: their completions were scored, and found to be alike.
     """
     scored = [entry for entry in history if f"rewards/{total}/none" in entry]
     means = [entry.get(f"rewards/{total}/mean") for entry in scored]
@@ -91,10 +91,14 @@ def check_learned(history: Sequence[Mapping[str, Any]], total: str, masks: bool 
             "Every completion of the whole training was cut at `max_completion_length`, and "
             f"`mask_truncated_completions` leaves those out: {_UNSAVED} {_LONGER}"
         )
-    norms = [norm for entry in history if (norm := entry.get("grad_norm")) is not None]
-    flat = [entry[_FLAT] for entry in history if _FLAT in entry]
-    moved = any(norm and math.isfinite(norm) for norm in norms)
-    if norms and not moved and not (flat and min(flat) >= 1):
+    stepped = [entry for entry in history if entry.get("grad_norm") is not None]
+    moved = any(entry["grad_norm"] and math.isfinite(entry["grad_norm"]) for entry in stepped)
+    equal = f"rewards/{total}/std"
+    flat = [
+        entry["grad_norm"] == 0 and (entry.get(_FLAT, 0) >= 1 or entry.get(equal) == 0)
+        for entry in stepped
+    ]
+    if not moved and not all(flat):
         raise DataError(
             f"The gradient of every logged step is 0 or not a number: {_UNSAVED} Either no token "
             "had a loss (`hf-rlhf check` counts the tokens with a loss), or there was nothing to "
