@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _CURE = "Correct the row, or leave it out."
 _TEMPLATE_CURE = (
-    "Use a model whose chat template writes it, save another chat_template with the tokenizer, or "
+    "Use a model whose chat template writes it, write `chat_template: FILE` with one that does, or "
     "take it out of the rows."
 )
 
@@ -153,7 +153,7 @@ def _error(run: "Run", each: _Conversation) -> Problem | None:
             "model_name_or_path",
             f"its chat template raises on `{each.column}` of {each.where}: "
             f"{type(error).__name__}: {error}",
-            "Remove the row, change its turns, or save another chat_template with the tokenizer.",
+            "Remove the row, change its turns, or write `chat_template: FILE` with another one.",
         )
     return None
 
