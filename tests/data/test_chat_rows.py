@@ -496,3 +496,11 @@ def test_the_last_turn_alone_is_kept_with_the_system_prompt_and_the_rest_is_coun
     assert uncounted == {"kept": "last_turn", "rows_cut": 2, "turns_cut": 4}
     with pytest.raises(DataError, match="`target: every` learns them"):
         load(sft, path, context="last_turn", target="every")
+
+
+def test_a_column_that_trl_reads_as_environments_is_left_out_and_listed(tmp_path: Path) -> None:
+    path = write_rows(tmp_path, [{**GOOD[sft], "environments": "x", "source": "s"}] * 4)
+    loaded = load(sft, path)
+    assert "environments" in loaded.report["columns_left_out"]
+    assert "environments" not in loaded.dataset["train"].column_names
+    assert "source" in loaded.dataset["train"].column_names
