@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jinja2 import TemplateError
 
+from hf_rlhf.data import chat_rows
 from hf_rlhf.errors import DataError, ModelError
 from hf_rlhf.testing import make_tiny_policy
 from hf_rlhf.testing.rows import TemplateOnly, WordTokenizer, write_rows
@@ -504,3 +505,20 @@ def test_a_column_that_trl_reads_as_environments_is_left_out_and_listed(tmp_path
     assert "environments" in loaded.report["columns_left_out"]
     assert "environments" not in loaded.dataset["train"].column_names
     assert "source" in loaded.dataset["train"].column_names
+
+
+def test_a_batch_ends_where_its_characters_reach_the_bound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows of long texts would otherwise take memory by their number alone."""
+    sizes, batches = [], chat_rows._Conversion._batches
+
+    def counted(self: Any, rows: Any) -> Any:
+        for batch in batches(self, rows):
+            sizes.append(len(batch))
+            yield batch
+
+    monkeypatch.setattr(chat_rows, "BATCH_CHARACTERS", 1)
+    monkeypatch.setattr(chat_rows._Conversion, "_batches", counted)
+    load(sft, write_rows(tmp_path, [GOOD[sft]] * 3))
+    assert sizes == [1, 1, 1, 0]

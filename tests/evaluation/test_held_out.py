@@ -198,3 +198,12 @@ def test_settings_saved_with_a_model_change_nothing_of_what_is_sampled(tiny_poli
     model.generation_config.suppress_tokens = list(plain[0].ids)
     assert generate(model, tokenizer, [[5, 6]] * 4, spec, 12, seed=0) == plain
     assert model.generation_config.repetition_penalty == 50.0
+
+
+def test_a_prompt_may_fill_all_positions_that_its_answer_leaves(monkeypatch):
+    rows = [{"prompt": "x" * length} for length in (5, 6, 7)]
+    monkeypatch.setattr(held_out, "positions", lambda run: 10)
+    monkeypatch.setattr(held_out, "held_out_rows", lambda run: rows)
+    monkeypatch.setattr(held_out, "token_lengths", lambda run, rows: [len(rows[0]["prompt"])])
+    fitting = [row["prompt"] for row in held_out._rows_with_room(None, 4)]
+    assert fitting == ["x" * 5, "x" * 6]
