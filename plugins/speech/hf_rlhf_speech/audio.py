@@ -15,7 +15,8 @@ from hf_rlhf.storage import atomic_write_bytes
 
 RATE = 16_000
 """Samples per second that features, rewards and recognisers work with."""
-MIN_RATE = 8_000
+MIN_RATE, MAX_RATE = 8_000, 192_000
+MAX_CHANNELS = 8
 MAX_SECONDS = 30.0
 _LOUDEST = 8.0
 """Above it, samples are hardly in [-1, 1] with a few peaks that a model made too high."""
@@ -32,6 +33,17 @@ _SHOULD_BE = re.compile(
 )
 """A line in libsndfile's log of a file."""
 _STREAMED = 2**31 - 2**16
+SUFFIXES = frozenset(
+    {
+        *(".wav", ".wave", ".flac", ".mp3", ".ogg", ".oga", ".opus", ".aif", ".aiff", ".aifc"),
+        *(".au", ".snd", ".caf", ".htk", ".nist", ".sph", ".rf64", ".iff", ".voc", ".w64", ".wve"),
+        *(".m4a", ".aac", ".wma", ".amr", ".webm"),
+    }
+)
+"""Endings of sound files in a folder; those of the last line are refused when they are read."""
+_CANCELLED = 0.05
+"""Share of the channels' mean power below which their average has lost the sound; 16 channels of
+different sounds keep 0.06."""
 
 Wave = NDArray[np.float32]
 """Mono samples in [-1, 1]."""
@@ -69,8 +81,9 @@ def read_audio(
         where: what messages call it, if not by its path.
 
     Raises:
-        DataError: the file is missing, empty, corrupt, too long, below 8 kHz, or has samples that
-            are not finite or in the range of integers.
+        DataError: the file is missing, empty, corrupt, too long, outside 8 to 192 kHz, has more
+            than 8 channels or channels that cancel each other, or samples that are not finite or
+            in the range of integers.
     """
     import soundfile
 
@@ -82,7 +95,7 @@ def read_audio(
             raise DataError(f"{name}: there is no such file. Correct the path.")
     try:
         with soundfile.SoundFile(opened) as file:
-            _check_size(name, file.frames, file.samplerate, max_seconds)
+            _check_size(name, file, max_seconds)
             samples, source_rate = file.read(dtype="float32", always_2d=True), file.samplerate
             problem = _not_whole(file, len(samples), _head(source))
     except (soundfile.LibsndfileError, OSError, ValueError) as error:
@@ -103,6 +116,11 @@ def read_audio(
         )
     changes = ["stereo"] * (samples.shape[1] > 1)
     wave = samples.mean(axis=1)
+    if np.square(wave).sum() < _CANCELLED * np.square(samples).mean(axis=1).sum():
+        raise DataError(
+            f"{name}: its {samples.shape[1]} channels are in antiphase and cancel each other when "
+            "they are averaged. Keep one of them (`ffmpeg -i FILE -af pan='mono|c0=c0' out.flac`)."
+        )
     if rate is not None and rate != source_rate:
         changes.append("resampled")
         wave = resample(wave, source_rate, rate)
@@ -138,11 +156,19 @@ def _not_whole(file: Any, frames: int, head: bytes) -> str:
     return "is cut off. Copy it again." if "truncated" in file.extra_info else ""
 
 
-def _check_size(where: str, frames: int, rate: int, max_seconds: float) -> None:
+def _check_size(where: str, file: Any, max_seconds: float) -> None:
+    """Raise DataError for a file whose header claims what is no speech, before it is decoded."""
+    frames, rate = file.frames, file.samplerate
     if rate < MIN_RATE:
         raise DataError(
             f"{where}: has {rate:,} samples per second; expected at least {MIN_RATE:,}, because "
             "speech has what makes it intelligible up to 4 kHz. Use a better recording."
+        )
+    if rate > MAX_RATE or file.channels > MAX_CHANNELS:
+        raise DataError(
+            f"{where}: has {file.channels:,} channels of {rate:,} samples per second; at most "
+            f"{MAX_CHANNELS} channels of {MAX_RATE:,} are read. Convert it (`ffmpeg -i FILE -ac 1 "
+            "-ar 48000 out.flac`)."
         )
     if not frames:
         raise DataError(f"{where}: has no samples. Remove it, or make it again.")

@@ -14,7 +14,7 @@ from hf_rlhf.contracts import Score
 from hf_rlhf.errors import ConfigError, DataError, Problem
 from hf_rlhf.evaluation import Interval
 from hf_rlhf.formatting import interval, number, print_table, terminal_message, verdict
-from hf_rlhf_speech.audio import RATE, Clip, read_audio
+from hf_rlhf_speech.audio import RATE, SUFFIXES, Clip, read_audio
 from hf_rlhf_speech.codecs.codec import FILE
 
 REWARDS = ("acoustic_quality", "speech_present", "not_clipped", "auto_mos")
@@ -34,7 +34,6 @@ UNITS: Mapping[str, str] = {
 """Of features, and the range of rewards."""
 FEW_CLIPS, FEW_PAIRS = 5, 10
 """Of fewer clips each is a column; with fewer pairs a bootstrap's interval is too narrow."""
-_SOUNDS = (".wav", ".flac")
 _TEXT = (
     "\n\nRewards that compare with the text take it from --text, or from NAME.txt beside NAME.wav."
 )
@@ -67,7 +66,7 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    score.add_argument("files", nargs="+", metavar="FILE", help="WAV or FLAC, or folders of them")
+    score.add_argument("files", nargs="+", metavar="FILE", help="sound files, or folders of them")
     compare = verbs.add_parser(
         "compare",
         help="what differs between two clips, or two folders paired by name",
@@ -92,7 +91,14 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _score(chosen: argparse.Namespace) -> int:
-    files = [clip for path in chosen.files for clip in _clips(Path(path))]
+    files: list[Path] = []
+    empty = 0
+    for path in map(Path, chosen.files):
+        try:
+            files += _clips(path)
+        except DataError as error:
+            _print_error(error)
+            empty += 1
     measured, failed = _measure(files, chosen)
     if chosen.json:
         found = [
@@ -106,7 +112,7 @@ def _score(chosen: argparse.Namespace) -> int:
         if len(rows) < FEW_CLIPS:
             headings, *rows = map(list, zip(headings, *rows, strict=True))
         _print(headings, rows, "Features and rewards")
-    return int(failed > 0)
+    return int(failed + empty > 0)
 
 
 def _compare(chosen: argparse.Namespace) -> int:
@@ -155,9 +161,12 @@ def _difference(
 def _clips(path: Path) -> list[Path]:
     if not path.is_dir():
         return [path]
-    files = sorted(each for each in path.iterdir() if each.suffix.lower() in _SOUNDS)
+    files = sorted(each for each in path.iterdir() if each.suffix.lower() in SUFFIXES)
     if not files:
-        raise DataError(f"{path}: the folder has no WAV or FLAC files. Correct the path.")
+        raise DataError(
+            f"{path}: the folder has no sound files, such as WAV, FLAC, MP3 or OGG. Correct the "
+            "path."
+        )
     return files
 
 
@@ -173,6 +182,13 @@ def _pairs(
         )
     if not folders[0]:
         return [(first[0], second[0])]
+    for files in (first, second):
+        stems = [file.stem for file in files]
+        if twice := next((file for file in files if stems.count(file.stem) > 1), None):
+            raise DataError(
+                f"{twice.parent}: has several clips of the name {twice.stem}, which cannot be "
+                "paired. Keep one form of each."
+            )
     others = {file.stem: file for file in second}
     pairs = [(file, others[file.stem]) for file in first if file.stem in others]
     if not pairs:
@@ -197,7 +213,7 @@ def _measure(files: Sequence[Path], chosen: argparse.Namespace) -> tuple[list[Me
             clip = read_audio(file, rate=None)
             wave = read_audio(file).wave
         except DataError as error:
-            print(terminal_message(f"error: {error}", sys.stderr), file=sys.stderr)
+            _print_error(error)
             failed += 1
             continue
         features = asdict(acoustic_features(wave, RATE))
@@ -205,6 +221,10 @@ def _measure(files: Sequence[Path], chosen: argparse.Namespace) -> tuple[list[Me
     if measured:
         _add_rewards(measured, chosen)
     return measured, failed
+
+
+def _print_error(error: DataError) -> None:
+    print(terminal_message(f"error: {error}", sys.stderr), file=sys.stderr)
 
 
 def _add_rewards(measured: Sequence[Measured], chosen: argparse.Namespace) -> None:

@@ -66,6 +66,34 @@ def test_what_is_no_clip_is_refused_with_the_file_and_the_cure(tmp_path, content
         read_audio(tmp_path / "a.wav")
 
 
+def test_what_no_recorder_makes_is_refused_before_it_is_decoded(tmp_path):
+    content = bytearray(wav_bytes(tone(0.1), RATE))
+    content[24:28] = (2**31 - 1).to_bytes(4, "little")
+    with pytest.raises(DataError, match=r"1 channels of 2,147,483,647 samples .* at most 8 .*-ac"):
+        read_audio(bytes(content))
+    soundfile.write(tmp_path / "a.wav", np.zeros((RATE, 9)), RATE)
+    with pytest.raises(DataError, match="9 channels of 16,000"):
+        read_audio(tmp_path / "a.wav")
+    soundfile.write(tmp_path / "b.wav", np.repeat(tone(rate=192_000)[:, None], 8, 1), 192_000)
+    assert read_audio(tmp_path / "b.wav").changes == ("stereo", "resampled")
+
+
+@pytest.mark.parametrize("right", [-1.0, -0.9])
+def test_channels_in_antiphase_are_not_read_as_silence(tmp_path, right):
+    soundfile.write(tmp_path / "a.flac", np.stack([tone(), right * tone()], axis=1), RATE)
+    with pytest.raises(DataError, match=r"a.flac: its 2 channels are in antiphase .*pan='mono"):
+        read_audio(tmp_path / "a.flac")
+
+
+@pytest.mark.parametrize("other", [np.zeros(RATE), tone(hertz=330.0)])
+def test_channels_of_different_sounds_are_averaged(tmp_path, other):
+    channels = np.stack([tone(), *[other] * 7], axis=1)
+    soundfile.write(tmp_path / "a.wav", channels, RATE, subtype="FLOAT")
+    assert np.allclose(read_audio(tmp_path / "a.wav").wave, channels.mean(1), atol=1e-6)
+    soundfile.write(tmp_path / "silent.wav", np.zeros((RATE, 2)), RATE)
+    assert not read_audio(tmp_path / "silent.wav").wave.any()
+
+
 def test_nan_and_a_missing_file_are_refused(tmp_path):
     file = io.BytesIO()
     soundfile.write(file, np.array([0.0, np.nan, np.inf]), RATE, format="WAV", subtype="FLOAT")

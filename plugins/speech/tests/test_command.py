@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+import soundfile
 
 from hf_rlhf.cli import main
 from hf_rlhf_speech.audio import RATE, write_wav
@@ -37,6 +38,24 @@ def test_a_clip_is_scored_and_a_bad_file_is_named(folders, capsys):
     assert "bad.wav: cannot be read as sound" in printed.err
 
 
+def test_every_form_in_a_folder_is_scored_and_an_empty_folder_is_named(folders, capsys):
+    mixed, empty = folders / "mixed", folders / "empty"
+    mixed.mkdir()
+    empty.mkdir()
+    names = ("a.mp3", "b.OGG", "c.flac", "d.aiff", "e.wav")
+    for name in names:
+        soundfile.write(mixed / name, np.sin(np.arange(RATE) / 9) / 2, RATE)
+    (mixed / "f.m4a").write_bytes(b"no form that libsndfile reads")
+    (mixed / "notes.txt").write_text("no sound")
+    order = [str(empty), str(mixed)]
+    assert main(["speech", "score", *order, "--json", "--reward", "not_clipped"]) == 1
+    printed = capsys.readouterr()
+    assert [row["file"] for row in json.loads(printed.out)] == [str(mixed / n) for n in names]
+    assert f"error: {empty}: the folder has no sound files" in printed.err
+    assert "f.m4a: cannot be read as sound" in printed.err
+    assert "notes" not in printed.err
+
+
 def test_rewards_with_a_text_read_it_beside_the_clip(folders, capsys):
     clip = folders / "a" / "0.wav"
     assert main(["speech", "score", str(clip), "--reward", "duration_fits"]) == 2
@@ -64,13 +83,17 @@ def test_folders_are_paired_by_name(folders, capsys):
     ("second", "message"),
     [
         ("a/0.wav", "one is a folder, the other is not"),
-        ("empty", "has no WAV or FLAC files"),
+        ("empty", "the folder has no sound files"),
+        ("twice", "several clips of the name 0"),
         ("others", "no clip of one has the name of a clip of the other"),
     ],
 )
 def test_what_cannot_be_paired_is_refused(second, message, folders, capsys):
     (folders / "empty").mkdir()
     (folders / "others").mkdir()
+    (folders / "twice").mkdir()
+    for name in ("0.wav", "0.flac"):
+        soundfile.write(folders / "twice" / name, np.zeros(RATE), RATE)
     write_wav(folders / "others" / "x.wav", np.zeros(RATE), RATE)
     assert main(["speech", "compare", str(folders / "a"), str(folders / second)]) == 2
     assert message in capsys.readouterr().err

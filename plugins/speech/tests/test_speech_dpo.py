@@ -50,6 +50,25 @@ def test_each_style_is_heard_before_and_after(tmp_path):
     assert 0.9 < read_audio(tmp_path / "samples/after-1.wav").seconds < 1.1
 
 
+def test_the_median_and_the_largest_gain_are_among_the_clips_and_marked(tmp_path):
+    rows = [{"text": f"text {n}", "style": "ab"[n % 2]} for n in range(8)]
+    before, after = spoken([1.0] * 8), spoken([1.0, 1.0, 1.0, 1.2, 1.3, 1.4, None, 1.9])
+    table = write_samples(tmp_path, rows, [before, after], "embedded", 4)
+    assert [(row["text"], row["pair"]) for row in table] == [
+        ("text 0", "first of its style"),
+        ("text 1", "first of its style"),
+        ("text 3", "median gain"),
+        ("text 7", "largest gain"),
+    ]
+    for count in (1, 2):
+        few = write_samples(tmp_path, rows, [before, after], "embedded", count)
+        assert [row["text"] for row in few] == ["text 0", "text 1"][:count]
+    nothing = [spoken([None] * 8)] * 2
+    assert [row["text"] for row in write_samples(tmp_path, rows, nothing, "embedded", 3)][0] == (
+        "text 0"
+    )
+
+
 def test_gains_by_style_are_paired():
     before, after = spoken([1.0, 2.0, 0.0, 9.0, 0.5]), spoken([2.0, 3.5, 0.0, None, 0.5])
     first, second, _ = gains_by_style(ROWS, [before, after])
