@@ -10,7 +10,7 @@ class ReportCheck(Section):
     """One check of a reward."""
 
     name: str = ""
-    verdict: Literal["pass", "fail", "not measurable"] = "not measurable"
+    verdict: Literal["pass", "warn", "fail", "not measurable"] = "not measurable"
     summary: str = ""
     """One sentence with the numbers that decided."""
     measures: dict[str, Estimate | None] = {}

@@ -25,6 +25,7 @@ from hf_rlhf_lab.validation.checks import rank_correlation
 from hf_rlhf_lab.validation.gold import Gold, score_gold
 from hf_rlhf_lab.validation.hacks import hacks, holm, honest_rows, sign_flip
 from hf_rlhf_lab.validation.length import length_bias, padding
+from hf_rlhf_lab.validation.report import headline
 from hf_rlhf_lab.validation.validate import RewardScores, repeats
 
 PAIRS = 400
@@ -92,12 +93,14 @@ def test_noise_is_not_shown_to_agree(gold):
 
 
 @pytest.mark.parametrize("scale", [0.25, 4.0])
-def test_a_scale_that_is_not_log_odds_fails_and_the_temperature_mends_it(gold, scale):
+def test_a_scale_that_is_not_log_odds_warns_and_the_temperature_mends_it(gold, scale):
     check = calibration(score_gold(gold, reward(scale)))
-    assert check.verdict == "fail"
+    assert check.verdict == "warn"
     fixed = check.details["fixes"][0]
     assert fixed["value"] == pytest.approx(scale, rel=0.3)
     assert fixed["ece"] < check.details["ece"] / 2
+    reported = [agreement(score_gold(gold, reward(scale))).reported(), check.reported()]
+    assert headline("quality", reported) == "quality passes 1 check. Warning: calibration."
     excess = check.details["ece"] - check.details["ece_of_calibrated"]
     assert check.details["ece_corrected"] == pytest.approx(excess)
     assert re.search(r"Dividing scores by \S+ gives 0\.\d+ \(cross-validated\)", check.summary)

@@ -33,7 +33,7 @@ _READS = {
 """Keys of the method file by the step that reads them first."""
 _WRITES = {"grades": ["grades.json"], "calibration": ["signals.json"]}
 """Files that later steps read."""
-_OUTCOMES = {"fail": "fails", "not measurable": "is not measurable"}
+_OUTCOMES = {"fail": "fails", "warn": "warns", "not measurable": "is not measurable"}
 Result = dict[str, Any]
 
 

@@ -11,7 +11,8 @@ from hf_rlhf.evaluation import Interval
 from hf_rlhf.storage import ReportCheck
 from hf_rlhf_lab.validation.gold import Array, Scored
 
-Verdict = Literal["pass", "fail", "not measurable"]
+Verdict = Literal["pass", "warn", "fail", "not measurable"]
+"""A warning is measured and to be known, but is no fault: it does not change the exit status."""
 
 
 @dataclass(frozen=True)

@@ -20,16 +20,17 @@ _QUESTIONS = {
     "hacks": "Does it pay more for known hacks?",
 }
 _CAPTION = (
-    "Green passes, orange fails. Lines are 95% intervals; the dashed line is chance, or zero."
+    "Green passes, amber warns, orange fails. Lines are 95% intervals; the dashed line is chance, "
+    "or zero."
 )
-GOOD, BAD, NEUTRAL = "C2", "C1", "C6"
+GOOD, WARNS, BAD, NEUTRAL = "C2", "C4", "C1", "C6"
 LINE = "#999999"
 MOST_HACKS = 14
 """Of those that earn most."""
 
 
 def draw(report: "Report", path: Path) -> None:
-    """Write the plot as a PNG: green passes, orange fails, grey is not measurable."""
+    """Write the plot as a PNG: green passes, amber warns, orange fails; grey is not measurable."""
     checks = {check.name: check for check in report.checks}
     panels = {
         "agreement": _agreement,
@@ -48,12 +49,12 @@ def draw(report: "Report", path: Path) -> None:
                 axes.text(0, 0.9, _wrapped(why), va="top", fontsize=9)
             else:
                 show(axes, check, checks)
-                answer = {"pass": "Pass", "fail": "FAIL"}[check.verdict]
+                answer = {"pass": "Pass", "warn": "Warning", "fail": "FAIL"}[check.verdict]
                 axes.set_title(f"{_QUESTIONS[name]}  {answer}", color=_colour(check))
 
 
 def _colour(check: "Check") -> str:
-    return GOOD if check.verdict == "pass" else BAD
+    return {"pass": GOOD, "warn": WARNS}.get(check.verdict, BAD)
 
 
 def _agreement(axes: Any, check: "Check", checks: Mapping[str, "Check"]) -> None:

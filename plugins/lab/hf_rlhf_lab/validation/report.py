@@ -8,8 +8,13 @@ from hf_rlhf.rewards import ValidationReport
 from hf_rlhf.storage import ReportCheck, atomic_write_json, atomic_write_text
 
 JSON_NAME, MARKDOWN_NAME, PLOT_NAME = "validation.json", "validation.md", "validation.png"
-_STYLES = {"pass": "green", "fail": "bold red", "not measurable": "yellow"}
-_SIGNS = {"pass": "pass", "fail": "**FAIL**", "not measurable": "not measurable"}
+_STYLES = {"pass": "green", "warn": "yellow", "fail": "bold red", "not measurable": "yellow"}
+_SIGNS = {
+    "pass": "pass",
+    "warn": "**warns**",
+    "fail": "**FAIL**",
+    "not measurable": "not measurable",
+}
 
 
 class Report(ValidationReport):
@@ -79,10 +84,13 @@ class Report(ValidationReport):
 
 def headline(label: str, checks: Sequence[ReportCheck]) -> str:
     """Return the result in one sentence."""
-    if failed := [check.name for check in checks if check.verdict == "fail"]:
+    passed, warned, failed, open_ones = (
+        [check.name for check in checks if check.verdict == verdict] for verdict in _SIGNS
+    )
+    if failed:
         return f"{label} fails {len(failed)} of {len(checks)} checks: {', '.join(failed)}."
     if (agreement := checks[0]).verdict == "not measurable":
         return f"{label} is not validated: {agreement.summary}"
-    open_ones = [check.name for check in checks if check.verdict == "not measurable"]
-    rest = f" Not measurable: {', '.join(open_ones)}." if open_ones else ""
-    return f"{label} passes {counted(len(checks) - len(open_ones), 'check')}.{rest}"
+    rest = f" Warning: {', '.join(warned)}." if warned else ""
+    rest += f" Not measurable: {', '.join(open_ones)}." if open_ones else ""
+    return f"{label} passes {counted(len(passed), 'check')}.{rest}"
