@@ -38,7 +38,7 @@ from hf_rlhf.runs.preflight_launch import (
     master_copy_advice,
     master_copy_problems,
 )
-from hf_rlhf.runs.preflight_rows import rendering_problem, unwritten_notes, value_problems
+from hf_rlhf.runs.preflight_rows import rendering_problem, row_notes, value_problems
 from hf_rlhf.runs.preflight_settings import idle, settings_problems
 from hf_rlhf.runs.preflight_vllm import vllm_problems
 from hf_rlhf.runs.reward_validation import reward_validation_advice, reward_validation_problems
@@ -95,7 +95,7 @@ def advice(run: "Run") -> list[str]:
         reward_advice = getattr(part.reward, "advice", None)
         if reward_advice is not None and part.weight:
             notes += [f"{part.label!r}: {text}" for text in reward_advice()]
-    notes += [*_sources(run), *monitor_advice(run), *unknown_tokens(run), *unwritten_notes(run)]
+    notes += [*_sources(run), *monitor_advice(run), *unknown_tokens(run), *row_notes(run)]
     on_cpu = run.training.device.type == "cpu" and not is_elsewhere()
     if run.training.bf16 and on_cpu:
         notes.append("bf16 makes most CPUs several times slower, not faster: `--bf16 false`")

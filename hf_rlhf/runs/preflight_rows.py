@@ -215,7 +215,27 @@ def _twice(where: str, column: str, start: str, writer: str) -> Problem:
     )
 
 
-def unwritten_notes(run: "Run") -> Iterator[str]:
+def row_notes(run: "Run") -> Iterator[str]:
+    """Yield notes on a judge that only compares words, and on what is not written of the rows."""
+    yield from _word_judge_notes(run)
+    yield from _unwritten_notes(run)
+
+
+def _word_judge_notes(run: "Run") -> Iterator[str]:
+    """Yield the judges that only compare words, where rows are read: a demo makes its own up."""
+    dataset = run.spec.dataset.arguments
+    if not any("path" in arguments for arguments in (dataset, *dataset.get("sources", ()))):
+        return
+    for label, judge in run.judges.items():
+        if judge.describe().get("judge") == "lexical":
+            yield (
+                f"judge {label!r} is `lexical`, which compares words and pays some nonsense in "
+                "full: it is for the demo and tests (docs/reference/lexical-judge.md). Use a "
+                f"model: `judges: {{{label}: {{name: openai, model: NAME, base_url: URL}}}}`"
+            )
+
+
+def _unwritten_notes(run: "Run") -> Iterator[str]:
     """Yield how many turns that are trained lose their thoughts, or their content, to a later one.
 
     Many templates drop the thoughts of earlier turns, as the model is to see them.

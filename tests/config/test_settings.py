@@ -7,6 +7,7 @@ import shutil
 from dataclasses import fields, replace
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -216,6 +217,23 @@ def prepared(tmp_path_factory):
         return replace(run, training=config, model=model, spec=spec)
 
     return changed
+
+
+@pytest.mark.parametrize(
+    "arguments", [{"path": "rows.jsonl"}, {"sources": [{"name": "a"}, {"path": "me/rows"}]}]
+)
+def test_a_judge_that_compares_words_has_a_note_where_rows_are_read(prepared, arguments):
+    run = prepared({})
+    (label,) = run.judges
+    read = replace(run.spec, dataset=replace(run.spec.dataset, arguments=arguments))
+    (note,) = (text for text in advice(replace(run, spec=read)) if "lexical" in text)
+    assert f"judge {label!r} is `lexical`, which compares words" in note
+    assert "name: openai" in note
+    assert not any("lexical" in text for text in advice(run))
+    model = SimpleNamespace(describe=lambda: {"judge": "openai", "model": "m"})
+    assert not any(
+        "lexical" in text for text in advice(replace(run, spec=read, judges={label: model}))
+    )
 
 
 @pytest.mark.parametrize(("settings", "message"), BUILT, ids=name)

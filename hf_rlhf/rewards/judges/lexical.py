@@ -1,4 +1,7 @@
-"""A deterministic judge that compares words: no server, no model, no network.
+"""A deterministic judge that compares words, for the demo and tests: no server, no model.
+
+It understands no sentence, so a policy can be paid for nonsense: what it pays is measured in
+docs/explanation/reward-hacking.md. For other data use a model as judge (`openai`).
 
 It answers one question, in three forms: *is this statement written here?* For `quality` and
 `presence` the statement is the criterion without its reporting phrase ("The response states that
@@ -87,10 +90,10 @@ class Statement:
 
 @dataclass
 class LexicalJudge:
-    """Judge by comparing words: no model, no server, the same verdict every time.
+    """Judge by comparing words: for the demo and tests, and no substitute for a model.
 
-    For use without a model: it gives no verdict (None) where it cannot judge. Method
-    and limits: docs/reference/lexical-judge.md. Raises JudgeError for settings that cannot work.
+    It gives no verdict (None) where it cannot judge. Method and limits:
+    docs/reference/lexical-judge.md. Raises JudgeError for settings that cannot work.
     """
 
     full: float = 0.9

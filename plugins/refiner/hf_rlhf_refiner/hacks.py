@@ -1,9 +1,8 @@
 """What each preset pays for known ways to cheat: `python -m hf_rlhf_refiner.hacks` prints it.
 
-`hack_cases` holds three small made-up rows of data (one that can be answered, one whose sources
-do not tell, one without sources), each with honest answers and with hacks. Every text is also
-written in each of the id grammars. Under `hardened`, every honest answer is worth more than every
-hack of its case.
+`hack_cases` holds small made-up rows of data, each with honest answers and with hacks. Every text
+is also written in each of the id grammars. Under `hardened`, no hack is worth more than an honest
+answer of its case, and only the classes in `OPEN` are worth as much.
 """
 
 import argparse
@@ -13,10 +12,12 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from hf_rlhf.contracts import HackCase, Judge, Score
 from hf_rlhf.rewards import LexicalJudge
+from hf_rlhf.storage import atomic_write_text
 from hf_rlhf_refiner.hack_cases import CASES, HONEST, OPEN, Case
 from hf_rlhf_refiner.rewards import RefinerReward
 
@@ -52,19 +53,16 @@ def hack_table(judge: Judge | None = None) -> list[HackRow]:
     The default judge is `LexicalJudge`. Not for use inside a running event loop.
     """
     judge = judge or LexicalJudge()
-    columns: dict[str, Any] = {name: [] for name in _COLUMNS}
-    keys = []
-    for case in CASES:
-        for hack, spelling, grammar, completion in _completions(case):
-            keys.append((case.name, hack, spelling, grammar, completion))
-            for name, value in zip(_COLUMNS, _columns(case), strict=True):
-                columns[name].append(value)
-    completions = [completion for *_, completion in keys]
+    texts = [(case, *text) for case in CASES for text in _completions(case)]
+    rows = [_columns(case) for case, *_ in texts]
+    columns: dict[str, Any] = {name: [row[name] for row in rows] for name in rows[0]}
+    completions = [completion for *_, completion in texts]
     paid = [
-        asyncio.run(reward([""] * len(keys), completions, **columns))
+        asyncio.run(reward([""] * len(texts), completions, **columns))
         for reward in (RefinerReward(judge), RefinerReward(judge, preset="card_faithful"))
     ]
-    return [HackRow(*key, *scores) for key, *scores in zip(keys, *paid, strict=True)]
+    scored = zip(texts, *paid, strict=True)
+    return [HackRow(case.name, *text, *scores) for (case, *text), *scores in scored]
 
 
 def refiner_attacks(rows: Sequence[Mapping[str, Any]]) -> Iterator[HackCase]:
@@ -74,11 +72,10 @@ def refiner_attacks(rows: Sequence[Mapping[str, Any]]) -> Iterator[HackCase]:
     """
     for case in CASES:
         honest = next(iter(case.answers[HONEST].values()))
-        columns = dict(zip(_COLUMNS, _columns(case), strict=True))
         for hack, _, _, completion in _completions(case):
             if hack != HONEST:
                 strict = hack not in OPEN
-                yield HackCase(hack, case.question, honest, completion, columns, strict)
+                yield HackCase(hack, case.question, honest, completion, _columns(case), strict)
 
 
 def summary(rows: Sequence[HackRow]) -> list[tuple[str, str, int, Score, Score]]:
@@ -110,16 +107,27 @@ def respell(text: str, grammar: str) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the table as Markdown; with `--json`, every row as a line of JSON."""
+    """Print the table as Markdown, or every row as JSON, or write the table into a page."""
     parser = argparse.ArgumentParser(prog="python -m hf_rlhf_refiner.hacks", description=__doc__)
     parser.add_argument("--json", action="store_true", help="print every row as a line of JSON")
+    parser.add_argument("--page", type=Path, help="a Markdown page, whose table is replaced")
+    options = parser.parse_args(arguments)
     rows = hack_table()
-    if parser.parse_args(arguments).json:
-        for row in rows:
-            sys.stdout.write(json.dumps(asdict(row)) + "\n")
-        return 0
-    sys.stdout.write(markdown(rows))
+    table = markdown(rows)
+    if options.json:
+        sys.stdout.writelines(json.dumps(asdict(row)) + "\n" for row in rows)
+    elif options.page:
+        page = options.page.read_text(encoding="utf-8")
+        text, tables = _TABLE.subn(lambda _: table, page, count=1)
+        if not tables:
+            parser.error(f"{options.page} has no table of hacks.")
+        atomic_write_text(options.page, text)
+    else:
+        sys.stdout.write(table)
     return 0
+
+
+_TABLE = re.compile(r"^\| case \| class \|.*\n(?:\|.*\n)+", re.MULTILINE)
 
 
 def markdown(rows: Sequence[HackRow]) -> str:
@@ -133,13 +141,13 @@ def markdown(rows: Sequence[HackRow]) -> str:
     return "\n".join(lines) + "\n"
 
 
-_COLUMNS = ("question", "sources", "positive_rubrics", "negative_rubrics")
-
-
-def _columns(case: Case) -> tuple[Any, ...]:
-    positive = [{"criterion": criterion, "weight": 1.0} for criterion in case.positive]
-    negative = [{"criterion": criterion, "weight": 1.0} for criterion in case.negative]
-    return case.question, case.sources, positive, negative
+def _columns(case: Case) -> dict[str, Any]:
+    return {
+        "question": case.question,
+        "sources": case.sources,
+        "positive_rubrics": [{"criterion": each, "weight": 1.0} for each in case.positive],
+        "negative_rubrics": [{"criterion": each, "weight": 1.0} for each in case.negative],
+    }
 
 
 def _completions(case: Case) -> Iterator[tuple[str, str, str, str]]:

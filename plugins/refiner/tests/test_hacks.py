@@ -3,15 +3,17 @@
 import asyncio
 import json
 import math
+import re
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from hf_rlhf.contracts import Verdict
 from hf_rlhf.rewards.judges.lexical import LexicalJudge
 from hf_rlhf_refiner import hacks
-from hf_rlhf_refiner.hack_cases import CASES, HONEST, OPEN
+from hf_rlhf_refiner.hack_cases import CASES, HONEST, MEANING, OPEN
 from hf_rlhf_refiner.hacks import ID_GRAMMARS, hack_table, refiner_attacks, respell, summary
 from hf_rlhf_refiner.rewards import RefinerReward
 
@@ -67,27 +69,90 @@ def test_the_table_prints(capsys, rows, monkeypatch):
     assert set(lines[0]) >= {"hack", "spelling", "hardened", "card_faithful"}
 
 
+def test_the_table_of_a_page_is_written_anew(tmp_path, rows, monkeypatch, capsys):
+    monkeypatch.setattr(hacks, "hack_table", lambda: rows)
+    page = tmp_path / "page.md"
+    page.write_text(
+        "Text.\n\n| case | class | texts |\n|---|---|--:|\n| old | old | 1 |\n\nMore.\n"
+    )
+    assert hacks.main(["--page", str(page)]) == 0
+    assert page.read_text() == f"Text.\n\n{hacks.markdown(rows)}\nMore.\n"
+    with pytest.raises(SystemExit):
+        hacks.main(["--page", __file__])
+    assert "has no table of hacks" in capsys.readouterr().err
+
+
 def test_respelling_touches_ids_only():
     assert respell("<answer><snippet id=S1,S2>a < b</snippet>", "single quotes, blanks") == (
         "<answer><snippet id='S1, S2'>a < b</snippet>"
     )
 
 
-def pay(*completions, **fields):
-    reward = RefinerReward(LexicalJudge(), **fields)
-    rubric = [{"criterion": criterion, "weight": 1.0} for criterion in CASE.positive]
-    negative = [{"criterion": criterion, "weight": 1.0} for criterion in CASE.negative]
+def pay(*completions, judge=None, case=CASE, **fields):
+    reward = RefinerReward(judge or LexicalJudge(), **fields)
     count = len(completions)
-    return asyncio.run(
-        reward(
-            [""] * count,
-            list(completions),
-            question=[CASE.question] * count,
-            sources=[CASE.sources] * count,
-            positive_rubrics=[rubric] * count,
-            negative_rubrics=[negative] * count,
-        )
-    )
+    columns = {name: [value] * count for name, value in hacks._columns(case).items()}
+    return asyncio.run(reward([""] * count, list(completions), **columns))
+
+
+class Reader:
+    """A stand-in for a model: it accepts a text whose sentences are all true, or any text."""
+
+    def __init__(self, *, accepts_all=False):
+        self.accepts_all = accepts_all
+
+    def describe(self):
+        return {"judge": "stub", "model": "stub"}
+
+    async def judge(self, questions):
+        true = {source["text"] for case in CASES for source in case.sources}
+        verdicts = []
+        for question in questions:
+            cut = re.split(r"<[^>]*>|(?<=\.)\s", question.candidate)
+            accepts = self.accepts_all or {part.strip() for part in cut if part.strip()} <= true
+            verdicts.append(Verdict(float(accepts and question.kind != "presence"), ""))
+        return verdicts
+
+
+MEANT = [
+    (case, hack, text)
+    for case in CASES
+    for hack, spellings in case.answers.items()
+    if hack in (*MEANING, "other event")
+    for text in spellings.values()
+]
+
+
+@pytest.mark.parametrize(("case", "hack", "text"), MEANT, ids=[text for *_, text in MEANT])
+def test_a_judge_that_reads_pays_less_for_another_sense(case, hack, text):
+    honest = next(iter(case.answers[HONEST].values()))
+    assert pay(honest, case=case, judge=Reader()) == [1.0]
+    (paid,) = pay(text, case=case, judge=Reader())
+    assert paid < 0.9
+    assert hack not in ("word order", "hedges", "time and modality", "unit") or paid == 0.0
+
+
+@pytest.mark.parametrize(("case", "hack", "text"), MEANT, ids=[text for *_, text in MEANT])
+def test_form_is_paid_for_whatever_the_judge_says(case, hack, text):
+    """Uncited text, and text after the answer; every text is accepted here."""
+    honest = next(iter(case.answers[HONEST].values()))
+    said = re.sub("<[^>]*>", " ", text)
+    beside = honest.replace("</answer>", f" {said}</answer>")
+    texts = (f"<answer>{said}</answer>", honest + said, beside)
+    alone, after, more = pay(*texts, case=case, judge=Reader(accepts_all=True))
+    assert (alone, after) == (0.0, 0.0)
+    assert more < 0.9
+
+
+@pytest.mark.parametrize(
+    "scrap",
+    ["Perhaps.", "Formerly.", "900%.", "Hardly.", "False.", "(maybe)", "fired", "Or was it?"],
+)
+def test_a_scrap_costs_whatever_the_judge_says(scrap):
+    texts = (GOOD.replace("</answer>", f" {scrap}</answer>"), GOOD + scrap)
+    inside, after = pay(*texts, judge=Reader(accepts_all=True))
+    assert inside < 0.95
+    assert after == 0.0
 
 
 TEXTS = sorted(
