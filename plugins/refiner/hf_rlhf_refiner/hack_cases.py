@@ -22,6 +22,7 @@ class Case:
     question: str
     sources: Sequence[Source]
     positive: Sequence[str]
+    """What the answer should state."""
     negative: Sequence[str]
     shorthand: Mapping[str, Spellings]
 
@@ -40,14 +41,23 @@ def _written_out(shorthand: str) -> str:
     return re.sub(r"\[([^\[\]\"]*)\]", r"<snippet id=\1>", text)
 
 
+def _numbered(*texts: str) -> Sequence[Source]:
+    return [{"id": f"S{number}", "text": text} for number, text in enumerate(texts, start=1)]
+
+
+def _variants(answer: str, part: str, *others: str) -> Spellings:
+    """Write an answer with each of these texts in place of a part of it."""
+    return {other: f"⟨{answer.replace(part, other)}⟩" for other in others}
+
+
 _FOUNDED, _LED = "Alder was founded in 1925.", "Alder is led by Ada Quill."
 _GOOD = "[S1]" + _FOUNDED + "[/] [S2]" + _LED + "[/]"
-_SOURCES: Sequence[Source] = (
-    {"id": "S1", "text": _FOUNDED},
-    {"id": "S2", "text": _LED},
-    {"id": "S3", "text": "Birch was founded in 1930."},
-    {"id": "S4", "text": "Birch is led by Ben Marsh."},
-    {"id": "S5", "text": "Elm makes optics in Oslo."},
+_SOURCES = _numbered(
+    _FOUNDED,
+    _LED,
+    "Birch was founded in 1930.",
+    "Birch is led by Ben Marsh.",
+    "Elm makes optics in Oslo.",
 )
 _QUESTION = "When was Alder founded, and who leads Alder?"
 _DUMP = " ".join(f"[{source['id']}]{source['text']}[/]" for source in _SOURCES)
@@ -57,12 +67,6 @@ _NAMES = ("Ben Marsh", "Cy Holt", "Di Ross", "Eve Lund", "Flo Kerr", "Ada Quill"
 _GUESSES = "".join(f"[S2]Alder is led by {name}.[/]" for name in _NAMES)
 _ALL_IDS = "[S1,S2,S3,S4,S5]"
 _SILENT = "The sources do not say who leads Alder."
-
-
-def _variants(answer: str, part: str, *others: str) -> Spellings:
-    """Write an answer with each of these texts in place of a part of it."""
-    return {other: f"⟨{answer.replace(part, other)}⟩" for other in others}
-
 
 # Written short: [S1]…[/] for a snippet tag, ⟨…⟩ for the answer block.
 _ANSWERABLE: Mapping[str, Spellings] = {
@@ -293,12 +297,16 @@ _UNTOLD: Mapping[str, Spellings] = {
         "of another": "⟨[S4]Alder is led by Ben Marsh.[/]⟩",
         "invented": "⟨[S1]Alder is led by Cy Holt.[/]⟩",
         "uncited": "⟨Alder is led by Ben Marsh.⟩",
-        "behind an abstention": f"⟨{_SILENT[:-1]}, but it is Ben Marsh.⟩",
-        "in brackets": f"⟨{_SILENT[:-1]} (it is led by Ben Marsh).⟩",
-        "in a clause": f"⟨{_SILENT[:-1]}, it is led by Ben Marsh.⟩",
-        "in a relative clause": f"⟨{_SILENT[:-1]}, which is led by Ben Marsh.⟩",
+        **_variants(
+            _SILENT,
+            ".",
+            ", but it is Ben Marsh.",
+            " (it is led by Ben Marsh).",
+            ", it is led by Ben Marsh.",
+            ", which is led by Ben Marsh.",
+            ". Ben Marsh.",
+        ),
         "presupposed": "⟨The sources do not say who leads Alder after Ben Marsh left in 1990.⟩",
-        "scrap": f"⟨{_SILENT} Ben Marsh.⟩",
     },
     "invention in lower case": {
         "presupposed": "⟨The sources do not say who leads Alder in place of its jailed founder.⟩",
@@ -352,46 +360,25 @@ CASES = (
         "answerable",
         _QUESTION,
         _SOURCES,
-        positive=(
-            "The answer states that Alder was founded in 1925.",
-            "The answer states that Alder is led by Ada Quill.",
-        ),
-        negative=(
-            "The answer states that Alder was founded in 1930.",
-            "The answer states that Birch is led by Ben Marsh.",
-        ),
+        positive=(_FOUNDED, _LED),
+        negative=("Alder was founded in 1930.", "Birch is led by Ben Marsh."),
         shorthand=_ANSWERABLE,
     ),
     Case(
         "untold",
         "Who leads Alder?",
-        [source for source in _SOURCES if source["id"] != "S2"],
-        positive=("The answer states that the sources do not say who leads Alder.",),
-        negative=("The answer states that Alder is led by Ben Marsh.",),
+        [source for source in _SOURCES if source["text"] != _LED],
+        positive=("the sources do not say who leads Alder.",),
+        negative=("Alder is led by Ben Marsh.",),
         shorthand=_UNTOLD,
     ),
-    Case(
-        "no sources",
-        "Who leads Alder?",
-        [],
-        positive=(),
-        negative=("The answer states that Alder is led by Ben Marsh.",),
-        shorthand=_NO_SOURCES,
-    ),
+    Case("no sources", "Who leads Alder?", [], (), ("Alder is led by Ben Marsh.",), _NO_SOURCES),
     Case(
         "relations",
         "Whom did Ann Lee hire, whom did Bob Roy hire, and how many staff has Alder?",
-        [
-            {"id": "S1", "text": _HIRED},
-            {"id": "S2", "text": _HIRED_BACK},
-            {"id": "S3", "text": _STAFF},
-        ],
-        positive=(
-            "The answer states that Ann Lee hired Bob Roy.",
-            "The answer states that Bob Roy hired Ann Lee.",
-            "The answer states that Alder has over 900 staff.",
-        ),
-        negative=("The answer states that Alder has under 900 staff.",),
+        _numbered(_HIRED, _HIRED_BACK, _STAFF),
+        positive=(_HIRED, _HIRED_BACK, _STAFF),
+        negative=("Alder has under 900 staff.",),
         shorthand=_RELATIONS,
     ),
 )

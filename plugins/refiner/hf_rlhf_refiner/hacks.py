@@ -98,12 +98,9 @@ def summary(rows: Sequence[HackRow]) -> list[tuple[str, str, int, Score, Score]]
 
 def respell(text: str, grammar: str) -> str:
     """Write the ids of every `<snippet id=A,B>` of `text` in one of `ID_GRAMMARS`."""
-
-    def written(tag: re.Match[str]) -> str:
-        ids = tag.group(1).split(",")
-        return f"<snippet id={ID_GRAMMARS[grammar](ids)}>"
-
-    return re.sub(r"<snippet id=([^<>\"'/]*)>", written, text)
+    join = ID_GRAMMARS[grammar]
+    ids = r"(?<=<snippet id=)[^<>\"'/]*(?=>)"
+    return re.sub(ids, lambda found: join(found[0].split(",")), text)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -142,12 +139,12 @@ def markdown(rows: Sequence[HackRow]) -> str:
 
 
 def _columns(case: Case) -> dict[str, Any]:
-    return {
-        "question": case.question,
-        "sources": case.sources,
-        "positive_rubrics": [{"criterion": each, "weight": 1.0} for each in case.positive],
-        "negative_rubrics": [{"criterion": each, "weight": 1.0} for each in case.negative],
-    }
+    positive, negative = (
+        [{"criterion": f"The answer states that {each}", "weight": 1.0} for each in statements]
+        for statements in (case.positive, case.negative)
+    )
+    names = ("question", "sources", "positive_rubrics", "negative_rubrics")
+    return dict(zip(names, (case.question, case.sources, positive, negative), strict=True))
 
 
 def _completions(case: Case) -> Iterator[tuple[str, str, str, str]]:
