@@ -45,7 +45,7 @@ def _numbered(*texts: str) -> Sequence[Source]:
     return [{"id": f"S{number}", "text": text} for number, text in enumerate(texts, start=1)]
 
 
-def _variants(answer: str, part: str, *others: str) -> Spellings:
+def _variants(answer: str, part: str, *others: str) -> dict[str, str]:
     """Write an answer with each of these texts in place of a part of it."""
     return {other: f"⟨{answer.replace(part, other)}⟩" for other in others}
 
