@@ -1,6 +1,7 @@
 """The files of the user's own modules: which they are, what they import, and their digests."""
 
 import ast
+import re
 import sys
 import sysconfig
 from collections.abc import Iterable, Iterator, Mapping
@@ -13,6 +14,7 @@ from typing import NamedTuple
 from hf_rlhf.config.registry import source_file
 
 _CORE = "hf_rlhf"
+_FILE = re.compile(r"[^\n\0]{1,250}\.\w{1,12}")
 _INSTALLED = {"site-packages", "dist-packages"}
 
 
@@ -23,20 +25,29 @@ class CodeFiles(NamedTuple):
     """Digests of the syntax, without comments, by path below the folder of the import."""
     packages: dict[str, str]
     """Versions of the packages that these files import."""
+    opens: list[str]
+    """Files that texts in these name, in their folder or the working one: the code may open it."""
 
 
 def code_files(modules: Iterable[str]) -> CodeFiles:
-    """Return the files of modules and of their imports, except imports of other packages."""
+    """Return the files of modules and of their imports, except imports of other packages.
+
+    A module that is imported when code is called is found beside the file of its root, too.
+    """
     digests: dict[str, str] = {}
     packages: set[str] = set()
+    opens: set[str] = set()
     for root in sorted(modules):
         names = [root]
         for name in names:
-            if (file := own_file(name)) is None:
+            file = own_file(name) or _beside(own_file(root), name)
+            if file is None:
                 continue
             depth = name.count(".") + 1 + (file.stem == "__init__")
             stamp = file.stat()
-            digest, imports = _parsed(file, name, stamp.st_mtime_ns, stamp.st_size)
+            digest, imports, texts = _parsed(file, name, stamp.st_mtime_ns, stamp.st_size)
+            folders = (file.parent, Path())
+            opens |= {each for each in texts if any((at / each).is_file() for at in folders)}
             digests["/".join(file.parts[-depth:])] = digest
             for imported in imports:
                 package = package_of(imported)
@@ -44,7 +55,15 @@ def code_files(modules: Iterable[str]) -> CodeFiles:
                     packages.add(package)
                 elif imported not in names and imported.partition(".")[0] != _CORE:
                     names.append(imported)
-    return CodeFiles(digests, {name: version(name) for name in sorted(packages)})
+    versions = {name: version(name) for name in sorted(packages)}
+    return CodeFiles(digests, versions, sorted(opens))
+
+
+def _beside(root: Path | None, module: str) -> Path | None:
+    """Return the file of a module in the folder of another one."""
+    path = root.parent.joinpath(*module.split(".")) if root else Path()
+    files = (path.with_name(f"{path.name}.py"), path / "__init__.py") if root else ()
+    return next((each for each in files if each.is_file()), None)
 
 
 def script_digest() -> str | None:
@@ -91,17 +110,23 @@ def _is_installed(file: Path) -> bool:
 
 
 @cache
-def _parsed(file: Path, name: str, time: int, size: int) -> tuple[str, tuple[str, ...]]:
-    """Return the digest of a file, and the modules that it may import; `time` and `size` renew."""
+def _parsed(
+    file: Path, name: str, time: int, size: int
+) -> tuple[str, tuple[str, ...], frozenset[str]]:
+    """Return the digest of a file, the modules that it may import, and texts like names of files.
+
+    `time` and `size` renew what is cached.
+    """
     content = file.read_bytes()
     try:
         tree = ast.parse(content)
     except (SyntaxError, ValueError):  # compiled
-        return sha256(content).hexdigest(), ()
+        return sha256(content).hexdigest(), (), frozenset()
     package = name if file.stem == "__init__" else name.rpartition(".")[0]
-    return sha256(ast.dump(tree).encode("utf-8", "replace")).hexdigest(), tuple(
-        dict.fromkeys(_imports(tree, package))
-    )
+    digest = sha256(ast.dump(tree).encode("utf-8", "replace")).hexdigest()
+    values = (node.value for node in ast.walk(tree) if isinstance(node, ast.Constant))
+    texts = (each for each in values if isinstance(each, str) and _FILE.fullmatch(each))
+    return digest, tuple(dict.fromkeys(_imports(tree, package))), frozenset(texts)
 
 
 def _imports(tree: ast.AST, package: str) -> Iterator[str]:

@@ -75,7 +75,7 @@ class RewardValidationSpec:
     """What `hf-rlhf rewards validate` wrote, its folder or validation.json: of the total, or one
     for each reward."""
     require: dict[str, float] = field(default_factory=dict)
-    """Measure -> the least or the most that it may be; each report must meet all of them."""
+    """Measure -> the least or the most that it may be, at least one; each report must meet all."""
     enforce: bool = True
     """False: the run begins although a requirement is not met, and its card says so."""
 

@@ -83,6 +83,8 @@ class RewardSpec(ComponentSpec):
     """`sigmoid` alone has temperature 1."""
     clip: tuple[float, float] | None = None
     judge: str | None = None
+    reads: list[str] | None = None
+    """Files that its code opens: with another content it is another reward to a demanded report."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,6 +94,7 @@ class GateSpec(ComponentSpec):
     label: str
     threshold: float = 0.5
     judge: str | None = None
+    reads: list[str] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

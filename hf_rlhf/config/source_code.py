@@ -49,8 +49,8 @@ def provenance_of_object(target: Any, module: str | None = None) -> dict[str, An
     An installed object has package and version. Any other object has `code`, digests by name, and
     `source`, which is None if Python has no source, as for a function typed at a prompt. `reads`
     holds the values that it uses, plain or as digests, and the attributes of an instance;
-    `not_compared` names the values without a digest. `module`: a module that it is in, if not its
-    own.
+    `not_compared` names the values without a digest, `opens` files that the code may open.
+    `module`: a module that it is in, if not its own.
     """
     attributes = {}
     if isinstance(target, partial):
@@ -79,6 +79,7 @@ def provenance_of_object(target: Any, module: str | None = None) -> dict[str, An
         "reads": reading.reads,
         "not_compared": sorted(set(reading.not_compared)),
         "packages": files.packages,
+        "opens": files.opens,
         "script": script_digest() if "__main__" in reading.modules else None,
     }
 

@@ -1,11 +1,13 @@
 """What a reward is: its code, its arguments and the content of the files that they name.
 
 Two rewards with one digest score alike, apart from what an API answers. Labels, paths, and the
-place of a model on disk do not count; its weights do.
+place of a model on disk do not count; its weights do. The code is that of the reward's file and of
+the modules that it imports; files that the code opens count where `reads` names them.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 from hf_rlhf.contracts import Judge
@@ -14,7 +16,7 @@ from hf_rlhf.rewards.composed import TOTAL, ComposedReward, Part
 from hf_rlhf.steps.digests import digest
 from hf_rlhf.storage.pure_json import as_json
 
-_CODE = ("package", "version", "target", "reads")
+_CODE = ("package", "version", "target", "reads", "code")
 
 
 def identified_parts(
@@ -44,27 +46,35 @@ def identified_parts(
 
 def identified_component(component: Mapping[str, Any]) -> dict[str, Any]:
     """Return what decides the scores of a component: its code and its arguments."""
-    # Of a package the version is enough, though it may be installed to be edited.
-    names = _CODE if component.get("package") else (*_CODE, "code")
-    code = {key: component[key] for key in names if component.get(key)}
+    # Of an installed package there is no `code`, and the version is enough.
+    code: dict[str, Any] = {key: component[key] for key in _CODE if component.get(key)}
+    paths = (str(Path(each).expanduser().absolute()) for each in component.get("files") or ())
+    files = [content_of(path) for path in paths]
+    code |= {"files": files} if files else {}
     return {**code, "arguments": _content(as_json(component.get("arguments") or {}))}
 
 
 def reward_identity(parts: Mapping[str, Mapping[str, Any]], label: str = TOTAL) -> dict[str, Any]:
     """Return `label`, `digest` and what the digest is of, for one part or for the total.
 
-    The total of one reward that stands alone, as it is, is that reward; one of weight 0 is not in
-    the total.
+    The total of one reward that stands alone, up to a positive weight, is that reward; one of
+    weight 0 is not in the total.
     """
     if label == TOTAL:
         parts = {name: part for name, part in parts.items() if part.get("weight") != 0}
-    alone = len(parts) == 1 and all(part.keys() == {"component"} for part in parts.values())
-    if label == TOTAL and not alone:
+    if label == TOTAL and not _is_alone(parts):
         what: Mapping[str, Any] = dict(sorted(parts.items()))
     else:
         label = next(iter(parts)) if label == TOTAL else label
         what = parts[label]["component"]
     return {"label": label, "digest": digest(what), "identity": what}
+
+
+def _is_alone(parts: Mapping[str, Mapping[str, Any]]) -> bool:
+    """Return whether the total is its one reward up to a positive factor."""
+    part = next(iter(parts.values())) if len(parts) == 1 else {}
+    as_it_is = part.keys() <= {"component", "weight", "on_none"}
+    return bool(part) and as_it_is and part.get("weight", 1.0) > 0
 
 
 def _options(part: Part, reward: ComposedReward) -> dict[str, Any]:

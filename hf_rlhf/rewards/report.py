@@ -7,17 +7,18 @@ section `reward_validation`.
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from pydantic import Field, ValidationError
 
 from hf_rlhf.errors import DataError
+from hf_rlhf.steps.digests import digest
 from hf_rlhf.storage.pure_json import parse_json
 from hf_rlhf.storage.record_schema import Environment, Estimate
-from hf_rlhf.storage.reward_validation import ReportCheck, Requirement
+from hf_rlhf.storage.reward_validation import ReportCheck, Requirement, bound_of
 from hf_rlhf.storage.section import Json, Section
 
-SCHEMA = 1
+SCHEMA = 2
 REPORT_NAME = "validation.json"
 
 
@@ -32,7 +33,9 @@ class ValidationReport(Section):
     reward: dict[str, Json] = {}
     """By `hf_rlhf.rewards.reward_identity`: `label`, `digest` and what the digest is of."""
     data: dict[str, Json] = {}
-    """Name, responses, pairs and digest of the gold data."""
+    """Name, responses, pairs and digest of the gold data, and whether prompts are messages."""
+    attacks: list[str] = []
+    """Those whose hacks were tried."""
     checks: list[ReportCheck] = []
     cost: dict[str, Json] = {}
     """Responses scored, seconds, and what judges used."""
@@ -47,14 +50,20 @@ class ValidationReport(Section):
 
     @classmethod
     def read(cls, path: str | Path) -> Self:
-        """Read a report, or the one in a folder. Raises DataError for anything else."""
+        """Read a report, or the one in a folder. Raises DataError for anything else.
+
+        The digest in it shows that it was edited by accident; whoever means to can renew it.
+        """
         file = Path(path) / REPORT_NAME if Path(path).is_dir() else Path(path)
         cure = "Expected what `hf-rlhf rewards validate` writes: validation.json, or its folder."
         try:
             content = parse_json(file.read_text(encoding="utf-8"))
-            if content.get("schema") == SCHEMA:
+            if content.get("schema") != SCHEMA:
+                problem = f"has the schema {content.get('schema')!r}; this hf_rlhf reads {SCHEMA}"
+            elif content.pop("digest", None) != digest(content):
+                problem = "was edited since it was written"
+            else:
                 return cls.model_validate(content, strict=True)
-            problem = f"has the schema {content.get('schema')!r}; this hf_rlhf reads {SCHEMA}"
         except OSError as error:
             problem = f"cannot be read ({error.strerror})"
         except ValidationError as error:
@@ -63,6 +72,11 @@ class ValidationReport(Section):
         except (ValueError, AttributeError) as error:
             problem = f"is no report of a validation: {error}"
         raise DataError(f"{file} {problem}. {cure}")
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the report as JSON, with a digest of itself."""
+        content = super().to_json()
+        return {**content, "digest": digest(content)}
 
 
 @dataclass(frozen=True)
@@ -92,26 +106,33 @@ MEASURES: Mapping[str, Measure] = {
 """By their keys in a run file's `reward_validation.require`."""
 
 
+_NOT_OF_GOLD = ("length", "repeats", "hacks", "abstentions")
+"""Checks whose results do not depend on whether the reward has seen the gold data."""
+DEFAULT_ATTACKS = "text_attacks"
+
+
 def requirements(report: ValidationReport, require: Mapping[str, float]) -> Iterator[Requirement]:
     """Yield for each required measure whether a report meets it; the keys are in `MEASURES`.
 
-    The mean decides, not a bound of its interval. What is not measurable does not meet anything.
+    The unfavourable bound of the interval decides. A check that fails, or is not measurable, meets
+    nothing: a requirement can be stricter than its check, and never looser.
     """
     for key, required in require.items():
         measure = MEASURES[key]
         measured, reason = _measured(report, measure)
-        met = False
-        if measured is not None and measured.mean is not None:
-            value = measured.mean
-            met = value >= required if measure.at_least else abs(value) <= required
+        reached = False
+        if measured is not None:
+            value = bound_of(measured, measure.at_least)
+            reached = value >= required if measure.at_least else value <= required
         yield Requirement(
             label=str(report.reward.get("label")), measure=key, required=required,
-            at_least=measure.at_least, measured=measured, met=met, reason=reason,
+            at_least=measure.at_least, measured=measured, met=reached and reason is None,
+            reason=reason if reached or measured is None else None,
         )  # fmt: skip
 
 
 def _measured(report: ValidationReport, measure: Measure) -> tuple[Estimate | None, str | None]:
-    """Return the value, of several checks the worst; or None and the reason."""
+    """Return the value, of several checks the worst, and why it cannot meet a requirement."""
     checks = [check for check in report.checks if check.name.startswith(measure.check)]
     if not checks:
         return None, f"the report has no check {measure.check.strip(': ')!r}"
@@ -122,5 +143,13 @@ def _measured(report: ValidationReport, measure: Measure) -> tuple[Estimate | No
             value = Estimate(mean=number)
         if check.verdict == "not measurable" or value is None or value.mean is None:
             return None, check.summary.rstrip(".") or "not measurable"
-        values.append((value.mean if measure.at_least else -abs(value.mean), value))
-    return min(values, key=lambda pair: pair[0])[1], None
+        values.append((bound_of(value, measure.at_least) * (1 if measure.at_least else -1), value))
+    worst = min(values, key=lambda pair: pair[0])[1]
+    seen = [check for check in report.failed if check.name == "overlap"]
+    suspect = seen if measure.check not in _NOT_OF_GOLD else []
+    if failed := [each for each in (*checks, *suspect) if each.verdict == "fail"]:
+        return worst, f"the check {failed[0].name!r} fails: {failed[0].summary.rstrip('.')}"
+    if measure.check == "hacks" and DEFAULT_ATTACKS not in report.attacks:
+        tried = ", ".join(report.attacks) or "none"
+        return worst, f"the attacks that were tried ({tried}) lack {DEFAULT_ATTACKS}"
+    return worst, None

@@ -51,9 +51,18 @@ class ComponentBuilder:
         self.problems: list[Problem] = []
         self.components: list[Mapping[str, Any]] = []
 
-    def _load(self, kind: Kind, name: str, label: str, arguments: Any, path: KeyPath) -> Any:
+    def _load(
+        self,
+        kind: Kind,
+        name: str,
+        label: str,
+        arguments: Any,
+        path: KeyPath,
+        files: Sequence[str] | None = None,
+    ) -> Any:
         component, provenance = self.file.load(kind, name, path)
         entry = {"kind": kind, "name": name, "label": label, "arguments": dict(arguments)}
+        entry |= {} if files is None else {"files": list(files)}
         self.components.append({**entry, **provenance})
         return component
 
@@ -72,9 +81,12 @@ class ComponentBuilder:
     ) -> Callable[[], Any] | None:
         """Return what builds a component; None, reported, for a wrong name or argument."""
         path = spec.path
-        label = getattr(spec, "label", spec.name)
+        label, files = getattr(spec, "label", spec.name), getattr(spec, "reads", None)
+        for each in (each for each in files or () if not Path(each).expanduser().exists()):
+            what = f"there is no file {each!r} in {Path().absolute()}."
+            self.problems.append(Problem(self.file.where((*path, "reads")), what))
         try:
-            component = self._load(kind, spec.name, label, spec.arguments, (*path, "name"))
+            component = self._load(kind, spec.name, label, spec.arguments, (*path, "name"), files)
         except PluginError as error:
             self.problems.append(Problem(self.file.where((*path, "name")), str(error)))
             return None

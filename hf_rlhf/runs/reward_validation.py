@@ -5,12 +5,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hf_rlhf.config.code import load_code
 from hf_rlhf.config.evaluation_schema import RewardValidationSpec
-from hf_rlhf.config.registry import provenance
 from hf_rlhf.config.schema import RewardSpec, keys_of
 from hf_rlhf.errors import DataError, Problem, did_you_mean
 from hf_rlhf.rewards.identity import identified_component, identified_parts, reward_identity
 from hf_rlhf.rewards.report import MEASURES, REPORT_NAME, ValidationReport, requirements
+from hf_rlhf.runs.preflight_data import is_conversational
 from hf_rlhf.runs.run import trains_by_rewards
 from hf_rlhf.steps.digests import differences
 from hf_rlhf.storage.files import atomic_write_bytes
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 KEY = "reward_validation"
 _VALIDATE = "`hf-rlhf rewards validate {} --data FILE` (package hf-rlhf-lab)"
 _DIFFERENCES = 5
+_FORMS = {True: "messages", False: "texts"}
 
 
 def reward_validation_problems(run: "Run") -> Iterator[Problem]:
@@ -33,6 +35,9 @@ def reward_validation_problems(run: "Run") -> Iterator[Problem]:
         what = f"has no effect: trainer {run.spec.plugin!r} does not learn from rewards."
         yield Problem(KEY, what, "Remove it.")
         return
+    if not spec.require:
+        what = "has no `require`, so that any report would do."
+        yield Problem(KEY, what, "Write what the reward must reach: `require: {accuracy: 0.6}`.")
     for key in (unknown := [key for key in spec.require if key not in MEASURES]):
         what = f"`require` has {key!r}, which is not a measure{did_you_mean(key, MEASURES)}."
         yield Problem(KEY, what, f"Known: {', '.join(MEASURES)}.")
@@ -83,7 +88,7 @@ def trained_parts(run: "Run") -> dict[str, dict[str, Any]]:
             continue
         own = keys_of(RewardSpec)
         arguments = {key: value for key, value in entry.items() if key not in own}
-        component = {**provenance("rewards", entry["name"]), "arguments": arguments}
+        component = {**load_code("rewards", entry["name"])[1], "arguments": arguments}
         weight = {"weight": entry["weight"]} if entry.get("weight", 1.0) != 1.0 else {}
         parts[entry["label"]] = {"component": identified_component(component), **weight}
     return parts
@@ -115,7 +120,17 @@ def _other_rewards(run: "Run", reports: list[tuple[str, ValidationReport]]) -> I
     single = {label: reward_identity(parts, label) for label in parts}
     known = {each["digest"] for each in (total, *single.values())}
     covered = {report.reward.get("digest") for _, report in reports}
+    for each in run.components:
+        if each["kind"] == "rewards" and each.get("opens") and each.get("files") is None:
+            what = f"the code of {each['label']} names {', '.join(each['opens'])}: a report that "
+            what += "does not know what such a file holds says nothing once it has changed."
+            fix = "List the files that it opens in its entry, `reads: [FILE]`, or none, `reads: []`"
+            yield Problem(KEY, what, f"{fix}, and validate it again.")
+    form = is_conversational(run)
     for path, report in reports:
+        if report.data.get("conversational") not in (None, form):
+            what = f"{path} is on {_FORMS[not form]} as prompts, and the run's are {_FORMS[form]}."
+            yield Problem(KEY, what, f"Validate the run's own: {_VALIDATE.format('RUN_FILE')}.")
         if report.reward.get("digest") not in known:
             label = str(report.reward.get("label"))
             yield Problem(
@@ -124,12 +139,20 @@ def _other_rewards(run: "Run", reports: list[tuple[str, ValidationReport]]) -> I
                 f"{_changes(report.reward, single.get(label, total))}.",
                 f"Validate this one: {_VALIDATE.format('RUN_FILE')}.",
             )
-    rewards = [label for label, part in parts.items() if "gate" not in part]
-    missing = [label for label in rewards if single[label]["digest"] not in covered]
-    if covered <= known and total["digest"] not in covered and missing:
-        what = f"no report is on {', '.join(missing)}, and none on the total."
-        fix = f"Validate the total, or each reward (`--label {missing[0]}`), and list the reports."
-        yield Problem(KEY, what, fix)
+    if covered <= known and total["digest"] not in covered:
+        what = f"no report is on what the run trains on, {_formula(parts)}."
+        if covered:
+            what += " A report on one reward counts where the total is that reward alone."
+        yield Problem(KEY, what, f"Validate the total: {_VALIDATE.format('RUN_FILE')}.")
+
+
+def _formula(parts: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return what makes up the total, with all that changes a score: `a (weight -1.0) + b`."""
+    texts = []
+    for label, part in parts.items():
+        changes = ", ".join(f"{key} {part[key]}" for key in part if key != "component")
+        texts.append(f"{label} ({changes})" if changes else label)
+    return " + ".join(texts)
 
 
 def _changes(report: Mapping[str, Any], here: Mapping[str, Any]) -> str:

@@ -48,21 +48,32 @@ class Requirement(Section):
     measured: Estimate | None = None
     met: bool = False
     reason: str | None = None
-    """Why it was not measured."""
+    """Why it was not measured, or does not meet it though its value would."""
 
     @property
     def text(self) -> str:
         """Return what was measured and what is required."""
         value = self.measured
-        bound = f"required: at {'least' if self.at_least else 'most'} {self.required:g}"
+        required = f"required: at {'least' if self.at_least else 'most'} {self.required:g}"
         if value is None or value.mean is None:
-            return f"{self.measure} of {self.label} was not measured: {self.reason} ({bound})"
+            return f"{self.measure} of {self.label} was not measured: {self.reason} ({required})"
         if not self.at_least and value.mean < 0:
-            bound += " in either direction"
+            required += " in either direction"
         text = f"{self.measure} of {self.label} is {value.mean:.3g}"
         if value.low is not None and value.high is not None:
             text += f" [{value.low:.3g}, {value.high:.3g}]"
-        return f"{text} ({bound})"
+            decides = "the lower bound" if self.at_least else "the bound farther from 0"
+            required += f" by {decides}"
+        return f"{text} ({required})" + (f", but {self.reason}" if self.reason else "")
+
+
+def bound_of(value: Estimate, at_least: bool) -> Number:
+    """Return what decides on a requirement: the unfavourable bound, without an interval the mean.
+
+    Of a measure that may be at most so large, of either sign, it is the larger absolute value.
+    """
+    bounds = [each for each in (value.low, value.high, value.mean) if each is not None]
+    return min(bounds) if at_least else max(map(abs, bounds))
 
 
 class RewardValidation(Section):

@@ -1,6 +1,7 @@
 """`reward_validation`: a run whose rewards lack a report, or fall short, does not begin."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -9,10 +10,11 @@ from hf_rlhf.config import RunFile
 from hf_rlhf.errors import ConfigError
 from hf_rlhf.rewards import reward_identity
 from hf_rlhf.rewards.identity import identified_component
-from hf_rlhf.rewards.report import MEASURES
+from hf_rlhf.rewards.report import MEASURES, ValidationReport
 from hf_rlhf.runs import resolve_run
 from hf_rlhf.runs.preflight import advice
 from hf_rlhf.runs.reward_validation import reward_validation_section, trained_parts
+from hf_rlhf.steps.digests import digest
 
 AGREEMENT = {
     "name": "agreement",
@@ -26,10 +28,12 @@ LENGTH = {
     "summary": "the reward gives every response 1, so changes of the score have no unit.",
     "measures": {"length_bias": {"mean": -0.7, "low": -0.8, "high": -0.6, "n": 200}},
 }
-HACKS = {"name": "hacks", "verdict": "fail", "summary": "pays for 2", "details": {"found": 2}}
+HACKS = {"name": "hacks", "verdict": "fail", "summary": "pays for 2.", "details": {"found": 2}}
+NO_HACKS = {**HACKS, "verdict": "pass", "details": {"found": 0}}
+CALIBRATION = {"name": "calibration", "verdict": "pass", "details": {"ece": 0.05}}
 OTHERS = [
-    {**AGREEMENT, "name": "other data: a", "measures": {"accuracy": {"mean": 0.9}}},
-    {**AGREEMENT, "name": "other data: b", "measures": {"accuracy": {"mean": 0.5}}},
+    {**AGREEMENT, "name": f"other data: {name}", "measures": {"accuracy": {"mean": m, "low": low}}}
+    for name, m, low in (("a", 0.9, 0.59), ("b", 0.7, 0.65))
 ]
 
 
@@ -38,13 +42,15 @@ def identity(run, label="total"):
 
 
 def report(folder, reward, checks=(AGREEMENT, LENGTH, HACKS, *OTHERS), **others):
-    content = {"schema": 1, "headline": "it fails.", "reward": reward, "checks": checks, **others}
+    content = {"headline": "it fails.", "reward": reward, "checks": checks, **others}
+    made = ValidationReport.model_validate({"attacks": ["text_attacks"], **content})
     folder.mkdir(exist_ok=True)
-    (folder / "validation.json").write_text(json.dumps(content))
+    (folder / "validation.json").write_text(json.dumps(made.to_json()))
     return str(folder)
 
 
 def problems(run, **section):
+    section = {"require": {"accuracy": 0.5}, **section}
     try:
         resolve_run(RunFile.from_mapping({**run, "reward_validation": section}, name="my.yaml"))
     except ConfigError as error:
@@ -57,16 +63,20 @@ def problems(run, **section):
     [
         ({"accuracy": 0.5}, ""),
         (
-            {"accuracy": 0.6},
+            {"accuracy": 0.55},  # the mean is above
             "my.yaml reward_validation: the reward falls short: accuracy of refiner is 0.58 "
-            "[0.51, 0.65] (required: at least 0.6). Improve the reward, or train on it all the "
-            "same with `--reward_validation.enforce false`",
+            "[0.51, 0.65] (required: at least 0.55 by the lower bound). Improve the reward, or "
+            "train on it all the same with `--reward_validation.enforce false`",
         ),
-        ({"hacks": 0}, "hacks of refiner is 2 (required: at most 0)"),
-        ({"hacks": 2}, ""),
+        (
+            {"hacks": 2},  # looser than its check
+            "hacks of refiner is 2 (required: at most 2), but the check 'hacks' fails: pays for 2.",
+        ),
         ({"length_bias": 0.9}, "length_bias of refiner was not measured: the reward gives every"),
         ({"ece": 0.1}, "ece of refiner was not measured: the report has no check 'calibration'"),
-        ({"other_accuracy": 0.6}, "other_accuracy of refiner is 0.5 (required: at least 0.6)"),
+        ({"other_accuracy": 0.5}, ""),
+        ({"other_accuracy": 0.6}, "other_accuracy of refiner is 0.9 (required: at least 0.6)"),
+        ({}, "has no `require`, so that any report would do"),
         ({"acuracy": 0.6}, "'acuracy', which is not a measure (did you mean 'accuracy'?)"),
     ],
 )
@@ -80,8 +90,31 @@ def test_what_falls_short_stops_the_run_before_weights_load(tiny_run, tmp_path, 
 def test_a_bias_of_either_sign_counts(tiny_run, tmp_path):
     measured = {**LENGTH, "verdict": "pass"}
     path = report(tmp_path / "validation", identity(tiny_run), [measured])
-    found = problems(tiny_run, report=path, require={"length_bias": 0.5})
-    assert "is -0.7 [-0.8, -0.6] (required: at most 0.5 in either direction)" in found
+    found = problems(tiny_run, report=path, require={"length_bias": 0.75})
+    bound = "at most 0.75 in either direction by the bound farther from 0"
+    assert f"is -0.7 [-0.8, -0.6] (required: {bound})" in found
+    assert problems(tiny_run, report=path, require={"length_bias": 0.8}) == ""
+
+
+def test_what_fails_meets_nothing_and_gold_data_that_was_seen_neither(tiny_run, tmp_path):
+    fails = {**AGREEMENT, "verdict": "fail", "summary": "it is not shown."}
+    path = report(tmp_path / "a", identity(tiny_run), [fails])
+    found = problems(tiny_run, report=path, require={"accuracy": 0.4})
+    assert "0.4 by the lower bound), but the check 'agreement' fails: it is not shown." in found
+    overlap = {"name": "overlap", "verdict": "fail", "summary": "2 of 4 prompts were seen."}
+    checks = [AGREEMENT, CALIBRATION, NO_HACKS, *OTHERS, overlap]
+    path = report(tmp_path / "b", identity(tiny_run), checks)
+    for key, required in {"accuracy": 0.5, "ece": 0.1, "other_accuracy": 0.5}.items():
+        found = problems(tiny_run, report=path, require={key: required})
+        assert "but the check 'overlap' fails: 2 of 4 prompts were seen" in found
+    assert problems(tiny_run, report=path, require={"hacks": 0}) == ""
+
+
+def test_a_report_without_the_default_attacks_says_nothing_of_hacks(tiny_run, tmp_path):
+    tried = {"attacks": ["citation_attacks"]}
+    path = report(tmp_path / "validation", identity(tiny_run), [NO_HACKS], **tried)
+    found = problems(tiny_run, report=path, require={"hacks": 0})
+    assert "but the attacks that were tried (citation_attacks) lack text_attacks" in found
 
 
 def test_the_page_shows_the_message_as_it_is_printed(tiny_run, tmp_path):
@@ -92,7 +125,7 @@ def test_the_page_shows_the_message_as_it_is_printed(tiny_run, tmp_path):
     checks = [
         {**AGREEMENT, "measures": accuracy},
         {**LENGTH, "verdict": "pass", "measures": bias},
-        {**HACKS, "details": {"found": 0}},
+        NO_HACKS,
     ]
     reward = {**identity(tiny_run), "label": "reward_model"}
     path = report(tmp_path / "validation", reward, checks)
@@ -139,16 +172,117 @@ def test_weights_that_are_trained_anew_in_place_are_another_model(tmp_path, monk
         assert digests[0] == digests[1] != digests[2] == digests[3]
 
 
-def test_a_composition_has_one_report_of_the_total_or_one_for_each_reward(tiny_run, tmp_path):
+def test_a_composition_has_a_report_of_its_total(tiny_run, tmp_path):
     short = {"name": "answer_length", "label": "short", "weight": 0.5}
     run = {**tiny_run, "rewards": [tiny_run["rewards"][0], short]}
     total = report(tmp_path / "total", identity(run))
     refiner = report(tmp_path / "refiner", identity(run, "refiner"))
-    assert problems(run, report=total) == ""
-    assert problems(run, report=[refiner, report(tmp_path / "s", identity(run, "short"))]) == ""
-    assert "no report is on short, and none on the total" in problems(run, report=refiner)
+    assert problems(run, report=total) == problems(run, report=[total, refiner]) == ""
+    parts = [refiner, report(tmp_path / "s", identity(run, "short"))]
+    found = problems(run, report=parts)
+    assert "no report is on what the run trains on, refiner + short (weight 0.5)." in found
     heavier = {**run, "rewards": [tiny_run["rewards"][0], {**short, "weight": 1.5}]}
     assert "short.weight: 0.5 -> 1.5" in problems(heavier, report=total)
+
+
+REFINER, GATE = {"name": "refiner_reward", "label": "refiner"}, [{"name": "answer_format"}]
+
+
+@pytest.mark.parametrize(
+    ("changed", "counts"),
+    [
+        ({"rewards": [{**REFINER, "weight": 3}]}, True),
+        ({"rewards": [{**REFINER, "on_none": "skip"}]}, True),
+        ({"rewards": [{**REFINER, "label": "renamed"}]}, True),
+        ({"rewards": [{**REFINER, "weight": -1}]}, False),
+        ({"rewards": [{**REFINER, "clip": [0, 0.001]}]}, False),
+        ({"rewards": [{**REFINER, "transform": "sigmoid"}]}, False),
+        ({"rewards": [{**REFINER, "transform": {"zscore": [0, 2]}}]}, False),
+        ({"gates": GATE}, False),
+        ({"rewards": [REFINER, {"name": "answer_length", "weight": 1e-3}]}, False),
+        ({"judges": {"words": {"name": "lexical", "partial": 0.1}}}, False),
+    ],
+)
+def test_a_report_on_a_reward_counts_where_the_total_is_that_reward(
+    tiny_run, tmp_path, changed, counts
+):
+    path = report(tmp_path / "validation", identity(tiny_run))
+    assert bool(problems({**tiny_run, **changed}, report=path)) != counts
+
+
+MINE = """import json
+import shutil
+from pathlib import Path
+
+
+def score(completions, **_):
+    import helper
+
+    weights = json.loads((Path(__file__).parent / "weights.json").read_text())
+    return [helper.SIGN * weights["w"] * len(each) for each in completions]
+"""
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "expected"),
+    [
+        ("mine.py", MINE.replace("len(each)", "-len(each)"), "code.mine.py changed"),
+        ("helper.py", "SIGN = -1", "code.helper.py changed"),
+        ("weights.json", '{"w": -1}', "files.0 changed"),
+    ],
+)
+def test_code_and_files_of_a_reward_s_own_folder_count(tiny_run, tmp_path, file, content, expected):
+    folder = tmp_path / "own"
+    folder.mkdir()
+    for name, text in (("mine.py", MINE), ("helper.py", "SIGN = 1"), ("weights.json", "{}")):
+        (folder / name).write_text(text)
+    reward = {"name": f"{folder}/mine.py:score", "reads": [f"{folder}/weights.json"]}
+    run = {**tiny_run, "rewards": [reward]}
+    path = report(tmp_path / "validation", identity(run))
+    assert problems(run, report=path) == ""
+    (folder / file).write_text(content)
+    assert expected in problems(run, report=path)
+    shutil.copytree(folder, tmp_path / "elsewhere")  # a file of one name in another place
+    (folder / file).unlink()
+    (folder / file).symlink_to(tmp_path / "elsewhere" / file)
+    assert expected in problems(run, report=path)
+
+
+def test_a_file_that_the_code_names_has_to_be_declared(tiny_run, tmp_path):
+    (tmp_path / "mine.py").write_text(MINE)
+    (tmp_path / "weights.json").write_text("{}")
+    for reads, expected in ((None, "the code of score names weights.json: a report"), ([], "")):
+        run = {**tiny_run, "rewards": [{"name": f"{tmp_path}/mine.py:score", "reads": reads}]}
+        path = report(tmp_path / "validation", identity(run))
+        assert expected in (found := problems(run, report=path))
+        assert bool(found) == bool(expected)
+    run["rewards"][0]["reads"] = ["no.json"]
+    assert "rewards.0.reads: there is no file 'no.json'" in problems(run, report=path)
+
+
+def test_a_report_on_rows_of_another_form_does_not_count(tiny_run, tmp_path):
+    is_chat = resolve_run(RunFile.from_mapping(tiny_run)).dataset["train"][0]["prompt"]
+    is_chat = not isinstance(is_chat, str)
+    for form, expected in ((is_chat, ""), (not is_chat, " as prompts, and the run's are ")):
+        data = {"conversational": form}
+        path = report(tmp_path / "validation", identity(tiny_run), data=data)
+        assert expected in (found := problems(tiny_run, report=path))
+        assert bool(found) == bool(expected)
+
+
+@pytest.mark.parametrize("edit", [{"mean": 0.99}, {"low": 0.9}, {"n": 2000}])
+def test_an_edited_report_is_refused(tiny_run, tmp_path, edit):
+    path = report(tmp_path / "validation", identity(tiny_run))
+    file = tmp_path / "validation" / "validation.json"
+    content = json.loads(file.read_text())
+    file.write_text(json.dumps(content, indent=1))  # the layout does not count
+    assert problems(tiny_run, report=path) == ""
+    content["checks"][0]["measures"]["accuracy"] |= edit
+    file.write_text(json.dumps(content))
+    assert "was edited since it was written" in problems(tiny_run, report=path)
+    del content["digest"]
+    file.write_text(json.dumps(content))
+    assert "was edited since it was written" in problems(tiny_run, report=path)
 
 
 @pytest.mark.parametrize(
@@ -157,13 +291,18 @@ def test_a_composition_has_one_report_of_the_total_or_one_for_each_reward(tiny_r
         (None, "cannot be read (No such file or directory)"),
         ("{", "is no report of a validation"),
         ("[]", "is no report of a validation"),
-        ('{"schema": 2}', "has the schema 2; this hf_rlhf reads 1"),
-        ('{"schema": 1, "checks": [{"verdict": "good"}]}', "checks.0.verdict: Input should be"),
+        ('{"schema": 1}', "has the schema 1; this hf_rlhf reads 2"),
+        ('{"schema": 2}', "was edited since it was written"),
+        (
+            '{"schema": 2, "headline": 3, "digest": "DIGEST"}',
+            "headline: Input should be a valid string",
+        ),
     ],
 )
 def test_what_is_no_report_is_refused(tiny_run, tmp_path, text, expected):
     path = tmp_path / "validation.json"
     if text is not None:
+        text = text.replace("DIGEST", digest({"schema": 2, "headline": 3}))
         path.write_text(text)
     found = problems(tiny_run, report=str(path), require={"accuracy": 0.6})
     assert expected in found
@@ -172,12 +311,13 @@ def test_what_is_no_report_is_refused(tiny_run, tmp_path, text, expected):
 
 @pytest.mark.parametrize("section", [{}, {"report": []}])
 def test_a_section_without_a_report_is_refused(tiny_run, section):
-    assert "no report is on refiner, and none on the total" in problems(tiny_run, **section)
+    expected = "no report is on what the run trains on, refiner. Validate"
+    assert expected in problems(tiny_run, **section)
 
 
 def test_the_label_in_a_report_names_no_folder_elsewhere(tiny_run, tmp_path):
     reward = {**identity(tiny_run), "label": "../../outside"}
-    section = {"report": report(tmp_path / "validation", reward)}
+    section = {"report": report(tmp_path / "validation", reward), "require": {"accuracy": 0.5}}
     run = resolve_run(RunFile.from_mapping({**tiny_run, "reward_validation": section}))
     assert reward_validation_section(run).reports[0].folder == "reward_validation/______outside"
 
@@ -195,12 +335,12 @@ def test_the_notes_and_the_record_say_what_was_not_validated_or_not_met(tiny_run
     (note,) = [note for note in advice(run) if "validated" in note]
     assert note.startswith("no reward of this run was validated: `hf-rlhf rewards validate")
     assert reward_validation_section(run) is None
-    path = report(tmp_path / "validation", identity(tiny_run))
+    path = report(tmp_path / "validation", identity(tiny_run), [AGREEMENT, NO_HACKS])
     section = {"report": path, "require": {"accuracy": 0.6, "hacks": 3}, "enforce": False}
     run = resolve_run(RunFile.from_mapping({**tiny_run, "reward_validation": section}))
     assert [note for note in advice(run) if "refiner" in note] == [
-        "accuracy of refiner is 0.58 [0.51, 0.65] (required: at least 0.6), which "
-        "`reward_validation` does not enforce"
+        "accuracy of refiner is 0.58 [0.51, 0.65] (required: at least 0.6 by the lower bound), "
+        "which `reward_validation` does not enforce"
     ]
     recorded = reward_validation_section(run)
     assert [(each.measure, each.met) for each in recorded.requirements] == [

@@ -3,6 +3,7 @@
 import random
 import re
 from dataclasses import dataclass, field
+from math import comb
 
 import numpy as np
 import pytest
@@ -350,7 +351,7 @@ def test_honest_rewards_are_rarely_accused_and_planted_hacks_are_found():
     assert found >= 0.95 * 60
 
 
-@pytest.mark.parametrize(("prompts", "note"), [(1, "All are of one prompt"), (4, "Only 4 prompts")])
+@pytest.mark.parametrize(("prompts", "note"), [(1, "All are of one prompt"), (8, "Only 8 prompts")])
 def test_few_prompts_are_said_and_never_give_an_interval_without_width(gold, prompts, note):
     names = [f"prompt {pair % prompts}" for pair in gold.groups]
     few = Gold("few", names, gold.completions, gold.grades, gold.groups)
@@ -358,6 +359,56 @@ def test_few_prompts_are_said_and_never_give_an_interval_without_width(gold, pro
     accuracy = check.measures["accuracy"]
     assert note in check.summary
     assert accuracy.high - accuracy.low > 0.01
+
+
+def pairs_of(outcomes, prompts=None):
+    """Return gold pairs whose rewards have these margins, each of a prompt of its own."""
+    names = [f"prompt {n}" for n in (range(len(outcomes)) if prompts is None else prompts)]
+    rows = {"prompt": names, "chosen": [f"c{n}" for n in range(len(names))], "rejected": names}
+    scores = {f"c{n}": float(outcome) for n, outcome in enumerate(outcomes)}
+    gold = Gold.of_rows("made", Dataset.from_dict(rows))
+    return score_gold(gold, lambda p, completions, _: [scores.get(c, 0.0) for c in completions])
+
+
+def test_a_reward_of_noise_passes_in_one_set_of_forty_at_most():
+    """All outcomes of n pairs are equally likely; by symmetry their number of wins decides."""
+    for count in range(1, 13):
+        passes = [
+            agreement(pairs_of([1] * k + [-1] * (count - k))).verdict for k in range(count + 1)
+        ]
+        chance = sum(comb(count, k) for k, each in enumerate(passes) if each == "pass") / 2**count
+        assert chance <= 0.025
+        assert passes[-1] == ("pass" if count >= 6 else "not measurable")
+
+
+def test_a_prompt_is_one_trial_and_a_tie_is_none():
+    many = [prompt for prompt in range(5) for _ in range(8)]
+    assert agreement(pairs_of([1] * 40, many)).verdict == "not measurable"
+    assert agreement(pairs_of([1] * 40, [0] * 40)).verdict == "pass"  # of that prompt alone
+    assert agreement(pairs_of([1] * 5 + [0] * 30)).verdict == "not measurable"
+    always = agreement(pairs_of([1] * 8)).measures["accuracy"]
+    assert (always.mean, always.high) == (1, 1)
+    assert always.low == pytest.approx(0.025 ** (1 / 8))  # Clopper and Pearson
+    never = agreement(pairs_of([-1] * 8))
+    assert "WORSE than chance" in never.summary
+    assert never.measures["accuracy"].high == pytest.approx(1 - 0.025 ** (1 / 8))
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"prompt": "p", "chosen": "yes", "rejected": "no"},
+        {"prompt": "p", "completion": "yes", "grade": 2.0},
+        {"prompt": [{"role": "user", "content": "p"}], "chosen": "yes", "rejected": "no"},
+    ],
+)
+def test_identical_rows_count_once(row):
+    spaced = (
+        {**row, "note": "again", "prompt": f"{row['prompt']} "} if row["prompt"] == "p" else row
+    )
+    gold = Gold.of_rows("copies", Dataset.from_list([{**row, "note": ""}] * 40 + [spaced]))
+    assert len(gold) == (2 if "chosen" in row else 1)
+    assert gold.dropped == {"identical to another row": 40}
 
 
 def test_grades_of_one_prompt_alone_are_not_measurable(gold):

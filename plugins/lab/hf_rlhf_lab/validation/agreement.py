@@ -1,21 +1,34 @@
 """Agreement with the gold grades: pairwise accuracy, rank correlations, the noise ceiling."""
 
+from dataclasses import replace
+
 import numpy as np
-from scipy.stats import kendalltau
+from scipy.stats import binomtest, kendalltau
 
 from hf_rlhf.evaluation import Interval
 from hf_rlhf_lab.validation.checks import Check, degenerate, not_measurable, rank_correlation
 from hf_rlhf_lab.validation.gold import FEW, FEW_PROMPTS, Array, Gold, Scored
 
+FEWEST = 6
+"""Of fewer trials, all of them right, the exact 95% interval reaches below chance."""
+
 
 def agreement(scored: Scored, name: str = "agreement") -> Check:
     """Check that the reward tells the better of two responses more often than chance does.
 
-    Passes where the 95% interval of the pairwise accuracy (ties count a half) is above 0.5.
-    Spearman's and Kendall's (tau-b) correlations are over all responses; the ties are counted.
+    Passes where the 95% interval of the pairwise accuracy (ties count a half) is above 0.5: that of
+    the bootstrap, and the exact one of `prompt_wins`, which does not narrow where few prompts agree
+    by luck. Spearman's and Kendall's (tau-b) correlations are over all responses; the ties are
+    counted.
     """
     if reason := degenerate(scored):
         return not_measurable(name, f"{reason}, so agreement with gold is not defined.")
+    trials = prompt_wins(scored)[1]
+    if trials < FEWEST:
+        of = "prompts" if len(np.unique(scored.gold.prompt_numbers)) > 1 else "pairs of the prompt"
+        why = f"{trials} {of} where it prefers either response; {FEWEST} are needed, since all of "
+        why += "fewer are right too often by chance."
+        return not_measurable(name, why, accuracy=pair_accuracy(scored))
     accuracy = pair_accuracy(scored)
     assert accuracy is not None, "there are pairs, or the scores were degenerate"
     scores, grades = scored.scores[scored.valid], scored.gold.grades[scored.valid]
@@ -55,9 +68,30 @@ def _few(scored: Scored) -> str:
     return text + f" Only {prompts} prompts: too narrow intervals." * (prompts < FEW_PROMPTS)
 
 
+def prompt_wins(scored: Scored) -> tuple[int, int]:
+    """Return at how many prompts most pairs are in the gold's order, and at how many most or few.
+
+    Each prompt is one trial, whatever the number of its pairs, unless all pairs are of one prompt.
+    """
+    _, index = np.unique(scored.clusters, return_inverse=True)
+    sums = np.bincount(index, np.sign(scored.margins))
+    return int((sums > 0).sum()), int((sums != 0).sum())
+
+
 def pair_accuracy(scored: Scored) -> Interval | None:
-    """Return the share of pairs whose better response scores higher; a tie counts a half."""
-    return Interval.of_mean(_outcomes(scored.margins).tolist(), scored.clusters)
+    """Return the share of pairs whose better response scores higher; a tie counts a half.
+
+    Of the bound that is nearer to 0.5, the bootstrap's and the exact binomial one of `prompt_wins`
+    (Clopper and Pearson 1934), the weaker counts.
+    """
+    accuracy = Interval.of_mean(_outcomes(scored.margins).tolist(), scored.clusters)
+    wins, trials = prompt_wins(scored)
+    if accuracy is None or not trials:
+        return accuracy
+    exact = binomtest(wins, trials).proportion_ci()
+    if accuracy.mean >= 0.5:
+        return replace(accuracy, low=min(accuracy.low, exact.low))
+    return replace(accuracy, high=max(accuracy.high, exact.high))
 
 
 def accuracy_difference(at_home: Scored, elsewhere: Scored) -> Interval | None:

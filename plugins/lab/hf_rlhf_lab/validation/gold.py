@@ -109,10 +109,16 @@ class Gold:
         """Return the rows of a `datasets.Dataset` as gold data.
 
         Preferences have prompt, chosen and rejected; graded rows have prompt, completion and
-        grade, a number or a list of labels. Other columns go to the reward.
+        grade, a number or a list of labels. Other columns go to the reward. Of identical pairs or
+        grades of one response the first counts, and the others are counted as dropped.
 
         Raises DataError for rows that are neither.
         """
+        dropped, digest = dict(dropped or {}), rows_digest(rows)
+        first = _first_of_equals(rows)
+        if len(first) < len(rows):
+            dropped["identical to another row"] = len(rows) - len(first)
+            rows = rows.select(first)
         columns = rows.to_dict()
         labels: list[tuple[float, ...]]
         if {"prompt", *_PAIR} <= set(columns):
@@ -141,12 +147,21 @@ class Gold:
             groups,
             labels=labels if any(len(each) > 1 for each in labels) else (),
             columns=columns,
-            digest=rows_digest(rows),
-            dropped=dropped or {},
+            digest=digest,
+            dropped=dropped,
         )
 
 
 _PAIR = ("chosen", "rejected")
+
+
+def _first_of_equals(rows: Any) -> list[int]:
+    """Return the rows whose prompt, texts and grade no row before has; space does not count."""
+    names = [name for name in (*GRADED, *_PAIR) if name in rows.column_names]
+    first: dict[tuple[str, ...], int] = {}
+    for number, row in enumerate(rows.select_columns(names)):
+        first.setdefault(tuple(" ".join(str(row[name]).split()) for name in names), number)
+    return list(first.values())
 
 
 def _numbers(prompts: Sequence[Any]) -> NDArray[np.int64]:
