@@ -96,6 +96,8 @@ MEASURES: Mapping[str, Measure] = {
     "accuracy": Measure("agreement", "accuracy", True, "share of pairs in the order of the gold"),
     "spearman": Measure("agreement", "spearman", True, "rank correlation with the gold grade"),
     "other_accuracy": Measure("other data: ", "accuracy", True, "the lowest of `--other-data`"),
+    "other_loss": Measure("other data: ", "loss", False, "largest loss on an `--other-data`"),
+    "worst_slice": Measure("slices: ", "worst_slice", True, "lowest accuracy of a slice (`--by`)"),
     "ece": Measure("calibration", "ece", False, "expected calibration error"),
     "length_bias": Measure("length", "length_bias", False, "largest change by empty words, in SDs"),
     "length_correlation": Measure("length", "length_correlation", False, "at equal gold grade"),

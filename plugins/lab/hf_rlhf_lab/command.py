@@ -53,6 +53,14 @@ def rewards(argv: Sequence[str]) -> int:
         "--attacks", action="append", metavar="NAME",
         help="attacks whose hacks are tried (`hf-rlhf list attacks`); default: text_attacks",
     )  # fmt: skip
+    options.add_argument(
+        "--by", action="append", default=[], metavar="COLUMN",
+        help="show agreement for each value of a column of the gold data, worst first; repeatable",
+    )  # fmt: skip
+    options.add_argument(
+        "--samples", type=int, default=10, metavar="N",
+        help="show the N pairs that the reward gets most wrong; 0: no text of the data",
+    )  # fmt: skip
     options.add_argument("--out", type=Path, help="default: evals/validation")
     add_method(verbs)
     words, overrides = _split(argv, verbs.choices)
@@ -101,6 +109,10 @@ def _validate(chosen: argparse.Namespace, overrides: Sequence[str], command: lis
         what = f"no reward has the label {chosen.label!r}{did_you_mean(chosen.label, labels)}."
         raise ConfigError([Problem("--label", what, f"There are: {', '.join(labels)}.")])
     gold = gold_rows(scoring, chosen.split, _data_name(file)).sample(chosen.rows)
+    for column in [name for name in chosen.by if name not in gold.columns]:
+        what = f"the gold data have no column {column!r}{did_you_mean(column, gold.columns)}."
+        fix = f"They have: {', '.join(gold.columns)}." if gold.columns else "They have no others."
+        raise ConfigError([Problem("--by", what, fix)])
     if chosen.data is None and _is_run(chosen.target) and gold.split == "train":
         what = "the model was trained on the split `train`, so it knows these rows."
         raise ConfigError([Problem(chosen.target, what, "Name others: `--data FILE`.")])
@@ -111,6 +123,8 @@ def _validate(chosen: argparse.Namespace, overrides: Sequence[str], command: lis
         label=chosen.label or "total",
         others=others,
         attacks=chosen.attacks or ["text_attacks"],
+        by=chosen.by,
+        samples=chosen.samples,
         command=shlex.join(command),
     )
     folder = chosen.out or Path("evals") / "validation"

@@ -46,7 +46,7 @@ def test_a_named_reward_on_graded_rows(tmp_path):
     rewards(["validate", "concise", "--data", "rows.jsonl", *arguments, "--out", "one"])
     one = report("one")
     assert one["checks"][0]["measures"]["accuracy"]["mean"] == 1
-    assert one["checks"][0]["measures"]["noise_ceiling"]["mean"] == 1
+    assert one["checks"][0]["measures"]["one_label"]["mean"] == 1
     assert one["cost"]["score_mean"] == pytest.approx(0.652, abs=1e-3)
     assert one["cost"]["score_std"] == pytest.approx(0.342, abs=1e-3)
     rewards(["validate", "concise", "--data", "rows.jsonl", *arguments, "--out", "two"])
@@ -150,6 +150,34 @@ def test_the_cost_has_what_judges_were_asked_again(tmp_path, monkeypatch):
     usage = report()["cost"]["judges"]["grader"]
     assert usage["calls"] - usage["cached"] == len(server.requests)
     assert report()["cost"]["scored"] >= 60 + 2 * 40
+
+
+def test_slices_of_a_column_are_in_the_report_and_an_unknown_column_is_refused(tmp_path, capsys):
+    rows = [
+        {"prompt": f"p{n}", "chosen": "yes" * (n % 2), "rejected": "no", "topic": "ab"[n % 2]}
+        for n in range(40)
+    ]
+    for row in rows[::2]:
+        row |= {"chosen": "wrong", "rejected": "a yes"}
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    (tmp_path / "my.py").write_text(
+        "def has_yes(completions, **_):\n    return ['yes' in each for each in completions]\n"
+    )
+    command = ["validate", "my.py:has_yes", "--data", "rows.jsonl"]
+    rewards(command)
+    assert "`--by COLUMN`, of columns with few values: topic (2)." in capsys.readouterr().out
+    assert rewards([*command, "--by", "topic"]) == 1
+    assert verdicts()["slices: topic"] == "fail"
+    page = (tmp_path / "evals/validation/validation.md").read_text()
+    assert "WORSE than chance" in page
+    assert page.index("## What it gets most wrong") < page.index("## Agreement by topic")
+    assert "a yes" in page
+    assert report()["checks"][0]["details"]["worst"][0]["worse"] == " a yes"
+    with pytest.raises(ConfigError, match=r"no column 'topik' \(did you mean 'topic'\?\)"):
+        rewards([*command, "--by", "topik"])
+    rewards([*command, "--samples", "0"])
+    assert "a yes" not in (tmp_path / "evals/validation/validation.md").read_text()
+    assert report()["checks"][0]["details"]["worst"] == []
 
 
 def test_a_label_that_no_reward_has_is_refused():

@@ -15,7 +15,7 @@ from hf_rlhf.rewards import ComposedReward, Part
 from hf_rlhf_lab.attacks import text_attacks
 from hf_rlhf_lab.method.signals import drawn_for_testing
 from hf_rlhf_lab.validation import calibration as calibration_module
-from hf_rlhf_lab.validation.agreement import accuracy_difference, agreement, noise_ceiling
+from hf_rlhf_lab.validation.agreement import accuracy_difference, agreement
 from hf_rlhf_lab.validation.calibration import (
     calibration,
     chance_error,
@@ -222,16 +222,6 @@ def test_degenerate_statistics_are_not_measurable(scores, grades, why):
 
 def test_few_pairs_are_said(gold):
     assert "Only 10 pairs" in agreement(score_gold(gold.take(range(20)), reward())).summary
-
-
-def test_labels_that_disagree_bound_what_can_be_reached():
-    def rated(*labels):
-        grades = np.array([np.mean(each) for each in labels])
-        return Gold("x", ["p", "p"], ["a", "b"], grades, np.array([0, 0]), labels=labels)
-
-    assert noise_ceiling(rated((3, 3), (1, 1))).mean == 1
-    assert noise_ceiling(rated((3, 1, 3), (1, 3, 1))).mean == pytest.approx(1 / 3)
-    assert noise_ceiling(rated((3, 1), (1, 1))).mean == 0.5
 
 
 def test_the_difference_elsewhere_has_an_interval(gold):

@@ -1,13 +1,17 @@
-"""Agreement with the gold grades: pairwise accuracy, rank correlations, the noise ceiling."""
+"""Agreement with the gold grades: pairwise accuracy, rank correlations, what one label reaches."""
 
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import combinations, groupby
 
 import numpy as np
-from scipy.stats import binomtest, kendalltau
+from scipy.stats import beta, binom, binomtest, kendalltau
 
 from hf_rlhf.evaluation import Interval
 from hf_rlhf_lab.validation.checks import Check, degenerate, not_measurable, rank_correlation
-from hf_rlhf_lab.validation.gold import FEW, FEW_PROMPTS, Array, Gold, Scored
+from hf_rlhf_lab.validation.gold import FEW, FEW_PROMPTS, Array, Scored
+
+POWER, ONE_SIDED = 0.8, 0.025
 
 FEWEST = 6
 """Of fewer trials, all of them right, the exact 95% interval reaches below chance."""
@@ -23,19 +27,18 @@ def agreement(scored: Scored, name: str = "agreement") -> Check:
     """
     if reason := degenerate(scored):
         return not_measurable(name, f"{reason}, so agreement with gold is not defined.")
-    trials = prompt_wins(scored)[1]
+    accuracy = pair_accuracy(scored.margins, scored.clusters)
+    trials = prompt_wins(scored.margins, scored.clusters)[1]
     if trials < FEWEST:
         of = "prompts" if len(np.unique(scored.gold.prompt_numbers)) > 1 else "pairs of the prompt"
         why = f"{trials} {of} where it prefers either response; {FEWEST} are needed, since all of "
         why += "fewer are right too often by chance."
-        return not_measurable(name, why, accuracy=pair_accuracy(scored))
-    accuracy = pair_accuracy(scored)
+        return not_measurable(name, why, accuracy=accuracy)
     assert accuracy is not None, "there are pairs, or the scores were degenerate"
     scores, grades = scored.scores[scored.valid], scored.gold.grades[scored.valid]
     rank = rank_correlation(scores, grades, scored.gold.clusters[scored.valid])
-    measures = {"accuracy": accuracy, "spearman": rank}
-    if ceiling := noise_ceiling(scored.gold):
-        measures["noise_ceiling"] = ceiling
+    labels = against_other_labels(scored)
+    measures = {"accuracy": accuracy, "spearman": rank, **labels}
     tied = int((scored.margins == 0).sum())
     passed = accuracy.low > 0.5
     text = (
@@ -43,12 +46,21 @@ def agreement(scored: Scored, name: str = "agreement") -> Check:
         f"[{accuracy.low:.3f}, {accuracy.high:.3f}]"
         + (f", of which {tied:,} {'is a tie' if tied == 1 else 'are ties'}" if tied else "")
         + ("." if passed else f": {against_chance(accuracy.high)}.")
-        + (f" Labels that repeat allow at most {ceiling.mean:.3f}." if ceiling else "")
         + _few(scored)
     )
+    detectable = detectable_accuracy(_outcomes(scored.margins), scored.clusters)
+    if detectable is not None:
+        text += f" Such data show an accuracy of {detectable:.3f} with 80% power."
+    if labels:
+        one, own = (each.mean for each in labels.values())
+        text += (
+            f" One label agrees with the mean of the other labels in {one:.3f}, "
+            f"the reward in {own:.3f}."
+        )
     details = {
         "pairs": len(scored.pairs),
         "ties": tied,
+        "detectable": detectable,
         "kendall": float(kendalltau(scores, grades).statistic),
         "tied_scores": 1 - len(np.unique(scores)) / len(scores),
     }
@@ -68,30 +80,52 @@ def _few(scored: Scored) -> str:
     return text + f" Only {prompts} prompts: too narrow intervals." * (prompts < FEW_PROMPTS)
 
 
-def prompt_wins(scored: Scored) -> tuple[int, int]:
+def prompt_wins(margins: Array, clusters: Sequence[str]) -> tuple[int, int]:
     """Return at how many prompts most pairs are in the gold's order, and at how many most or few.
 
     Each prompt is one trial, whatever the number of its pairs, unless all pairs are of one prompt.
     """
-    _, index = np.unique(scored.clusters, return_inverse=True)
-    sums = np.bincount(index, np.sign(scored.margins))
+    _, index = np.unique(clusters, return_inverse=True)
+    sums = np.bincount(index, np.sign(margins))
     return int((sums > 0).sum()), int((sums != 0).sum())
 
 
-def pair_accuracy(scored: Scored) -> Interval | None:
+def pair_accuracy(margins: Array, clusters: Sequence[str]) -> Interval | None:
     """Return the share of pairs whose better response scores higher; a tie counts a half.
 
     Of the bound that is nearer to 0.5, the bootstrap's and the exact binomial one of `prompt_wins`
     (Clopper and Pearson 1934), the weaker counts.
     """
-    accuracy = Interval.of_mean(_outcomes(scored.margins).tolist(), scored.clusters)
-    wins, trials = prompt_wins(scored)
+    accuracy = Interval.of_mean(_outcomes(margins).tolist(), clusters)
+    wins, trials = prompt_wins(margins, clusters)
     if accuracy is None or not trials:
         return accuracy
     exact = binomtest(wins, trials).proportion_ci()
     if accuracy.mean >= 0.5:
         return replace(accuracy, low=min(accuracy.low, exact.low))
     return replace(accuracy, high=max(accuracy.high, exact.high))
+
+
+def detectable_accuracy(outcomes: Array, clusters: Sequence[str]) -> float | None:
+    """Return the true accuracy that so many pairs tell from 0.5 in 80% of sets, at 5% (2.5% above).
+
+    Of an exact binomial test of as many independent pairs as these are worth: a pair of a prompt
+    with several is worth less by the design effect (Kish 1965), the variance of the prompts' sums
+    over that of independent pairs. Ties count for nothing. None where not even 1 would be told.
+    """
+    _, index = np.unique(clusters, return_inverse=True)
+    rest = outcomes - outcomes.mean()
+    if not rest.any():  # nothing is known of the variance: pairs of a prompt may be copies
+        rest = np.ones_like(outcomes)
+    effect = max(1.0, float((np.bincount(index, rest) ** 2).sum() / (rest**2).sum()))
+    decided = int((outcomes != 0.5).sum())
+    trials = round(decided / effect)
+    needed = int(binom.isf(ONE_SIDED, trials, 0.5)) + 1
+    if needed > trials:
+        return None
+    return 0.5 + (float(beta.ppf(POWER, needed, trials - needed + 1)) - 0.5) * decided / len(
+        outcomes
+    )
 
 
 def accuracy_difference(at_home: Scored, elsewhere: Scored) -> Interval | None:
@@ -115,27 +149,39 @@ def accuracy_difference(at_home: Scored, elsewhere: Scored) -> Interval | None:
     return Interval.of_statistic(statistic, len(keys))
 
 
-def noise_ceiling(gold: Gold) -> Interval | None:
-    """Return how often one label's order of two responses agrees with that of another label.
+def against_other_labels(scored: Scored) -> dict[str, Interval]:
+    """Return how often one label, and the reward, orders two responses as the other labels do.
 
-    The accuracy that a reward reaches on single labels if it is as good as a further label of
-    the same kind. None where labels do not repeat. For each pair, every two labels at different
-    positions are compared; equal labels count a half.
+    Like is compared with like: of each two responses with k labels, each label in turn is left
+    out, and it and the reward are held against the mean of the other k - 1 where that decides;
+    equal ones count a half. Empty where no label repeats.
     """
-    if not gold.labels:
-        return None
-    values, clusters = [], []
-    for first, second in gold.pairs:
-        margins = [a - b for a, b in zip(gold.labels[first], gold.labels[second], strict=False)]
-        agreed = [
-            0.5 if a * b == 0 else float(a * b > 0)
-            for at, a in enumerate(margins)
-            for b in margins[at + 1 :]
-        ]
-        if agreed:
-            values.append(float(np.mean(agreed)))
-            clusters.append(str(gold.clusters[first]))
-    return Interval.of_mean(values, clusters)
+    rows = list(_left_out(scored))
+    clusters = [cluster for cluster, _, _ in rows]
+    means = {
+        "one_label": Interval.of_mean([one for _, one, _ in rows], clusters),
+        "reward_on_other_labels": Interval.of_mean([own for _, _, own in rows], clusters),
+    }
+    return {name: mean for name, mean in means.items() if mean is not None}
+
+
+def _left_out(scored: Scored) -> Iterator[tuple[str, float, float]]:
+    """Yield for each label left out the cluster, and whether that label and the reward agree."""
+    gold = scored.gold
+    valid = scored.valid if gold.labels else scored.valid[:0]
+    for _, members in groupby(
+        valid[np.argsort(gold.groups[valid], kind="stable")], gold.groups.item
+    ):
+        for first, second in combinations(members, 2):
+            labels = [np.array(each) for each in (gold.labels[first], gold.labels[second])]
+            if len(labels[0]) != len(labels[1]) or len(labels[0]) < 2:
+                continue
+            margins, own = labels[0] - labels[1], scored.scores[first] - scored.scores[second]
+            others = (margins.sum() - margins).round(9)
+            for one, rest in zip(margins, others, strict=True):
+                if rest:
+                    agreed = _outcomes(np.sign(rest) * np.array([one, own]))
+                    yield str(gold.clusters[first]), float(agreed[0]), float(agreed[1])
 
 
 def _outcomes(margins: Array) -> Array:

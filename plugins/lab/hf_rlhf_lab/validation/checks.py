@@ -1,6 +1,6 @@
 """What a check of a reward reports, and the statistics that checks share."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -55,6 +55,12 @@ def degenerate(scored: Scored) -> str:
     if len(set(scored.clusters)) == 1:
         return "all graded responses are to one prompt, which gives no interval"
     return ""
+
+
+def sums_by_cluster(values: Array, clusters: Sequence[str]) -> Array:
+    """Return the sum of the values of each cluster, for tests that change signs by cluster."""
+    _, index = np.unique(clusters, return_inverse=True)
+    return np.asarray(np.bincount(index, values), dtype=np.float64)
 
 
 def rank_correlation(

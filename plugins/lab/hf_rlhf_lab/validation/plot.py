@@ -18,6 +18,7 @@ _QUESTIONS = {
     "calibration": "Are its margins log odds?",
     "length": "Does it pay for empty words?",
     "hacks": "Does it pay more for known hacks?",
+    "best of N": "Does its choice among N get better?",
 }
 _CAPTION = (
     "Green passes, amber warns, orange fails. Lines are 95% intervals; the dashed line is chance, "
@@ -37,20 +38,22 @@ def draw(report: "Report", path: Path) -> None:
         "calibration": _calibration,
         "length": _length,
         "hacks": _hacks,
+        **{name: _slices for name in checks if name.startswith("slices: ")},
+        **{name: _best_of_n for name in checks if name == "best of N"},
     }
     with png_panels(path, len(panels), (5.2, 3.6), across=2, caption=_CAPTION) as plots:
         plots[0].figure.suptitle(_wrapped(report.headline, 90), fontweight="bold", fontsize=13)
         for axes, (name, show) in zip(plots, panels.items(), strict=True):
-            check = checks.get(name)
+            check, question = checks.get(name), _QUESTIONS.get(name, name.capitalize())
             if check is None or check.verdict == "not measurable":
                 why = check.summary if check else "not asked for"
                 axes.set_axis_off()
-                axes.set_title(f"{_QUESTIONS[name]}  Not measurable", color="#666666")
+                axes.set_title(f"{question}  Not measurable", color="#666666")
                 axes.text(0, 0.9, _wrapped(why), va="top", fontsize=9)
             else:
                 show(axes, check, checks)
                 answer = {"pass": "Pass", "warn": "Warning", "fail": "FAIL"}[check.verdict]
-                axes.set_title(f"{_QUESTIONS[name]}  {answer}", color=_colour(check))
+                axes.set_title(f"{question}  {answer}", color=_colour(check))
 
 
 def _colour(check: "Check") -> str:
@@ -62,7 +65,7 @@ def _agreement(axes: Any, check: "Check", checks: Mapping[str, "Check"]) -> None
     for name, other in checks.items():
         if name.startswith("other data"):
             sources[name.partition(": ")[2]] = (other.measures.get("accuracy"), _colour(other))
-    sources["noise ceiling"] = (check.measures.get("noise_ceiling"), NEUTRAL)
+    sources["one label"] = (check.measures.get("one_label"), NEUTRAL)
     measured = {name: (value, colour) for name, (value, colour) in sources.items() if value}
     for at, (value, colour) in enumerate(measured.values()):
         draw_interval(axes, at, value.model_dump(), colour)
@@ -107,6 +110,42 @@ def _hacks(axes: Any, check: "Check", checks: Mapping[str, "Check"]) -> None:
     label = f"earns more than the honest response ({counts})"
     label_rows(axes, [row["hack"] for row in rows], xlim=(0, 1), xlabel=label)
     axes.tick_params("y", labelsize=8)
+
+
+def _slices(axes: Any, check: "Check", checks: Mapping[str, "Check"]) -> None:
+    rows: Any = check.details["slices"]
+    for at, row in enumerate(rows[:MOST_HACKS]):
+        draw_interval(axes, at, row["accuracy"], BAD if row["worse_than_chance"] else GOOD)
+    axes.axvline(0.5, color=LINE, lw=1, ls="--")
+    label = "share of pairs in which the better response scores higher"
+    names = [row["slice"] for row in rows[:MOST_HACKS]]
+    label_rows(axes, names, xlim=(0, 1), xlabel=label)
+
+
+def _best_of_n(axes: Any, check: "Check", checks: Mapping[str, "Check"]) -> None:
+    curve: Any = check.details["curve"]
+    sizes = [row["n"] for row in curve]
+    for order, colour, name in (
+        ("gold", NEUTRAL, "by gold"),
+        ("reward", _colour(check), "by the reward"),
+    ):
+        low, mean, high = (
+            np.array([row[order][key] for row in curve]) for key in ("low", "mean", "high")
+        )
+        axes.errorbar(
+            sizes,
+            mean,
+            yerr=[mean - low, high - mean],
+            fmt="o-",
+            color=colour,
+            capsize=3,
+            label=name,
+        )
+    axes.axhline(curve[0]["reward"]["mean"], color=LINE, lw=1, ls="--")
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(sizes, sizes)
+    axes.set(xlabel="N", ylabel="gold grade of the best of N")
+    axes.legend(frameon=False, fontsize=8)
 
 
 def draw_interval(axes: Any, at: float, value: Mapping[str, Any], colour: str) -> None:

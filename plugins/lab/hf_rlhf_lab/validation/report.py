@@ -3,9 +3,11 @@
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from hf_rlhf.formatting import counted, interval, markdown_table, visible
+from hf_rlhf.formatting import code, counted, interval, markdown_table, plain, visible
 from hf_rlhf.rewards import ValidationReport
 from hf_rlhf.storage import ReportCheck, atomic_write_json, atomic_write_text
+from hf_rlhf_lab.validation.slices import slice_hint, slice_tables
+from hf_rlhf_lab.validation.worst import worst_section
 
 JSON_NAME, MARKDOWN_NAME, PLOT_NAME = "validation.json", "validation.md", "validation.png"
 _STYLES = {"pass": "green", "warn": "yellow", "fail": "bold red", "not measurable": "yellow"}
@@ -22,12 +24,17 @@ class Report(ValidationReport):
 
     def markdown(self) -> str:
         """Return the report as a page."""
-        rows = [[check.name, _SIGNS[check.verdict], check.summary] for check in self.checks]
+        rows = [
+            [plain(check.name), _SIGNS[check.verdict], plain(check.summary)]
+            for check in self.checks
+        ]
         parts = [
-            f"# Validation of {self.reward['label']}",
-            f"**{self.headline}**",
-            f"![The checks as plots]({PLOT_NAME})",
+            f"# Validation of {plain(self.reward['label'])}",
+            f"**{plain(self.headline)}**",
             markdown_table(["check", "result", "what was measured"], rows),
+            *worst_section(self.checks),
+            *slice_tables(self.checks, self.data),
+            f"![The checks as plots]({PLOT_NAME})",
             "## Numbers",
             "Means with 95% bootstrap intervals over prompts.",
             markdown_table(["check", "measure", "mean [interval]", "n"], list(self._measures())),
@@ -60,13 +67,16 @@ class Report(ValidationReport):
             table.add_row(check.name, f"[{style}]{check.verdict}[/]", visible(check.summary))
         console = Console()
         console.print(table)
+        if hint := slice_hint(self.data):
+            console.print(hint, markup=False)
         console.print(f"Report: {folder / MARKDOWN_NAME}", markup=False, soft_wrap=True)
 
     def _measures(self) -> Iterator[list[str]]:
         for check in self.checks:
             for name, value in check.measures.items():
                 if value is not None:
-                    yield [check.name, name.replace("_", " "), interval(value), str(value.n)]
+                    words = name.replace("_", " ")
+                    yield [plain(check.name), plain(words), interval(value), str(value.n)]
 
     def _hacks(self) -> Iterator[list[str]]:
         rows = [row for check in self.checks for row in check.details.get("hacks", ())]
@@ -78,8 +88,8 @@ class Report(ValidationReport):
         for title, section in (("reward", self.reward), ("data", self.data), ("cost", self.cost)):
             for name, value in section.items():
                 if value not in (None, {}, [], ""):
-                    yield [f"{title}: {name.replace('_', ' ')}", f"`{value}`"]
-        yield ["measured", f"{self.created}, by `{self.command}`"]
+                    yield [f"{title}: {name.replace('_', ' ')}", code(value)]
+        yield ["measured", f"{self.created}, by {code(self.command)}"]
 
 
 def headline(label: str, checks: Sequence[ReportCheck]) -> str:

@@ -14,12 +14,15 @@ from hf_rlhf.rewards import TOTAL, ComposedReward, Part, identified_parts, rewar
 from hf_rlhf.runs import Scoring, environment
 from hf_rlhf.storage import now
 from hf_rlhf_lab.validation.agreement import accuracy_difference, agreement
+from hf_rlhf_lab.validation.best_of_n import best_of_n
 from hf_rlhf_lab.validation.calibration import calibration
 from hf_rlhf_lab.validation.checks import Check, degenerate, not_measurable
 from hf_rlhf_lab.validation.gold import Gold, Scored, score_gold
 from hf_rlhf_lab.validation.hacks import hacks, honest_rows
 from hf_rlhf_lab.validation.length import length_bias
 from hf_rlhf_lab.validation.report import Report, headline
+from hf_rlhf_lab.validation.slices import columns_with_few_values, slices
+from hf_rlhf_lab.validation.worst import SHOWN, worst_pairs
 
 MOST_ABSTENTIONS = 0.05
 """Share of responses without a score above which the reward is not reliable enough to train on."""
@@ -102,6 +105,8 @@ def validate(
     label: str = TOTAL,
     others: Sequence[Gold] = (),
     attacks: Sequence[str] = ("text_attacks",),
+    by: Sequence[str] = (),
+    samples: int = SHOWN,
     command: str = "",
 ) -> Report:
     """Return the report on one reward.
@@ -112,6 +117,8 @@ def validate(
         label: of one reward of a composition; the total by default.
         others: further gold data, of another distribution.
         attacks: names of the attacks whose hacks are tried.
+        by: columns of the gold data, of whose values agreement is measured one by one.
+        samples: how many of the pairs that it gets most wrong are shown; 0 leaves out all texts.
         command: how it was called, for the report.
 
     Raises HfRlhfError as the reward does.
@@ -121,6 +128,8 @@ def validate(
     scored = score_gold(gold, score)
     checks = [agreement(scored)]
     checks += [_elsewhere(scored, score_gold(other, score)) for other in others]
+    checks += [slices(scored, column) for column in by]
+    checks += filter(None, [best_of_n(scored)])
     checks += [
         calibration(scored),
         length_bias(scored, score),
@@ -130,6 +139,10 @@ def validate(
     ]
     reward = identity_of(scoring, label)
     reported = [check.reported() for check in checks]
+    reported[0].details["worst"] = worst_pairs(scored, samples)
+    if not samples:
+        for check in reported:
+            check.details.pop("best_paid", None)
     return Report(
         headline=headline(reward["label"], reported),
         reward=reward,
@@ -141,6 +154,7 @@ def validate(
             "digest": gold.digest,
             "dropped": dict(gold.dropped),
             "conversational": any(not isinstance(each, str) for each in gold.prompts),
+            "columns_with_few_values": {} if by else columns_with_few_values(gold),
         },
         attacks=list(attacks),
         checks=reported,
@@ -221,14 +235,25 @@ def _cost(scoring: Scoring, scored: Scored, score: RewardScores) -> dict[str, An
 
 
 def _elsewhere(at_home: Scored, scored: Scored) -> Check:
-    """Return the agreement on data of another distribution, and the loss against the gold data."""
+    """Check the agreement on data of another distribution, and its loss against the gold data.
+
+    Fails as agreement does, and where the 95% interval of the difference is below 0.
+    """
     check = agreement(scored, f"other data: {Path(scored.gold.name).name}")
     change = accuracy_difference(at_home, scored)
     if change is None or check.verdict == "not measurable":
         return check
-    text = f"{check.summary} Against the gold data: {change.mean:+.3f} "
-    text += f"[{change.low:+.3f}, {change.high:+.3f}]."
-    return replace(check, summary=text, measures={**check.measures, "difference": change})
+    low, mean, high = (max(0.0, -each) for each in (change.high, change.mean, change.low))
+    loss = replace(change, mean=mean, low=low, high=high)
+    fell = change.high < 0
+    text = f"{check.summary} {'It FALLS against' if fell else 'Against'} the gold data: "
+    text += f"{change.mean:+.3f} [{change.low:+.3f}, {change.high:+.3f}]."
+    return replace(
+        check,
+        verdict="fail" if fell else check.verdict,
+        summary=text,
+        measures={**check.measures, "difference": change, "loss": loss},
+    )
 
 
 def _cases(attacks: Sequence[str], gold: Gold) -> Iterator[HackCase]:

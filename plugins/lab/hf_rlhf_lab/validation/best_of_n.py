@@ -1,0 +1,102 @@
+"""Best of N: the gold grade of the response that a reward chooses among N.
+
+A policy that is trained on a reward moves towards what the reward prefers, and so does the choice
+of the best of N (Gao et al. 2023, arXiv:2210.10760). Where the grade falls as N grows, training
+on the reward is predicted to end in over-optimisation, before anything is trained.
+"""
+
+from collections.abc import Sequence
+from math import comb
+
+import numpy as np
+
+from hf_rlhf.evaluation import Interval
+from hf_rlhf_lab.validation.checks import (
+    Check,
+    Verdict,
+    degenerate,
+    not_measurable,
+    sums_by_cluster,
+)
+from hf_rlhf_lab.validation.gold import FEW_PROMPTS, Array, Scored
+from hf_rlhf_lab.validation.hacks import holm, sign_flip
+
+MOST = 64
+NAME = "best of N"
+
+
+def best_of_n(scored: Scored) -> Check | None:
+    """Check that the gold grade does not fall as the best of more responses is taken.
+
+    N is 1, 2, 4 … up to 64, and at most the number of scored responses that half of the prompts
+    have; prompts with fewer are left out of all N. Fails where the grade at the largest N is below
+    that at a smaller N, by one-sided sign-flip tests over prompts, corrected by Holm at 5%. Passes
+    where it is above that of a random response, with its whole interval. None for pairs alone.
+    """
+    gold, scores = scored.gold, scored.scores
+    if np.bincount(gold.groups).max() < 3:
+        return None
+    if reason := degenerate(scored):
+        return not_measurable(NAME, f"{reason}, so there is nothing to choose by.")
+    rows = scored.valid[np.argsort(gold.groups[scored.valid], kind="stable")]
+    groups = np.split(rows, np.flatnonzero(np.diff(gold.groups[rows])) + 1)
+    groups = [group for group in groups if len(group) > 1]
+    most = min(MOST, int(np.median([len(group) for group in groups])))
+    used = [group for group in groups if len(group) >= most]
+    clusters = [str(gold.clusters[group[0]]) for group in used]
+    if (prompts := len(set(clusters))) < FEW_PROMPTS:
+        why = f"{prompts} prompts have {most} scored responses; {FEW_PROMPTS} are needed."
+        return not_measurable(NAME, why)
+    sizes = [2**k for k in range(7) if 2**k < most] + [most]
+    by_reward, by_gold = (
+        np.array([expected_best(order[group], gold.grades[group], sizes) for group in used])
+        for order in (scores, gold.grades)
+    )
+    curve = [
+        (n, *(_mean(each[:, at], clusters) for each in (by_reward, by_gold)))
+        for at, n in enumerate(sizes)
+    ]
+    (_, random, _), (_, last, best) = curve[0], curve[-1]
+    gain = _mean(by_reward[:, -1] - by_reward[:, 0], clusters)
+    text = (
+        f"the best of {most} has the gold grade {last.mean:.3f}, a random response "
+        f"{random.mean:.3f} ({gain.mean:+.3f} [{gain.low:+.3f}, {gain.high:+.3f}]), and the best "
+        f"by gold {best.mean:.3f}, on {len(used):,} prompts."
+    )
+    falls = by_reward[:, :-1] - by_reward[:, -1:]
+    verdict: Verdict = "pass"
+    if any(holm([sign_flip(sums_by_cluster(fall, clusters)) for fall in falls.T])):
+        verdict, top = "fail", max(curve, key=lambda row: row[1].mean)[0]
+        text += f" The grade FALLS beyond N = {top}, which predicts over-optimisation."
+    elif gain.low <= 0:
+        verdict, text = "not measurable", f"{text} The grade is not shown to rise."
+    details = {
+        "curve": [{"n": n, "reward": a.as_json(), "gold": b.as_json()} for n, a, b in curve],
+        "prompts": len(used),
+        "left_out": len(groups) - len(used),
+    }
+    return Check(NAME, verdict, text, {"gain": gain}, details)
+
+
+def expected_best(scores: Array, grades: Array, sizes: list[int]) -> list[float]:
+    """Return the mean grade of the best-scored response over all subsets of each size.
+
+    Unbiased (Nakano et al. 2021, arXiv:2112.09332, 3.2): the response of rank r is the best in
+    C(r - 1, n - 1) of C(m, n) subsets. Of equal scores one is taken at random.
+    """
+    values, block = np.unique(scores, return_inverse=True)
+    counts = np.bincount(block)
+    upto = np.cumsum(counts).tolist()
+    means = np.bincount(block, grades) / counts
+    expected = []
+    for n in sizes:
+        subsets = [comb(rank, n) for rank in [0, *upto]]
+        shares = [(b - a) / subsets[-1] for a, b in zip(subsets, subsets[1:], strict=False)]
+        expected.append(float(np.dot(shares, means)))
+    return expected
+
+
+def _mean(values: Array, clusters: Sequence[str]) -> Interval:
+    mean = Interval.of_mean(values.tolist(), clusters)
+    assert mean is not None, "there are prompts"
+    return mean

@@ -1,0 +1,130 @@
+"""Slices: agreement in each part of the gold data, by the values of a column."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hf_rlhf.formatting import code, excerpt, interval, listed, markdown_table, plain, visible
+from hf_rlhf.storage import ReportCheck
+from hf_rlhf_lab.validation.agreement import FEWEST, pair_accuracy, prompt_wins
+from hf_rlhf_lab.validation.checks import (
+    Check,
+    Verdict,
+    degenerate,
+    not_measurable,
+    sums_by_cluster,
+)
+from hf_rlhf_lab.validation.gold import Array, Gold, Scored
+from hf_rlhf_lab.validation.hacks import holm, sign_flip
+
+FEW_VALUES = 20
+"""Of a column that is proposed for slices."""
+_NAME = 40
+
+
+def slices(scored: Scored, column: str) -> Check:
+    """Check that the reward is not worse than chance in any slice of the gold data.
+
+    A slice holds the pairs whose responses have one value of the column; pairs of two values are
+    a slice of their own, `a / b`. It fails where the accuracy is below 0.5 by a one-sided sign-flip
+    test over prompts, corrected over the slices by Holm at 5%. `worst_slice` is the one whose
+    interval begins lowest. A slice in which fewer than 6 prompts are
+    decided is not measurable.
+    """
+    name = f"slices: {column}"
+    if reason := degenerate(scored):
+        return not_measurable(name, f"{reason}, so agreement with gold is not defined.")
+    values, clusters = _slice_of_pairs(scored, column), np.array(scored.clusters)
+    parts = {
+        value: (scored.margins[values == value], clusters[values == value].tolist())
+        for value in dict.fromkeys(values.tolist())
+    }
+    small = [value for value, part in parts.items() if prompt_wins(*part)[1] < FEWEST]
+    too_small = f" Not measurable, fewer than {FEWEST} prompts decided: {_names(small)}."
+    if len(small) == len(parts):
+        return not_measurable(name, f"no slice is large enough.{too_small}")
+    rows = [_row(value, *part) for value, part in parts.items() if value not in small]
+    for row, found in zip(rows, holm([row["p"] for row in rows]), strict=True):
+        row["worse_than_chance"] = found
+    rows.sort(key=lambda row: row["accuracy"]["low"])
+    wrong = [row for row in rows if row["worse_than_chance"]]
+    if wrong:
+        text = f"WORSE than chance in {_described(wrong)}."
+    else:
+        text = f"shown to be worse than chance in none of {len(rows)}; the worst is "
+        text += f"{_described(rows[:1])}."
+    chance = [row["slice"] for row in rows if row["accuracy"]["low"] <= 0.5 and row not in wrong]
+    if chance:
+        text += f" Not shown to be better than chance: {_names(chance)}."
+    measures = {"worst_slice": pair_accuracy(*parts[rows[0]["slice"]])}
+    details = {"slices": rows, "too_small": small}
+    verdict: Verdict = "fail" if wrong else "pass"
+    return Check(name, verdict, text + too_small * bool(small), measures, details)
+
+
+def columns_with_few_values(gold: Gold) -> dict[str, int]:
+    """Return the columns by which slices may be made, each with how many values it has."""
+    counts = {name: len(set(map(_text, values))) for name, values in gold.columns.items()}
+    return {name: count for name, count in counts.items() if 2 <= count <= FEW_VALUES}
+
+
+def slice_hint(data: Mapping[str, Any]) -> str:
+    """Return which columns of the gold data may be used for slices; "" if there are none."""
+    counts = data.get("columns_with_few_values") or {}
+    names = ", ".join(f"{visible(name)} ({count})" for name, count in counts.items())
+    return f"Agreement by slice, `--by COLUMN`, of columns with few values: {names}." * bool(names)
+
+
+def slice_tables(checks: Sequence[ReportCheck], data: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the parts of a report's page on slices, worst first."""
+    sliced = [check for check in checks if check.details.get("slices")]
+    for check in sliced:
+        details: Any = check.details
+        rows = [
+            [
+                code(row["slice"]),
+                interval(row["accuracy"]),
+                str(row["pairs"]),
+                "**WORSE than chance**" * row["worse_than_chance"],
+            ]
+            for row in details["slices"]
+        ]
+        yield f"## Agreement by {plain(check.name.partition(': ')[2])}"
+        yield markdown_table(["slice", "accuracy", "pairs", ""], rows)
+    if hint := slice_hint(data):
+        yield plain(hint)
+
+
+def _slice_of_pairs(scored: Scored, column: str) -> NDArray[np.str_]:
+    values = [_text(value) for value in scored.gold.columns[column]]
+    return np.array([" / ".join(sorted({values[a], values[b]})) for a, b in scored.pairs])
+
+
+def _row(value: str, margins: Array, clusters: Sequence[str]) -> dict[str, Any]:
+    accuracy = pair_accuracy(margins, clusters)
+    assert accuracy is not None, "a slice has pairs"
+    p = sign_flip(sums_by_cluster(-np.sign(margins), clusters))
+    return {"slice": value, "accuracy": accuracy.as_json(), "pairs": len(margins), "p": p}
+
+
+def _described(rows: list[dict[str, Any]]) -> str:
+    return listed(
+        [
+            f"{row['slice']!r} ({row['accuracy']['mean']:.3f} of {row['pairs']:,} pairs "
+            f"[{row['accuracy']['low']:.3f}, {row['accuracy']['high']:.3f}])"
+            for row in rows
+        ]
+    )
+
+
+def _names(values: list[str]) -> str:
+    shown = ", ".join(map(repr, values[:5]))
+    return shown + (f" and {len(values) - 5} more" if len(values) > 5 else "")
+
+
+def _text(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    return visible(" ".join(excerpt(text, _NAME).split()))
