@@ -165,9 +165,9 @@ def draw_bins(axes: Any, x: Any, bins: Sequence[Mapping[str, Any]], colour: str)
 
 def label_rows(axes: Any, names: Sequence[str], **settings: Any) -> None:
     """Name the rows of a plot, from the top."""
-    axes.set_yticks(range(len(names)), names)
+    axes.set_yticks(range(len(names)), [name.replace("$", r"\$") for name in names])
     axes.set(ylim=(len(names) - 0.5, -0.6), **settings)
 
 
 def _wrapped(text: str, width: int = 48) -> str:
-    return "\n".join(textwrap.wrap(text, width))
+    return "\n".join(textwrap.wrap(text, width)).replace("$", r"\$")  # else it is mathematics
