@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from hf_rlhf.config.schema import Transform
-from hf_rlhf.contracts import Score
+from hf_rlhf.contracts import LARGEST_SCORE, Score
 from hf_rlhf.data.messages import text_of, tool_counts, transcript_of
 from hf_rlhf.errors import HfRlhfError, RewardError
 from hf_rlhf.rewards.abstentions import Abstentions
@@ -335,7 +335,7 @@ def _from(part: Part) -> str:
 
 
 def _checked(part: Part, values: Any, completions: Sequence[Any]) -> list[Score]:
-    expected = "Expected one finite number, or None to abstain, for each completion."
+    expected = "Expected one number that fits into float32, or None to abstain, per completion."
     name = f"Reward {part.label!r}{_from(part)}"
     if isinstance(values, (str, bytes, Mapping, Set)) or not hasattr(values, "__len__"):
         raise RewardError(f"{name} returned {type(values).__name__}, not a list. {expected}")
@@ -347,7 +347,7 @@ def _checked(part: Part, values: Any, completions: Sequence[Any]) -> list[Score]
     for row, value in enumerate(values):  # a view of a mapping has no values[row]
         score = None if value is None else _number(value)
         scores.append(score)
-        if score is not None and not math.isfinite(score):
+        if score is not None and not abs(score) <= LARGEST_SCORE:
             excerpt = text_of(completions[row])[:120]
             raise RewardError(
                 f"{name} returned {value!r} for completion {row} of {len(completions)}, "

@@ -1,7 +1,7 @@
 """`hf-rlhf rewards`: validate a reward, or make one, before it trains anything."""
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -43,7 +43,9 @@ def rewards(argv: Sequence[str]) -> int:
     options.add_argument("target", nargs="?", metavar="TARGET")
     options.add_argument("--data", metavar="FILE", help="preference pairs, or rows with a `grade`")
     options.add_argument("--split", help="of the dataset; default: test if there is one, or train")
-    options.add_argument("--rows", type=int, help="at most so many prompts, drawn at random")
+    options.add_argument(
+        "--rows", type=_at_least(1), metavar="N", help="at most N prompts, drawn at random"
+    )
     options.add_argument("--label", help="validate one reward of a composition, not the total")
     options.add_argument(
         "--other-data", action="append", default=[], metavar="FILE",
@@ -58,7 +60,7 @@ def rewards(argv: Sequence[str]) -> int:
         help="show agreement for each value of a column of the gold data, worst first; repeatable",
     )  # fmt: skip
     options.add_argument(
-        "--samples", type=int, default=10, metavar="N",
+        "--samples", type=_at_least(0), default=10, metavar="N",
         help="show the N pairs that the reward gets most wrong; 0: no text of the data",
     )  # fmt: skip
     options.add_argument("--out", type=Path, help="default: evals/validation")
@@ -67,6 +69,15 @@ def rewards(argv: Sequence[str]) -> int:
     chosen = parser.parse_args(words)
     do = method if chosen.verb == "method" else _validate
     return do(chosen, overrides, ["hf-rlhf", "rewards", *argv])
+
+
+def _at_least(least: int) -> Callable[[str], int]:
+    def number(text: str) -> int:
+        if not text.isdecimal() or int(text) < least:
+            raise argparse.ArgumentTypeError(f"is {text!r}; expected {least} or more")
+        return int(text)
+
+    return number
 
 
 def _split(

@@ -1,10 +1,11 @@
 """`graded`: responses with a grade, or with the labels of several graders."""
 
-import math
+from bisect import bisect_left
+from collections.abc import Sequence
 from typing import Any
 
-from hf_rlhf.contracts import Loaded
-from hf_rlhf.data import Row, read_rows
+from hf_rlhf.contracts import LARGEST_SCORE, Loaded
+from hf_rlhf.data import Row, describe_value, read_rows
 from hf_rlhf.errors import DataError, did_you_mean
 
 FIELDS = ("prompt", "completion", "grade")
@@ -35,14 +36,54 @@ def graded(
     from datasets import Dataset, DatasetDict
 
     source = read_rows(path, revision=revision, subset=subset, columns=columns)
-    splits = {
-        name: [{**row.values, "grade": _labels(row)} for row in rows]
-        for name, rows in source.splits.items()
-    }
+    splits = {name: list(rows) for name, rows in source.splits.items()}
     if empty := [name for name, rows in splits.items() if not rows]:
         raise DataError(f"{path}: split {empty[0]!r} has no rows.")
-    dataset = DatasetDict({name: Dataset.from_list(rows) for name, rows in splits.items()})
+    columns_of = {name: _columns(rows) for name, rows in splits.items()}
+    dataset = DatasetDict({name: Dataset.from_dict(each) for name, each in columns_of.items()})
     return Loaded(dataset, {"rows": dataset.num_rows})
+
+
+def _columns(rows: Sequence[Row]) -> dict[str, list[Any]]:
+    """Return the columns of rows, null where a row lacks one, with `grade` as lists."""
+    labels = [_labels(row) for row in rows]
+    for row in rows:
+        for name in ("prompt", "completion"):
+            if not _is_text(value := row.values[name]):
+                raise DataError(
+                    f"{row.at(name)} is {describe_value(value)}; expected a text, or a list of "
+                    "messages with `role` and `content`. Correct the row, or remove it."
+                )
+    names = dict.fromkeys(name for row in rows for name in row.values)
+    for name in [name for name in names if name != "grade"]:
+        values = [row.values.get(name) for row in rows]
+        if not _fits(values):
+            at = bisect_left(range(len(rows)), True, key=lambda end: not _fits(values[: end + 1]))
+            raise DataError(
+                f"{rows[at].at(name)} is {describe_value(values[at])}, which does not fit into a "
+                "column with the rows before it. Give all rows one type."
+            )
+    return {name: [row.values.get(name) for row in rows] for name in names} | {"grade": labels}
+
+
+def _fits(values: list[Any]) -> bool:
+    import pyarrow
+
+    try:
+        pyarrow.array(values)
+    except (pyarrow.ArrowException, OverflowError):
+        return False
+    return True
+
+
+def _is_text(value: Any) -> bool:
+    if isinstance(value, str):
+        return True
+    return (
+        isinstance(value, list)
+        and bool(value)
+        and all(isinstance(turn, dict) and {"role", "content"} <= turn.keys() for turn in value)
+    )
 
 
 def _labels(row: Row) -> list[float]:
@@ -53,13 +94,14 @@ def _labels(row: Row) -> list[float]:
             raise DataError(f"{row.where}: has no field {name!r}{hint}. {fix}")
     value: Any = row.values["grade"]
     labels = value if isinstance(value, list) else [value]
-    if not labels or not all(_is_number(label) for label in labels):
-        raise DataError(
-            f"{row.at('grade')} is {value!r}; expected a finite number, or a list of them."
-        )
+    wrong = [label for label in labels if not _is_number(label)]
+    if wrong or not labels:
+        found = describe_value(wrong[0] if wrong else value)
+        expected = "a number that fits into float32, or a list of them"
+        raise DataError(f"{row.at('grade')} is or holds {found}; expected {expected}.")
     return [float(label) for label in labels]
 
 
 def _is_number(value: Any) -> bool:
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return number and math.isfinite(value)
+    return number and abs(value) <= LARGEST_SCORE

@@ -180,6 +180,13 @@ def test_slices_of_a_column_are_in_the_report_and_an_unknown_column_is_refused(t
     assert report()["checks"][0]["details"]["worst"] == []
 
 
+@pytest.mark.parametrize("option", ["--rows=0", "--rows=-3", "--rows=1.5", "--samples=-1"])
+def test_a_number_of_rows_that_is_none_is_refused(option, capsys):
+    with pytest.raises(SystemExit):
+        rewards(["validate", option])
+    assert "or more" in capsys.readouterr().err
+
+
 def test_a_label_that_no_reward_has_is_refused():
     with pytest.raises(ConfigError, match=r"no reward has the label 'prxy' \(did you mean 'proxy'"):
         rewards(["validate", "--label", "prxy"])

@@ -107,6 +107,20 @@ def test_a_scale_that_is_not_log_odds_warns_and_the_temperature_mends_it(gold, s
     assert re.search(r"Dividing scores by \S+ gives 0\.\d+ \(cross-validated\)", check.summary)
 
 
+@pytest.mark.parametrize(("scale", "right"), [(0.001, 1.0), (1e9, 0.6), (1e9, 0.4)])
+def test_a_temperature_at_the_end_of_what_was_tried_is_no_advice(scale, right):
+    count = 100
+    signs = np.where(np.arange(count) < right * count, 1, -1)
+    texts = [f"{side} {n}" for n in range(count) for side in ("a", "b")]
+    values = (signs * np.linspace(1, 2, count) * scale).tolist()
+    scores = {f"a {n}": value for n, value in enumerate(values)}
+    grades, groups = np.tile([1.0, 0.0], count), np.repeat(np.arange(count), 2)
+    gold = Gold("x", [str(n) for n in groups], texts, grades, groups)
+    check = calibration(score_gold(gold, lambda p, c, _: [scores.get(text, 0.0) for text in c]))
+    assert check.verdict == "warn"
+    assert "Dividing" not in check.summary
+
+
 def test_the_chance_error_is_that_of_many_drawn_outcomes():
     p = np.linspace(0.5, 0.95, 100)
     rng = np.random.default_rng(3)
@@ -278,7 +292,7 @@ def test_a_reward_that_depends_on_its_batch_fails_in_another_order_alone(gold):
     assert fine.verdict == "pass"
 
 
-@pytest.mark.parametrize("bad", [float("nan"), float("inf"), "high"])
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), "high", 1e300, -1e39, 10**400])
 def test_a_score_that_is_no_finite_number_stops_the_validation(gold, bad):
     with pytest.raises(RewardError, match="reward"):
         scored_by(lambda prompts, completions, **_: [bad] * len(completions), gold)

@@ -33,6 +33,8 @@ class Fixed:
     ece: float
     value: float
     """The temperature, or the margin at which it is clipped."""
+    at_bound: bool = False
+    """Whether a temperature is as small or large as any that was tried, so that none is best."""
 
 
 def calibration(scored: Scored) -> Check:
@@ -64,7 +66,7 @@ def calibration(scored: Scored) -> Check:
         f"at most {limit:.3f} in 95%."
     )
     if not passed:
-        text += _advice(right, fixes)
+        text += _advice(right, [fix for fix in fixes if fix.ece < ece and not fix.at_bound])
     details = {
         "ece": ece,
         "ece_of_calibrated": expected,
@@ -79,6 +81,8 @@ def calibration(scored: Scored) -> Check:
 def _advice(right: Array, fixes: list[Fixed]) -> str:
     if right.mean() <= 0.5:
         return " No temperature helps a reward that is right in half of the pairs or fewer."
+    if not fixes:
+        return " Neither a temperature nor a clip of the margins mends it."
     best = min(fixes, key=lambda fix: fix.ece)
     if best.name == "temperature":
         return f" Dividing scores by {best.value:.3g} gives {best.ece:.3f} (cross-validated)."
@@ -122,7 +126,9 @@ def with_temperature(size: Array, right: Array) -> Fixed:
     for fold in np.array_split(order, min(FOLDS, len(size))):
         rest = np.setdiff1d(order, fold)
         p[fold] = expit(size[fold] / temperature(size[rest], right[rest]))
-    return Fixed("temperature", expected_error(p, right), temperature(size, right))
+    value, (low, high) = temperature(size, right), _TEMPERATURES
+    at_bound = not 1.01 * low < value < high / 1.01
+    return Fixed("temperature", expected_error(p, right), value, at_bound)
 
 
 def temperature(size: Array, right: Array) -> float:
