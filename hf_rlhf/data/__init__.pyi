@@ -25,5 +25,7 @@ from .splits import Split as Split
 from .submissions import submission as submission
 from .tool_output import ToolDocument as ToolDocument
 from .tool_output import tool_documents as tool_documents
+from .trained_rows import TrainedRows as TrainedRows
+from .trained_rows import row_digest as row_digest
 from .unsupported import is_media as is_media
 from .values import describe_value as describe_value

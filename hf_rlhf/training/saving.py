@@ -3,18 +3,22 @@
 import shutil
 import sys
 from collections.abc import Callable
-from functools import partial
+from dataclasses import replace
+from functools import partial, reduce
+from operator import or_
 from pathlib import Path
 from typing import Any
 
 from accelerate import PartialState
 from transformers import Trainer
 
+from hf_rlhf.data.trained_rows import RESPONSES, TrainedRows
 from hf_rlhf.distributed import run_on_main_process
 from hf_rlhf.errors import HfRlhfError, ModelError
 from hf_rlhf.models.adapter import CONFIG, check_adapter
 from hf_rlhf.models.ends import list_end
 from hf_rlhf.models.fingerprint import write_identity
+from hf_rlhf.models.lengths import model_config
 from hf_rlhf.models.merge import merge_adapter
 from hf_rlhf.runs.run import Run
 from hf_rlhf.storage.checkpoints import is_valid
@@ -50,6 +54,8 @@ def _move_weights(run: Run, written: Path, identity: Any, say: Say) -> None:
     # Not every trainer saves it, and the weights are of no use without.
     run.tokenizer.save_pretrained(written)
     list_end(written)
+    if run.task.endswith("-classification"):
+        _trained_rows(run).write(written)
     # An existing folder is of a session that ended before it wrote its record.
     with atomic_dir(folder / ("adapter" if adapted else "merged"), overwrite=True) as new:
         new.rmdir()
@@ -63,6 +69,18 @@ def _move_weights(run: Run, written: Path, identity: Any, say: Say) -> None:
             revision=run.model.model_revision,
             overwrite=True,
         )
+
+
+def _trained_rows(run: Run) -> TrainedRows:
+    """Return what the run's reward model has seen, in this run and in those that it continues."""
+    starts = [each for each in (run.model_path, run.adapter) if each is not None]
+    earlier = [rows for each in starts if (rows := TrainedRows.read(Path(each)))]
+    kinds = model_config(run).architectures or []
+    was_reward = run.adapter is not None or any("Classification" in kind for kind in kinds)
+    columns = [name for name in ("prompt", *RESPONSES) if name in run.dataset["train"].features]
+    rows = TrainedRows.of(run.dataset["train"].select_columns(columns))
+    own = replace(rows, complete=bool(earlier) or not was_reward)
+    return reduce(or_, earlier, own)
 
 
 def _trained_adapter(written: Path) -> Path:

@@ -124,9 +124,6 @@ def _validate(chosen: argparse.Namespace, overrides: Sequence[str], command: lis
         what = f"the gold data have no column {column!r}{did_you_mean(column, gold.columns)}."
         fix = f"They have: {', '.join(gold.columns)}." if gold.columns else "They have no others."
         raise ConfigError([Problem("--by", what, fix)])
-    if chosen.data is None and _is_run(chosen.target) and gold.split == "train":
-        what = "the model was trained on the split `train`, so it knows these rows."
-        raise ConfigError([Problem(chosen.target, what, "Name others: `--data FILE`.")])
     others = [_other(path, file, chosen.rows) for path in chosen.other_data]
     report = validate(
         scoring,

@@ -20,6 +20,7 @@ from hf_rlhf_lab.validation.checks import Check, degenerate, not_measurable
 from hf_rlhf_lab.validation.gold import Gold, Scored, score_gold
 from hf_rlhf_lab.validation.hacks import hacks, honest_rows
 from hf_rlhf_lab.validation.length import length_bias
+from hf_rlhf_lab.validation.overlap import overlap
 from hf_rlhf_lab.validation.report import Report, headline
 from hf_rlhf_lab.validation.slices import columns_with_few_values, slices
 from hf_rlhf_lab.validation.worst import SHOWN, worst_pairs
@@ -137,6 +138,7 @@ def validate(
         hacks(_cases(attacks, gold), score),
         availability(scored),
     ]
+    checks += filter(None, [overlap(scoring, label, [gold, *others])])
     reward = identity_of(scoring, label)
     reported = [check.reported() for check in checks]
     reported[0].details["worst"] = worst_pairs(scored, samples)

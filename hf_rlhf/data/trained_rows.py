@@ -1,0 +1,105 @@
+"""What a reward model was trained on: digests of prompts and responses, in a file beside it.
+
+On gold data that it has seen a reward model shows what it remembers. Chat messages and text, JSON
+and Parquet, one order of rows and another have the same digests. They hide no text from somebody
+who can guess it.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, Self
+
+from hf_rlhf.data.messages import text_of
+from hf_rlhf.errors import DataError
+from hf_rlhf.storage.files import atomic_write_text
+
+NAME = "trained_on.json"
+RESPONSES = ("chosen", "rejected", "completion", "completions")
+_SIZE = 16
+"""Hex digits of a digest."""
+_LABEL = re.compile(
+    r"^\W*(?:human|user|assistant|system|prompt|question|instruction|input|answer|response|q|a)\s*:"
+    r"|<\|[^|>]*\|>(?:(?:system|user|assistant)\b)?|</?s>|\[/?INST\]|^#+\s*(?:instruction|input|response)\b",
+    re.IGNORECASE | re.MULTILINE,
+)
+
+
+@dataclass(frozen=True)
+class TrainedRows:
+    """Digests of the prompts, and of the responses each with its prompt."""
+
+    prompts: frozenset[str]
+    responses: frozenset[str]
+    complete: bool = True
+    """False: the weights that training began from had seen other rows, which are not known."""
+
+    @cached_property
+    def telling_prompts(self) -> frozenset[str]:
+        """Prompts that tell of a row: the only prompt of all rows is the task and tells of none."""
+        return self.prompts if len(self.prompts) > 1 else frozenset()
+
+    @classmethod
+    def of(cls, rows: Iterable[Mapping[str, Any]]) -> Self:
+        """Return the digests of training rows; of what is not text, that of its JSON."""
+        prompts, responses = set(), set()
+        for row in rows:
+            prompt = row.get("prompt") or ""
+            prompts.add(row_digest(prompt))
+            given = (row[name] for name in RESPONSES if row.get(name) is not None)
+            responses |= {row_digest(prompt, response) for response in given}
+        return cls(frozenset(prompts - {row_digest("")}), frozenset(responses))
+
+    def __or__(self, other: "TrainedRows") -> "TrainedRows":
+        """Return the rows of both, of a model that was trained twice."""
+        complete = self.complete and other.complete
+        return TrainedRows(self.prompts | other.prompts, self.responses | other.responses, complete)
+
+    @classmethod
+    def read(cls, folder: Path) -> "TrainedRows | None":
+        """Return what the model in a folder was trained on, None where no file says it.
+
+        Raises DataError for a file that does not.
+        """
+        file = folder / NAME
+        try:
+            content = json.loads(file.read_text(encoding="utf-8"))
+            texts = (content["prompts"], content["responses"])
+            prompts, responses = (
+                frozenset(text[at : at + _SIZE] for at in range(0, len(text), _SIZE))
+                for text in texts
+            )
+            return cls(prompts, responses, bool(content["complete"]))
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise DataError(f"{file} is no list of digests: {error}. Take a whole copy.") from None
+
+    def write(self, folder: Path) -> None:
+        """Write the digests, sorted, so that the order of rows does not show."""
+        digests = {name: "".join(sorted(getattr(self, name))) for name in ("prompts", "responses")}
+        atomic_write_text(folder / NAME, json.dumps({**digests, "complete": self.complete}))
+
+
+def row_digest(prompt: Any, response: Any = None) -> str:
+    """Return a digest of a prompt, or of a response to it.
+
+    Labels of roles, instructions of the system, case and space do not count.
+    """
+    parts = [_words(each) for each in (prompt, response) if each is not None]
+    return blake2b("\0".join(parts).encode("utf-8", "replace"), digest_size=_SIZE // 2).hexdigest()
+
+
+def _words(value: Any) -> str:
+    turns = value if isinstance(value, list | tuple) else [value]
+    if all(isinstance(turn, str) for turn in turns):
+        text = "\n".join(turns)
+    elif all(isinstance(turn, Mapping) for turn in turns):
+        text = text_of([turn for turn in turns if turn.get("role") != "system"])
+    else:
+        text = json.dumps(value, default=str)
+    return " ".join(_LABEL.sub(" ", text).split()).casefold()
