@@ -25,6 +25,7 @@ from hf_rlhf_studies.plots import draw
 from hf_rlhf_studies.report import (
     answers,
     control_results,
+    criteria_of,
     markdown,
     metric_table,
     p_value,
@@ -312,6 +313,7 @@ def write_report(results: Results, folder: Path) -> None:
     """
     from rich.console import Console
 
+    plan_text(results.study, (results.plan or {}).get("text", ""))
     atomic_write_text(folder / RESULTS_NAME, markdown(results, draw(results, folder)))
     console = Console(highlight=False, markup=False)
     if results.study.file.reference is not None:
@@ -326,6 +328,8 @@ def write_report(results: Results, folder: Path) -> None:
 
 def _answer_lines(results: Results) -> Iterator[str]:
     printed = answers(results, predicted=True)
+    for criterion in criteria_of(results, printed):
+        yield f"failure criterion {criterion.outcome}: {criterion.quote} ({criterion.numbers})"
     if results.study.file.reference is not None:
         printed += answers(results, predicted=False)
     for answer in printed:

@@ -20,6 +20,8 @@ class CrossedInterval(NamedTuple):
     high: float
     p: float | None
     """Two-sided, of a true mean of 0; None where nothing varies."""
+    freedom: float = 0.0
+    """Degrees of freedom."""
 
 
 def crossed_mean(values: ArrayLike) -> CrossedInterval:
@@ -41,7 +43,7 @@ def crossed_mean(values: ArrayLike) -> CrossedInterval:
     error = math.sqrt(variance)
     half = t_quantile(0.975, freedom) * error
     p = 2 * (1 - t_probability(abs(mean) / error, freedom))
-    return CrossedInterval(mean, mean - half, mean + half, p)
+    return CrossedInterval(mean, mean - half, mean + half, p, freedom)
 
 
 def _variance_of_mean(table: NDArray[np.float64]) -> tuple[float, float]:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hf_rlhf.evaluation import Interval
-from hf_rlhf_studies.crossed import crossed_mean
+from hf_rlhf_studies.crossed import crossed_mean, t_quantile
 
 ALPHA = 0.05
 Values = Mapping[int, Sequence[float | None]]
@@ -32,6 +32,8 @@ class Estimate:
     by_seed: Mapping[int, float]
     left_out: int = 0
     """Rows that some seed could not score: the t interval is without them."""
+    freedom: float = 0.0
+    """Degrees of freedom of the t interval."""
 
     @property
     def constant(self) -> bool:
@@ -43,11 +45,21 @@ class Estimate:
         """The largest difference between the means of two seeds."""
         return max(self.by_seed.values()) - min(self.by_seed.values())
 
+    def smallest_shown(self, questions: int) -> float | None:
+        """Return the smallest mean whose p, adjusted for so many questions, is below 0.05.
+
+        Whatever the p of the other questions; None where nothing varies.
+        """
+        if self.p is None:
+            return None
+        width = t_quantile(1 - ALPHA / (2 * questions), self.freedom)
+        return (self.t_high - self.t_low) / 2 * width / t_quantile(1 - ALPHA / 2, self.freedom)
+
     def negative(self) -> "Estimate":
         """Return the estimate of the negative quantity."""
         by_seed = {seed: -value for seed, value in self.by_seed.items()}
         ends = (-self.mean, -self.high, -self.low, -self.t_high, -self.t_low, self.p)
-        return Estimate(*ends, by_seed, self.left_out)
+        return Estimate(*ends, by_seed, self.left_out, self.freedom)
 
 
 def estimate(
@@ -94,6 +106,7 @@ def estimate(
         p=crossed.p,
         by_seed=by_seed,
         left_out=int((~complete).sum()) if shared else 0,
+        freedom=crossed.freedom,
     )
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from hf_rlhf import ConfigError, Problem, RunFolderError
 from hf_rlhf.steps import Ledger
 from hf_rlhf.storage import RECORD_NAME, atomic_write_json, load_record, now, redact_secrets
+from hf_rlhf_studies.criteria import check_criteria
 from hf_rlhf_studies.jobs import JobEnd
 from hf_rlhf_studies.runs import Runs, Task
 from hf_rlhf_studies.study import Study
@@ -151,17 +152,26 @@ def read_state(out: Path) -> dict[str, Any]:
     return {"errors": {}, "checks": {}, "seconds": {}, **content}
 
 
-def plan_text(study: Study) -> str | None:
-    """Return the plan's text, or None if the study has none. Raises ConfigError if unreadable."""
+def plan_text(study: Study, recorded: str = "") -> str | None:
+    """Return the plan's text, or None if the study has none.
+
+    Raises ConfigError if it is unreadable, or the study file leaves out a failure criterion of it
+    or of the plan as it was recorded.
+    """
     if study.file.plan is None:
+        if study.file.criteria:
+            what = "quotes a plan, which the study file does not name."
+            raise ConfigError([Problem(f"{study.source.name} criteria", what, "Set `plan`.")])
         return None
     path = study.source.parent / study.file.plan
     try:
-        return path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8")
     except OSError as error:
         fix = "Write it before the first run, or leave `plan` out of the study file."
         what = f"{path} cannot be read ({error.strerror})."
         raise ConfigError([Problem(f"{study.source.name} plan", what, fix)]) from error
+    check_criteria(study, text, recorded)
+    return text
 
 
 def plan_changes(recorded: Mapping[str, str], text: str | None) -> list[str]:

@@ -6,6 +6,7 @@ from statistics import fmean
 from typing import Any
 
 from hf_rlhf.formatting import counted, duration, markdown_table, number
+from hf_rlhf_studies.criteria import CriterionResult, criteria_section, criterion_results
 from hf_rlhf_studies.estimates import Estimate, adjusted, verdict
 from hf_rlhf_studies.folder import plan_changes, plan_text
 from hf_rlhf_studies.results import Results
@@ -28,6 +29,14 @@ DECISION = {
         "every seed, and a difference larger than that between two seeds of either condition."
     ),
 }
+POWER = (
+    "*Could show*: the smallest difference whose adjusted p would be below 0.05 with this noise, "
+    "whatever the other questions say. What is not shown may be smaller, and is not absent."
+)
+NO_POWER = (
+    "**A planted failure stayed silent.** These runs do not show that a failure would be seen, or "
+    "mitigated: what the study does not find is no evidence that it is not there."
+)
 STANDARD = (
     "Where the metric differs, its definition is not the same in both conditions. To compare them, "
     "add a reward with `weight: 0` that is the same in all of them."
@@ -151,6 +160,12 @@ def control_results(results: Results) -> Iterator[ControlResult]:
                 yield ControlResult(control, block, rose, fell)
 
 
+def criteria_of(results: Results, predicted: Sequence[Answer]) -> list[CriterionResult]:
+    """Return the outcome of the plan's failure criteria, with the answers to its predictions."""
+    verdicts = [(each.question.name, each.block, each.verdict) for each in predicted]
+    return criterion_results(results, verdicts)
+
+
 def with_interval(estimate: Estimate | None, sign: str = "+") -> str:
     """Write a mean with its bootstrap interval, or why there is none."""
     if estimate is None:
@@ -175,7 +190,9 @@ def p_value(p: float | None) -> str:
 def markdown(results: Results, plots: Sequence[str]) -> str:
     """Return RESULTS.md."""
     lines = [f"# {results.study.file.title}", "", *_introduction(results)]
-    lines += [*_questions(results), *_controls(results)]
+    predicted = answers(results, predicted=True)
+    lines += criteria_section(criteria_of(results, predicted))
+    lines += [*_questions(results, predicted), *_controls(results)]
     for name in plots:
         lines += [f"![{name.removesuffix('.png')}]({name})", ""]
     for block in results.study.file.blocks:
@@ -240,15 +257,22 @@ def metric_table(
     return lines[0], lines[1:]
 
 
-def _questions(results: Results) -> Iterator[str]:
+def _questions(results: Results, predicted: Sequence[Answer]) -> Iterator[str]:
     heads = ["difference", "t interval", "p", "p (Holm)"]
-    if predicted := answers(results, predicted=True):
+    if predicted:
         yield from ("## What was predicted", "")
         yield f"p is of the t interval, adjusted for these {len(predicted)} questions (Holm 1979)."
-        yield from (DECISION[results.study.file.decision], "")
-        names = ["question", "block", "metric", "predicted", *heads, "verdict"]
+        yield DECISION[results.study.file.decision]
+        yield from (POWER, "")
+        names = ["question", "block", "metric", "predicted", *heads, "could show", "verdict"]
         rows = [
-            [*_question(answer), answer.question.predicted or "", *_numbers(answer), answer.verdict]
+            [
+                *_question(answer),
+                answer.question.predicted or "",
+                *_numbers(answer),
+                _smallest(answer, len(predicted)),
+                answer.verdict,
+            ]
             for answer in predicted
         ]
         yield from (markdown_table(names, rows, 3), "")
@@ -261,6 +285,11 @@ def _questions(results: Results) -> Iterator[str]:
         rows = [[*_question(answer), *_numbers(answer)] for answer in others]
         names = ["difference of", "block", "metric", *heads]
         yield from ("", markdown_table(names, rows, 3), "")
+
+
+def _smallest(answer: Answer, questions: int) -> str:
+    smallest = answer.difference and answer.difference.smallest_shown(questions)
+    return "-" if smallest is None else f"{smallest:.3f}"
 
 
 def _question(answer: Answer) -> list[str]:
@@ -282,6 +311,7 @@ def _numbers(answer: Answer) -> list[str]:
 
 
 def _controls(results: Results) -> Iterator[str]:
+    measured = list(control_results(results))
     rows = [
         [
             results.study.label(each.control.condition),
@@ -290,7 +320,7 @@ def _controls(results: Results) -> Iterator[str]:
             f"{each.control.falls}: {with_interval(each.fell)}",
             each.outcome,
         ]
-        for each in control_results(results)
+        for each in measured
     ]
     if rows:
         yield from ("## Controls", "")
@@ -298,6 +328,8 @@ def _controls(results: Results) -> Iterator[str]:
         yield from ("beyond its interval.", "")
         heads = ["control", "block", "should rise together", "with a fall", "outcome"]
         yield from (markdown_table(heads, rows, 2), "")
+        if any(each.control.expected and not each.fires for each in measured):
+            yield from (NO_POWER, "")
 
 
 def _runs(results: Results) -> Iterator[str]:

@@ -75,6 +75,34 @@ class Control(_Section):
     expected: bool = True
 
 
+class MetIf(_Section):
+    """What meets a failure criterion: a mean beyond a bound, or a prediction that is not shown."""
+
+    condition: str = ""
+    against: str | None = None
+    """None: the mean itself, not a difference."""
+    metric: str = ""
+    above: float | None = None
+    below: float | None = None
+    not_shown: str | None = None
+    """The name of questions with a prediction, in place of the above."""
+    block: str | None = None
+    """None: all."""
+
+
+class Criterion(_Section):
+    """A sentence of the plan that says what would count as failure."""
+
+    quote: str
+    """Word for word."""
+    met_if: list[MetIf] = []
+    """Any of these, or with `all_of` all."""
+    all_of: bool = False
+    outcome: Literal["met", "not met", "not decidable"] | None = None
+    """For what the rows cannot compute; the note tells by which numbers."""
+    note: str = ""
+
+
 class StudyFile(_Section):
     """The content of a study file."""
 
@@ -103,6 +131,8 @@ class StudyFile(_Section):
     """A condition that every other is compared with, by each of the metrics."""
     questions: list[Question] = []
     controls: list[Control] = []
+    criteria: list[Criterion] = []
+    """Every sentence of the plan that says what would count as failure."""
 
 
 @dataclass(frozen=True)
@@ -217,11 +247,27 @@ def _problems(file: StudyFile, document: RunFile) -> Iterator[Problem]:
             yield Problem(where(("conditions", name)), what, "Name a model.")
         if circle := _circle(file, name):
             yield Problem(where(("conditions", name)), f"depends on itself: {circle}.")
-    for path, name, names in _references(file):
+    whats = map(_criterion_problem, file.criteria)
+    yield from (Problem(where(("criteria", at)), what) for at, what in enumerate(whats) if what)
+    for path, name, names in [*_references(file), *_criterion_references(file)]:
         if name not in names:
             guess = suggest(name, names)
             fix = f"Did you mean `{guess}`?" if guess else f"Choose from: {', '.join(names)}."
             yield Problem(where(path), f"`{name}` does not exist.", fix)
+
+
+def _criterion_problem(criterion: Criterion) -> str:
+    """Return what is wrong with a failure criterion; empty if nothing."""
+    if bool(criterion.met_if) == (criterion.outcome is not None):
+        return "needs either `met_if` or `outcome`."
+    if criterion.outcome and not criterion.note:
+        return "has an `outcome` that no row tells; it needs a `note` with the numbers."
+    for test in criterion.met_if:
+        if sum(each is not None for each in (test.above, test.below, test.not_shown)) != 1:
+            return "`met_if` needs one of `above`, `below` and `not_shown`."
+        if test.not_shown is None and not (test.condition and test.metric):
+            return "`met_if` with a bound needs a `condition` and a `metric`."
+    return ""
 
 
 def _references(file: StudyFile) -> Iterator[tuple[tuple[str | int, ...], str, list[str]]]:
@@ -243,6 +289,20 @@ def _references(file: StudyFile) -> Iterator[tuple[tuple[str | int, ...], str, l
             yield ("questions", number, "against"), question.against, conditions
     for number, control in enumerate(file.controls):
         yield ("controls", number, "condition"), control.condition, conditions
+
+
+def _criterion_references(
+    file: StudyFile,
+) -> Iterator[tuple[tuple[str | int, ...], str, list[str]]]:
+    """Yield the same of the failure criteria."""
+    predicted = [each.name for each in file.questions if each.name and each.predicted]
+    valid = {"not_shown": predicted, "block": list(file.blocks)}
+    valid |= dict.fromkeys(("condition", "against"), list(file.conditions))
+    for number, criterion in enumerate(file.criteria):
+        for at, test in enumerate(criterion.met_if):
+            for key, names in valid.items():
+                if name := getattr(test, key):
+                    yield ("criteria", number, "met_if", at, key), name, names
 
 
 def _circle(file: StudyFile, name: str) -> str:

@@ -1,11 +1,13 @@
 """The published studies: their files are valid, their rows complete, their tables those rows'."""
 
+import json
 import re
 from pathlib import Path
 
 import pytest
 
 from hf_rlhf.config import RunFile
+from hf_rlhf_studies.folder import plan_text
 from hf_rlhf_studies.report import markdown
 from hf_rlhf_studies.results import read_rows
 from hf_rlhf_studies.runs import Runs
@@ -35,6 +37,28 @@ def test_the_rows_of_classic_learning_are_complete():
         assert {len(values) for values in content["rows"].values()} == {200}
         assert {"reward", "greedy_reward", "kl_sequence", "dpo_loss"} <= set(content["rows"])
         assert ("proxy" in content["rows"]) == (cell.block == "tastes")
+
+
+@pytest.mark.parametrize("file", KEPT, ids=lambda file: file.parent.name)
+def test_the_failure_criteria_of_a_plan_stand_in_its_study_file(file):
+    content = json.loads((file.parent / "rows.json").read_text(encoding="utf-8"))
+    plan_text(Study.read(file), (content["plan"] or {}).get("text", ""))
+
+
+def test_the_summary_of_the_studies_tells_every_failure_criterion():
+    page = (ROOT / "docs/explanation/reward-studies.md").read_text(encoding="utf-8")
+    rows = [line.split(" | ") for line in page.splitlines() if line.startswith("| ")][1:]
+    summarised = {name: row[2] for row in rows for name in re.findall(r"`(\w+)`", row[-1])}
+    for file in KEPT:
+        text = (file.parent / "RESULTS.md").read_text(encoding="utf-8")
+        outcomes = re.findall(r"\| \*\*(met|not met|not decidable)\*\* \|", text)
+        assert len(outcomes) == len(Study.read(file).file.criteria)
+        name = file.parent.name
+        if name.startswith(("lab_", "speech_")):
+            of_study = [part for part in summarised[name].split("; ") if f"`{name}`" in part]
+            expected = outcomes[0] if outcomes else "none in the plan"
+            (cell,) = of_study or [summarised[name]]
+            assert cell.replace("*", "").lstrip("| ").startswith(expected)
 
 
 @pytest.mark.slow
