@@ -60,7 +60,7 @@ def test_one_seed_is_over_rows_and_one_value_has_no_width():
     error = values.std(ddof=1) / np.sqrt(30)
     assert interval.high - interval.mean == pytest.approx(2.0452 * error, rel=1e-3)
     assert crossed_mean(values.T) == interval
-    assert crossed_mean([[3.0]]) == (3.0, 3.0, 3.0, None)
+    assert crossed_mean([[3.0]]) == (3.0, 3.0, 3.0, None, 0.0)
     assert crossed_mean(np.ones((3, 5))).p is None
     with pytest.raises(ValueError, match="seeds, rows"):
         crossed_mean([])
