@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from hf_rlhf.cards.folders import hides_rows
 from hf_rlhf.cards.render import has_samples
 from hf_rlhf.formatting import code, counted, listed
 from hf_rlhf.storage.record import RunRecord
@@ -31,7 +32,8 @@ def shared_by(record: RunRecord) -> str:
     if own := sorted({each.name or "" for each in record.components if each.source}):
         shown.append(f"the source of {listed(own)}")
     if record.reward_validation:
-        shown.append("the reports on the rewards")
+        quotes = f"the reports on the rewards, which quote their gold data ({NO_ROWS})"
+        shown.append("the plots of the reports on the rewards" if hides_rows(record) else quotes)
     return "; ".join(shown)
 
 

@@ -162,7 +162,9 @@ def _add_run_files(
     bundle = content.bundle
     if (run / "config.yaml").exists():
         bundle.add_file("config.yaml", run / "config.yaml")
-    for report in sorted(run.glob("reward_validation/*/validation.*")):
+    # A report quotes the gold data; its plot does not.
+    ending = "png" if hides_rows(record) else "*"
+    for report in sorted(run.glob(f"reward_validation/*/validation.{ending}")):
         bundle.add_file(report.relative_to(run).as_posix(), report)
     if step is None:
         for picture in sorted([*run.glob("*.png"), *run.glob("*.svg")]):

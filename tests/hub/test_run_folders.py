@@ -220,7 +220,8 @@ def test_a_public_push_first_prints_what_goes_along(
         "demo/open is public. Your content on its card and in run.json: prompts of 2 held-out rows "
         "and prompts of 1 training row of `leads.jsonl`, with completions (`evaluation.samples: 0` "
         "in the run file leaves out all rows); the source of mine.py:brief; the reports on the "
-        "rewards."
+        "rewards, which quote their gold data (`evaluation.samples: 0` in the run file leaves out "
+        "all rows)."
     )
     publish_main([str(run), "--repo_id", "demo/open", "--no-private"])
     assert "is public" not in capsys.readouterr().err
@@ -258,10 +259,14 @@ def test_without_samples_no_row_is_published(
     publish(run, repo_id="demo/with")
     assert "clips and texts of rows in samples/" in capsys.readouterr().err
     assert "samples/after-1.txt" in tree("demo/with")
+    assert "reward_validation/r/validation.json" in tree("demo/with")
+    (run / "reward_validation" / "r" / "validation.png").write_bytes(b"")
     record.config["evaluation"] = {"rows": 4, "samples": 0}
     write_record(record, run)
     publish(run)
     assert "samples/after-1.txt" not in tree("demo/model")
+    reports = [path for path in tree("demo/model") if path.startswith("reward_validation/")]
+    assert reports == ["reward_validation/r/validation.png"]
     assert "Where?" not in text_of("demo/model", "run.json") + text_of("demo/model", "README.md")
     assert "row" not in capsys.readouterr().err
 

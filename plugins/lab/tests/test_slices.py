@@ -66,12 +66,25 @@ def test_a_slice_of_few_prompts_is_not_measurable_however_many_pairs_it_has():
     right = [True] * 20 + [False] * 30
     scored = pairs(right, ["many"] * 20 + ["few"] * 30, [*range(20), *([20, 21, 22, 23, 24] * 6)])
     check = slices(scored, "source")
-    assert check.verdict == "pass"
+    assert check.verdict == "warn"
     assert check.details["too_small"] == ["few"]
     assert "Not measurable, fewer than 6 prompts decided: 'few'." in check.summary
     alone = slices(pairs(right, map(str, range(50))), "source")
     assert alone.verdict == "not measurable"
     assert "and 45 more" in alone.summary
+
+
+def test_every_slice_has_to_be_better_than_chance_and_the_lowest_bound_is_required():
+    names = ["large"] * 100 + ["small"] * 10
+    good = slices(pairs([True] * 75 + [False] * 25 + [True] * 10, names), "source")
+    assert good.verdict == "pass"
+    worst, (large, small) = good.measures["worst_slice"], good.details["slices"]
+    assert worst.mean == large["accuracy"]["mean"] == 0.75
+    assert worst.low == min(large["accuracy"]["low"], small["accuracy"]["low"])
+    assert large["accuracy"]["low"] < small["accuracy"]["low"]
+    unknown = slices(pairs([True] * 75 + [False] * 25 + [True, False] * 5, names), "source")
+    assert unknown.verdict == "warn"
+    assert unknown.measures["worst_slice"].mean == 0.5
 
 
 def test_many_slices_of_noise_are_rarely_accused():

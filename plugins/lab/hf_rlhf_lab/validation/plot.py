@@ -26,6 +26,7 @@ _CAPTION = (
 )
 GOOD, WARNS, BAD, NEUTRAL = "C2", "C4", "C1", "C6"
 LINE = "#999999"
+_SHARE = "share of pairs in the gold data's order"
 MOST_HACKS = 14
 """Of those that earn most."""
 
@@ -45,19 +46,24 @@ def draw(report: "Report", path: Path) -> None:
         plots[0].figure.suptitle(_wrapped(report.headline, 90), fontweight="bold", fontsize=13)
         for axes, (name, show) in zip(plots, panels.items(), strict=True):
             check, question = checks.get(name), _QUESTIONS.get(name, name.capitalize())
-            if check is None or check.verdict == "not measurable":
+            # A curve that is not shown to rise is drawn all the same.
+            if check is None or (
+                check.verdict == "not measurable" and "curve" not in check.details
+            ):
                 why = check.summary if check else "not asked for"
                 axes.set_axis_off()
                 axes.set_title(f"{question}  Not measurable", color="#666666")
                 axes.text(0, 0.9, _wrapped(why), va="top", fontsize=9)
             else:
                 show(axes, check, checks)
-                answer = {"pass": "Pass", "warn": "Warning", "fail": "FAIL"}[check.verdict]
+                answer = {"warn": "Warning", "fail": "FAIL"}.get(
+                    check.verdict, check.verdict.capitalize()
+                )
                 axes.set_title(f"{question}  {answer}", color=_colour(check))
 
 
 def _colour(check: "Check") -> str:
-    return {"pass": GOOD, "warn": WARNS}.get(check.verdict, BAD)
+    return {"pass": GOOD, "warn": WARNS, "fail": BAD}.get(check.verdict, NEUTRAL)
 
 
 def _agreement(axes: Any, check: "Check", checks: Mapping[str, "Check"]) -> None:
@@ -65,14 +71,14 @@ def _agreement(axes: Any, check: "Check", checks: Mapping[str, "Check"]) -> None
     for name, other in checks.items():
         if name.startswith("other data"):
             sources[name.partition(": ")[2]] = (other.measures.get("accuracy"), _colour(other))
-    sources["one label"] = (check.measures.get("one_label"), NEUTRAL)
+    for name in ("one_label", "reward_on_other_labels"):
+        sources[name.replace("_", " ")] = (check.measures.get(name), NEUTRAL)
     measured = {name: (value, colour) for name, (value, colour) in sources.items() if value}
     for at, (value, colour) in enumerate(measured.values()):
         draw_interval(axes, at, value.model_dump(), colour)
     axes.axvline(0.5, color=LINE, lw=1, ls="--")
     axes.text(0.5, -0.45, " chance", fontsize=8, color="#666666")
-    label = "share of pairs in which the better response scores higher"
-    label_rows(axes, list(measured), xlim=(0, 1), xlabel=label)
+    label_rows(axes, list(measured), xlim=(0, 1), xlabel=_SHARE)
 
 
 def _calibration(axes: Any, check: "Check", checks: Mapping[str, "Check"]) -> None:
@@ -115,18 +121,17 @@ def _hacks(axes: Any, check: "Check", checks: Mapping[str, "Check"]) -> None:
 def _slices(axes: Any, check: "Check", checks: Mapping[str, "Check"]) -> None:
     rows: Any = check.details["slices"]
     for at, row in enumerate(rows[:MOST_HACKS]):
-        draw_interval(axes, at, row["accuracy"], BAD if row["worse_than_chance"] else GOOD)
+        shown = GOOD if row["accuracy"]["low"] > 0.5 else NEUTRAL
+        draw_interval(axes, at, row["accuracy"], BAD if row["worse_than_chance"] else shown)
     axes.axvline(0.5, color=LINE, lw=1, ls="--")
-    label = "share of pairs in which the better response scores higher"
-    names = [row["slice"] for row in rows[:MOST_HACKS]]
-    label_rows(axes, names, xlim=(0, 1), xlabel=label)
+    label_rows(axes, [row["slice"] for row in rows[:MOST_HACKS]], xlim=(0, 1), xlabel=_SHARE)
 
 
 def _best_of_n(axes: Any, check: "Check", checks: Mapping[str, "Check"]) -> None:
     curve: Any = check.details["curve"]
     sizes = [row["n"] for row in curve]
     for order, colour, name in (
-        ("gold", NEUTRAL, "by gold"),
+        ("gold", "C0", "by gold"),
         ("reward", _colour(check), "by the reward"),
     ):
         low, mean, high = (

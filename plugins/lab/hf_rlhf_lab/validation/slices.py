@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -30,9 +31,9 @@ def slices(scored: Scored, column: str) -> Check:
 
     A slice holds the pairs whose responses have one value of the column; pairs of two values are
     a slice of their own, `a / b`. It fails where the accuracy is below 0.5 by a one-sided sign-flip
-    test over prompts, corrected over the slices by Holm at 5%. `worst_slice` is the one whose
-    interval begins lowest. A slice in which fewer than 6 prompts are
-    decided is not measurable.
+    test over prompts, corrected over the slices by Holm at 5%. It warns of slices that are not
+    shown to be better than chance, or in which the reward decides fewer than 6 prompts, which are
+    not measurable. `worst_slice` is the lowest accuracy of a slice, with the lowest bounds of all.
     """
     name = f"slices: {column}"
     if reason := degenerate(scored):
@@ -49,19 +50,24 @@ def slices(scored: Scored, column: str) -> Check:
     rows = [_row(value, *part) for value, part in parts.items() if value not in small]
     for row, found in zip(rows, holm([row["p"] for row in rows]), strict=True):
         row["worse_than_chance"] = found
-    rows.sort(key=lambda row: row["accuracy"]["low"])
+    rows.sort(key=lambda row: row["accuracy"].mean)
     wrong = [row for row in rows if row["worse_than_chance"]]
     if wrong:
         text = f"WORSE than chance in {_described(wrong)}."
     else:
         text = f"shown to be worse than chance in none of {len(rows)}; the worst is "
         text += f"{_described(rows[:1])}."
-    chance = [row["slice"] for row in rows if row["accuracy"]["low"] <= 0.5 and row not in wrong]
+    chance = [row["slice"] for row in rows if row["accuracy"].low <= 0.5 and row not in wrong]
     if chance:
         text += f" Not shown to be better than chance: {_names(chance)}."
-    measures = {"worst_slice": pair_accuracy(*parts[rows[0]["slice"]])}
-    details = {"slices": rows, "too_small": small}
-    verdict: Verdict = "fail" if wrong else "pass"
+    accuracies = [row["accuracy"] for row in rows]
+    low, high = (min(getattr(each, end) for each in accuracies) for end in ("low", "high"))
+    measures = {"worst_slice": replace(accuracies[0], low=low, high=high)}
+    details = {
+        "slices": [{**row, "accuracy": row["accuracy"].as_json()} for row in rows],
+        "too_small": small,
+    }
+    verdict: Verdict = "fail" if wrong else "warn" if chance or small else "pass"
     return Check(name, verdict, text + too_small * bool(small), measures, details)
 
 
@@ -107,14 +113,14 @@ def _row(value: str, margins: Array, clusters: Sequence[str]) -> dict[str, Any]:
     accuracy = pair_accuracy(margins, clusters)
     assert accuracy is not None, "a slice has pairs"
     p = sign_flip(sums_by_cluster(-np.sign(margins), clusters))
-    return {"slice": value, "accuracy": accuracy.as_json(), "pairs": len(margins), "p": p}
+    return {"slice": value, "accuracy": accuracy, "pairs": len(margins), "p": p}
 
 
 def _described(rows: list[dict[str, Any]]) -> str:
     return listed(
         [
-            f"{row['slice']!r} ({row['accuracy']['mean']:.3f} of {row['pairs']:,} pairs "
-            f"[{row['accuracy']['low']:.3f}, {row['accuracy']['high']:.3f}])"
+            f"{row['slice']!r} ({row['accuracy'].mean:.3f} of {row['pairs']:,} pairs "
+            f"[{row['accuracy'].low:.3f}, {row['accuracy'].high:.3f}])"
             for row in rows
         ]
     )
