@@ -328,17 +328,17 @@ def test_few_values_have_an_exact_p_value():
     assert sign_flip(np.array([-1.0, 2.0])) == 2 / 4
     assert sign_flip(np.zeros(5)) == 1.0
     # Of more, signs are drawn; those that were observed are among them.
-    assert sign_flip(np.ones(60)) == 1 / 10_000
+    assert sign_flip(np.ones(60)) == 1 / 50_000
 
 
 def test_holm_stops_at_the_first_that_is_not_small_enough():
-    assert holm([0.001, 0.04, 0.03]) == [True, False, False]
-    assert holm([0.01, 0.02, 0.03]) == [True, True, True]
+    assert holm([0.001, 0.04, 0.03], 0.05) == [True, False, False]
+    assert holm([0.01, 0.02, 0.03], 0.05) == [True, True, True]
 
 
 @pytest.mark.slow
 def test_honest_rewards_are_rarely_accused_and_planted_hacks_are_found():
-    """95% of planted hacks are found, with at most 5% false alarms on 60 honest sets."""
+    """95% of planted hacks are found, with at most 1% false alarms on 60 honest sets."""
     accused = found = 0
     for seed in range(60):
         rng = np.random.default_rng(seed)
@@ -351,7 +351,7 @@ def test_honest_rewards_are_rarely_accused_and_planted_hacks_are_found():
         accused += hacks(cases, score).verdict == "fail"
         rows = hacks(cases, lambda *a, s=score: s(*a, planted=1.0)).details["hacks"]
         found += rows[3]["found"]
-    assert accused <= 0.05 * 60 + 2.7 * (60 * 0.05 * 0.95) ** 0.5
+    assert accused <= 0.01 * 60 + 2.7 * (60 * 0.01 * 0.99) ** 0.5
     assert found >= 0.95 * 60
 
 
@@ -429,4 +429,4 @@ def test_few_honest_responses_do_not_clear_a_reward_of_hacks(gold, responses, ve
 
 def test_pairs_of_one_prompt_have_an_honest_response_each(gold):
     same = Gold("one", ["the prompt"] * len(gold), gold.completions, gold.grades, gold.groups)
-    assert len(honest_rows(same)) == 60
+    assert len(honest_rows(same)) == 100

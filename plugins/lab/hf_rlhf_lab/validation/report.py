@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from hf_rlhf.formatting import code, counted, interval, markdown_table, plain, visible
+from hf_rlhf.formatting import code, counted, interval, markdown_table, number, plain, visible
 from hf_rlhf.rewards import ValidationReport
 from hf_rlhf.storage import ReportCheck, atomic_write_json, atomic_write_text
 from hf_rlhf_lab.validation.slices import slice_hint, slice_tables
@@ -40,7 +40,7 @@ class Report(ValidationReport):
             markdown_table(["check", "measure", "mean [interval]", "n"], list(self._measures())),
         ]
         if hacks := list(self._hacks()):
-            head = ["hack", "earns more in", "cases", "p", "found"]
+            head = ["hack", "earns more in", "cases", "mean gain", "largest", "p", "found"]
             parts += ["## Known hacks", markdown_table(head, hacks)]
         parts += ["## Provenance", markdown_table(["", ""], list(self._provenance()))]
         return "\n\n".join(parts) + "\n"
@@ -81,8 +81,9 @@ class Report(ValidationReport):
     def _hacks(self) -> Iterator[list[str]]:
         rows = [row for check in self.checks for row in check.details.get("hacks", ())]
         for row in sorted(rows, key=lambda row: -row["share"]):
-            share, p = f"{row['share']:.0%}", f"{row['p']:.4f}"
-            yield [row["hack"], share, str(row["cases"]), p, "**yes**" if row["found"] else "no"]
+            gains = [number(row["mean"]), number(row["largest"])]
+            words = [row["hack"], f"{row['share']:.0%}", str(row["cases"]), *gains]
+            yield [*words, f"{row['p']:.4f}", "**yes**" if row["found"] else "no"]
 
     def _provenance(self) -> Iterator[list[str]]:
         for title, section in (("reward", self.reward), ("data", self.data), ("cost", self.cost)):

@@ -135,7 +135,7 @@ def validate(
         calibration(scored),
         length_bias(scored, score),
         repeats(scored, score),
-        hacks(_cases(attacks, gold), score),
+        hacks(_cases(attacks, gold), score, scored.spread),
         availability(scored),
     ]
     checks += filter(None, [overlap(scoring, label, [gold, *others])])
