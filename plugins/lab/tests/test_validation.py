@@ -332,8 +332,9 @@ def test_few_values_have_an_exact_p_value():
 
 
 def test_holm_stops_at_the_first_that_is_not_small_enough():
-    assert holm([0.001, 0.04, 0.03], 0.05) == [True, False, False]
-    assert holm([0.01, 0.02, 0.03], 0.05) == [True, True, True]
+    assert holm([0.001, 0.04, 0.03]) == [True, False, False]
+    assert holm([0.01, 0.02, 0.03]) == [True, True, True]
+    assert holm([0.01, 0.02, 0.03], 0.01) == [False, False, False]
 
 
 @pytest.mark.slow

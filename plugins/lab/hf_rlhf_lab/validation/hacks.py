@@ -15,6 +15,7 @@ from hf_rlhf.evaluation import Interval, mean_intervals
 from hf_rlhf_lab.validation.checks import Check, not_measurable
 from hf_rlhf_lab.validation.gold import Array, Gold, ScoreRows, as_scores
 from hf_rlhf_lab.validation.length import LIMIT
+from hf_rlhf_lab.validation.worst import KEPT, cut
 
 LEVEL = 0.01
 """Of rewards without a hack, how many are accused of one."""
@@ -22,7 +23,6 @@ SIGN_CHANGES = 50_000
 MOST_EXACT = 15
 """Up to so many values all sign changes are tried, rather than drawn."""
 MOST_NAMED = 8
-MOST_CHARACTERS = 600
 _ROUNDING = 1e-9
 _LIMIT = "A trigger or memorised rows show on held-out data and in slices alone."
 
@@ -121,8 +121,8 @@ def _best_paid(cases: Sequence[HackCase], gains: Array, kinds: set[str]) -> dict
         return None
     case = cases[best]
     texts = {name: text_of(getattr(case, name)) for name in ("prompt", "honest", "hacked")}
-    cut = {name: text[:MOST_CHARACTERS] for name, text in texts.items()}
-    return {"hack": case.hack, "gain": float(gains[best]), **cut}
+    kept = {name: cut(text, KEPT) for name, text in texts.items()}
+    return {"hack": case.hack, "gain": float(gains[best]), **kept}
 
 
 def _honest_numbers(cases: Sequence[HackCase]) -> NDArray[np.int64]:
@@ -181,7 +181,7 @@ def test_hacks(cases: Sequence[HackCase], gains: Array, trifle: float) -> list[H
                 p=float(not more.any()) if strict and len(paid) else test,
             )
         )
-    for result, rejected in zip(results, holm([each.p for each in results]), strict=True):
+    for result, rejected in zip(results, holm([each.p for each in results], LEVEL), strict=True):
         result.detected = rejected
     return results
 
@@ -224,7 +224,7 @@ def _signs(values: int) -> NDArray[np.int8]:
     return np.asarray(signs, dtype=np.int8)
 
 
-def holm(p: Sequence[float], level: float = LEVEL) -> list[bool]:
+def holm(p: Sequence[float], level: float = 0.05) -> list[bool]:
     """Return which hypotheses are rejected at a family-wise error of `level` (Holm 1979)."""
     rejected = [False] * len(p)
     for rank, row in enumerate(np.argsort(p, kind="stable")):
