@@ -14,7 +14,7 @@ from hf_rlhf_lab.validation.agreement import (
 )
 from hf_rlhf_lab.validation.best_of_n import best_of_n, expected_best
 from hf_rlhf_lab.validation.gold import Gold, Scored
-from hf_rlhf_lab.validation.slices import columns_with_few_values, slices
+from hf_rlhf_lab.validation.slices import slice_hint, slices
 from hf_rlhf_lab.validation.validate import _elsewhere
 from hf_rlhf_lab.validation.worst import worst_pairs, worst_section
 
@@ -104,7 +104,8 @@ def test_pairs_of_two_values_are_a_slice_of_their_own():
 def test_columns_with_few_values_are_proposed():
     values = {"source": list("aabb"), "one": [1] * 4, "lists": [[1], [1], None, None]}
     gold = Gold("x", ["p"] * 4, list("abcd"), np.ones(4), np.zeros(4, int), columns=values)
-    assert columns_with_few_values(gold) == {"source": 2, "lists": 2}
+    assert slice_hint(gold).endswith("each value of: source (2), lists (2).")
+    assert slice_hint(gold.take([0])) == ""
 
 
 def test_the_worst_pairs_are_those_with_the_largest_margin_one_of_each_prompt():
@@ -225,6 +226,13 @@ def test_a_fall_on_other_data_fails_and_its_loss_has_an_interval():
     better = _elsewhere(there, home)
     assert better.verdict == "pass"
     assert better.measures["loss"].high == 0
+
+
+def test_few_prompts_are_not_compared_with_the_gold_data():
+    check = _elsewhere(pairs([True] * 40, ["x"] * 40), pairs([True] * 2 + [False] * 6, ["x"] * 8))
+    assert check.verdict == "fail"  # not shown to be better than chance
+    assert "Too few prompts to compare" in check.summary
+    assert "loss" not in check.measures
 
 
 def test_a_label_and_the_reward_are_compared_with_the_same_other_labels():

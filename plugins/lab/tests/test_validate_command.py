@@ -154,7 +154,7 @@ def test_slices_of_a_column_are_in_the_report_and_an_unknown_column_is_refused(t
     )
     command = ["validate", "my.py:has_yes", "--data", "rows.jsonl"]
     rewards(command)
-    assert "`--by COLUMN`, of columns with few values: topic (2)." in capsys.readouterr().out
+    assert "`--by COLUMN` shows agreement for each value of: topic (2)." in capsys.readouterr().out
     assert rewards([*command, "--by", "topic"]) == 1
     assert verdicts()["slices: topic"] == "fail"
     page = (tmp_path / "evals/validation/validation.md").read_text()

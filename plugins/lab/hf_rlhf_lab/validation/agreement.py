@@ -1,14 +1,19 @@
 """Agreement with the gold grades: pairwise accuracy, rank correlations, what one label reaches."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from itertools import combinations, groupby
 
 import numpy as np
 from scipy.stats import beta, binom, binomtest, kendalltau
 
 from hf_rlhf.evaluation import Interval
-from hf_rlhf_lab.validation.checks import Check, degenerate, not_measurable, rank_correlation
+from hf_rlhf_lab.validation.checks import (
+    Check,
+    degenerate,
+    not_measurable,
+    rank_correlation,
+    sums_by_cluster,
+)
 from hf_rlhf_lab.validation.gold import FEW, FEW_PROMPTS, Array, Scored
 
 POWER, ONE_SIDED = 0.8, 0.025
@@ -85,8 +90,7 @@ def prompt_wins(margins: Array, clusters: Sequence[str]) -> tuple[int, int]:
 
     Each prompt is one trial, whatever the number of its pairs, unless all pairs are of one prompt.
     """
-    _, index = np.unique(clusters, return_inverse=True)
-    sums = np.bincount(index, np.sign(margins))
+    sums = sums_by_cluster(np.sign(margins), clusters)
     return int((sums > 0).sum()), int((sums != 0).sum())
 
 
@@ -113,29 +117,30 @@ def detectable_accuracy(outcomes: Array, clusters: Sequence[str]) -> float | Non
     with several is worth less by the design effect (Kish 1965), the variance of the prompts' sums
     over that of independent pairs. Ties count for nothing. None where not even 1 would be told.
     """
-    _, index = np.unique(clusters, return_inverse=True)
     rest = outcomes - outcomes.mean()
     if not rest.any():  # nothing is known of the variance: pairs of a prompt may be copies
         rest = np.ones_like(outcomes)
-    effect = max(1.0, float((np.bincount(index, rest) ** 2).sum() / (rest**2).sum()))
+    effect = max(1.0, float((sums_by_cluster(rest, clusters) ** 2).sum() / (rest**2).sum()))
     decided = int((outcomes != 0.5).sum())
     trials = round(decided / effect)
     needed = int(binom.isf(ONE_SIDED, trials, 0.5)) + 1
     if needed > trials:
         return None
-    return 0.5 + (float(beta.ppf(POWER, needed, trials - needed + 1)) - 0.5) * decided / len(
-        outcomes
-    )
+    accuracy = float(beta.ppf(POWER, needed, trials - needed + 1))  # of the decided pairs
+    return 0.5 + (accuracy - 0.5) * decided / len(outcomes)
 
 
 def accuracy_difference(at_home: Scored, elsewhere: Scored) -> Interval | None:
-    """Return the accuracy elsewhere minus that on the gold data, resampling prompts of both."""
+    """Return the accuracy elsewhere minus that on the gold data, resampling prompts of both.
+
+    None where either has fewer than 10 prompts, of which the bootstrap would be too narrow.
+    """
     parts = (at_home, elsewhere)
     outcomes = np.concatenate([_outcomes(each.margins) for each in parts])
     there = np.repeat([0.0, 1.0], [len(each.pairs) for each in parts])
     clusters = [f"{name} {each}" for name, part in enumerate(parts) for each in part.clusters]
     keys, index = np.unique(clusters, return_inverse=True)
-    if not 0 < there.sum() < len(there):
+    if min(len(set(part.clusters)) for part in parts) < FEW_PROMPTS:
         return None
 
     def statistic(by_cluster: Array) -> Array:
@@ -156,32 +161,20 @@ def against_other_labels(scored: Scored) -> dict[str, Interval]:
     out, and it and the reward are held against the mean of the other k - 1 where that decides;
     equal ones count a half. Empty where no label repeats.
     """
-    rows = list(_left_out(scored))
-    clusters = [cluster for cluster, _, _ in rows]
-    means = {
-        "one_label": Interval.of_mean([one for _, one, _ in rows], clusters),
-        "reward_on_other_labels": Interval.of_mean([own for _, _, own in rows], clusters),
-    }
-    return {name: mean for name, mean in means.items() if mean is not None}
-
-
-def _left_out(scored: Scored) -> Iterator[tuple[str, float, float]]:
-    """Yield for each label left out the cluster, and whether that label and the reward agree."""
-    gold = scored.gold
-    valid = scored.valid if gold.labels else scored.valid[:0]
-    for _, members in groupby(
-        valid[np.argsort(gold.groups[valid], kind="stable")], gold.groups.item
-    ):
-        for first, second in combinations(members, 2):
-            labels = [np.array(each) for each in (gold.labels[first], gold.labels[second])]
-            if len(labels[0]) != len(labels[1]) or len(labels[0]) < 2:
-                continue
-            margins, own = labels[0] - labels[1], scored.scores[first] - scored.scores[second]
-            others = (margins.sum() - margins).round(9)
-            for one, rest in zip(margins, others, strict=True):
-                if rest:
-                    agreed = _outcomes(np.sign(rest) * np.array([one, own]))
-                    yield str(gold.clusters[first]), float(agreed[0]), float(agreed[1])
+    gold, clusters = scored.gold, list[str]()
+    agreed = [np.empty((2, 0))]
+    for first, second in gold.comparisons if gold.labels else ():
+        labels = gold.labels[first], gold.labels[second]
+        own = scored.scores[first] - scored.scores[second]
+        if len(labels[0]) == len(labels[1]) and not np.isnan(own):
+            margins = np.subtract(*labels)
+            others = np.sign((margins.sum() - margins).round(9))
+            both = np.array([margins, np.full(len(margins), own)])[:, others != 0]
+            agreed.append(_outcomes(both * others[others != 0]))
+            clusters += [str(gold.clusters[first])] * both.shape[1]
+    names = ("one_label", "reward_on_other_labels")
+    means = (Interval.of_mean(row, clusters) for row in np.hstack(agreed).tolist())
+    return {name: mean for name, mean in zip(names, means, strict=True) if mean is not None}
 
 
 def _outcomes(margins: Array) -> Array:

@@ -61,19 +61,21 @@ class Gold:
         return self.groups if one_prompt else self.prompt_numbers
 
     @cached_property
+    def comparisons(self) -> NDArray[np.int64]:
+        """Shape (comparisons, 2): each two responses of a group."""
+        order = np.argsort(self.groups, kind="stable")
+        groups = np.split(order, np.flatnonzero(np.diff(self.groups[order])) + 1)
+        pairs = [pair for members in groups for pair in combinations(members, 2)]
+        return np.array(pairs, dtype=np.int64).reshape(-1, 2)
+
+    @cached_property
     def pairs(self) -> NDArray[np.int64]:
         """Shape (pairs, 2): of each two responses of a group with different grades, the better
         and the worse one.
         """
-        order = np.argsort(self.groups, kind="stable")
-        groups = np.split(order, np.flatnonzero(np.diff(self.groups[order])) + 1)
-        pairs = [
-            (first, second) if self.grades[first] > self.grades[second] else (second, first)
-            for members in groups
-            for first, second in combinations(members, 2)
-            if self.grades[first] != self.grades[second]
-        ]
-        return np.array(pairs, dtype=np.int64).reshape(-1, 2)
+        margins = np.subtract(*self.grades[self.comparisons].T)
+        ordered = np.where(margins[:, None] > 0, self.comparisons, self.comparisons[:, ::-1])
+        return np.asarray(ordered[margins != 0])
 
     @cached_property
     def best(self) -> NDArray[np.int64]:

@@ -130,22 +130,10 @@ def _slices(axes: Any, check: "Check", checks: Mapping[str, "Check"]) -> None:
 def _best_of_n(axes: Any, check: "Check", checks: Mapping[str, "Check"]) -> None:
     curve: Any = check.details["curve"]
     sizes = [row["n"] for row in curve]
-    for order, colour, name in (
-        ("gold", "C0", "by gold"),
-        ("reward", _colour(check), "by the reward"),
-    ):
-        low, mean, high = (
-            np.array([row[order][key] for row in curve]) for key in ("low", "mean", "high")
-        )
-        axes.errorbar(
-            sizes,
-            mean,
-            yerr=[mean - low, high - mean],
-            fmt="o-",
-            color=colour,
-            capsize=3,
-            label=name,
-        )
+    for order, colour in (("gold", "C0"), ("reward", _colour(check))):
+        draw_bins(axes, sizes, [{"observed": row[order]} for row in curve], colour)
+        means = [row[order]["mean"] for row in curve]
+        axes.plot(sizes, means, color=colour, label=f"best by the {order}")
     axes.axhline(curve[0]["reward"]["mean"], color=LINE, lw=1, ls="--")
     axes.set_xscale("log", base=2)
     axes.set_xticks(sizes, sizes)
@@ -160,7 +148,7 @@ def draw_interval(axes: Any, at: float, value: Mapping[str, Any], colour: str) -
 
 
 def draw_bins(axes: Any, x: Any, bins: Sequence[Mapping[str, Any]], colour: str) -> None:
-    """Draw the share that is right in each bin of a calibration check."""
+    """Draw estimates at `x` with their intervals, such as the share that is right in each bin."""
     low, mean, high = (
         np.array([each["observed"][name] for each in bins]) for name in ("low", "mean", "high")
     )

@@ -6,7 +6,7 @@ from pathlib import Path
 from hf_rlhf.formatting import code, counted, interval, markdown_table, number, plain, visible
 from hf_rlhf.rewards import ValidationReport
 from hf_rlhf.storage import ReportCheck, atomic_write_json, atomic_write_text
-from hf_rlhf_lab.validation.slices import slice_hint, slice_tables
+from hf_rlhf_lab.validation.slices import slice_tables
 from hf_rlhf_lab.validation.worst import worst_section
 
 JSON_NAME, MARKDOWN_NAME, PLOT_NAME = "validation.json", "validation.md", "validation.png"
@@ -33,7 +33,7 @@ class Report(ValidationReport):
             f"**{plain(self.headline)}**",
             markdown_table(["check", "result", "what was measured"], rows),
             *worst_section(self.checks),
-            *slice_tables(self.checks, self.data),
+            *slice_tables(self.checks),
             f"![The checks as plots]({PLOT_NAME})",
             "## Numbers",
             "Means with 95% bootstrap intervals over prompts.",
@@ -67,7 +67,7 @@ class Report(ValidationReport):
             table.add_row(check.name, f"[{style}]{check.verdict}[/]", visible(check.summary))
         console = Console()
         console.print(table)
-        if hint := slice_hint(self.data):
+        if hint := self.data.get("slices"):
             console.print(hint, markup=False)
         console.print(f"Report: {folder / MARKDOWN_NAME}", markup=False, soft_wrap=True)
 

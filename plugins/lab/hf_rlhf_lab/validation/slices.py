@@ -1,7 +1,7 @@
 """Slices: agreement in each part of the gold data, by the values of a column."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -71,37 +71,28 @@ def slices(scored: Scored, column: str) -> Check:
     return Check(name, verdict, text + too_small * bool(small), measures, details)
 
 
-def columns_with_few_values(gold: Gold) -> dict[str, int]:
-    """Return the columns by which slices may be made, each with how many values it has."""
+def slice_hint(gold: Gold) -> str:
+    """Return which columns may be used for slices; "" if there are none."""
     counts = {name: len(set(map(_text, values))) for name, values in gold.columns.items()}
-    return {name: count for name, count in counts.items() if 2 <= count <= FEW_VALUES}
+    few = [f"{_text(name)} ({n})" for name, n in counts.items() if 2 <= n <= FEW_VALUES]
+    return f"`--by COLUMN` shows agreement for each value of: {', '.join(few)}." * bool(few)
 
 
-def slice_hint(data: Mapping[str, Any]) -> str:
-    """Return which columns of the gold data may be used for slices; "" if there are none."""
-    counts = data.get("columns_with_few_values") or {}
-    names = ", ".join(f"{visible(name)} ({count})" for name, count in counts.items())
-    return f"Agreement by slice, `--by COLUMN`, of columns with few values: {names}." * bool(names)
-
-
-def slice_tables(checks: Sequence[ReportCheck], data: Mapping[str, Any]) -> Iterator[str]:
+def slice_tables(checks: Sequence[ReportCheck]) -> Iterator[str]:
     """Yield the parts of a report's page on slices, worst first."""
-    sliced = [check for check in checks if check.details.get("slices")]
-    for check in sliced:
-        details: Any = check.details
-        rows = [
+    for check in checks:
+        rows: Any = [
             [
                 code(row["slice"]),
                 interval(row["accuracy"]),
                 str(row["pairs"]),
-                "**WORSE than chance**" * row["worse_than_chance"],
+                "**WORSE than chance**" if row["worse_than_chance"] else "",
             ]
-            for row in details["slices"]
+            for row in check.details.get("slices", ())
         ]
-        yield f"## Agreement by {plain(check.name.partition(': ')[2])}"
-        yield markdown_table(["slice", "accuracy", "pairs", ""], rows)
-    if hint := slice_hint(data):
-        yield plain(hint)
+        if rows:
+            yield f"## Agreement by {plain(check.name.partition(': ')[2])}"
+            yield markdown_table(["slice", "accuracy", "pairs", ""], rows)
 
 
 def _slice_of_pairs(scored: Scored, column: str) -> NDArray[np.str_]:

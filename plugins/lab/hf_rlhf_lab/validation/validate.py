@@ -22,7 +22,7 @@ from hf_rlhf_lab.validation.hacks import hacks, honest_rows
 from hf_rlhf_lab.validation.length import length_bias
 from hf_rlhf_lab.validation.overlap import overlap
 from hf_rlhf_lab.validation.report import Report, headline
-from hf_rlhf_lab.validation.slices import columns_with_few_values, slices
+from hf_rlhf_lab.validation.slices import slice_hint, slices
 from hf_rlhf_lab.validation.worst import SHOWN, worst_pairs
 
 MOST_ABSTENTIONS = 0.05
@@ -156,7 +156,7 @@ def validate(
             "digest": gold.digest,
             "dropped": dict(gold.dropped),
             "conversational": any(not isinstance(each, str) for each in gold.prompts),
-            "columns_with_few_values": {} if by else columns_with_few_values(gold),
+            "slices": "" if by else slice_hint(gold),
         },
         attacks=list(attacks),
         checks=reported,
@@ -244,7 +244,8 @@ def _elsewhere(at_home: Scored, scored: Scored) -> Check:
     check = agreement(scored, f"other data: {Path(scored.gold.name).name}")
     change = accuracy_difference(at_home, scored)
     if change is None or check.verdict == "not measurable":
-        return check
+        few = " Too few prompts to compare it with the gold data." * (change is None)
+        return replace(check, summary=check.summary + few)
     low, mean, high = (max(0.0, -each) for each in (change.high, change.mean, change.low))
     loss = replace(change, mean=mean, low=low, high=high)
     fell = change.high < 0
