@@ -87,6 +87,7 @@ def _annotated(
         settings = {
             "dataset": {**_PROMPTS, "path": str(source)},
             "annotator": {"model": "scripted", "base_url": server.base_url, "cache": False},
+            "min_agreement": 0.0,  # the coin is a control, which the command refuses otherwise
         }
         atomic_write_json(folder / "feedback.json", settings)
         data(["ai_feedback", str(folder / "feedback.json"), "--out", str(folder / "out")])

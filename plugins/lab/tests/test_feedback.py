@@ -1,6 +1,7 @@
 """`hf-rlhf data` against a scripted server: what is written, dropped, refused and continued."""
 
 import json
+import random
 import re
 import shutil
 from pathlib import Path
@@ -115,6 +116,51 @@ def test_an_annotator_that_always_says_a_is_refused_with_numbers():
     ):
         verb("ai_feedback", server, PAIRS)
     assert not Path("out/rows.jsonl").exists()
+
+
+def by_chance(share):
+    """Answer by the length in a share of the pairs, and the first response or by chance else."""
+
+    def answer(request):
+        shown = blocks(request)
+        number = int(shown["context"][1:])
+        if number < 40 * share:
+            return longer(request)
+        look = random.Random(f"{number}{len(shown['candidate_a']) > len(shown['candidate_b'])}")
+        return choice(look.choice("AB"))
+
+    return answer
+
+
+@pytest.mark.parametrize("share", [0.0, 0.1])
+def test_an_annotator_that_answers_by_chance_is_refused_with_numbers(share):
+    what = r"same response in both orders in \d+% \[\d+%, \d+%\] of 40 pairs; .*min_agreement 50%"
+    with ScriptedServer(by_chance(share)) as server:
+        with pytest.raises(JudgeError, match=what):
+            verb("ai_feedback", server, PAIRS)
+        assert not Path("out/rows.jsonl").exists()
+        report, rows, _ = verb("ai_feedback", server, PAIRS, min_agreement=0.0)
+    assert report["orders_agree"]["low"] <= 0.5
+    assert rows
+
+
+def test_an_annotator_that_contradicts_itself_is_refused():
+    flip = {"A": "B", "B": "A"}
+
+    def answer(request):
+        number = int(blocks(request)["context"][1:])
+        first = len(blocks(request)["candidate_a"]) > len(blocks(request)["candidate_b"])
+        letter = "AB"[number % 2]
+        return choice(letter if first or number % 5 else flip[letter])
+
+    with ScriptedServer(answer) as server, pytest.raises(JudgeError, match="min_agreement"):
+        verb("ai_feedback", server, PAIRS)
+
+
+def test_an_annotator_that_is_mostly_consistent_is_taken():
+    with ScriptedServer(by_chance(0.6)) as server:
+        report, _, _ = verb("ai_feedback", server, PAIRS)
+    assert 0.5 < report["orders_agree"]["low"] < report["orders_agree"]["mean"] < 1
 
 
 @pytest.mark.parametrize(

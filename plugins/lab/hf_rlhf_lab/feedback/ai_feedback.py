@@ -58,6 +58,9 @@ class AIFeedback(DataSettings):
     max_position_bias: Share = 0.2
     """The command stops when the share of answers for the response shown first is further from
     1/2 than this, and its interval excludes 1/2."""
+    min_agreement: Share = 0.5
+    """The command stops when the interval of the share of pairs on which both orders agree does not
+    lie above this; answers by chance agree on 1/2. 0: it does not stop."""
     max_words: Positive | None = None
     """Longer responses are rejected before they are judged."""
 
@@ -252,7 +255,7 @@ class _Comparing(Task):
         return Failure("a response is too long", f"{words} words") if too_long else None
 
     def check(self, outcomes: Sequence[Outcome]) -> None:
-        """Raise JudgeError for an annotator that prefers what is shown first, or last."""
+        """Raise JudgeError for an annotator that answers by position, or by chance."""
         bias = position_bias(outcomes)
         if bias is None or bias.n < ENOUGH:
             return
@@ -265,13 +268,22 @@ class _Comparing(Task):
                 f"{self.settings.max_position_bias:.0%}: use a better annotator, or raise it."
             )
 
+        agree = orders_agree(outcomes)
+        least = self.settings.min_agreement
+        if agree is not None and least and agree.low <= least:
+            raise JudgeError(
+                f"The annotator prefers the same response in both orders in {agree.mean:.0%} "
+                f"[{agree.low:.0%}, {agree.high:.0%}] of {agree.values} pairs; answers by chance "
+                f"agree in 50%. That is not shown to be above min_agreement {least:.0%}: use a "
+                "better annotator, or clearer principles."
+            )
+
     def measures(self, outcomes: Sequence[Outcome]) -> dict[str, Any]:
         """Return how often orders agree, and what is preferred by its position and its length."""
-        first = [each["first"] for each in outcomes if each.get("first")]
         longer = [each["longer"] for each in outcomes if each.get("longer")]
         intervals = {
             "first": position_bias(outcomes),
-            "orders_agree": Interval.of_mean([float(a != b) for a, b in first]),
+            "orders_agree": orders_agree(outcomes),
             "longer_chosen": Interval.of_mean([(each + 1) / 2 for each in longer]),
         }
         return {name: each and each.as_json() for name, each in intervals.items()}
@@ -298,6 +310,12 @@ def _outcome(row: Row, pair: Pair, answer: Preference | Failure) -> Outcome:
     written = {"prompt": row["prompt"], **texts, **others, "reasons": list(answer.reasons)}
     longer = (len(chosen) > len(other)) - (len(chosen) < len(other))
     return {"row": written, "first": answer.first, "longer": longer}
+
+
+def orders_agree(outcomes: Sequence[Outcome]) -> Interval | None:
+    """Return the share of pairs in which both orders prefer one response; None without any."""
+    first = [each["first"] for each in outcomes if each.get("first")]
+    return Interval.of_mean([float(a != b) for a, b in first])
 
 
 def position_bias(outcomes: Sequence[Outcome]) -> Interval | None:
