@@ -6,11 +6,14 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hf_rlhf.errors import ConfigError, Problem, did_you_mean
 from hf_rlhf_lab.method.command import add_parser as add_method
 from hf_rlhf_lab.method.command import method
+
+if TYPE_CHECKING:
+    from hf_rlhf_lab.validation.report import Report
 
 DEFAULT_FILE = Path(__file__).parent / "runs" / "validate" / "tiny.yaml"
 _READ = ("dataset", "rewards", "gates", "judges", "model_name_or_path")
@@ -18,11 +21,14 @@ _READ = ("dataset", "rewards", "gates", "judges", "model_name_or_path")
 _CLASSIC_DATA = ("preference", "prompts", "unpaired", "sft")
 _FORM = ("format", "template", "response_template", "system_template", "system", "context")
 """What decides in which form a reward sees the rows of these datasets."""
+_AS_WRITTEN = {"name": "preference", "template": "{prompt}", "response_template": "{response}"}
+"""The form in which a judge that compares two responses sees them."""
 _DESCRIPTION = """\
 Validate a reward against gold data: agreement, calibration, length bias, repeats, known hacks.
 
 TARGET is a run file (its rewards, judges and dataset are taken), the folder of a trained reward
-model, the name of a reward, or FILE.py:NAME. Without TARGET and --data, a small example that needs
+model, the name of a reward, FILE.py:NAME, or a file of `hf-rlhf data ai_feedback`, whose annotator
+compares the pairs of --data in both orders. Without TARGET and --data, a small example that needs
 nothing. Any key of the run file is an option too: `--rewards.0.weight 0.5`.
 
 The report is written to --out: validation.json, validation.md and validation.png. The exit status
@@ -107,9 +113,12 @@ def _validate(chosen: argparse.Namespace, overrides: Sequence[str], command: lis
 
     from hf_rlhf.runs import resolve_scoring
     from hf_rlhf.training import quiet_libraries
+    from hf_rlhf_lab.validation.pairwise import is_annotator
     from hf_rlhf_lab.validation.validate import validate
 
     quiet_libraries()
+    if is_annotator(chosen.target):
+        return _finish(_annotator_report(chosen, overrides, shlex.join(command)), chosen.out)
     file = run_file(chosen.target, chosen.data, overrides, chosen.label)
     scoring = resolve_scoring(file, tokenizer_of(file), plugin="rewards validate")
     if scoring.reward is None:
@@ -119,11 +128,7 @@ def _validate(chosen: argparse.Namespace, overrides: Sequence[str], command: lis
     if chosen.label not in (None, *labels):
         what = f"no reward has the label {chosen.label!r}{did_you_mean(chosen.label, labels)}."
         raise ConfigError([Problem("--label", what, f"There are: {', '.join(labels)}.")])
-    gold = gold_rows(scoring, chosen.split, _data_name(file)).sample(chosen.rows)
-    for column in [name for name in chosen.by if name not in gold.columns]:
-        what = f"the gold data have no column {column!r}{did_you_mean(column, gold.columns)}."
-        fix = f"They have: {', '.join(gold.columns)}." if gold.columns else "They have no others."
-        raise ConfigError([Problem("--by", what, fix)])
+    gold = _gold(scoring, chosen, _data_name(file))
     others = [_other(path, file, chosen.rows) for path in chosen.other_data]
     report = validate(
         scoring,
@@ -135,10 +140,47 @@ def _validate(chosen: argparse.Namespace, overrides: Sequence[str], command: lis
         samples=chosen.samples,
         command=shlex.join(command),
     )
-    folder = chosen.out or Path("evals") / "validation"
+    return _finish(report, chosen.out)
+
+
+def _annotator_report(
+    chosen: argparse.Namespace, overrides: Sequence[str], command: str
+) -> "Report":
+    """Return the report on the annotator of a file of `ai_feedback`."""
+    from hf_rlhf.config import RunFile
+    from hf_rlhf.runs import resolve_scoring
+    from hf_rlhf_lab.validation.pairwise import validate_annotator
+
+    unused = [name for name in ("label", "other_data", "attacks") if getattr(chosen, name)]
+    if unused or chosen.data is None:
+        what = f"has no effect on {chosen.target}, whose annotator compares two responses."
+        problems = [Problem(f"--{name.replace('_', '-')}", what, "Remove it.") for name in unused]
+        if chosen.data is None:
+            problems.append(Problem("--data", "is missing: the gold pairs.", "Name a file."))
+        raise ConfigError(problems)
+    file = RunFile.read(chosen.target).override(overrides)
+    pairs = RunFile.from_mapping({"dataset": _section(chosen.data, _AS_WRITTEN)}, chosen.target)
+    scoring = resolve_scoring(pairs, tokenizer_of(pairs), plugin="rewards validate")
+    gold = _gold(scoring, chosen, chosen.data)
+    return validate_annotator(file, gold, by=chosen.by, samples=chosen.samples, command=command)
+
+
+def _finish(report: "Report", out: Path | None) -> int:
+    """Write and print a report; return the exit status."""
+    folder = out or Path("evals") / "validation"
     report.write(folder)
     report.show(folder)
     return int(bool(report.failed) or report.checks[0].verdict == "not measurable")
+
+
+def _gold(scoring: Any, chosen: argparse.Namespace, name: str) -> Any:
+    """Return the gold data that the options choose. Raises ConfigError for a wrong column."""
+    gold = gold_rows(scoring, chosen.split, name).sample(chosen.rows)
+    for column in [name for name in chosen.by if name not in gold.columns]:
+        what = f"the gold data have no column {column!r}{did_you_mean(column, gold.columns)}."
+        fix = f"They have: {', '.join(gold.columns)}." if gold.columns else "They have no others."
+        raise ConfigError([Problem("--by", what, fix)])
+    return gold
 
 
 def run_file(

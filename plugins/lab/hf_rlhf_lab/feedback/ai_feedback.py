@@ -151,9 +151,7 @@ def _higher(first: Verdict, second: Verdict) -> Preference | Failure:
 def prepare(file: RunFile, folder: Path) -> Work:
     """Return the work of a file, checked. Raises ConfigError."""
     reader = Reader(file)
-    settings = reader.settings(AIFeedback)
-    principles = reader.texts(read_constitution, settings.constitution)
-    annotator = _annotator(reader, settings.annotator, principles)
+    settings, annotator = annotator_of(reader)
     policy = _policy(reader, settings.policy)
     reader.finish()
     rows = reader.rows(settings, policy.tokenizer if policy else None)
@@ -162,11 +160,18 @@ def prepare(file: RunFile, folder: Path) -> Work:
         "dataset": rows_digest(rows),
         "annotator": described(annotator.client),
         "policy": described(policy.client) if policy else None,
-        "principles": principles,
+        "principles": annotator.principles,
         "max_words": settings.max_words,
         "prompt": (_SYSTEM, _CLOSING),
     }
     return Work(_Comparing(settings, rows.to_list(), inputs, annotator, policy), folder)
+
+
+def annotator_of(reader: Reader) -> tuple[AIFeedback, Annotator]:
+    """Return the settings and the annotator of a file; problems are left to the reader."""
+    settings = reader.settings(AIFeedback)
+    principles = reader.texts(read_constitution, settings.constitution)
+    return settings, _annotator(reader, settings.annotator, principles)
 
 
 def _annotator(reader: Reader, section: Section, principles: Any) -> Annotator:

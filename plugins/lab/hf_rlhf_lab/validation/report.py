@@ -7,6 +7,7 @@ from hf_rlhf.formatting import code, counted, interval, markdown_table, number, 
 from hf_rlhf.rewards import ValidationReport
 from hf_rlhf.storage import ReportCheck, atomic_write_json, atomic_write_text
 from hf_rlhf_lab.validation.slices import slice_tables
+from hf_rlhf_lab.validation.usage import usage_lines
 from hf_rlhf_lab.validation.worst import worst_section
 
 JSON_NAME, MARKDOWN_NAME, PLOT_NAME = "validation.json", "validation.md", "validation.png"
@@ -34,6 +35,7 @@ class Report(ValidationReport):
             markdown_table(["check", "result", "what was measured"], rows),
             *worst_section(self.checks),
             *slice_tables(self.checks),
+            *map(plain, usage_lines(self.cost)),
             f"![The checks as plots]({PLOT_NAME})",
             "## Numbers",
             "Means with 95% bootstrap intervals over prompts.",
@@ -69,6 +71,8 @@ class Report(ValidationReport):
         console.print(table)
         if hint := self.data.get("slices"):
             console.print(hint, markup=False)
+        for line in usage_lines(self.cost):
+            console.print(line, markup=False, soft_wrap=True)
         console.print(f"Report: {folder / MARKDOWN_NAME}", markup=False, soft_wrap=True)
 
     def _measures(self) -> Iterator[list[str]]:

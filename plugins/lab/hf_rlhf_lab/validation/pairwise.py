@@ -1,0 +1,124 @@
+"""Validate a judge that compares two responses, as `hf-rlhf data ai_feedback` asks it.
+
+It sees each gold pair in both orders. Where both prefer one response, that one scores 1 and the
+other 0; where they disagree, both score a half, which agreement counts as a tie.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from time import perf_counter
+
+import numpy as np
+
+from hf_rlhf.config import RunFile
+from hf_rlhf.data import text_of
+from hf_rlhf.evaluation import Interval
+from hf_rlhf.runs import environment
+from hf_rlhf.steps import digest
+from hf_rlhf.storage import now
+from hf_rlhf_lab.feedback.ai_feedback import AIFeedback, Annotator, Preference, annotator_of
+from hf_rlhf_lab.feedback.asking import Failure
+from hf_rlhf_lab.feedback.settings import Reader, described
+from hf_rlhf_lab.validation.agreement import agreement
+from hf_rlhf_lab.validation.checks import Check, not_measurable
+from hf_rlhf_lab.validation.gold import Gold, Scored
+from hf_rlhf_lab.validation.report import Report, headline
+from hf_rlhf_lab.validation.slices import slice_hint, slices
+from hf_rlhf_lab.validation.worst import SHOWN, worst_pairs
+
+LABEL = "annotator"
+
+
+def is_annotator(target: str | None) -> bool:
+    """Whether a target is a file of `hf-rlhf data ai_feedback`: it names an `annotator`."""
+    if target is None or Path(target).suffix not in (".yaml", ".yml"):
+        return False
+    return LABEL in RunFile.read(target).values
+
+
+def validate_annotator(
+    file: RunFile, gold: Gold, *, by: Sequence[str] = (), samples: int = SHOWN, command: str = ""
+) -> Report:
+    """Return the report on the annotator of a file, on gold pairs. Raises HfRlhfError."""
+    reader = Reader(file)
+    settings, annotator = annotator_of(reader)
+    reader.finish()
+    pairs = _as_pairs(gold)
+    began = perf_counter()
+    answers = _compare(annotator, pairs)
+    scores = np.array([score for each in answers for score in _scores(each)])
+    scored = Scored(pairs, scores, perf_counter() - began)
+    checks = [agreement(scored), *_orders(answers), _failures(answers, settings)]
+    reported = [check.reported() for check in [*checks, *(slices(scored, name) for name in by)]]
+    reported[0].details["worst"] = worst_pairs(scored, samples)
+    about = {**described(annotator.client), "principles": digest(annotator.principles)}
+    return Report(
+        headline=headline(LABEL, reported),
+        reward={"label": LABEL, "digest": digest(about), **about},
+        data={
+            "name": gold.name,
+            "split": gold.split,
+            "responses": len(pairs),
+            "pairs": len(answers),
+            "digest": gold.digest,
+            "dropped": dict(gold.dropped),
+            "slices": "" if by else slice_hint(gold),
+        },
+        checks=reported,
+        cost={
+            "scored": len(pairs),
+            "seconds_per_1000": round(1000 * scored.seconds / max(1, len(pairs)), 2),
+            "judges": {LABEL: {k: round(v, 4) for k, v in annotator.client.usage().items() if v}},
+        },
+        created=now(),
+        command=command,
+        environment=environment(),
+    )
+
+
+def _as_pairs(gold: Gold) -> Gold:
+    """Return each two responses with different grades as a pair of their own, the better first."""
+    pairs = gold.pairs
+    return replace(gold.take(pairs.ravel().tolist()), groups=np.repeat(np.arange(len(pairs)), 2))
+
+
+def _compare(annotator: Annotator, pairs: Gold) -> list[Preference | Failure]:
+    texts = [text_of(each) for each in pairs.completions]
+    prompts = [text_of(each) for each in pairs.prompts[::2]]
+    return annotator.compare(prompts, list(zip(texts[::2], texts[1::2], strict=True)))
+
+
+def _scores(answer: Preference | Failure) -> tuple[float, float]:
+    if isinstance(answer, Failure):
+        return np.nan, np.nan
+    if answer.preferred is None:
+        return 0.5, 0.5
+    return 1.0 - answer.preferred, float(answer.preferred)
+
+
+def _orders(answers: Sequence[Preference | Failure]) -> list[Check]:
+    """Check that both orders agree more often than by chance, and that no place is preferred."""
+    looks = [each.first for each in answers if isinstance(each, Preference) and each.first]
+    agree = Interval.of_mean([float(a != b) for a, b in looks])
+    rows = [str(row) for row, _ in enumerate(looks) for _ in (0, 1)]
+    first = Interval.of_mean([float(each) for look in looks for each in look], rows)
+    if agree is None or first is None:
+        why = "it scores one response at a time, or gave no answer."
+        return [not_measurable("order swap", why)]
+    text = (
+        f"prefers the same response in both orders in {agree.mean:.3f} of {agree.values:,} pairs "
+        f"[{agree.low:.3f}, {agree.high:.3f}] (by chance 0.5), and the first in {first.mean:.3f} "
+        f"of its answers [{first.low:.3f}, {first.high:.3f}]."
+    )
+    measures = {"orders_agree": agree, "first": first}
+    return [Check("order swap", "pass" if agree.low > 0.5 else "fail", text, measures)]
+
+
+def _failures(answers: Sequence[Preference | Failure], settings: AIFeedback) -> Check:
+    failed = [each for each in answers if isinstance(each, Failure)]
+    share, most = len(failed) / max(1, len(answers)), settings.max_failure_share
+    text = f"{len(failed)} of {len(answers):,} pairs have no usable answer ({share:.1%})."
+    if failed:
+        text += f" The last cause: {failed[-1].reason}: {failed[-1].detail}"
+    return Check("failures", "pass" if share <= most else "fail", text, details={"share": share})
