@@ -1,10 +1,10 @@
 """The files of the user's own modules: which they are, what they import, and their digests."""
 
 import ast
-import re
 import sys
 import sysconfig
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from functools import cache
 from hashlib import sha256
 from importlib.metadata import packages_distributions, version
@@ -14,7 +14,6 @@ from typing import NamedTuple
 from hf_rlhf.config.registry import source_file
 
 _CORE = "hf_rlhf"
-_FILE = re.compile(r"[^\n\0]{1,250}\.\w{1,12}")
 _INSTALLED = {"site-packages", "dist-packages"}
 
 
@@ -46,8 +45,8 @@ def code_files(modules: Iterable[str]) -> CodeFiles:
             depth = name.count(".") + 1 + (file.stem == "__init__")
             stamp = file.stat()
             digest, imports, texts = _parsed(file, name, stamp.st_mtime_ns, stamp.st_size)
-            folders = (file.parent, Path())
-            opens |= {each for each in texts if any((at / each).is_file() for at in folders)}
+            folders = (file.parent, Path()) if package_of(root) is None else ()
+            opens |= {each for each in texts if any(_is_file(at / each) for at in folders)}
             digests["/".join(file.parts[-depth:])] = digest
             for imported in imports:
                 package = package_of(imported)
@@ -63,7 +62,14 @@ def _beside(root: Path | None, module: str) -> Path | None:
     """Return the file of a module in the folder of another one."""
     path = root.parent.joinpath(*module.split(".")) if root else Path()
     files = (path.with_name(f"{path.name}.py"), path / "__init__.py") if root else ()
-    return next((each for each in files if each.is_file()), None)
+    return next(filter(Path.is_file, files), None)
+
+
+def _is_file(path: Path) -> bool:
+    """Return whether a text is the path of a file; most are none, and some cannot be one."""
+    with suppress(OSError, ValueError):
+        return path.is_file()
+    return False
 
 
 def script_digest() -> str | None:
@@ -110,23 +116,17 @@ def _is_installed(file: Path) -> bool:
 
 
 @cache
-def _parsed(
-    file: Path, name: str, time: int, size: int
-) -> tuple[str, tuple[str, ...], frozenset[str]]:
-    """Return the digest of a file, the modules that it may import, and texts like names of files.
-
-    `time` and `size` renew what is cached.
-    """
+def _parsed(file: Path, name: str, time: int, size: int) -> tuple[str, list[str], set[str]]:
+    """Return a file's digest, modules that it may import, and its texts; `time`, `size` renew."""
     content = file.read_bytes()
     try:
         tree = ast.parse(content)
     except (SyntaxError, ValueError):  # compiled
-        return sha256(content).hexdigest(), (), frozenset()
+        return sha256(content).hexdigest(), [], set()
     package = name if file.stem == "__init__" else name.rpartition(".")[0]
     digest = sha256(ast.dump(tree).encode("utf-8", "replace")).hexdigest()
     values = (node.value for node in ast.walk(tree) if isinstance(node, ast.Constant))
-    texts = (each for each in values if isinstance(each, str) and _FILE.fullmatch(each))
-    return digest, tuple(dict.fromkeys(_imports(tree, package))), frozenset(texts)
+    return digest, [*_imports(tree, package)], {each for each in values if isinstance(each, str)}
 
 
 def _imports(tree: ast.AST, package: str) -> Iterator[str]:

@@ -50,6 +50,7 @@ class JudgeSpec(ComponentSpec):
     """One entry of `judges:`, under its label."""
 
     label: str
+    reads: list[str] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

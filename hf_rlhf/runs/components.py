@@ -51,18 +51,9 @@ class ComponentBuilder:
         self.problems: list[Problem] = []
         self.components: list[Mapping[str, Any]] = []
 
-    def _load(
-        self,
-        kind: Kind,
-        name: str,
-        label: str,
-        arguments: Any,
-        path: KeyPath,
-        files: Sequence[str] | None = None,
-    ) -> Any:
+    def _load(self, kind: Kind, name: str, label: str, arguments: Any, path: KeyPath) -> Any:
         component, provenance = self.file.load(kind, name, path)
         entry = {"kind": kind, "name": name, "label": label, "arguments": dict(arguments)}
-        entry |= {} if files is None else {"files": list(files)}
         self.components.append({**entry, **provenance})
         return component
 
@@ -81,12 +72,14 @@ class ComponentBuilder:
     ) -> Callable[[], Any] | None:
         """Return what builds a component; None, reported, for a wrong name or argument."""
         path = spec.path
-        label, files = getattr(spec, "label", spec.name), getattr(spec, "reads", None)
-        for each in (each for each in files or () if not Path(each).expanduser().exists()):
+        label, reads = getattr(spec, "label", spec.name), getattr(spec, "reads", None)
+        for each in (each for each in reads or () if not Path(each).expanduser().exists()):
             what = f"there is no file {each!r} in {Path().absolute()}."
             self.problems.append(Problem(self.file.where((*path, "reads")), what))
         try:
-            component = self._load(kind, spec.name, label, spec.arguments, (*path, "name"), files)
+            component = self._load(kind, spec.name, label, spec.arguments, (*path, "name"))
+            if reads is not None:
+                self.components[-1] = {**self.components[-1], "files": reads}
         except PluginError as error:
             self.problems.append(Problem(self.file.where((*path, "name")), str(error)))
             return None

@@ -121,7 +121,11 @@ def _other_rewards(run: "Run", reports: list[tuple[str, ValidationReport]]) -> I
     known = {each["digest"] for each in (total, *single.values())}
     covered = {report.reward.get("digest") for _, report in reports}
     for each in run.components:
-        if each["kind"] == "rewards" and each.get("opens") and each.get("files") is None:
+        if (
+            each["kind"] in ("rewards", "judges")
+            and each.get("opens")
+            and each.get("files") is None
+        ):
             what = f"the code of {each['label']} names {', '.join(each['opens'])}: a report that "
             what += "does not know what such a file holds says nothing once it has changed."
             fix = "List the files that it opens in its entry, `reads: [FILE]`, or none, `reads: []`"
@@ -140,19 +144,16 @@ def _other_rewards(run: "Run", reports: list[tuple[str, ValidationReport]]) -> I
                 f"Validate this one: {_VALIDATE.format('RUN_FILE')}.",
             )
     if covered <= known and total["digest"] not in covered:
-        what = f"no report is on what the run trains on, {_formula(parts)}."
+        changes = [
+            {key: part[key] for key in part if key != "component"} for part in parts.values()
+        ]
+        terms = (
+            f"{label} {each or ''}".rstrip() for label, each in zip(parts, changes, strict=True)
+        )
+        what = f"no report is on what the run trains on, {' + '.join(terms)}."
         if covered:
             what += " A report on one reward counts where the total is that reward alone."
         yield Problem(KEY, what, f"Validate the total: {_VALIDATE.format('RUN_FILE')}.")
-
-
-def _formula(parts: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return what makes up the total, with all that changes a score: `a (weight -1.0) + b`."""
-    texts = []
-    for label, part in parts.items():
-        changes = ", ".join(f"{key} {part[key]}" for key in part if key != "component")
-        texts.append(f"{label} ({changes})" if changes else label)
-    return " + ".join(texts)
 
 
 def _changes(report: Mapping[str, Any], here: Mapping[str, Any]) -> str:

@@ -38,9 +38,9 @@ class Component(Provenance):
     packages: dict[str, str] = {}
     """The versions of the packages that its files import."""
     opens: list[str] = []
-    """Files that texts in its files name."""
+    """Files that texts in its code name."""
     files: list[str] | None = None
-    """Those that `reads` of its entry in the run file names."""
+    """What `reads` of its entry names."""
     script: str | None = None
     """The digest of its script and of the script's imports: their other parts may change."""
 

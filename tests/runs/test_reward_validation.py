@@ -180,7 +180,7 @@ def test_a_composition_has_a_report_of_its_total(tiny_run, tmp_path):
     assert problems(run, report=total) == problems(run, report=[total, refiner]) == ""
     parts = [refiner, report(tmp_path / "s", identity(run, "short"))]
     found = problems(run, report=parts)
-    assert "no report is on what the run trains on, refiner + short (weight 0.5)." in found
+    assert "no report is on what the run trains on, refiner + short {'weight': 0.5}." in found
     heavier = {**run, "rewards": [tiny_run["rewards"][0], {**short, "weight": 1.5}]}
     assert "short.weight: 0.5 -> 1.5" in problems(heavier, report=total)
 

@@ -9,7 +9,9 @@ from datasets import Dataset
 
 from hf_rlhf.data import TrainedRows, row_digest
 from hf_rlhf.errors import DataError
-from hf_rlhf_lab.command import rewards
+from hf_rlhf.runs import resolve_scoring
+from hf_rlhf_lab.command import gold_rows, rewards, run_file, tokenizer_of
+from hf_rlhf_lab.validation.overlap import overlap
 
 MINE = """from dataclasses import dataclass
 
@@ -47,21 +49,32 @@ def model(name, rows=None, kind="LlamaForSequenceClassification"):
     return name
 
 
-def overlap(rows, *options, name="gold.jsonl", arguments=("--rewards.0.model", "rm")):
+def write(rows, name):
     if name.endswith("jsonl"):
         Path(name).write_text("\n".join(map(json.dumps, rows)))
     else:
         Dataset.from_list(rows).to_parquet(name)
-    rewards(["validate", "mine.py:Model", "--data", name, *arguments, *options])
-    report = json.loads(Path("evals/validation/validation.json").read_text())
-    checks = {check["name"]: check for check in report["checks"]}
-    return checks.get("overlap", {"verdict": None})
+
+
+def check(rows, *others, name="gold.jsonl", arguments=("--rewards.0.model", "rm")):
+    """Return the check of some gold data and others, as the command resolves them."""
+    data = []
+    for number, each in enumerate((rows, *others)):
+        write(each, path := f"{number or ''}{name}")
+        file = run_file("mine.py:Model", path, arguments)
+        scoring = resolve_scoring(file, tokenizer_of(file), plugin="rewards validate")
+        data.append(gold_rows(scoring, None, path))
+    return overlap(scoring, "total", data)
 
 
 @pytest.mark.parametrize(
     ("rows", "name", "text"),
     [
-        (pairs(range(20)), "gold.jsonl", "20 of 20 prompts (100.0%) and 40 of 40 responses"),
+        (
+            pairs(range(20)),
+            "gold.jsonl",
+            "20 of 20 prompts (100.0%) and 40 of 40 responses (100.0%)",
+        ),
         (pairs(range(19, 60)), "gold.parquet", "1 of 41 prompts (2.4%) and 2 of 82 responses"),
         (pairs(range(5), marker="!")[::-1], "gold.jsonl", "5 of 5 prompts (100.0%) and 0 of 10"),
         (pairs(range(10), "Human: PROMPT  {}\n\nAssistant:"), "gold.jsonl", "10 of 10 prompts"),
@@ -83,26 +96,33 @@ def overlap(rows, *options, name="gold.jsonl", arguments=("--rewards.0.model", "
 )
 def test_rows_that_the_model_was_trained_on_are_found_in_any_form(rows, name, text):
     model("rm", pairs(range(20)))
-    check = overlap(rows, name=name)
-    assert check["verdict"] == "fail"
-    assert text in check["summary"]
+    found = check(rows, name=name)
+    assert found.verdict == "fail"
+    assert text in found.summary
 
 
-def test_other_rows_pass_and_a_rule_has_nothing_to_overlap(tmp_path):
+def test_other_rows_pass_and_a_rule_has_nothing_to_overlap():
     model("rm", pairs(range(20)))
-    assert overlap(pairs(range(20, 40)))["verdict"] == "pass"
-    assert overlap(pairs(range(20)), arguments=())["verdict"] is None
-    # Other data count as well.
-    Path("other.jsonl").write_text("\n".join(map(json.dumps, pairs(range(10, 30)))))
-    check = overlap(pairs(range(20, 40)), "--other-data", "other.jsonl")
-    assert "10 of 20 prompts (50.0%) and 20 of 40 responses in other.jsonl" in check["summary"]
+    assert check(pairs(range(20, 40))).verdict == "pass"
+    assert check(pairs(range(20)), arguments=()) is None
+    found = check(pairs(range(20, 40)), pairs(range(10, 30)))  # other data count as well
+    text = "10 of 20 prompts (50.0%) and 20 of 40 responses (50.0%) in 1gold.jsonl"
+    assert text in found.summary
+    assert "in gold.jsonl" not in found.summary
+
+
+def test_the_command_fails_on_rows_that_were_seen_and_says_so(capsys):
+    model("rm", pairs(range(20)))
+    write(pairs(range(8)), "gold.jsonl")
+    assert rewards(["validate", "mine.py:Model", "--data", "gold.jsonl", "--rewards.0.model", "rm"])
+    assert "overlap" in capsys.readouterr().out.partition("\n")[0]
 
 
 def test_the_one_prompt_of_all_training_rows_is_the_task_and_no_row():
     model("rm", [{**row, "prompt": "Write a poem."} for row in pairs(range(20))])
     for numbers, verdict in ((range(20, 40), "pass"), (range(19, 39), "fail")):
         rows = [{**row, "prompt": "Write a poem."} for row in pairs(numbers)]
-        assert overlap(rows)["verdict"] == verdict
+        assert check(rows).verdict == verdict
 
 
 def test_every_model_that_a_reward_names_counts(tmp_path):
@@ -110,31 +130,31 @@ def test_every_model_that_a_reward_names_counts(tmp_path):
     model("first", pairs(range(20)))
     model("second", pairs(range(30, 50)))
     members = ("--rewards.0.members", "[first, second]")
-    assert overlap(pairs(range(30, 40)), arguments=members)["verdict"] == "fail"
-    assert overlap(pairs(range(20, 30)), arguments=members)["verdict"] == "pass"
+    assert check(pairs(range(30, 40)), arguments=members).verdict == "fail"
+    assert check(pairs(range(20, 30)), arguments=members).verdict == "pass"
     shutil.copytree("second", "run/adapter")
     Path("run/run.json").write_text("{}")
     adapter = ("--rewards.0.model", "base", "--rewards.0.adapter", "run")
-    assert overlap(pairs(range(30, 40)), arguments=adapter)["verdict"] == "fail"
+    assert check(pairs(range(30, 40)), arguments=adapter).verdict == "fail"
     shutil.move("second", "moved")
     shutil.copytree("moved", "copied")
     copied = ("--rewards.0.model", str(tmp_path / "copied"))
-    assert overlap(pairs(range(30, 40)), arguments=copied)["verdict"] == "fail"
+    assert check(pairs(range(30, 40)), arguments=copied).verdict == "fail"
 
 
 def test_what_is_not_known_is_said_and_fails_nothing():
     model("rm")
-    check = overlap(pairs(range(20)))
-    assert check["verdict"] == "not measurable"
-    assert "what rm was trained on is not known" in check["summary"]
+    found = check(pairs(range(20)))
+    assert found.verdict == "not measurable"
+    assert "what rm was trained on is not known" in found.summary
     seen = frozenset({row_digest(CHAT), row_digest("Prompt 2")})
     part = TrainedRows(seen, frozenset(), complete=False)
     part.write(Path("rm"))
-    assert overlap(pairs(range(20)))["verdict"] == "fail"
-    assert overlap(pairs(range(4, 20)))["verdict"] == "not measurable"
+    assert check(pairs(range(20))).verdict == "fail"
+    assert check(pairs(range(4, 20))).verdict == "not measurable"
     Path("rm/trained_on.json").write_text('{"prompts": 3}')
     with pytest.raises(DataError, match=r"trained_on.json is no list of digests"):
-        overlap(pairs(range(20)))
+        check(pairs(range(20)))
 
 
 @pytest.mark.parametrize(

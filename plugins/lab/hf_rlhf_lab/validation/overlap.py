@@ -32,27 +32,17 @@ def overlap(scoring: Scoring, label: str, data: Sequence[Gold]) -> Check | None:
         return None
     known = [rows for rows in models.values() if rows is not None]
     trained = set().union(*(rows.telling_prompts | rows.responses for rows in known))
-    shares, texts = [], []
+    texts: list[str] = []
+    details: dict[str, dict[str, float]] = {}
     for gold in data:
         prompts = set(map(row_digest, gold.prompts))
         responses = set(map(row_digest, gold.prompts, gold.completions))
-        seen, seen_responses = prompts & trained, responses & trained
-        shares.append(
-            {
-                "data": gold.name,
-                "prompts": len(seen) / max(1, len(prompts)),
-                "responses": len(seen_responses) / max(1, len(responses)),
-            }
-        )
-        if seen or seen_responses:
-            texts.append(
-                f"{len(seen):,} of {len(prompts):,} prompts ({shares[-1]['prompts']:.1%}) and "
-                f"{len(seen_responses):,} of {len(responses):,} responses in {gold.name}"
-            )
-    details = {
-        "shares": shares,
-        "models": {name: rows is not None for name, rows in models.items()},
-    }
+        details[gold.name], counts = {}, []
+        for kind, each in (("prompts", prompts), ("responses", responses)):
+            share = details[gold.name][kind] = len(each & trained) / max(1, len(each))
+            counts.append(f"{len(each & trained):,} of {len(each):,} {kind} ({share:.1%})")
+        if any(details[gold.name].values()):
+            texts.append(f"{' and '.join(counts)} in {gold.name}")
     if texts:
         text = f"the reward was trained on {'; '.join(texts)}. Its results there show what it "
         text += "remembers: validate it on rows with other prompts."
