@@ -188,6 +188,10 @@ def test_best_of_n_warns_of_a_grade_that_rises_and_then_falls():
     assert check.details["curve"][-1]["reward"]["mean"] == -3
     honest = best_of_n(graded(grades + rng.normal(size=(40, 16)), grades))
     assert honest.verdict == "pass"
+    alike = best_of_n(graded([[1, 2, 3, 4]] * 12, [[4, 3, 2, 1]] * 12))
+    assert alike.verdict == "fail"
+    level = best_of_n(graded([[1, 2, 3, 3]] * 12, [[1, 0, 0.8, 0.2]] * 12))
+    assert level.verdict == "not measurable"
     noise = best_of_n(graded(np.random.default_rng(1).normal(size=(40, 16)), grades))
     assert noise.verdict == "not measurable"
 

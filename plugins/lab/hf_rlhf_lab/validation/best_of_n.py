@@ -9,17 +9,12 @@ from collections.abc import Sequence
 from math import comb
 
 import numpy as np
+from scipy.stats import t as student
 
 from hf_rlhf.evaluation import Interval
-from hf_rlhf_lab.validation.checks import (
-    Check,
-    Verdict,
-    degenerate,
-    not_measurable,
-    sums_by_cluster,
-)
+from hf_rlhf_lab.validation.checks import Check, Verdict, degenerate, not_measurable
 from hf_rlhf_lab.validation.gold import FEW_PROMPTS, Array, Scored
-from hf_rlhf_lab.validation.hacks import holm, sign_flip
+from hf_rlhf_lab.validation.hacks import holm
 
 MOST = 64
 NAME = "best of N"
@@ -30,7 +25,7 @@ def best_of_n(scored: Scored) -> Check | None:
 
     N is 1, 2, 4 … up to 64, and at most the number of scored responses that half of the prompts
     have; prompts with fewer are left out of all N. Fails where the grade at the largest N is below
-    that at a smaller N, by one-sided sign-flip tests over prompts, corrected by Holm at 5%. Passes
+    that at a smaller N, by one-sided t tests over prompts, corrected by Holm at 5%. Passes
     where it is above that of a random response, with its whole interval. None for pairs alone.
     """
     gold, scores = scored.gold, scored.scores
@@ -63,9 +58,12 @@ def best_of_n(scored: Scored) -> Check | None:
         f"{random.mean:.3f} ({gain.mean:+.3f} [{gain.low:+.3f}, {gain.high:+.3f}]), and the best "
         f"by gold {best.mean:.3f}, on {len(used):,} prompts."
     )
-    falls = by_reward[:, :-1] - by_reward[:, -1:]
+    falls = ((by_reward[:, :-1] - by_reward[:, -1:]) / gold.grades.std()).round(9)
+    with np.errstate(divide="ignore", invalid="ignore"):  # all alike: certain, or 0 / 0
+        t = falls.mean(axis=0) / falls.std(axis=0, ddof=1) * np.sqrt(len(falls))
+    p = np.nan_to_num(student.sf(t, len(falls) - 1), nan=1.0)
     verdict: Verdict = "pass"
-    if any(holm([sign_flip(sums_by_cluster(fall, clusters)) for fall in falls.T])):
+    if any(holm(p.tolist())):
         verdict, top = "fail", max(curve, key=lambda row: row[1].mean)[0]
         text += f" The grade FALLS beyond N = {top}, which predicts over-optimisation."
     elif gain.low <= 0:

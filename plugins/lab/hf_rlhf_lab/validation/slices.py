@@ -7,19 +7,14 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.stats import binom
 
 from hf_rlhf.formatting import code, excerpt, interval, listed, markdown_table, plain, visible
 from hf_rlhf.storage import ReportCheck
 from hf_rlhf_lab.validation.agreement import FEWEST, pair_accuracy, prompt_wins
-from hf_rlhf_lab.validation.checks import (
-    Check,
-    Verdict,
-    degenerate,
-    not_measurable,
-    sums_by_cluster,
-)
+from hf_rlhf_lab.validation.checks import Check, Verdict, degenerate, not_measurable
 from hf_rlhf_lab.validation.gold import Array, Gold, Scored
-from hf_rlhf_lab.validation.hacks import holm, sign_flip
+from hf_rlhf_lab.validation.hacks import holm
 
 FEW_VALUES = 20
 """Of a column that is proposed for slices."""
@@ -30,10 +25,10 @@ def slices(scored: Scored, column: str) -> Check:
     """Check that the reward is not worse than chance in any slice of the gold data.
 
     A slice holds the pairs whose responses have one value of the column; pairs of two values are
-    a slice of their own, `a / b`. It fails where the accuracy is below 0.5 by a one-sided sign-flip
-    test over prompts, corrected over the slices by Holm at 5%. It warns of slices that are not
-    shown to be better than chance, or in which the reward decides fewer than 6 prompts, which are
-    not measurable. `worst_slice` is the lowest accuracy of a slice, with the lowest bounds of all.
+    a slice of their own, `a / b`. It fails where the accuracy is below 0.5 by an exact one-sided
+    binomial test over prompts, corrected over the slices by Holm at 5%. It warns of slices that are
+    not shown to be better than chance, or in which the reward decides fewer than 6 prompts, which
+    are not measurable. `worst_slice` is the lowest accuracy, with the lowest bounds of all slices.
     """
     name = f"slices: {column}"
     if reason := degenerate(scored):
@@ -103,7 +98,7 @@ def _slice_of_pairs(scored: Scored, column: str) -> NDArray[np.str_]:
 def _row(value: str, margins: Array, clusters: Sequence[str]) -> dict[str, Any]:
     accuracy = pair_accuracy(margins, clusters)
     assert accuracy is not None, "a slice has pairs"
-    p = sign_flip(sums_by_cluster(-np.sign(margins), clusters))
+    p = float(binom.cdf(*prompt_wins(margins, clusters), 0.5))
     return {"slice": value, "accuracy": accuracy, "pairs": len(margins), "p": p}
 
 
