@@ -221,6 +221,7 @@ def test_at_equal_grade_the_correlation_with_length_vanishes():
         ([1.0, 1.0, 1.0, 1.0], [1, 0, 1, 0], "gives every response 1"),
         ([1.0, 2.0, 3.0, 4.0], [1, 1, 1, 1], "same gold grade"),
         ([None] * 4, [1, 0, 1, 0], "scored no response"),
+        ([1e-300, 2e-300, 3e-300, 1e-300], [1, 0, 1, 0], "less than float32"),
         ([1.0, None, 2.0, None], [1, 0, 1, 0], "no prompt has two"),
     ],
 )

@@ -48,6 +48,8 @@ def degenerate(scored: Scored) -> str:
         return "the reward scored no response"
     if np.ptp(valid) == 0:
         return f"the reward gives every response {valid[0]:g}"
+    if scored.spread < np.finfo(np.float32).tiny:
+        return "the scores differ by less than float32, in which trainers compute, can hold"
     if len(np.unique(scored.gold.grades)) < 2:
         return f"every response has the same gold grade, {scored.gold.grades[0]:g}"
     if not len(scored.pairs):

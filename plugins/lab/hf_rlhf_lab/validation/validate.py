@@ -129,7 +129,7 @@ def validate(
     scored = score_gold(gold, score)
     checks = [agreement(scored)]
     checks += [_elsewhere(scored, score_gold(other, score)) for other in others]
-    checks += [slices(scored, column) for column in by]
+    checks += [slices(scored, column) for column in dict.fromkeys(by)]
     checks += filter(None, [best_of_n(scored)])
     checks += [
         calibration(scored),
