@@ -264,10 +264,11 @@ def _section(data: str, trained_on: Any = None) -> dict[str, Any]:
     Pairs are put into the form of the rows that the run trains on.
     """
     from hf_rlhf.data import read_rows
+    from hf_rlhf_lab.listed import has_lists
 
     rows = next(iter(read_rows(data).splits.values()))
     first = next(iter(rows), None)
-    if first is not None and "grade" in first.values:
+    if first is not None and ("grade" in first.values or has_lists(first)):
         return {"name": "graded", "path": data}
     form = {}
     if isinstance(trained_on, dict) and trained_on.get("name") in _CLASSIC_DATA:

@@ -7,6 +7,7 @@ from typing import Any
 from hf_rlhf.contracts import LARGEST_SCORE, Loaded
 from hf_rlhf.data import Row, describe_value, read_rows
 from hf_rlhf.errors import DataError, did_you_mean
+from hf_rlhf_lab.listed import one_by_one
 
 FIELDS = ("prompt", "completion", "grade")
 
@@ -22,7 +23,8 @@ def graded(
 
     Args:
         path: a file, a folder or a Hub dataset with `prompt`, `completion` and `grade`: a finite
-            number, higher for a better response, or a list with one number per label.
+            number, higher for a better response, or a list with one number per label. Or with
+            `prompt`, `chosen` and `rejected`, lists of texts, as RewardBench 2 has them.
         columns: names wanted -> names in the source, such as `{completion: response}`.
         revision: of a Hub dataset, a branch, tag or commit.
         subset: the configuration of a Hub dataset.
@@ -36,7 +38,7 @@ def graded(
     from datasets import Dataset, DatasetDict
 
     source = read_rows(path, revision=revision, subset=subset, columns=columns)
-    splits = {name: list(rows) for name, rows in source.splits.items()}
+    splits = {name: list(one_by_one(rows)) for name, rows in source.splits.items()}
     if empty := [name for name, rows in splits.items() if not rows]:
         raise DataError(f"{path}: split {empty[0]!r} has no rows.")
     columns_of = {name: _columns(rows) for name, rows in splits.items()}

@@ -6,6 +6,7 @@ from pathlib import Path
 from hf_rlhf.formatting import code, counted, interval, markdown_table, number, plain, visible
 from hf_rlhf.rewards import ValidationReport
 from hf_rlhf.storage import ReportCheck, atomic_write_json, atomic_write_text
+from hf_rlhf_lab.validation.reward_bench import subset_table
 from hf_rlhf_lab.validation.slices import slice_tables
 from hf_rlhf_lab.validation.usage import usage_lines
 from hf_rlhf_lab.validation.worst import worst_section
@@ -35,6 +36,7 @@ class Report(ValidationReport):
             markdown_table(["check", "result", "what was measured"], rows),
             *worst_section(self.checks),
             *slice_tables(self.checks),
+            *subset_table(self.checks),
             *map(plain, usage_lines(self.cost)),
             f"![The checks as plots]({PLOT_NAME})",
             "## Numbers",

@@ -22,6 +22,7 @@ from hf_rlhf_lab.validation.hacks import hacks, honest_rows
 from hf_rlhf_lab.validation.length import length_bias
 from hf_rlhf_lab.validation.overlap import overlap
 from hf_rlhf_lab.validation.report import Report, headline
+from hf_rlhf_lab.validation.reward_bench import best_of_all
 from hf_rlhf_lab.validation.slices import slice_hint, slices
 from hf_rlhf_lab.validation.worst import SHOWN, worst_pairs
 
@@ -130,7 +131,7 @@ def validate(
     checks = [agreement(scored)]
     checks += [_elsewhere(scored, score_gold(other, score)) for other in others]
     checks += [slices(scored, column) for column in dict.fromkeys(by)]
-    checks += filter(None, [best_of_n(scored)])
+    checks += filter(None, [best_of_n(scored), best_of_all(scored)])
     checks += [
         calibration(scored),
         length_bias(scored, score),
