@@ -62,7 +62,7 @@ def test_a_subset_is_scored_by_the_best_of_all_responses(tmp_path):
 
 
 def test_the_same_prompt_in_two_rows_stays_two_items(tmp_path):
-    rows = [{**row("A", [3], [1, 2]), "prompt": "p"}, {**row("B", [0], [4, 5]), "prompt": "p"}]
+    rows = [{**row("A", [3], [1, 2]), "prompt": "p"}, {**row("B", [1], [4, 3]), "prompt": "p"}]
     rows.append(row("A", [3], [1]))
     assert by_subset(check(rows, tmp_path)) == {"A": 1.0, "B": 0.0}
 

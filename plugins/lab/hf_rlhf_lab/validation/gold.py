@@ -18,6 +18,7 @@ from hf_rlhf.contracts import Score
 from hf_rlhf.data import rows_digest
 from hf_rlhf.errors import DataError
 from hf_rlhf.evaluation import Interval
+from hf_rlhf_lab.listed import ITEM
 
 Array = NDArray[np.float64]
 GRADED = ("prompt", "completion", "grade")
@@ -159,7 +160,7 @@ _PAIR = ("chosen", "rejected")
 
 def _first_of_equals(rows: Any) -> list[int]:
     """Return the rows whose prompt, texts and grade no row before has; space does not count."""
-    names = [name for name in (*GRADED, *_PAIR) if name in rows.column_names]
+    names = [name for name in (*GRADED, *_PAIR, ITEM) if name in rows.column_names]
     first: dict[tuple[str, ...], int] = {}
     for number, row in enumerate(rows.select_columns(names)):
         first.setdefault(tuple(" ".join(str(row[name]).split()) for name in names), number)

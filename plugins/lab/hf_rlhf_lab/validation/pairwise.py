@@ -50,7 +50,10 @@ def validate_annotator(
     scores = np.array([score for each in answers for score in _scores(each)])
     scored = Scored(pairs, scores, perf_counter() - began)
     checks = [agreement(scored), *_orders(answers), _failures(answers, settings)]
-    reported = [check.reported() for check in [*checks, *(slices(scored, name) for name in by)]]
+    reported = [
+        check.reported()
+        for check in [*checks, *(slices(scored, name) for name in dict.fromkeys(by))]
+    ]
     reported[0].details["worst"] = worst_pairs(scored, samples)
     about = {**described(annotator.client), "principles": digest(annotator.principles)}
     return Report(
