@@ -96,6 +96,19 @@ def test_a_bias_of_either_sign_counts(tiny_run, tmp_path):
     assert problems(tiny_run, report=path, require={"length_bias": 0.8}) == ""
 
 
+def test_the_largest_possible_loss_and_the_worst_slice_decide(tiny_run, tmp_path):
+    loss = {"mean": 0.02, "low": 0.0, "high": 0.06, "n": 99}
+    slices = {"name": "slices: a", "verdict": "warn"}
+    worst = {"mean": 0.7, "low": 0.55, "high": 0.8, "n": 30}
+    checks = [{**each, "measures": {**each["measures"], "loss": loss}} for each in OTHERS]
+    checks += [{**slices, "measures": {"worst_slice": worst}}]
+    path = report(tmp_path / "validation", identity(tiny_run), checks)
+    met = {"other_loss": 0.07, "worst_slice": 0.5}
+    assert problems(tiny_run, report=path, require=met) == ""
+    assert "0.02 [0, 0.06]" in problems(tiny_run, report=path, require={"other_loss": 0.05})
+    assert "0.7 [0.55, 0.8]" in problems(tiny_run, report=path, require={"worst_slice": 0.6})
+
+
 def test_what_fails_meets_nothing_and_gold_data_that_was_seen_neither(tiny_run, tmp_path):
     fails = {**AGREEMENT, "verdict": "fail", "summary": "it is not shown."}
     path = report(tmp_path / "a", identity(tiny_run), [fails])
