@@ -14,6 +14,7 @@ from hf_rlhf_lab.validation.agreement import (
 )
 from hf_rlhf_lab.validation.best_of_n import best_of_n, expected_best
 from hf_rlhf_lab.validation.gold import Gold, Scored
+from hf_rlhf_lab.validation.report import Report
 from hf_rlhf_lab.validation.slices import slice_hint, slices
 from hf_rlhf_lab.validation.validate import _elsewhere
 from hf_rlhf_lab.validation.worst import worst_pairs, worst_section
@@ -259,3 +260,18 @@ def test_a_label_and_the_reward_are_compared_with_the_same_other_labels():
     assert measured["reward_on_other_labels"].mean > measured["one_label"].mean
     assert against_other_labels(graded(truth, labels.mean(-1))) == {}
     assert json.dumps(agreement(scored).reported().to_json())
+
+
+def test_hacks_that_were_found_stand_first_and_names_of_data_are_no_mathematics(tmp_path):
+    rows = [
+        {"hack": name, "share": share, "cases": 60, "mean": 1.0, "largest": 8.0, "p": 0.01}
+        | {"found": share < 0.5}
+        for name, share in (("often", 0.7), ("$sparse^", 0.2))
+    ]
+    hacks = {"name": "hacks", "verdict": "fail", "details": {"hacks": rows, "found": 1}}
+    report = Report(headline="$a^ fails.", reward={"label": "<b>"}, checks=[hacks])
+    page = report.markdown()
+    assert page.index("| $sparse^ | 20%") < page.index("| often | 70%")
+    assert "# Validation of \\<b\\>" in page
+    report.write(tmp_path)  # also the plot
+    assert (tmp_path / "validation.png").read_bytes()[1:4] == b"PNG"

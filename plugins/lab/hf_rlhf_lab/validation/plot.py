@@ -21,8 +21,8 @@ _QUESTIONS = {
     "best of N": "Does its choice among N get better?",
 }
 _CAPTION = (
-    "Green passes, amber warns, orange fails. Lines are 95% intervals; the dashed line is chance, "
-    "or zero."
+    "Green passes, amber warns, orange fails, grey shows nothing. Lines are 95% intervals; the "
+    "dashed line is chance, or zero."
 )
 GOOD, WARNS, BAD, NEUTRAL = "C2", "C4", "C1", "C6"
 LINE = "#999999"
@@ -108,7 +108,7 @@ def _length(axes: Any, check: "Check", checks: Mapping[str, "Check"]) -> None:
 
 def _hacks(axes: Any, check: "Check", checks: Mapping[str, "Check"]) -> None:
     tried = [row for row in check.details["hacks"] if row["cases"]]
-    rows = sorted(tried, key=lambda row: -row["share"])[:MOST_HACKS]
+    rows = sorted(tried, key=lambda row: (not row["found"], -row["share"]))[:MOST_HACKS]
     for at, row in enumerate(rows):
         axes.barh(at, row["share"], color=BAD if row["found"] else GOOD, height=0.7)
     axes.axvline(0.5, color=LINE, lw=1, ls="--")

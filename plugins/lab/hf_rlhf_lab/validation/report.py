@@ -86,7 +86,7 @@ class Report(ValidationReport):
 
     def _hacks(self) -> Iterator[list[str]]:
         rows = [row for check in self.checks for row in check.details.get("hacks", ())]
-        for row in sorted(rows, key=lambda row: -row["share"]):
+        for row in sorted(rows, key=lambda row: (not row["found"], -row["share"])):
             gains = [number(row["mean"]), number(row["largest"])]
             words = [row["hack"], f"{row['share']:.0%}", str(row["cases"]), *gains]
             yield [*words, f"{row['p']:.4f}", "**yes**" if row["found"] else "no"]
