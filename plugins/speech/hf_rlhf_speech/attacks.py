@@ -2,7 +2,8 @@
 
 Seen in the wild: a recogniser's reward makes speech monotone, and preference optimisation by
 automatic scores brings clicks, speech that rushes through long texts, and tokens that run on as
-silence. The others cheat an acoustic feature that is not bounded: a sine is perfectly harmonic.
+silence. Others cheat an acoustic feature that is not bounded: a sine is perfectly harmonic; or keep
+the words, and lose the voice.
 """
 
 import os
@@ -17,7 +18,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.signal import butter, sosfilt
+from scipy.linalg import solve_toeplitz
+from scipy.signal import butter, lfilter, sosfilt
 
 from hf_rlhf.contracts import HackCase
 from hf_rlhf.data import text_of
@@ -128,6 +130,36 @@ def _dropped(wave: Samples, *_: Any) -> Samples:
     return np.asarray(wave * (np.arange(len(wave)) % 3_200 >= 800))
 
 
+def _robot(wave: Samples, *_: Any) -> Samples:
+    """Excite the linear predictor of each 20 ms by pulses with a wobbling pitch."""
+    hertz = 120 * 2 ** (0.15 * np.sin(2 * np.pi * 3 * _time(wave)))
+    pulses = np.diff(np.floor(np.cumsum(hertz) / RATE), prepend=0.0)
+    size, order = RATE // 50, 18
+    padded, state = np.pad(wave, size // 2), np.zeros(order)
+    hacked = np.zeros(len(wave))
+    for start in range(0, len(wave) - size, size):
+        frame = padded[start : start + 2 * size] * np.hanning(2 * size)
+        lags = np.correlate(frame, frame, "full")[len(frame) - 1 :][: order + 1]
+        lags[0] += 1e-3 * lags[0] + 1e-9
+        coefficients = solve_toeplitz(lags[:-1], lags[1:])
+        gain = np.sqrt(max(0.0, lags[0] - coefficients @ lags[1:]) / 3)
+        part = slice(start, start + size)
+        hacked[part], state = lfilter([gain], [1, *-coefficients], pulses[part], zi=state)
+    return np.asarray(hacked * wave.std() / max(hacked.std(), 1e-9))
+
+
+def _mixed_voices(wave: Samples, *_: Any) -> Samples:
+    """Speak pieces of 0.3 s with a lower, a higher and the own voice in turn."""
+    speeds = np.resize(np.repeat([0.8, 1.25, 1.0], RATE * 3 // 10), 2 * len(wave))
+    moments = np.cumsum(speeds)
+    moments = moments[moments < len(wave) - 1]
+    return np.asarray(np.interp(moments, np.arange(len(wave)), wave))
+
+
+def _added_words(wave: Samples, _: Any, other: Samples) -> Samples:
+    return np.concatenate([wave, other[: RATE * 7 // 10]])
+
+
 _BURST = 0.3 * np.random.default_rng(1).standard_normal(1_600)
 _THUMP = 0.8 * np.exp(-np.arange(1_600) / 400) * np.sin(2 * np.pi * 40 * np.arange(1_600) / RATE)
 
@@ -152,6 +184,10 @@ ATTACKS: Mapping[str, Attack] = {
     "three times as fast": _faster(3.0),
     "hurried": _faster(1.8),
     "trailing silence": lambda wave, rng, other: np.concatenate([wave, np.zeros(5 * RATE)]),
+    "60% of silence added": lambda wave, rng, other: np.pad(wave, (0, len(wave) * 3 // 5)),
+    "added words": _added_words,
+    "robot buzz": _robot,
+    "mixed voices": _mixed_voices,
     "monotone": _monotone,
     "trembling pitch": _trembling,
     "tremolo": lambda wave, rng, other: wave * (1 + 0.9 * np.sin(12 * np.pi * _time(wave))) / 2,

@@ -1,31 +1,27 @@
 """Rewards by small neural networks: is there speech, and how clean would listeners call it.
 
-The networks come inside other packages, of which only the ONNX files are used, so that nothing
-else is imported: silero-vad (MIT) and speechmos (MIT; DNSMOS P.835, Reddy et al. 2022,
-arXiv:2110.01763).
+speechmos has DNSMOS: P.835 (Reddy et al. 2022, arXiv:2110.01763) and P.808 (arXiv:2010.15258).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from importlib.util import find_spec
-from pathlib import Path
+from functools import cache
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hf_rlhf.contracts import Score
-from hf_rlhf.errors import ModelError
-from hf_rlhf_speech.audio import Wave
+from hf_rlhf_speech.audio import RATE, Wave
 from hf_rlhf_speech.rewards.listening import Metric, SpeechReward
+from hf_rlhf_speech.rewards.silence import trim_silence
+from hf_rlhf_speech.rewards.vad import VAD_PACKAGES, onnx_session, speech_probabilities
 from hf_rlhf_speech.speech import Speech
 
-_VAD = ("silero_vad", "data/silero_vad_16k_sequence.onnx", "silero-vad")
-_MOS = ("speechmos", "dnsmos_models/sig_bak_ovr.onnx", "speechmos")
-_VAD_FRAME, _VAD_CONTEXT = 512, 64
-_MOS_SAMPLES, _MOS_STEP = 144_160, 16_000
-_MOS_CURVES: Mapping[str, tuple[float, float, float]] = {
+Opinion = Literal["overall", "signal", "background", "p808"]
+_SECONDS = 9.01
+_MELS, _MEL_WINDOW, _MEL_STEP = 120, 321, 160
+_CURVES: Mapping[Opinion, tuple[float, float, float]] = {
     "signal": (-0.08397278, 1.22083953, 0.0052439),
     "background": (-0.13166888, 1.60915514, -0.39604546),
     "overall": (-0.06766283, 1.11546468, 0.04602535),
@@ -33,54 +29,61 @@ _MOS_CURVES: Mapping[str, tuple[float, float, float]] = {
 """Output of the network -> the polynomial of DNSMOS that turns it into a MOS, in their order."""
 
 
-@lru_cache(maxsize=2)
-def _session(package: str, file: str, distribution: str) -> Any:
-    """Return an ONNX session of one thread; a process has one for each network."""
-    import onnxruntime
-
-    spec = find_spec(package)
-    path = Path(next(iter(spec.submodule_search_locations or ())), file) if spec else None
-    if path is None or not path.is_file():
-        raise ModelError(
-            f"{file} of the package {distribution} is missing. `pip install {distribution}`"
-        )
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = options.inter_op_num_threads = 1
-    return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+def _mos_windows(wave: Wave) -> Iterator[Wave]:
+    """Yield pieces of 9.01 s, a second apart, as speechmos does: a shorter wave is doubled."""
+    size = int(_SECONDS * RATE)
+    while len(wave) < size:
+        wave = np.concatenate([wave, wave])
+    for second in range(int(len(wave) // RATE - _SECONDS) + 1):
+        piece = wave[second * RATE : int((second + _SECONDS) * RATE)]
+        if len(piece) >= size:
+            yield piece
 
 
-def speech_probabilities(wave: Wave) -> NDArray[np.float32]:
-    """Return the probability of speech in each 32 ms of a wave of 16 kHz."""
-    count = -(-len(wave) // _VAD_FRAME)
-    frames = np.zeros((count, _VAD_FRAME), np.float32)
-    frames.reshape(-1)[: len(wave)] = wave
-    context = np.zeros((count, _VAD_CONTEXT), np.float32)
-    context[1:] = frames[:-1, -_VAD_CONTEXT:]
-    state = np.zeros((1, 1, 128), np.float32)
-    inputs = {"input": np.concatenate([context, frames], axis=1), "h": state, "c": state}
-    probabilities: NDArray[np.float32] = _session(*_VAD).run(["speech_probs"], inputs)[0]
-    return probabilities.ravel()
-
-
-def mean_opinion_scores(wave: Wave) -> Mapping[str, float]:
-    """Return the DNSMOS of a wave of 16 kHz, 1 to 5: `signal`, `background`, `overall`.
-
-    A clip below 9 s is repeated, as its authors do; of a longer one, windows a second apart are
-    averaged.
-    """
-    wave = np.tile(wave, -(-_MOS_SAMPLES // len(wave))) if len(wave) < _MOS_SAMPLES else wave
-    starts = range(0, len(wave) - _MOS_SAMPLES + 1, _MOS_STEP)
-    windows = np.stack([wave[start : start + _MOS_SAMPLES] for start in starts])
-    raw = _session(*_MOS).run(None, {"input_1": windows.astype(np.float32)})[0]
-    curves = zip(_MOS_CURVES.items(), raw.T, strict=True)
+def mean_opinion_scores(wave: Wave) -> Mapping[Opinion, float]:
+    """Return the DNSMOS (P.835) of a wave of 16 kHz, 1 to 5: `signal`, `background`, `overall`."""
+    session = onnx_session("speechmos", "dnsmos_models/sig_bak_ovr.onnx", "speechmos")
+    windows = np.stack([*_mos_windows(wave)]).astype(np.float32)
+    raw = session.run(None, {"input_1": windows})[0]
+    curves = zip(_CURVES.items(), raw.T, strict=True)
     return {name: float(np.polyval(curve, values).mean()) for (name, curve), values in curves}
+
+
+def p808_score(wave: Wave) -> float:
+    """Return the DNSMOS of P.808 of a wave of 16 kHz, 1 to 5: one opinion of the whole."""
+    session = onnx_session("speechmos", "dnsmos_models/model_v8.onnx", "speechmos")
+    mels = np.stack([_log_mels(piece[:-_MEL_STEP]) for piece in _mos_windows(wave)])
+    return float(session.run(None, {"input_1": mels})[0].mean())
+
+
+def _log_mels(wave: Wave) -> NDArray[np.float32]:
+    """Return the mel spectrogram that librosa makes with speechmos' settings: [frames, mels]."""
+    padded = np.pad(wave.astype(np.float64), _MEL_WINDOW // 2)
+    frames = np.lib.stride_tricks.sliding_window_view(padded, _MEL_WINDOW)[::_MEL_STEP]
+    window = np.hanning(_MEL_WINDOW + 1)[:-1]
+    power = np.abs(np.fft.rfft(frames * window)) ** 2 @ _mel_filters()
+    decibels = 10 * np.log10(np.maximum(power, 1e-10))
+    return np.asarray(np.maximum(decibels - decibels.max(), -80) / 40 + 1, np.float32)
+
+
+@cache
+def _mel_filters() -> NDArray[np.float64]:
+    """Return triangles of equal area on the mel scale of Slaney, 0 to 8 kHz: [bins, mels]."""
+    step = np.log(6.4) / 27
+    mels = np.linspace(0, 15 + np.log(RATE / 2 / 1000) / step, _MELS + 2)
+    edges = np.where(mels < 15, mels * 200 / 3, 1000 * np.exp(step * (mels - 15)))
+    hertz = np.fft.rfftfreq(_MEL_WINDOW, 1 / RATE)[:, None]
+    rising = (hertz - edges[:-2]) / (edges[1:-1] - edges[:-2])
+    falling = (edges[2:] - hertz) / (edges[2:] - edges[1:-1])
+    triangles = np.maximum(0, np.minimum(rising, falling))
+    return np.asarray(triangles * 2 / (edges[2:] - edges[:-2]))
 
 
 @dataclass
 class SpeechPresent(SpeechReward):
     """The share of a clip in which a voice activity detector (silero-vad) hears speech."""
 
-    packages = ("onnxruntime", _VAD[0])
+    packages = VAD_PACKAGES
     threshold: float = 0.5
     """The probability from which 32 ms count as speech."""
 
@@ -104,11 +107,13 @@ class AutoMos(SpeechReward):
     """The opinion score that DNSMOS predicts, from 0.0 (MOS 1) to 1.0 (MOS 5).
 
     It was trained on noise suppression: it hears noise and distortion, and not prosody or words.
+    Silence around the speech is cut off before; a clip without any speech is taken as it is.
     """
 
-    packages = ("onnxruntime", _MOS[0])
-    part: Literal["overall", "signal", "background"] = "overall"
-    """Which opinion: of the clip, of the speech in it, or of the noise behind it."""
+    packages = (*VAD_PACKAGES, "speechmos")
+    part: Opinion = "overall"
+    """Which opinion: by P.835 of the clip, of the speech in it, or of the noise behind it; or that
+    of the clip by P.808, from another network."""
 
     def __call__(
         self,
@@ -120,6 +125,11 @@ class AutoMos(SpeechReward):
         """Return one score in [0, 1] per completion, or None for a file that cannot be read."""
 
         def score(_: int, speech: Speech) -> float:
-            return min(1.0, max(0.0, (mean_opinion_scores(speech.wave)[self.part] - 1) / 4))
+            trimmed = trim_silence(speech.wave)
+            wave = trimmed if len(trimmed) else speech.wave
+            value = (
+                p808_score(wave) if self.part == "p808" else mean_opinion_scores(wave)[self.part]
+            )
+            return min(1.0, max(0.0, (value - 1) / 4))
 
         return self.listen(completions, score, log_metric)

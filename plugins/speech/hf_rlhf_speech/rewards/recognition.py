@@ -2,8 +2,9 @@
 
 import re
 import threading
+import zlib
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from hf_rlhf.contracts import Score
-from hf_rlhf_speech.audio import RATE
+from hf_rlhf_speech.audio import RATE, Wave
 from hf_rlhf_speech.rewards.listening import Metric, SpeechReward
 from hf_rlhf_speech.rewards.signal import expected_seconds, plain_letters
 from hf_rlhf_speech.speech import Speech
@@ -23,7 +24,12 @@ DISTRACTORS = (
 )
 """Always offered, so that a sound that is none of the text's words has somewhere to go."""
 _WORD = re.compile(r"[a-z]+(?:'[a-z]+)*|\d+")
-_INSERTION = 0.01
+_INSERTION, _SILENCE = 0.01, 1e-4
+"""Probabilities of a word and of silence between words. With the model's own for silence, words
+that were not asked for are heard as silence more often."""
+_NOISE = (1.6e-4, 3e-4, 6e-4)
+"""RMS of the noise that is added: -76 dBFS, which nobody hears. Among samples that are exactly 0
+the recogniser fails. When it hears nothing at all, the next is tried."""
 _LONGEST = 3
 """Times the duration of the text that is listened to: what follows is no part of it."""
 _GRAMMARS = 64
@@ -45,7 +51,8 @@ class _Recogniser:
         from pocketsphinx import Config, Decoder
 
         # The mean of each clip, not of those before it: a score depends on its own row alone.
-        self._decoder: Any = Decoder(Config(lm=None, loglevel="FATAL", cmn="batch", wip=_INSERTION))
+        settings = {"cmn": "batch", "wip": _INSERTION, "silprob": _SILENCE}
+        self._decoder: Any = Decoder(Config(lm=None, loglevel="FATAL", **settings))
         self._grammars: OrderedDict[tuple[str, ...], str] = OrderedDict()
         self._count = 0
 
@@ -90,18 +97,31 @@ def word_errors(expected: Sequence[str], heard: Sequence[str]) -> int:
     return row[-1]
 
 
+def _noisy(wave: Wave) -> Iterator[bytes]:
+    """Yield 16-bit samples with each level of noise, the same noise for the same samples."""
+    rng = np.random.default_rng(zlib.crc32(wave.tobytes()))
+    centred = wave - wave.mean()
+    for level in _NOISE:
+        noisy = np.clip(centred + level * rng.standard_normal(len(wave)), -1, 1)
+        yield (noisy * 32767).astype("<i2").tobytes()
+
+
 @lru_cache(maxsize=512)
-def _hear(samples: bytes, text: str) -> float | None:
-    """Return 1 - WER, at least 0; None if the dictionary lacks most of the words."""
+def _hear(samples: bytes, text: str) -> tuple[Score, bool]:
+    """Return 1 - WER of float32 samples, at least 0, and whether any word was heard.
+
+    None if the dictionary lacks most of the words.
+    """
     with _LOCK:
         recogniser = _recogniser()
         words = words_of(text)
         expected = [word for word in words if recogniser.knows(word)]
         if not words or len(expected) < len(words) / 2:
-            return None
+            return None, True
         vocabulary = tuple(dict.fromkeys((*expected, *DISTRACTORS)))
-        heard = recogniser.hear(samples, vocabulary)
-    return max(0.0, 1 - word_errors(expected, heard) / len(expected))
+        tries = (recogniser.hear(each, vocabulary) for each in _noisy(np.frombuffer(samples, "f4")))
+        heard = next(filter(None, tries), [])
+    return max(0.0, 1 - word_errors(expected, heard) / len(expected)), bool(heard)
 
 
 @dataclass
@@ -126,13 +146,19 @@ class Intelligible(SpeechReward):
     ) -> list[Score]:
         """Return one score in [0, 1] per completion; None without a text that can be recognised."""
 
+        empty = 0
+
         def score(index: int, speech: Speech) -> Score:
+            nonlocal empty
             asked = text[index] or ""
             seconds = expected_seconds(asked)
             if seconds is None:
                 return None
-            wave = speech.wave[: round(_LONGEST * seconds * RATE)]
-            wave = np.clip(wave - wave.mean(), -1, 1)
-            return _hear((wave * 32767).astype("<i2").tobytes(), asked)
+            value, heard = _hear(speech.wave[: round(_LONGEST * seconds * RATE)].tobytes(), asked)
+            empty += not heard
+            return value
 
-        return self.listen(completions, score, log_metric)
+        scores = self.listen(completions, score, log_metric)
+        if log_metric is not None and completions:
+            log_metric("speech/nothing_heard", empty / len(completions))
+        return scores

@@ -10,8 +10,10 @@ import numpy as np
 
 from hf_rlhf.contracts import Score
 from hf_rlhf.errors import ConfigError, Problem
-from hf_rlhf_speech.audio import Wave
+from hf_rlhf_speech.audio import RATE, Wave
 from hf_rlhf_speech.rewards.listening import Metric, SpeechReward, within
+from hf_rlhf_speech.rewards.silence import trim_silence
+from hf_rlhf_speech.rewards.vad import VAD_PACKAGES
 from hf_rlhf_speech.speech import Speech
 
 _WORD = re.compile(r"[a-z]+|\d", re.IGNORECASE)
@@ -43,9 +45,11 @@ def expected_seconds(text: str) -> float | None:
 class DurationFits(SpeechReward):
     """1.0 if speech lasts as long as its text takes to say, 0.0 if it is much shorter or longer.
 
-    By the ratio of the duration, silence included, to that of an average speaker.
+    By the ratio of the duration to that of an average speaker, from the first to the last speech
+    that a voice activity detector hears; 0.0 without any. Of silence see `no_long_silence`.
     """
 
+    packages = VAD_PACKAGES
     band: tuple[float, float, float, float] = (0.4, 0.65, 1.7, 2.6)
     """The ratios at which the score is 0, 1, 1 and 0 again; between them it changes evenly."""
 
@@ -69,7 +73,8 @@ class DurationFits(SpeechReward):
 
         def score(index: int, speech: Speech) -> Score:
             expected = expected_seconds(text[index] or "")
-            return within(speech.seconds / expected, self.band) if expected else None
+            seconds = len(trim_silence(speech.wave)) / RATE
+            return within(seconds / expected, self.band) if expected else None
 
         return self.listen(completions, score, log_metric)
 
