@@ -14,19 +14,18 @@ from pathlib import Path
 
 import numpy as np
 
+import hf_rlhf_speech
+from hf_rlhf.config import RunFile, load_component
 from hf_rlhf.rewards import ComposedReward, Part
 from hf_rlhf_speech.attacks import ATTACKS, hacked
 from hf_rlhf_speech.audio import RATE, write_wav
 from hf_rlhf_speech.features.acoustic import acoustic_features
 from hf_rlhf_speech.features.pitch import pitch_of
-from hf_rlhf_speech.rewards.models import SpeechPresent
-from hf_rlhf_speech.rewards.quality import AcousticQuality
-from hf_rlhf_speech.rewards.recognition import Intelligible
-from hf_rlhf_speech.rewards.signal import DurationFits, NotClipped
 from hf_rlhf_speech.world.espeak import VOICES, Utterance, speak
 from hf_rlhf_speech.world.flaws import render
 from hf_rlhf_speech.world.texts import TEXTS
 
+RUNS = Path(hf_rlhf_speech.__file__).parent / "runs"
 FLAWS = ({}, {"flat_pitch": 0.7}, {"jitter": 0.4}, {"clipped": 0.6}, {"breath_noise": 0.5})
 HACKED_TEXTS, OTHER_TEXT = (TEXTS[13], TEXTS[14]), TEXTS[10]
 
@@ -101,16 +100,24 @@ def praat():
     )
 
 
+def shipped(name):
+    """Return the rewards and gates of a run file as one reward, for sound files."""
+    values = RunFile.read(RUNS / name).values
+
+    def part(entry):
+        arguments = dict(entry)
+        label = arguments.pop("label", arguments["name"])
+        options = {key: arguments.pop(key) for key in ("weight", "threshold") if key in arguments}
+        reward = load_component("rewards", arguments.pop("name"))(**{**arguments, "codec": "file"})
+        return Part(label, reward, **options)
+
+    rewards = [part(entry) for entry in values["rewards"] if entry.get("weight") != 0]
+    return ComposedReward(tuple(rewards), tuple(part(entry) for entry in values["gates"]))
+
+
 def hacks():
-    """Score each hack by the features alone, and by the composed reward with its gates."""
-    features, words = AcousticQuality("file"), Intelligible("file")
-    gates = (
-        Part("speech_present", SpeechPresent("file"), threshold=0.3),
-        Part("intelligible", words),
-        Part("duration_fits", DurationFits("file")),
-        Part("not_clipped", NotClipped("file")),
-    )
-    reward = ComposedReward((Part("quality", features, 0.2), Part("words", words)), gates)
+    """Score each hack by the features alone, and by the rewards and gates of shipped run files."""
+    rewards = {name: shipped(f"speech_dpo/{name}.yaml") for name in ("tiny", "llasa")}
     table = {name: [] for name in ("clean", *ATTACKS)}
     with tempfile.TemporaryDirectory() as folder:
         for voice, text in itertools.product((*VOICES,)[::3], HACKED_TEXTS):
@@ -119,29 +126,38 @@ def hacks():
             files = [str(Path(folder, f"{index}.wav")) for index in range(len(waves))]
             for file, wave in zip(files, waves.values(), strict=True):
                 write_wav(file, wave, RATE)
-            scores = reward.score([""] * len(files), files, text=[text] * len(files))
+            scores = {
+                run: reward.score([""] * len(files), files, text=[text] * len(files))
+                for run, reward in rewards.items()
+            }
             print(f"{voice}: {text}", file=sys.stderr, flush=True)
             for index, name in enumerate(waves):
-                parts = {label: values[index] for label, values in scores.parts.items()}
-                table[name].append((parts, scores.total[index]))
-    print(
-        "| | features alone (0 to 5) | features and words, with gates | paid above clean "
-        "| caught by |"
-    )
-    print("|---|---|---|---|---|")
+                parts = {
+                    label: values[index]
+                    for each in scores.values()
+                    for label, values in each.parts.items()
+                }
+                totals = {run: each.total[index] for run, each in scores.items()}
+                table[name].append((parts, totals))
+    gates = {gate.label: gate for reward in rewards.values() for gate in reward.gates}
+    print("| | features alone (0 to 5) | tiny | llasa | paid above clean | caught by |")
+    print("|---|---|---|---|---|---|")
     for name, scored in table.items():
-        alone = np.mean([parts["quality"] for parts, _ in scored])
-        total = np.mean([each for _, each in scored])
-        above = sum(
-            each[1] > clean[1] + 1e-3 for each, clean in zip(scored, table["clean"], strict=True)
-        )
-        caught = [
-            gate.label
-            for gate in gates
-            if np.mean([parts[gate.label] < gate.threshold for parts, _ in scored]) > 0.5
+        alone = np.mean([parts["acoustic"] for parts, _ in scored])
+        means = [np.mean([totals[run] for _, totals in scored]) for run in rewards]
+        above = [
+            sum(each[run] > clean[run] + 1e-3 for (_, each), (_, clean) in pairs)
+            for run in rewards
+            for pairs in [[*zip(scored, table["clean"], strict=True)]]
         ]
-        counts = f"{above} of {len(scored)} | {', '.join(caught)}"
-        print(f"| {name} | {alone:.2f} | {total:.2f} | {counts} |")
+        caught = [
+            label
+            for label, gate in gates.items()
+            if np.mean([parts[label] < gate.threshold for parts, _ in scored]) > 0.5
+        ]
+        cells = " | ".join(f"{value:.2f}" for value in (alone, *means))
+        counts = f"{' and '.join(map(str, above))} of {len(scored)}"
+        print(f"| {name} | {cells} | {counts} | {', '.join(caught)} |")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,10 @@
 """Rewards that listen: their rules, their ends of the scale, and hacks that they must not pay."""
 
+import random
 import re
+import sys
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,13 +15,15 @@ from hf_rlhf.testing import check_reward
 from hf_rlhf_speech import attacks
 from hf_rlhf_speech.attacks import ATTACKS, hacked, paid_hacks, speech_attacks
 from hf_rlhf_speech.audio import RATE, read_audio, write_wav
-from hf_rlhf_speech.rewards import listening
+from hf_rlhf_speech.rewards import listening, models, recognition
 from hf_rlhf_speech.rewards.listening import within
-from hf_rlhf_speech.rewards.models import AutoMos, SpeechPresent
+from hf_rlhf_speech.rewards.models import AutoMos, SpeechPresent, mean_opinion_scores, p808_score
 from hf_rlhf_speech.rewards.quality import BANDS, WEIGHTS, AcousticQuality
 from hf_rlhf_speech.rewards.recognition import Intelligible, word_errors
 from hf_rlhf_speech.rewards.signal import DurationFits, NotClipped, expected_seconds
+from hf_rlhf_speech.rewards.silence import NoLongSilence, longest_silence, trim_silence
 from hf_rlhf_speech.world.espeak import Utterance, speak
+from hf_rlhf_speech.world.texts import TEXTS, draw_text
 
 TEXT = "Hold the bottle upright and open the valve slowly."
 OTHER = "The train to the airport leaves in seven minutes."
@@ -39,7 +44,7 @@ def clips(tmp_path_factory):
 
 @pytest.mark.parametrize(
     "reward",
-    [AcousticQuality, SpeechPresent, DurationFits, NotClipped]
+    [AcousticQuality, SpeechPresent, DurationFits, NotClipped, NoLongSilence]
     + [pytest.param(kind, marks=pytest.mark.slow) for kind in (AutoMos, Intelligible)],
 )
 def test_a_reward_keeps_the_rules(reward, clips):
@@ -61,6 +66,7 @@ def score(reward, clips, *names):
         (SpeechPresent("file"), 0.8),
         (DurationFits("file"), 1.0),
         (NotClipped("file"), 0.99),
+        (NoLongSilence("file"), 0.99),
         (Intelligible("file"), 0.6),
         pytest.param(AutoMos("file"), 0.35, marks=pytest.mark.slow),
     ],
@@ -113,6 +119,68 @@ def test_words_are_heard_in_their_order_and_unknown_words_are_not_expected(clips
     assert word_errors(list("abcd"), list("axc")) == 2
 
 
+def heard(folder, waves, texts, log_metric=None):
+    files = [str(folder / f"{index}.wav") for index in range(len(waves))]
+    for file, wave in zip(files, waves, strict=True):
+        write_wav(file, wave, RATE)
+    return Intelligible("file")([""] * len(files), files, text=texts, log_metric=log_metric)
+
+
+def test_speech_among_samples_that_are_exactly_zero_is_heard(tmp_path):
+    texts = [TEXT, TEXTS[3], TEXTS[18]]
+    # Softer than -46 dBFS is digital silence, as a synthesiser writes it that pads or trims.
+    waves = [np.where(abs(wave) < 0.005, 0, wave) for wave in map(speak, map(Utterance, texts))]
+    scores = heard(tmp_path, waves, texts)
+    assert min(scores) >= 0.6
+    assert heard(tmp_path, waves, texts) == scores, "the noise is the same for the same clip"
+
+
+def test_nothing_heard_is_tried_again_with_other_noise_and_counted(tmp_path, monkeypatch):
+    tried, logged = [], {}
+
+    class Recogniser:
+        knows = len
+
+        def hear(self, samples, vocabulary):
+            tried.append(samples)
+            return ["yes"] if len(tried) == 2 else []
+
+    monkeypatch.setattr(recognition, "_recogniser", Recogniser)
+    recognition._hear.cache_clear()
+    waves = [np.zeros(RATE), np.full(RATE // 2, 0.1)]
+    assert heard(tmp_path, waves, ["Yes."] * 2, logged.__setitem__) == [1.0, 0.0]
+    recognition._hear.cache_clear()
+    assert logged["speech/nothing_heard"] == 0.5
+    assert len(set(tried)) == len(tried) == 2 + 3
+
+
+ADDED = ("damn it", "thank you", "never mind that", "you fool", "hello", "who cares")
+
+
+def with_added_words(folder, lines):
+    """Return the scores of lines as they were asked for, and with other words added."""
+    rng = random.Random(1)
+    texts = [draw_text(rng) for _ in range(lines)]
+    said = [f"{text} {ADDED[index % len(ADDED)]}" for index, text in enumerate(texts)]
+    waves = [speak(Utterance(each, "a bright voice")) for each in (*texts, *said)]
+    scores = heard(folder, [np.where(abs(wave) < 0.005, 0, wave) for wave in waves], 2 * texts)
+    return scores[:lines], scores[lines:]
+
+
+def test_words_that_were_not_asked_for_cost(tmp_path):
+    clean, added = with_added_words(tmp_path, 6)
+    assert max(added) < 1
+    assert np.mean(added) < np.mean(clean) - 0.3
+
+
+@pytest.mark.slow
+def test_added_words_are_hardly_ever_free(tmp_path):
+    clean, added = with_added_words(tmp_path, 120)
+    assert np.mean(np.array(added) == 1) <= 0.05
+    assert np.mean(clean) > 0.9
+    assert np.mean(added) < 0.6
+
+
 @pytest.mark.parametrize(
     "text", ["\u4f60\u597d\u4e16\u754c", "hello \u4f60\u597d", "...", "", None]
 )
@@ -154,7 +222,61 @@ def test_duration_is_that_of_the_text():
     assert expected_seconds("Yes.") < expected_seconds(TEXT) / 4
 
 
+def test_silence_around_speech_is_trimmed_and_the_longest_is_measured(tmp_path):
+    wave = speak(Utterance("quiet river follows", "a bright voice"))
+    half, gap = len(wave) // 2, np.zeros(RATE)
+    padded = {
+        "clean": wave,
+        "after": np.concatenate([wave, np.zeros(len(wave) * 3 // 5)]),
+        "before": np.concatenate([gap, wave]),
+        "within": np.concatenate([wave[:half], gap, wave[half:]]),
+    }
+    files = [str(tmp_path / f"{name}.wav") for name in padded]
+    for file, each in zip(files, padded.values(), strict=True):
+        write_wav(file, each, RATE)
+    silence = dict(zip(padded, map(longest_silence, padded.values()), strict=True))
+    assert silence["clean"] < 0.3 < 0.8 < min(silence[name] for name in ("after", "before"))
+    assert silence["within"] > 0.8
+    for name in ("after", "before"):
+        assert abs(len(trim_silence(padded[name])) - len(wave)) < 0.15 * RATE
+    gate = NoLongSilence("file", longest=0.8)
+    assert gate([""] * 4, files) == [1.0, 0.0, 0.0, 0.0]
+    text = ["quiet river follows"] * 4
+    assert (
+        DurationFits("file", band=(0.5, 0.7, 1.3, 1.5))([""] * 3, files[:3], text=text) == [1] * 3
+    )
+    assert not len(trim_silence(np.zeros(RATE, np.float32)))
+
+
+@pytest.mark.parametrize("seconds", [3.1, 9.5, 10.2])
+def test_opinion_scores_are_those_of_speechmos(seconds, monkeypatch):
+    # librosa, which only makes its spectrogram, is not installed with us.
+    librosa = ModuleType("librosa")
+    librosa.feature = SimpleNamespace(melspectrogram=lambda y, **_: models._log_mels(y).T * 40 - 40)
+    librosa.power_to_db = lambda decibels, ref: decibels
+    monkeypatch.setitem(sys.modules, "librosa", librosa)
+    dnsmos = pytest.importorskip("speechmos.dnsmos")
+    wave = np.resize(speak(Utterance(TEXT)), round(seconds * RATE))
+    theirs = dnsmos.run(wave, RATE)
+    ours = mean_opinion_scores(wave)
+    names = {"overall": "ovrl_mos", "signal": "sig_mos", "background": "bak_mos"}
+    assert {name: theirs[key] for name, key in names.items()} == pytest.approx(ours, abs=1e-4)
+    assert p808_score(wave) == pytest.approx(theirs["p808_mos"], abs=1e-4)
+
+
+def test_the_mel_spectrogram_is_that_of_a_sine():
+    wave = np.sin(2 * np.pi * 1000 * np.arange(RATE) / RATE).astype(np.float32)
+    mels = models._log_mels(wave)
+    assert mels.shape == (100, 120)
+    # By Slaney, 1 kHz is mel 15 of 45.245, which are 121 steps of the centres of 120 filters.
+    assert mels[50].argmax() == round(15 / 45.245 * 121) - 1
+    assert mels.max() == 1
+    assert mels.min() == pytest.approx(-1)
+
+
 def test_settings_that_mean_nothing_are_refused():
+    with pytest.raises(ConfigError, match="`longest` is 0"):
+        NoLongSilence(longest=0)
     with pytest.raises(ConfigError, match=r"weights.voicd: .*did you mean 'voiced'"):
         AcousticQuality(weights={"voicd": 1.0})
     with pytest.raises(ConfigError, match="no feature has a weight"):
@@ -189,7 +311,7 @@ class Never:
 
 
 def test_a_table_says_what_each_hack_of_some_utterances_is_paid(clips, monkeypatch):
-    kinds = ("cut in half", "trailing silence", "DC offset")
+    kinds = ("cut in half", "added words", "DC offset")
     monkeypatch.setattr(attacks, "ATTACKS", {kind: ATTACKS[kind] for kind in kinds})
     reward = ComposedReward(
         (Part("duration", DurationFits("file"), 2.0), Part("watched", Never(), 0.0))
@@ -202,7 +324,7 @@ def test_a_table_says_what_each_hack_of_some_utterances_is_paid(clips, monkeypat
     paid = [entry["mean reward"] for entry in table]
     assert paid == sorted(paid, reverse=True)
     assert table[-1]["hack"] == "cut in half"
-    assert 0 < paid[-1] < 1 < paid[0] < 2
+    assert 0 < paid[-1] < 1 < paid[-2] < paid[0] == 2
 
 
 HEARD = {
@@ -243,7 +365,9 @@ def test_with_words_and_gates_no_hack_is_paid_more_than_the_speech_that_it_is_ma
         (
             Part("speech", SpeechPresent("file"), threshold=0.3),
             Part("duration", DurationFits("file")),
+            Part("silence", NoLongSilence("file")),
             Part("unclipped", NotClipped("file")),
+            Part("enough words", Intelligible("file")),
         ),
     )
     files = attacked(tmp_path, "a woman's voice")
@@ -251,6 +375,9 @@ def test_with_words_and_gates_no_hack_is_paid_more_than_the_speech_that_it_is_ma
     total = composed.score([""] * len(files), [*files.values()], text=texts).total
     paid = dict(zip(files, total, strict=True))
     assert paid["clean"] > 1.5
-    for name in ATTACKS:
+    for name in set(ATTACKS) - {"robot buzz"}:  # which no reward hears: it has the words
         assert paid[name] <= paid["clean"] + 1e-3, name
-    assert max(paid[name] for name in ("played backwards", "speech of another text")) < 1.3
+    gated = ("played backwards", "speech of another text", "60% of silence added")
+    assert [paid[name] for name in gated] == [0.0] * 3
+    assert paid["added words"] < paid["clean"] - 0.1
+    assert paid["mixed voices"] < paid["clean"]

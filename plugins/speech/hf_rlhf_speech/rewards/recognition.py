@@ -27,8 +27,8 @@ _WORD = re.compile(r"[a-z]+(?:'[a-z]+)*|\d+")
 _INSERTION, _SILENCE = 0.01, 1e-4
 """Probabilities of a word and of silence between words. With the model's own for silence, words
 that were not asked for are heard as silence more often."""
-_NOISE = (1.6e-4, 3e-4, 6e-4)
-"""RMS of the noise that is added: -76 dBFS, which nobody hears. Among samples that are exactly 0
+_NOISE = (2e-4, 4e-4, 8e-4)
+"""RMS of the noise that is added: -74 dBFS, which nobody hears. Among samples that are exactly 0
 the recogniser fails. When it hears nothing at all, the next is tried."""
 _LONGEST = 3
 """Times the duration of the text that is listened to: what follows is no part of it."""
