@@ -15,7 +15,7 @@ from transformers import Trainer
 from hf_rlhf.data.trained_rows import RESPONSES, TrainedRows
 from hf_rlhf.distributed import run_on_main_process
 from hf_rlhf.errors import HfRlhfError, ModelError
-from hf_rlhf.models.adapter import CONFIG, check_adapter
+from hf_rlhf.models.adapter import CLASSIFIERS, CONFIG, check_adapter, read_adapter
 from hf_rlhf.models.ends import list_end
 from hf_rlhf.models.fingerprint import write_identity
 from hf_rlhf.models.lengths import model_config
@@ -75,8 +75,10 @@ def _trained_rows(run: Run) -> TrainedRows:
     """Return what the run's reward model has seen, in this run and in those that it continues."""
     starts = [each for each in (run.model_path, run.adapter) if each is not None]
     earlier = [rows for each in starts if (rows := TrainedRows.read(Path(each)))]
+    adapter = read_adapter(run.adapter).config if run.adapter is not None else {}
     kinds = model_config(run).architectures or []
-    was_reward = run.adapter is not None or any("Classification" in kind for kind in kinds)
+    was_reward = adapter.get("task_type") in CLASSIFIERS
+    was_reward |= any("Classification" in kind for kind in kinds)
     columns = [name for name in ("prompt", *RESPONSES) if name in run.dataset["train"].features]
     rows = TrainedRows.of(run.dataset["train"].select_columns(columns))
     own = replace(rows, complete=bool(earlier) or not was_reward)

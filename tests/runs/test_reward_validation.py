@@ -208,6 +208,8 @@ REFINER, GATE = {"name": "refiner_reward", "label": "refiner"}, [{"name": "answe
         ({"rewards": [{**REFINER, "on_none": "skip"}]}, True),
         ({"rewards": [{**REFINER, "label": "renamed"}]}, True),
         ({"rewards": [{**REFINER, "weight": -1}]}, False),
+        ({"rewards": [{"name": "answer_format", "label": "refiner"}]}, False),
+        ({"rewards": [{**REFINER, "weight": -1, "clip": [-1, 1]}]}, False),
         ({"rewards": [{**REFINER, "clip": [0, 0.001]}]}, False),
         ({"rewards": [{**REFINER, "transform": "sigmoid"}]}, False),
         ({"rewards": [{**REFINER, "transform": {"zscore": [0, 2]}}]}, False),
@@ -293,9 +295,10 @@ def test_an_edited_report_is_refused(tiny_run, tmp_path, edit):
     content["checks"][0]["measures"]["accuracy"] |= edit
     file.write_text(json.dumps(content))
     assert "was edited since it was written" in problems(tiny_run, report=path)
-    del content["digest"]
-    file.write_text(json.dumps(content))
-    assert "was edited since it was written" in problems(tiny_run, report=path)
+    for key in ("attacks", "checks", "digest"):
+        del content[key]
+        file.write_text(json.dumps(content))
+        assert "was edited since it was written" in problems(tiny_run, report=path)
 
 
 @pytest.mark.parametrize(

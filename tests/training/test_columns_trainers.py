@@ -16,6 +16,7 @@ from safetensors.torch import load_file
 
 from hf_rlhf import train
 from hf_rlhf.config.run_file import RunFile
+from hf_rlhf.data import TrainedRows
 from hf_rlhf.errors import ConfigError, ModelError
 from hf_rlhf.models.fingerprint import read_identity
 from hf_rlhf.runs.resolve import resolve_run
@@ -354,6 +355,7 @@ def test_a_reward_model_begins_with_an_adapter_of_sft_and_a_new_head(folder, sft
     assert record.evaluation.after["margin"].n == 4
     saved = load_file(folder / "reward_of_sft" / "adapter" / "adapter_model.safetensors")
     assert "base_model.model.score.weight" in saved
+    assert TrainedRows.read(folder / "reward_of_sft" / "merged").complete
     # And it goes on from an adapter that has its head.
     again = aside | {"adapter": str(folder / "reward_of_sft")}
     head = dict(
