@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
+from scipy.optimize import brentq
 from scipy.stats import beta, binom, binomtest, kendalltau
 
 from hf_rlhf.evaluation import Interval
@@ -53,7 +54,7 @@ def agreement(scored: Scored, name: str = "agreement") -> Check:
         + ("." if passed else f": {against_chance(accuracy.high)}.")
         + _few(scored)
     )
-    detectable = detectable_accuracy(_outcomes(scored.margins), scored.clusters)
+    detectable = detectable_accuracy(scored.margins, scored.clusters)
     if detectable is not None:
         text += f" Such data show an accuracy of {detectable:.3f} with 80% power."
     if labels:
@@ -110,24 +111,29 @@ def pair_accuracy(margins: Array, clusters: Sequence[str]) -> Interval | None:
     return replace(accuracy, high=max(accuracy.high, exact.high))
 
 
-def detectable_accuracy(outcomes: Array, clusters: Sequence[str]) -> float | None:
-    """Return the true accuracy that so many pairs tell from 0.5 in 80% of sets, at 5% (2.5% above).
+def detectable_accuracy(margins: Array, clusters: Sequence[str]) -> float | None:
+    """Return the true accuracy that such data tell from 0.5 in 80% of sets, by `prompt_wins`.
 
-    Of an exact binomial test of as many independent pairs as these are worth: a pair of a prompt
-    with several is worth less by the design effect (Kish 1965), the variance of the prompts' sums
-    over that of independent pairs. Ties count for nothing. None where not even 1 would be told.
+    The exact test gives the share of prompts that have to be won. The accuracy at which it is
+    reached comes from the sizes of the prompts' sums of pairs, with signs by chance and then tilted
+    exponentially; with one pair a prompt it is that share. None where not even 1 would be told.
     """
-    rest = outcomes - outcomes.mean()
-    if not rest.any():  # nothing is known of the variance: pairs of a prompt may be copies
-        rest = np.ones_like(outcomes)
-    effect = max(1.0, float((sums_by_cluster(rest, clusters) ** 2).sum() / (rest**2).sum()))
-    decided = int((outcomes != 0.5).sum())
-    trials = round(decided / effect)
+    sums = np.abs(sums_by_cluster(np.sign(margins), clusters))
+    trials = int((sums > 0).sum())
     needed = int(binom.isf(ONE_SIDED, trials, 0.5)) + 1
     if needed > trials:
         return None
-    accuracy = float(beta.ppf(POWER, needed, trials - needed + 1))  # of the decided pairs
-    return 0.5 + (accuracy - 0.5) * decided / len(outcomes)
+    share = float(beta.ppf(POWER, needed, trials - needed + 1))
+
+    def won(tilt: float) -> float:
+        decided = tilt * sums[sums > 0]
+        return float(np.exp(decided).sum() / (2 * np.cosh(decided)).sum())
+
+    most = 20 / sums.max()
+    tilt = brentq(lambda each: won(each) - share, 0, most) if won(most) > share else most
+    pairs = sums_by_cluster(np.ones_like(margins), clusters)
+    balance = (sums * np.sinh(tilt * sums)).sum() / (pairs * np.cosh(tilt * sums)).sum()
+    return float(0.5 + balance / 2)
 
 
 def accuracy_difference(at_home: Scored, elsewhere: Scored) -> Interval | None:
