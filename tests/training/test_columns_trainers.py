@@ -275,6 +275,7 @@ def test_a_reward_model_is_published_and_pulled(folder, reward, tmp_path, monkey
         "base_identity.json",
     ]
     assert identity["fingerprint"] == reward.model.identity["fingerprint"]
+    assert TrainedRows.read(tmp_path / "pulled") == TrainedRows.read(folder / "reward" / "adapter")
     pulled = AutoModelForSequenceClassification.from_pretrained(tmp_path / "pulled")
     assert pulled.config.num_labels == 1
     assert "base_model: demo/base" in card(tmp_path / "pulled")

@@ -24,9 +24,6 @@ def test_ppo_trains_only_on_the_reward_model_of_its_report(tmp_path, monkeypatch
     model = {"model_name_or_path": "package://hf_rlhf_classic/tiny_sft", **CPU}
     preferences = {**TASTES, "form": "preference"}
     train("reward", **model, dataset=preferences, max_steps=1, output_dir="reward")
-    rewards(["validate", "reward", "--split", "train", "--rows", "8", "--out", "seen"])
-    checks = json.loads((tmp_path / "seen/validation.json").read_text())["checks"]
-    assert "trained on 8 of 8 prompts (100.0%) and 16 of 16 responses" in checks[-1]["summary"]
     values = {
         **model,
         "plugin": "ppo",
