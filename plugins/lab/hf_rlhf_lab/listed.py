@@ -13,11 +13,9 @@ _SIDES = {"chosen": 1.0, "rejected": 0.0}
 
 def has_lists(row: Row) -> bool:
     """Whether a row has lists of texts as `chosen` and `rejected`."""
-    return all(
-        isinstance(texts := row.values.get(side), list)
-        and bool(texts)
-        and all(isinstance(text, str) for text in texts)
-        for side in _SIDES
+    sides = [row.values.get(side) for side in _SIDES]
+    return all(isinstance(texts, list) and texts for texts in sides) and all(
+        isinstance(text, str) for texts in sides for text in texts or ()
     )
 
 

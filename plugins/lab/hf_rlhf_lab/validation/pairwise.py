@@ -7,24 +7,22 @@ other 0; where they disagree, both score a half, which agreement counts as a tie
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from time import perf_counter
 
 import numpy as np
 
 from hf_rlhf.config import RunFile
 from hf_rlhf.data import text_of
 from hf_rlhf.evaluation import Interval
-from hf_rlhf.runs import environment
 from hf_rlhf.steps import digest
-from hf_rlhf.storage import now
 from hf_rlhf_lab.feedback.ai_feedback import AIFeedback, Annotator, Preference, annotator_of
 from hf_rlhf_lab.feedback.asking import Failure
 from hf_rlhf_lab.feedback.settings import Reader, described
 from hf_rlhf_lab.validation.agreement import agreement
 from hf_rlhf_lab.validation.checks import Check, not_measurable
 from hf_rlhf_lab.validation.gold import Gold, Scored
-from hf_rlhf_lab.validation.report import Report, headline
-from hf_rlhf_lab.validation.slices import slice_hint, slices
+from hf_rlhf_lab.validation.report import Report
+from hf_rlhf_lab.validation.slices import slices
+from hf_rlhf_lab.validation.validate import report_of
 from hf_rlhf_lab.validation.worst import SHOWN, worst_pairs
 
 LABEL = "annotator"
@@ -45,10 +43,9 @@ def validate_annotator(
     settings, annotator = annotator_of(reader)
     reader.finish()
     pairs = _as_pairs(gold)
-    began = perf_counter()
     answers = _compare(annotator, pairs)
     scores = np.array([score for each in answers for score in _scores(each)])
-    scored = Scored(pairs, scores, perf_counter() - began)
+    scored = Scored(pairs, scores)
     checks = [agreement(scored), *_orders(answers), _failures(answers, settings)]
     reported = [
         check.reported()
@@ -56,28 +53,10 @@ def validate_annotator(
     ]
     reported[0].details["worst"] = worst_pairs(scored, samples)
     about = {**described(annotator.client), "principles": digest(annotator.principles)}
-    return Report(
-        headline=headline(LABEL, reported),
-        reward={"label": LABEL, "digest": digest(about), **about},
-        data={
-            "name": gold.name,
-            "split": gold.split,
-            "responses": len(pairs),
-            "pairs": len(answers),
-            "digest": gold.digest,
-            "dropped": dict(gold.dropped),
-            "slices": "" if by else slice_hint(gold),
-        },
-        checks=reported,
-        cost={
-            "scored": len(pairs),
-            "seconds_per_1000": round(1000 * scored.seconds / max(1, len(pairs)), 2),
-            "judges": {LABEL: {k: round(v, 4) for k, v in annotator.client.usage().items() if v}},
-        },
-        created=now(),
-        command=command,
-        environment=environment(),
-    )
+    usage = {key: round(value, 4) for key, value in annotator.client.usage().items() if value}
+    cost = {"scored": len(pairs), "judges": {LABEL: usage}}
+    reward = {"label": LABEL, "digest": digest(about), **about}
+    return report_of(reward, pairs, reported, cost, by=by, command=command)
 
 
 def _as_pairs(gold: Gold) -> Gold:

@@ -15,11 +15,13 @@ from hf_rlhf.evaluation import Interval
 from hf_rlhf.formatting import code, interval, markdown_table
 from hf_rlhf.storage import ReportCheck
 from hf_rlhf_lab.listed import ITEM
-from hf_rlhf_lab.validation.checks import Check, Verdict, degenerate, not_measurable
+from hf_rlhf_lab.validation.checks import Check, degenerate, not_measurable
 from hf_rlhf_lab.validation.gold import Array, Scored
 from hf_rlhf_lab.validation.hacks import holm
 
-NAME = "best of all"
+NAME, TIES = "best of all", "ties"
+Scores = tuple[Array, Array]
+"""Of the correct and of the wrong responses to one prompt."""
 
 
 def best_of_all(scored: Scored) -> Check | None:
@@ -33,112 +35,73 @@ def best_of_all(scored: Scored) -> Check | None:
         return None
     if reason := degenerate(scored):
         return not_measurable(NAME, f"{reason}, so nothing is best.")
-    items = list(_items(scored))
-    names = dict.fromkeys(each.subset for each in items)
-    rows = [row for name in names if (row := _row(name, items)) is not None]
-    rows.sort(key=lambda row: row["score"]["mean"])
+    items = _by_subset(scored)
+    rows = [row for name, own in items.items() if (row := _row(name, own)) is not None]
     if not rows:
         return not_measurable(NAME, "no prompt has a score for each of its responses.")
+    rows.sort(key=lambda row: row["score"]["mean"])
     average = float(np.mean([row["score"]["mean"] for row in rows]))
     parts = ", ".join(f"{row['subset']} {row['score']['mean']:.3f}" for row in rows)
-    worse = holm([row["p"] for row in rows])
-    below = [row["subset"] for row, found in zip(rows, worse, strict=True) if found]
     text = f"on average over {len(rows)} subsets {average:.3f} (RewardBench 2's score): {parts}."
-    if below:
+    worse = zip(rows, holm([row["p"] for row in rows]), strict=True)
+    if below := [row["subset"] for row, found in worse if found]:
         text += f" WORSE than chance: {', '.join(below)}."
-    verdict: Verdict = "fail" if below else "pass"
-    return Check(NAME, verdict, text, details={"subsets": rows, "average": average})
+    details = {"subsets": rows, "average": average}
+    return Check(NAME, "fail" if below else "pass", text, details=details)
 
 
 def subset_table(checks: Sequence[ReportCheck]) -> Iterator[str]:
     """Yield the parts of a report's page on subsets, worst first."""
-    for check in checks:
-        rows: Any = check.details.get("subsets")
-        if check.name == NAME and rows:
-            lines = [
-                [
-                    code(row["subset"]),
-                    interval(row["score"]),
-                    "" if row["chance"] is None else f"{row['chance']:.2f}",
-                    str(row["prompts"]),
-                ]
-                for row in rows
-            ]
-            yield "## Best of all responses, by subset"
-            yield markdown_table(["subset", "score", "chance", "prompts"], lines)
+    rows: list[Any] = [row for each in checks for row in each.details.get("subsets", ())]
+    lines = [[code(row["subset"]), interval(row["score"]), str(row["prompts"])] for row in rows]
+    if lines:
+        yield "## Best of all responses, by subset"
+        yield markdown_table(["subset", "score", "prompts"], lines)
 
 
-class _Item:
-    """The scores of the correct and the wrong responses to one prompt."""
-
-    def __init__(self, subset: str, key: str, correct: Array, wrong: Array) -> None:
-        self.subset, self.key, self.correct, self.wrong = subset, key, correct, wrong
-
-    @property
-    def score(self) -> float:
-        """Whether a correct response is best, or the share of them among the first."""
-        first = max(self.correct.max(), self.wrong.max())
-        right, wrong = (int((each == first).sum()) for each in (self.correct, self.wrong))
-        return right / (right + wrong)
-
-    @property
-    def margin(self) -> float:
-        """The worst correct response above the best wrong one."""
-        return float(self.correct.min() - self.wrong.max())
-
-
-def _items(scored: Scored) -> Iterator[_Item]:
-    gold = scored.gold
-    numbers = np.array(gold.columns[ITEM])
-    for number in dict.fromkeys(gold.columns[ITEM]):
+def _by_subset(scored: Scored) -> dict[str, list[tuple[str, Scores]]]:
+    """Return by subset the id of each item with its scores."""
+    gold, numbers = scored.gold, np.array(scored.gold.columns[ITEM])
+    subsets: dict[str, list[tuple[str, Scores]]] = {}
+    for number in np.unique(numbers):
         rows = np.flatnonzero(numbers == number)
         scores, right = scored.scores[rows], gold.grades[rows] > 0
-        if np.isnan(scores).any() or right.all() or not right.any():
-            continue
-        subset, key = (
-            str(gold.columns[name][rows[0]]) if name in gold.columns else "all"
-            for name in ("subset", "id")
-        )
-        yield _Item(subset, key, scores[right], scores[~right])
+        if not np.isnan(scores).any() and right.any() and not right.all():
+            subset, key = (
+                str(gold.columns[name][rows[0]]) if name in gold.columns else "all"
+                for name in ("subset", "id")
+            )
+            subsets.setdefault(subset, []).append((key, (scores[right], scores[~right])))
+    return subsets
 
 
-def _row(subset: str, items: Sequence[_Item]) -> dict[str, Any] | None:
-    own = [each for each in items if each.subset == subset]
-    values = _ties(own) if subset.casefold() == "ties" else [each.score for each in own]
+def _row(subset: str, items: Sequence[tuple[str, Scores]]) -> dict[str, Any] | None:
+    p = 1.0
+    if subset.casefold() == TIES:
+        values = list(_ties(items))
+    else:
+        firsts = [[(each == max(map(max, both))).sum() for each in both] for _, both in items]
+        values = [right / (right + wrong) for right, wrong in firsts]
+        chance = np.mean([len(right) / (len(right) + len(wrong)) for _, (right, wrong) in items])
+        p = float(binom.cdf(np.ceil(sum(values)), len(values), chance))
     score = Interval.of_mean(values)
-    if score is None:
-        return None
-    is_ties = subset.casefold() == "ties"
-    shares = [len(each.correct) / (len(each.correct) + len(each.wrong)) for each in own]
-    chance = None if is_ties else float(np.mean(shares))
-    p = 1.0 if chance is None else float(binom.cdf(np.ceil(sum(values)), len(own), chance))
-    return {
-        "subset": subset,
-        "score": score.as_json(),
-        "chance": chance,
-        "p": p,
-        "prompts": len(own),
-    }
+    row = {"subset": subset, "p": p, "prompts": len(items)}
+    return None if score is None else {**row, "score": score.as_json()}
 
 
-def _ties(items: Sequence[_Item]) -> list[float]:
-    """Return the score of each question that has one correct answer and, as another, several.
+def _ties(items: Sequence[tuple[str, Scores]]) -> Iterator[float]:
+    """Yield the score of each question that has one correct answer and, as another, several.
 
     0.3 for each of both in which all correct answers are above all wrong ones, 0.2 each where the
     correct ones differ less among each other than from the wrong ones (in the one with several, and
     in both), and 0.01 for by how much.
     """
-    kinds: dict[str, dict[str, _Item]] = {}
-    for each in items:
-        kind, _, question = each.key.partition(":")
-        kinds.setdefault(question, {})[kind] = each
-    values = []
-    for both in kinds.values():
-        if {"ref", "tied"} <= both.keys():
-            tied, ref = both["tied"], both["ref"]
-            spread = float(tied.correct.max() - tied.correct.min())
-            least = min(tied.margin, ref.margin)
+    scores = dict(items)
+    for key, (several, wrong) in items:
+        kind, _, question = key.partition(":")
+        if kind == "tied" and (ref := scores.get(f"ref:{question}")) is not None:
+            spread, margin = np.ptp(several), several.min() - wrong.max()
+            least = min(margin, ref[0].min() - ref[1].max())
             excess = np.tanh(least / spread - 1) if spread else np.sign(least)
-            met = (tied.margin > 0, ref.margin > 0, tied.margin > spread, least > spread)
-            values.append(float(np.dot((0.3, 0.3, 0.2, 0.2, 0.01), (*met, excess))))
-    return values
+            met = (margin > 0, ref[0].min() > ref[1].max(), margin > spread, least > spread)
+            yield float(np.dot((0.3, 0.3, 0.2, 0.2, 0.01), (*met, excess)))

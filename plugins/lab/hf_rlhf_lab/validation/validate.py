@@ -12,7 +12,7 @@ from hf_rlhf.config import load_component
 from hf_rlhf.contracts import HackCase, Score
 from hf_rlhf.rewards import TOTAL, ComposedReward, Part, identified_parts, reward_identity
 from hf_rlhf.runs import Scoring, environment
-from hf_rlhf.storage import now
+from hf_rlhf.storage import ReportCheck, now
 from hf_rlhf_lab.validation.agreement import accuracy_difference, agreement
 from hf_rlhf_lab.validation.best_of_n import best_of_n
 from hf_rlhf_lab.validation.calibration import calibration
@@ -146,8 +146,23 @@ def validate(
     if not samples:
         for check in reported:
             check.details.pop("best_paid", None)
+    cost = _cost(scoring, scored, score)
+    return report_of(reward, gold, reported, cost, attacks=attacks, by=by, command=command)
+
+
+def report_of(
+    reward: dict[str, Any],
+    gold: Gold,
+    checks: list[ReportCheck],
+    cost: dict[str, Any],
+    *,
+    attacks: Sequence[str] = (),
+    by: Sequence[str] = (),
+    command: str = "",
+) -> Report:
+    """Return the report with the provenance of its gold data."""
     return Report(
-        headline=headline(reward["label"], reported),
+        headline=headline(reward["label"], checks),
         reward=reward,
         data={
             "name": gold.name,
@@ -160,8 +175,8 @@ def validate(
             "slices": "" if by else slice_hint(gold),
         },
         attacks=list(attacks),
-        checks=reported,
-        cost=_cost(scoring, scored, score),
+        checks=checks,
+        cost=cost,
         created=now(),
         command=command,
         environment=environment(),
