@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 
 from hf_rlhf.errors import ConfigError, Problem
 from hf_rlhf.formatting import markdown_table
-from hf_rlhf_studies.estimates import Estimate
-from hf_rlhf_studies.study import Criterion, MetIf, Study
+from hf_rlhf_studies.study import MetIf, Study
 
 if TYPE_CHECKING:
     from hf_rlhf_studies.results import Results
@@ -28,7 +27,8 @@ _FAILURE = re.compile(
 _ANNOUNCES = re.compile(
     r"\bfail[^.]*:$|^(?:[#*_ ]*what |[*_]{2}).*\bfail\w*(?: criteri\w+)?\W*$", re.IGNORECASE
 )
-_MET, _NOT_MET, _NOT_DECIDABLE = "met", "not met", "not decidable"
+MET, NOT_DECIDABLE, NOT_MET = OUTCOMES = ("met", "not decidable", "not met")
+"""Of several tests the first of these counts."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class CriterionResult:
 
     quote: str
     outcome: str
-    """`met`, `not met`, or `not decidable`: these runs cannot tell."""
+    """One of `OUTCOMES`."""
     numbers: str
 
 
@@ -98,26 +98,19 @@ def check_criteria(study: Study, plan: str, recorded: str = "") -> None:
 def criterion_results(
     results: "Results", verdicts: Collection[tuple[str, str, str]]
 ) -> list[CriterionResult]:
-    """Return whether each failure criterion is met.
+    """Return whether each failure criterion is met; `verdicts`: name, block, verdict of questions.
 
-    Args:
-        results: what was measured.
-        verdicts: of the predicted questions: name, block, and verdict.
+    Any of its tests meets it. One with a bound is met where both intervals lie beyond it, and not
+    met where both lie on the other side; in between, these runs cannot tell.
     """
     outcomes = []
     for criterion in results.study.file.criteria:
         tests = [each for test in criterion.met_if for each in _tested(test, results, verdicts)]
         numbers = "; ".join(filter(None, [*(text for _, text in tests), criterion.note]))
-        outcome = criterion.outcome or _together([each for each, _ in tests], criterion)
+        first = min((each for each, _ in tests), key=OUTCOMES.index, default=NOT_DECIDABLE)
+        outcome = criterion.outcome or first
         outcomes.append(CriterionResult(_collapsed(criterion.quote), outcome, numbers))
     return outcomes
-
-
-def _together(outcomes: Sequence[str], criterion: Criterion) -> str:
-    decisive, other = (_NOT_MET, _MET) if criterion.all_of else (_MET, _NOT_MET)
-    if decisive in outcomes:
-        return decisive
-    return _NOT_DECIDABLE if _NOT_DECIDABLE in outcomes or not outcomes else other
 
 
 def _tested(
@@ -127,37 +120,37 @@ def _tested(
     for block in results.study.file.blocks if test.block is None else [test.block]:
         where = f" ({block})" if block else ""
         if test.not_shown is None:
-            outcome, numbers = _beyond(test, _estimate(test, results, block))
-            pair = test.condition + (f" - {test.against}" if test.against else "")
-            yield outcome, f"{pair}, {test.metric}{where}: {numbers}"
+            yield _beyond(test, results, block, where)
             continue
         own = [words for name, of, words in verdicts if (name, of) == (test.not_shown, block)]
         for words in own or ["not measured"]:
-            partial = words == "not measured" or words.endswith("seeds only)")
-            outcome = _NOT_MET if words == "yes" else _NOT_DECIDABLE if partial else _MET
+            if words == "yes":
+                outcome = NOT_MET
+            elif words == "not measured" or words.endswith("seeds only)"):
+                outcome = NOT_DECIDABLE
+            else:
+                outcome = MET
             yield outcome, f"{test.not_shown}{where}: {words}"
 
 
-def _estimate(test: MetIf, results: "Results", block: str) -> Estimate | None:
+def _beyond(test: MetIf, results: "Results", block: str, where: str) -> tuple[str, str]:
     if test.against is None:
-        return results.of(block, test.condition, test.metric)
-    return results.difference(block, test.condition, test.against, test.metric)
-
-
-def _beyond(test: MetIf, mean: Estimate | None) -> tuple[str, str]:
-    """Return whether both intervals lie beyond the bound; in between, the runs cannot tell."""
+        name, mean = test.condition, results.of(block, test.condition, test.metric)
+    else:
+        name = f"{test.condition} - {test.against}"
+        mean = results.difference(block, test.condition, test.against, test.metric)
     if mean is None:
-        return _NOT_DECIDABLE, "not measured"
-    numbers = f"{mean.mean:.3f} ({mean.low:.3f} to {mean.high:.3f}), "
+        return NOT_DECIDABLE, f"{name}, {test.metric}{where}: not measured"
+    numbers = f"{name}, {test.metric}{where}: {mean.mean:.3f} ({mean.low:.3f} to {mean.high:.3f}), "
     numbers += f"t {mean.t_low:.3f} to {mean.t_high:.3f}"
     low, high = min(mean.low, mean.t_low), max(mean.high, mean.t_high)
-    if test.below is not None:
-        low, high, bound = -high, -low, -test.below
+    if test.above is not None:
+        beyond, short = low > test.above, high <= test.above
     else:
-        bound = test.above or 0.0
-    if low > bound:
-        return _MET, numbers
-    return (_NOT_MET if high <= bound else _NOT_DECIDABLE), numbers
+        beyond, short = high < (test.below or 0.0), low >= (test.below or 0.0)
+    if beyond:
+        return MET, numbers
+    return (NOT_MET if short else NOT_DECIDABLE), numbers
 
 
 def criteria_section(outcomes: Sequence[CriterionResult]) -> Iterator[str]:
@@ -165,8 +158,7 @@ def criteria_section(outcomes: Sequence[CriterionResult]) -> Iterator[str]:
     if not outcomes:
         return
     yield from ("## What the plan calls failure", "")
-    met = sum(each.outcome == _MET for each in outcomes)
-    if met:
+    if met := sum(each.outcome == MET for each in outcomes):
         yield f"**By its plan this study failed: {met} of {len(outcomes)} criteria met.**"
     yield "Met: both intervals beyond the bound, or a prediction that is not a plain yes. Not"
     yield from ("decidable: these runs cannot tell.", "")

@@ -96,8 +96,7 @@ class Criterion(_Section):
     quote: str
     """Word for word."""
     met_if: list[MetIf] = []
-    """Any of these, or with `all_of` all."""
-    all_of: bool = False
+    """Any of these."""
     outcome: Literal["met", "not met", "not decidable"] | None = None
     """For what the rows cannot compute; the note tells by which numbers."""
     note: str = ""

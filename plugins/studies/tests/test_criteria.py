@@ -139,12 +139,6 @@ def test_whether_a_criterion_is_met_is_computed_of_the_rows(folder, tests, means
     assert outcome(results).outcome == expected
 
 
-def test_all_of_several_conditions(folder):
-    all_of = criteria("{not_shown: H1}", CONTROL, more="    all_of: true\n")
-    assert outcome(measured(folder, all_of, control=0.6, new=0.8)).outcome == "not met"
-    assert outcome(measured(folder, all_of, control=0.6, new=0.6)).outcome == "met"
-
-
 def test_the_report_begins_with_what_the_plan_calls_failure(folder, capsys):
     section = criteria(CONTROL, NEW, more="    note: as the start has 0.6\n")
     results = measured(folder, section, control=0.6)
