@@ -9,10 +9,9 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from hf_rlhf.data.messages import text_of
 from hf_rlhf.errors import DataError
@@ -20,8 +19,7 @@ from hf_rlhf.storage.files import atomic_write_text
 
 NAME = "trained_on.json"
 RESPONSES = ("chosen", "rejected", "completion", "completions")
-_SIZE = 16
-"""Hex digits of a digest."""
+_DIGEST = "[0-9a-f]{16}"
 _LABEL = re.compile(
     r"^\W*(?:human|user|assistant|system|prompt|question|instruction|input|answer|response|q|a)\s*:"
     r"|<\|[^|>]*\|>(?:(?:system|user|assistant)\b)?|</?s>|\[/?INST\]|^#+\s*(?:instruction|input|response)\b",
@@ -38,21 +36,17 @@ class TrainedRows:
     complete: bool = True
     """False: the weights that training began from had seen other rows, which are not known."""
 
-    @cached_property
-    def telling_prompts(self) -> frozenset[str]:
-        """Prompts that tell of a row: the only prompt of all rows is the task and tells of none."""
-        return self.prompts if len(self.prompts) > 1 else frozenset()
-
     @classmethod
-    def of(cls, rows: Iterable[Mapping[str, Any]]) -> Self:
-        """Return the digests of training rows; of what is not text, that of its JSON."""
+    def of(cls, rows: Iterable[Mapping[str, Any]]) -> "TrainedRows":
+        """Return the digests of rows; the one prompt of all rows is the task, and tells of none."""
         prompts, responses = set(), set()
         for row in rows:
             prompt = row.get("prompt") or ""
             prompts.add(row_digest(prompt))
             given = (row[name] for name in RESPONSES if row.get(name) is not None)
             responses |= {row_digest(prompt, response) for response in given}
-        return cls(frozenset(prompts - {row_digest("")}), frozenset(responses))
+        telling = prompts - {row_digest("")} if len(prompts) > 1 else ()
+        return cls(frozenset(telling), frozenset(responses))
 
     def __or__(self, other: "TrainedRows") -> "TrainedRows":
         """Return the rows of both, of a model that was trained twice."""
@@ -61,21 +55,16 @@ class TrainedRows:
 
     @classmethod
     def read(cls, folder: Path) -> "TrainedRows | None":
-        """Return what the model in a folder was trained on, None where no file says it.
-
-        Raises DataError for a file that does not.
-        """
+        """Return what a folder's model was trained on; None without a file. Raises DataError."""
         file = folder / NAME
+        if not file.exists():
+            return None
         try:
             content = json.loads(file.read_text(encoding="utf-8"))
-            texts = (content["prompts"], content["responses"])
             prompts, responses = (
-                frozenset(text[at : at + _SIZE] for at in range(0, len(text), _SIZE))
-                for text in texts
+                frozenset(re.findall(_DIGEST, content[name])) for name in ("prompts", "responses")
             )
             return cls(prompts, responses, bool(content["complete"]))
-        except FileNotFoundError:
-            return None
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise DataError(f"{file} is no list of digests: {error}. Take a whole copy.") from None
 
@@ -91,7 +80,7 @@ def row_digest(prompt: Any, response: Any = None) -> str:
     Labels of roles, instructions of the system, case and space do not count.
     """
     parts = [_words(each) for each in (prompt, response) if each is not None]
-    return blake2b("\0".join(parts).encode("utf-8", "replace"), digest_size=_SIZE // 2).hexdigest()
+    return blake2b("\0".join(parts).encode("utf-8", "replace"), digest_size=8).hexdigest()
 
 
 def _words(value: Any) -> str:

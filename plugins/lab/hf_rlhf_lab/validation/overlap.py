@@ -31,7 +31,7 @@ def overlap(scoring: Scoring, label: str, data: Sequence[Gold]) -> Check | None:
     if not models:
         return None
     known = [rows for rows in models.values() if rows is not None]
-    trained = set().union(*(rows.telling_prompts | rows.responses for rows in known))
+    trained = set().union(*(rows.prompts | rows.responses for rows in known))
     texts: list[str] = []
     details: dict[str, dict[str, float]] = {}
     for gold in data:
