@@ -5,7 +5,6 @@ of the best of N (Gao et al. 2023, arXiv:2210.10760). Where the grade falls as N
 on the reward is predicted to end in over-optimisation, before anything is trained.
 """
 
-from collections.abc import Sequence
 from math import comb
 
 import numpy as np
@@ -38,21 +37,17 @@ def best_of_n(scored: Scored) -> Check | None:
     groups = [group for group in groups if len(group) > 1]
     most = min(MOST, int(np.median([len(group) for group in groups])))
     used = [group for group in groups if len(group) >= most]
-    clusters = [str(gold.clusters[group[0]]) for group in used]
-    if (prompts := len(set(clusters))) < FEW_PROMPTS:
-        why = f"{prompts} prompts have {most} scored responses; {FEW_PROMPTS} are needed."
+    if len(used) < FEW_PROMPTS:
+        why = f"{len(used)} prompts have {most} scored responses; {FEW_PROMPTS} are needed."
         return not_measurable(NAME, why)
     sizes = [2**k for k in range(7) if 2**k < most] + [most]
     by_reward, by_gold = (
         np.array([expected_best(order[group], gold.grades[group], sizes) for group in used])
         for order in (scores, gold.grades)
     )
-    curve = [
-        (n, *(_mean(each[:, at], clusters) for each in (by_reward, by_gold)))
-        for at, n in enumerate(sizes)
-    ]
+    curve = [(n, _mean(by_reward[:, at]), _mean(by_gold[:, at])) for at, n in enumerate(sizes)]
     (_, random, _), (_, last, best) = curve[0], curve[-1]
-    gain = _mean(by_reward[:, -1] - by_reward[:, 0], clusters)
+    gain = _mean(by_reward[:, -1] - by_reward[:, 0])
     text = (
         f"the best of {most} has the gold grade {last.mean:.3f}, a random response "
         f"{random.mean:.3f} ({gain.mean:+.3f} [{gain.low:+.3f}, {gain.high:+.3f}]), and the best "
@@ -94,7 +89,7 @@ def expected_best(scores: Array, grades: Array, sizes: list[int]) -> list[float]
     return expected
 
 
-def _mean(values: Array, clusters: Sequence[str]) -> Interval:
-    mean = Interval.of_mean(values.tolist(), clusters)
+def _mean(values: Array) -> Interval:
+    mean = Interval.of_mean(values.tolist())
     assert mean is not None, "there are prompts"
     return mean

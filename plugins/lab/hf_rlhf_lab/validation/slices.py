@@ -6,14 +6,13 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.stats import binom
 
 from hf_rlhf.formatting import code, excerpt, interval, listed, markdown_table, plain, visible
 from hf_rlhf.storage import ReportCheck
 from hf_rlhf_lab.validation.agreement import FEWEST, pair_accuracy, prompt_wins
 from hf_rlhf_lab.validation.checks import Check, Verdict, degenerate, not_measurable
-from hf_rlhf_lab.validation.gold import Array, Gold, Scored
+from hf_rlhf_lab.validation.gold import Gold, Scored
 from hf_rlhf_lab.validation.hacks import holm
 
 FEW_VALUES = 20
@@ -33,16 +32,23 @@ def slices(scored: Scored, column: str) -> Check:
     name = f"slices: {column}"
     if reason := degenerate(scored):
         return not_measurable(name, f"{reason}, so agreement with gold is not defined.")
-    values, clusters = _slice_of_pairs(scored, column), np.array(scored.clusters)
-    parts = {
-        value: (scored.margins[values == value], clusters[values == value].tolist())
-        for value in dict.fromkeys(values.tolist())
-    }
-    small = [value for value, part in parts.items() if prompt_wins(*part)[1] < FEWEST]
+    values = [_text(value) for value in scored.gold.columns[column]]
+    names = np.array([" / ".join(sorted({values[a], values[b]})) for a, b in scored.pairs])
+    clusters = np.array(scored.clusters)
+    rows, small = list[dict[str, Any]](), list[str]()
+    for value in dict.fromkeys(names.tolist()):
+        part = scored.margins[names == value], clusters[names == value].tolist()
+        wins, trials = prompt_wins(*part)
+        if trials < FEWEST:
+            small.append(value)
+            continue
+        p = float(binom.cdf(wins, trials, 0.5))
+        rows.append(
+            {"slice": value, "accuracy": pair_accuracy(*part), "pairs": len(part[0]), "p": p}
+        )
     too_small = f" Not measurable, fewer than {FEWEST} prompts decided: {_names(small)}."
-    if len(small) == len(parts):
+    if not rows:
         return not_measurable(name, f"no slice is large enough.{too_small}")
-    rows = [_row(value, *part) for value, part in parts.items() if value not in small]
     for row, found in zip(rows, holm([row["p"] for row in rows]), strict=True):
         row["worse_than_chance"] = found
     rows.sort(key=lambda row: row["accuracy"].mean)
@@ -88,18 +94,6 @@ def slice_tables(checks: Sequence[ReportCheck]) -> Iterator[str]:
         if rows:
             yield f"## Agreement by {plain(check.name.partition(': ')[2])}"
             yield markdown_table(["slice", "accuracy", "pairs", ""], rows)
-
-
-def _slice_of_pairs(scored: Scored, column: str) -> NDArray[np.str_]:
-    values = [_text(value) for value in scored.gold.columns[column]]
-    return np.array([" / ".join(sorted({values[a], values[b]})) for a, b in scored.pairs])
-
-
-def _row(value: str, margins: Array, clusters: Sequence[str]) -> dict[str, Any]:
-    accuracy = pair_accuracy(margins, clusters)
-    assert accuracy is not None, "a slice has pairs"
-    p = float(binom.cdf(*prompt_wins(margins, clusters), 0.5))
-    return {"slice": value, "accuracy": accuracy, "pairs": len(margins), "p": p}
 
 
 def _described(rows: list[dict[str, Any]]) -> str:
