@@ -27,8 +27,9 @@ class Reward(Protocol):
 
     Its parameters besides TRL's own are the dataset columns that it needs (one without a
     default is required). A field `judge` receives the run's judge. It may have
-    `advice() -> Iterable[str]`: warnings, printed and on the card; and `problems(run) ->
-    Iterable[Problem]`: why it cannot score the completions, found before weights load.
+    `advice() -> Iterable[str]`: warnings, printed and on the card; `notes(run) -> Iterable[str]`:
+    the same, of what the run trains on; and `problems(run) -> Iterable[Problem]`: why it cannot
+    score the completions, found before weights load.
     """
 
     def __call__(

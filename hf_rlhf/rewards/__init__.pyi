@@ -15,5 +15,6 @@ from .judges.terms import STOPWORDS as STOPWORDS
 from .judges.text_generation import NoText as NoText
 from .judges.text_generation import OpenAIText as OpenAIText
 from .judges.text_generation import Text as Text
+from .judges.transcription import OpenAITranscription as OpenAITranscription
 from .judges.verdicts import read_object as read_object
 from .report import ValidationReport as ValidationReport

@@ -95,6 +95,8 @@ def advice(run: "Run") -> list[str]:
         reward_advice = getattr(part.reward, "advice", None)
         if reward_advice is not None and part.weight:
             notes += [f"{part.label!r}: {text}" for text in reward_advice()]
+        if (reward_notes := getattr(part.reward, "notes", None)) is not None:
+            notes += [f"{part.label!r}: {text}" for text in reward_notes(run)]
     notes += [*_sources(run), *monitor_advice(run), *unknown_tokens(run), *row_notes(run)]
     on_cpu = run.training.device.type == "cpu" and not is_elsewhere()
     if run.training.bf16 and on_cpu:

@@ -43,7 +43,6 @@ _CHARACTERS_PER_TOKEN = 3
 _PROBE_S = 60.0
 _PING_S = 20.0
 """Of `ping`, at the end of which somebody waits."""
-_PROBE: Messages = ({"role": "user", "content": "Say yes."},)
 _SCHEMA_VERSION = 1
 
 
@@ -101,6 +100,9 @@ class ChatClient:
 
     kind: ClassVar[Literal["verdict", "text"]]
     """What is cached."""
+    endpoint_class: ClassVar[type[Endpoint]] = Endpoint
+    probe: ClassVar[Messages] = ({"role": "user", "content": "Say yes."},)
+    """What a server that is up answers at once."""
 
     def __post_init__(self) -> None:
         self.base_url = checked_url(self.base_url, self.display_name)
@@ -146,7 +148,7 @@ class ChatClient:
     @property
     def endpoint(self) -> Endpoint:
         """Where the model is served."""
-        return Endpoint(self.base_url, self.model, self.api_key_env, self.display_name)
+        return self.endpoint_class(self.base_url, self.model, self.api_key_env, self.display_name)
 
     @property
     def outage(self) -> Outage:
@@ -225,7 +227,7 @@ class ChatClient:
     async def _probe(self, client: "ClientSession", longest: float = _PROBE_S) -> None:
         """Send a request that a server which is up answers at once."""
         limit = {"max_tokens": 1} if self.max_tokens is not None else {}
-        await self._send(client, {**self.body(_PROBE), **limit}, min(self.timeout, longest))
+        await self._send(client, {**self.body(self.probe), **limit}, min(self.timeout, longest))
 
     async def _send(
         self, client: "ClientSession", body: Mapping[str, Any], timeout: float

@@ -22,7 +22,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import urlsplit, urlunsplit
 
 from hf_rlhf.config.urls import is_forbidden
@@ -118,6 +118,11 @@ class Endpoint:
     name: str
     """What the user calls the model, for messages: `judge`."""
 
+    path: ClassVar = "/chat/completions"
+    content_type: ClassVar = "application/json"
+    product: ClassVar = "chat completion"
+    """What the server is asked for, in the singular."""
+
     @asynccontextmanager
     async def connect(self) -> AsyncIterator["ClientSession"]:
         """Open a client for the running event loop. Raises JudgeError for an unsafe address.
@@ -137,13 +142,12 @@ class Endpoint:
     async def complete(
         self, client: "ClientSession", body: Mapping[str, Any], timeout: float
     ) -> Reply:
-        """Request one chat completion, within `timeout` seconds.
+        """Request one completion, within `timeout` seconds.
 
         Raises Unavailable, Failed or JudgeError.
         """
         sent = monotonic()
-        content = self._json(body)
-        answer = await self._answer(client, "POST", "/chat/completions", timeout, content)
+        answer = await self._answer(client, "POST", self.path, timeout, self.encode(body))
         if not 200 <= answer.status < 300:
             raise await self._failure(client, answer, sent)
         if not answer.complete:
@@ -207,13 +211,14 @@ class Endpoint:
         headers = {
             "Accept": "application/json",
             "Authorization": f"Bearer {self._key()}",
-            "Content-Type": "application/json",
+            "Content-Type": self.content_type,
             "User-Agent": "hf-rlhf",
         }
         accounts = {header: os.environ.get(variable) for header, variable in ACCOUNT.items()}
         return headers | {header: account for header, account in accounts.items() if account}
 
-    def _json(self, body: Mapping[str, Any]) -> bytes:
+    def encode(self, body: Mapping[str, Any]) -> bytes:
+        """Return the body of a request. Raises JudgeError for what cannot be sent."""
         fields = {name: value for name, value in body.items() if name != "extra_body"}
         fields |= body.get("extra_body", {})
         try:
@@ -236,21 +241,24 @@ class Endpoint:
                 f"it answers {what}", sent=sent, wrong_address=f"{wrong} It usually ends in /v1."
             )
         try:
-            answer = json.loads(text)
-            choice = answer["choices"][0]
-            message = choice["message"]
-            content = text_of([message])
-            usage = answer.get("usage") or {}
-            return Reply(
-                text=content,
-                truncated=choice.get("finish_reason") == "length",
-                only_thought=not content.strip() and any(map(message.get, _THOUGHTS)),
-                prompt_tokens=_count(usage, "prompt_tokens"),
-                completion_tokens=_count(usage, "completion_tokens"),
-            )
+            return self.read(json.loads(text))
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
             body = self.quote(text) or "an empty body"
-            raise Failed(f"the answer is not a chat completion: {body}", again=True) from None
+            raise Failed(f"the answer is not a {self.product}: {body}", again=True) from None
+
+    def read(self, answer: Any) -> Reply:
+        """Return the reply in the JSON of an answer. Raises LookupError, TypeError and the like."""
+        choice = answer["choices"][0]
+        message = choice["message"]
+        content = text_of([message])
+        usage = answer.get("usage") or {}
+        return Reply(
+            text=content,
+            truncated=choice.get("finish_reason") == "length",
+            only_thought=not content.strip() and any(map(message.get, _THOUGHTS)),
+            prompt_tokens=_count(usage, "prompt_tokens"),
+            completion_tokens=_count(usage, "completion_tokens"),
+        )
 
     def _unconnected(self, error: BaseException, sent: float) -> Unavailable | JudgeError:
         import aiohttp
@@ -308,7 +316,7 @@ class Endpoint:
             )
         if status in NO_CHAT or _is_page(answer.text):
             return JudgeError(
-                f"{server} takes no chat completions ({status}: {message}): it is no "
+                f"{server} takes no {self.product}s ({status}: {message}): it is no "
                 f"OpenAI-compatible API, or not under this path. base_url usually ends in /v1."
             )
         hint = ""

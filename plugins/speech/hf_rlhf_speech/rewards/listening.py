@@ -34,7 +34,11 @@ class SpeechReward:
     def __post_init__(self) -> None:
         """Raise ConfigError for an unknown codec or a package that is not installed."""
         check_codec(self.codec)
-        for module in ("soundfile", "soxr", *self.packages):
+        self.require("soundfile", "soxr", *self.packages)
+
+    def require(self, *modules: str) -> None:
+        """Raise ConfigError for a module that is not installed."""
+        for module in modules:
             if find_spec(module) is None:
                 name, what = module.replace("_", "-"), f"{type(self).__name__} needs"
                 what = f"{what} the package {name}, which is not installed."
@@ -51,14 +55,18 @@ class SpeechReward:
         score: Callable[[int, Speech], Score],
         log_metric: Metric | None,
         rate: int = RATE,
+        prepare: Callable[[Sequence[Speech]], None] | None = None,
     ) -> list[Score]:
         """Return `score(index, speech)` of each completion that has sound.
 
+        `prepare` is called before with all that have sound, to do in batches what can be.
         Logs what is wrong with them, and the seconds of speech that are scored in a second; the
         first reward of a run that listens decodes them, too.
         """
         started = perf_counter()
         speech = decode_completions(completions, self.codec, rate)
+        if prepare is not None:
+            prepare([each for each in speech if len(each.wave)])
         scores: list[Score] = []
         for index, each in enumerate(speech):
             readable = None if each.unreadable else 0.0

@@ -4,18 +4,30 @@ import re
 import threading
 import zlib
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from hf_rlhf.config import bind
 from hf_rlhf.contracts import Score
+from hf_rlhf.errors import ConfigError, JudgeError, Problem
+from hf_rlhf.rewards import OpenAITranscription
 from hf_rlhf_speech.audio import RATE, Wave
 from hf_rlhf_speech.rewards.listening import Metric, SpeechReward
 from hf_rlhf_speech.rewards.signal import expected_seconds, plain_letters
+from hf_rlhf_speech.rewards.transcription import (
+    Recogniser,
+    local_recogniser,
+    server_recogniser,
+    units_of,
+)
 from hf_rlhf_speech.speech import Speech
+
+if TYPE_CHECKING:
+    from hf_rlhf.runs import Run
 
 DISTRACTORS = (
     *("about", "captain", "doctor", "engine", "forest", "jacket", "kitchen", "market", "music"),
@@ -33,6 +45,8 @@ the recogniser fails. When it hears nothing at all, the next is tried."""
 _LONGEST = 3
 """Times the duration of the text that is listened to: what follows is no part of it."""
 _GRAMMARS = 64
+_NOTED, _FEW = 500, 0.8
+"""Texts that `check` reads, and the share of words in the dictionary below which it has a note."""
 _LOCK = threading.Lock()
 
 
@@ -126,15 +140,51 @@ def _hear(samples: bytes, text: str) -> tuple[Score, bool]:
 
 @dataclass
 class Intelligible(SpeechReward):
-    """1 less the word error rate of pocketsphinx against the text, at least 0.
+    """1 less the error rate of a recogniser against the text, at least 0.
 
-    The recogniser chooses between the words of the text and twenty others, in any order and
-    number, as in a closed-set intelligibility test: with the whole dictionary it hears little in
-    synthetic voices. A word that its English dictionary lacks, or a number in digits, is not
-    expected; if these are the most, the row has no score.
+    By default of pocketsphinx, in words: it chooses between the words of the text and twenty
+    others, in any order and number, as in a closed-set intelligibility test, for with the whole
+    dictionary it hears little in synthetic voices. A word that its English dictionary lacks, or a
+    number in digits, is not expected; if these are the most, the row has no score. Any other
+    recogniser, for any language, writes what it hears: `model`, or `server`.
     """
 
-    packages = ("pocketsphinx",)
+    model: str | None = None
+    """Folder or Hub id of a recogniser in transformers: a CTC model (wav2vec 2.0) or Whisper."""
+    revision: str | None = None
+    """Of a model on the Hub: a branch, tag or commit."""
+    device: str | None = None
+    """Where the model runs, such as `cuda:1`; by default where the policy does."""
+    language: str | None = None
+    """What Whisper or the server expects, such as `de`; by default they guess."""
+    unit: Literal["words", "characters"] = "words"
+    """What errors are counted in: `characters` for a language written without spaces."""
+    server: dict[str, Any] | None = None
+    """A server with OpenAI's `/audio/transcriptions`: `model`, `base_url`, `api_key_env` and the
+    other settings of a judge. A request that fails leaves the row without a score."""
+    _client: Any = field(default=None, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Check what can be known before weights load. Raises ConfigError and ModelError."""
+        super().__post_init__()
+        own = {name: getattr(self, name) for name in ("revision", "device", "language")}
+        idle = [name for name, value in own.items() if value is not None]
+        idle += ["unit"] if self.unit != "words" else []
+        if self.model is not None and self.server is not None:
+            self._refuse("`model` and `server` are both set.", "Leave one out.")
+        if self.server is not None:
+            if idle := sorted({*idle} & {"revision", "device"}):
+                self._refuse(f"{', '.join(idle)} is of `model`.", "Leave it out.")
+            self._client = self._connect(self.server)
+        elif self.model is not None:
+            from hf_rlhf.models import find_model
+
+            find_model(self.model)
+        else:
+            self.require("pocketsphinx")
+            if idle:
+                what = f"{', '.join(idle)} has no effect: pocketsphinx hears English words."
+                self._refuse(what, "Name a `model` or a `server`, or leave it out.")
 
     def __call__(
         self,
@@ -144,21 +194,83 @@ class Intelligible(SpeechReward):
         log_metric: Metric | None = None,
         **_: Any,
     ) -> list[Score]:
-        """Return one score in [0, 1] per completion; None without a text that can be recognised."""
+        """Return one score in [0, 1] per completion; None without a text that can be recognised.
 
-        empty = 0
+        Raises ModelError for a model that is no recogniser, JudgeError for a server that is away.
+        """
+        counts = {"nothing_heard": 0, "not_transcribed": 0}
+        recogniser = self._recogniser()
 
         def score(index: int, speech: Speech) -> Score:
-            nonlocal empty
             asked = text[index] or ""
-            seconds = expected_seconds(asked)
-            if seconds is None:
+            if recogniser is None:
+                value, heard = _hear_closed_set(speech.wave, asked)
+                counts["nothing_heard"] += not heard
+                return value
+            expected, said = units_of(asked, self.unit), recogniser.text_of(speech)
+            counts["not_transcribed"] += said is None
+            if not expected or said is None:
                 return None
-            value, heard = _hear(speech.wave[: round(_LONGEST * seconds * RATE)].tobytes(), asked)
-            empty += not heard
-            return value
+            found = units_of(said, self.unit)
+            counts["nothing_heard"] += not found
+            return max(0.0, 1 - word_errors(expected, found) / len(expected))
 
-        scores = self.listen(completions, score, log_metric)
+        hear = recogniser.hear if recogniser else None
+        scores = self.listen(completions, score, log_metric, prepare=hear)
         if log_metric is not None and completions:
-            log_metric("speech/nothing_heard", empty / len(completions))
+            for name, count in counts.items():
+                log_metric(f"speech/{name}", count / len(completions))
         return scores
+
+    def notes(self, run: "Run") -> Iterator[str]:
+        """Yield what is to be known of the run's texts: whether the recogniser knows the words."""
+        rows = run.dataset["train"]
+        if self.model or self.server or "text" not in rows.column_names:
+            return
+        words = [w for text in rows[:_NOTED]["text"] if text for w in words_of(text)]
+        with _LOCK:
+            known = sum(map(_recogniser().knows, words))
+        if words and known < _FEW * len(words):
+            yield (
+                f"{known / len(words):.0%} of the words of the texts are in pocketsphinx' English "
+                "dictionary; the others are not listened to. For another language name a `model` "
+                "or a `server`"
+            )
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_client": None}
+
+    def _recogniser(self) -> Recogniser | None:
+        if self.server is not None:
+            self._client = self._client or self._connect(self.server)
+            return self._client  # type: ignore[no-any-return]
+        if self.model is None:
+            return None
+        return local_recogniser(self.model, self.revision, self.device, self.language)
+
+    def _connect(self, server: Mapping[str, Any]) -> Recogniser:
+        injected: dict[str, Any] = {"language": self.language or "", "display_name": "recogniser"}
+        settings, problems = bind(
+            OpenAITranscription,
+            server,
+            where=lambda name: f"intelligible, server.{name}",
+            injected=injected,
+            title="server",
+        )
+        if problems:
+            raise ConfigError(problems)
+        try:
+            return server_recogniser(OpenAITranscription(**settings, **injected))
+        except JudgeError as error:
+            raise ConfigError([Problem("intelligible, server", str(error))]) from error
+
+    def _refuse(self, what: str, fix: str) -> None:
+        raise ConfigError([Problem("intelligible", what, fix)])
+
+
+def _hear_closed_set(wave: Wave, text: str) -> tuple[Score, bool]:
+    """Return what `_hear` does, of the start of a wave of 16 kHz."""
+    seconds = expected_seconds(text)
+    if seconds is None:
+        return None, True
+    return _hear(wave[: round(_LONGEST * seconds * RATE)].tobytes(), text)

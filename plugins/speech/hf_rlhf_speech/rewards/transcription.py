@@ -1,0 +1,133 @@
+"""Recognisers of any language for `intelligible`: a model of transformers, or a server."""
+
+import unicodedata
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any, Literal
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from hf_rlhf.errors import ModelError
+from hf_rlhf.rewards import OpenAITranscription
+from hf_rlhf_speech.audio import RATE, wav_bytes
+from hf_rlhf_speech.speech import Speech
+
+Unit = Literal["words", "characters"]
+_SHORTEST = RATE // 10
+"""Samples below which recognisers fail; a shorter clip is padded."""
+_BATCH = 8
+
+
+def units_of(text: str, unit: Unit) -> list[str]:
+    """Return the words or characters of a text, without case, punctuation and symbols."""
+    plain = unicodedata.normalize("NFKC", text).casefold()
+    plain = plain.replace("'", "").replace("\u2019", "")
+    spaced = ("" if unicodedata.category(each)[0] in "PS" else each for each in plain)
+    words = "".join(each or " " for each in spaced).split()
+    return words if unit == "words" else list("".join(words))
+
+
+class Recogniser:
+    """Transcribes clips, each once for as long as it is kept in memory."""
+
+    def __init__(self, transcribe: Callable[[Sequence[Speech]], Sequence[str | None]]) -> None:
+        self._transcribe = transcribe
+        self._heard: WeakKeyDictionary[Speech, str] = WeakKeyDictionary()
+
+    def hear(self, speech: Sequence[Speech]) -> None:
+        """Transcribe what was not heard before."""
+        fresh = [each for each in dict.fromkeys(speech) if each not in self._heard]
+        for each, text in zip(fresh, self._transcribe(fresh) if fresh else (), strict=True):
+            if text is not None:
+                self._heard[each] = text
+
+    def text_of(self, speech: Speech) -> str | None:
+        """Return what was heard; None where the recogniser failed."""
+        return self._heard.get(speech)
+
+
+def server_recogniser(server: OpenAITranscription) -> Recogniser:
+    """Return a recogniser that asks a server."""
+    return Recogniser(
+        lambda speech: server.transcribe([wav_bytes(_padded(each), RATE) for each in speech])
+    )
+
+
+@lru_cache(maxsize=2)
+def local_recogniser(
+    model: str, revision: str | None, device: str | None, language: str | None
+) -> Recogniser:
+    """Return a recogniser by a CTC or sequence-to-sequence model; a process has one of each.
+
+    Raises ModelError for a model that is no recogniser of speech at 16 kHz.
+    """
+    from accelerate import PartialState
+    from transformers import pipeline
+
+    network, tokenizer, extractor = _load(model, revision)
+    pipe: Any = pipeline(
+        "automatic-speech-recognition",
+        model=network,
+        tokenizer=tokenizer,
+        feature_extractor=extractor,
+        device=device or PartialState().device,
+    )
+    options: dict[str, Any] = {"batch_size": _BATCH}
+    if network.config.model_type == "whisper":
+        chosen = {"language": language, "task": "transcribe"} if language else {}
+        options["generate_kwargs"] = {"num_beams": 1, **chosen}
+    elif language:
+        raise ModelError(f"intelligible: {model!r} takes no language. Leave `language` out.")
+
+    def transcribe(speech: Sequence[Speech]) -> list[str]:
+        clips = [{"raw": _padded(each), "sampling_rate": RATE} for each in speech]
+        return [each["text"] for each in pipe(clips, **options)]
+
+    return Recogniser(transcribe)
+
+
+def _load(model: str, revision: str | None) -> tuple[Any, Any, Any]:
+    """Return the network, its tokenizer and feature extractor."""
+    import transformers
+
+    from hf_rlhf.distributed import whole_weights
+    from hf_rlhf.models import resolve_model_path
+
+    path = resolve_model_path(model)
+    kinds = (
+        (transformers.MODEL_FOR_CTC_MAPPING, transformers.AutoModelForCTC),
+        (
+            transformers.MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING,
+            transformers.AutoModelForSpeechSeq2Seq,
+        ),
+    )
+    try:
+        config = transformers.AutoConfig.from_pretrained(path, revision=revision)
+        kind = next((auto for mapping, auto in kinds if type(config) in mapping), None)
+        if kind is None:
+            raise ValueError(f"{config.model_type} has no head for CTC or text.")
+        with whole_weights():
+            network, loading = kind.from_pretrained(
+                path, revision=revision, output_loading_info=True
+            )
+        tokenizer = transformers.AutoTokenizer.from_pretrained(path, revision=revision)
+        extractor = transformers.AutoFeatureExtractor.from_pretrained(path, revision=revision)
+        # The embedding of masked frames is for training alone, and often not saved.
+        missing = [each for each in loading["missing_keys"] if "masked_spec_embed" not in each]
+        if missing:
+            raise ValueError(f"It lacks weights for {', '.join(sorted(missing)[:3])}.")
+        if extractor.sampling_rate != RATE:
+            raise ValueError(
+                f"It hears {extractor.sampling_rate:,} samples a second, not {RATE:,}."
+            )
+    except (OSError, ValueError) as error:
+        raise ModelError(
+            f"intelligible: {model!r} does not load as a recogniser of speech: "
+            f"{str(error).splitlines()[0]} Name a CTC model (wav2vec 2.0) or Whisper."
+        ) from error
+    return network, tokenizer, extractor
+
+
+def _padded(speech: Speech) -> Any:
+    return np.pad(speech.wave, (0, max(0, _SHORTEST - len(speech.wave))))
