@@ -167,6 +167,7 @@ def ctc(tmp_path_factory):
 def whisper(tmp_path_factory):
     import torch
     from transformers import (
+        GenerationConfig,
         WhisperConfig,
         WhisperFeatureExtractor,
         WhisperForConditionalGeneration,
@@ -204,13 +205,10 @@ def whisper(tmp_path_factory):
         begin_suppress_tokens=None,
     )
     model = WhisperForConditionalGeneration(config)
-    model.generation_config.update(
-        max_length=12,
-        no_timestamps_token_id=6,
-        is_multilingual=True,
-        lang_to_id={"<|en|>": 2, "<|de|>": 3},
-        task_to_id={"transcribe": 4, "translate": 5},
-    )
+    languages = {"lang_to_id": {"<|en|>": 2, "<|de|>": 3}, "is_multilingual": True}
+    tasks = {"task_to_id": {"transcribe": 4, "translate": 5}, "no_timestamps_token_id": 6}
+    ends = {"pad_token_id": 0, "eos_token_id": 0, "decoder_start_token_id": 1, "max_length": 12}
+    model.generation_config = GenerationConfig(**ends, **languages, **tasks)
     model.save_pretrained(folder)
     return folder
 
