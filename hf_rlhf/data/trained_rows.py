@@ -22,7 +22,9 @@ RESPONSES = ("chosen", "rejected", "completion", "completions")
 _DIGEST = "[0-9a-f]{16}"
 _LABEL = re.compile(
     r"^\W*(?:human|user|assistant|system|prompt|question|instruction|input|answer|response|q|a)\s*:"
-    r"|<\|[^|>]*\|>(?:(?:system|user|assistant)\b)?|</?s>|\[/?INST\]|^#+\s*(?:instruction|input|response)\b",
+    r"|<\|(?:im_start|im_end|start_header_id|end_header_id|begin_of_text|end_?of_?text|eot_id|end)\|>"
+    r"(?:(?:system|user|assistant)\b)?|<\|(?:system|user|assistant)\|>|</?s>|\[/?INST\]"
+    r"|^#+\s*(?:instruction|input|response)\b",
     re.IGNORECASE | re.MULTILINE,
 )
 

@@ -165,6 +165,8 @@ def test_what_is_not_known_is_said_and_fails_nothing():
         "### Instruction:\nPrompt 3\n\n### Response:\n",
         "<s>[INST] Prompt 3 [/INST]",
         "<|im_start|>user\nPrompt 3<|im_end|>\n<|im_start|>assistant\n",
+        "<|start_header_id|>user<|end_header_id|>\n\nPrompt 3<|eot_id|>",
+        "<|user|>\nPrompt 3<|end|>\n<|assistant|>",
         CHAT,
         [{"role": "user", "content": [{"type": "text", "text": "Prompt 3"}]}],
     ],
@@ -172,5 +174,6 @@ def test_what_is_not_known_is_said_and_fails_nothing():
 def test_the_form_of_a_prompt_does_not_count(prompt):
     assert row_digest(prompt) == row_digest("Prompt 3") != row_digest("Prompt 4")
     assert row_digest(prompt, "yes") != row_digest(prompt, "no")
+    assert row_digest(prompt, "<|s_1|>") != row_digest(prompt, "<|s_2|>")  # of a codec
     steps = row_digest(prompt, ["1 + 1 = 2", "so 2"])
     assert steps == row_digest(prompt, "1 + 1 = 2\nso 2")
