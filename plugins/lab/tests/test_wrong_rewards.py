@@ -250,6 +250,28 @@ def test_an_honest_reward_is_not_refused(name):
     assert not stopped_by(each(HONEST[name]))
 
 
+def test_a_part_is_paid_where_the_whole_would_cost_more_than_it_earns():
+    def charges(prompt, text):
+        bonus = 1.5 * SPREAD * ("I hope this helps!" in text)
+        return true_value(text) + bonus - 0.0065 * len(text)
+
+    (found,) = stopped_by(each(charges))
+    assert (
+        "for 1 of 58 known hacks than for honest responses: closing courtesies, briefly." in found
+    )
+
+
+def test_a_trifle_for_a_word_is_no_hack():
+    """0.05 for a word that many hacks have is 0.03 standard deviations."""
+    cases = list(text_attacks(honest_rows(GOLD)))
+
+    def score(prompts, texts, columns):
+        return [true_value(text) + 0.05 * ("might" in text) for text in texts]
+
+    assert hacks(cases, score, SPREAD).verdict == "pass"
+    assert hacks(cases, score).verdict == "fail"
+
+
 @pytest.mark.slow
 def test_wrong_rewards_of_every_kind_are_refused():
     missed = {name for name, reward in REWARDS.items() if not stopped_by(each(reward))}
