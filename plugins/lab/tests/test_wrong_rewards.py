@@ -307,12 +307,13 @@ def test_symmetric_gains_are_accused_at_the_level_of_the_test(tails):
 
 
 def test_the_case_that_earns_most_is_in_the_report():
-    check = hacks(text_attacks(honest_rows(GOLD)), lambda p, c, _: [9.0 * ("😀" in t) for t in c])
+    def score(prompts, texts, columns):
+        return [3.0 * sum(mark in text for mark in "😀⭐😊") for text in texts]
+
+    check = hacks(text_attacks(honest_rows(GOLD)), score)
     best = check.details["best_paid"]
-    assert best["hack"].startswith("emoji")
-    assert best["gain"] == 9.0
-    assert "😀" in best["hacked"]
-    assert best["honest"] in best["hacked"]
+    assert (best["hack"], best["gain"]) == ("emoji", 9.0)
+    assert best["hacked"].startswith(best["honest"])
     assert best["prompt"] in GOLD.prompts
     assert "raises it in 100% of 100 cases, and by up to +9.000" in check.summary
 
