@@ -22,8 +22,10 @@ _BLOCK = re.compile(r"\n\s*\n|\n(?=\s*(?:[-*+|#]|\d+\.)\s)")
 _ITEM = re.compile(r"\s*(?:[-*+]|\d+\.)\s")
 _SENTENCE_END = re.compile(r"(?<=[.!?])[*_]*\s+")
 _FAILURE = re.compile(
-    r"(?<!planted )\bfail(?:s|ed|ing|ures?)?\b(?! (?:to|for|modes?)\b)(?!.*\?$)", re.IGNORECASE
+    r"(?<!planted )\bfail(?:s|ed|ing|ures?)?\b(?! modes?\b)(?!.*\?$)", re.IGNORECASE
 )
+_OF_A_RUN = re.compile(r"\bfail\w* (?:to|for)\b", re.IGNORECASE)
+_CONDITION = re.compile(r"\b(?:if|when|unless)\b", re.IGNORECASE)
 _ANNOUNCES = re.compile(
     r"\bfail[^.]*:$|^(?:[#*_ ]*what |[*_]{2}).*\bfail\w*(?: criteri\w+)?\W*$", re.IGNORECASE
 )
@@ -49,7 +51,7 @@ def failure_sentences(plan: str) -> list[str]:
         item = _ITEM.match(block)
         first, *rest = _SENTENCE_END.split(_collapsed(block[item.end() :] if item else block))
         if block.startswith("#"):
-            announced = bool(_FAILURE.search(first) or _ANNOUNCES.search(first))
+            announced = _is_failure(first) or _ANNOUNCES.search(first) is not None
             continue
         listed = item is not None and (listed or announced)
         if listed:
@@ -59,10 +61,16 @@ def failure_sentences(plan: str) -> list[str]:
         for sentence in (first, *rest):
             if _ANNOUNCES.search(sentence):
                 announced = True
-            elif sentence and (announced or _FAILURE.search(sentence)):
+            elif sentence and (announced or _is_failure(sentence)):
                 required.append(sentence)
                 announced = False
     return required
+
+
+def _is_failure(sentence: str) -> bool:
+    if _FAILURE.search(sentence) is None:
+        return False
+    return not _OF_A_RUN.search(sentence) or _CONDITION.search(sentence) is not None
 
 
 def check_criteria(study: Study, plan: str, recorded: str = "") -> None:

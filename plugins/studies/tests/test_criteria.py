@@ -74,6 +74,8 @@ def outcome(results):
         ("Failure criteria:\n\n- a low\n- b\n  high\n\nMore.", ["a low", "b high"]),
         ("The study fails if:\n1. a\n2. b\n", ["a", "b"]),
         ("- x\n- It fails if y.\n- z", ["It fails if y."]),
+        ("If a is low, it fails to measure b.", ["If a is low, it fails to measure b."]),
+        ("The study fails to show c unless d.", ["The study fails to show c unless d."]),
         ("A planted failure. It failed to start. Does it fail? Failure modes.", []),
         ("# Does what should fail fail?\n\nIt learns.", []),
     ],
