@@ -17,11 +17,18 @@ from hf_rlhf_speech.attacks import ATTACKS, hacked, paid_hacks, speech_attacks
 from hf_rlhf_speech.audio import RATE, read_audio, write_wav
 from hf_rlhf_speech.rewards import listening, models, recognition
 from hf_rlhf_speech.rewards.listening import within
-from hf_rlhf_speech.rewards.models import AutoMos, SpeechPresent, mean_opinion_scores, p808_score
+from hf_rlhf_speech.rewards.models import (
+    AutoMos,
+    NoLongSilence,
+    SpeechPresent,
+    longest_silence,
+    mean_opinion_scores,
+    p808_score,
+    trim_silence,
+)
 from hf_rlhf_speech.rewards.quality import BANDS, WEIGHTS, AcousticQuality
 from hf_rlhf_speech.rewards.recognition import Intelligible, word_errors
 from hf_rlhf_speech.rewards.signal import DurationFits, NotClipped, expected_seconds
-from hf_rlhf_speech.rewards.silence import NoLongSilence, longest_silence, trim_silence
 from hf_rlhf_speech.world.espeak import Utterance, speak
 from hf_rlhf_speech.world.texts import TEXTS, draw_text
 

@@ -1,24 +1,31 @@
 """Rewards by small neural networks: is there speech, and how clean would listeners call it.
 
-speechmos has DNSMOS: P.835 (Reddy et al. 2022, arXiv:2110.01763) and P.808 (arXiv:2010.15258).
+The networks come inside other packages, of which only the ONNX files are used, so that nothing
+else is imported: silero-vad (MIT) and speechmos (MIT), which has DNSMOS by P.835 (Reddy et al.
+2022, arXiv:2110.01763) and by P.808 (arXiv:2010.15258).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hf_rlhf.contracts import Score
+from hf_rlhf.errors import ConfigError, ModelError, Problem
 from hf_rlhf_speech.audio import RATE, Wave
-from hf_rlhf_speech.rewards.listening import Metric, SpeechReward
-from hf_rlhf_speech.rewards.silence import trim_silence
-from hf_rlhf_speech.rewards.vad import VAD_PACKAGES, onnx_session, speech_probabilities
+from hf_rlhf_speech.rewards.listening import Metric, SpeechReward, within
 from hf_rlhf_speech.speech import Speech
 
 Opinion = Literal["overall", "signal", "background", "p808"]
+VAD_PACKAGES = ("onnxruntime", "silero_vad")
+_VAD_FRAME, _VAD_CONTEXT, _SPOKEN = 512, 64, 0.5
+_MARGIN = RATE // 10
+"""Kept before and after speech, whose first and last sounds may be too soft to be detected."""
 _SECONDS = 9.01
 _MELS, _MEL_WINDOW, _MEL_STEP = 120, 321, 160
 _CURVES: Mapping[Opinion, tuple[float, float, float]] = {
@@ -27,6 +34,53 @@ _CURVES: Mapping[Opinion, tuple[float, float, float]] = {
     "overall": (-0.06766283, 1.11546468, 0.04602535),
 }
 """Output of the network -> the polynomial of DNSMOS that turns it into a MOS, in their order."""
+
+
+@lru_cache(maxsize=3)
+def _session(package: str, file: str, distribution: str) -> Any:
+    """Return an ONNX session of one thread; a process has one for each network."""
+    import onnxruntime
+
+    spec = find_spec(package)
+    path = Path(next(iter(spec.submodule_search_locations or ())), file) if spec else None
+    if path is None or not path.is_file():
+        raise ModelError(
+            f"{file} of the package {distribution} is missing. `pip install {distribution}`"
+        )
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+
+
+def speech_probabilities(wave: Wave) -> NDArray[np.float32]:
+    """Return the probability of speech in each 32 ms of a wave of 16 kHz."""
+    count = -(-len(wave) // _VAD_FRAME)
+    frames = np.zeros((count, _VAD_FRAME), np.float32)
+    frames.reshape(-1)[: len(wave)] = wave
+    context = np.zeros((count, _VAD_CONTEXT), np.float32)
+    context[1:] = frames[:-1, -_VAD_CONTEXT:]
+    state = np.zeros((1, 1, 128), np.float32)
+    inputs = {"input": np.concatenate([context, frames], axis=1), "h": state, "c": state}
+    session = _session("silero_vad", "data/silero_vad_16k_sequence.onnx", "silero-vad")
+    probabilities: NDArray[np.float32] = session.run(["speech_probs"], inputs)[0]
+    return probabilities.ravel()
+
+
+def trim_silence(wave: Wave) -> Wave:
+    """Return a wave of 16 kHz from the first speech to the last; nothing if there is none."""
+    spoken = np.flatnonzero(speech_probabilities(wave) >= _SPOKEN)
+    if not len(spoken):
+        return wave[:0]
+    start, end = spoken[0] * _VAD_FRAME - _MARGIN, (spoken[-1] + 1) * _VAD_FRAME + _MARGIN
+    return wave[max(0, start) : end]
+
+
+def longest_silence(wave: Wave) -> float:
+    """Return the most seconds in a row without speech in a wave of 16 kHz, its ends included."""
+    probabilities = speech_probabilities(wave)
+    spoken = np.flatnonzero(probabilities >= _SPOKEN)
+    gaps = np.diff(np.concatenate([[-1], spoken, [len(probabilities)]])) - 1
+    return float(gaps.max()) * _VAD_FRAME / RATE
 
 
 def _mos_windows(wave: Wave) -> Iterator[Wave]:
@@ -42,7 +96,7 @@ def _mos_windows(wave: Wave) -> Iterator[Wave]:
 
 def mean_opinion_scores(wave: Wave) -> Mapping[Opinion, float]:
     """Return the DNSMOS (P.835) of a wave of 16 kHz, 1 to 5: `signal`, `background`, `overall`."""
-    session = onnx_session("speechmos", "dnsmos_models/sig_bak_ovr.onnx", "speechmos")
+    session = _session("speechmos", "dnsmos_models/sig_bak_ovr.onnx", "speechmos")
     windows = np.stack([*_mos_windows(wave)]).astype(np.float32)
     raw = session.run(None, {"input_1": windows})[0]
     curves = zip(_CURVES.items(), raw.T, strict=True)
@@ -51,7 +105,7 @@ def mean_opinion_scores(wave: Wave) -> Mapping[Opinion, float]:
 
 def p808_score(wave: Wave) -> float:
     """Return the DNSMOS of P.808 of a wave of 16 kHz, 1 to 5: one opinion of the whole."""
-    session = onnx_session("speechmos", "dnsmos_models/model_v8.onnx", "speechmos")
+    session = _session("speechmos", "dnsmos_models/model_v8.onnx", "speechmos")
     mels = np.stack([_log_mels(piece[:-_MEL_STEP]) for piece in _mos_windows(wave)])
     return float(session.run(None, {"input_1": mels})[0].mean())
 
@@ -133,3 +187,36 @@ class AutoMos(SpeechReward):
             return min(1.0, max(0.0, (value - 1) / 4))
 
         return self.listen(completions, score, log_metric)
+
+
+@dataclass
+class NoLongSilence(SpeechReward):
+    """1.0 for speech without long silence at its ends or within, 0.0 for silence that runs on.
+
+    By the most seconds in a row in which a voice activity detector hears no speech: 1.0 up to half
+    of `longest`, and falling to 0.0 there.
+    """
+
+    packages = VAD_PACKAGES
+    longest: float = 1.0
+    """The seconds without speech at which the score is 0."""
+
+    def __post_init__(self) -> None:
+        """Raise ConfigError for an unknown codec, or a duration that is none."""
+        super().__post_init__()
+        if not self.longest > 0:
+            what = f"`longest` is {self.longest}, expected seconds above 0."
+            raise ConfigError([Problem("no_long_silence", what, "Write 1.0.")])
+
+    def __call__(
+        self,
+        prompts: Sequence[Any],
+        completions: Sequence[Any],
+        log_metric: Metric | None = None,
+        **_: Any,
+    ) -> list[Score]:
+        """Return one score in [0, 1] per completion, or None for a file that cannot be read."""
+        band = (-1.0, 0.0, self.longest / 2, self.longest)
+        return self.listen(
+            completions, lambda _, speech: within(longest_silence(speech.wave), band), log_metric
+        )

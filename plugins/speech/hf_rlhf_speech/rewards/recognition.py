@@ -124,7 +124,7 @@ def _noisy(wave: Wave) -> Iterator[bytes]:
 def _hear(samples: bytes, text: str) -> tuple[Score, bool]:
     """Return 1 - WER of float32 samples, at least 0, and whether any word was heard.
 
-    None if the dictionary lacks most of the words.
+    None for a text of another script, or if the dictionary lacks most of the words.
     """
     with _LOCK:
         recogniser = _recogniser()
@@ -204,7 +204,8 @@ class Intelligible(SpeechReward):
         def score(index: int, speech: Speech) -> Score:
             asked = text[index] or ""
             if recogniser is None:
-                value, heard = _hear_closed_set(speech.wave, asked)
+                end = round(_LONGEST * (expected_seconds(asked) or 0) * RATE)
+                value, heard = _hear(speech.wave[:end].tobytes(), asked)
                 counts["nothing_heard"] += not heard
                 return value
             expected, said = units_of(asked, self.unit), recogniser.text_of(speech)
@@ -266,11 +267,3 @@ class Intelligible(SpeechReward):
 
     def _refuse(self, what: str, fix: str) -> None:
         raise ConfigError([Problem("intelligible", what, fix)])
-
-
-def _hear_closed_set(wave: Wave, text: str) -> tuple[Score, bool]:
-    """Return what `_hear` does, of the start of a wave of 16 kHz."""
-    seconds = expected_seconds(text)
-    if seconds is None:
-        return None, True
-    return _hear(wave[: round(_LONGEST * seconds * RATE)].tobytes(), text)

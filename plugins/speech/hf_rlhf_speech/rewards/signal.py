@@ -12,8 +12,7 @@ from hf_rlhf.contracts import Score
 from hf_rlhf.errors import ConfigError, Problem
 from hf_rlhf_speech.audio import RATE, Wave
 from hf_rlhf_speech.rewards.listening import Metric, SpeechReward, within
-from hf_rlhf_speech.rewards.silence import trim_silence
-from hf_rlhf_speech.rewards.vad import VAD_PACKAGES
+from hf_rlhf_speech.rewards.models import VAD_PACKAGES, trim_silence
 from hf_rlhf_speech.speech import Speech
 
 _WORD = re.compile(r"[a-z]+|\d", re.IGNORECASE)
