@@ -28,6 +28,7 @@ KIND_OF: Mapping[str, Kind] = {
     "trainer": "trainers",
     "judge": "judges",
     "environment": "environments",
+    "codec": "codecs",
     "command": "commands",
 }
 """Word of `--kind` -> kind in the registry."""
@@ -144,5 +145,5 @@ def _files(kind: str, package: str) -> Iterator[tuple[str, Path]]:
             yield path.relative_to(_TEMPLATES).as_posix(), Path(*relative)
     if kind == "trainer":
         yield "run.yaml.jinja", Path(package, "runs", "tiny.yaml")
-    elif kind != "command":
+    elif kind not in ("codec", "command"):
         yield "run.yaml.jinja", Path("run.yaml")

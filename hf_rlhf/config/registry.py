@@ -32,7 +32,9 @@ from hf_rlhf.errors import (
     did_you_mean,
 )
 
-Kind = Literal["datasets", "rewards", "trainers", "judges", "environments", "attacks", "commands"]
+Kind = Literal[
+    "datasets", "rewards", "trainers", "judges", "environments", "attacks", "codecs", "commands"
+]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 _GROUP = "hf_rlhf."

@@ -101,7 +101,9 @@ def test_what_is_written(kind, made):
     folder = made[kind]
     package = f"acme_{kind}"
     names = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
-    run = {"trainer": {f"{package}/runs/tiny.yaml"}, "command": set()}.get(kind, {"run.yaml"})
+    run = {"trainer": {f"{package}/runs/tiny.yaml"}, "command": set(), "codec": set()}.get(
+        kind, {"run.yaml"}
+    )
     assert names == {
         *(".gitignore", "README.md", "pyproject.toml", f"{package}/__init__.py"),
         *(f"{package}/{kind}.py", f"tests/test_{kind}.py"),

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def user(tmp_path_factory):
-    """A fresh virtual environment that sees what is installed here, and five new packages in it."""
+    """A fresh virtual environment that sees what is installed here, and a package of each kind."""
     folder = tmp_path_factory.mktemp("user")
     packages = [new_package(f"acme-{kind}", kind=kind, out=folder) for kind in KIND_OF]
     environment = folder / "venv"

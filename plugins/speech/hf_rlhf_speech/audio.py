@@ -116,7 +116,8 @@ def read_audio(
         )
     changes = ["stereo"] * (samples.shape[1] > 1)
     wave = samples.mean(axis=1)
-    if np.square(wave).sum() < _CANCELLED * np.square(samples).mean(axis=1).sum():
+    power = np.einsum("ij,ij->", samples, samples) / samples.shape[1]
+    if wave @ wave < _CANCELLED * power:
         raise DataError(
             f"{name}: its {samples.shape[1]} channels are in antiphase and cancel each other when "
             "they are averaged. Keep one of them (`ffmpeg -i FILE -af pan='mono|c0=c0' out.flac`)."

@@ -124,9 +124,8 @@ def build_tokenizer(codec: Codec) -> "PreTrainedTokenizerFast":
     spaced = " ".join((*WORDS, *speaker.VOICES)).split()
     words = [*STYLES, *(f" {word}" for word in dict.fromkeys(spaced))]
     backend = byte_level(word_model((PAD, END), words), r" ?\p{L}+|\p{N}|[^\s\p{L}\p{N}]|\s")
-    codes = range(codec.codebooks * codec.size)
-    form = codec.form
-    add_plain_tokens(backend, [form.start, form.end or END, *map(form.token.format, codes)])
+    form, codes = codec.form, codec.codebooks * codec.size
+    add_plain_tokens(backend, [form.start, form.end or END, *form.tokens(codes)])
     template = chat_template("<", ">", END)
     return small_tokenizer(backend, pad=PAD, end=END, length=LENGTH, template=template)
 

@@ -67,19 +67,23 @@ _cache = _Cache()
 
 
 def decode_completions(
-    completions: Sequence[Any], codec: str = "embedded", rate: int | None = RATE
+    completions: Sequence[Any],
+    codec: str = "embedded",
+    rate: int | None = RATE,
+    device: str | None = None,
 ) -> list[Speech]:
     """Return the speech of each completion, at `rate` or (None) at the codec's own.
 
     With the codec `file`, a completion is the path of a sound file, and one that cannot be read is
-    `unreadable`. At most 30 s are decoded.
+    `unreadable`. At most 30 s are decoded, by a network on `device`; None: where the policy runs.
     """
     texts = [text_of(completion) for completion in completions]
     keys = [clip_key(text, codec, rate) for text in texts]
     speech = {key: cached for key in keys if (cached := _cache.get(key)) is not None}
     missing = {key: text for key, text in zip(keys, texts, strict=True) if key not in speech}
-    decode = _read_files if codec == FILE else _decode
-    for key, each in zip(missing, decode(list(missing.values()), codec, rate), strict=True):
+    texts = list(missing.values())
+    new = _read_files(texts, rate) if codec == FILE else _decode(texts, codec, rate, device)
+    for key, each in zip(missing, new, strict=True):
         speech[key] = each
         _cache.put(key, each)
     return [speech[key] for key in keys]
@@ -96,7 +100,7 @@ def clip_key(text: str, codec: str, rate: int | None) -> Hashable:
     return codec, rate, text, status.st_mtime_ns, status.st_size
 
 
-def _read_files(texts: Sequence[str], _: str, rate: int | None) -> list[Speech]:
+def _read_files(texts: Sequence[str], rate: int | None) -> list[Speech]:
     return [_read_file(text.strip(), rate) for text in texts]
 
 
@@ -111,10 +115,10 @@ def _read_file(path: str, rate: int | None) -> Speech:
     return Speech(clip.wave, clip.rate)
 
 
-def _decode(texts: Sequence[str], name: str, rate: int | None) -> list[Speech]:
+def _decode(texts: Sequence[str], name: str, rate: int | None, device: str | None) -> list[Speech]:
     if not texts:
         return []
-    codec = load_codec(name)
+    codec = load_codec(name, device)
     limit = int(MAX_SECONDS * codec.frame_rate)
     codes: list[Codes] = []
     problems: list[tuple[str, ...]] = []

@@ -26,7 +26,7 @@ class StepCodec:
 @pytest.fixture
 def codec(monkeypatch):
     codec = StepCodec()
-    monkeypatch.setattr(speech, "load_codec", lambda name: codec)
+    monkeypatch.setattr(speech, "load_codec", lambda name, device: codec)
     monkeypatch.setattr(speech, "_cache", speech._Cache())
     return codec
 
@@ -60,6 +60,18 @@ def test_codes_survive_the_text_form():
 def test_what_is_wrong_with_a_completion_is_noted_and_the_rest_is_read(text, frames, problems):
     codes, found = TextForm().read(text, 2, 4)
     assert (len(codes), found) == (frames, problems)
+
+
+def test_the_first_code_may_have_another_number_than_0():
+    form = TextForm("<custom_token_{}>", "<custom_token_1>", "<custom_token_2>", first=10)
+    text = form.write(FRAMES, 4)
+    assert text.startswith("<custom_token_1><custom_token_10><custom_token_17><custom_token_12>")
+    codes, problems = form.read(text, 2, 4)
+    assert (codes.tolist(), problems) == (FRAMES.tolist(), ())
+    assert form.tokens(8) == [f"<custom_token_{number}>" for number in range(10, 18)]
+    for codebooks in (1, 2):
+        early = "<custom_token_1><custom_token_5><custom_token_2>"
+        assert form.read(early, codebooks, 4)[1] == ("wrong tokens", "no speech")
 
 
 def test_an_end_that_the_tokenizer_removes_is_not_missed():
@@ -106,5 +118,7 @@ def test_an_unknown_codec_is_named_with_the_known_ones():
         load_codec("embeded")
     with pytest.raises(ConfigError, match="embedded takes no folder or Hub id. Write `codec: emb"):
         load_codec("embedded:folder")
+    with pytest.raises(ConfigError, match="`file`, which takes no folder"):
+        check_codec("file:folder")
     with pytest.raises(ConfigError, match="'mimi:/nowhere': there is no folder '/nowhere'"):
         check_codec("mimi:/nowhere")

@@ -59,6 +59,32 @@ def test_texts_of_your_own_in_a_chat(tmp_path):
         speech_prompts(path=str(path))
 
 
+def test_a_reference_clip_is_beside_the_rows_and_checked_before_training(tmp_path):
+    (tmp_path / "voices").mkdir()
+    write_wav(tmp_path / "voices" / "tara.wav", np.sin(np.arange(RATE)), RATE)
+    path = tmp_path / "texts.jsonl"
+    rows = [{"text": f"Text {n}.", "reference_audio": "voices/tara.wav"} for n in range(30)]
+    rows[3]["reference_audio"] = None
+    path.write_text("\n".join(map(json.dumps, rows)))
+    loaded = speech_prompts(path=str(path))
+    clips = {
+        *loaded.dataset["train"]["reference_audio"],
+        *loaded.dataset["test"]["reference_audio"],
+    }
+    assert clips == {str(tmp_path / "voices" / "tara.wav"), None}
+    assert loaded.report["reference_clips"] == 29
+    for value, message in (
+        ("voices/leo.wav", r"texts.jsonl:4: field 'reference_audio': .*leo.wav: there is no such"),
+        ("texts.jsonl", r"texts.jsonl:4: field 'reference_audio': .* cannot be read as sound"),
+        (5, r"texts.jsonl:4: field 'reference_audio': is of type int, expected the path"),
+    ):
+        rows[3]["reference_audio"] = value
+        path.write_text("\n".join(map(json.dumps, rows)))
+        with pytest.raises(DataError, match=message):
+            speech_prompts(path=str(path))
+    assert "reference_audio" not in speech_prompts().dataset["train"].column_names
+
+
 def test_style_and_voice_stand_in_the_prompt_of_a_row_that_has_them(tmp_path):
     path = tmp_path / "texts.jsonl"
     manners = ({}, {"style": "sung"}, {"voice": "tara"}, {"style": "sung", "voice": "tara"})

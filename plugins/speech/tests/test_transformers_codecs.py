@@ -2,6 +2,7 @@
 
 import json
 from importlib.util import find_spec
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -97,6 +98,76 @@ def test_codes_survive_as_text_and_decode_to_sound(kind, folder):
     assert np.abs(first).max() <= 1
     (single,) = codec.decode([codes[:1]])
     assert 0 < len(single) == pytest.approx(codec.rate / codec.frame_rate, abs=codec.rate * 0.1)
+
+
+def lively(kind, folder):
+    """Return a codec whose codebooks and biases are random, so that each code sounds different."""
+    import torch
+
+    codec = load_codec(f"{kind}:{folder(kind)}")
+    torch.manual_seed(1)
+    for name, values in (*codec._model.named_parameters(), *codec._model.named_buffers()):
+        if name.endswith(("embed", "embed_sum", "codebook.weight")):
+            values.data.normal_(std=0.3)
+        elif values.dtype == torch.float32:
+            values.data += 0.02 * torch.randn_like(values)
+    return codec
+
+
+@pytest.mark.parametrize("kind", ["dac", "encodec", "mimi", "xcodec2"])
+def test_an_utterance_sounds_alike_alone_and_beside_longer_and_shorter_ones(kind, folder):
+    codec, rng = lively(kind, folder), np.random.default_rng(0)
+    lengths = (20, 3, 1, 20, 9, 40, 3, 1)
+    codes = [rng.integers(0, codec.size, (length, codec.codebooks)) for length in lengths]
+    together = codec.decode(codes)
+    for each, wave in zip(codes, together, strict=True):
+        (alone,) = codec.decode([each])
+        assert len(wave) == len(alone)
+        assert np.allclose(wave, alone, atol=1e-5)
+    assert not np.array_equal(together[0], together[3]), "the codes make a difference"
+    assert codec.decode([]) == []
+
+
+@pytest.mark.parametrize("kind", ["dac", "encodec", "mimi"])
+def test_a_wave_has_the_same_codes_alone_and_beside_others(kind, folder):
+    codec, rng = lively(kind, folder), np.random.default_rng(0)
+    hop = codec.rate / codec.frame_rate
+    lengths = [round(hop * frames) for frames in (20, 3.3, 20, 9.5, 11, 3.3)]
+    waves = [(0.3 * rng.standard_normal(length)).astype("f4") for length in lengths]
+    for wave, codes in zip(waves, codec.encode(waves), strict=True):
+        assert np.array_equal(codes, codec.encode([wave])[0])
+
+
+def test_utterances_are_coded_in_batches_of_bounded_size(folder, monkeypatch):
+    codec, shapes = lively("mimi", folder), []
+    decode = codec._model.decode
+
+    def noting(audio_codes):
+        shapes.append(tuple(audio_codes.shape))
+        return decode(audio_codes=audio_codes)
+
+    monkeypatch.setattr(codec._model, "decode", noting)
+    long = round(25 * codec.frame_rate)
+    codec.decode([np.zeros((frames, 4), int) for frames in (20, 30, long, long - 1, long, 10)])
+    assert sum(shape[0] for shape in shapes) == 6
+    assert max(shape[0] * shape[2] for shape in shapes) <= 60 * codec.frame_rate
+    assert len(shapes) == 3
+
+
+def test_a_codec_runs_where_it_is_told_or_where_the_policy_runs(folder, monkeypatch):
+    name = f"dac:{folder('dac')}"
+    anywhere, chosen = load_codec(name), load_codec(name, "cpu")
+    assert chosen is not anywhere
+    assert load_codec("embedded", "cpu").name == "embedded", "numpy has no device"
+    moves = []
+    for codec in (anywhere, chosen):
+        monkeypatch.setattr(codec._model, "to", moves.append)
+        codec.decode([np.zeros((4, codec.codebooks), int)])
+    monkeypatch.setattr("accelerate.state.is_initialized", lambda: True)
+    monkeypatch.setattr("accelerate.state.PartialState", lambda: SimpleNamespace(device="cpu:0"))
+    for codec in (anywhere, chosen):
+        codec.decode([np.zeros((4, codec.codebooks), int)])
+    assert moves == ["cpu", "cpu", "cpu:0", "cpu"]
 
 
 def test_another_type_two_channels_and_a_missing_folder_are_refused(folder):

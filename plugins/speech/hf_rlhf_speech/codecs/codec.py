@@ -1,16 +1,17 @@
-"""What a codec is, its tokens as text, and the codecs by name."""
+"""The contract of a codec, its tokens as text, and the codecs that packages offer, by name."""
 
-import importlib
+import inspect
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hf_rlhf.errors import ConfigError, ModelError, Problem, did_you_mean
+from hf_rlhf.config import load_component
+from hf_rlhf.errors import ConfigError, ModelError, Problem, UnknownPlugin
 from hf_rlhf.models import find_model
 from hf_rlhf_speech.audio import Wave
 
@@ -28,17 +29,23 @@ class TextForm:
     """How a policy writes speech: `<|speech|><|s_7|><|s_12|><|/speech|>`.
 
     Of several codebooks a frame's indices follow each other, and those of codebook `k` begin at
-    `k * size`.
+    `first + k * size`.
     """
 
     token: str = "<|s_{}|>"
     start: str = "<|speech|>"
     end: str | None = "<|/speech|>"
     """None: the end is the end-of-sequence token, which the completion no longer has."""
+    first: int = 0
+    """The number in the token of index 0 of the first codebook."""
+
+    def tokens(self, count: int) -> list[str]:
+        """Return the tokens of the first `count` indices; a codec has codebooks * size of them."""
+        return [self.token.format(self.first + index) for index in range(count)]
 
     def write(self, codes: Codes, size: int) -> str:
         """Return codes [frames, codebooks] as text."""
-        indices = codes + size * np.arange(codes.shape[1])
+        indices = self.first + codes + size * np.arange(codes.shape[1])
         tokens = "".join(map(self.token.format, indices.ravel().tolist()))
         return f"{self.start}{tokens}{self.end or ''}"
 
@@ -56,7 +63,7 @@ class TextForm:
         pattern = re.escape(self.token).replace(r"\{\}", r"(\d{1,9})")
         parts = re.split(pattern, speech)
         problems += ["not speech"] * any(part.strip() for part in parts[::2])
-        indices = np.array(parts[1::2], dtype=np.int64)
+        indices = np.array(parts[1::2], dtype=np.int64) - self.first
         codes = _frames(indices, codebooks, size)
         problems += ["wrong tokens"] * (codes.size < len(indices))
         problems += ["no speech"] * (not len(codes))
@@ -66,7 +73,7 @@ class TextForm:
 def _frames(indices: NDArray[np.int64], codebooks: int, size: int) -> Codes:
     """Return the complete frames, without tokens that are out of turn."""
     if codebooks == 1:
-        return indices[indices < size][:, None]
+        return indices[(indices >= 0) & (indices < size)][:, None]
     kept: list[int] = []
     for index in indices.tolist():
         if index // size == len(kept) % codebooks:
@@ -76,57 +83,69 @@ def _frames(indices: NDArray[np.int64], codebooks: int, size: int) -> Codes:
 
 
 class Codec(Protocol):
-    """Turns speech into discrete codes and back."""
+    """Turns speech into discrete codes and back; `hf_rlhf_speech.testing.check_codec` checks it.
+
+    An entry point in the group `hf_rlhf.codecs` names a callable that returns one. It may have two
+    parameters with defaults: `source`, the folder or Hub id of `codec: NAME:SOURCE`, and `device`,
+    where a network runs; None means where the policy does. Its module imports nothing heavy.
+    """
 
     name: str
     rate: int
-    """Samples per second."""
+    """Samples per second of what is encoded and decoded."""
     codebooks: int
+    """Indices in a frame."""
     size: int
     """Entries of a codebook."""
     frame_rate: float
-    """Frames per second; a frame has one index of each codebook."""
+    """Frames per second; a second is frame_rate * codebooks tokens."""
     form: TextForm
+    """How the indices of a frame are written as tokens of a language model."""
 
     def encode(self, waves: Sequence[Wave]) -> list[Codes]:
-        """Return the codes [frames, codebooks] of each wave, which has `rate`."""
+        """Return the codes of each wave, int64 [frames, codebooks] in [0, size).
+
+        A wave is float32 [samples] in [-1, 1] at `rate`. Its codes do not depend on the others.
+        """
         ...
 
     def decode(self, codes: Sequence[Codes]) -> list[Wave]:
-        """Return the wave of each utterance."""
+        """Return the wave of each utterance, float32 [samples] in [-1, 1] at `rate`.
+
+        It lasts frames / frame_rate seconds, and does not depend on the other utterances.
+        """
         ...
 
 
-CODECS: Mapping[str, str] = {
-    "embedded": "hf_rlhf_speech.codecs.embedded:EmbeddedCodec",
-    "dac": "hf_rlhf_speech.codecs.transformers:dac",
-    "encodec": "hf_rlhf_speech.codecs.transformers:encodec",
-    "mimi": "hf_rlhf_speech.codecs.transformers:mimi",
-    "xcodec2": "hf_rlhf_speech.codecs.transformers:xcodec2",
-}
-"""Name -> class. A codec with weights of its own is written `name:FOLDER_OR_HUB_ID`."""
 FILE = "file"
 """No codec: a completion is the path of a sound file."""
 
 
 @lru_cache(maxsize=4)
-def load_codec(name: str) -> Codec:
+def load_codec(name: str, device: str | None = None) -> Codec:
     """Return the codec `name` or `name:FOLDER_OR_HUB_ID`; raise ConfigError if there is none."""
-    kind, _, source = name.partition(":")
-    check_codec(name)
-    module, _, attribute = CODECS[kind].partition(":")
-    make: Callable[..., Any] = getattr(importlib.import_module(module), attribute)
-    codec: Codec = make(source) if source else make()
-    return codec
+    make, source = _find(name)
+    accepted = inspect.signature(make).parameters
+    given = {"source": source or None, "device": device}
+    return make(**{key: value for key, value in given.items() if value and key in accepted})
 
 
 def check_codec(name: str) -> None:
     """Raise ConfigError if there is no codec of this name or in this folder; nothing is loaded."""
+    if name != FILE:
+        _find(name)
+
+
+def _find(name: str) -> tuple[Callable[..., Codec], str]:
+    """Return what makes the codec, and the folder or Hub id in its name."""
     kind, colon, source = name.partition(":")
-    if kind not in (*CODECS, FILE):
-        what = f"there is no codec {kind!r}{did_you_mean(kind, [*CODECS, FILE])}."
-        raise ConfigError([Problem("codec", what, f"Codecs: {', '.join([*CODECS, FILE])}.")])
-    if colon and kind in (FILE, "embedded"):
+    try:
+        make: Callable[..., Codec] = load_component("codecs", kind)
+    except UnknownPlugin as error:
+        fix = "Codecs: `hf-rlhf list codecs`, and `file`, which takes no folder."
+        what = f"there is no codec {name!r}: {error}"
+        raise ConfigError([Problem("codec", what, fix)]) from error
+    if colon and "source" not in inspect.signature(make).parameters:
         what = f"is {name!r}, and {kind} takes no folder or Hub id."
         raise ConfigError([Problem("codec", what, f"Write `codec: {kind}`.")])
     try:
@@ -135,3 +154,4 @@ def check_codec(name: str) -> None:
     except ModelError as error:
         fix = f"Write `codec: {kind}:FOLDER`, or a Hub id in its place."
         raise ConfigError([Problem("codec", f"is {name!r}: {error}", fix)]) from error
+    return make, source

@@ -32,15 +32,15 @@ _SILENT_PITCH = np.log2(120.0)
 
 
 class EmbeddedCodec:
-    """Quantises the parameters of the vocoder; see docs/reference/speech-codecs.md."""
+    """The codec that ships, for espeak's voices and demos: quantised parameters of a vocoder."""
 
     name = "embedded"
     rate = RATE
     codebooks = 2
     form = TextForm()
 
-    def __init__(self, path: str | Path = CODEBOOKS) -> None:
-        self._envelopes, self._prosody = _load(Path(path))
+    def __init__(self) -> None:
+        self._envelopes, self._prosody = _load()
         self.size = len(self._envelopes)
         self.frame_rate = RATE / HOP / PAIR
 
@@ -72,8 +72,8 @@ class EmbeddedCodec:
 
 
 @cache
-def _load(path: Path) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    with np.load(path, allow_pickle=False) as stored:
+def _load() -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    with np.load(CODEBOOKS, allow_pickle=False) as stored:
         return stored["envelopes"].astype(np.float32), stored["prosody"].astype(np.float32)
 
 

@@ -26,7 +26,7 @@ def codec_problems(run: Run, name: str) -> Iterator[Problem]:
     yield from _reward_problems(run, name)
     codec = load_codec(name)
     form, known = codec.form, run.tokenizer.get_vocab()
-    tokens = [form.token.format(index) for index in range(codec.codebooks * codec.size)]
+    tokens = form.tokens(codec.codebooks * codec.size)
     tokens += [token for token in (form.start, form.end) if token]
     if missing := [token for token in tokens if token not in known]:
         yield Problem(

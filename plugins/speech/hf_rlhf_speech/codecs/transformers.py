@@ -1,9 +1,10 @@
 """Codecs of transformers by name: DAC, EnCodec, Mimi and X-Codec 2."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hf_rlhf.errors import ModelError
 from hf_rlhf.models import find_model
@@ -12,18 +13,24 @@ from hf_rlhf_speech.codecs.codec import Codes, TextForm
 
 LLASA = TextForm("<|s_{}|>", "<|SPEECH_GENERATION_START|>", "<|SPEECH_GENERATION_END|>")
 """How Llasa, a Llama that speaks, writes the codes of X-Codec 2."""
+_BATCH_SECONDS = 60.0
+"""Of sound that is coded together, so that 30 s of memory are needed twice at most."""
+_REFLECTED = 8
+"""Frames from which a causal model's result has no part in what follows: EnCodec reflects the
+start of an utterance, of 7 frames."""
 
 
 class TransformersCodec:
-    """A codec model, on the processor and in float32; loaded when it is made.
+    """A codec model in float32; loaded when it is made, and moved to its device when it codes.
 
     Args:
         kind: the model type it must have.
         source: a folder or a Hub id.
         form: how its codes are written.
+        device: None: where the policy runs, and the processor before there is one.
     """
 
-    def __init__(self, kind: str, source: str, form: TextForm) -> None:
+    def __init__(self, kind: str, source: str, form: TextForm, device: str | None = None) -> None:
         import torch
         from transformers import AutoModel
 
@@ -43,7 +50,7 @@ class TransformersCodec:
             )
         self.name, self.form = kind, form
         self.rate = int(config.sampling_rate)
-        self._model, self._kind, self._source = model, kind, source
+        self._model, self._kind, self._source, self._device = model, kind, source, device
         self.codebooks, self.size, self.frame_rate = self._shape(config)
 
     def _shape(self, config: Any) -> tuple[int, int, float]:
@@ -62,70 +69,105 @@ class TransformersCodec:
 
     def encode(self, waves: Sequence[Wave]) -> list[Codes]:
         """Return the codes [frames, codebooks] of each wave, which has `rate`."""
+        # A causal model, too, fills up the last frame by other values than those of silence.
+        return self._code(self._encode, waves, self.rate)
+
+    def decode(self, codes: Sequence[Codes]) -> list[Wave]:
+        """Return the wave of each utterance."""
+        causal = getattr(self._model.config, "use_causal_conv", False)
+        return self._code(self._decode, codes, self.frame_rate, _REFLECTED if causal else None)
+
+    def _code(
+        self,
+        code: Callable[[Any], Any],
+        items: Sequence[NDArray[Any]],
+        rate: float,
+        padded_from: int | None = None,
+    ) -> list[NDArray[Any]]:
+        """Return `code` of all items, which have `rate` a second; of a padded one, its part."""
         import torch
+        from accelerate.state import PartialState, is_initialized
+        from torch.nn.utils.rnn import pad_sequence
 
-        with torch.inference_mode():
-            return [self._encode(wave) for wave in waves]
+        device = self._device or (PartialState().device if is_initialized() else "cpu")
+        self._model.to(device)
+        results = list(items)
+        for batch in _batches([*map(len, items)], round(_BATCH_SECONDS * rate), padded_from):
+            tensors = [torch.from_numpy(np.ascontiguousarray(items[index])) for index in batch]
+            with torch.inference_mode():
+                coded = code(pad_sequence(tensors, batch_first=True).to(device)).cpu().numpy()
+            for index, row in zip(batch, coded, strict=True):
+                results[index] = row[: len(row) * len(items[index]) // max(map(len, tensors))]
+        return results
 
-    def _encode(self, wave: Wave) -> Codes:
-        import torch
-
+    def _encode(self, waves: Any) -> Any:
+        """Return codes [batch, frames, codebooks] of waves [batch, samples] of one length."""
+        inputs = {"input_values": waves[:, None].float()}
         if self._kind == "xcodec2":
             from transformers import AutoFeatureExtractor
 
+            audio = [wave.cpu().numpy() for wave in waves]
             try:
-                extract = AutoFeatureExtractor.from_pretrained(self._source)
+                extract = AutoFeatureExtractor.from_pretrained(find_model(self._source))
+                inputs = extract(audio=audio, sampling_rate=self.rate, return_tensors="pt")
             except ImportError as error:
                 raise ModelError(
                     f"codec {self._kind}: transformers needs torchaudio to encode with it: "
                     "`pip install torchaudio`, of the version that fits torch. Decoding, which "
                     "rewards need, works without."
                 ) from error
-            inputs = dict(extract(audio=wave, sampling_rate=self.rate, return_tensors="pt"))
-        else:
-            inputs = {"input_values": torch.from_numpy(np.asarray(wave, np.float32))[None, None]}
+            inputs = inputs.to(waves.device)
         codes = self._model.encode(**inputs).audio_codes
-        frames = codes.reshape(-1, codes.shape[-1])[: self.codebooks].T
-        return np.asarray(frames.numpy(), np.int64)
+        codes = codes.reshape(len(waves), -1, codes.shape[-1])[:, : self.codebooks]
+        return codes.transpose(1, 2).long()
 
-    def decode(self, codes: Sequence[Codes]) -> list[Wave]:
-        """Return the wave of each utterance."""
-        import torch
-
-        with torch.inference_mode():
-            return [self._decode(torch.from_numpy(each.T.copy())[None]) for each in codes]
-
-    def _decode(self, codes: Any) -> Wave:
-        if codes.shape[-1] == 1:
+    def _decode(self, codes: Any) -> Any:
+        """Return waves [batch, samples] of codes [batch, frames, codebooks]."""
+        if codes.shape[1] == 1:
             # X-Codec 2 normalises over time, which a single frame does not have.
-            twice = self._decode(codes.expand(-1, -1, 2))
-            return twice[: len(twice) // 2]
+            twice = self._decode(codes.expand(-1, 2, -1))
+            return twice[:, : twice.shape[1] // 2]
         more = {"audio_scales": [None]} if self._kind == "encodec" else {}
-        decoded = self._model.decode(audio_codes=codes[None] if more else codes, **more)
-        wave = decoded.audio_values.reshape(-1).numpy()
-        if not np.isfinite(wave).all():
+        turned = codes.transpose(1, 2)
+        decoded = self._model.decode(audio_codes=turned[None] if more else turned, **more)
+        waves = decoded.audio_values.reshape(len(codes), -1)
+        if not waves.isfinite().all():
             raise ModelError(
                 f"codec {self._kind}: {self._source} decodes to samples that are NaN or infinite. "
                 "Its weights are broken: download or save them again."
             )
-        return np.asarray(np.clip(wave, -1, 1), np.float32)
+        return waves.clamp(-1, 1).float()
 
 
-def dac(source: str = "descript/dac_16khz") -> TransformersCodec:
-    """Return the Descript Audio Codec (Kumar et al. 2023, arXiv:2306.06546)."""
-    return TransformersCodec("dac", source, TextForm())
+def _batches(lengths: Sequence[int], most: int, padded_from: int | None) -> Iterator[list[int]]:
+    """Yield indices to code together, of `most` elements in all, padding included.
+
+    All have one length, or at least `padded_from`, from which padding changes no result.
+    """
+    groups: dict[int, list[int]] = {}
+    for index in sorted(range(len(lengths)), key=lengths.__getitem__):
+        padded = padded_from is not None and lengths[index] >= padded_from
+        groups.setdefault(0 if padded else lengths[index], []).append(index)
+    for group in groups.values():
+        count = max(1, most // max(1, lengths[group[-1]]))
+        yield from (group[start : start + count] for start in range(0, len(group), count))
 
 
-def encodec(source: str = "facebook/encodec_24khz") -> TransformersCodec:
-    """Return EnCodec (Defossez et al. 2022, arXiv:2210.13438)."""
-    return TransformersCodec("encodec", source, TextForm())
+def dac(source: str = "descript/dac_16khz", device: str | None = None) -> TransformersCodec:
+    """The Descript Audio Codec (Kumar et al. 2023, arXiv:2306.06546)."""
+    return TransformersCodec("dac", source, TextForm(), device)
 
 
-def mimi(source: str = "kyutai/mimi") -> TransformersCodec:
-    """Return Mimi (Defossez et al. 2024, arXiv:2410.00037)."""
-    return TransformersCodec("mimi", source, TextForm())
+def encodec(source: str = "facebook/encodec_24khz", device: str | None = None) -> TransformersCodec:
+    """EnCodec at its lowest bandwidth (Defossez et al. 2022, arXiv:2210.13438)."""
+    return TransformersCodec("encodec", source, TextForm(), device)
 
 
-def xcodec2(source: str = "HKUSTAudio/xcodec2-hf") -> TransformersCodec:
-    """Return X-Codec 2 (Ye et al. 2025, arXiv:2502.04128), written as Llasa writes it."""
-    return TransformersCodec("xcodec2", source, LLASA)
+def mimi(source: str = "kyutai/mimi", device: str | None = None) -> TransformersCodec:
+    """Mimi with all of its codebooks (Defossez et al. 2024, arXiv:2410.00037)."""
+    return TransformersCodec("mimi", source, TextForm(), device)
+
+
+def xcodec2(source: str = "HKUSTAudio/xcodec2-hf", device: str | None = None) -> TransformersCodec:
+    """X-Codec 2 (Ye et al. 2025, arXiv:2502.04128), written as Llasa writes it."""
+    return TransformersCodec("xcodec2", source, LLASA, device)

@@ -35,6 +35,7 @@ def speech_preferences(
     *,
     label: Label | None = None,
     codec: str = "embedded",
+    device: str | None = None,
     template: str | None = None,
     columns: dict[str, str] | None = None,
     split: str | None = None,
@@ -60,6 +61,7 @@ def speech_preferences(
         label: who decides. `planted` (of the world, its default): the smaller flaws; `human` (of
             rows, their default): the rows; `acoustic` and `auto_mos`: the reward of that kind.
         codec: how chosen and rejected are written; `file` leaves paths.
+        device: where a network of the codec runs, such as `cuda:0`; by default the processor.
         template: of the prompt of a row, by default that of `speech_prompts`.
         columns: names wanted -> names in the source.
         split: the split to train on; by default `train`, or the only one.
@@ -86,6 +88,7 @@ def speech_preferences(
         raise DataError(f"speech_preferences: train_rows is {train_rows}, expected 1 or more.")
     if path is None:
         of_files = {"columns": columns, "split": split, "revision": revision, "subset": subset}
+        of_files["device"] = device
         _refuse("path", **of_files, template=template, test_share=test_share)
         return _world_pairs(label or "planted", codec, train_rows, test_rows, flips, seed)
     if label == "planted" or flips:
@@ -93,7 +96,7 @@ def speech_preferences(
             f"{path}: `label: planted` and `flips` are for pairs of the world, whose flaws are "
             "known. Leave out `path`, or use another label."
         )
-    convert = _Conversion(path, label or "human", codec, template)
+    convert = _Conversion(path, label or "human", codec, template, device)
     rows = read_rows(path, revision=revision, subset=subset, columns=columns)
     split_ = Split(split=split, test_rows=test_rows, test_share=test_share, seed=seed)
     return _converted(rows, convert, split_, train_rows, max_rejected_share, rejected_rows)
@@ -179,6 +182,7 @@ class _Conversion:
     label: Label
     codec: str
     template: str | None
+    device: str | None = None
     changes: Counter[str] = field(default_factory=Counter)
     rejected: list[dict[str, Any]] = field(default_factory=list)
     rows: int = 0
@@ -187,7 +191,9 @@ class _Conversion:
         folder = Path(self.path)
         self._folder = folder if folder.is_dir() else folder.parent
         self._better = _judge(self.label, self.codec)
-        self._loaded: Codec | None = None if self.codec == FILE else load_codec(self.codec)
+        self._loaded: Codec | None = (
+            None if self.codec == FILE else load_codec(self.codec, self.device)
+        )
 
     def __call__(self, row: Row, _: str) -> dict[str, Any]:
         """Return the pair of a row. Raises BadRow for one of no use."""

@@ -4,12 +4,14 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from itertools import product
+from pathlib import Path
 from typing import Any, Literal
 
 from hf_rlhf.contracts import Loaded
-from hf_rlhf.data import read_rows
+from hf_rlhf.data import Row, read_rows
 from hf_rlhf.errors import DataError
 from hf_rlhf.formatting import counted
+from hf_rlhf_speech.audio import read_audio
 from hf_rlhf_speech.world.espeak import VOICES
 from hf_rlhf_speech.world.quality import references
 from hf_rlhf_speech.world.speaker import Line
@@ -17,6 +19,7 @@ from hf_rlhf_speech.world.texts import STYLES, TEXTS
 from hf_rlhf_worlds.sampling import Split, build_splits, split_of
 
 HELD_OUT_TEXTS = TEXTS[::5]
+_CLIP = "reference_audio"
 
 
 def speech_prompts(
@@ -39,8 +42,9 @@ def speech_prompts(
         texts: `sentences`, 30 of everyday and technical English, of which 6 are held out; or
             `words`, three words each, which `tiny_speaker` has learned, with a column `reference`
             for the reward `known_speech_quality`.
-        path: rows of your own with `text`, and `style` and `voice` if they have them: a file, a
-            folder or a Hub dataset (its split `train`). A fifth of the texts is held out.
+        path: rows of your own with `text`, and `style`, `voice` and `reference_audio` (the path of
+            a clip, relative to the file of rows) if they have them: a file, a folder or a Hub
+            dataset (its split `train`). A fifth of the texts is held out.
         template: of the prompt, with `{text}`, and `{style}` and `{voice}` where the model reads
             them; by default the text, after the style and voice that the row has.
         conversational: the prompt is a user's message, which the model reads in its chat template.
@@ -51,11 +55,13 @@ def speech_prompts(
         seed: of the voice of each sentence, and of the order.
 
     Returns:
-        Splits `train` and `test`, no text in both, with prompt, text, style, voice and reference.
+        Splits `train` and `test`, no text in both, with prompt, text, style, voice and reference,
+        and reference_audio if a row has it.
 
     Raises:
         DataError: `styles` that no row has, an unknown source, a template without `{text}`, more
-            rows than exist, a row of `path` without a text, too few texts to hold out a fifth.
+            rows than exist, a row of `path` without a text or with a reference clip that cannot be
+        read, too few texts to hold out a fifth.
     """
     check_template("speech_prompts", template)
     if texts == "words" and (template is not None or voices or conversational or path):
@@ -92,14 +98,19 @@ def speech_prompts(
         "test": len(sides["test"]) if test_rows is None else test_rows,
     }
 
+    voiced = any(line.reference_audio for line in lines)
+
     def rows(split: Split) -> Iterator[Mapping[str, Any]]:
         for line in sides[split]:
             text = line.written(template)
             prompt = [{"role": "user", "content": text}] if conversational else text
             reference = line.prompt if texts == "words" else None
-            yield {"prompt": prompt, **asdict(line), "reference": reference}
+            yield {"prompt": prompt, **_columns(line, voiced), "reference": reference}
 
-    report = {"texts": path or texts, "styles": sorted({line.style for line in lines})}
+    styles = sorted({line.style for line in lines})
+    report: dict[str, Any] = {"texts": path or texts, "styles": styles}
+    if voiced:
+        report["reference_clips"] = sum(line.reference_audio is not None for line in lines)
     return build_splits("speech_prompts", counts, rows, report)
 
 
@@ -116,6 +127,11 @@ def check_template(adapter: str, template: str | None) -> None:
             f"{adapter}: the template {template!r} cannot be filled in ({error}); expected "
             "{text}, {style} and {voice}, and {{ }} for braces of its own."
         ) from error
+
+
+def _columns(line: Line, voiced: bool) -> dict[str, Any]:
+    """Return the columns of a line; that of reference clips only if a row has one."""
+    return {name: value for name, value in asdict(line).items() if voiced or name != _CLIP}
 
 
 def _side(text: str, held_out: Sequence[str] | None) -> Split:
@@ -142,4 +158,18 @@ def _own_lines(path: str, voices: Sequence[str] | None) -> Iterator[Line]:
                 f"{', '.join(row.values) or 'none'}. Remove the row, or rename that of the text."
             )
         voice = voices[number % len(voices)] if voices else str(row.values.get("voice") or "")
-        yield Line(text, str(row.values.get("style") or ""), voice)
+        reference = _reference_audio(row, Path(path))
+        yield Line(text, str(row.values.get("style") or ""), voice, reference)
+
+
+def _reference_audio(row: Row, source: Path) -> str | None:
+    """Return the path of a row's reference clip. Raises DataError for one that cannot be read."""
+    value, where = row.values.get(_CLIP) or "", row.at(_CLIP)
+    if not isinstance(value, str):
+        what = f"is of type {type(value).__name__}, expected the path of a clip"
+        raise DataError(f"{where}: {what}, relative to the file of rows. Write it into a file.")
+    if not value:
+        return None
+    clip = (source if source.is_dir() else source.parent) / value
+    read_audio(clip, where=f"{where}: {clip}")
+    return str(clip)

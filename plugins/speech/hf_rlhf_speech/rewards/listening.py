@@ -1,7 +1,7 @@
 """What all rewards on speech share: the codec, and when there is a score at all."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -27,6 +27,9 @@ class SpeechReward:
     codec: str = "embedded"
     """How completions hold speech: a codec by name, or `file` if each is the path of a WAV or FLAC
     file."""
+
+    device: str | None = field(default=None, kw_only=True)
+    """Where a network of the codec runs, such as `cuda:1`; by default where the policy does."""
 
     packages: ClassVar[tuple[str, ...]] = ()
     """Modules that are imported only when a clip is scored."""
@@ -64,7 +67,7 @@ class SpeechReward:
         first reward of a run that listens decodes them, too.
         """
         started = perf_counter()
-        speech = decode_completions(completions, self.codec, rate)
+        speech = decode_completions(completions, self.codec, rate, self.device)
         if prepare is not None:
             prepare([each for each in speech if len(each.wave)])
         scores: list[Score] = []

@@ -154,7 +154,8 @@ class Intelligible(SpeechReward):
     revision: str | None = None
     """Of a model on the Hub: a branch, tag or commit."""
     device: str | None = None
-    """Where the model runs, such as `cuda:1`; by default where the policy does."""
+    """Where the model and a network of the codec run, such as `cuda:1`; by default where the policy
+    does."""
     language: str | None = None
     """What Whisper or the server expects, such as `de`; by default they guess."""
     unit: Literal["words", "characters"] = "words"
@@ -167,14 +168,15 @@ class Intelligible(SpeechReward):
     def __post_init__(self) -> None:
         """Check what can be known before weights load. Raises ConfigError and ModelError."""
         super().__post_init__()
-        own = {name: getattr(self, name) for name in ("revision", "device", "language")}
+        own = {name: getattr(self, name) for name in ("revision", "language")}
         idle = [name for name, value in own.items() if value is not None]
         idle += ["unit"] if self.unit != "words" else []
         if self.model is not None and self.server is not None:
             self._refuse("`model` and `server` are both set.", "Leave one out.")
         if self.server is not None:
-            if idle := sorted({*idle} & {"revision", "device"}):
-                self._refuse(f"{', '.join(idle)} is of `model`.", "Leave it out.")
+            for name in ("revision", "device"):
+                if getattr(self, name) is not None:
+                    self._refuse(f"{name} is of `model`.", "Leave it out.")
             self._client = self._connect(self.server)
         elif self.model is not None:
             from hf_rlhf.models import find_model

@@ -25,6 +25,8 @@ class Line:
     text: str
     style: str
     voice: str
+    reference_audio: str | None = None
+    """The path of a clip in the voice that is wanted."""
 
     @property
     def prompt(self) -> str:
