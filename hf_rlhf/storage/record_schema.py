@@ -37,10 +37,6 @@ class Component(Provenance):
     """Names of such values that have no digest, such as an open connection."""
     packages: dict[str, str] = {}
     """The versions of the packages that its files import."""
-    opens: list[str] = []
-    """Files that texts in its code name."""
-    files: list[str] | None = None
-    """What `reads` of its entry names."""
     script: str | None = None
     """The digest of its script and of the script's imports: their other parts may change."""
 
