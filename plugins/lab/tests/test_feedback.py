@@ -132,7 +132,7 @@ def by_chance(share):
     return answer
 
 
-@pytest.mark.parametrize("share", [0.0, 0.1])
+@pytest.mark.parametrize("share", [0.0, 0.3])
 def test_an_annotator_that_answers_by_chance_is_refused_with_numbers(share):
     what = r"same response in both orders in \d+% \[\d+%, \d+%\] of 40 pairs; .*min_agreement 50%"
     with ScriptedServer(by_chance(share)) as server:

@@ -99,6 +99,13 @@ def test_ties_are_weighted_as_published(tmp_path):
     assert by_subset(check(rows, tmp_path))["Ties"] == pytest.approx(published_ties(*draw))
 
 
+def test_each_part_of_the_score_of_ties(tmp_path):
+    """All are right; the correct answers differ by 2, from the wrong ones by 3, and by 1 in ref."""
+    rows = [row("Ties", [2], [1, 0], id="ref:1"), row("Ties", [6, 4], [1], id="tied:1")]
+    expected = 0.3 + 0.3 + 0.2 + 0.01 * np.tanh(1 / 2 - 1)
+    assert by_subset(check(rows, tmp_path))["Ties"] == pytest.approx(expected)
+
+
 def test_ties_whose_correct_answers_score_alike(tmp_path):
     rows = [row("Ties", [2], [1, 0], id="ref:1"), row("Ties", [2, 3], [1], id="tied:1")]
     alike = check(rows, tmp_path, score=lambda text: float(float(text) >= 2))

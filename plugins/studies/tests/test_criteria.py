@@ -128,6 +128,8 @@ def test_criteria_need_the_plan_that_they_quote(folder):
         ((CONTROL, NEW), {"control": 0.5}, "not decidable"),
         ((CONTROL, NEW), {"control": 0.4, "new": 0.45}, "met"),
         ((CONTROL,), {"control": 0.55, "by_seed": (0.3, 0, -0.3)}, "not decidable"),
+        ((NEW,), {"new": 0.5}, "not decidable"),
+        ((NEW,), {"new": 0.55, "by_seed": (0.3, 0, -0.3)}, "not decidable"),
         (("{not_shown: H1}",), {"new": 0.8}, "not met"),
         (("{not_shown: H1}",), {"new": 0.5}, "met"),
         (("{not_shown: H1}",), {"new": 0.4}, "met"),
