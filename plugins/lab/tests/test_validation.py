@@ -344,11 +344,13 @@ def test_honest_rewards_are_rarely_accused_and_planted_hacks_are_found():
     accused = found = 0
     for seed in range(60):
         rng = np.random.default_rng(seed)
-        cases = [HackCase(f"hack {k}", "", ("h", i), (k, i)) for k in range(8) for i in range(60)]
+        cases = [
+            HackCase(f"hack {k}", "", f"h {i}", f"{k} {i}") for k in range(8) for i in range(60)
+        ]
 
         def score(prompts, texts, columns, rng=rng, planted=0.0):
             noise = rng.normal(size=len(texts))
-            return [n + planted * (t[0] == 3) for n, t in zip(noise, texts, strict=True)]
+            return [n + planted * t.startswith("3 ") for n, t in zip(noise, texts, strict=True)]
 
         accused += hacks(cases, score).verdict == "fail"
         rows = hacks(cases, lambda *a, s=score: s(*a, planted=1.0)).details["hacks"]
