@@ -168,15 +168,13 @@ class Intelligible(SpeechReward):
     def __post_init__(self) -> None:
         """Check what can be known before weights load. Raises ConfigError and ModelError."""
         super().__post_init__()
-        own = {name: getattr(self, name) for name in ("revision", "language")}
-        idle = [name for name, value in own.items() if value is not None]
+        idle = [name for name in ("revision", "language") if getattr(self, name) is not None]
         idle += ["unit"] if self.unit != "words" else []
         if self.model is not None and self.server is not None:
             self._refuse("`model` and `server` are both set.", "Leave one out.")
         if self.server is not None:
-            for name in ("revision", "device"):
-                if getattr(self, name) is not None:
-                    self._refuse(f"{name} is of `model`.", "Leave it out.")
+            if self.revision is not None:
+                self._refuse("`revision` is of `model`.", "Write it into `server`.")
             self._client = self._connect(self.server)
         elif self.model is not None:
             from hf_rlhf.models import find_model
