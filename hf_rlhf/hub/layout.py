@@ -33,6 +33,7 @@ from hf_rlhf.models.adapter import check_adapter
 from hf_rlhf.models.fingerprint import IDENTITY
 from hf_rlhf.models.locate import resolve_model_path
 from hf_rlhf.models.merge import merge_adapter
+from hf_rlhf.rewards.report import REPORT_NAME, sealed
 from hf_rlhf.storage.local_paths import LocalPaths
 from hf_rlhf.storage.record import RunRecord, load_record
 from hf_rlhf.storage.secrets import redact_secrets
@@ -183,6 +184,8 @@ def hide_paths(bundle: UploadSet, paths: LocalPaths) -> None:
             text = file.source.read_text(encoding="utf-8", errors="surrogateescape")
             of_run = path == "config.yaml" or path.startswith(("reward_validation/", SAMPLES))
             if (hidden := paths.hide_in_text(text, known_only=not of_run)) != text:
+                if path.endswith(f"/{REPORT_NAME}"):
+                    hidden = json.dumps(sealed(json.loads(hidden)), indent=2, ensure_ascii=False)
                 bundle.add_text(path, hidden)
 
 

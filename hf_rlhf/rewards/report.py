@@ -75,8 +75,13 @@ class ValidationReport(Section):
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as JSON, with a digest of itself."""
-        content = super().to_json()
-        return {**content, "digest": digest(content)}
+        return sealed(super().to_json())
+
+
+def sealed(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the JSON of a report with its digest, in place of one that it has."""
+    rest = {key: value for key, value in content.items() if key != "digest"}
+    return {**rest, "digest": digest(rest)}
 
 
 @dataclass(frozen=True)
