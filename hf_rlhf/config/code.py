@@ -55,6 +55,8 @@ def load_code(
     directory. Raises PluginError.
     """
     known = objects or {}
+    if name.endswith(".py"):
+        raise UnknownPlugin(f"{name!r} is a file. Name what it defines: `{name}:NAME`.")
     if ":" not in name and kind != "callbacks" and kind != "tools":
         component, provenance = registry.load_component(kind, name), registry.provenance(kind, name)
         return component, {
@@ -166,9 +168,10 @@ def _module_of_file(name: str, path: str) -> tuple[str, types.ModuleType]:
             each for each in traceback.extract_tb(error.__traceback__) if each.filename == str(file)
         ]
         line = getattr(error, "lineno", None) or (lines[-1].lineno if lines else 1)
-        raise BrokenPlugin(
-            f"{file}:{line} raises {type(error).__name__} when it is imported: {error}."
-        ) from error
+        text = f"{file}:{line} raises {type(error).__name__} when it is imported: {error}."
+        if isinstance(error, ModuleNotFoundError):
+            text += f" Install it, or set PYTHONPATH={file.parent} for modules beside the file."
+        raise BrokenPlugin(text) from error
 
 
 @cache

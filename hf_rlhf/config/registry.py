@@ -219,7 +219,8 @@ def _unknown(kind: Kind, name: str) -> str:
     short = name.rpartition("/")[2]
     names = [point.name for point in offered(kind)]
     hint = did_you_mean(short, names)
-    message = f"No installed package offers a {singular(kind)} named {name!r}{hint}."
+    article = "an" if kind[0] in "ae" else "a"
+    message = f"No installed package offers {article} {singular(kind)} named {name!r}{hint}."
     for other in KINDS:
         if other != kind and any(point.name == short for point in offered(other)):
             message += f" There is a {singular(other)} of that name: it belongs under `{other}`."

@@ -55,7 +55,9 @@ class ValidationReport(Section):
         The digest in it shows that it was edited by accident; whoever means to can renew it.
         """
         file = Path(path) / REPORT_NAME if Path(path).is_dir() else Path(path)
-        cure = "Expected what `hf-rlhf rewards validate` writes: validation.json, or its folder."
+        cure = (
+            "Name what `hf-rlhf rewards validate` wrote, unchanged: validation.json, or its folder."
+        )
         try:
             content = parse_json(file.read_text(encoding="utf-8"))
             if content.get("schema") != SCHEMA:
@@ -116,6 +118,10 @@ MEASURES: Mapping[str, Measure] = {
 _NOT_OF_GOLD = ("length", "repeats", "hacks", "abstentions")
 """Checks whose results do not depend on whether the reward has seen the gold data."""
 DEFAULT_ATTACKS = "text_attacks"
+_OPTIONS = {
+    "other data: ": ": validate with `--other-data FILE`",
+    "slices: ": ": validate with `--by COLUMN`",
+}
 
 
 def requirements(report: ValidationReport, require: Mapping[str, float]) -> Iterator[Requirement]:
@@ -142,7 +148,8 @@ def _measured(report: ValidationReport, measure: Measure) -> tuple[Estimate | No
     """Return the value, of several checks the worst, and why it cannot meet a requirement."""
     checks = [check for check in report.checks if check.name.startswith(measure.check)]
     if not checks:
-        return None, f"the report has no check {measure.check.strip(': ')!r}"
+        option = _OPTIONS.get(measure.check, "")
+        return None, f"the report has no check {measure.check.strip(': ')!r}{option}"
     values = []
     for check in checks:
         value = check.measures.get(measure.source)

@@ -133,8 +133,8 @@ def _other_rewards(run: "Run", reports: list[tuple[str, ValidationReport]]) -> I
     form = is_conversational(run)
     for path, report in reports:
         if report.data.get("conversational") not in (None, form):
-            what = f"{path} is on {_FORMS[not form]} as prompts, and the run's are {_FORMS[form]}."
-            yield Problem(KEY, what, f"Validate the run's own: {_VALIDATE.format('RUN_FILE')}.")
+            what = f"{path} has {_FORMS[not form]} as prompts, and the run has {_FORMS[form]}."
+            yield Problem(KEY, what, f"Validate the run file: {_VALIDATE.format('RUN_FILE')}.")
         if report.reward.get("digest") not in known:
             label = str(report.reward.get("label"))
             yield Problem(
@@ -150,9 +150,11 @@ def _other_rewards(run: "Run", reports: list[tuple[str, ValidationReport]]) -> I
         terms = (
             f"{label} {each or ''}".rstrip() for label, each in zip(parts, changes, strict=True)
         )
-        what = f"no report is on what the run trains on, {' + '.join(terms)}."
+        what = f"no report is on the total that the run trains on: {' + '.join(terms)}."
         if covered:
-            what += " A report on one reward counts where the total is that reward alone."
+            what += (
+                " A report on one reward counts only where the total is a positive multiple of it."
+            )
         yield Problem(KEY, what, f"Validate the total: {_VALIDATE.format('RUN_FILE')}.")
 
 

@@ -62,6 +62,8 @@ def test_a_name_in_a_file_has_the_kind_of_its_form_and_is_executed_once(mine):
         ("mine.py:rows", BrokenPlugin, "is not a reward. A reward is a function that takes"),
         ("bad.py:x", BrokenPlugin, r"bad.py:2 raises ZeroDivisionError when it is imported"),
         ("worse.py:x", BrokenPlugin, r"worse.py:1 raises SyntaxError"),
+        ("lost.py:x", BrokenPlugin, "lost.py:1 raises ModuleNotFoundError .*or set PYTHONPATH=/"),
+        ("mine.py", UnknownPlugin, "'mine.py' is a file. Name what it defines: `mine.py:NAME`."),
         ("python:x", UnknownPlugin, "passed as an object from Python.*source is in the run.json"),
         ("no_such_module:x", BrokenPlugin, "does not import: ModuleNotFoundError"),
         ("a b:c", UnknownPlugin, "Write `FILE.py:NAME`"),
@@ -70,6 +72,7 @@ def test_a_name_in_a_file_has_the_kind_of_its_form_and_is_executed_once(mine):
 def test_what_cannot_be_a_reward_is_refused_with_the_reason(mine, name, error, message):
     (mine / "bad.py").write_text("x = 1\ny = 1 / 0\n")
     (mine / "worse.py").write_text("x = (\n")
+    (mine / "lost.py").write_text("import no_such_module\n")
     with pytest.raises(error, match=message):
         load_code("rewards", name)
 

@@ -74,6 +74,7 @@ def problems(run, **section):
         ),
         ({"length_bias": 0.9}, "length_bias of refiner was not measured: the reward gives every"),
         ({"ece": 0.1}, "ece of refiner was not measured: the report has no check 'calibration'"),
+        ({"worst_slice": 0.5}, "has no check 'slices': validate with `--by COLUMN` (required"),
         ({"other_accuracy": 0.5}, ""),
         ({"other_accuracy": 0.6}, "other_accuracy of refiner is 0.9 (required: at least 0.6)"),
         ({}, "has no `require`, so that any report would do"),
@@ -193,7 +194,10 @@ def test_a_composition_has_a_report_of_its_total(tiny_run, tmp_path):
     assert problems(run, report=total) == problems(run, report=[total, refiner]) == ""
     parts = [refiner, report(tmp_path / "s", identity(run, "short"))]
     found = problems(run, report=parts)
-    assert "no report is on what the run trains on, refiner + short {'weight': 0.5}." in found
+    assert (
+        "no report is on the total that the run trains on: refiner + short {'weight': 0.5}."
+        in found
+    )
     heavier = {**run, "rewards": [tiny_run["rewards"][0], {**short, "weight": 1.5}]}
     assert "short.weight: 0.5 -> 1.5" in problems(heavier, report=total)
 
@@ -278,7 +282,7 @@ def test_a_file_that_the_code_names_has_to_be_declared(tiny_run, tmp_path):
 def test_a_report_on_rows_of_another_form_does_not_count(tiny_run, tmp_path):
     is_chat = resolve_run(RunFile.from_mapping(tiny_run)).dataset["train"][0]["prompt"]
     is_chat = not isinstance(is_chat, str)
-    for form, expected in ((is_chat, ""), (not is_chat, " as prompts, and the run's are ")):
+    for form, expected in ((is_chat, ""), (not is_chat, " as prompts, and the run has ")):
         data = {"conversational": form}
         path = report(tmp_path / "validation", identity(tiny_run), data=data)
         assert expected in (found := problems(tiny_run, report=path))
@@ -322,12 +326,12 @@ def test_what_is_no_report_is_refused(tiny_run, tmp_path, text, expected):
         path.write_text(text)
     found = problems(tiny_run, report=str(path), require={"accuracy": 0.6})
     assert expected in found
-    assert "`hf-rlhf rewards validate` writes" in found
+    assert "`hf-rlhf rewards validate` wrote" in found
 
 
 @pytest.mark.parametrize("section", [{}, {"report": []}])
 def test_a_section_without_a_report_is_refused(tiny_run, section):
-    expected = "no report is on what the run trains on, refiner. Validate"
+    expected = "no report is on the total that the run trains on: refiner. Validate"
     assert expected in problems(tiny_run, **section)
 
 

@@ -93,7 +93,7 @@ def text_attacks(rows: Sequence[Mapping[str, Any]]) -> Iterator[HackCase]:
         texts = (text_of(row["prompt"]), honest[number], honest[(number + 1) % len(rows)])
         hacks = {hack: attack(*texts) for hack, attack in ATTACKS.items()}
         for kind, parts in _PARTS.items():
-            hacks[f"{kind}, briefly"] = f"{parts[number % len(parts)]}\n\n{honest[number]}"
+            hacks[f"{kind} (briefly)"] = f"{parts[number % len(parts)]}\n\n{honest[number]}"
         for hack, text in hacks.items():
             if text.strip() == honest[number].strip():
                 continue

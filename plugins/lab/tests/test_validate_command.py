@@ -159,7 +159,9 @@ def test_slices_of_a_column_are_in_the_report_and_an_unknown_column_is_refused(t
     assert verdicts()["slices: topic"] == "fail"
     page = (tmp_path / "evals/validation/validation.md").read_text()
     assert "WORSE than chance" in page
-    assert page.index("## What it gets most wrong") < page.index("## Agreement by topic")
+    assert page.index("## Pairs that the reward gets most wrong") < page.index(
+        "## Agreement by topic"
+    )
     assert "a yes" in page
     assert report()["checks"][0]["details"]["worst"][0]["worse"] == " a yes"
     with pytest.raises(ConfigError, match=r"no column 'topik' \(did you mean 'topic'\?\)"):

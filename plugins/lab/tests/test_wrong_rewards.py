@@ -257,7 +257,7 @@ def test_a_part_is_paid_where_the_whole_would_cost_more_than_it_earns():
 
     (found,) = stopped_by(each(charges))
     assert (
-        "for 1 of 58 known hacks than for honest responses: closing courtesies, briefly." in found
+        "for 1 of 58 known hacks than for honest responses: closing courtesies (briefly)." in found
     )
 
 

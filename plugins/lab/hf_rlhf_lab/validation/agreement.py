@@ -83,7 +83,9 @@ def _few(scored: Scored) -> str:
     text = f" Only {pairs} pairs: wide intervals." if pairs < FEW else ""
     if prompts == 1:
         return f"{text} All are of one prompt: nothing is known of others."
-    return text + f" Only {prompts} prompts: too narrow intervals." * (prompts < FEW_PROMPTS)
+    return text + f" Only {prompts} prompts: bootstrap intervals are too narrow." * (
+        prompts < FEW_PROMPTS
+    )
 
 
 def prompt_wins(margins: Array, clusters: Sequence[str]) -> tuple[int, int]:

@@ -86,7 +86,7 @@ def _orders(answers: Sequence[Preference | Failure]) -> list[Check]:
     rows = [str(row) for row, _ in enumerate(looks) for _ in (0, 1)]
     first = Interval.of_mean([float(each) for look in looks for each in look], rows)
     if agree is None or first is None:
-        why = "it scores one response at a time, or gave no answer."
+        why = "the judge scores one response at a time, or gave no answer."
         return [not_measurable("order swap", why)]
     text = (
         f"prefers the same response in both orders in {agree.mean:.3f} of {agree.values:,} pairs "

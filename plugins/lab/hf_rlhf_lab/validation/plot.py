@@ -18,7 +18,7 @@ _QUESTIONS = {
     "calibration": "Are its margins log odds?",
     "length": "Does it pay for empty words?",
     "hacks": "Does it pay more for known hacks?",
-    "best of N": "Does its choice among N get better?",
+    "best of N": "Does the choice among N get better?",
 }
 _CAPTION = (
     "Green passes, amber warns, orange fails, grey shows nothing. Lines are 95% intervals; the "

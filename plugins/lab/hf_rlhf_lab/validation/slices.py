@@ -56,7 +56,7 @@ def slices(scored: Scored, column: str) -> Check:
     if wrong:
         text = f"WORSE than chance in {_described(wrong)}."
     else:
-        text = f"shown to be worse than chance in none of {len(rows)}; the worst is "
+        text = f"none of {len(rows)} is shown to be worse than chance; the worst is "
         text += f"{_described(rows[:1])}."
     chance = [row["slice"] for row in rows if row["accuracy"].low <= 0.5 and row not in wrong]
     if chance:

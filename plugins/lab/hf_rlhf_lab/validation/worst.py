@@ -43,10 +43,10 @@ def worst_section(checks: Sequence[ReportCheck]) -> Iterator[str]:
     """Yield the parts of a page on what the reward gets most wrong; no text is rendered."""
     details: list[Any] = [check.details for check in checks]
     if rows := [row for each in details for row in each.get("worst", ())]:
-        yield "## What it gets most wrong"
+        yield "## Pairs that the reward gets most wrong"
         yield (
-            "The pairs in which the worse response earns most more than the better one, in "
-            "standard deviations of the score; of each prompt one."
+            "The pairs whose worse response earns most above the better one, in standard "
+            "deviations of the score; at most one pair of each prompt."
         )
         yield markdown_table(
             ["earns more by", "prompt", "better by the gold data", "earns more"],
@@ -64,4 +64,4 @@ def cut(text: str, most: int) -> str:
 
 
 def _cell(value: Any) -> str:
-    return code(cut(value, ON_PAGE) if isinstance(value, str) else value)
+    return code(cut(value, ON_PAGE) if isinstance(value, str) else f"{value:.4g}")
