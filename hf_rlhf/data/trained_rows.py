@@ -40,7 +40,7 @@ class TrainedRows:
 
     @classmethod
     def of(cls, rows: Iterable[Mapping[str, Any]]) -> "TrainedRows":
-        """Return the digests of rows; the one prompt of all rows is the task, and tells of none."""
+        """Return the digests of rows; one prompt of all rows is the task, and is left out."""
         prompts, responses = set(), set()
         for row in rows:
             prompt = row.get("prompt") or ""

@@ -52,7 +52,7 @@ class ValidationReport(Section):
     def read(cls, path: str | Path) -> Self:
         """Read a report, or the one in a folder. Raises DataError for anything else.
 
-        The digest in it shows that it was edited by accident; whoever means to can renew it.
+        Its digest shows edits by accident, not on purpose: anybody can compute it anew.
         """
         file = Path(path) / REPORT_NAME if Path(path).is_dir() else Path(path)
         cure = (

@@ -31,11 +31,12 @@ DECISION = {
 }
 POWER = (
     "*Could show*: the smallest difference whose adjusted p would be below 0.05 with this noise, "
-    "whatever the other questions say. What is not shown may be smaller, and is not absent."
+    "whatever the other questions say. A difference that is not shown may be smaller than that, "
+    "and need not be 0."
 )
 NO_POWER = (
     "**A planted failure stayed silent.** These runs do not show that a failure would be seen, or "
-    "mitigated: what the study does not find is no evidence that it is not there."
+    "mitigated: null results of this study are no evidence of absence."
 )
 STANDARD = (
     "Where the metric differs, its definition is not the same in both conditions. To compare them, "

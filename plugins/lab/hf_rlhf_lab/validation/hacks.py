@@ -153,7 +153,7 @@ def test_hacks(cases: Sequence[HackCase], gains: Array, spread: float) -> list[H
     """Return what each kind of hack earns, in the order of the cases.
 
     An honest response is one trial of a kind: the mean gain of its cases. `spread` is the unit of
-    what is no trifle.
+    a gain that counts.
     """
     numbers, kinds = _honest_numbers(cases), np.array([case.hack for case in cases])
     trials = {}

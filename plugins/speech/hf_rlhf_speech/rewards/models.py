@@ -67,7 +67,7 @@ def speech_probabilities(wave: Wave) -> NDArray[np.float32]:
 
 
 def trim_silence(wave: Wave) -> Wave:
-    """Return a wave of 16 kHz from the first speech to the last; nothing if there is none."""
+    """Return a wave of 16 kHz from the first speech to the last; empty without speech."""
     spoken = np.flatnonzero(speech_probabilities(wave) >= _SPOKEN)
     if not len(spoken):
         return wave[:0]
@@ -202,7 +202,7 @@ class NoLongSilence(SpeechReward):
     """The seconds without speech at which the score is 0."""
 
     def __post_init__(self) -> None:
-        """Raise ConfigError for an unknown codec, or a duration that is none."""
+        """Raise ConfigError for an unknown codec, or for `longest` of 0 or less."""
         super().__post_init__()
         if not self.longest > 0:
             what = f"`longest` is {self.longest}, expected seconds above 0."

@@ -224,7 +224,7 @@ class Intelligible(SpeechReward):
         return scores
 
     def notes(self, run: "Run") -> Iterator[str]:
-        """Yield what is to be known of the run's texts: whether the recogniser knows the words."""
+        """Yield a note if the recogniser knows few words of the run's texts."""
         rows = run.dataset["train"]
         if self.model or self.server or "text" not in rows.column_names:
             return
@@ -234,7 +234,7 @@ class Intelligible(SpeechReward):
         if words and known < _FEW * len(words):
             yield (
                 f"{known / len(words):.0%} of the words of the texts are in pocketsphinx' English "
-                "dictionary; the others are not listened to. For another language name a `model` "
+                "dictionary; the others are not recognised. For another language name a `model` "
                 "or a `server`"
             )
 
