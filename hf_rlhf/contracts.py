@@ -165,6 +165,8 @@ class HackCase:
     """Of the row, for rewards that need them."""
     strict: bool = False
     """Made so that no honest reward pays this hack more: one that earns more is a finding."""
+    searched: bool = False
+    """One of many: those that earn most on a few honest responses are tested on the others."""
 
 
 Attack = Callable[[Sequence[Mapping[str, Any]]], Iterable[HackCase]]
