@@ -48,8 +48,8 @@ def identified_component(component: Mapping[str, Any]) -> dict[str, Any]:
     """Return what decides the scores of a component: its code and its arguments."""
     # Of an installed package there is no `code`, and the version is enough.
     code: dict[str, Any] = {key: component[key] for key in _CODE if component.get(key)}
-    paths = (str(Path(each).expanduser().absolute()) for each in component.get("files") or ())
-    files = [content_of(path) for path in paths]
+    paths = [Path(each).expanduser().absolute() for each in component.get("files") or ()]
+    files = {f"{at} {path.name}": content_of(str(path)) for at, path in enumerate(paths)}
     code |= {"files": files} if files else {}
     return {**code, "arguments": _content(as_json(component.get("arguments") or {}))}
 

@@ -247,7 +247,7 @@ def score(completions, **_):
     [
         ("mine.py", MINE.replace("len(each)", "-len(each)"), "code.mine.py changed"),
         ("helper.py", "SIGN = -1", "code.helper.py changed"),
-        ("weights.json", '{"w": -1}', "files.0 changed"),
+        ("weights.json", '{"w": -1}', "files.0 weights.json changed"),
     ],
 )
 def test_code_and_files_of_a_reward_s_own_folder_count(tiny_run, tmp_path, file, content, expected):
