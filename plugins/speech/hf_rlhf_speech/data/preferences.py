@@ -52,7 +52,7 @@ def speech_preferences(
     """Load pairs of clips, or make them in the world where the better one is known.
 
     A row has `text`, `chosen` and `rejected`, or `text`, `a`, `b` and `preferred` (`a`, `b` or
-    `tie`); `style` and `voice` if it has them. A clip is a path of a WAV or FLAC file, relative to
+    `tie`); `style` and `voice` if it has them. A clip is the path of a sound file, relative to
     the file of rows, or the bytes of a column of the type `Audio`, which need no decoder.
 
     Args:

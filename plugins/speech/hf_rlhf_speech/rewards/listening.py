@@ -25,7 +25,7 @@ class SpeechReward:
     file that cannot be read."""
 
     codec: str = "embedded"
-    """How completions hold speech: a codec by name, or `file` if each is the path of a WAV or FLAC
+    """How completions hold speech: a codec by name, or `file` if each is the path of a sound
     file."""
 
     device: str | None = field(default=None, kw_only=True)
