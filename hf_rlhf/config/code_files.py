@@ -15,6 +15,11 @@ from hf_rlhf.config.registry import source_file
 
 _CORE = "hf_rlhf"
 _INSTALLED = {"site-packages", "dist-packages"}
+_READERS = {
+    *("open", "read_text", "read_bytes", "load", "from_pretrained", "glob", "listdir", "iterdir"),
+    *("environ", "getenv", "import_module", "__import__", "eval", "exec", "Popen", "check_output"),
+}
+"""Names by which code reads what its own text does not show."""
 
 
 class CodeFiles(NamedTuple):
@@ -25,7 +30,7 @@ class CodeFiles(NamedTuple):
     packages: dict[str, str]
     """Versions of the packages that these files import."""
     opens: list[str]
-    """Files that texts in these name, in their folder or the working one: the code may open it."""
+    """What may read: names of functions, and texts that name a file here or beside the code."""
 
 
 def code_files(modules: Iterable[str]) -> CodeFiles:
@@ -46,7 +51,8 @@ def code_files(modules: Iterable[str]) -> CodeFiles:
             stamp = file.stat()
             digest, imports, texts = _parsed(file, name, stamp.st_mtime_ns, stamp.st_size)
             folders = (file.parent, Path()) if package_of(root) is None else ()
-            opens |= {each for each in texts if any(_is_file(at / each) for at in folders)}
+            found = {each for at in folders for each in texts if _is_file(at / each)}
+            opens |= found | (texts & _READERS if folders else set())
             digests["/".join(file.parts[-depth:])] = digest
             for imported in imports:
                 package = package_of(imported)
@@ -117,7 +123,10 @@ def _is_installed(file: Path) -> bool:
 
 @cache
 def _parsed(file: Path, name: str, time: int, size: int) -> tuple[str, list[str], set[str]]:
-    """Return a file's digest, modules that it may import, and its texts; `time`, `size` renew."""
+    """Return a file's digest, modules that it may import, its texts and names.
+
+    `time` and `size` renew.
+    """
     content = file.read_bytes()
     try:
         tree = ast.parse(content)
@@ -125,8 +134,9 @@ def _parsed(file: Path, name: str, time: int, size: int) -> tuple[str, list[str]
         return sha256(content).hexdigest(), [], set()
     package = name if file.stem == "__init__" else name.rpartition(".")[0]
     digest = sha256(ast.dump(tree).encode("utf-8", "replace")).hexdigest()
-    values = (node.value for node in ast.walk(tree) if isinstance(node, ast.Constant))
-    return digest, [*_imports(tree, package)], {each for each in values if isinstance(each, str)}
+    keys = ("value", "id", "attr")
+    texts = (getattr(node, key, None) for node in ast.walk(tree) for key in keys)
+    return digest, [*_imports(tree, package)], {each for each in texts if isinstance(each, str)}
 
 
 def _imports(tree: ast.AST, package: str) -> Iterator[str]:

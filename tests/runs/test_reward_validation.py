@@ -270,13 +270,27 @@ def test_code_and_files_of_a_reward_s_own_folder_count(tiny_run, tmp_path, file,
 def test_a_file_that_the_code_names_has_to_be_declared(tiny_run, tmp_path):
     (tmp_path / "mine.py").write_text(MINE)
     (tmp_path / "weights.json").write_text("{}")
-    for reads, expected in ((None, "the code of score names weights.json: a report"), ([], "")):
+    found = "the code of score names read_text, weights.json: a report"
+    for reads, expected in ((None, found), ([], "")):
         run = {**tiny_run, "rewards": [{"name": f"{tmp_path}/mine.py:score", "reads": reads}]}
         path = report(tmp_path / "validation", identity(run))
         assert expected in (found := problems(run, report=path))
         assert bool(found) == bool(expected)
     run["rewards"][0]["reads"] = ["no.json"]
     assert "rewards.0.reads: there is no file 'no.json'" in problems(run, report=path)
+
+
+@pytest.mark.parametrize(
+    "reads", ["open('we' + 'ights').read()", "os.environ['W']", "os.getenv('W')", "np.load(path)"]
+)
+def test_code_that_reads_what_its_text_does_not_show_declares_it(tiny_run, tmp_path, reads):
+    body = f"return [{reads} for _ in completions]"
+    (tmp_path / "mine.py").write_text(f"def score(completions, **_):\n    {body}\n")
+    run = {**tiny_run, "rewards": [{"name": f"{tmp_path}/mine.py:score"}]}
+    path = report(tmp_path / "validation", identity(run))
+    assert "the code of score names" in problems(run, report=path)
+    run["rewards"][0]["reads"] = []
+    assert problems(run, report=report(tmp_path / "validation", identity(run))) == ""
 
 
 def test_a_report_on_rows_of_another_form_does_not_count(tiny_run, tmp_path):
