@@ -39,9 +39,10 @@ _WORD = re.compile(r"[a-z]+(?:'[a-z]+)*|\d+")
 _INSERTION, _SILENCE = 0.01, 1e-4
 """Probabilities of a word and of silence between words. With the model's own for silence, words
 that were not asked for are heard as silence more often."""
-_NOISE = (2e-4, 4e-4, 8e-4)
-"""RMS of the noise that is added: -74 dBFS, which nobody hears. Among samples that are exactly 0
-the recogniser fails. When it hears nothing at all, the next is tried."""
+_TRIES = ((2e-4, 0.0), (2e-4, 0.5), (8e-4, 1.0))
+"""RMS of the noise that is added (-74 dBFS, which nobody hears), and the seconds of it before and
+after. Among samples that are exactly 0 the recogniser fails, and it hears no single word that fills
+a clip. When it hears nothing at all, the next is tried."""
 _LONGEST = 3
 """Times the duration of the text that is listened to: what follows is no part of it."""
 _GRAMMARS = 64
@@ -76,6 +77,8 @@ class _Recogniser:
     def hear(self, samples: bytes, vocabulary: tuple[str, ...]) -> list[str]:
         """Return the words of `vocabulary` that are heard in 16-bit samples of 16 kHz."""
         self._decoder.activate_search(self._grammar(vocabulary))
+        # Without it, what was heard before has a part in what is heard now.
+        self._decoder.reinit_feat()
         self._decoder.start_utt()
         self._decoder.process_raw(samples, full_utt=True)
         self._decoder.end_utt()
@@ -112,11 +115,11 @@ def word_errors(expected: Sequence[str], heard: Sequence[str]) -> int:
 
 
 def _noisy(wave: Wave) -> Iterator[bytes]:
-    """Yield 16-bit samples with each level of noise, the same noise for the same samples."""
+    """Yield 16-bit samples for each of the tries, with the same noise for the same samples."""
     rng = np.random.default_rng(zlib.crc32(wave.tobytes()))
-    centred = wave - wave.mean()
-    for level in _NOISE:
-        noisy = np.clip(centred + level * rng.standard_normal(len(wave)), -1, 1)
+    for level, seconds in _TRIES:
+        padded = np.pad(wave - wave.mean(), round(seconds * RATE))
+        noisy = np.clip(padded + level * rng.standard_normal(len(padded)), -1, 1)
         yield (noisy * 32767).astype("<i2").tobytes()
 
 

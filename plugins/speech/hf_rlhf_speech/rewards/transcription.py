@@ -17,6 +17,8 @@ Unit = Literal["words", "characters"]
 _SHORTEST = RATE // 10
 """Samples below which recognisers fail; a shorter clip is padded."""
 _BATCH = 8
+"""Clips that Whisper hears together. It fills up each to 30 s in any case; to a CTC model a clip
+that is filled up to the length of another is another clip."""
 
 
 def units_of(text: str, unit: Unit) -> list[str]:
@@ -73,8 +75,10 @@ def local_recogniser(
         feature_extractor=extractor,
         device=device or PartialState().device,
     )
-    options: dict[str, Any] = {"batch_size": _BATCH}
+    options: dict[str, Any] = {}
     if network.config.model_type == "whisper":
+        options["batch_size"] = _BATCH
+        _check_language(model, network, language)
         chosen = {"language": language, "task": "transcribe"} if language else {}
         options["generate_kwargs"] = {"num_beams": 1, **chosen}
     elif language:
@@ -85,6 +89,18 @@ def local_recogniser(
         return [each["text"] for each in pipe(clips, **options)]
 
     return Recogniser(transcribe)
+
+
+def _check_language(model: str, network: Any, language: str | None) -> None:
+    """Raise ModelError for a language that a Whisper does not know; one for English knows none."""
+    from transformers.models.whisper.tokenization_whisper import TO_LANGUAGE_CODE
+
+    code = TO_LANGUAGE_CODE.get((language or "").lower(), language)
+    if language and f"<|{code}|>" not in getattr(network.generation_config, "lang_to_id", {}):
+        raise ModelError(
+            f"intelligible: {model!r} does not know the language {language!r}. Leave `language` "
+            "out, or name a model that knows it."
+        )
 
 
 def _load(model: str, revision: str | None) -> tuple[Any, Any, Any]:
