@@ -19,6 +19,7 @@ from hf_rlhf.storage.files import atomic_write_text
 
 NAME = "trained_on.json"
 RESPONSES = ("chosen", "rejected", "completion", "completions")
+_MARKS = " .,:;!?\"'`*_…。？！"
 _DIGEST = "[0-9a-f]{16}"
 _LABEL = re.compile(
     r"^\W*(?:human|user|assistant|system|prompt|question|instruction|input|answer|response|q|a)\s*:"
@@ -79,7 +80,7 @@ class TrainedRows:
 def row_digest(prompt: Any, response: Any = None) -> str:
     """Return a digest of a prompt, or of a response to it.
 
-    Labels of roles, instructions of the system, case and space do not count.
+    Labels of roles, instructions of the system, case, space and marks at the ends do not count.
     """
     parts = [_words(each) for each in (prompt, response) if each is not None]
     return blake2b("\0".join(parts).encode("utf-8", "replace"), digest_size=8).hexdigest()
@@ -93,4 +94,4 @@ def _words(value: Any) -> str:
         text = text_of([turn for turn in turns if turn.get("role") != "system"])
     else:
         text = json.dumps(value, default=str)
-    return " ".join(_LABEL.sub(" ", text).split()).casefold()
+    return " ".join(_LABEL.sub(" ", text).split()).casefold().strip(_MARKS)
