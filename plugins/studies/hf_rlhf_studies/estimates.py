@@ -174,7 +174,10 @@ def verdict(
     """
     gain = difference if predicted == "higher" else difference.negative()
     if gain.high < 0:
-        return "no: the opposite"
+        other = "lower" if predicted == "higher" else "higher"
+        shown = verdict(difference, other, p_holm, decision, spread)
+        is_shown = shown.startswith(("yes", "as predicted"))
+        return "no: the opposite" if is_shown else f"no: the opposite, {shown}"
     if gain.constant and gain.p is None and gain.mean > 0 and len(gain.by_seed) >= 3:
         return "as predicted and the same everywhere: nothing varies, no test"
     if gain.low <= 0 or gain.constant:
