@@ -126,9 +126,9 @@ def _other_rewards(run: "Run", reports: list[tuple[str, ValidationReport]]) -> I
             and each.get("opens")
             and each.get("files") is None
         ):
-            what = f"the code of {each['label']} names {', '.join(each['opens'])}: a report that "
-            what += "does not know what is read there says nothing once that has changed."
-            fix = "List the files that it opens in its entry, `reads: [FILE]`, or none, `reads: []`"
+            what = f"the code of {each['label']} may read files (it names "
+            what += f"{', '.join(each['opens'])}), and a report says nothing once they change."
+            fix = "List them in its entry, `reads: [FILE]`, or none, `reads: []`"
             yield Problem(KEY, what, f"{fix}, and validate it again.")
     form = is_conversational(run)
     for path, report in reports:

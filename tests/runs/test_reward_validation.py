@@ -270,7 +270,7 @@ def test_code_and_files_of_a_reward_s_own_folder_count(tiny_run, tmp_path, file,
 def test_a_file_that_the_code_names_has_to_be_declared(tiny_run, tmp_path):
     (tmp_path / "mine.py").write_text(MINE)
     (tmp_path / "weights.json").write_text("{}")
-    found = "the code of score names read_text, weights.json: a report"
+    found = "the code of score may read files (it names read_text, weights.json), and a report"
     for reads, expected in ((None, found), ([], "")):
         run = {**tiny_run, "rewards": [{"name": f"{tmp_path}/mine.py:score", "reads": reads}]}
         path = report(tmp_path / "validation", identity(run))
@@ -288,7 +288,7 @@ def test_code_that_reads_what_its_text_does_not_show_declares_it(tiny_run, tmp_p
     (tmp_path / "mine.py").write_text(f"def score(completions, **_):\n    {body}\n")
     run = {**tiny_run, "rewards": [{"name": f"{tmp_path}/mine.py:score"}]}
     path = report(tmp_path / "validation", identity(run))
-    assert "the code of score names" in problems(run, report=path)
+    assert "the code of score may read files" in problems(run, report=path)
     run["rewards"][0]["reads"] = []
     assert problems(run, report=report(tmp_path / "validation", identity(run))) == ""
 
