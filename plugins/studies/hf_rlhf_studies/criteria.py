@@ -1,9 +1,10 @@
 """What a study's plan calls failure: the sentences that say so, and whether each came true.
 
-A failure criterion is a sentence of the plan with a word such as "fails" or "Failure"; a planted
-failure, a question, and a run that "failed to" do something are none. After a heading or words that
-only announce it ("What would count as failure."), it is the next sentence, or each item of a list.
-Every one stands in the study file word for word, so that no report leaves one out.
+A failure criterion is a sentence of the plan with a word such as "fails", "refuted", "falsified",
+"unsuccessful" or "does not succeed"; a planted failure, a question, and a run that "failed to" do
+something are none. After a heading or words that only announce it ("What would count as failure."),
+it is the next sentence, or each item of a list. Every one stands in the study file word for word,
+once and by itself, so that no report leaves one out.
 """
 
 import re
@@ -22,7 +23,9 @@ _BLOCK = re.compile(r"\n\s*\n|\n(?=\s*(?:[-*+|#]|\d+\.)\s)")
 _ITEM = re.compile(r"\s*(?:[-*+]|\d+\.)\s")
 _SENTENCE_END = re.compile(r"(?<=[.!?])[*_]*\s+")
 _FAILURE = re.compile(
-    r"(?<!planted )\bfail(?:s|ed|ing|ures?)?\b(?! modes?\b)(?!.*\?$)", re.IGNORECASE
+    r"(?<!planted )\b(?:fail(?:s|ed|ing|ures?)?|refut\w+|falsif\w+|disprove\w*|unsuccessful|"
+    r"no(?:t|r)? succe\w+)\b(?! modes?\b)(?!.*\?$)",
+    re.IGNORECASE,
 )
 _OF_A_RUN = re.compile(r"\bfail\w* (?:to|for)\b", re.IGNORECASE)
 _CONDITION = re.compile(r"\b(?:if|when|unless)\b", re.IGNORECASE)
@@ -89,6 +92,16 @@ def check_criteria(study: Study, plan: str, recorded: str = "") -> None:
         for number, quote in enumerate(quotes)
         if quote not in text
     ]
+    sentences = dict.fromkeys([*failure_sentences(recorded), *failure_sentences(plan)])
+    problems += [
+        Problem(
+            f"{study.source.name} criteria.{number}.quote",
+            f"{quote!r} is quoted before, or holds several failure criteria.",
+            "Quote each once, by itself: it has one outcome.",
+        )
+        for number, quote in enumerate(quotes)
+        if quote in quotes[:number] or sum(sentence in quote for sentence in sentences) > 1
+    ]
     problems += [
         Problem(
             f"{study.source.name} criteria",
@@ -96,7 +109,7 @@ def check_criteria(study: Study, plan: str, recorded: str = "") -> None:
             f"Quote it under `criteria`, with `met_if`, or with `outcome` and a `note`. If {name} "
             "was changed since the first run, put the sentence back.",
         )
-        for sentence in dict.fromkeys([*failure_sentences(recorded), *failure_sentences(plan)])
+        for sentence in sentences
         if not any(sentence in quote for quote in quotes)
     ]
     if problems:
