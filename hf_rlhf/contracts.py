@@ -190,6 +190,22 @@ class Method:
     """What `state.global_step` counts, in the singular."""
 
 
+class BatchForm(Protocol):
+    """A form of a trainer's own in which several rows are computed together."""
+
+    def difference(self, rows: Sequence[Sequence[int]]) -> float:
+        """Return the largest difference of a value in this form from that of the row alone.
+
+        `rows` are tokens of training rows, from which it makes rows that the form is for.
+        """
+
+    def use(self) -> None:
+        """Compute in this form from now on: it is exact. Called on every process."""
+
+    def leave(self, reason: str) -> None:
+        """Compute as without this form, and say why. Called on every process."""
+
+
 class Trainer:
     """Base class of trainers, which `--plugin` selects; every hook below has a default.
 
@@ -359,6 +375,13 @@ class Trainer:
     def trial_completions(row: Mapping[str, Any]) -> Sequence[str]:
         """Return plausible answers to a row, on which `hf-rlhf check` tries the rewards."""
         return ()
+
+    def batch_forms(self) -> "Mapping[str, BatchForm]":
+        """Return forms of its own in which it gives rows to the model, by what they are called.
+
+        Each is measured before the first step, and used only if it is exact.
+        """
+        return {}
 
     def report(self) -> Mapping[str, Any]:
         """Return further facts about the training, as JSON, for the record and the card.

@@ -18,10 +18,12 @@ SCRIPTS = (
     "grpo_step",
     "traces",
     "reward_ensemble",
+    "shared_prompt",
 )
 NEEDED = {
     "hf_rlhf_local_hub": ("push",),
     "hf_rlhf_refiner": ("citations", "grpo_step"),
+    "hf_rlhf_classic": ("shared_prompt",),
     "hf_rlhf_traces": ("traces",),
 }
 

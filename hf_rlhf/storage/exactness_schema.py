@@ -52,5 +52,7 @@ class ExactnessSection(Section):
     """Tokens of the longest row."""
     comparisons: list[Comparison] = []
     """One in the dtype of training, and one in float32 if that is another dtype."""
+    own_forms: dict[str, Number] = {}
+    """Forms of the trainer's own that are not used, with their difference from the row alone."""
     not_compared: dict[str, str] = {}
     """What was not compared -> the reason."""

@@ -14,6 +14,7 @@ from typing import Any
 
 import psutil
 import torch
+from accelerate.utils import broadcast_object_list
 from torch import Tensor, nn
 
 from hf_rlhf.data.messages import text_of
@@ -38,11 +39,14 @@ LAYERS = 2
 def check_exactness(record: RunRecord, run: Run, trainer: Any, say: Callable[[str], None]) -> None:
     """Measure the trainer's model on the main process; record and print what was found.
 
+    The trainer's own forms (`Trainer.batch_forms`) are used from then on where they are exact.
     Raises ModelError, on every process, for differences above the limit.
     """
+    reasons = dict.fromkeys(trainer.batch_forms(), "`exactness` is off")
 
     def check() -> None:
         record.exactness = section = measure(run, trainer)
+        reasons.update(_inexact(trainer, section))
         for line in _lines(section):
             say(f"exactness: {line}")
         if any(each.exceeding for each in section.comparisons):
@@ -53,6 +57,10 @@ def check_exactness(record: RunRecord, run: Run, trainer: Any, say: Callable[[st
         run_on_main_process(check)
     else:
         say("exactness: off: rows are not compared alone and in batches")
+    if reasons:
+        reasons = broadcast_object_list([reasons])[0]
+    for name, form in trainer.batch_forms().items():
+        form.leave(reasons[name]) if reasons[name] else form.use()
 
 
 def measure(run: Run, trainer: Any) -> ExactnessSection:
@@ -71,12 +79,33 @@ def measure(run: Run, trainer: Any) -> ExactnessSection:
         with _undisturbed(model), ExitStack() as stack:
             own = _Measured(model, rows, run, trainer.accelerator.autocast)
             section.comparisons.append(own.comparison(trainer, WHOLE))
+            part = "a form of the trainer's"
+            for name, form in trainer.batch_forms().items():
+                section.own_forms[name] = form.difference(rows)
             part = "float32"
             if own.dtype != torch.float32:
                 _add_float32(section, own, trainer, stack)
     except Exception as error:  # noqa: BLE001 - the code of any model; an attention's dtypes
         missing[part] = f"{type(error).__name__}: {error}".splitlines()[0]
     return section
+
+
+def _inexact(trainer: Any, section: ExactnessSection) -> Iterator[tuple[str, str]]:
+    """Yield each form of the trainer's own with why it is not used, empty for one that is exact.
+
+    The difference of an exact one is moved to those that the limit holds for.
+    """
+    for name in trainer.batch_forms():
+        found = section.own_forms.get(name)
+        if found is None:
+            why = "; ".join(section.not_compared.values()) or "it was not compared"
+        elif found <= (limit := section.comparisons[0].limit):
+            section.comparisons[0].differences[name] = section.own_forms.pop(name)
+            why = ""
+        else:
+            what = f"{section.values} differ from those of rows alone by up to"
+            why = f"{what} {number(float(found))}, over the limit of {number(limit)}"
+        yield name, why
 
 
 def _obstacle(run: Run, trainer: Any) -> str:

@@ -1,6 +1,7 @@
 """Direct preference optimization, on TRL's public surface alone."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Self
 
 from trl import DPOConfig, DPOTrainer
@@ -14,6 +15,7 @@ from hf_rlhf_classic.implicit_rewards import measure_reference
 from hf_rlhf_classic.pair_training import PairTraining, pair_texts
 from hf_rlhf_classic.reference import drop_reference
 from hf_rlhf_classic.row_lengths import SIDES
+from hf_rlhf_classic.shares_prompt import SharesPrompt, SharesPromptConfig
 from hf_rlhf_classic.tokens_seen import TokensSeen
 
 LOSS_TYPES = (
@@ -26,7 +28,12 @@ DIVERGENT = frozenset(
 """Losses that go with an `f_divergence_type`."""
 
 
-class PreferenceTrainer(PairTraining, DPOTrainer):  # type: ignore[misc]
+@dataclass
+class PreferenceConfig(SharesPromptConfig, DPOConfig):  # type: ignore[misc]
+    """TRL's `DPOConfig`, in which a prompt may be computed once for both responses."""
+
+
+class PreferenceTrainer(SharesPrompt, PairTraining, DPOTrainer):  # type: ignore[misc]
     """Direct preference optimization (Rafailov et al. 2023) on pairs: `--plugin dpo`.
 
     The reference is where training starts: with a new LoRA the base with the adapter off, with a
@@ -34,7 +41,7 @@ class PreferenceTrainer(PairTraining, DPOTrainer):  # type: ignore[misc]
     weights. Held-out pairs are measured by the policy's own likelihood of the two responses.
     """
 
-    Config = DPOConfig
+    Config = PreferenceConfig
     default_run = "tiny"
     method = Method(
         "DPO",
@@ -86,7 +93,7 @@ class PreferenceTrainer(PairTraining, DPOTrainer):  # type: ignore[misc]
             "a response cut at max_length": cut,
             "trained on": remaining,
         }
-        return {"Training pairs": rows}
+        return {**super().report(), "Training pairs": rows}
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """Save the adapter or weights, without the frozen copy that is the reference."""

@@ -7,7 +7,7 @@ from typing import Any, Self
 from transformers import TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
-from hf_rlhf import Method, Trainer
+from hf_rlhf import Method
 from hf_rlhf.distributed import PromptsPerStep
 from hf_rlhf.errors import Problem
 from hf_rlhf.evaluation import validation_rows
@@ -15,17 +15,18 @@ from hf_rlhf.models import policy_arguments
 from hf_rlhf.runs import Run
 from hf_rlhf_classic.checks import common_problems
 from hf_rlhf_classic.reference import drop_reference
+from hf_rlhf_classic.shares_prompt import SharesPrompt, SharesPromptConfig
 
 FLAT = "frac_reward_zero_std"
 """TRL's name for the share of groups in which every completion got the same reward."""
 
 
 @dataclass
-class GroupConfig(PromptsPerStep, GRPOConfig):  # type: ignore[misc]
+class GroupConfig(SharesPromptConfig, PromptsPerStep, GRPOConfig):  # type: ignore[misc]
     """TRL's `GRPOConfig`, in which the global batch can be said in prompts."""
 
 
-class GroupSampling(Trainer):
+class GroupSampling(SharesPrompt):
     """What trainers share that sample a group of completions for each prompt."""
 
     columns = frozenset({"prompt"})
@@ -63,13 +64,14 @@ class GroupSampling(Trainer):
         """Return the share of groups that taught nothing, at the start, in all, and at the end."""
         shares = [entry[FLAT] for entry in self.state.log_history if FLAT in entry]
         if not shares:
-            return {}
+            return super().report()
         return {
+            **super().report(),
             "Groups with equal rewards": {
                 "first logged step": shares[0],
                 "mean of logged steps": sum(shares) / len(shares),
                 "last logged step": shares[-1],
-            }
+            },
         }
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:

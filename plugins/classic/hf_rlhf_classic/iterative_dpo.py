@@ -17,7 +17,7 @@ from datasets import Dataset
 from trl import DPOTrainer
 from trl.trainer.utils import use_adapter
 
-from hf_rlhf import Method, Trainer
+from hf_rlhf import Method
 from hf_rlhf.distributed import distributed_type
 from hf_rlhf.errors import Problem
 from hf_rlhf.formatting import settings_line
@@ -29,6 +29,7 @@ from hf_rlhf_classic.iterative_dpo_config import REFUSED, IterativeDPOConfig
 from hf_rlhf_classic.iterative_dpo_measures import held_out_split, reason_to_stop, tables
 from hf_rlhf_classic.iterative_dpo_rounds import Rounds
 from hf_rlhf_classic.preference_buffer import Pair
+from hf_rlhf_classic.shares_prompt import SharesPrompt
 from hf_rlhf_classic.tokens_seen import TokensSeen
 
 _REF = "ref"
@@ -39,7 +40,7 @@ _ID_AND_TEXT, _BESIDE_TOKENS = 14, 200
 """Bytes of JSON: of a token, as its number and as text; and of an answer's other values."""
 
 
-class IterativeDPOTrainer(Trainer, DPOTrainer):  # type: ignore[misc]
+class IterativeDPOTrainer(SharesPrompt, DPOTrainer):  # type: ignore[misc]
     """DPO (Rafailov et al. 2023) on pairs sampled from the policy: `--plugin iterative_dpo`.
 
     Each iteration is one epoch of TRL's trainer, whose rows are made when it begins. One optimizer
@@ -145,9 +146,9 @@ class IterativeDPOTrainer(Trainer, DPOTrainer):  # type: ignore[misc]
         policy = max((entry["policy"] for entry in history if "policy" in entry), default=0)
         stopped = self.args.stop_without_gain and 0 < policy < iterations
         if not stopped or (reason := reason_to_stop(history, policy)) is None:
-            return tables(history)
+            return {**super().report(), **tables(history)}
         why = {"after iteration": policy, "because": reason}
-        return {**tables(history), "Stopped early": why}
+        return {**super().report(), **tables(history), "Stopped early": why}
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """Write the policy, without TRL's copy of the initial adapter."""

@@ -5,9 +5,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from trl import DPOConfig
-
 from hf_rlhf.distributed import processes
+from hf_rlhf_classic.dpo import PreferenceConfig
 from hf_rlhf_classic.preference_buffer import most_pairs
 
 
@@ -47,7 +46,7 @@ _LEAST = {
 
 
 @dataclass
-class IterativeDPOConfig(DPOConfig):  # type: ignore[misc]
+class IterativeDPOConfig(PreferenceConfig):
     """TRL's `DPOConfig`, with the iterations. Its batch is counted in pairs, as in DPO.
 
     `max_steps` is `iterations * steps_per_iteration`; give either of the last two, or none: an

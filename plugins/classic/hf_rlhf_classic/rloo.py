@@ -7,10 +7,11 @@ from trl import RLOOConfig, RLOOTrainer
 from hf_rlhf import Method
 from hf_rlhf.distributed import PromptsPerStep
 from hf_rlhf_classic.grpo import GroupSampling
+from hf_rlhf_classic.shares_prompt import SharesPromptConfig
 
 
 @dataclass
-class LeaveOneOutConfig(PromptsPerStep, RLOOConfig):  # type: ignore[misc]
+class LeaveOneOutConfig(SharesPromptConfig, PromptsPerStep, RLOOConfig):  # type: ignore[misc]
     """TRL's `RLOOConfig`, with the global batch in prompts where `prompts_per_step` is set."""
 
 

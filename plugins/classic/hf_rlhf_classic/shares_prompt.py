@@ -1,0 +1,179 @@
+"""The setting `share_prompt`: trainers whose completions of one prompt are computed together."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hf_rlhf import Trainer
+from hf_rlhf.contracts import BatchForm
+from hf_rlhf.errors import ModelError
+from hf_rlhf_classic.shared_prompt import IGNORED, PromptOnce, obstacle
+
+FORM = "each prompt once"
+EVENLY = frozenset({"dapo", "grpo", "dr_grpo", "cispo", "sapo", "vespo", "luspo"})
+"""Losses of GRPO that do not depend on which rows share a micro-batch."""
+
+
+@dataclass
+class SharesPromptConfig:
+    """A base for the `Config` of trainers that derive from `SharesPrompt`."""
+
+    share_prompt: bool | None = field(
+        default=None,
+        metadata={
+            "help": "Compute each prompt once for all its completions. Default: where the values "
+            "are those of rows alone, measured before the first step; true: or stop."
+        },
+    )
+
+
+class SharesPrompt(Trainer):
+    """Goes before a trainer of TRL's that computes log-probabilities by its fused head."""
+
+    args: Any
+    _buffered_inputs: Any
+    """TRL's: the micro-batches of a generation."""
+    sharing: "Sharing | None" = None
+    _together: Any = None
+
+    def batch_forms(self) -> Mapping[str, BatchForm]:
+        """Return the form in which each prompt is computed once, if nothing stands against it."""
+        if self.args.share_prompt is False:
+            return {}
+        if self.sharing is None:
+            self.sharing = Sharing(self)
+        return {} if self.sharing.reason else {FORM: self.sharing}
+
+    def compute_loss(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        """Return TRL's loss, of micro-batches in which the completions of a prompt are together."""
+        if self.sharing is not None and self.sharing.once is not None and regroups(self.args):
+            # There is no public way to the rows of a generation.
+            buffer = self._buffered_inputs
+            if self.model.training and buffer is not self._together and inputs is buffer[0]:
+                bring_together(buffer)
+                self._together = buffer
+        trl: Any = super()
+        return trl.compute_loss(model, inputs, *args, **kwargs)
+
+    def report(self) -> Mapping[str, Any]:
+        """Return what was saved, or why it was not, beside what the trainer reports."""
+        if self.sharing is None:
+            return super().report()
+        return {**super().report(), "Each prompt once": self.sharing.report()}
+
+
+class Sharing:
+    """Whether a trainer computes each prompt once, decided on its own model."""
+
+    def __init__(self, trainer: Any) -> None:
+        """Look at the trainer's models; nothing is installed yet."""
+        self.trainer = trainer
+        models = [trainer.model, getattr(trainer, "ref_model", None)]
+        self.models = [model for model in models if model is not None]
+        self.once: PromptOnce | None = None
+        self.reason = ""
+        compiled = "`torch_compile` would compile each layout anew"
+        reasons = [compiled * trainer.args.torch_compile, *map(obstacle, self.models)]
+        if reason := next(filter(None, reasons), ""):
+            self.leave(reason)
+
+    def difference(self, rows: Sequence[Sequence[int]]) -> float:
+        """Return the largest difference of a log-probability from that of the row alone.
+
+        The first half of each row is a prompt, and the other halves are its completions.
+        """
+        batch = _batch([(row[: len(row) // 2], row[len(row) // 2 :]) for row in rows])
+        batch = {name: each.to(self.trainer.model.device) for name, each in batch.items()}
+        scored = batch["labels"][:, 1:] != IGNORED
+        alone = [
+            self._log_probs({k: v[[at]] for k, v in batch.items()}) for at in range(len(scored))
+        ]
+        once = PromptOnce(self.models[:1])
+        try:
+            together = self._log_probs(batch)
+        finally:
+            once.remove()
+        apart = (together - torch.cat(alone))[scored].abs().max()
+        return float(apart) * float(getattr(self.trainer, "temperature", 1.0))
+
+    def _log_probs(self, batch: Mapping[str, Tensor]) -> Tensor:
+        with self.trainer.accelerator.autocast():
+            values: Tensor = self.trainer.model(**batch, fused_lm_head=True).log_probs
+        return values
+
+    def use(self) -> None:
+        """Install the hooks."""
+        self.once = PromptOnce(self.models)
+        self._say("on: the log-probabilities are those of rows alone")
+
+    def leave(self, reason: str) -> None:
+        """Leave the models as they are. Raises ModelError if the run asks for it."""
+        self.reason = reason
+        if self.trainer.args.share_prompt:
+            raise ModelError(f"`share_prompt` is true, and cannot be used: {reason}.")
+        self._say(f"off: {reason}")
+
+    def report(self) -> dict[str, Any]:
+        """Return the tokens of the loss, with each prompt once and without."""
+        if self.once is None:
+            return {"off": self.reason}
+        tokens, packed = self.once.tokens, self.once.packed
+        ratio = {"times fewer": round(tokens / packed, 2)} if packed else {}
+        return {"tokens of the rows in the loss": tokens, "computed": packed, **ratio}
+
+    def _say(self, what: str) -> None:
+        if self.trainer.accelerator.is_main_process:
+            print(f"{FORM}: {what}", flush=True)
+
+
+def regroups(args: Any) -> bool:
+    """Return whether rows may change places between micro-batches: no gradient depends on it.
+
+    All micro-batches of a generation make one optimizer step, and each row has one weight in it.
+    """
+    steps = getattr(args, "steps_per_generation", None) or 1
+    if steps == 1 or steps != args.gradient_accumulation_steps:
+        return False
+    whole = getattr(args, "top_entropy_quantile", 1.0) == 1.0
+    bonus = getattr(args, "entropy_coef", 0.0) or getattr(args, "use_adaptive_entropy", False)
+    return getattr(args, "loss_type", "grpo") in EVENLY and whole and not bonus
+
+
+def bring_together(batches: Sequence[dict[str, Any]]) -> None:
+    """Sort the rows of a generation by prompt, over all its micro-batches, in place.
+
+    TRL shuffles single rows over the micro-batches of a generation.
+    """
+    size = len(batches[0]["prompt_ids"])
+    whole: dict[str, Any] = {}
+    for name, value in batches[0].items():
+        if isinstance(value, Tensor) and value.dim():
+            whole[name] = torch.cat([batch[name] for batch in batches])
+        elif isinstance(value, list):
+            whole[name] = [each for batch in batches for each in batch[name]]
+    prompts = whole["prompt_ids"].tolist()
+    order = sorted(range(len(prompts)), key=lambda row: prompts[row])
+    for number, batch in enumerate(batches):
+        chosen = order[number * size : (number + 1) * size]
+        for name, each in whole.items():
+            sequence = not isinstance(each, Tensor)
+            batch[name] = [each[row] for row in chosen] if sequence else each[chosen]
+
+
+def _batch(parts: Sequence[tuple[Sequence[int], Sequence[int]]]) -> dict[str, Tensor]:
+    """Return every prompt with every completion, as TRL pads them."""
+    rows = [(prompt, completion) for prompt, _ in parts for _, completion in parts]
+    width = max(len(prompt) for prompt, _ in rows)
+    length = width + max(len(completion) for _, completion in rows)
+    ids = torch.zeros(len(rows), length, dtype=torch.long)
+    labels = torch.full_like(ids, IGNORED)
+    mask = torch.zeros_like(ids)
+    for at, (prompt, completion) in enumerate(rows):
+        end = width + len(completion)
+        ids[at, width - len(prompt) : end] = torch.tensor([*prompt, *completion])
+        mask[at, width - len(prompt) : end] = 1
+        labels[at, width:end] = ids[at, width:end]
+    return {"input_ids": ids, "attention_mask": mask, "labels": labels}
