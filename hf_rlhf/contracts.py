@@ -376,6 +376,11 @@ class Trainer:
         """Return plausible answers to a row, on which `hf-rlhf check` tries the rewards."""
         return ()
 
+    @classmethod
+    def planned_forms(cls, run: "Run") -> Mapping[str, str]:
+        """Return what `hf-rlhf check` says of `batch_forms`, before weights load."""
+        return {}
+
     def batch_forms(self) -> "Mapping[str, BatchForm]":
         """Return forms of its own in which it gives rows to the model, by what they are called.
 

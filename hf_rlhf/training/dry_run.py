@@ -233,6 +233,8 @@ def _settings(run: Run) -> Iterator[Finding]:
     if run.adapter is not None:
         weights = f"the LoRA of {run.spec.adapter}, continued"
     yield Finding("trains", "ok" if peft else "note", weights)
+    for form, text in run.trainer_class.planned_forms(run).items():
+        yield Finding(form, "ok", text)
     spec = run.spec.evaluation
     if spec is None:
         yield Finding("evaluation", "note", "none: the card will say `not measured`")

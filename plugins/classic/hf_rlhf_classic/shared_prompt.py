@@ -259,9 +259,9 @@ class PromptOnce:
 
 def obstacle(model: Any) -> str:
     """Return why the prompts of a model are not shared, or an empty string."""
-    base, kind = _base(model), _base(model).config.model_type
-    if kind not in EQUAL:
-        return f"models of type {kind} are not among those that were found equal"
+    base = _base(model)
+    if reason := unknown(base.config):
+        return reason
     if (own := base.config._attn_implementation) != "sdpa":
         return f"its attention is {own}; only sdpa is known to be equal"
     if getattr(base.config, "attn_logit_softcapping", None):
@@ -273,6 +273,12 @@ def obstacle(model: Any) -> str:
     if rate := _dropout(base):
         return f"a dropout of {rate:g} draws other numbers for each copy of a prompt"
     return ""
+
+
+def unknown(config: Any) -> str:
+    """Return that nothing is known of a model's architecture, or an empty string."""
+    kind = config.get_text_config().model_type
+    return "" if kind in EQUAL else f"models of type {kind} are not among those found equal"
 
 
 def _dropout(model: nn.Module) -> float:

@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import comb
+from statistics import median
 from typing import Any
 
 import torch
@@ -10,7 +12,9 @@ from torch import Tensor
 from hf_rlhf import Trainer
 from hf_rlhf.contracts import BatchForm
 from hf_rlhf.errors import ModelError
-from hf_rlhf_classic.shared_prompt import IGNORED, PromptOnce, obstacle
+from hf_rlhf.models import model_config, prompt_lengths
+from hf_rlhf.runs import Run
+from hf_rlhf_classic.shared_prompt import IGNORED, PromptOnce, obstacle, unknown
 
 FORM = "each prompt once"
 EVENLY = frozenset({"dapo", "grpo", "dr_grpo", "cispo", "sapo", "vespo", "luspo"})
@@ -38,6 +42,15 @@ class SharesPrompt(Trainer):
     """TRL's: the micro-batches of a generation."""
     sharing: "Sharing | None" = None
     _together: Any = None
+
+    @classmethod
+    def planned_forms(cls, run: Run) -> Mapping[str, str]:
+        """Return whether each prompt will be computed once, and how many tokens that saves."""
+        if run.training.share_prompt is False:
+            return {FORM: "off: `share_prompt` is false"}
+        if reason := unknown(model_config(run)):
+            return {FORM: f"off: {reason}"}
+        return {FORM: f"if its values are those of rows alone; {_saving(run)}"}
 
     def batch_forms(self) -> Mapping[str, BatchForm]:
         """Return the form in which each prompt is computed once, if nothing stands against it."""
@@ -140,6 +153,27 @@ def regroups(args: Any) -> bool:
     whole = getattr(args, "top_entropy_quantile", 1.0) == 1.0
     bonus = getattr(args, "entropy_coef", 0.0) or getattr(args, "use_adaptive_entropy", False)
     return getattr(args, "loss_type", "grpo") in EVENLY and whole and not bonus
+
+
+def _saving(run: Run) -> str:
+    """Return how many times fewer tokens the loss computes, of completions of full length."""
+    args = run.training
+    group = getattr(args, "num_generations", None)
+    if group is None:
+        return "the prompt of a pair once for both responses"
+    rows, steps = args.per_device_train_batch_size, args.steps_per_generation or 1
+    prompt, most = median(prompt_lengths(run, 512)), args.max_completion_length
+    count = rows * steps
+    together = max(1.0, rows / group)
+    apart = count / group * (1 - comb(count - group, rows) / comb(count, rows))
+    ratios = [
+        rows * (prompt + most) / (prompts * prompt + rows * most) for prompts in (together, apart)
+    ]
+    text = f"prompts of {prompt:g} tokens, {group} completions of up to {most}: "
+    if steps == 1 or regroups(args):
+        return f"{text}{ratios[0]:.1f} times fewer tokens in the loss"
+    text += f"{ratios[1]:.1f} times fewer tokens in the loss, as TRL shuffles rows over {steps} "
+    return f"{text}micro-batches; `steps_per_generation: 1` makes it {ratios[0]:.1f}"
 
 
 def bring_together(batches: Sequence[dict[str, Any]]) -> None:
