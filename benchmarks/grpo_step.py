@@ -60,7 +60,9 @@ def ours(folder: Path, sizes: dict[str, Any], out: Path) -> Generator[None, None
 
     _clock(out)
     yield
-    train(PLUGIN, evaluation=None, output_dir=str(folder / "run"), **sizes)
+    # TRL computes the prompt with each completion; so do both here.
+    own = {"evaluation": None, "output_dir": str(folder / "run"), "share_prompt": False}
+    train(PLUGIN, **own, **sizes)
 
 
 def theirs(folder: Path, sizes: dict[str, Any], out: Path) -> Generator[None, None, None]:

@@ -63,7 +63,7 @@ def rows(prompt: int, most: int, group: int, unequal: bool) -> dict[str, Any]:
 
 
 def step(model: Any, batch: dict[str, Any]) -> dict[str, float]:
-    """Return seconds and saved megabytes of one pass forward and backward."""
+    """Return processor seconds and saved megabytes of one pass forward and backward."""
     import torch
 
     saved: dict[int, int] = {}
@@ -75,26 +75,26 @@ def step(model: Any, batch: dict[str, Any]) -> dict[str, float]:
 
     weights = {each.untyped_storage().data_ptr() for each in model.parameters()}
     model.zero_grad()
-    began = time.perf_counter()
+    began = time.process_time()
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda each: each):
         output = model(**batch)
     (output.log_probs.sum() + 0.01 * output.entropy.sum()).backward()
-    seconds = time.perf_counter() - began
+    seconds = time.process_time() - began
     size = sum(count for place, count in saved.items() if place not in weights)
     return {"s": seconds, "MB": size / 1e6}
 
 
 def sampled(model: Any, batch: dict[str, Any], prompt: int, most: int) -> float:
-    """Return the seconds that transformers takes to sample the completions of a group."""
+    """Return the processor seconds that transformers takes to sample the completions of a group."""
     import torch
 
-    began = time.perf_counter()
+    began = time.process_time()
     with torch.no_grad():
         prompts = {name: batch[name][:, :prompt] for name in ("input_ids", "attention_mask")}
         model.generate(
             **prompts, do_sample=True, min_new_tokens=most, max_new_tokens=most,
         )  # fmt: skip
-    return time.perf_counter() - began
+    return time.process_time() - began
 
 
 def compare(model: Any, case: Sequence[int], rounds: int, unequal: bool, whole: bool) -> list[Any]:
@@ -123,7 +123,7 @@ def compare(model: Any, case: Sequence[int], rounds: int, unequal: bool, whole: 
             [each[unit] for each in results["TRL"]],
             unit, "TRL", target=1 / 3 if (*case, unit) == (768, 128, 8, "s") else None,
         )
-        for what, unit in (("time", "s"), ("saved for backward", "MB"))
+        for what, unit in (("processor time", "s"), ("saved for backward", "MB"))
     ]  # fmt: skip
     if whole:
         model.eval()
