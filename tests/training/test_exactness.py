@@ -60,7 +60,9 @@ def trainer_of(model, collator=None, autocast=nullcontext, kind="NO"):
         autocast=autocast,
         distributed_type=SimpleNamespace(value=kind),
     )
-    return SimpleNamespace(model=model, accelerator=accelerator, data_collator=collator)
+    return SimpleNamespace(
+        model=model, accelerator=accelerator, data_collator=collator, batch_forms=dict
+    )
 
 
 def without_mask(model):

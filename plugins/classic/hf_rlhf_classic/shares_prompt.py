@@ -47,10 +47,10 @@ class SharesPrompt(Trainer):
     def planned_forms(cls, run: Run) -> Mapping[str, str]:
         """Return whether each prompt will be computed once, and how many tokens that saves."""
         if run.training.share_prompt is False:
-            return {FORM: "off: `share_prompt` is false"}
+            return {"shared prompt": "off: `share_prompt` is false"}
         if reason := unknown(model_config(run)):
-            return {FORM: f"off: {reason}"}
-        return {FORM: f"if its values are those of rows alone; {_saving(run)}"}
+            return {"shared prompt": f"off: {reason}"}
+        return {"shared prompt": f"if its values are those of rows alone; {_saving(run)}"}
 
     def batch_forms(self) -> Mapping[str, BatchForm]:
         """Return the form in which each prompt is computed once, if nothing stands against it."""
