@@ -58,9 +58,7 @@ def ours(stage: str, folder: Path, sizes: dict[str, Any], out: Path) -> Generato
     load_component("trainers", stage)  # so that both have imported the same
     _clock(out)
     yield
-    # TRL computes the prompt with each completion; so do both here.
-    alike = {"share_prompt": False} if stage in ("dpo", "grpo") else {}
-    train(stage, evaluation=None, output_dir=str(folder / "run"), **sizes, **alike)
+    train(stage, evaluation=None, output_dir=str(folder / "run"), **sizes)
 
 
 def theirs(

@@ -60,9 +60,7 @@ def ours(folder: Path, sizes: dict[str, Any], out: Path) -> Generator[None, None
 
     _clock(out)
     yield
-    # TRL computes the prompt with each completion; so do both here.
-    own = {"evaluation": None, "output_dir": str(folder / "run"), "share_prompt": False}
-    train(PLUGIN, **own, **sizes)
+    train(PLUGIN, evaluation=None, output_dir=str(folder / "run"), **sizes)
 
 
 def theirs(folder: Path, sizes: dict[str, Any], out: Path) -> Generator[None, None, None]:

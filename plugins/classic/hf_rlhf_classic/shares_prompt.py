@@ -26,10 +26,10 @@ class SharesPromptConfig:
     """A base for the `Config` of trainers that derive from `SharesPrompt`."""
 
     share_prompt: bool | None = field(
-        default=None,
+        default=False,
         metadata={
-            "help": "Compute each prompt once for all its completions. Default: where the values "
-            "are those of rows alone, measured before the first step; true: or stop."
+            "help": "Compute each prompt once for all its completions. null: where the values are "
+            "those of rows alone, measured before the first step; true: or stop."
         },
     )
 
@@ -47,7 +47,7 @@ class SharesPrompt(Trainer):
     def planned_forms(cls, run: Run) -> Mapping[str, str]:
         """Return whether each prompt will be computed once, and how many tokens that saves."""
         if run.training.share_prompt is False:
-            return {"shared prompt": "off: `share_prompt` is false"}
+            return {}
         if reason := unknown(model_config(run)):
             return {"shared prompt": f"off: {reason}"}
         return {"shared prompt": f"if its values are those of rows alone; {_saving(run)}"}

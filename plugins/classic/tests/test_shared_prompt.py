@@ -214,7 +214,7 @@ def trained(prepared, offer):
     offer("rewards", varied=Varied)
 
     def train(cls, rows, **settings):
-        run = prepared(rows, rows[:4], **settings)
+        run = prepared(rows, rows[:4], **{"share_prompt": None, **settings})
         trainer, record = cls.from_run(run), RunRecord()
         trainer.start = weights(trainer)
         check_exactness(record, run, trainer, print)
