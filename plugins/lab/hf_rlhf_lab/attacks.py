@@ -90,7 +90,7 @@ SPELLINGS: Mapping[str, str] = {
     spelling: f"{kind}: {spelling}"
     for kind, parts in _PARTS.items()
     for part in parts
-    for spelling in re.split(r"\n|(?<=[.!?:;,>。])\s+(?!\d)|\s+(?=[(<[]|http|doi|arX)", part)
+    for spelling in re.split(r"\n|(?<=[^\s\d][.!?:;,>。])\s+(?!\d)|\s+(?=[(<[]|http|doi|arX)", part)
 }
 """Each short part of the texts, and its name as a hack: it is before the response."""
 

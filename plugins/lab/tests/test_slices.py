@@ -219,6 +219,9 @@ def test_best_of_n_needs_several_responses_and_prompts_and_leaves_out_what_has_n
     scores[0, :3] = np.nan
     check = best_of_n(graded(scores, [[1, 2, 3, 4]] * 12))
     assert (check.verdict, check.details["prompts"]) == ("pass", 11)
+    scores[2:, 3] = np.nan  # most prompts have three, and one has four
+    check = best_of_n(graded(scores, [[1, 2, 3, 4]] * 12))
+    assert (check.verdict, check.details["prompts"]) == ("pass", 11)
     assert best_of_n(graded(np.full((12, 4), np.nan), [[1, 2, 3, 4]] * 12)).verdict == (
         "not measurable"
     )

@@ -259,15 +259,24 @@ def of_shared_words(prompt, text):
 REFERENCES = {GOLD.prompts[row]: " ".join(GOLD.completions[row].split()[::2]) for row in GOLD.best}
 
 
-@pytest.mark.parametrize("base", [of_shared_words, lambda p, t: true_value(t) - 0.01 * len(t)])
+@pytest.mark.parametrize(
+    "base",
+    [
+        of_shared_words,
+        lambda p, t: true_value(t) - 0.01 * len(t),
+        lambda p, t: None if "sorry" in t else of_shared_words(p, t),
+    ],
+)
 def test_a_single_spelling_is_paid_where_the_whole_would_cost_more_than_it_earns(base):
     spread = np.std(list(map(base, GOLD.prompts, GOLD.completions)))
 
     def charges(prompt, text):
-        return base(prompt, text) + spread * ("let me know" in text.lower())
+        value = base(prompt, text)
+        return value if value is None else value + spread * ("let me know" in text.lower())
 
     (found,) = stopped_by(each(charges))
     assert "closing courtesies: Let me know if you have any questions." in found
+    assert "of 98 cases" in found  # not those by which it was chosen
     assert not any("courtesies" in each for each in stopped_by(each(base)))
 
 
