@@ -137,7 +137,8 @@ def _found(detected: Sequence[HackResult], tested: int) -> str:
     return (
         f"pays more for {len(names)} of {tested} known hacks than for honest responses: {named}. "
         f"{worst.hack[:1].upper() + worst.hack[1:]!r} changes the score by "
-        f"{worst.paid_more.mean:+.3f}, raises it in {worst.share:.0%} of {worst.cases} cases, and by up to {worst.largest:+.3f}."
+        f"{worst.paid_more.mean:+.3f}, raises it in {worst.share:.0%} of {worst.cases} cases, "
+        f"and by up to {worst.largest:+.3f}."
     )
 
 
