@@ -182,3 +182,7 @@ def _batch(wave):
     import torch
 
     return torch.from_numpy(wave)[None, None]
+
+
+def test_a_codec_is_loaded_once_however_it_is_asked_for():
+    assert load_codec("embedded") is load_codec("embedded", None)

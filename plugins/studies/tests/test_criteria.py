@@ -147,6 +147,8 @@ def test_criteria_need_the_plan_that_they_quote(folder):
         ((CONTROL, NEW), {"control": 0.5}, "not decidable"),
         ((CONTROL, NEW), {"control": 0.4, "new": 0.45}, "met"),
         ((CONTROL,), {"control": 0.55, "by_seed": (0.3, 0, -0.3)}, "not decidable"),
+        ((CONTROL,), {"control": 0.56, "by_seed": (0.04, 0, -0.04)}, "not decidable"),
+        ((NEW,), {"new": 0.44, "by_seed": (0.04, 0, -0.04)}, "not decidable"),
         ((NEW,), {"new": 0.5}, "not decidable"),
         ((NEW,), {"new": 0.55, "by_seed": (0.3, 0, -0.3)}, "not decidable"),
         (("{not_shown: H1}",), {"new": 0.8}, "not met"),

@@ -121,9 +121,14 @@ FILE = "file"
 """No codec: a completion is the path of a sound file."""
 
 
-@lru_cache(maxsize=4)
 def load_codec(name: str, device: str | None = None) -> Codec:
     """Return the codec `name` or `name:FOLDER_OR_HUB_ID`; raise ConfigError if there is none."""
+    return _load(name, device)
+
+
+@lru_cache(maxsize=4)
+def _load(name: str, device: str | None) -> Codec:
+    # Of a cache of its own, `load_codec(name)` and `load_codec(name, None)` would be two networks.
     make, source = _find(name)
     accepted = inspect.signature(make).parameters
     given = {"source": source or None, "device": device}
