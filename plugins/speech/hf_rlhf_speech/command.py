@@ -228,12 +228,19 @@ def _print_error(error: DataError) -> None:
 
 
 def _add_rewards(measured: Sequence[Measured], chosen: argparse.Namespace) -> None:
+    from hf_rlhf_speech.rewards.listening import SpeechReward
+
     texts = [_text(each.file, chosen.text) for each in measured]
     names = chosen.reward or (*REWARDS, *(WITH_TEXT if any(texts) else ()))
     columns: dict[str, Any] = {"text": texts} if any(texts) else {}
     completions = [str(each.file) for each in measured]
     for name, reward in _rewards(names, columns):
-        scores = reward([""] * len(completions), completions, **columns)
+        logged: dict[str, float] = {}
+        log = {"log_metric": logged.__setitem__} if isinstance(reward, SpeechReward) else {}
+        scores = reward([""] * len(completions), completions, **columns, **log)
+        if silent := logged.get("speech/nothing_heard"):
+            note = f"{name}: no word is heard in {silent:.0%} of the clips; they score 0."
+            print(terminal_message(f"note: {note}", sys.stderr), file=sys.stderr)
         for each, value in zip(measured, scores, strict=True):
             each.values[name] = value
 

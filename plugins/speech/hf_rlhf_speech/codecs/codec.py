@@ -128,7 +128,7 @@ def load_codec(name: str, device: str | None = None) -> Codec:
 
 @lru_cache(maxsize=4)
 def _load(name: str, device: str | None) -> Codec:
-    # Of a cache of its own, `load_codec(name)` and `load_codec(name, None)` would be two networks.
+    # The cache of `load_codec` itself would load a codec again when `device` is left out.
     make, source = _find(name)
     accepted = inspect.signature(make).parameters
     given = {"source": source or None, "device": device}
