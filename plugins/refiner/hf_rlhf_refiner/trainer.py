@@ -16,6 +16,7 @@ class RefinerTrainer(GroupTrainer):
     """
 
     default_run = "tiny"
+    takes_tools = True
     method = Method(
         "GRPO",
         tags=("trl", "grpo"),
