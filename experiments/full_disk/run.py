@@ -20,7 +20,6 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from importlib.metadata import EntryPoint
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -32,6 +31,7 @@ from hf_rlhf.config.run_file import RunFile
 from hf_rlhf.storage.checkpoints import valid_checkpoints
 from hf_rlhf.storage.disk import WAIT
 from hf_rlhf.storage.record import load_record
+from hf_rlhf.testing.offering import offering
 from hf_rlhf.train import main as train_main
 
 MIB = 2**20
@@ -47,19 +47,6 @@ class Scattered:
         """Score each completion with a number that its text alone decides."""
         digests = (hashlib.sha256(repr(text).encode()).digest()[0] for text in completions)
         return [digest / 255 for digest in digests]
-
-
-def offer_reward() -> None:
-    """Offer `scattered` beside what is installed."""
-    real = registry.entry_points
-    point = EntryPoint("scattered", f"{__name__}:Scattered", "hf_rlhf.rewards")
-    package = {"name": "full-disk", "version": "1", "requires": ()}
-    vars(point).update(dist=type("Package", (), package))
-
-    def entry_points(group: str) -> list[EntryPoint]:
-        return [*real(group=group), *([point] if group == point.group else [])]
-
-    registry.entry_points = entry_points
 
 
 def run_file(folder: Path, **changes: object) -> dict:
@@ -336,6 +323,7 @@ def _plain(path: Path) -> str:
     return re.sub(r"[0-9a-f]{32}", "*", re.sub(r"\.tmp\w{6}$", ".tmp*", str(path)))
 
 
+@offering({"rewards": {"scattered": Scattered}}, package="full-disk")
 def main() -> int:
     """Run the trials that the command line names, and print their table."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -347,7 +335,6 @@ def main() -> int:
     chosen = parser.parse_args()
     os.environ[WAIT] = "0"
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # unmount first
-    offer_reward()
     registry.load_component(
         "trainers", "refiner_grpo"
     )  # what takes seconds to import is imported once

@@ -93,11 +93,9 @@ def secrets(monkeypatch, tmp_path):
 
 
 DRIVER = """
-import asyncio, os, sys, types
+import os, sys
 from dataclasses import dataclass
-from importlib.metadata import EntryPoint
 from typing import Any
-from hf_rlhf.config import registry
 from hf_rlhf.contracts import Question
 
 @dataclass
@@ -114,21 +112,11 @@ class Asks:
         verdicts = await self.judge.judge([Question("quality", text, "Is fine.") for text in texts])
         return [verdict.score for verdict in verdicts]
 
-class Package:
-    name, version, requires = "acme", "1.0", ()
-
-module = types.ModuleType("of_the_test")
-module.Asks = Asks
-Asks.__module__ = module.__name__
-sys.modules[module.__name__] = module
-point = EntryPoint("asks", "of_the_test:Asks", "hf_rlhf.rewards")
-vars(point).update(dist=Package())
-real = registry.entry_points
-registry.entry_points = lambda group: [
-    *real(group=group), *([point] if group == "hf_rlhf.rewards" else [])
-]
+from hf_rlhf.testing.offering import offering
 from hf_rlhf.train import main
-sys.exit(main(sys.argv[1:]))
+with offering({"rewards": {"asks": Asks}}):
+    status = main(sys.argv[1:])
+sys.exit(status)
 """
 
 
