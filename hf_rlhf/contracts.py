@@ -1,6 +1,8 @@
 """The contract of each kind of plugin, for plugin authors; `hf_rlhf.testing` has the checks.
 
 A trainer derives from the base class `Trainer`. Every other kind is a signature.
+
+Longer than other files, since an author of a plugin reads every contract in one place.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
