@@ -97,21 +97,43 @@ def encode_response(
     chat_template: str | None = None,
     assistant_only: bool = False,
 ) -> Encoded:
-    """Encode the row's `prompt` followed by `response`, of which every token counts.
+    """Encode the row's `prompt` followed by `response`, as `encode_responses` does of many."""
+    return encode_responses(
+        tokenizer, [row], [response], chat_template=chat_template, assistant_only=assistant_only
+    )[0]
+
+
+def encode_responses(
+    tokenizer: Any,
+    rows: Sequence[Mapping[str, Any]],
+    responses: Sequence[Text],
+    *,
+    chat_template: str | None = None,
+    assistant_only: bool = False,
+) -> list[Encoded]:
+    """Encode each row's `prompt` followed by its response, of which every token counts.
 
     With `assistant_only`, only those of the assistant's turns do: the chat template must mark
     them with `{% generation %}`.
     """
     template = {"chat_template": chat_template} if chat_template else {}
-    alone = tokens(tokenizer, row["prompt"], row, add_generation_prompt=True, **template)
-    whole = joined(row["prompt"], ended(tokenizer, response))
+    prompts = [row["prompt"] for row in rows]
+    alone = encode_batch(tokenizer, prompts, rows, add_generation_prompt=True, **template)
+    pairs = zip(prompts, responses, strict=True)
+    texts = [joined(prompt, ended(tokenizer, response)) for prompt, response in pairs]
     if assistant_only:
-        ids, assistant = _assistant(tokenizer, whole, row, template)
+        marked = [
+            Encoded(*_assistant(tokenizer, text, row, template))
+            for text, row in zip(texts, rows, strict=True)
+        ]
     else:
-        ids = tokens(tokenizer, whole, row, **template)
-        assistant = [True] * len(ids)
-    start = common_start(alone, ids)
-    return Encoded(ids, [index >= start and assistant[index] for index in range(len(ids))])
+        encoded = encode_batch(tokenizer, texts, rows, **template)
+        marked = [Encoded(ids, [True] * len(ids)) for ids in encoded]
+    starts = [common_start(one, item.ids) for one, item in zip(alone, marked, strict=True)]
+    return [
+        Encoded(item.ids, [*[False] * start, *item.counted[start:]])
+        for item, start in zip(marked, starts, strict=True)
+    ]
 
 
 def encode_pair(tokenizer: Any, row: Mapping[str, Any], sides: Sequence[str]) -> list[Encoded]:
@@ -156,6 +178,8 @@ def _assistant(
 
 def common_start(item: Sequence[int], other: Sequence[int]) -> int:
     """Return how many tokens the two have in common at the start."""
+    if item == other[: len(item)]:
+        return len(item)
     pairs = zip(item, other, strict=False)
     differs = (index for index, (a, b) in enumerate(pairs) if a != b)
     return next(differs, min(len(item), len(other)))

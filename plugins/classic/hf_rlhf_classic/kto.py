@@ -1,6 +1,6 @@
 """Kahneman-Tversky optimization: responses judged one by one, on TRL's public surface alone."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Self
 
 from trl import KTOConfig, KTOTrainer
@@ -22,7 +22,7 @@ from hf_rlhf_classic.checks import (
     training_rows,
     within_positions,
 )
-from hf_rlhf_classic.encoding import Encoded, encode_response
+from hf_rlhf_classic.encoding import Encoded, encode_response, encode_responses
 from hf_rlhf_classic.implicit_rewards import (
     Texts,
     log_probs,
@@ -31,7 +31,7 @@ from hf_rlhf_classic.implicit_rewards import (
 )
 from hf_rlhf_classic.likelihood import Metrics
 from hf_rlhf_classic.reference import drop_reference
-from hf_rlhf_classic.row_lengths import counts_of_texts, once
+from hf_rlhf_classic.row_lengths import Size, counts_of_texts, once, sizes_of_texts
 
 LOSS_TYPES = ("kto", "apo_zero_unpaired")
 
@@ -72,7 +72,7 @@ class JudgedResponseTrainer(Trainer, KTOTrainer):  # type: ignore[misc]
             problems += check_single_kind(run, *names)
             if not problems:
                 problems += within_positions(
-                    run, lambda split, rows: [whole for whole, *_ in _sizes(run, split, rows)]
+                    run, lambda split, rows: [size.whole for size in _sizes(run, split, rows)]
                 )
         return problems
 
@@ -139,17 +139,14 @@ def _texts(run: Run) -> Texts:
     return texts
 
 
-def _sizes(run: Run, split: str, rows: Any) -> list[tuple[int, int, int]]:
-    """Return for each row its tokens, those within `max_length`, and those with a loss."""
+def _sizes(run: Run, split: str, rows: Any) -> list[Size]:
     most, tokenizer = run.training.max_length, run.tokenizer
 
-    def size(row: Mapping[str, Any]) -> tuple[int, int, int]:
-        text = encode_response(tokenizer, row, row["completion"])
-        cut = text.cut(most)
-        return len(text.ids), len(cut.ids), sum(map(bool, cut.counted))
+    def encode(batch: Sequence[Mapping[str, Any]]) -> list[Encoded]:
+        return encode_responses(tokenizer, batch, [row["completion"] for row in batch])
 
     key = ("responses", len(rows), str(tokenizer.chat_template), len(tokenizer), most)
-    return once(run.dataset[split], key, lambda: [size(row) for row in rows])
+    return once(run.dataset[split], key, lambda: sizes_of_texts(rows, encode, most))
 
 
 def _settings(run: Run) -> Iterator[Problem]:

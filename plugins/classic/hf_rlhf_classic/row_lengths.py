@@ -6,7 +6,7 @@ left.
 """
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -14,7 +14,7 @@ import numpy as np
 from hf_rlhf.contracts import RowCounts
 from hf_rlhf.runs import Run
 from hf_rlhf_classic.checks import splits
-from hf_rlhf_classic.encoding import common_start, encode_batch, ended, joined
+from hf_rlhf_classic.encoding import Encoded, common_start, encode_batch, ended, joined
 
 T = TypeVar("T")
 _KNOWN: WeakKeyDictionary[Any, dict[Hashable, Any]] = WeakKeyDictionary()
@@ -114,13 +114,38 @@ def _fix(most: int | None, lengths: Sequence[int]) -> str:
     )
 
 
-def counts_of_texts(most: int | None, sizes: Sequence[tuple[int, int, int]]) -> RowCounts:
-    """Return the counts of rows of one response, from each row's tokens: all, kept, with a loss."""
-    none = sum(not trained for _, _, trained in sizes)
-    cut = sum(remaining < whole and trained > 0 for whole, remaining, trained in sizes)
+class Size(NamedTuple):
+    """A row of one response in tokens: of it all, within `max_length`, and of those with a loss."""
+
+    whole: int
+    kept: int
+    trained: int
+    replies: bool
+    """Whether any of its tokens, cut or not, has a loss."""
+
+
+def sizes_of_texts(
+    rows: Any,
+    encode: Callable[[Sequence[Mapping[str, Any]]], Sequence[Encoded]],
+    most: int | None,
+    mode: str = "keep_start",
+) -> list[Size]:
+    """Return the size of each of `rows`, of which `encode` takes many at once."""
+
+    def size(encoded: Encoded) -> Size:
+        cut = encoded.cut(most, mode)
+        return Size(len(encoded.ids), len(cut.ids), sum(cut.counted), any(encoded.counted))
+
+    return [size(encoded) for batch in parts(rows, _AT_ONCE) for encoded in encode(batch)]
+
+
+def counts_of_texts(most: int | None, sizes: Sequence[Size]) -> RowCounts:
+    """Return the counts of rows of one response."""
+    none = sum(not size.trained for size in sizes)
+    cut = sum(size.kept < size.whole and size.trained > 0 for size in sizes)
     return RowCounts(
         len(sizes),
         {"nothing of the response" + (f" within `max_length` {most}" if most else ""): none},
         {f"over `max_length` {most}": cut},
-        _fix(most, [whole for whole, _, _ in sizes]),
+        _fix(most, [size.whole for size in sizes]),
     )

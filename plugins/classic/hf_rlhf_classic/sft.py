@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -24,9 +25,9 @@ from hf_rlhf_classic.checks import (
     training_rows,
     within_positions,
 )
-from hf_rlhf_classic.encoding import Encoded, encode_messages, encode_response, is_text, joined
+from hf_rlhf_classic.encoding import Encoded, encode_messages, encode_responses, is_text, joined
 from hf_rlhf_classic.likelihood import Likelihood, Metrics, batch_size, likelihoods
-from hf_rlhf_classic.row_lengths import counts_of_texts, once
+from hf_rlhf_classic.row_lengths import Size, counts_of_texts, once, sizes_of_texts
 from hf_rlhf_classic.tokens_seen import TokensSeen
 from hf_rlhf_classic.unlearned import unlearned
 
@@ -107,10 +108,7 @@ class SupervisedTrainer(Trainer, SFTTrainer):  # type: ignore[misc]
         """Return of how many rows something of the response is left, and how many are cut."""
         most = run.training.max_length
         return {
-            split: counts_of_texts(
-                most, [(size.whole, size.kept, size.trained) for size in _sizes(run, split, rows)]
-            )
-            for split, rows in splits(run)
+            split: counts_of_texts(most, _sizes(run, split, rows)) for split, rows in splits(run)
         }
 
     @classmethod
@@ -142,13 +140,11 @@ class SupervisedTrainer(Trainer, SFTTrainer):  # type: ignore[misc]
     @classmethod
     def held_out(cls, run: Run, model: str | Path, model_kwargs: Mapping[str, Any]) -> Evaluation:
         """Return each held-out row's `loss` and `token_accuracy`."""
-        encode, training = encoder(run), run.training
+        most, mode = run.training.max_length, run.training.truncation_mode
 
         def measure(rows: Sequence[Mapping[str, Any]]) -> list[Metrics]:
-            cut = (encode(row).cut(training.max_length, training.truncation_mode) for row in rows)
-            return [
-                _metrics(likelihood) for likelihood in likelihoods(policy, list(cut), run.tokenizer)
-            ]
+            cut = [encoded.cut(most, mode) for encoded in encode_rows(run, rows)]
+            return [_metrics(likelihood) for likelihood in likelihoods(policy, cut, run.tokenizer)]
 
         with saved_model(run, model, model_kwargs) as policy:
             return measure_rows(held_out_rows(run), measure, batch_size=batch_size(run))
@@ -167,25 +163,32 @@ def assistant_only(run: Run) -> bool:
         return True
     if is_text(train[0]["completion"]):
         return False
-    return any(turn["role"] != "assistant" for turns in train["completion"] for turn in turns)
+    return once(
+        train,
+        "other turns",
+        lambda: any(turn["role"] != "assistant" for turns in train["completion"] for turn in turns),
+    )
 
 
 def encoder(run: Run) -> Callable[[Mapping[str, Any]], Encoded]:
     """Return the function from a row to the tokens that training would count, were none cut."""
-    only, template = assistant_only(run), SupervisedTrainer.row_template(run)
-    whole = run.training.completion_only_loss is False
+    return lambda row: encode_rows(run, [row])[0]
 
-    def encode(row: Mapping[str, Any]) -> Encoded:
-        provided: dict[str, Any] = {"chat_template": template, "assistant_only": only}
-        if "messages" in row:
-            return encode_messages(run.tokenizer, row, **provided)
-        if whole and not is_text(row["prompt"]):
-            turns = joined(row["prompt"], row["completion"])
-            return encode_messages(run.tokenizer, {**row, "messages": turns}, **provided)
-        result = encode_response(run.tokenizer, row, row["completion"], **provided)
-        return Encoded(result.ids, [True] * len(result.ids)) if whole else result
 
-    return encode
+def encode_rows(run: Run, rows: Sequence[Mapping[str, Any]]) -> list[Encoded]:
+    """Return the tokens of each row that training would count, were none cut."""
+    tokenizer, whole = run.tokenizer, run.training.completion_only_loss is False
+    provided: dict[str, Any] = {
+        "chat_template": SupervisedTrainer.row_template(run),
+        "assistant_only": assistant_only(run),
+    }
+    if rows and whole and not is_text(rows[0].get("prompt", "")):
+        rows = [{**row, "messages": joined(row["prompt"], row["completion"])} for row in rows]
+    if rows and "messages" in rows[0]:
+        return [encode_messages(tokenizer, row, **provided) for row in rows]
+    responses = [row["completion"] for row in rows]
+    result = encode_responses(tokenizer, rows, responses, **provided)
+    return [Encoded(item.ids, [True] * len(item.ids)) for item in result] if whole else result
 
 
 def _metrics(likelihood: Likelihood) -> Metrics:
@@ -197,18 +200,7 @@ def _metrics(likelihood: Likelihood) -> Metrics:
     }
 
 
-@dataclass(frozen=True, slots=True)
-class _Size:
-    """A training row in tokens: of it all, within `max_length`, and of those with a loss."""
-
-    whole: int
-    kept: int
-    trained: int
-    replies: bool
-    """Whether any of its tokens, cut or not, has a loss."""
-
-
-def _sizes(run: Run, split: str, rows: Any) -> list[_Size]:
+def _sizes(run: Run, split: str, rows: Any) -> list[Size]:
     """Return the size of each of `rows`, the first of a split.
 
     Packing that splits long rows cuts none; it is no matter of held-out rows.
@@ -219,18 +211,12 @@ def _sizes(run: Run, split: str, rows: Any) -> list[_Size]:
     whole = (assistant_only(run), training.completion_only_loss)
     template = (str(tokenizer.chat_template), len(tokenizer))
     key = (len(rows), most, training.truncation_mode, *whole, *template)
-    encode = encoder(run)
+    encode = partial(encode_rows, run)
     return once(
         run.dataset[split],
         key,
-        lambda: [_size(encode(row), most, training.truncation_mode) for row in rows],
+        lambda: sizes_of_texts(rows, encode, most, training.truncation_mode),
     )
-
-
-def _size(encoded: Encoded, most: int | None, mode: str) -> _Size:
-    cut = encoded.cut(most, mode)
-    trained = sum(map(bool, cut.counted))
-    return _Size(len(encoded.ids), len(cut.ids), trained, any(encoded.counted))
 
 
 def _counts(run: Run) -> dict[str, int]:

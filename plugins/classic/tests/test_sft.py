@@ -10,7 +10,7 @@ from hf_rlhf.errors import ConfigError
 from hf_rlhf.runs.preflight import advice
 from hf_rlhf.runs.resolve import resolve_run
 from hf_rlhf_classic.likelihood import likelihoods
-from hf_rlhf_classic.sft import SupervisedTrainer, encoder
+from hf_rlhf_classic.sft import SupervisedTrainer, assistant_only, encode_rows, encoder
 
 MODEL = "package://hf_rlhf_classic/tiny_sft"
 SETTINGS = {
@@ -80,6 +80,36 @@ def test_only_what_the_assistant_says_is_trained(run, rows, expected):
         mine = encode(row)
         assert list(mine.ids) == done["input_ids"]
         assert list(mine.counted) == [label != -100 for label in done["labels"]]
+
+
+@pytest.mark.parametrize("assistant", [None, True], ids=["response", "assistant"])
+@pytest.mark.parametrize("whole", [True, False], ids=["completion", "whole"])
+@pytest.mark.parametrize("rows", [TEXT, CHAT, TURNS], ids=["text", "chat", "messages"])
+def test_rows_have_the_same_tokens_alone_and_among_others(run, rows, whole, assistant):
+    if rows is TEXT and assistant:
+        pytest.skip("refused")
+    settings = {"completion_only_loss": whole, "assistant_only_loss": assistant}
+    prepared = run(rows, **settings)
+    alone, together = encoder(prepared), encode_rows(prepared, rows)
+    assert [alone(row) for row in rows] == together
+    assert all(len(item.ids) == len(item.counted) > sum(item.counted) * whole for item in together)
+
+
+def test_completions_are_searched_for_other_turns_once(run, monkeypatch):
+    prepared = run(CHAT)
+    rows, columns = type(prepared.dataset["train"]), []
+    get = rows.__getitem__
+
+    def counted(self, key):
+        columns.append(key)
+        return get(self, key)
+
+    monkeypatch.setattr(rows, "__getitem__", counted)
+    for _ in range(3):
+        assert not assistant_only(prepared)
+        assert not list(SupervisedTrainer.preflight(prepared))
+        assert SupervisedTrainer.row_counts(prepared)["train"].used == len(CHAT)
+    assert columns.count("completion") <= 1
 
 
 @pytest.mark.parametrize("strategy", ["bfd", "bfd_split", "wrapped"])
