@@ -13,6 +13,7 @@ from .loading import find_adapter as find_adapter
 from .loading import load_policy as load_policy
 from .loading import lora_config as lora_config
 from .loading import policy_arguments as policy_arguments
+from .loading import skeleton as skeleton
 from .locate import check_exists as check_exists
 from .locate import download as download
 from .locate import find_model as find_model

@@ -29,6 +29,19 @@ def towns() -> DatasetDict:
     return DatasetDict(train=Dataset.from_list(rows), test=Dataset.from_list(rows[:3]))
 
 
+def pairs() -> DatasetDict:
+    """Return the questions of `towns`, each with a chosen and a rejected answer."""
+
+    def pair(row: Any) -> dict[str, Any]:
+        text = row["completion"][0]["content"]
+        return {
+            "chosen": row["completion"],
+            "rejected": [{"role": "assistant", "content": text.replace("pie", "not known to me")}],
+        }
+
+    return towns().map(pair, remove_columns=["completion"])
+
+
 @dataclass
 class Words:
     """The number of words."""

@@ -29,6 +29,7 @@ plain_sft = launched_trainers:PlainSFT
 fixed_grpo = launched_trainers:FixedGRPO
 [hf_rlhf.datasets]
 towns = launched_trainers:towns
+pairs = launched_trainers:pairs
 [hf_rlhf.rewards]
 words = launched_trainers:Words
 """
@@ -47,6 +48,7 @@ LORA = {
     "lora_dropout": 0.0,  # each process draws its own
 }
 SFT = {"plugin": "plain_sft", "per_device_train_batch_size": 4, "max_length": 64}
+DPO = {**SFT, "plugin": "dpo", "dataset": {"name": "pairs"}}
 RUNS: dict[str, dict[str, Any]] = {
     "sft": {**COMMON, **LORA, **SFT, "learning_rate": 1e-3},
     "full": {**COMMON, **SFT, "learning_rate": 1e-4},
@@ -56,6 +58,8 @@ RUNS: dict[str, dict[str, Any]] = {
         **{"learning_rate": 1e-3, "beta": 0.01},
         "evaluation": {"split": "test", "rows": 3, "max_new_tokens": 4},
     },
+    "dpo": {**COMMON, **LORA, **DPO, "learning_rate": 1e-3},
+    "dpo_full": {**COMMON, **DPO, "learning_rate": 1e-4},
 }
 LAUNCHES = {
     "cpu_ddp": (),

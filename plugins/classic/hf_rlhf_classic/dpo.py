@@ -11,6 +11,12 @@ from hf_rlhf.errors import Problem
 from hf_rlhf.models import policy_arguments
 from hf_rlhf.runs import Run
 from hf_rlhf_classic.checks import choice, eval_rows, fixed_reference, no_lengths, training_rows
+from hf_rlhf_classic.dpo_reference import (
+    ReferenceConfig,
+    describe_reference,
+    offload_blocks,
+    reference_problems,
+)
 from hf_rlhf_classic.implicit_rewards import measure_reference
 from hf_rlhf_classic.pair_training import PairTraining, pair_texts
 from hf_rlhf_classic.reference import drop_reference
@@ -33,6 +39,11 @@ class PreferenceConfig(SharesPromptConfig, DPOConfig):  # type: ignore[misc]
     """TRL's `DPOConfig`, in which a prompt may be computed once for both responses."""
 
 
+@dataclass
+class DirectPreferenceConfig(ReferenceConfig, PreferenceConfig):
+    """The settings of `dpo`: also where the reference comes from."""
+
+
 class PreferenceTrainer(SharesPrompt, PairTraining, DPOTrainer):  # type: ignore[misc]
     """Direct preference optimization (Rafailov et al. 2023) on pairs: `--plugin dpo`.
 
@@ -41,7 +52,7 @@ class PreferenceTrainer(SharesPrompt, PairTraining, DPOTrainer):  # type: ignore
     weights. Held-out pairs are measured by the policy's own likelihood of the two responses.
     """
 
-    Config = PreferenceConfig
+    Config = DirectPreferenceConfig
     default_run = "tiny"
     method = Method(
         "DPO",
@@ -55,6 +66,17 @@ class PreferenceTrainer(SharesPrompt, PairTraining, DPOTrainer):  # type: ignore
         yield from loss_problems(run)
         yield from no_lengths(run)
         yield from fixed_reference(run)
+        yield from reference_problems(run)
+
+    @classmethod
+    def planned_forms(cls, run: Run) -> Mapping[str, str]:
+        """Return what the reference is and costs, beside the forms of a batch."""
+        return {**super().planned_forms(run), "reference": describe_reference(run)}
+
+    @classmethod
+    def card_facts(cls, run: Run) -> Mapping[str, str]:
+        """Return what the reference is."""
+        return {**super().card_facts(run), "Reference": describe_reference(run)}
 
     @classmethod
     def from_run(cls, run: Run) -> Self:
@@ -68,6 +90,10 @@ class PreferenceTrainer(SharesPrompt, PairTraining, DPOTrainer):  # type: ignore
             processing_class=run.tokenizer,
             callbacks=list(run.callbacks),
         )
+        if run.training.reference == "cpu_offload":
+            offload_blocks(trainer.ref_model, run.training.device)
+        if trainer.accelerator.is_main_process:
+            print(f"reference: {describe_reference(run)}", flush=True)
         trainer.add_callback(TokensSeen(trainer))
         trainer.given = len(run.dataset["train"])
         return trainer

@@ -1,0 +1,177 @@
+"""The setting `reference` of DPO: where the log-probabilities of the reference come from."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from torch import nn
+from transformers.modeling_layers import GradientCheckpointingLayer
+
+from hf_rlhf.distributed import distributed_type
+from hf_rlhf.errors import Problem
+from hf_rlhf.models import skeleton
+from hf_rlhf.runs import Run
+from hf_rlhf.storage import human
+
+_SHARDED = ("DEEPSPEED", "FSDP")
+_IN_STEPS = "one forward pass more in each step: about a third more time"
+
+
+@dataclass
+class ReferenceConfig:
+    """A base for the `Config` of a trainer of TRL's with a reference: it goes before TRL's."""
+
+    reference: Literal["model", "adapter_off", "precomputed", "cpu_offload"] | None = field(
+        default=None,
+        metadata={
+            "help": "Where the reference's log-probabilities come from: `model`, a frozen copy of "
+            "the weights; `adapter_off`, the policy without its LoRA; `precomputed`, a pass over "
+            "all pairs before the first step; `cpu_offload`, a copy in host memory. Default: "
+            "adapter_off with LoRA, else model."
+        },
+    )
+
+    def __post_init__(self) -> None:
+        """Choose TRL's own way to compute the values before training."""
+        if self.reference == "precomputed":
+            self.precompute_ref_log_probs: bool = True
+        super().__post_init__()  # type: ignore[misc]
+
+
+def reference_kind(run: Run) -> str:
+    """Return the run's `reference`, or what it is by default."""
+    if run.training.reference is not None:
+        return str(run.training.reference)
+    if run.training.precompute_ref_log_probs:
+        return "precomputed"
+    return "adapter_off" if run.model.use_peft else "model"
+
+
+def reference_problems(run: Run) -> Iterator[Problem]:
+    """Yield how `reference` contradicts the weights that are trained, the launch, or a setting."""
+    kind, lora = run.training.reference, run.model.use_peft
+    if kind is None:
+        return
+    if kind in ("model", "cpu_offload") and lora:
+        yield Problem(
+            "reference",
+            f"{kind}, but with LoRA the policy's own frozen weights are the reference's, and a "
+            "copy of them would only take memory.",
+            "Write `reference: adapter_off`, or train all weights: `use_peft: false`.",
+        )
+    if kind == "adapter_off" and not lora:
+        yield Problem(
+            "reference",
+            "adapter_off, but every weight is trained, so there is no adapter.",
+            "Write `use_peft: true`, or `reference: model`, precomputed or cpu_offload.",
+        )
+    precompute = run.spec.settings.get("precompute_ref_log_probs")
+    if precompute is not None and precompute != (kind == "precomputed"):
+        yield Problem(
+            "precompute_ref_log_probs",
+            f"is {str(precompute).lower()}, and `reference` is {kind}.",
+            "Leave it out: `reference: precomputed` does it.",
+        )
+    if kind == "cpu_offload":
+        yield from _offload_problems(run)
+
+
+def _offload_problems(run: Run) -> Iterator[Problem]:
+    if (launch := distributed_type(run.training)) in _SHARDED:
+        yield Problem(
+            "reference",
+            f"cpu_offload is for whole weights on each device, and {launch} distributes them.",
+            "Write `reference: precomputed`, or `reference: model` with a launch that offloads "
+            "policy and reference (`hf-rlhf launch-configs fsdp2_offload`).",
+        )
+    if run.training.sync_ref_model:
+        what = "moves the reference, and with `reference: cpu_offload` its weights are elsewhere."
+        yield Problem("sync_ref_model", what, "Write `reference: model`.")
+    if run.training.torch_compile:
+        what = "would compile blocks whose weights come and go: `reference` is cpu_offload."
+        yield Problem("torch_compile", what, "Leave it out, or write `reference: precomputed`.")
+    if not run.model.use_peft and not blocks(_skeleton(run)):
+        what = "cpu_offload moves the weights block by block, and this model has no known blocks."
+        yield Problem("reference", what, "Write `reference: precomputed`.")
+
+
+def describe_reference(run: Run) -> str:
+    """Return what the run's reference is, and what it costs in memory and time."""
+    kind, model = reference_kind(run), _skeleton(run)
+    whole, launch = _size(_bytes(model)), distributed_type(run.training)
+    costs = {
+        "adapter_off": f"the base weights, with the adapter off: no copy of them; {_IN_STEPS}",
+        "precomputed": "computed for all pairs before the first step: no copy of the weights in "
+        "the steps, and no pass of it; one forward pass over the data, once",
+        "model": f"a frozen copy of the weights, {whole}on each device; {_IN_STEPS}",
+    }
+    if run.adapter is not None:
+        costs["adapter_off"] = (
+            "the base weights with a frozen copy of the adapter that is continued, in place of the "
+            f"one in training; {_IN_STEPS}"
+        )
+    if launch in _SHARDED:
+        costs["model"] = (
+            f"a frozen copy of the weights, {whole}distributed as {launch} does it, and whole on a "
+            f"device while FSDP computes with it; {_IN_STEPS}"
+        )
+    if kind == "cpu_offload":
+        sizes = [_bytes(block) for block in blocks(model)]
+        on_device = _bytes(model) - sum(sizes) + max(sizes)
+        costs[kind] = (
+            f"a frozen copy of the weights, {whole}in host memory for each process; on the device "
+            f"its embeddings, its head and one block, {human(on_device)}; {_IN_STEPS}, and as long "
+            "as the copies take"
+        )
+    default = "" if run.training.reference else ", by default"
+    return f"{kind}{default}: {costs[kind]}"
+
+
+def blocks(model: nn.Module) -> list[nn.Module]:
+    """Return the layers of a transformer, each of which computes from the one before."""
+    return [each for each in model.modules() if isinstance(each, GradientCheckpointingLayer)]
+
+
+def offload_blocks(model: nn.Module, device: torch.device) -> None:
+    """Keep the frozen weights of each block in host memory, except while it computes.
+
+    Embeddings and head stay on the device: TRL's fused head reads them without calling them.
+    """
+    for block in blocks(model):
+        _offload(block, device)
+
+
+def _offload(block: nn.Module, device: torch.device) -> None:
+    host = [(weight, weight.data.cpu()) for weight in block.parameters()]
+    if device.type == "cuda":
+        host = [(weight, kept.pin_memory()) for weight, kept in host]
+
+    def fetch(*_: Any) -> None:
+        for weight, kept in host:
+            weight.data = kept.to(device, non_blocking=True, copy=True)
+
+    def free(*_: Any) -> None:
+        for weight, kept in host:
+            weight.data = kept
+
+    free()
+    block.register_forward_pre_hook(fetch)
+    block.register_forward_hook(free, always_call=True)
+
+
+def _skeleton(run: Run) -> nn.Module:
+    """Return the model without its weights; an empty one for a kind that only TRL can build."""
+    try:
+        model: nn.Module = skeleton(run)
+    except ValueError:
+        return nn.Module()
+    return model
+
+
+def _size(count: int) -> str:
+    return f"{human(count)} " if count else ""
+
+
+def _bytes(model: nn.Module) -> int:
+    return sum(each.numel() * each.element_size() for each in model.parameters())

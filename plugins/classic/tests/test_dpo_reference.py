@@ -1,0 +1,165 @@
+"""DPO's setting `reference`: the same loss from each, what each costs, and what is refused."""
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from hf_rlhf.errors import ConfigError
+from hf_rlhf_classic.dpo import PreferenceTrainer
+from hf_rlhf_classic.dpo_reference import blocks, describe_reference, offload_blocks, reference_kind
+
+LORA = {"use_peft": True, "lora_target_modules": ["all-linear"], "lora_r": 4, "lora_dropout": 0.0}
+PAIRS = [
+    {"prompt": f"{n}+{n}=", "chosen": str(2 * n), "rejected": str(2 * n + 1)} for n in range(1, 9)
+]
+
+
+@pytest.fixture
+def run(prepared):
+    def make(**settings):
+        common = {
+            **{"plugin": "dpo", "model_name_or_path": "package://hf_rlhf_classic/tiny_sft"},
+            **{"max_steps": 2, "per_device_train_batch_size": 4, "max_length": 64},
+            **{"learning_rate": 1e-3, "use_cpu": True, "bf16": False, "save_strategy": "no"},
+            **{"activation_checkpointing": False, "dataloader_pin_memory": False},
+            **{"logging_steps": 1, "report_to": "none"},
+        }
+        return prepared(PAIRS, PAIRS[:4], **{**common, **settings})
+
+    return make
+
+
+def trained(run):
+    trainer = PreferenceTrainer.from_run(run)
+    trainer.train()
+    losses = [each["loss"] for each in trainer.state.log_history if "loss" in each]
+    return trainer, losses
+
+
+@pytest.mark.parametrize(
+    ("settings", "kind"),
+    [
+        ({}, "model"),
+        (LORA, "adapter_off"),
+        ({"precompute_ref_log_probs": True}, "precomputed"),
+        ({**LORA, "precompute_ref_log_probs": True}, "precomputed"),
+        ({"reference": "precomputed", "precompute_ref_batch_size": 2}, "precomputed"),
+        ({**LORA, "reference": "precomputed", "precompute_ref_log_probs": True}, "precomputed"),
+        ({"reference": "cpu_offload", "precompute_ref_log_probs": False}, "cpu_offload"),
+        ({"reference": "model", "sync_ref_model": True}, "model"),
+    ],
+)
+def test_the_reference_is_what_is_set_or_what_trl_does(run, settings, kind):
+    prepared = run(**settings)
+    assert reference_kind(prepared) == kind
+    assert prepared.training.precompute_ref_log_probs == (kind == "precomputed")
+    by_default = "" if "reference" in settings else ", by default"
+    assert describe_reference(prepared).startswith(f"{kind}{by_default}: ")
+    assert PreferenceTrainer.planned_forms(prepared)["reference"] == describe_reference(prepared)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({**LORA, "reference": "model"}, "model, but with LoRA .* adapter_off"),
+        ({**LORA, "reference": "cpu_offload"}, "cpu_offload, but with LoRA .* adapter_off"),
+        ({"reference": "adapter_off"}, "there is no adapter.* `use_peft: true`"),
+        ({"reference": "ref"}, "reference: should be 'model', 'adapter_off'"),
+        (
+            {"reference": "model", "precompute_ref_log_probs": True},
+            "precompute_ref_log_probs: is true, and `reference` is model",
+        ),
+        (
+            {"reference": "precomputed", "precompute_ref_log_probs": False},
+            "precompute_ref_log_probs: is false, and `reference` is precomputed",
+        ),
+        ({"reference": "precomputed", "sync_ref_model": True}, "is for a fixed reference"),
+        ({"reference": "cpu_offload", "sync_ref_model": True}, "`reference: model`"),
+        ({"reference": "cpu_offload", "torch_compile": True}, "torch_compile: would compile"),
+    ],
+)
+def test_contradictions_are_refused_before_weights_load(run, settings, message):
+    with pytest.raises(ConfigError, match=f"(?s){message}"):
+        run(**settings)
+
+
+@pytest.mark.parametrize("launch", ["FSDP", "DEEPSPEED"])
+def test_a_sharded_launch_offloads_by_its_own_configuration(run, launch, monkeypatch):
+    monkeypatch.setattr("hf_rlhf_classic.dpo_reference.distributed_type", lambda _: launch)
+    with pytest.raises(ConfigError, match=f"{launch} distributes them.*fsdp2_offload"):
+        run(reference="cpu_offload")
+    assert f"distributed as {launch}" in describe_reference(run())
+
+
+def test_a_model_without_known_blocks_cannot_be_offloaded(run, monkeypatch):
+    monkeypatch.setattr("hf_rlhf_classic.dpo_reference.blocks", lambda _: [])
+    with pytest.raises(ConfigError, match="no known blocks.*precomputed"):
+        run(reference="cpu_offload")
+
+
+def test_each_reference_gives_the_same_losses(run, capsys):
+    expected = None
+    for kind in ("model", "precomputed", "cpu_offload"):
+        prepared = run(reference=kind)
+        trainer, losses = trained(prepared)
+        assert (trainer.ref_model is None) == (kind == "precomputed")
+        assert f"reference: {kind}: " in capsys.readouterr().out
+        expected = expected or losses
+        assert losses == pytest.approx(expected, rel=1e-5)
+    assert expected[1] < expected[0]
+
+
+def test_with_lora_precomputed_values_are_those_of_the_adapter_off(run):
+    _, expected = trained(run(**LORA, reference="adapter_off"))
+    trainer, losses = trained(run(**LORA, reference="precomputed"))
+    assert losses == pytest.approx(expected, rel=1e-5)
+    assert "ref_chosen_logps" in trainer.train_dataset.column_names
+
+
+def test_only_the_block_that_computes_is_on_the_device(run):
+    """Here the device is the CPU, so a copy of its own shows that a weight is there."""
+    model = AutoModelForCausalLM.from_pretrained(run().model_path).requires_grad_(False)
+    offload_blocks(model, torch.device("cpu"))
+    layers, seen = blocks(model), []
+    assert len(layers) == model.config.num_hidden_layers
+
+    def addresses():
+        return [[weight.data_ptr() for weight in layer.parameters()] for layer in layers]
+
+    host = addresses()
+    for layer in layers:
+        layer.register_forward_pre_hook(lambda *_: seen.append(addresses()))
+    model(torch.tensor([[1, 2, 3]]))
+    for index, now in enumerate(seen):
+        for other, (here, there) in enumerate(zip(now, host, strict=True)):
+            assert (here == there) == (other != index)
+    assert len(seen) == len(layers)
+    assert addresses() == host
+
+
+def test_weights_return_to_host_memory_after_an_error(run):
+    model = AutoModelForCausalLM.from_pretrained(run().model_path).requires_grad_(False)
+    offload_blocks(model, torch.device("cpu"))
+    layer = blocks(model)[0]
+    host = [weight.data_ptr() for weight in layer.parameters()]
+    with pytest.raises(TypeError):
+        layer()
+    assert [weight.data_ptr() for weight in layer.parameters()] == host
+
+
+def test_offloaded_blocks_give_the_same_numbers(run):
+    model = AutoModelForCausalLM.from_pretrained(run().model_path).requires_grad_(False)
+    expected = model(torch.tensor([[1, 2, 3]])).logits
+    offload_blocks(model, torch.device("cpu"))
+    for _ in range(2):
+        assert model(torch.tensor([[1, 2, 3]])).logits.equal(expected)
+
+
+def test_the_plan_says_what_each_reference_costs(run):
+    text = {kind: describe_reference(run(reference=kind)) for kind in ("model", "cpu_offload")}
+    assert "on each device" in text["model"]
+    assert "one forward pass more in each step" in text["model"]
+    assert "in host memory" in text["cpu_offload"]
+    assert "one block, " in text["cpu_offload"]
+    assert "no pass of it" in describe_reference(run(reference="precomputed"))
+    assert "no copy of them" in describe_reference(run(**LORA))
