@@ -1,0 +1,357 @@
+"""The memory plan against what torch allocates: `python benchmarks/memory.py`.
+
+Each configuration is a process of its own, which predicts the peak of its run file, trains three
+steps of the run's own trainer, and prints both. Measured is the peak of torch's own allocations
+while the trainer trains: the tensors that live when it begins (the weights), and every allocation
+and release after that, as `torch.profiler` reports them (`profile_memory`). `--resident` runs each
+once more without the profiler, for the resident memory (RSS) of the process less what it had
+before the run. Beside these, what accelerate and DeepSpeed estimate for such a model. The models
+are random, of the shapes of today's and small enough for a laptop.
+"""
+
+import argparse
+import gc
+import json
+import re
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from side_by_side import machine, scratch
+
+LOW, HALF = 0.05, 0.10
+"""No prediction is low by more than the first; half of them are within the second."""
+MIB = 2**20
+OTHERS = ("accelerate", "DeepSpeed")
+
+
+@dataclass(frozen=True)
+class Case:
+    """One configuration: a trainer, the shape of a model, and settings of the run file."""
+
+    plugin: str
+    model: str
+    lora: bool = False
+    checkpointed: bool = False
+    dtype: str = "float32"
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """The cells of the table that say what it is."""
+        extra = [f"{key}: {value}" for key, value in self.settings.items()]
+        how = ["LoRA" if self.lora else "full", *["checkpointed"] * self.checkpointed, *extra]
+        return f"{self.plugin} | {self.model} | {self.dtype} | {', '.join(how)}"
+
+
+AUTOCAST = "bf16 autocast"
+CASES = (
+    Case("sft", "llama"),
+    Case("sft", "llama", checkpointed=True),
+    Case("sft", "llama", lora=True, dtype="bfloat16"),
+    Case("sft", "qwen3", dtype=AUTOCAST),
+    Case("sft", "qwen3", settings={"gradient_accumulation_steps": 2}),
+    Case("sft", "gemma3"),
+    Case("sft", "gemma3", lora=True, checkpointed=True),
+    Case("sft", "gpt2"),
+    Case("sft", "gpt2", lora=True, checkpointed=True, dtype="bfloat16"),
+    Case("dpo", "llama"),
+    Case("dpo", "llama", lora=True, checkpointed=True),
+    Case("dpo", "llama", settings={"precompute_ref_log_probs": True}),
+    Case("dpo", "qwen3", lora=True),
+    Case("dpo", "qwen3", lora=True, dtype="bfloat16"),
+    Case("dpo", "gemma3", checkpointed=True),
+    Case("dpo", "gpt2", lora=True),
+    Case("grpo", "llama"),
+    Case("grpo", "llama", lora=True, checkpointed=True),
+    Case("grpo", "qwen3", lora=True),
+    Case("grpo", "qwen3", settings={"beta": 0.04}),
+    Case("grpo", "qwen3", lora=True, dtype="bfloat16"),
+    Case("grpo", "gemma3", checkpointed=True),
+    Case("ppo", "llama", lora=True),
+    Case("ppo", "qwen3", lora=True, checkpointed=True),
+    Case("ppo", "llama", lora=True, dtype="bfloat16"),
+    Case("ppo", "llama"),
+    Case("reward", "llama"),
+    Case("reward", "qwen3", lora=True),
+    Case("reward", "gemma3", checkpointed=True),
+    Case("reward", "llama", lora=True, dtype="bfloat16"),
+)
+ROWS = {"sft": ["completion"], "preference": ["chosen", "rejected"], "prompts": []}
+"""Datasets, by the adapter that reads them, with the columns beside `prompt`."""
+DATASETS = {
+    **{"sft": "sft", "dpo": "preference", "reward": "preference"},
+    **{"grpo": "prompts", "ppo": "prompts"},
+}
+OF_TRAINER: dict[str, dict[str, Any]] = {
+    "sft": {"per_device_train_batch_size": 4, "max_length": 384},
+    "dpo": {"per_device_train_batch_size": 2, "max_length": 384},
+    "reward": {"per_device_train_batch_size": 2, "max_length": 384},
+    "grpo": {
+        **{"prompts_per_step": 2, "num_generations": 4, "per_device_train_batch_size": 8},
+        **{"max_completion_length": 64},
+    },
+    "ppo": {"rollout_batch_size": 8, "num_ppo_epochs": 1, "max_completion_length": 64},
+}
+
+
+def model_configs() -> dict[str, Any]:
+    """Return the shapes of the random models, by name."""
+    from transformers import Gemma3TextConfig, GPT2Config, LlamaConfig, Qwen3Config
+
+    ends = {"pad_token_id": 0, "eos_token_id": 1, "bos_token_id": 1}
+    shape = {
+        **{"vocab_size": 4096, "hidden_size": 256, "num_attention_heads": 4, "head_dim": 64},
+        **{"num_key_value_heads": 2, "max_position_embeddings": 1024, **ends},
+    }
+    return {
+        "llama": LlamaConfig(**shape, intermediate_size=704, num_hidden_layers=4),
+        "qwen3": Qwen3Config(
+            **shape, intermediate_size=768, num_hidden_layers=5, tie_word_embeddings=True
+        ),
+        "gemma3": Gemma3TextConfig(
+            **shape, intermediate_size=1024, num_hidden_layers=6, sliding_window=64
+        ),
+        "gpt2": GPT2Config(
+            vocab_size=4096, n_embd=256, n_layer=4, n_head=4, n_positions=1024, **ends
+        ),
+    }
+
+
+def make(folder: Path) -> None:
+    """Write the models with a tokenizer, and rows that are all of about one length."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    from hf_rlhf.testing import make_tiny_policy
+
+    tokenizer = AutoTokenizer.from_pretrained(make_tiny_policy(folder / "tokenizer"))
+    for name, config in model_configs().items():
+        torch.manual_seed(0)
+        AutoModelForCausalLM.from_config(config).save_pretrained(folder / name)
+        tokenizer.save_pretrained(folder / name)
+    text = "all work and no play makes a model dull. " * 20
+    for name, columns in ROWS.items():
+        rows = [
+            {"prompt": f"{number:02d} {text}"[:160]}
+            | {column: f"{shift}{text[number:]}"[:200] for shift, column in enumerate(columns)}
+            for number in range(64)
+        ]
+        lines = "\n".join(map(json.dumps, rows))
+        (folder / f"{name}.jsonl").write_text(lines, encoding="utf-8")
+
+
+def settings(case: Case, folder: Path, output: Path) -> dict[str, Any]:
+    """Return the run file of a case."""
+    dataset = {"sft": "sft", "dpo": "preference", "reward": "preference"}.get(
+        case.plugin, "prompts"
+    )
+    content: dict[str, Any] = {
+        "plugin": case.plugin,
+        "model_name_or_path": str(folder / case.model),
+        "dataset": {"name": dataset, "path": str(folder / f"{dataset}.jsonl"), "test_rows": 8},
+        "output_dir": str(output),
+        "use_cpu": True,
+        "bf16": case.dtype == AUTOCAST,
+        "activation_checkpointing": case.checkpointed,
+        "evaluation": {"rows": 1, "batch_size": 1, "max_new_tokens": 1},
+        "max_steps": 3,
+        "learning_rate": 1e-5,
+        "save_strategy": "no",
+        "dataloader_pin_memory": False,
+    }
+    if case.lora:
+        content |= {"use_peft": True, "lora_r": 16, "lora_target_modules": ["all-linear"]}
+    if case.dtype == "bfloat16":
+        content["dtype"] = case.dtype
+    if dataset == "prompts":
+        content["rewards"] = [{"name": "concise", "label": "concise"}]
+    if case.plugin == "ppo" and not case.lora:
+        content["reference_model_path"] = content["model_name_or_path"]
+    return content | OF_TRAINER[case.plugin] | case.settings
+
+
+class Peak:
+    """The most bytes that torch's own allocations on the CPU have at a time, within `measuring`."""
+
+    def __init__(self) -> None:
+        self.bytes = 0
+
+    @contextmanager
+    def measuring(self) -> Iterator[None]:
+        """Count what lives when the block begins, and all that is allocated and released in it."""
+        from torch.profiler import ProfilerActivity, profile
+
+        now = self.bytes = live_bytes()
+        with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+            yield
+        results = profiler.profiler.kineto_results
+        events = [event for event in results.events() if event.name() == "[memory]"]
+        for event in sorted(events, key=lambda each: each.start_ns()):
+            now += event.nbytes()
+            self.bytes = max(self.bytes, now)
+
+
+def live_bytes() -> int:
+    """Return the bytes of all tensors on the CPU that Python holds, each storage once."""
+    import torch
+
+    sizes = {}
+    for each in gc.get_objects():
+        if issubclass(type(each), torch.Tensor) and each.device.type == "cpu":
+            storage = each.untyped_storage()
+            sizes[storage.data_ptr()] = storage.nbytes()
+    return sum(sizes.values())
+
+
+def measured_peak(content: dict[str, Any]) -> int:
+    """Train a run file and return the peak while the trainer trains."""
+    from transformers import TrainerCallback
+
+    from hf_rlhf import train
+
+    peak = Peak()
+    measuring = peak.measuring()
+
+    class Measure(TrainerCallback):  # type: ignore[misc]
+        """Measures from the first step to the last."""
+
+        def on_train_begin(self, *_: Any, **__: Any) -> None:
+            measuring.__enter__()
+
+        def on_train_end(self, *_: Any, **__: Any) -> None:
+            measuring.__exit__(None, None, None)
+
+    train(config=content, callbacks=[Measure()])
+    return peak.bytes
+
+
+def resident_peak(content: dict[str, Any]) -> int:
+    """Train a run file and return by how much the resident memory grew at most."""
+    from hf_rlhf import train
+
+    def status(name: str) -> int:
+        found = re.search(rf"{name}:\s+(\d+) kB", Path("/proc/self/status").read_text())
+        return int(found[1]) * 1024 if found else 0
+
+    before = status("VmRSS")
+    train(config=content)
+    return status("VmHWM") - before
+
+
+def predicted_peak(content: dict[str, Any]) -> int:
+    """Return the plan's peak of a run file."""
+    from hf_rlhf.config import RunFile
+    from hf_rlhf.runs.memory import memory_need
+    from hf_rlhf.runs.resolve import resolve_run
+
+    return memory_need(resolve_run(RunFile.from_mapping(content))).per_device()
+
+
+def in_process(number: int, folder: Path, what: str) -> dict[str, int]:
+    """Predict and measure one case in a process of its own."""
+    argv = [sys.executable, __file__, "--case", str(number), str(folder), what]
+    done = subprocess.run(argv, capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(f"{CASES[number].name}:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+    return dict(json.loads(done.stdout.splitlines()[-1]))
+
+
+def one_case(number: int, folder: Path, what: str) -> dict[str, int]:
+    """Return what is predicted and measured of a case, here."""
+    with scratch() as output:
+        content = settings(CASES[number], folder, Path(output) / "run")
+        if what == "resident":
+            return {"resident": resident_peak(content)}
+        return {"predicted": predicted_peak(content), "measured": measured_peak(content)}
+
+
+def estimates(folder: Path) -> dict[str, dict[str, int]]:
+    """Return what accelerate and DeepSpeed estimate for training each model on one device.
+
+    accelerate's is of `accelerate estimate-memory`, in float32, and DeepSpeed's of ZeRO-3. Neither
+    is given a batch, a length or a LoRA.
+    """
+    from accelerate.commands.estimate import estimate_training_usage
+    from accelerate.utils import calculate_maximum_sizes
+    from transformers import AutoModelForCausalLM
+
+    found: dict[str, dict[str, int]] = {}
+    for name in model_configs():
+        model = AutoModelForCausalLM.from_pretrained(folder / name)
+        size, (layer, _) = calculate_maximum_sizes(model)
+        found[name] = {"accelerate": max(estimate_training_usage(size, "float32").values())}
+        try:
+            from deepspeed.runtime.zero.stage3 import estimate_zero3_model_states_mem_needs
+        except ImportError:
+            continue
+        needs = estimate_zero3_model_states_mem_needs(
+            size // 4, layer // 4, num_gpus_per_node=1, cpu_offload=False
+        )
+        found[name]["DeepSpeed"] = needs[1]
+    return found
+
+
+def verdict(ratios: Sequence[float]) -> str:
+    """Say whether the predictions are as exact as they are to be."""
+    low, off = min(ratios), statistics.median(abs(ratio - 1) for ratio in ratios)
+    met = low >= 1 - LOW and off <= HALF
+    return (
+        f"{len(ratios)} configurations: predicted / measured {low:.2f} to {max(ratios):.2f}, "
+        f"median error {off:.0%}; target: none below {1 - LOW:.2f}, median error at most "
+        f"{HALF:.0%}: {'met' if met else 'MISSED'}"
+    )
+
+
+def main() -> None:
+    """Print the table."""
+    options = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    options.add_argument("--only", nargs="+", default=["all"], help="numbers or trainers of cases")
+    options.add_argument("--resident", action="store_true", help="resident memory too")
+    options.add_argument("--quick", action="store_true", help="one case: shows that it runs")
+    options.add_argument("--case", nargs=3, metavar=("NUMBER", "FOLDER", "WHAT"))
+    chosen = options.parse_args()
+    if chosen.case:
+        number, folder, what = chosen.case
+        print(json.dumps(one_case(int(number), Path(folder), what)))
+        return
+    wanted = ["0"] if chosen.quick else chosen.only
+    numbers = [
+        number
+        for number, case in enumerate(CASES)
+        if {"all", str(number), case.plugin}.intersection(wanted)
+    ]
+    with scratch() as temporary:
+        make(Path(temporary))
+        table(numbers, Path(temporary), chosen.resident)
+    print(", ".join(f"{key} {value}" for key, value in machine().items()))
+
+
+def table(numbers: Sequence[int], folder: Path, resident: bool) -> None:
+    """Run the cases and print a line for each, and the verdict."""
+    others = estimates(folder)
+    heads = ["trainer", "model", "dtype", "", "predicted", "measured", "ratio", "RSS", *OTHERS]
+    print(f"| {' | '.join(heads)} |\n{'|---' * len(heads)}|")
+    ratios = []
+    for number in numbers:
+        found = in_process(number, folder, "peak")
+        if resident:
+            found |= in_process(number, folder, "resident")
+        ratios.append(found["predicted"] / found["measured"])
+        found |= others[CASES[number].model]
+        size = {name: f"{value / MIB:.0f}" for name, value in found.items()}
+        cells = [size["predicted"], size["measured"], f"{ratios[-1]:.2f}"]
+        cells += [size.get(name, "-") for name in ("resident", *OTHERS)]
+        print(f"| {CASES[number].name} | {' | '.join(cells)} |", flush=True)
+    print(f"\nMiB. {verdict(ratios)}")
+
+
+if __name__ == "__main__":
+    main()
