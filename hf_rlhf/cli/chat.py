@@ -194,7 +194,9 @@ class Chat:
                 self.model.get_base_model() if hasattr(self.model, "peft_config") else self.model
             )
             (completion,) = generate(
-                *(model, self.tokenizer, [ids], self.sampling, room), seed=0, streamer=streamer
+                *(model, self.tokenizer, [ids], self.sampling, room),
+                seeds=[len(ids)],
+                streamer=streamer,
             )
         if completion.truncated:
             print(f"(cut at {room} tokens)", file=sys.stderr, flush=True)

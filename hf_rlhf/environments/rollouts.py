@@ -13,14 +13,19 @@ from hf_rlhf.environments.toolset import Toolset, tool_template
 from hf_rlhf.errors import RolloutError
 from hf_rlhf.rewards.loop import run_together
 
-Continue = Callable[[Sequence[Sequence[int]], int], Sequence[tuple[Sequence[int], bool]]]
-"""From token ids, and the most that may follow, to what follows and whether it has no end."""
+Continue = Callable[
+    [Sequence[Sequence[int]], int, Sequence[int]], Sequence[tuple[Sequence[int], bool]]
+]
+"""From token ids, the most that may follow, and the numbers of the rows that they belong to, to
+what follows and whether it has no end."""
 
 
 @dataclass
 class Rollout:
     """One completion, with the environment in the state in which the completion left it."""
 
+    row: int
+    """Its number among the rows."""
     prompt: list[dict[str, Any]]
     prompt_ids: list[int]
     functions: Mapping[str, Callable[..., Any]]
@@ -66,7 +71,7 @@ def roll_out(
             prompt = _observed(prompt, environment.reset(**row))
         functions = {each.__name__: each for each in toolset.functions(environment)}
         ids = template.ids(prompt, tools=toolset.schemas or None, add_generation_prompt=True)
-        rollouts.append(Rollout(prompt, ids, functions, environment))
+        rollouts.append(Rollout(at, prompt, ids, functions, environment))
     active, rounds = rollouts, 0
     while active:
         _write(active, tokenizer, toolset, continue_ids, max_tokens)
@@ -138,7 +143,9 @@ def _write(
 
     room = max(max_tokens - len(each.ids) for each in rollouts)
     before = [[*each.prompt_ids, *each.ids] for each in rollouts]
-    written = continue_ids(before, room) if room else [([], True)] * len(rollouts)
+    written: Sequence[tuple[Sequence[int], bool]] = [([], True)] * len(rollouts)
+    if room:
+        written = continue_ids(before, room, [each.row for each in rollouts])
     for each, prefix, (ids, truncated) in zip(rollouts, before, written, strict=True):
         ids, left = list(ids), max_tokens - len(each.ids)
         each.truncated = truncated or len(ids) > left

@@ -14,7 +14,7 @@ from typing import Any
 
 from hf_rlhf.config import EvaluationSpec
 from hf_rlhf.errors import ModelError, RunFolderError
-from hf_rlhf.evaluation.generation import Completion, generate
+from hf_rlhf.evaluation.generation import Completion, generate, longest_first, seed_of
 
 _LARGEST_MASK = 2**27
 """Entries, of 4 bytes: 8 prompts of 4,096 tokens."""
@@ -23,11 +23,22 @@ Progress = Callable[[int], object]
 
 
 class SavedValues:
-    """A JSON value for each of many ids, computed in batches and saved after each batch."""
+    """A JSON value for each of many ids, computed in batches and saved after each batch.
 
-    def __init__(self, folder: Path, name: str, ids: Sequence[str], batch_size: int) -> None:
+    Batches follow `order`, by default that of the ids.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        name: str,
+        ids: Sequence[str],
+        batch_size: int,
+        order: Sequence[str] | None = None,
+    ) -> None:
         self.folder, self.name, self.ids = folder, name, ids
-        self.batches = [ids[at : at + batch_size] for at in range(0, len(ids), batch_size)]
+        order = ids if order is None else order
+        self.batches = [order[at : at + batch_size] for at in range(0, len(ids), batch_size)]
 
     def read(self) -> dict[str, Any]:
         """Return the saved values by id, in order. Raises RunFolderError for a damaged file."""
@@ -43,15 +54,11 @@ class SavedValues:
     def fill(
         self,
         compute: Callable[[Sequence[str]], Sequence[Any]],
-        *,
-        recompute_batches: bool = False,
         progress: Progress = lambda _: None,
     ) -> None:
         """Compute and save what is missing of this process's share.
 
-        `compute` takes the ids of a batch and returns a JSON value for each. With
-        `recompute_batches` all of a batch is computed again where a part of it is saved: values
-        drawn at random depend on the batch.
+        `compute` takes the ids of a batch and returns a JSON value for each.
         """
         from accelerate import PartialState
 
@@ -61,9 +68,8 @@ class SavedValues:
             missing = [key for key in batch if key not in saved]
             if not missing:
                 continue
-            ids = batch if recompute_batches else missing
-            values = dict(zip(ids, compute(ids), strict=True))
-            self._append({key: values[key] for key in missing}, state.process_index)
+            values = dict(zip(missing, compute(missing), strict=True))
+            self._append(values, state.process_index)
             progress(len(missing))
 
     def _path(self, process: int) -> Path:
@@ -111,7 +117,7 @@ class Completions:
 
     Args:
         folder: where they are saved, in `completions.jsonl`.
-        prompts: id -> token ids; batches follow their order.
+        prompts: id -> token ids; batches are of those of like length.
         tokenizer: the model's own.
         spec: batch size and sampling; temperature 0 decodes greedily.
         max_new_tokens: of each completion.
@@ -128,11 +134,11 @@ class Completions:
         self.folder, self.prompts = folder, prompts
         self._tokenizer, self._spec, self._max_new_tokens = tokenizer, spec, max_new_tokens
         self._saved = self.values("completions")
-        self._index = {key: index for index, key in enumerate(prompts)}
 
     def values(self, name: str) -> SavedValues:
         """Return other values of the same completions, saved beside them."""
-        return SavedValues(self.folder, name, list(self.prompts), self._spec.batch_size)
+        order = longest_first(self.prompts)
+        return SavedValues(self.folder, name, list(self.prompts), self._spec.batch_size, order)
 
     def read(self) -> dict[str, Completion]:
         """Return the saved completions by id, in the order of the prompts."""
@@ -146,8 +152,7 @@ class Completions:
         """Generate what is missing. Raises ModelError if one prompt alone exceeds the memory."""
         self._saved.fill(
             lambda batch: [asdict(completion) for completion in self._batch(model, batch)],
-            recompute_batches=self._spec.temperature > 0,
-            progress=progress,
+            progress,
         )
 
     def _batch(self, model: Any, ids: Sequence[str]) -> list[Completion]:
@@ -161,8 +166,8 @@ class Completions:
                     [self.prompts[key] for key in ids],
                     self._spec,
                     self._max_new_tokens,
-                    # A seed per batch: a resumed evaluation draws what an unbroken one would have.
-                    seed=self._spec.seed + self._index[ids[0]],
+                    # A resumed evaluation draws what an unbroken one would have.
+                    seeds=[seed_of(self._spec.seed, key) for key in ids],
                 )
         except (RuntimeError, MemoryError) as error:
             if not _is_out_of_memory(error):

@@ -18,7 +18,7 @@ from hf_rlhf.data.messages import text_of, tool_counts, transcript_of
 from hf_rlhf.environments.rollouts import Rollout, roll_out
 from hf_rlhf.environments.toolset import Toolset
 from hf_rlhf.errors import BrokenPlugin, DataError, HfRlhfError, ModelError
-from hf_rlhf.evaluation.generation import Completion, generate
+from hf_rlhf.evaluation.generation import Completion, generate, longest_first, seed_of
 from hf_rlhf.evaluation.results import Evaluation
 from hf_rlhf.evaluation.saved_models import loaded_model, measured_in_place
 from hf_rlhf.models.lengths import prompt_ids
@@ -83,13 +83,13 @@ def evaluate(
 
     def each_batch(work: Callable[[Any, Sequence[int]], list[Any]]) -> list[Any]:
         def compute(indexes: Sequence[int]) -> list[Any]:
-            values: list[Any] = []
+            values: dict[int, Any] = {}
             # The optimizer comes next; the memory of the evaluation must be free by then.
             with _model(model, load, device) as policy:
-                for batch in _batches(indexes, spec.batch_size):
-                    values += work(policy, batch)
+                for batch in _batches(longest_first(writer.prompts(indexes)), spec.batch_size):
+                    values.update(zip(batch, work(policy, batch), strict=True))
                 del policy
-            return values
+            return [values[index] for index in indexes]
 
         return share_out(count * spec.completions_per_prompt, compute)
 
@@ -117,18 +117,23 @@ class _Writer:
     def _rows(self, batch: Sequence[int]) -> list[Mapping[str, Any]]:
         return [self.rows[index // self.spec.completions_per_prompt] for index in batch]
 
+    def prompts(self, indexes: Sequence[int]) -> dict[int, list[int]]:
+        """Return the prompt of each completion in tokens."""
+        rows = self._rows(indexes)
+        texts = [row["prompt"] for row in rows]
+        ids = prompt_ids(self.tokenizer, texts, self.chat_template_kwargs, rows)
+        return dict(zip(indexes, ids, strict=True))
+
     def write(self, policy: Any, batch: Sequence[int]) -> list[Completion]:
-        rows = self._rows(batch)
-        prompts = [row["prompt"] for row in rows]
-        ids = prompt_ids(self.tokenizer, prompts, self.chat_template_kwargs, rows)
-        return self._generate(policy, ids, self.length, batch)
+        return self._generate(policy, list(self.prompts(batch).values()), self.length, batch)
 
     def _generate(
         self, policy: Any, ids: Sequence[Sequence[int]], limit: int, batch: Sequence[int]
     ) -> list[Completion]:
-        # A seed per batch keeps a sampled evaluation the same from run to run.
-        seed = self.spec.seed + batch[0]
-        return generate(policy, self.tokenizer, ids, self.spec, limit, seed=seed)
+        # By completion and position: neither other rows nor the number of processes matter.
+        pairs = zip(batch, ids, strict=True)
+        seeds = [seed_of(self.spec.seed, index, len(tokens)) for index, tokens in pairs]
+        return generate(policy, self.tokenizer, ids, self.spec, limit, seeds=seeds)
 
     def score_rollouts(
         self, policy: Any, batch: Sequence[int], reward: ComposedReward | None
@@ -137,8 +142,10 @@ class _Writer:
         while self.toolset.build is not None and len(self.environments) < len(batch):
             self.environments.append(self.toolset.new_environment())
 
-        def continue_ids(ids: Sequence[Sequence[int]], limit: int) -> list[Any]:
-            written = self._generate(policy, ids, limit, batch)
+        def continue_ids(
+            ids: Sequence[Sequence[int]], limit: int, rows: Sequence[int]
+        ) -> list[Any]:
+            written = self._generate(policy, ids, limit, [batch[row] for row in rows])
             return [(each.ids, each.truncated) for each in written]
 
         rollouts = roll_out(

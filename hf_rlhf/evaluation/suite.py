@@ -145,7 +145,7 @@ class Suite:
         """Return the settings that completions depend on."""
         keys = ["completions_per_prompt"]
         if self.spec.temperature:  # greedy ones depend on no other, but for rounding
-            keys += ["batch_size", "top_p", "seed"]
+            keys += ["top_p", "seed"]
         sampling = {key: getattr(self.spec, key) for key in keys}
         temperature = self.spec.temperature
         return {"max_new_tokens": self.max_new_tokens, "temperature": temperature, **sampling}

@@ -61,7 +61,7 @@ def answer(source, prompt):
     with saved.load("cpu", dtype="auto") as model:
         ids = prompt_ids(tokenizer, [prompt], {})
         spec = EvaluationSpec()
-        return generate(model, tokenizer, ids, spec, TOKENS, seed=0)[0].text
+        return generate(model, tokenizer, ids, spec, TOKENS, seeds=[0])[0].text
 
 
 def user(*turns):

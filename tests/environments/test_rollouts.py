@@ -57,7 +57,7 @@ def write(tokenizer):
     def roll(*turns, tools=(), build=Counter, max_tokens=1000, positions=None, max_rounds=None):
         said, seen = iter(turns), []
 
-        def continue_ids(prompts, limit):
+        def continue_ids(prompts, limit, rows):
             seen.append(tokenizer.decode(prompts[0]))
             ids = tokenizer(next(said), add_special_tokens=False).input_ids
             return [(ids[:limit], len(ids) > limit)]
@@ -137,7 +137,7 @@ def test_completions_written_together_are_each_cut_at_their_own_limit(tokenizer)
     """A turn may be as long as the completion with the most room left; the others are cut."""
     turns = iter([[CALL % 1, CALL % 1000], ["seventeen!!<|end|>"] * 2])
 
-    def continue_ids(prompts, limit):
+    def continue_ids(prompts, limit, rows):
         written = [tokenizer(each, add_special_tokens=False).input_ids for each in next(turns)]
         return [(ids[:limit], len(ids) > limit) for ids in written]
 

@@ -13,13 +13,15 @@ PROMPTS = {name: [number] * (number + 1) for number, name in enumerate("abcdefgh
 
 @pytest.fixture
 def batches(monkeypatch):
-    """The batches that were generated: each completion depends on prompt, seed and batch."""
+    """The batches that were generated: each completion depends on prompt and seed."""
     batches = []
 
-    def generate(model, tokenizer, prompts, spec, max_new_tokens, *, seed):
-        batches.append(len(prompts))
-        shift = seed + len(prompts) if spec.temperature else 0
-        return [Completion(f"{prompt[0]}", [prompt[0] + shift], False) for prompt in prompts]
+    def generate(model, tokenizer, prompts, spec, max_new_tokens, *, seeds):
+        batches.append([len(prompt) for prompt in prompts])
+        return [
+            Completion(f"{prompt[0]}", [prompt[0] + seed * bool(spec.temperature)], False)
+            for prompt, seed in zip(prompts, seeds, strict=True)
+        ]
 
     monkeypatch.setattr(completions, "generate", generate)
     return batches
@@ -36,17 +38,31 @@ def answers(folder, temperature=0.0, prompts=PROMPTS):
 def test_what_is_saved_is_not_generated_again(tmp_path, batches):
     first = answers(tmp_path)
     assert list(first) == list(PROMPTS)
-    assert batches == [3, 3, 2]
+    assert batches == [[8, 7, 6], [5, 4, 3], [2, 1]], "the longest first, of like length together"
     assert answers(tmp_path) == first
     two = {key: PROMPTS[key] for key in "bd"}
     assert list(answers(tmp_path, prompts=two)) == ["b", "d"]
-    assert batches == [3, 3, 2]
+    assert len(batches) == 3
 
 
-@pytest.mark.parametrize(("temperature", "again"), [(0.0, [2, 2]), (1.0, [3, 2])])
-def test_a_killed_evaluation_resumes_with_the_same_completions(
-    temperature, again, tmp_path, batches
-):
+def test_other_values_are_saved_in_batches_of_like_length_and_read_in_the_order_of_rows(tmp_path):
+    spec, batches = EvaluationSpec(batch_size=3), []
+    values = Completions(tmp_path, PROMPTS, None, spec, 4).values("log")
+    values.fill(lambda ids: batches.append("".join(ids)) or list(ids))
+    assert batches == ["hgf", "edc", "ba"]
+    assert list(values.read()) == list(values.read().values()) == list(PROMPTS)
+
+
+def test_a_sampled_completion_is_of_its_own_seed_whatever_else_is_generated(tmp_path, batches):
+    complete = answers(tmp_path / "all", 1.0)
+    few = {key: PROMPTS[key] for key in "gbd"}
+    assert answers(tmp_path / "few", 1.0, few) == {key: complete[key] for key in "gbd"}
+    same = answers(tmp_path / "same", 1.0, dict.fromkeys("ab", [1]))
+    assert same["a"] != same["b"], "samples of one prompt are drawn apart"
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_killed_evaluation_resumes_with_the_same_completions(temperature, tmp_path, batches):
     complete = answers(tmp_path, temperature)
     path = tmp_path / "completions.jsonl"
     content = path.read_bytes()
@@ -54,9 +70,8 @@ def test_a_killed_evaluation_resumes_with_the_same_completions(
     path.write_bytes(b"".join(lines[:4]) + lines[4][:20])
     batches.clear()
     assert answers(tmp_path, temperature) == complete
-    assert batches == again
-    if not temperature:  # the time that a completion took is not the same
-        assert len(path.read_bytes().splitlines()) == len(lines)
+    assert batches == [[4, 3], [2, 1]]
+    assert len(path.read_bytes().splitlines()) == len(lines)
 
 
 def test_a_damaged_line_is_named(tmp_path, batches):
@@ -104,7 +119,7 @@ def test_a_batch_that_exceeds_the_memory_is_halved(kind, tmp_path, monkeypatch):
     Completions(tmp_path / "a", five, None, spec, 4).generate(None)
     assert sizes == [5, 2, 3, 1, 2]
     room = 0
-    with pytest.raises(ModelError, match="a single prompt of 1 tokens"):
+    with pytest.raises(ModelError, match="a single prompt of 5 tokens"):
         Completions(tmp_path / "b", five, None, spec, 4).generate(None)
     error[kind] = RuntimeError("sizes of tensors must match")
     with pytest.raises(RuntimeError, match="sizes of tensors"):
@@ -120,4 +135,4 @@ def test_very_long_prompts_are_few_at_a_time_on_a_cpu(device, sizes, tmp_path, b
     prompts = {str(number): [1] * length for number, length in enumerate(lengths)}
     model = SimpleNamespace(device=SimpleNamespace(type=device))
     Completions(tmp_path, prompts, None, EvaluationSpec(batch_size=8), 4).generate(model)
-    assert batches == sizes
+    assert [len(batch) for batch in batches] == sizes

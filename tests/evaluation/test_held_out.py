@@ -175,7 +175,7 @@ class Policy:
 def test_an_answer_ends_at_any_of_the_models_end_tokens_and_one_without_is_truncated():
     policy = Policy()
     spec = EvaluationSpec(temperature=0.7)
-    measured = generate(policy, Tokenizer(), [[5]] * 3, spec, 3, seed=0)
+    measured = generate(policy, Tokenizer(), [[5]] * 3, spec, 3, seeds=range(3))
     assert [(single.text, single.truncated) for single in measured] == [
         ("b", False),
         ("cg", False),
@@ -184,7 +184,8 @@ def test_an_answer_ends_at_any_of_the_models_end_tokens_and_one_without_is_trunc
     assert [list(single.ids) for single in measured] == [[2, 0], [3, 7], [4, 4, 4]]
     # Each process has its own rows; under ZeRO-3 the default is to keep in step with the others.
     assert policy.asked["synced_gpus"] is False
-    assert (policy.used.do_sample, policy.used.temperature) == (True, 0.7)
+    (sampled,) = policy.asked["logits_processor"]
+    assert (policy.used.do_sample, sampled.temperature) == (False, 0.7)
 
 
 def test_settings_saved_with_a_model_change_nothing_of_what_is_sampled(tiny_policy):
@@ -193,10 +194,10 @@ def test_settings_saved_with_a_model_change_nothing_of_what_is_sampled(tiny_poli
     model = AutoModelForCausalLM.from_pretrained(tiny_policy)
     tokenizer = AutoTokenizer.from_pretrained(tiny_policy)
     spec = EvaluationSpec(temperature=1.0)
-    plain = generate(model, tokenizer, [[5, 6]] * 4, spec, 12, seed=0)
+    plain = generate(model, tokenizer, [[5, 6]] * 4, spec, 12, seeds=range(4))
     model.generation_config.repetition_penalty = 50.0
     model.generation_config.suppress_tokens = list(plain[0].ids)
-    assert generate(model, tokenizer, [[5, 6]] * 4, spec, 12, seed=0) == plain
+    assert generate(model, tokenizer, [[5, 6]] * 4, spec, 12, seeds=range(4)) == plain
     assert model.generation_config.repetition_penalty == 50.0
 
 

@@ -24,6 +24,7 @@ from torch.utils.data import Dataset
 from transformers import TrainerCallback
 
 from hf_rlhf.errors import HfRlhfError, RewardError, RunFolderError
+from hf_rlhf.evaluation import seed_of
 from hf_rlhf.rewards import ComposedReward, gather_rows
 from hf_rlhf.runs import Run
 from hf_rlhf.steps import PartFiles
@@ -49,7 +50,7 @@ from hf_rlhf_classic.preference_buffer import (
     passes,
     prompts_of,
 )
-from hf_rlhf_classic.sampling import Completion, sample, seed_of
+from hf_rlhf_classic.sampling import Completion, sample
 
 REFERENCE = ("ref_chosen_logps", "ref_rejected_logps")  # as TRL's collator and loss name them
 

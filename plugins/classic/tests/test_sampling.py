@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from hf_rlhf.errors import ModelError
-from hf_rlhf_classic.sampling import SampleByRow, noise, sample, seed_of, seeded
+from hf_rlhf.evaluation import SampleByRow, seed_of, seeded
+from hf_rlhf_classic.sampling import noise, sample
 
 LOGITS = torch.tensor([1.0, 0.0, -1.0, 2.0])
 

@@ -136,8 +136,8 @@ def test_an_evaluation_writes_what_trl_writes(tmp_path, offer):
 
     model = AutoModelForCausalLM.from_pretrained(MODEL).eval()
 
-    def continue_ids(prompts, limit):
-        written = generate(model, run.tokenizer, prompts, EvaluationSpec(), limit, seed=0)
+    def continue_ids(prompts, limit, rows):
+        written = generate(model, run.tokenizer, prompts, EvaluationSpec(), limit, seeds=rows)
         return [(each.ids, each.truncated) for each in written]
 
     toolset = Toolset(build=Calculator, name="calculator", max_rounds=4)

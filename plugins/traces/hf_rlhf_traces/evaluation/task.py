@@ -40,7 +40,7 @@ class TraceTask(Task):
         self.metrics = metrics_of(data.task)
 
     def prompts(self, model: Candidate) -> Mapping[str, Sequence[int]]:
-        """Return the prompts, the longest first: a batch too large for the memory fails at once.
+        """Return the prompts.
 
         Raises ModelError where the tokenizer would leave tags of the format out of its text.
         """
@@ -52,8 +52,7 @@ class TraceTask(Task):
             )
         samples = self.held_out.samples
         ids = model.prompt_ids([list(sample.prompt) for sample in samples])
-        prompts = {sample.id: tokens for sample, tokens in zip(samples, ids, strict=True)}
-        return dict(sorted(prompts.items(), key=lambda prompt: -len(prompt[1])))
+        return {sample.id: tokens for sample, tokens in zip(samples, ids, strict=True)}
 
     def identity(self, model: Candidate) -> Mapping[str, Any]:
         """Return the tokenizer and the data: a smaller number of samples is among a larger one."""
