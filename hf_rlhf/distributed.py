@@ -149,6 +149,17 @@ def run_on_main_process(work: Callable[[], object]) -> None:
         raise failure or HfRlhfError("stopped, because the main process did; it says why.")
 
 
+def leave_process_group() -> None:
+    """End the communication between processes, once nothing follows that needs it.
+
+    A process that ends without it may abort (`terminate called without an active exception`), and
+    its launcher then stops the others, one of which may still be publishing.
+    """
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        distributed.destroy_process_group()
+
+
 @dataclass
 class PromptsPerStep:
     """A base for the `Config` of trainers that sample: `class Mine(PromptsPerStep, GRPOConfig)`.

@@ -15,7 +15,7 @@ from pathlib import Path
 from textwrap import shorten
 from typing import TYPE_CHECKING, Any
 
-from hf_rlhf.distributed import few_threads, planned, processes, rank
+from hf_rlhf.distributed import few_threads, leave_process_group, planned, processes, rank
 from hf_rlhf.errors import DriftError, HfRlhfError, PublishError, no_exit
 from hf_rlhf.storage.secrets import redact_secrets
 from hf_rlhf.training.signals import Terminated
@@ -257,6 +257,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if chosen.dry_run:
             return dry_run_status(chosen.plugin, chosen.run, chosen.config, overrides)
         train(chosen.plugin, run=chosen.run, config=chosen.config, overrides=overrides)
+        leave_process_group()
     except PublishError as error:
         return _ended(error, f"trained, but not published: {error}", 3)
     except DriftError as error:

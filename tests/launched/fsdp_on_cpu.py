@@ -4,6 +4,7 @@ from typing import Any
 
 from accelerate import DistributedType
 from accelerate.state import AcceleratorState, PartialState
+from torch.distributed.fsdp import CPUOffloadPolicy
 
 
 def allow() -> None:
@@ -18,6 +19,9 @@ def allow() -> None:
             self.distributed_type = DistributedType.FSDP
             PartialState._shared_state["distributed_type"] = DistributedType.FSDP
             self.fsdp_plugin = fsdp_plugin
+            if isinstance(fsdp_plugin.cpu_offload, CPUOffloadPolicy):
+                # There is no device to pin memory for.
+                fsdp_plugin.cpu_offload = CPUOffloadPolicy(pin_memory=False)
 
     AcceleratorState.__init__ = init
     hf_rlhf.runs.preflight.launch_problems = lambda run, where: []

@@ -9,6 +9,8 @@ if os.environ.get("FSDP_ON_CPU"):
     fsdp_on_cpu.allow()
 
 from hf_rlhf import train
+from hf_rlhf.distributed import leave_process_group
 
 for path in sys.argv[1:]:
     train(config=path)
+leave_process_group()

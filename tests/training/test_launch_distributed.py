@@ -60,14 +60,21 @@ RUNS: dict[str, dict[str, Any]] = {
     },
     "dpo": {**COMMON, **LORA, **DPO, "learning_rate": 1e-3},
     "dpo_full": {**COMMON, **DPO, "learning_rate": 1e-4},
+    "dpo_precomputed": {**COMMON, **DPO, "learning_rate": 1e-4, "reference": "precomputed"},
+    "dpo_offload": {**COMMON, **DPO, "learning_rate": 1e-4, "reference": "cpu_offload"},
 }
+TWO = ("--num_processes", "2", "--mixed_precision", "no")
 LAUNCHES = {
     "cpu_ddp": (),
-    "deepspeed_zero2": ("--num_processes", "2", "--mixed_precision", "no"),
-    "deepspeed_zero3": ("--num_processes", "2", "--mixed_precision", "no"),
-    "fsdp2": ("--num_processes", "2", "--mixed_precision", "no"),
+    "deepspeed_zero2": TWO,
+    "deepspeed_zero3": TWO,
+    **dict.fromkeys(("fsdp2", "fsdp2_grad_op", "fsdp2_offload"), TWO),
+    "fsdp2_hybrid": (
+        *("--num_processes", "4", "--mixed_precision", "no", "--num_machines", "1"),
+        *("--machine_rank", "0", "--parallelism_config_dp_shard_size", "2"),
+    ),
 }
-TYPES = {"cpu_ddp": "MULTI_CPU", "fsdp2": "FSDP"}
+TYPES = {"cpu_ddp": "MULTI_CPU"}
 
 
 def needs(name: str) -> None:
@@ -107,10 +114,14 @@ def launched(package: Path, *words: str, **environment: str) -> subprocess.Compl
 def trained(
     package: Path, folder: Path, processes: int, launch: Sequence[str] = (), **environment: str
 ) -> Path:
-    """Train each of RUNS, with the same global batch on one process and on two."""
+    """Train each of RUNS, with the same global batch on one process, on two and on four."""
     for name, run in RUNS.items():
-        accumulation = {"gradient_accumulation_steps": 2 // processes}
-        content = {**run, **accumulation, "output_dir": str(folder / name)}
+        rows = 2 * run["per_device_train_batch_size"] // processes
+        batch = {
+            "gradient_accumulation_steps": 2 if processes == 1 else 1,
+            "per_device_train_batch_size": min(rows, run["per_device_train_batch_size"]),
+        }
+        content = {**run, **batch, "output_dir": str(folder / name)}
         (folder / f"{name}.yaml").write_text(yaml.safe_dump(content))
     script = [str(package / "train_each.py"), *(str(folder / f"{name}.yaml") for name in RUNS)]
     start = launched if launch else python
@@ -133,12 +144,14 @@ def alone(package: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_two_processes_train_as_one_does(name, package, alone, tmp_path):
     needs(name)
     config = ("--config_file", str(launch_configs()[name]), *LAUNCHES[name])
-    environment = {"FSDP_ON_CPU": "1"} if name == "fsdp2" else {}
-    trained(package, tmp_path, 2, config, **environment)
+    sharded, processes = name.startswith("fsdp2"), 4 if "4" in LAUNCHES[name] else 2
+    trained(package, tmp_path, processes, config, **({"FSDP_ON_CPU": "1"} if sharded else {}))
     for run in RUNS:
         one, two = record(alone / run), record(tmp_path / run)
-        assert two["training"]["distributed"]["type"] == TYPES.get(name, "DEEPSPEED")
-        assert two["training"]["world_size"] == 2
+        assert two["training"]["distributed"]["type"] == TYPES.get(
+            name, "FSDP" if sharded else "DEEPSPEED"
+        )
+        assert two["training"]["world_size"] == processes
         assert two["model"] == one["model"]
         # Not the KL that TRL logs: a mean of the means of micro-batches, which differ.
         for key in {"loss", "grad_norm", "reward"} & one["training"]["history"][0].keys():

@@ -19,7 +19,7 @@ from hf_rlhf_classic.dpo_reference import (
 )
 from hf_rlhf_classic.implicit_rewards import measure_reference
 from hf_rlhf_classic.pair_training import PairTraining, pair_texts
-from hf_rlhf_classic.reference import drop_reference
+from hf_rlhf_classic.reference import DropComputed, drop_reference, rows_in_files
 from hf_rlhf_classic.row_lengths import SIDES
 from hf_rlhf_classic.shares_prompt import SharesPrompt, SharesPromptConfig
 from hf_rlhf_classic.tokens_seen import TokensSeen
@@ -85,10 +85,10 @@ class PreferenceTrainer(SharesPrompt, PairTraining, DPOTrainer):  # type: ignore
         trainer = cls(
             **policy_arguments(run),
             args=run.training,
-            train_dataset=training_rows(run, "prompt", *SIDES),
-            eval_dataset=eval_rows(run, "prompt", *SIDES),
+            train_dataset=rows_in_files(run, training_rows(run, "prompt", *SIDES), "train"),
+            eval_dataset=rows_in_files(run, eval_rows(run, "prompt", *SIDES), "eval"),
             processing_class=run.tokenizer,
-            callbacks=list(run.callbacks),
+            callbacks=[*run.callbacks, DropComputed(run)],
         )
         if run.training.reference == "cpu_offload":
             offload_blocks(trainer.ref_model, run.training.device)

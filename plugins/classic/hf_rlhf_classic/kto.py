@@ -30,7 +30,7 @@ from hf_rlhf_classic.implicit_rewards import (
     reference_log_probs,
 )
 from hf_rlhf_classic.likelihood import Metrics
-from hf_rlhf_classic.reference import drop_reference
+from hf_rlhf_classic.reference import DropComputed, drop_reference, rows_in_files
 from hf_rlhf_classic.row_lengths import Size, counts_of_texts, once, sizes_of_texts
 
 LOSS_TYPES = ("kto", "apo_zero_unpaired")
@@ -88,13 +88,14 @@ class JudgedResponseTrainer(Trainer, KTOTrainer):  # type: ignore[misc]
     def from_run(cls, run: Run) -> Self:
         """Build the trainer that `run` describes; this is where the weights are loaded."""
         measure_reference(run, _texts(run))
+        rows = training_rows(run, *sorted(cls.columns)).shuffle(seed=run.training.seed)
         return cls(
             **policy_arguments(run),
             args=run.training,
-            train_dataset=training_rows(run, *sorted(cls.columns)).shuffle(seed=run.training.seed),
-            eval_dataset=eval_rows(run, *sorted(cls.columns)),
+            train_dataset=rows_in_files(run, rows, "train"),
+            eval_dataset=rows_in_files(run, eval_rows(run, *sorted(cls.columns)), "eval"),
             processing_class=run.tokenizer,
-            callbacks=list(run.callbacks),
+            callbacks=[*run.callbacks, DropComputed(run)],
         )
 
     def report(self) -> Mapping[str, Any]:

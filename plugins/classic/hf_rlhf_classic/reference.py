@@ -1,10 +1,19 @@
-"""The frozen copy of a continued adapter, which TRL keeps as the reference of DPO and GRPO."""
+"""What TRL keeps and computes of the reference of DPO and KTO."""
 
 import shutil
 from pathlib import Path
+from typing import Any
+
+from datasets import load_from_disk
+from transformers import TrainerCallback
+
+from hf_rlhf.distributed import processes, run_on_main_process
+from hf_rlhf.runs import Run
 
 NAME = "ref"
-"""What TRL calls it, and the folder that peft saves it in."""
+"""What TRL calls the frozen copy of a continued adapter, and the folder that peft saves it in."""
+COMPUTED = "reference"
+"""The folder of a run for values of the reference that are computed before training."""
 
 
 def drop_reference(folder: str | Path) -> None:
@@ -15,3 +24,33 @@ def drop_reference(folder: str | Path) -> None:
     copy = Path(folder) / NAME
     if (copy / "adapter_config.json").exists():
         shutil.rmtree(copy)
+
+
+def rows_in_files(run: Run, rows: Any, split: str) -> Any:
+    """Return rows that lie in the run folder, if several processes compute their reference.
+
+    TRL's main process then writes the values beside the rows, where the others read them. For rows
+    in memory it would be a temporary folder of its own, and the others would fail.
+    """
+    if rows is None or not run.training.precompute_ref_log_probs or processes() == 1:
+        return rows
+    folder = run.folder / COMPUTED / split
+
+    def write() -> None:
+        shutil.rmtree(folder, ignore_errors=True)
+        rows.save_to_disk(folder)
+
+    run_on_main_process(write)
+    return load_from_disk(folder)
+
+
+class DropComputed(TrainerCallback):  # type: ignore[misc]
+    """Removes what `rows_in_files` wrote when training ends; open files remain readable."""
+
+    def __init__(self, run: Run) -> None:
+        self.folder = run.folder / COMPUTED
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Remove the folder, on the main process."""
+        if state.is_world_process_zero:
+            shutil.rmtree(self.folder, ignore_errors=True)

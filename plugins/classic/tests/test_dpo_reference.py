@@ -1,12 +1,15 @@
 """DPO's setting `reference`: the same loss from each, what each costs, and what is refused."""
 
+from pathlib import Path
+
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, TrainerState
 
 from hf_rlhf.errors import ConfigError
 from hf_rlhf_classic.dpo import PreferenceTrainer
 from hf_rlhf_classic.dpo_reference import blocks, describe_reference, offload_blocks, reference_kind
+from hf_rlhf_classic.reference import DropComputed, rows_in_files
 
 LORA = {"use_peft": True, "lora_target_modules": ["all-linear"], "lora_r": 4, "lora_dropout": 0.0}
 PAIRS = [
@@ -163,3 +166,25 @@ def test_the_plan_says_what_each_reference_costs(run):
     assert "one block, " in text["cpu_offload"]
     assert "no pass of it" in describe_reference(run(reference="precomputed"))
     assert "no copy of them" in describe_reference(run(**LORA))
+
+
+def test_several_processes_find_precomputed_values_in_the_run_folder(run, monkeypatch):
+    """TRL's main process writes them beside the rows; those in memory lie nowhere."""
+    prepared = run(reference="precomputed")
+    rows = prepared.dataset["train"]
+    assert rows_in_files(prepared, rows, "train") is rows  # one process
+    monkeypatch.setattr("hf_rlhf_classic.reference.processes", lambda: 2)
+    assert rows_in_files(prepared, None, "eval") is None
+    assert rows_in_files(run(), rows, "train") is rows  # nothing is computed before training
+    for _ in range(2):  # again when the run resumes
+        found = rows_in_files(prepared, rows, "train")
+        assert found.to_list() == rows.to_list()
+    folder = prepared.folder / "reference"
+    assert all(Path(each["filename"]).is_relative_to(folder) for each in found.cache_files)
+    state = TrainerState(is_world_process_zero=False)
+    DropComputed(prepared).on_train_end(None, state, None)
+    assert folder.exists()
+    state.is_world_process_zero = True
+    DropComputed(prepared).on_train_end(None, state, None)
+    assert not folder.exists()
+    assert found[0] == rows[0]
