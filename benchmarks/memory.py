@@ -1,6 +1,6 @@
 """The memory plan against what torch allocates: `python benchmarks/memory.py`.
 
-Each configuration is a process of its own, which predicts the peak of its run file, trains three
+Each configuration is a process of its own, which predicts the peak of its run file, trains two
 steps of the run's own trainer, and prints both. Measured is the peak of torch's own allocations
 while the trainer trains: the tensors that live when it begins (the weights), and every allocation
 and release after that, as `torch.profiler` reports them (`profile_memory`). `--resident` runs each
@@ -12,11 +12,12 @@ are random, of the shapes of today's and small enough for a laptop.
 import argparse
 import gc
 import json
+import multiprocessing
+import os
 import re
 import statistics
-import subprocess
-import sys
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Executor, ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -160,7 +161,7 @@ def settings(case: Case, folder: Path, output: Path) -> dict[str, Any]:
         "bf16": case.dtype == AUTOCAST,
         "activation_checkpointing": case.checkpointed,
         "evaluation": {"rows": 1, "batch_size": 1, "max_new_tokens": 1},
-        "max_steps": 3,
+        "max_steps": 2,
         "learning_rate": 1e-5,
         "save_strategy": "no",
         "dataloader_pin_memory": False,
@@ -253,22 +254,24 @@ def predicted_peak(content: dict[str, Any]) -> int:
     return memory_need(resolve_run(RunFile.from_mapping(content))).per_device()
 
 
-def in_process(number: int, folder: Path, what: str) -> dict[str, int]:
-    """Predict and measure one case in a process of its own."""
-    argv = [sys.executable, __file__, "--case", str(number), str(folder), what]
-    done = subprocess.run(argv, capture_output=True, text=True)
-    if done.returncode:
-        raise RuntimeError(f"{CASES[number].name}:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
-    return dict(json.loads(done.stdout.splitlines()[-1]))
+def one_case(case: Case, folder: Path, what: str) -> dict[str, int]:
+    """Return what is predicted and measured of a case, in this process."""
+    import torch
 
-
-def one_case(number: int, folder: Path, what: str) -> dict[str, int]:
-    """Return what is predicted and measured of a case, here."""
+    os.dup2(2, 1)  # what a run prints is not the benchmark's result
+    torch.set_num_threads(1)
     with scratch() as output:
-        content = settings(CASES[number], folder, Path(output) / "run")
+        content = settings(case, folder, Path(output) / "run")
         if what == "resident":
             return {"resident": resident_peak(content)}
         return {"predicted": predicted_peak(content), "measured": measured_peak(content)}
+
+
+def each_alone() -> Executor:
+    """Return what runs each case in a process of its own, forked from one with the imports."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["hf_rlhf.training.session", "trl", "peft"])
+    return ProcessPoolExecutor(1, context, max_tasks_per_child=1)
 
 
 def estimates(folder: Path) -> dict[str, dict[str, int]]:
@@ -316,40 +319,35 @@ def main() -> None:
     options.add_argument("--only", nargs="+", default=["all"], help="numbers or trainers of cases")
     options.add_argument("--resident", action="store_true", help="resident memory too")
     options.add_argument("--quick", action="store_true", help="one case: shows that it runs")
-    options.add_argument("--case", nargs=3, metavar=("NUMBER", "FOLDER", "WHAT"))
     chosen = options.parse_args()
-    if chosen.case:
-        number, folder, what = chosen.case
-        print(json.dumps(one_case(int(number), Path(folder), what)))
-        return
     wanted = ["0"] if chosen.quick else chosen.only
-    numbers = [
-        number
+    cases = [
+        case
         for number, case in enumerate(CASES)
         if {"all", str(number), case.plugin}.intersection(wanted)
     ]
     with scratch() as temporary:
         make(Path(temporary))
-        table(numbers, Path(temporary), chosen.resident)
+        table(cases, Path(temporary), chosen.resident)
     print(", ".join(f"{key} {value}" for key, value in machine().items()))
 
 
-def table(numbers: Sequence[int], folder: Path, resident: bool) -> None:
+def table(cases: Sequence[Case], folder: Path, resident: bool) -> None:
     """Run the cases and print a line for each, and the verdict."""
     others = estimates(folder)
     heads = ["trainer", "model", "dtype", "", "predicted", "measured", "ratio", "RSS", *OTHERS]
     print(f"| {' | '.join(heads)} |\n{'|---' * len(heads)}|")
     ratios = []
-    for number in numbers:
-        found = in_process(number, folder, "peak")
-        if resident:
-            found |= in_process(number, folder, "resident")
-        ratios.append(found["predicted"] / found["measured"])
-        found |= others[CASES[number].model]
-        size = {name: f"{value / MIB:.0f}" for name, value in found.items()}
-        cells = [size["predicted"], size["measured"], f"{ratios[-1]:.2f}"]
-        cells += [size.get(name, "-") for name in ("resident", *OTHERS)]
-        print(f"| {CASES[number].name} | {' | '.join(cells)} |", flush=True)
+    with each_alone() as pool:
+        for case in cases:
+            found = dict(others[case.model])
+            for what in ("peak", "resident")[: 1 + resident]:
+                found |= pool.submit(one_case, case, folder, what).result()
+            ratios.append(found["predicted"] / found["measured"])
+            size = {name: f"{value / MIB:.0f}" for name, value in found.items()}
+            cells = [size["predicted"], size["measured"], f"{ratios[-1]:.2f}"]
+            cells += [size.get(name, "-") for name in ("resident", *OTHERS)]
+            print(f"| {case.name} | {' | '.join(cells)} |", flush=True)
     print(f"\nMiB. {verdict(ratios)}")
 
 

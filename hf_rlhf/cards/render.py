@@ -45,6 +45,7 @@ from hf_rlhf.formatting import (
     plain,
     share,
 )
+from hf_rlhf.storage.disk import human
 from hf_rlhf.storage.pure_json import as_json
 from hf_rlhf.storage.record import RunRecord
 from hf_rlhf.storage.record_schema import Sample, Source
@@ -66,6 +67,7 @@ _FILTERS: tuple[Callable[..., str], ...] = (
     count,
     excerpt,
     fence,
+    human,
     interval,
     number,
     plain,

@@ -225,7 +225,7 @@ class TrainingSection(Section):
     validation: ValidationSection | None = None
     monitor: MonitorSection | None = None
     peak_memory: dict[str, Json] | None = None
-    """`bytes`, and `of` what."""
+    """`bytes`, and `of` what. `predicted`: what was counted before it began; `before`: RSS then."""
 
 
 class Session(Section):

@@ -12,6 +12,7 @@ from hf_rlhf.cards.render import render_card
 from hf_rlhf.config.yaml import dump_yaml
 from hf_rlhf.models.contents import with_written
 from hf_rlhf.rewards.composed import TOTAL
+from hf_rlhf.runs.measured_memory import counted_peak
 from hf_rlhf.runs.reward_validation import copy_reports, reward_validation_section
 from hf_rlhf.runs.run import Run
 from hf_rlhf.storage.files import atomic_write_text
@@ -45,6 +46,7 @@ class Recorder:
         self.state = state
         self.record = RunRecord()
         self.earlier_usage: dict[str, dict[str, float]] = {}
+        self._counted: dict[str, int | None] = {}
 
     def open(self, argv: Sequence[str]) -> None:
         """Begin the record, or continue the one that the folder holds; nothing is written yet.
@@ -67,6 +69,7 @@ class Recorder:
         if self.record.status != "finished":
             self.record.status, self.record.finished = "running", None
             self.record.sessions = sessions(self.record, self.run)
+            self._counted = counted_peak(self.run)
             if previous is not None:
                 self.record.sessions[-1].changed += changes(previous, self.run)
 
@@ -94,6 +97,7 @@ class Recorder:
         if resumed_at and training.monitor is None and before is not None:
             # The run file has no monitor any more; what the last one saw is still true.
             training.monitor = before.model_copy(update={"stopped_at": None})
+        training.peak_memory = {**(training.peak_memory or {}), **self._counted}
         self.record.training = training
         self.record.reward.judges = judges_section(self.run, self.earlier_usage)
         self.record.sessions[-1].from_step = resumed_at

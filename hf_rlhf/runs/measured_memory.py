@@ -1,0 +1,112 @@
+"""The peaks of memory that runs reached, beside those that were counted before they began.
+
+A count leaves out what kernels take inside themselves, fragmentation and, on a CPU, the process
+itself. How much that is depends on the machine: a later count is corrected by the runs there.
+"""
+
+import statistics
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hf_rlhf.errors import HfRlhfError
+from hf_rlhf.formatting import counted
+from hf_rlhf.runs.devices import Device
+from hf_rlhf.storage.record import RECORD_NAME, RunRecord, load_record
+
+LEAST = 2**28
+"""Runs that were to take less are left out: the libraries' own memory would be most of theirs."""
+SMALL = 8_000_000
+"""Models of fewer numbers are not counted, as the count would take longer than such runs may."""
+_NEWEST = 50
+
+
+def counted_peak(run: Any) -> dict[str, int | None]:
+    """Return `predicted`, the bytes that a run is to take in a process, and `before`, those it has.
+
+    Empty for a small model, and for a launch that shards. `predicted` is None for a model that
+    cannot be counted. On several processes each returns its own.
+    """
+    import psutil
+
+    from hf_rlhf.models.loading import skeleton
+    from hf_rlhf.runs.memory import memory_need
+    from hf_rlhf.runs.preflight_launch import sharding
+
+    if run.phase_list or sharding(run):
+        return {}
+    before = psutil.Process().memory_info().rss
+    try:
+        if sum(each.numel() for each in skeleton(run).parameters()) < SMALL:
+            return {}
+        return {"predicted": memory_need(run).per_device(), "before": before}
+    except Exception:  # noqa: BLE001 - the code of any model, and no reason not to train it
+        return {"predicted": None, "before": before}
+
+
+@dataclass(frozen=True)
+class Correction:
+    """By how much the peaks of runs on a machine differed from the counts."""
+
+    ratios: tuple[float, ...]
+    """Measured / counted."""
+    where: str
+
+    @property
+    def factor(self) -> float:
+        """The median of the ratios, with which a count is multiplied."""
+        return statistics.median(self.ratios)
+
+    @property
+    def error(self) -> float:
+        """The largest error that a corrected count of these runs would have had."""
+        return max(abs(ratio / self.factor - 1) for ratio in self.ratios)
+
+    def __str__(self) -> str:
+        """Return what is printed beside a corrected count."""
+        spread = f" ({min(self.ratios):.2f} to {max(self.ratios):.2f})" * (len(self.ratios) > 1)
+        runs = counted(len(self.ratios), "run")
+        return f"× {self.factor:.2f}{spread}, as measured in {runs} {self.where}"
+
+
+def correction(folder: Path, device: Device | None = None) -> Correction | None:
+    """Return the correction by the finished runs in `folder`, None if no run there tells.
+
+    Those count that were made on one of `device`, by default on a machine as this one is, and the
+    newest 50 at most.
+    """
+    from hf_rlhf.runs.machine import environment
+
+    here = environment()
+    # A device is named as its maker names it: NVIDIA A100-SXM4-80GB.
+    name = device.name.split("-")[0] if device is not None else (*here.gpu, here.cpu)[0]
+    ratios = []
+    for record in _records(folder):
+        gpus, cpu = record.environment.gpu or [], record.environment.cpu
+        if device is None:
+            same = gpus[:1] == here.gpu[:1] and (bool(gpus) or cpu == here.cpu)
+        else:
+            same = any(name in gpu.replace("-", " ").split() for gpu in gpus)
+        if same and (ratio := _ratio(record)):
+            ratios.append(ratio)
+    return Correction(tuple(ratios), f"of {folder} on {name}") if ratios else None
+
+
+def _records(folder: Path) -> Iterator[RunRecord]:
+    files = [file for file in folder.glob(f"*/{RECORD_NAME}") if file.is_file()]
+    for file in sorted(files, key=lambda each: each.stat().st_mtime)[-_NEWEST:]:
+        try:
+            yield load_record(file.parent)
+        except HfRlhfError:  # of another version, or damaged: it says so where it is read
+            continue
+
+
+def _ratio(record: RunRecord) -> float | None:
+    """Return measured / counted of a run that trained at one go."""
+    peak: dict[str, Any] = record.training.peak_memory or {}
+    predicted = peak.get("predicted") or 0
+    if predicted < LEAST or record.status != "finished" or len(record.sessions) != 1:
+        return None
+    measured = peak["bytes"] - (peak["before"] if peak["of"] == "RSS" else 0)
+    return float(measured / predicted)
