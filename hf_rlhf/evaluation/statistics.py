@@ -8,8 +8,9 @@ draws depend on the number of seeds and clusters alone, so the same rows give th
 
 import math
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,9 +26,14 @@ _SEED = 0
 _ROUNDING = 1e-12
 """Relative size below which a sum of values that cancel is 0."""
 
+_KEPT_BYTES = 2**27
+
 Array = NDArray[np.float64]
+Draw = NDArray[np.unsignedinteger[Any]]
 Table = Sequence[Sequence[Score]]
 """Shape (seeds, rows): a value for each, None where there is none."""
+_kept: dict[tuple[int, ...], list[tuple[Draw, Draw]]] = {}
+"""Draws by their sizes: the same for every interval, and most of what one costs."""
 
 
 @dataclass(frozen=True)
@@ -175,25 +181,53 @@ def _percentiles(
     `statistics` takes how often each seed and each cluster was drawn, shapes (resamples, seeds)
     and (resamples, clusters), and returns shape (resamples, columns).
     """
-    rng = np.random.default_rng(_SEED)
-    # Smaller blocks for many clusters, so that memory does not grow with their number.
-    block = min(_BLOCK, max(1, _CELLS // clusters)) if seeds == 1 else _BLOCK
-    drawn = []
-    for start in range(0, RESAMPLES, block):
-        size = min(block, RESAMPLES - start)
-        by_seed = _weights(rng, seeds, size) if draw_seeds else np.ones((size, seeds))
-        drawn.append(statistics(by_seed, _weights(rng, clusters, size)))
-    values = np.concatenate(drawn)
+    draws = _draws(seeds, clusters, draw_seeds)
+    values: Array = np.concatenate(
+        [statistics(seed.astype(float), cluster.astype(float)) for seed, cluster in draws]
+    )
     values[~np.isfinite(values)] = np.nan
     with warnings.catch_warnings():
         # A column without any value has no percentiles.
         warnings.filterwarnings("ignore", message="All-NaN slice")
-        return np.nanpercentile(values, [2.5, 97.5], axis=0)
+        bounds: Array = np.nanpercentile(values, [2.5, 97.5], axis=0)
+    return bounds
 
 
-def _weights(rng: np.random.Generator, count: int, size: int) -> Array:
+def _draws(seeds: int, clusters: int, draw_seeds: bool) -> Iterable[tuple[Draw, Draw]]:
+    """Return how often each seed and each cluster is drawn, by blocks of resamples."""
+    # Smaller blocks for many clusters, so that memory does not grow with their number.
+    block = min(_BLOCK, max(1, _CELLS // clusters)) if seeds == 1 else _BLOCK
+    sizes = seeds, clusters, draw_seeds, RESAMPLES, block
+    if sizes in _kept:
+        return _kept[sizes]
+    drawn = _drawn(*sizes)
+    if RESAMPLES * (seeds + clusters) > _KEPT_BYTES:
+        return drawn
+    kept = list(drawn)
+    while sum(_bytes(each) for each in (kept, *_kept.values())) > _KEPT_BYTES and _kept:
+        _kept.pop(next(iter(_kept)))  # the oldest
+    _kept[sizes] = kept
+    return kept
+
+
+def _bytes(draws: Sequence[tuple[Draw, Draw]]) -> int:
+    return sum(each.nbytes for block in draws for each in block)
+
+
+def _drawn(
+    seeds: int, clusters: int, draw_seeds: bool, resamples: int, block: int
+) -> Iterator[tuple[Draw, Draw]]:
+    rng = np.random.default_rng(_SEED)
+    for start in range(0, resamples, block):
+        size = min(block, resamples - start)
+        by_seed = _weights(rng, seeds, size) if draw_seeds else np.ones((size, seeds), np.uint8)
+        yield by_seed, _weights(rng, clusters, size)
+
+
+def _weights(rng: np.random.Generator, count: int, size: int) -> Draw:
     """Return how often each of `count` is drawn, in `size` draws of `count` with replacement."""
-    return rng.multinomial(count, [1 / count] * count, size=size).astype(np.float64)
+    weights = rng.multinomial(count, [1 / count] * count, size=size)
+    return weights.astype(np.min_scalar_type(weights.max()))
 
 
 def _floats(table: Table) -> tuple[Array, NDArray[np.bool_]]:

@@ -42,6 +42,48 @@ def test_many_clusters_are_drawn_in_smaller_blocks_with_the_same_result(monkeypa
     assert Interval.of_mean(values) == interval
 
 
+@pytest.fixture
+def draws(monkeypatch):
+    """How many blocks of resamples were drawn, of none kept before."""
+    sizes, draw = [], statistics._weights
+    monkeypatch.setattr(statistics, "_kept", {})
+    monkeypatch.setattr(statistics, "_weights", lambda *sized: sizes.append(sized) or draw(*sized))
+    return sizes
+
+
+def test_draws_are_kept_for_intervals_of_as_many_clusters(draws):
+    values = np.random.default_rng(5).normal(size=(3, 40)).tolist()
+    tables = [[values[0]], values, [[*values[0], 9.0]]]
+    first = [over_seeds(table) for table in tables]
+    ratio = Interval.of_ratio(values, values, draw_seeds=False)
+    count = len(draws)
+    assert [over_seeds(table) for table in tables] == first
+    assert Interval.of_ratio(values, values, draw_seeds=False) == ratio
+    assert len(draws) == count
+
+
+@pytest.mark.parametrize("kept", [0, 10_000 * 12])
+def test_draws_that_are_not_kept_are_the_same_and_memory_is_bounded(draws, kept, monkeypatch):
+    values = np.random.default_rng(6).normal(size=12).tolist()
+    intervals = [Interval.of_mean(values[:size]) for size in (8, 10, 11)]
+    monkeypatch.setattr(statistics, "_KEPT_BYTES", kept)
+    statistics._kept.clear()
+    assert [Interval.of_mean(values[:size]) for size in (8, 10, 11)] == intervals
+    assert [sizes[1] for sizes in statistics._kept] == ([11] if kept else [])
+
+
+def test_more_draws_of_one_cluster_than_a_byte_holds_are_counted(monkeypatch):
+    """Hardly ever drawn; a count that wrapped would be a wrong interval."""
+    rng = np.random.default_rng(0)
+    assert statistics._weights(rng, 1, 1).tolist() == [[1]]
+
+    class Same:
+        def multinomial(self, count, shares, size):
+            return np.array([[300, 0]])
+
+    assert statistics._weights(Same(), 2, 1).astype(float).tolist() == [[300.0, 0.0]]
+
+
 def over_seeds(table):
     return mean_intervals({"": table})[""]
 
