@@ -30,8 +30,9 @@ class Reward(Protocol):
     Its parameters besides TRL's own are the dataset columns that it needs (one without a
     default is required). A field `judge` receives the run's judge. It may have
     `advice() -> Iterable[str]`: warnings, printed and on the card; `notes(run) -> Iterable[str]`:
-    the same, of what the run trains on; and `problems(run) -> Iterable[Problem]`: why it cannot
-    score the completions, found before weights load.
+    the same, of what the run trains on; `problems(run) -> Iterable[Problem]`: why it cannot
+    score the completions, found before weights load; and `held_model() -> HeldModel`: the model
+    that it loads in each process.
     """
 
     def __call__(
@@ -208,6 +209,42 @@ class BatchForm(Protocol):
         """Compute as without this form, and say why. Called on every process."""
 
 
+@dataclass(frozen=True)
+class HeldModel:
+    """A model that is kept beside the one that is trained: a reference, a reward model."""
+
+    model: str | None = None
+    """A folder, package://PACKAGE/FOLDER or Hub id; None is the run's own base."""
+    dtype: str | None = None
+    """Of its weights. None: the run's for its own base, as it was saved for another."""
+    trained: bool = False
+    """Whether it learns in the same passes as the run's model, in full or by a LoRA like it."""
+    adapter: bool = False
+    """Whether it is only a LoRA like the run's, on the same base."""
+    in_host: bool = False
+    """Whether its layers are in the host's memory, except the one that computes."""
+
+
+@dataclass(frozen=True)
+class StepShape:
+    """What a trainer computes at once on one device, from which its memory is counted."""
+
+    rows: int | None = None
+    """Of a forward and backward pass. None: `per_device_train_batch_size`, or twice for pairs."""
+    tokens: int | None = None
+    """Of the longest row. None: its prompt with `max_completion_length`, or `max_length`."""
+    head: Literal["fused", "logits", "none"] = "logits"
+    """How a language model's loss is computed: by TRL's fused head, or with all logits at once."""
+    sampled_rows: int | None = None
+    """Completions that are written at once by the model itself. None: as many as in a step."""
+    accumulates: bool | None = None
+    """Whether gradients of an earlier pass are there. None: with `gradient_accumulation_steps`."""
+    dropout: bool = True
+    """Whether the model's own dropout is kept, without a setting `disable_dropout`."""
+    held: Mapping[str, HeldModel] = field(default_factory=dict)
+    """Role -> model, such as `reference`. One that is the base with its adapter off is not held."""
+
+
 class Trainer:
     """Base class of trainers, which `--plugin` selects; every hook below has a default.
 
@@ -339,6 +376,11 @@ class Trainer:
     def extra_disk_bytes(cls, run: "Run") -> int:
         """Return an upper bound on what it writes besides checkpoints and the saved model."""
         return 0
+
+    @classmethod
+    def step_shape(cls, run: "Run") -> StepShape:
+        """Return what is computed at once, and the models held, for the plan of the memory."""
+        return StepShape()
 
     @classmethod
     def card_facts(cls, run: "Run") -> Mapping[str, str]:

@@ -1,120 +1,260 @@
-"""The memory that training takes on each device, by arithmetic on shapes and dtypes."""
+"""The memory that training takes on each device, counted on the run's own model without weights."""
 
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
-from hf_rlhf.models.lengths import model_config, positions, prompt_lengths
-from hf_rlhf.models.loading import trained_skeleton
+from hf_rlhf.contracts import HeldModel, StepShape
+from hf_rlhf.distributed import is_elsewhere
+from hf_rlhf.models.lengths import completion_length, positions, prompt_lengths
+from hf_rlhf.models.loading import skeleton, trained_skeleton
+from hf_rlhf.models.locate import resolve_model_path
 from hf_rlhf.runs.run import Run
-from hf_rlhf.storage.disk import human, optimizer_bytes
+from hf_rlhf.storage.disk import optimizer_bytes
+
+if TYPE_CHECKING:
+    from hf_rlhf.runs.allocations import Pass
 
 _ROWS = 512
 """How many rows are read for the longest prompt."""
+_LOGITS = 12
+"""Bytes for each word and row while a token is drawn: logits, scaled, and probabilities."""
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A part of a step, with what it takes beside what is always held."""
+
+    name: str
+    working: int
+    """Activations, temporary tensors, a cache."""
+    gradients: int = 0
+    alone: bool = False
+    """Whether the model is loaded by itself, without optimizer and other models."""
 
 
 @dataclass(frozen=True)
 class MemoryNeed:
-    """Bytes by what they hold; the first five are of one process that shards nothing."""
+    """Bytes of one process that shards nothing, by what they hold."""
 
     weights: int
-    reference: int
-    """A frozen copy of the weights, where the trainer has one."""
     gradients: int
     optimizer: int
-    sharded_optimizer: int
-    """In mixed precision under ZeRO or FSDP: master weights and two moments in float32."""
-    step: int
-    """Of a forward and backward pass of one batch, at most."""
-    generation: int
-    """The cache of keys and values while completions are sampled, at most."""
-    tokens: int
-    """Of the longest row with its completion."""
+    phases: tuple[Phase, ...]
+    given: "Pass"
+    """What was counted."""
+    trained: int
+    """Numbers that are trained."""
+    width: int
+    """Bytes of each of them."""
+    block: int
+    """The bytes of the largest layer."""
+    root: int
+    """The bytes outside of the layers: embeddings, head."""
+    alone: int
+    """The bytes of the weights that are loaded to be evaluated."""
+    held: Mapping[str, int] = field(default_factory=dict)
+    """The weights of further models by role."""
 
-    def parts(self, shards: int | None = None) -> dict[str, int]:
-        """Return the bytes on each device at the fullest moment, by what they hold.
-
-        `shards` is over how many processes ZeRO-3 or FSDP shards what is kept; None: not at all.
-        """
-        optimizer = {"optimizer": self.optimizer}
-        if shards is not None:
-            optimizer = {"optimizer with float32 weights": self.sharded_optimizer}
-        kept = {"weights": self.weights, "reference": self.reference, "gradients": self.gradients}
-        parts = {name: size // (shards or 1) for name, size in (kept | optimizer).items()}
-        step = {f"a step of rows of {self.tokens:,} tokens": self.step}
-        cache = {"the cache of generation": self.generation}
-        parts |= step if self.step >= self.generation else cache
+    def parts(self, phase: Phase | None = None) -> dict[str, int]:
+        """Return the bytes in a phase, by default the fullest one, by what they hold."""
+        if phase is None:
+            phase = max(self.phases, key=lambda each: sum(self.parts(each).values()))
+        parts = {"weights": self.weights}
+        if not phase.alone:
+            parts |= {**self.held, "optimizer": self.optimizer, "gradients": phase.gradients}
+        parts[phase.name] = phase.working
         return {name: size for name, size in parts.items() if size}
 
-    def per_device(self, shards: int | None = None) -> int:
+    def per_device(self) -> int:
         """Return the sum of the `parts`."""
-        return sum(self.parts(shards).values())
+        return sum(self.parts().values())
 
-    def describe(self, shards: int | None = None) -> str:
-        """Return the sum of the `parts`, and what it is made of."""
-        how = "in plain data parallel" if shards is None else f"sharded over {shards} by ZeRO-3"
-        how += " or FSDP" if shards is not None else ""
-        parts = ", ".join(f"{name} {human(size)}" for name, size in self.parts(shards).items())
-        return f"about {human(self.per_device(shards))} per GPU {how} ({parts})"
+    @property
+    def wide_optimizer(self) -> int:
+        """What the optimizer keeps, were the trained numbers in float32."""
+        one_byte = self.optimizer <= 2 * self.trained
+        return self.optimizer if one_byte else self.optimizer * 4 // self.width
 
 
-def memory_need(run: Run) -> MemoryNeed:
-    """Return what a run takes on each device, without fragmentation and the libraries' own.
+def memory_need(run: Run, *, sharded: bool = False) -> MemoryNeed:
+    """Return what a run takes on one device, without fragmentation and the libraries' own.
 
-    A step by Korthikanti et al. 2022 (arXiv:2205.05198) with FlashAttention: 34 bytes a token,
-    layer and hidden unit, or 2 and one layer whole where activations are recomputed; and the
-    logits with their gradient in float32. Raises ValueError for a model of an unknown kind.
+    With `sharded` it computes as DeepSpeed and FSDP do, with weights in 16 bit where the run has
+    `bf16` or `fp16`, instead of copies of them under autocast.
+
+    Raises ValueError for a model of an unknown kind.
     """
+    import torch
+
+    from hf_rlhf.runs.allocations import count_training
+
     training, model = run.training, trained_skeleton(run)
-    every = list(model.parameters())
-    trained = sum(each.numel() for each in every if each.requires_grad)
-    weights = sum(each.numel() * each.element_size() for each in every)
-    if run.model.load_in_4bit or run.model.load_in_8bit:
-        weights = sum(each.numel() for each in every) // (2 if run.model.load_in_4bit else 1)
-    # TRL's trainers with a reference of their own have this setting; with LoRA it is the base.
-    reference = hasattr(training, "sync_ref_model") and not run.model.use_peft and training.beta
-    reference = reference and not getattr(training, "precompute_ref_log_probs", False)
-    width = max((each.element_size() for each in every if each.requires_grad), default=4)
-    tokens, sampled = _row_tokens(run)
-    config = model_config(run).get_text_config()
+    shape = run.trainer_class.step_shape(run)
+    given = training_pass(run, shape)
+    if sharded and given.autocast is not None:
+        model, given = model.to(getattr(torch, given.autocast)), replace(given, autocast=None)
+    counted = count_training(model, given, lambda short: build_optimizer(short, training))
+    optimizer = counted.get("optimizer", optimizer_bytes(model, training))
+    held = _held(run, shape)
+    learners = 1 + sum(each.trained for each in held.values())
+    trained = [each for each in model.parameters() if each.requires_grad]
+    root, block = _root_and_block(model)
     return MemoryNeed(
-        weights=weights,
-        reference=weights if reference else 0,
-        gradients=trained * width,
-        optimizer=optimizer_bytes(model, training),
-        sharded_optimizer=trained * 12,
-        step=_step_bytes(run, config, tokens, sampled or tokens),
-        generation=_cache_bytes(run, config, tokens) if sampled else 0,
-        tokens=tokens,
+        weights=_bytes(run, model),
+        gradients=sum(each.nbytes for each in trained) * learners,
+        optimizer=optimizer * learners,
+        phases=(
+            *_step_phases(counted, given, learners),
+            *_sampling_phases(run, model, shape, given),
+        ),
+        given=given,
+        trained=sum(each.numel() for each in trained) * learners,
+        width=max((each.element_size() for each in trained), default=4),
+        block=block,
+        root=root,
+        alone=_bytes(run, skeleton(run)),
+        held={role: _held_bytes(run, each, model) for role, each in held.items()},
     )
 
 
-def _row_tokens(run: Run) -> tuple[int, int]:
-    """Return the tokens of the longest row, and how many of them are sampled."""
-    training = run.training
-    sampled = int(getattr(training, "max_completion_length", None) or 0)
-    if sampled and "prompt" in run.dataset["train"].column_names:
-        return max(prompt_lengths(run, _ROWS)) + sampled, sampled
-    limit = getattr(training, "max_length", None) or positions(run) or 1024
-    return int(limit), sampled
+def training_pass(run: Run, shape: StepShape) -> "Pass":
+    """Return what goes through the run's model at once."""
+    from hf_rlhf.runs.allocations import Pass
 
-
-def _step_bytes(run: Run, config: Any, tokens: int, predicted: int) -> int:
     training = run.training
     rows = training.per_device_train_batch_size
     rows *= 2 if "rejected" in run.dataset["train"].column_names else 1
-    layers, hidden = config.num_hidden_layers, config.hidden_size
-    recomputed = getattr(training, "activation_checkpointing", False)
-    a_unit = 2 * layers + 34 if recomputed else 34 * layers
-    head = 1 if run.has_score_head else predicted * config.vocab_size * 8
-    return int(rows * (tokens * hidden * a_unit + head))
+    tokens = shape.tokens or _longest_row(run)
+    accumulates = training.gradient_accumulation_steps > 1
+    if shape.accumulates is not None:
+        accumulates = shape.accumulates
+    return Pass(
+        rows=shape.rows or rows,
+        tokens=tokens,
+        predicted=min(_sampled(run) or tokens, tokens),
+        head="none" if run.has_score_head else shape.head,
+        autocast="bfloat16" if training.bf16 else "float16" if training.fp16 else None,
+        checkpointing=bool(getattr(training, "activation_checkpointing", False)),
+        on_gpu=is_elsewhere() or training.device.type != "cpu",
+        accumulates=accumulates,
+        dropout=shape.dropout and not getattr(training, "disable_dropout", False),
+    )
 
 
-def _cache_bytes(run: Run, config: Any, tokens: int) -> int:
-    training = run.training
-    if getattr(training, "use_vllm", False):
-        return 0
-    heads = config.num_attention_heads
-    size = getattr(config, "head_dim", None) or config.hidden_size // heads
-    kept = getattr(config, "num_key_value_heads", None) or heads
-    rows = training.per_device_train_batch_size * training.gradient_accumulation_steps
-    return int(2 * 2 * config.num_hidden_layers * kept * size * tokens * rows)
+def build_optimizer(model: Any, training: Any) -> Any:
+    """Return the optimizer of a run, None where its class is not installed here."""
+    from transformers import Trainer
+
+    trained = [each for each in model.parameters() if each.requires_grad]
+    try:
+        kind, arguments = Trainer.get_optimizer_cls_and_kwargs(training, model)
+        return kind(trained, **arguments)
+    except (ImportError, ValueError, RuntimeError):
+        return None
+
+
+def _step_phases(counted: Mapping[str, int], given: "Pass", learners: int) -> Iterator[Phase]:
+    """Yield the phases of a step in which that many models learn, each as large as the first."""
+    gradients, optimizer = counted["gradients"], counted.get("optimizer", 0)
+    before = gradients if given.accumulates else 0
+    most = max(counted[stage] for stage in ("forward", "head", "last")) - before
+    most += (learners - 1) * (counted["forward"] - before)
+    name = f"forward and backward of {given.rows} x {given.tokens:,} tokens"
+    yield Phase(name, most, before * learners)
+    yield Phase("end of the backward pass", counted["first"] - gradients, gradients * learners)
+    working = counted["step"] - gradients - optimizer
+    yield Phase("optimizer step", working, gradients * learners)
+
+
+def _sampling_phases(run: Run, model: Any, shape: StepShape, given: "Pass") -> Iterator[Phase]:
+    from hf_rlhf.runs.allocations import count_sampling
+
+    words = model.config.get_text_config().vocab_size
+
+    def phase(name: str, of: Any, rows: int, sampled: int, *, alone: bool) -> Phase:
+        most = replace(given, rows=rows, predicted=sampled, tokens=_longest_prompt(run) + sampled)
+        found = count_sampling(of, most)
+        return Phase(name, max(found.values()) + rows * words * _LOGITS, alone=alone)
+
+    training, evaluation = run.training, run.spec.evaluation
+    if (sampled := _sampled(run)) and not getattr(training, "use_vllm", False):
+        rows = given.rows * (getattr(training, "steps_per_generation", None) or 1)
+        yield phase("rollout", model, shape.sampled_rows or rows, sampled, alone=False)
+    if evaluation is not None and run.writes_text and run.reward is not None:
+        rows, sampled = evaluation.batch_size, completion_length(run)
+        yield phase("evaluation", skeleton(run), rows, sampled, alone=True)
+
+
+def _held(run: Run, shape: StepShape) -> dict[str, HeldModel]:
+    """Return the models beside the trained one: the trainer's, and those of rewards."""
+    held = dict(shape.held)
+    for part in run.reward.rewards if run.reward is not None else ():
+        if hasattr(part.reward, "held_model"):
+            held[part.label] = part.reward.held_model()
+    return held
+
+
+def _held_bytes(run: Run, held: HeldModel, model: Any) -> int:
+    adapter: int = sum(each.nbytes for each in model.parameters() if each.requires_grad)
+    if held.adapter:
+        return adapter
+    beside = adapter if held.trained and run.model.use_peft else 0
+    if held.model in (None, run.model.model_name_or_path, run.model_path):
+        base = skeleton(run)
+        return (sum(_root_and_block(base)) if held.in_host else _bytes(run, base)) + beside
+    return weights_of(held.model or "", held.dtype) + beside
+
+
+def _root_and_block(model: Any) -> tuple[int, int]:
+    """Return the bytes of a model's weights outside of its layers, and of the largest layer."""
+    from hf_rlhf.runs.allocations import model_blocks
+
+    blocks = [sum(each.nbytes for each in block.parameters()) for block in model_blocks(model)]
+    return sum(each.nbytes for each in model.parameters()) - sum(blocks), max(blocks)
+
+
+def weights_of(name: str, dtype: str | None = None) -> int:
+    """Return the bytes of a model's weights, from its configuration alone."""
+    import torch
+    import transformers
+
+    config = transformers.AutoConfig.from_pretrained(resolve_model_path(name))
+    kind = getattr(transformers, (config.architectures or ["AutoModel"])[0], None)
+    own = getattr(config.get_text_config(), "dtype", None) or torch.float32
+    with torch.device("meta"):
+        build = kind if kind is not None and hasattr(kind, "_from_config") else None
+        model = build._from_config(config) if build else transformers.AutoModel.from_config(config)
+    width = (getattr(torch, dtype) if dtype else own).itemsize
+    return int(sum(each.numel() for each in model.parameters()) * width)
+
+
+def _bytes(run: Run, model: Any) -> int:
+    """Return the bytes of a model's weights, its linear layers in 4 or 8 bits if the run says."""
+    bits = 4 if run.model.load_in_4bit else 8 if run.model.load_in_8bit else None
+    whole: int = sum(each.nbytes for each in model.parameters())
+    if bits is None:
+        return whole
+    narrow = [
+        module.weight
+        for name, module in model.named_modules()
+        if type(module).__name__ == "Linear" and "lora_" not in name and "head" not in name
+    ]
+    numbers: int = sum(each.numel() for each in narrow)
+    # Of 4 bits, a scale in float32 for each block of 64; of 8 bits, one for each row.
+    scales: int = numbers // 16 if bits == 4 else sum(4 * each.shape[0] for each in narrow)
+    return int(whole - sum(each.nbytes for each in narrow) + numbers * bits // 8 + scales)
+
+
+def _sampled(run: Run) -> int:
+    return int(getattr(run.training, "max_completion_length", None) or 0)
+
+
+def _longest_prompt(run: Run) -> int:
+    return max(prompt_lengths(run, _ROWS))
+
+
+def _longest_row(run: Run) -> int:
+    if (sampled := _sampled(run)) and "prompt" in run.dataset["train"].column_names:
+        return _longest_prompt(run) + sampled
+    return int(getattr(run.training, "max_length", None) or positions(run) or 1024)

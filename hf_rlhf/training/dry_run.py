@@ -20,7 +20,6 @@ from hf_rlhf.formatting import counted, duration, visible
 from hf_rlhf.models.lengths import positions, prompt_lengths
 from hf_rlhf.runs.devices import Device
 from hf_rlhf.runs.estimate import disk_need, planned_steps
-from hf_rlhf.runs.memory import memory_need
 from hf_rlhf.runs.monitor import monitor_line
 from hf_rlhf.runs.preflight import advice, machine_problems
 from hf_rlhf.runs.preflight_data import data_lines
@@ -28,6 +27,7 @@ from hf_rlhf.runs.preflight_launch import launch_kind, sharding
 from hf_rlhf.runs.resolve import resolve_run
 from hf_rlhf.runs.reward_validation import reward_validation_section
 from hf_rlhf.runs.run import Phase, Run, trains_by_rewards
+from hf_rlhf.runs.sharded_memory import memory_plans
 from hf_rlhf.storage.disk import Space, human, taken_bytes
 from hf_rlhf.storage.record import load_record
 from hf_rlhf.training.model_record import model_section
@@ -302,22 +302,7 @@ def _disk(run: Run, steps: int) -> tuple[Finding, int | None]:
 
 def _plan(run: Run, device: Device | None) -> Iterator[Finding]:
     """Yield the memory of each GPU of another machine, and what cannot be checked here."""
-    count = processes()
-    try:
-        need = memory_need(run)
-    except (ValueError, AttributeError) as error:  # no causal language model
-        yield Finding("memory", "note", f"not estimated: {error}".splitlines()[0])
-    else:
-        # What the launch can be: 16 bit needs a sharded one, and a plan may name it.
-        plain = sharding(run) is None
-        ways: list[int | None] = [None] * plain
-        if not plain or (count > 1 and launch_kind(run) is None):
-            ways.append(count)
-        text = "rough: " + "; or ".join(need.describe(shards) for shards in ways)
-        room = device.memory_gb * 10**9 if device is not None else None
-        text += f"; {device.name} has {human(room)}" if device is not None and room else ""
-        fits = room is None or min(map(need.per_device, ways)) <= room
-        yield Finding("memory", "ok" if fits else "note", text)
+    yield _memory(run, device)
     if device is None:
         text = "not estimated: `--for 8xH100` instead of `expect_world_size` names the GPUs"
         yield Finding("time", "note", text)
@@ -325,6 +310,24 @@ def _plan(run: Run, device: Device | None) -> Iterator[Finding]:
         yield Finding("not checked", "note", f"{problem.where}, here: {problem.what} {problem.fix}")
     text = "weights, launch, speed and free memory of that machine"
     yield Finding("not checked", "note", text)
+
+
+def _memory(run: Run, device: Device | None) -> Finding:
+    """Return what each GPU holds in what the launch can be: 16 bit needs a sharded one."""
+    count, kind = processes(), launch_kind(run)
+    try:
+        plans = memory_plans(run, count)
+    except (ValueError, AttributeError) as error:  # a model that only its trainer can build
+        return Finding("memory", "note", f"not estimated: {error}".splitlines()[0])
+    engines = {sharding(run)} if sharding(run) else {kind} if kind else {"MULTI_GPU", "FSDP"}
+    chosen = [plan for plan in plans if plan.strategy.engine in engines] or plans[:1]
+    text = "counted: " + "; or ".join(map(str, chosen))
+    if device is None:
+        return Finding("memory", "ok", text)
+    room = device.memory_gb * 10**9
+    verdict = min(chosen, key=lambda plan: plan.bytes).verdict(room)
+    text += f"; {device.name} has {human(room)}: {verdict}"
+    return Finding("memory", "ok" if verdict == "fits" else "note", text)
 
 
 def _totals(reports: Sequence[PhaseReport]) -> Iterator[Finding]:

@@ -6,6 +6,7 @@ from typing import Any, Self
 from trl import DistillationConfig, DistillationTrainer
 
 from hf_rlhf import Method, Trainer
+from hf_rlhf.contracts import HeldModel, StepShape
 from hf_rlhf.distributed import processes
 from hf_rlhf.errors import ModelError, Problem
 from hf_rlhf.evaluation import validation_rows
@@ -40,6 +41,12 @@ class DistilledTrainer(HeldOutOnly, Trainer, DistillationTrainer):  # type: igno
     def preflight(cls, run: Run) -> Iterable[Problem]:
         """Yield what would stop or spoil training, before weights load."""
         return [*common_problems(run), *no_eval_loss(run), *_teacher(run), *_batch(run)]
+
+    @classmethod
+    def step_shape(cls, run: Run) -> StepShape:
+        """Return that the loss is computed in tiles, and the teacher."""
+        teacher = HeldModel(run.training.teacher_model_name_or_path)
+        return StepShape(head="fused", held={"teacher": teacher})
 
     @classmethod
     def from_run(cls, run: Run) -> Self:

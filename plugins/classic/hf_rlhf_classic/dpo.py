@@ -1,12 +1,13 @@
 """Direct preference optimization, on TRL's public surface alone."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from trl import DPOConfig, DPOTrainer
 
 from hf_rlhf import Method
+from hf_rlhf.contracts import StepShape
 from hf_rlhf.errors import Problem
 from hf_rlhf.models import policy_arguments
 from hf_rlhf.runs import Run
@@ -19,7 +20,7 @@ from hf_rlhf_classic.dpo_reference import (
 )
 from hf_rlhf_classic.implicit_rewards import measure_reference
 from hf_rlhf_classic.pair_training import PairTraining, pair_texts
-from hf_rlhf_classic.reference import DropComputed, drop_reference, rows_in_files
+from hf_rlhf_classic.reference import DropComputed, drop_reference, held_reference, rows_in_files
 from hf_rlhf_classic.row_lengths import SIDES
 from hf_rlhf_classic.shares_prompt import SharesPrompt, SharesPromptConfig
 from hf_rlhf_classic.tokens_seen import TokensSeen
@@ -97,6 +98,12 @@ class PreferenceTrainer(SharesPrompt, PairTraining, DPOTrainer):  # type: ignore
         trainer.add_callback(TokensSeen(trainer))
         trainer.given = len(run.dataset["train"])
         return trainer
+
+    @classmethod
+    def step_shape(cls, run: Run) -> StepShape:
+        """Return the longest row, that TRL's head is the fused one, and the reference."""
+        shape = super().step_shape(run)
+        return replace(shape, head="fused", held=held_reference(run))
 
     given: int
     """How many training pairs there were before any was left out."""

@@ -8,13 +8,14 @@ from transformers import TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
 from hf_rlhf import Method
+from hf_rlhf.contracts import StepShape
 from hf_rlhf.distributed import PromptsPerStep
 from hf_rlhf.errors import Problem
 from hf_rlhf.evaluation import validation_rows
 from hf_rlhf.models import policy_arguments
 from hf_rlhf.runs import Run
 from hf_rlhf_classic.checks import common_problems
-from hf_rlhf_classic.reference import drop_reference
+from hf_rlhf_classic.reference import drop_reference, held_reference
 from hf_rlhf_classic.shares_prompt import SharesPrompt, SharesPromptConfig
 
 FLAT = "frac_reward_zero_std"
@@ -59,6 +60,11 @@ class GroupSampling(SharesPrompt):
             ends = (*trainer.eos_token_ids, run.tokenizer.pad_token_id)
             run.reward.learned_ends = frozenset(ends)
         return trainer
+
+    @classmethod
+    def step_shape(cls, run: Run) -> StepShape:
+        """Return that TRL's head is the fused one, and the reference."""
+        return StepShape(head="fused", held=held_reference(run))
 
     def report(self) -> Mapping[str, Any]:
         """Return the share of groups that taught nothing, at the start, in all, and at the end."""

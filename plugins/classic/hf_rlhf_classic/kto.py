@@ -6,6 +6,7 @@ from typing import Any, ClassVar, Self
 from trl import KTOConfig, KTOTrainer
 
 from hf_rlhf import Method, RowCounts, Trainer
+from hf_rlhf.contracts import StepShape
 from hf_rlhf.errors import Problem
 from hf_rlhf.evaluation import Evaluation, held_out_rows
 from hf_rlhf.models import FOR_TEMPLATES, policy_arguments
@@ -30,7 +31,7 @@ from hf_rlhf_classic.implicit_rewards import (
     reference_log_probs,
 )
 from hf_rlhf_classic.likelihood import Metrics
-from hf_rlhf_classic.reference import DropComputed, drop_reference, rows_in_files
+from hf_rlhf_classic.reference import DropComputed, drop_reference, held_reference, rows_in_files
 from hf_rlhf_classic.row_lengths import Size, counts_of_texts, once, sizes_of_texts
 
 LOSS_TYPES = ("kto", "apo_zero_unpaired")
@@ -83,6 +84,12 @@ class JudgedResponseTrainer(Trainer, KTOTrainer):  # type: ignore[misc]
         return {
             split: counts_of_texts(most, _sizes(run, split, rows)) for split, rows in splits(run)
         }
+
+    @classmethod
+    def step_shape(cls, run: Run) -> StepShape:
+        """Return the longest row, that TRL's head is the fused one, and the reference."""
+        longest = max(size.kept for size in _sizes(run, "train", run.dataset["train"]))
+        return StepShape(tokens=longest, head="fused", held=held_reference(run))
 
     @classmethod
     def from_run(cls, run: Run) -> Self:

@@ -16,6 +16,7 @@ os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
 from trl.experimental.online_dpo import OnlineDPOConfig, OnlineDPOTrainer
 
 from hf_rlhf import Method, Trainer
+from hf_rlhf.contracts import StepShape
 from hf_rlhf.errors import Problem
 from hf_rlhf.evaluation import validation_rows
 from hf_rlhf.models import load_policy, prompt_lengths
@@ -24,6 +25,7 @@ from hf_rlhf.runs import Run
 from hf_rlhf_classic.checks import OWN_LOSS, common_problems, no_lengths
 from hf_rlhf_classic.encoding import is_text, tokens
 from hf_rlhf_classic.held_out_only import HeldOutOnly, no_eval_loss
+from hf_rlhf_classic.reference import held_reference
 from hf_rlhf_classic.sampling import until
 
 
@@ -73,6 +75,12 @@ class OnlinePreferenceTrainer(HeldOutOnly, Trainer, OnlineDPOTrainer):  # type: 
         """Yield what would stop or spoil training, before weights load."""
         problems = [*common_problems(run), *no_lengths(run), *no_eval_loss(run)]
         return [*problems, *_lengths(run), *_special_tokens(run)]
+
+    @classmethod
+    def step_shape(cls, run: Run) -> StepShape:
+        """Return two completions a prompt, and the reference."""
+        rows = 2 * run.training.per_device_train_batch_size
+        return StepShape(rows=rows, sampled_rows=rows, held=held_reference(run))
 
     @classmethod
     def from_run(cls, run: Run) -> Self:

@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from hf_rlhf import RowCounts, Trainer
+from hf_rlhf.contracts import StepShape
 from hf_rlhf.errors import Problem
 from hf_rlhf.evaluation import Evaluation
 from hf_rlhf.models import FOR_TEMPLATES
@@ -20,6 +21,7 @@ from hf_rlhf_classic.likelihood import Metrics
 from hf_rlhf_classic.row_lengths import (
     SIDES,
     longer_texts,
+    longest_text,
     preference_counts,
     truncation_mode,
 )
@@ -62,6 +64,11 @@ class PairTraining(Trainer):
     def row_counts(cls, run: Run) -> Mapping[str, RowCounts]:
         """Return how many pairs keep both responses, and in how many one is cut."""
         return preference_counts(run)
+
+    @classmethod
+    def step_shape(cls, run: Run) -> StepShape:
+        """Return the tokens of the longest row."""
+        return StepShape(tokens=longest_text(run))
 
     @classmethod
     def implicit_rewards(cls, run: Run, rows: Sequence[LogProbs]) -> list[list[float]]:

@@ -28,6 +28,7 @@ from transformers.trainer_utils import get_last_checkpoint
 from trl.models import unwrap_model_for_generation
 
 from hf_rlhf import Method, Trainer
+from hf_rlhf.contracts import StepShape
 from hf_rlhf.errors import ModelError, Problem
 from hf_rlhf.evaluation import Evaluation, validation_rows
 from hf_rlhf.models import end_tokens, find_adapter, policy_arguments, prompt_ids
@@ -112,6 +113,11 @@ class PPOTrainer(HeldOutOnly, Trainer, transformers.Trainer):  # type: ignore[mi
     def held_out(cls, run: Run, model: Any, model_kwargs: Mapping[str, Any]) -> Evaluation | None:
         """Score completions to held-out prompts with the learned reward, if the run has one."""
         return ppo_rewards.held_out(run, model, model_kwargs)
+
+    @classmethod
+    def step_shape(cls, run: Run) -> StepShape:
+        """Return the rows of a micro-batch, and the roles that are not the policy's base."""
+        return ppo_models.step_shape(run)
 
     @classmethod
     def from_run(cls, run: Run) -> Self:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from trl.trainer.utils import disable_dropout_in_model
 
+from hf_rlhf.contracts import HeldModel, StepShape
 from hf_rlhf.errors import ModelError
 
 POLICY = "default"
@@ -208,6 +209,32 @@ def add_value(policy: Any, run: Any) -> None:
     nn.init.zeros_(head.weight)
     nn.init.zeros_(head.bias)
     policy.value_head = head
+
+
+def step_shape(run: Any) -> StepShape:
+    """Return the rows of a micro-batch, and the roles that are not the policy's base itself."""
+    training = run.training
+    share = training.per_device_train_batch_size
+    mini = share // training.num_mini_batches
+    held = {}
+    if training.value != "policy_adapter":
+        adapter = training.value == "own_adapter"
+        held["value"] = HeldModel(training.value_model_path, trained=True, adapter=adapter)
+    if training.reference_model_path:
+        held["reference"] = HeldModel(training.reference_model_path)
+    elif training.reference == "initial" and continues_adapter(run):
+        held["reference"] = HeldModel(adapter=True)
+    if training.reward_adapter:
+        held["reward"] = HeldModel(adapter=True)
+    elif training.reward_model_path:
+        held["reward"] = HeldModel(training.reward_model_path)
+    return StepShape(
+        rows=training.micro_batch_size or mini,
+        sampled_rows=training.rollout_micro_batch_size or share,
+        accumulates=(training.micro_batch_size or mini) < mini,
+        dropout=False,
+        held=held,
+    )
 
 
 def recompute_alike(policy: Any, training: Any) -> None:

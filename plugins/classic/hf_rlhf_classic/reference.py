@@ -7,6 +7,7 @@ from typing import Any
 from datasets import load_from_disk
 from transformers import TrainerCallback
 
+from hf_rlhf.contracts import HeldModel
 from hf_rlhf.distributed import processes, run_on_main_process
 from hf_rlhf.runs import Run
 
@@ -14,6 +15,17 @@ NAME = "ref"
 """What TRL calls the frozen copy of a continued adapter, and the folder that peft saves it in."""
 COMPUTED = "reference"
 """The folder of a run for values of the reference that are computed before training."""
+
+
+def held_reference(run: Run) -> dict[str, HeldModel]:
+    """Return the reference that TRL keeps as a model or an adapter of its own, if it does."""
+    training = run.training
+    if not training.beta or getattr(training, "precompute_ref_log_probs", False):
+        return {}
+    if run.model.use_peft and run.adapter is None:
+        return {}  # the base with its adapter off
+    in_host = getattr(training, "reference", None) == "cpu_offload"
+    return {"reference": HeldModel(adapter=run.model.use_peft, in_host=in_host)}
 
 
 def drop_reference(folder: str | Path) -> None:

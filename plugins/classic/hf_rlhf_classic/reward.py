@@ -9,6 +9,7 @@ from transformers import EarlyStoppingCallback
 from trl import RewardConfig, RewardTrainer
 
 from hf_rlhf import Method, RowCounts, Trainer
+from hf_rlhf.contracts import StepShape
 from hf_rlhf.errors import Problem
 from hf_rlhf.evaluation import Evaluation, held_out_rows, measure_rows, saved_model
 from hf_rlhf.models import FOR_TEMPLATES, policy_arguments
@@ -25,7 +26,7 @@ from hf_rlhf_classic.checks import (
 )
 from hf_rlhf_classic.likelihood import Metrics, batch_size
 from hf_rlhf_classic.pairs import Pair, as_metrics, read_pairs, row_metrics, tables
-from hf_rlhf_classic.row_lengths import longer_texts, parts, reward_counts
+from hf_rlhf_classic.row_lengths import longer_texts, longest_text, parts, reward_counts
 from hf_rlhf_classic.tokens_seen import TokensSeen
 
 
@@ -69,6 +70,11 @@ class RewardModelTrainer(MeasuresAtEnd, Trainer, RewardTrainer):  # type: ignore
             result += check_single_kind(run, "prompt", "chosen", "rejected")
             result += _lengths(run) if not result else ()
         return result
+
+    @classmethod
+    def step_shape(cls, run: Run) -> StepShape:
+        """Return the tokens of the longest row."""
+        return StepShape(tokens=longest_text(run))
 
     @classmethod
     def row_counts(cls, run: Run) -> Mapping[str, RowCounts]:

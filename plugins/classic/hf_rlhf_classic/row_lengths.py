@@ -82,6 +82,12 @@ def longer_texts(run: Run, split: str, rows: Any) -> list[int]:
     return [whole for _, whole in _pair_sizes(run, split, rows)]
 
 
+def longest_text(run: Run) -> int:
+    """Return the tokens of the longest text that is trained on, at most `max_length`."""
+    lengths, most = longer_texts(run, "train", run.dataset["train"]), run.training.max_length
+    return min(max(lengths), most or max(lengths))
+
+
 def _sizes_of_pairs(tokenizer: Any, rows: Any) -> Iterator[tuple[int, int]]:
     for batch in parts(rows, _AT_ONCE):
         prompts = [row["prompt"] for row in batch]

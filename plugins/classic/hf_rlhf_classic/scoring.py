@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
-from hf_rlhf.contracts import Score
+from hf_rlhf.contracts import HeldModel, Score
 from hf_rlhf.data import text_of
 from hf_rlhf.errors import ModelError, RewardError
 from hf_rlhf_classic.encoding import ended, is_text, joined, tokens
@@ -118,6 +118,10 @@ class RewardModel:
             name, revision = self.adapter, self.adapter_revision
         text = quality_advice(name, revision)
         return [text] if text else []
+
+    def held_model(self) -> HeldModel:
+        """Return the model that it loads, for the plan of the memory."""
+        return HeldModel(self.model, self.dtype)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_loaded": None}

@@ -11,6 +11,7 @@ from trl import SFTConfig, SFTTrainer
 from trl.chat_template_utils import get_training_chat_template, has_generation_markers
 
 from hf_rlhf import Method, RowCounts, Trainer
+from hf_rlhf.contracts import StepShape
 from hf_rlhf.errors import Problem
 from hf_rlhf.evaluation import Evaluation, held_out_rows, measure_rows, saved_model
 from hf_rlhf.models import FOR_TEMPLATES, generation_ends, policy_arguments
@@ -110,6 +111,13 @@ class SupervisedTrainer(Trainer, SFTTrainer):  # type: ignore[misc]
         return {
             split: counts_of_texts(most, _sizes(run, split, rows)) for split, rows in splits(run)
         }
+
+    @classmethod
+    def step_shape(cls, run: Run) -> StepShape:
+        """Return the longest row, and that TRL's head is the fused one."""
+        longest = max(size.kept for size in _sizes(run, "train", run.dataset["train"]))
+        packed = run.training.max_length if run.training.packing else None
+        return StepShape(tokens=packed or longest, head="fused")
 
     @classmethod
     def from_run(cls, run: Run) -> Self:

@@ -1,0 +1,337 @@
+"""The bytes that a training step allocates, counted without weights on torch's fake tensors.
+
+A fake tensor has a shape and a dtype and no data, so that a step of a model of any size runs in a
+second. What is counted is what torch allocates for tensors: not what a kernel takes inside itself,
+nor the allocator's fragmentation. CPU kernels stand in for those of a GPU.
+"""
+
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
+from copy import deepcopy
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+from unittest import mock
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+HEADS = ("fused", "logits", "none")
+"""TRL's, which scores tiles of tokens x words; one that holds all logits; that of a classifier."""
+_WORDS = 32768
+"""Words of a tile of TRL's head."""
+_FOLDS = ("_forward_tile", "_backward_tile", "_addmm_fp32")
+"""What TRL's head does with a tile; on a GPU one kernel each, which allocates nothing."""
+
+
+class Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts the storages that are alive within, and the most at once in each stage."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.live = 0
+        self.peaks: dict[str, int] = {}
+        self._stage = ""
+        self._alive: dict[int, Any] = {}
+
+    def stage(self, name: str) -> None:
+        """Begin a stage; one that has begun before goes on."""
+        self._stage = name
+        self.peaks[name] = max(self.live, self.peaks.get(name, 0))
+
+    def add(self, tensor: Tensor) -> None:
+        """Count a tensor until it is freed."""
+        storage = tensor.untyped_storage()
+        key, size = storage._cdata, storage.nbytes()
+        if key not in self._alive:
+            self._alive[key] = weakref.ref(storage, partial(self._free, key, size))
+            self.live += size
+            self.peaks[self._stage] = max(self.live, self.peaks.get(self._stage, 0))
+
+    def _free(self, key: int, size: int, _: object) -> None:
+        self.live -= size
+        del self._alive[key]
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        for each in tree_leaves(result):
+            if isinstance(each, Tensor):
+                self.add(each)
+        return result
+
+
+@dataclass(frozen=True)
+class Pass:
+    """What goes through a model at once, with gradient."""
+
+    rows: int
+    tokens: int
+    """Of each row."""
+    predicted: int
+    """Of each row, those whose log-probability is computed."""
+    head: str = "fused"
+    autocast: str | None = None
+    """The dtype that is computed in, if it is not that of the weights."""
+    checkpointing: bool = False
+    on_gpu: bool = False
+    accumulates: bool = False
+    """Whether gradients of a pass before are there."""
+    dropout: bool = True
+
+
+def count_training(
+    model: Any, given: Pass, optimizer: Callable[[Any], Any] | None
+) -> dict[str, int]:
+    """Return the peaks of a step by stage, beyond the model's own weights.
+
+    `model` is on the meta device. Layers that repeat are counted in a short model, twice, and what
+    one period of them adds is multiplied. Every stage is linear in the layers: the fullest moment
+    of the backward pass is near the last ones, while the activations are there, or near the first,
+    when the gradients are, so the two have stages of their own.
+    """
+    return _extrapolated(model, lambda short, cut: _training(short, cut, given, optimizer))
+
+
+def count_sampling(model: Any, given: Pass) -> dict[str, int]:
+    """Return the peaks of sampling the last `predicted` tokens of each row, and of the cache."""
+    return _extrapolated(model, lambda short, _: _sampling(short, given))
+
+
+@dataclass(frozen=True)
+class Layers:
+    """How the layers of a model repeat: some first ones, a period many times, and a rest."""
+
+    first: int
+    period: int
+    total: int
+
+    @classmethod
+    def of(cls, kinds: Sequence[object]) -> "Layers":
+        """Return the shortest repetition, from what each layer is."""
+        total = len(kinds)
+        sizes = [(first, period) for period in range(1, total + 1) for first in range(total)]
+        for first, period in sorted(sizes, key=sum):
+            if all(kinds[at] == kinds[at - period] for at in range(first + period, total)):
+                return cls(first, period, total)
+        return cls(0, max(total, 1), total)
+
+    @property
+    def rest(self) -> int:
+        """Layers after the last whole period."""
+        return (self.total - self.first) % self.period
+
+    def short(self, periods: int) -> int:
+        """Return the number of layers of a model with that many periods."""
+        return self.first + periods * self.period + self.rest
+
+    @property
+    def periods(self) -> int:
+        """Whole periods of the model itself."""
+        return (self.total - self.first) // self.period
+
+
+def _extrapolated(model: Any, count: Callable[[Any, "Cut"], Mapping[str, int]]) -> dict[str, int]:
+    layers = repetition(model)
+    if layers.periods <= 3:
+        return dict(count(deepcopy(model), Cut.of(layers, layers.periods)))
+    few, more = (count(shortened(model, layers.short(n)), Cut.of(layers, n)) for n in (2, 3))
+    return {name: size + (layers.periods - 3) * (size - few[name]) for name, size in more.items()}
+
+
+def repetition(model: Any) -> Layers:
+    """Return how the layers of a model repeat."""
+    return Layers.of([_kind(model, at, block) for at, block in enumerate(model_blocks(model))])
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Layers after which the backward pass leaves the last period, and enters the first."""
+
+    last: int
+    first: int
+
+    @classmethod
+    def of(cls, layers: Layers, periods: int) -> "Cut":
+        """Return them in a model of some periods."""
+        return cls(
+            layers.short(periods) - layers.rest - layers.period - 1,
+            layers.first + layers.period - 1,
+        )
+
+
+def model_blocks(model: Any) -> nn.ModuleList:
+    """Return the layers of a model that follow each other. Raises ValueError if it has none."""
+    config = model.config.get_text_config()
+    count = getattr(config, "num_hidden_layers", None)
+    for module in model.modules():
+        if isinstance(module, nn.ModuleList) and len(module) == count:
+            return module
+    raise ValueError(f"a {config.model_type} has no list of its {count} layers")
+
+
+def _kind(model: Any, at: int, block: nn.Module) -> object:
+    config = model.config.get_text_config()
+    lists = [value for value in vars(config).values() if isinstance(value, (list, tuple))]
+    own = [repr(value[at]) for value in lists if len(value) == config.num_hidden_layers]
+    shapes = [(name, each.shape, each.dtype) for name, each in block.named_parameters()]
+    return type(block), own, shapes
+
+
+def shortened(model: Any, count: int) -> Any:
+    """Return a copy of a model on the meta device with only its first `count` layers."""
+    blocks, config = model_blocks(model), model.config.get_text_config()
+    modules, total = blocks._modules, config.num_hidden_layers
+    blocks._modules = dict(list(modules.items())[:count])
+    config.num_hidden_layers = count
+    try:
+        return deepcopy(model)
+    finally:
+        blocks._modules, config.num_hidden_layers = modules, total
+
+
+@contextmanager
+def _counted(model: Any) -> Iterator[Allocations]:
+    """Give a model fake weights, and count what is allocated within beside them."""
+    with FakeTensorMode(allow_non_fake_inputs=True), Allocations() as allocations:
+        _fake(model)
+        allocations.live = 0
+        yield allocations
+
+
+def _fake(model: nn.Module) -> None:
+    made: dict[int, Tensor] = {}
+    for module in model.modules():
+        owned: tuple[dict[str, Any], ...] = (module._parameters, module._buffers)
+        for tensors in owned:
+            for name, each in tensors.items():
+                if each is None:
+                    continue
+                if id(each) not in made:  # tied weights are one
+                    fake = torch.empty(each.shape, dtype=each.dtype, device="cpu")
+                    if isinstance(each, nn.Parameter):
+                        fake = nn.Parameter(fake, requires_grad=each.requires_grad)
+                    made[id(each)] = fake
+                tensors[name] = made[id(each)]
+
+
+def _training(
+    model: Any, cut: Cut, given: Pass, optimizer: Callable[[Any], Any] | None
+) -> dict[str, int]:
+    from trl.trainer.utils import disable_dropout_in_model
+
+    base = model.get_base_model() if hasattr(model, "get_base_model") else model
+    with _counted(model) as allocations:
+        model.train()
+        if not given.dropout:
+            disable_dropout_in_model(model)
+        if given.checkpointing:
+            base.activation_checkpointing_enable()
+        for begins, at in (("middle", cut.last), ("first", cut.first)):
+            _mark(model_blocks(base)[at], partial(allocations.stage, begins))
+        _mark(model_blocks(base)[-1], partial(allocations.stage, "last"))
+        for _ in range(1 + given.accumulates):
+            allocations.peaks.clear()
+            allocations.stage("forward")
+            loss = _loss(base, given, allocations)
+            loss.backward()  # type: ignore[no-untyped-call]
+            del loss
+        before = allocations.live
+        sizes = {"gradients": before}
+        allocations.stage("step")
+        if optimizer is not None:
+            stepping = optimizer(model)
+            stepping.step()
+            sizes["optimizer"] = allocations.live - before
+        del allocations.peaks["middle"]  # never more than before and after it, and not linear
+        return allocations.peaks | sizes
+
+
+def _mark(block: nn.Module, begin: Callable[[], None]) -> None:
+    """Call `begin` when the backward pass reaches the output of a layer."""
+
+    def hook(_: nn.Module, __: Any, output: Any) -> None:
+        hidden = output if isinstance(output, Tensor) else output[0]
+        if hidden.requires_grad:
+            hidden.register_hook(lambda _: begin())
+
+    block.register_forward_hook(hook)
+
+
+def _loss(base: Any, given: Pass, allocations: Allocations) -> Tensor:
+    with _autocast(given):
+        hidden = _hidden(base, given)
+        allocations.stage("head")
+        return _score(base, hidden, given)
+
+
+def _autocast(given: Pass) -> Any:
+    if given.autocast is None:
+        return nullcontext()
+    return torch.autocast("cpu", dtype=getattr(torch, given.autocast))
+
+
+def _hidden(base: Any, given: Pass) -> Tensor:
+    ids = torch.zeros(given.rows, given.tokens, dtype=torch.long)
+    output = base.base_model(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False)
+    hidden: Tensor = output[0]
+    return hidden
+
+
+def _score(base: Any, hidden: Tensor, given: Pass) -> Tensor:
+    """Return a loss from the last hidden states, shape (rows, tokens, width)."""
+    if given.head == "none":
+        return hidden[:, -1].float().sum()
+    whole = given.head == "fused" and not given.on_gpu  # there TRL scores prompts, too
+    count = given.tokens - 1 if whole else min(given.predicted, given.tokens - 1)
+    states = hidden[:, -1 - count : -1].reshape(-1, hidden.shape[-1])
+    targets = torch.zeros(len(states), dtype=torch.long)
+    head = base.get_output_embeddings()
+    if given.head == "fused":
+        return _fused(head, states, targets, given.on_gpu).sum()
+    scaled: Tensor = head(states).float() / 0.9
+    chosen = scaled.gather(-1, targets[:, None]).squeeze(-1) - scaled.logsumexp(-1)
+    return chosen.sum()
+
+
+def _nothing(*_: object, **__: object) -> None:
+    pass
+
+
+def _fused(head: Any, states: Tensor, targets: Tensor, on_gpu: bool) -> Tensor:
+    from trl.kernels import ChunkedLogProbFunction, chunked_logprob
+
+    patches = [mock.patch.object(chunked_logprob, name, _nothing) for name in _FOLDS * on_gpu]
+    with ExitStack() as stack:
+        for patch in patches:
+            stack.enter_context(patch)
+        bias = getattr(head, "bias", None)
+        result = ChunkedLogProbFunction.apply(states, head.weight, bias, targets, 1.0, _WORDS)
+    log_probs: Tensor = result[0]
+    return log_probs
+
+
+def _sampling(model: Any, given: Pass) -> dict[str, int]:
+    base = model.get_base_model() if hasattr(model, "get_base_model") else model
+    with _counted(model) as allocations, torch.no_grad(), _autocast(given):
+        model.eval()
+        allocations.stage("prefill")
+        _cached(base, given.rows, given.tokens - given.predicted, None)
+        allocations.stage("aside")
+        output = _cached(base, given.rows, given.tokens - 1, None)
+        cache = allocations.live
+        allocations.stage("decode")
+        _cached(base, given.rows, 1, output)
+        del allocations.peaks["aside"]
+        return allocations.peaks | {"cache": cache}
+
+
+def _cached(base: Any, rows: int, tokens: int, before: Any) -> Any:
+    ids = torch.zeros(rows, tokens, dtype=torch.long)
+    output = base.base_model(
+        input_ids=ids, use_cache=True, **({"cache": before} if before else {})
+    )
+    return output.past_key_values

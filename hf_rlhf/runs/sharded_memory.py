@@ -1,0 +1,173 @@
+"""What each device holds where a run is sharded: arithmetic on what was counted of one device."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from hf_rlhf.runs.memory import MemoryNeed, Phase, memory_need
+from hf_rlhf.runs.run import Run
+from hf_rlhf.storage.disk import human
+
+_BUCKET = 5e8
+"""Numbers that DeepSpeed reduces at once, and those of ZeRO-3 that stay gathered twice that."""
+_NODE = 8
+"""Devices that hybrid sharding shards over; copies of them are in other nodes."""
+
+
+@dataclass(frozen=True)
+class Strategy:
+    """How a launch divides weights, gradients and the optimizer."""
+
+    name: str
+    engine: str
+    """MULTI_GPU, DEEPSPEED or FSDP, as accelerate calls it."""
+    stage: int = 0
+    """Of ZeRO; of FSDP 3 where weights are sharded in the backward pass too, otherwise 2."""
+    in_node: bool = False
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether every device holds everything."""
+        return self.engine == "MULTI_GPU"
+
+    def shards(self, devices: int) -> int | None:
+        """Return over how many devices is sharded; None where it cannot be."""
+        if self.is_plain:
+            return 1
+        if self.in_node:
+            return _NODE if devices > _NODE and devices % _NODE == 0 else None
+        return devices if devices > 1 else None
+
+
+STRATEGIES = (
+    Strategy("DDP", "MULTI_GPU"),
+    Strategy("ZeRO-1", "DEEPSPEED", 1),
+    Strategy("ZeRO-2", "DEEPSPEED", 2),
+    Strategy("ZeRO-3", "DEEPSPEED", 3),
+    Strategy("FSDP2 grad/op", "FSDP", 2),
+    Strategy("FSDP2", "FSDP", 3),
+    Strategy("FSDP2 hybrid", "FSDP", 3, in_node=True),
+)
+
+
+ERROR = 0.15
+"""The share by which a count may be wrong; what is nearer to the device's memory is not decided."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What each device holds under a strategy."""
+
+    strategy: Strategy
+    devices: int
+    parts: Mapping[str, int]
+
+    @property
+    def bytes(self) -> int:
+        """The sum of the parts."""
+        return sum(self.parts.values())
+
+    def verdict(self, room: float) -> str:
+        """Return whether it fits in a device's memory, as far as a count can tell."""
+        if self.bytes * (1 + ERROR) <= room:
+            return "fits"
+        if self.bytes * (1 - ERROR) > room:
+            return "does not fit"
+        return f"too close to tell: a count may be wrong by {ERROR:.0%}"
+
+    def __str__(self) -> str:
+        """Return the sum of the parts, and what it is made of."""
+        name = f"with {self.strategy.name} over {self.devices}" if self.devices > 1 else ""
+        parts = ", ".join(f"{part} {human(size)}" for part, size in self.parts.items())
+        return " ".join(filter(None, (human(self.bytes), "per GPU", name, f"({parts})")))
+
+
+def memory_plans(run: Run, devices: int) -> list[Plan]:
+    """Return what each device holds, under every strategy that divides over that many.
+
+    Raises ValueError for a model of an unknown kind.
+    """
+    plain = memory_need(run)
+    needs = {True: plain}
+    if devices > 1:
+        needs[False] = memory_need(run, sharded=True) if plain.given.autocast else plain
+    return [
+        Plan(strategy, devices, parts_on_device(needs[strategy.is_plain], strategy, devices))
+        for strategy in STRATEGIES
+        if strategy.shards(devices) is not None
+    ]
+
+
+def parts_on_device(
+    need: MemoryNeed, strategy: Strategy, devices: int, *, offload: bool = False
+) -> dict[str, int]:
+    """Return the bytes on each device at the fullest moment, by what they hold.
+
+    `need` is of one device that computes as the strategy does (`memory_need(run, sharded=...)`).
+    With `offload` what is sharded is in the host's memory, the gathered parts are not.
+    """
+    every = [_in_phase(need, phase, strategy, devices, offload) for phase in need.phases]
+    return max(every, key=lambda parts: sum(parts.values()))
+
+
+def _in_phase(
+    need: MemoryNeed, phase: Phase, strategy: Strategy, devices: int, offload: bool
+) -> dict[str, int]:
+    parts: Mapping[str, float]
+    if phase.alone:
+        parts = {"weights": need.alone, phase.name: phase.working}
+    elif strategy.is_plain:
+        buckets = {"DDP's buckets": need.gradients} if devices > 1 else {}
+        parts = {**need.parts(phase), **buckets}
+    else:
+        share = strategy.shards(devices) or 1
+        zero = strategy.engine == "DEEPSPEED"
+        parts = (_deepspeed if zero else _fsdp)(need, phase, strategy.stage, share, offload)
+    return {name: int(size) for name, size in parts.items() if size >= 1}
+
+
+def _deepspeed(
+    need: MemoryNeed, phase: Phase, stage: int, share: int, offload: bool
+) -> dict[str, float]:
+    """Weights and gradients in the computed dtype, a copy and the moments in float32.
+
+    Rajbhandari et al. 2020 (ZeRO), and the defaults of DeepSpeed 0.19 for what it gathers at once.
+    """
+    kept = share if stage == 3 else 1
+    numbers = need.trained
+    stepping = phase.name == "optimizer step"
+    parts: dict[str, float] = {"weights": need.weights / kept}
+    parts |= {role: size / kept for role, size in need.held.items()}
+    parts["optimizer with float32 weights"] = (
+        0 if offload else (4 * numbers + need.wide_optimizer + 4 * numbers * stepping) / share
+    )
+    parts["gradients"] = need.gradients / (share if stage > 1 else 1)
+    parts["buckets"] = min(_BUCKET, numbers) * need.width
+    if stage == 3:
+        whole = phase.name == "rollout"
+        parts["gathered weights"] = (
+            need.weights if whole else min(need.weights, 2 * _BUCKET * need.width)
+        )
+    parts[phase.name] = phase.working / (share if stepping else 1)
+    return parts
+
+
+def _fsdp(
+    need: MemoryNeed, phase: Phase, stage: int, share: int, offload: bool
+) -> dict[str, float]:
+    """Trained weights, gradients and moments in float32, all sharded; blocks gathered in turn."""
+    numbers, stepping = need.trained, phase.name == "optimizer step"
+    frozen = need.weights - numbers * need.width
+    state = 0 if offload else 1
+    parts: dict[str, float] = {"weights": state * (4 * numbers + frozen) / share}
+    parts |= {role: size / share for role, size in need.held.items()}
+    parts["optimizer"] = state * need.wide_optimizer / share
+    parts["gradients"] = state * 4 * numbers / share
+    if not stepping:
+        whole = stage == 2 or phase.name == "rollout"
+        parts["gathered weights"] = need.weights if whole else need.root + 2 * need.block
+        if phase.gradients or "backward" in phase.name:
+            parts["gathered gradients"] = (
+                (need.root + need.block) * numbers * need.width / max(need.weights, 1)
+            )
+    parts[phase.name] = phase.working / (share if stepping else 1)
+    return parts

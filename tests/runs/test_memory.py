@@ -1,0 +1,132 @@
+"""The memory of a run, counted on fake tensors: equal to what real tensors take."""
+
+from copy import deepcopy
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, Gemma3TextConfig, GPT2Config, LlamaConfig
+
+from hf_rlhf.config.run_file import RunFile
+from hf_rlhf.runs import allocations
+from hf_rlhf.runs.allocations import Cut, Layers, Pass, count_training
+from hf_rlhf.runs.memory import memory_need
+from hf_rlhf.runs.resolve import resolve_run
+from hf_rlhf.runs.sharded_memory import ERROR, STRATEGIES, Plan, memory_plans
+
+SIZES: dict[str, Any] = {"vocab_size": 96, "hidden_size": 32, "num_attention_heads": 2}
+SIZES |= {"num_key_value_heads": 1, "intermediate_size": 64, "head_dim": 16}
+MODELS = {
+    "llama": lambda layers: LlamaConfig(**SIZES, num_hidden_layers=layers),
+    "gemma3": lambda layers: Gemma3TextConfig(
+        **SIZES, num_hidden_layers=layers, sliding_window=8, pad_token_id=0
+    ),
+    "gpt2": lambda layers: GPT2Config(
+        vocab_size=96, n_embd=32, n_layer=layers, n_head=2, bos_token_id=0
+    ),
+}
+
+
+def on_meta(kind: str, layers: int) -> Any:
+    with torch.device("meta"):
+        return AutoModelForCausalLM.from_config(MODELS[kind](layers))
+
+
+def adamw(model: Any) -> Any:
+    return torch.optim.AdamW([each for each in model.parameters() if each.requires_grad])
+
+
+@pytest.mark.parametrize(
+    ("kind", "layers", "given"),
+    [
+        ("llama", 6, Pass(2, 16, 8)),
+        ("llama", 6, Pass(2, 16, 8, checkpointing=True, accumulates=True)),
+        ("llama", 6, Pass(2, 16, 8, head="logits", autocast="bfloat16")),
+        ("gemma3", 26, Pass(1, 16, 8, head="none")),
+        ("gpt2", 6, Pass(2, 16, 8, on_gpu=True)),
+    ],
+)
+def test_a_short_model_tells_of_the_whole_one(kind, layers, given):
+    """Two and three periods of layers, extrapolated, are every layer counted."""
+    model = on_meta(kind, layers)
+    found = count_training(model, given, adamw)
+    repeats = allocations.repetition(model)
+    assert repeats.periods > 2 + (kind == "llama")
+    whole = allocations._training(deepcopy(model), Cut.of(repeats, repeats.periods), given, adamw)
+    assert found == whole
+
+
+@pytest.mark.parametrize(
+    ("kinds", "expected"),
+    [
+        ("aaaa", Layers(0, 1, 4)),
+        ("daaaa", Layers(1, 1, 5)),
+        ("sssssfsssssfss", Layers(0, 6, 14)),
+        ("dsfsfs", Layers(1, 2, 6)),
+        ("abc", Layers(2, 1, 3)),
+    ],
+)
+def test_the_repetition_of_layers_is_found(kinds, expected):
+    found = Layers.of(kinds)
+    assert found == expected
+    assert found.short(found.periods) == len(kinds)
+
+
+def test_a_step_is_counted_as_real_tensors_are():
+    """Weights, gradients and moments equal those of a real step; its peak is the counted one."""
+    given = Pass(2, 16, 16, head="logits")
+    config = MODELS["llama"](3)
+    counted = count_training(on_meta("llama", 3), given, adamw)
+    model = AutoModelForCausalLM.from_config(config)
+    with allocations.Allocations() as real:
+        for each in model.parameters():
+            real.add(each)
+        weights = real.live
+        real.stage("all")
+        allocations._loss(model, given, real).backward()
+        gradients = real.live - weights
+        real.stage("step")
+        optimizer = adamw(model)
+        optimizer.step()
+        states = [value for state in optimizer.state.values() for value in state.values()]
+    assert counted["gradients"] == gradients == weights
+    assert counted["optimizer"] == sum(value.nbytes for value in states)
+    peak = max(real.peaks["all"], real.peaks["head"]) - weights
+    most = max(counted[name] for name in ("forward", "head", "last", "first"))
+    # It counts a mask, which rows without padding do not need.
+    assert peak <= most < 1.03 * peak
+
+
+def need_of(tiny_run: dict[str, Any], **settings: Any) -> Any:
+    return memory_need(resolve_run(RunFile.from_mapping({**tiny_run, **settings})))
+
+
+def test_the_parts_of_a_run(tiny_run):
+    full = need_of(tiny_run, use_peft=False, beta=0.1)
+    model = full.weights
+    assert full.held == {"reference": model}
+    assert full.gradients == model
+    assert {phase.name for phase in full.phases} >= {"optimizer step", "rollout", "evaluation"}
+    lora = need_of(tiny_run, beta=0.1)
+    assert lora.held == {}
+    assert lora.gradients < lora.weights / 4
+    assert need_of(tiny_run, beta=0.0, use_peft=False).held == {}
+    assert full.per_device() == sum(full.parts().values())
+
+
+def test_each_strategy_holds_less_than_the_one_before(tiny_run, monkeypatch):
+    monkeypatch.setattr("hf_rlhf.runs.sharded_memory._BUCKET", 1)
+    run = resolve_run(RunFile.from_mapping({**tiny_run, "use_peft": False}))
+    plans = {plan.strategy.name: plan for plan in memory_plans(run, 4)}
+    assert "FSDP2 hybrid" not in plans
+    sizes = [plans[name].bytes for name in ("DDP", "ZeRO-1", "ZeRO-2", "ZeRO-3")]
+    assert sizes[1:] == sorted(sizes[1:], reverse=True)
+    assert [each.strategy.name for each in memory_plans(run, 1)] == ["DDP"]
+
+
+def test_nothing_is_decided_within_the_error():
+    plan = Plan(STRATEGIES[0], 1, {"weights": 1000})
+    assert plan.verdict(1000 * (1 + ERROR) + 1) == "fits"
+    assert plan.verdict(1000 * (1 - ERROR) - 1) == "does not fit"
+    assert "too close" in plan.verdict(1000)
+    assert "too close" in plan.verdict(1100)
