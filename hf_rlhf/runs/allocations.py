@@ -331,7 +331,5 @@ def _sampling(model: Any, given: Pass) -> dict[str, int]:
 
 def _cached(base: Any, rows: int, tokens: int, before: Any) -> Any:
     ids = torch.zeros(rows, tokens, dtype=torch.long)
-    output = base.base_model(
-        input_ids=ids, use_cache=True, **({"cache": before} if before else {})
-    )
+    output = base.base_model(input_ids=ids, use_cache=True, **({"cache": before} if before else {}))
     return output.past_key_values
