@@ -58,7 +58,9 @@ def ours(stage: str, folder: Path, sizes: dict[str, Any], out: Path) -> Generato
     load_component("trainers", stage)  # so that both have imported the same
     _clock(out)
     yield
-    train(stage, evaluation=None, output_dir=str(folder / "run"), **sizes)
+    # Rows as TRL computes them: what is compared is what else a step costs.
+    rows = {"share_prompt": False} if stage in ("dpo", "grpo") else {}
+    train(stage, evaluation=None, output_dir=str(folder / "run"), **rows, **sizes)
 
 
 def theirs(

@@ -15,7 +15,7 @@ os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
 
 from trl.experimental.online_dpo import OnlineDPOConfig, OnlineDPOTrainer
 
-from hf_rlhf import Method, Trainer
+from hf_rlhf import Method
 from hf_rlhf.contracts import StepShape
 from hf_rlhf.errors import Problem
 from hf_rlhf.evaluation import validation_rows
@@ -27,11 +27,12 @@ from hf_rlhf_classic.encoding import is_text, tokens
 from hf_rlhf_classic.held_out_only import HeldOutOnly, no_eval_loss
 from hf_rlhf_classic.reference import held_reference
 from hf_rlhf_classic.sampling import until
+from hf_rlhf_classic.shares_prompt import SharesPrompt, SharesPromptConfig
 
 
 @dataclass
-class OnlineConfig(OnlineDPOConfig):  # type: ignore[misc]
-    """TRL's `OnlineDPOConfig`."""
+class OnlineConfig(SharesPromptConfig, OnlineDPOConfig):  # type: ignore[misc]
+    """TRL's `OnlineDPOConfig`, in which a prompt may be computed once for both completions."""
 
     num_generations: ClassVar[int] = 2
 
@@ -41,7 +42,7 @@ class OnlineConfig(OnlineDPOConfig):  # type: ignore[misc]
         return int(self.max_new_tokens)
 
 
-class OnlinePreferenceTrainer(HeldOutOnly, Trainer, OnlineDPOTrainer):  # type: ignore[misc]
+class OnlinePreferenceTrainer(HeldOutOnly, SharesPrompt, OnlineDPOTrainer):  # type: ignore[misc]
     """Online DPO (Guo et al. 2024) under the run's composed reward: `--plugin online_dpo`.
 
     Of two completions of each prompt the one with the higher reward is the chosen one of a DPO
@@ -50,6 +51,7 @@ class OnlinePreferenceTrainer(HeldOutOnly, Trainer, OnlineDPOTrainer):  # type: 
     """
 
     Config = OnlineConfig
+    fused_head = False
     default_run = "tiny"
     columns = frozenset({"prompt"})
     method = Method(
@@ -119,7 +121,8 @@ class OnlinePreferenceTrainer(HeldOutOnly, Trainer, OnlineDPOTrainer):  # type: 
 
     def report(self) -> Mapping[str, Any]:
         """Return how many pairs of this process had a better completion."""
-        return {"Sampled pairs of the first process, since it began": self.pairs.counts}
+        counts = {"Sampled pairs of the first process, since it began": self.pairs.counts}
+        return {**super().report(), **counts}
 
 
 @dataclass

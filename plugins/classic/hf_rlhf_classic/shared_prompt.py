@@ -9,12 +9,13 @@ The idea is that of prefix grouping (Liu et al. 2025, Prefix Grouper, arXiv:2506
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
+from torch.nn.utils.rnn import pad_sequence
 from transformers import AttentionInterface
 from transformers.integrations.sdpa_attention import repeat_kv, sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
@@ -34,25 +35,50 @@ EQUAL = frozenset(
 )
 """Model types whose values and gradients a test has found equal to those of rows alone."""
 IGNORED = -100
+SPREAD = 1.25
+"""How many times the shortest of them the longest prompt of a block may be, plus 8 tokens."""
+_Part = tuple[Tensor, list[Tensor]]
+"""Places of a prompt in the packed row, and of each of its completions."""
 _LAYERS = {"full_attention", "sliding_attention"}
 _UNDERSTOOD = {"input_ids", "attention_mask", "labels", "fused_lm_head", "use_cache"}
 _VALUES = ("log_probs", "entropy", "log_sum_sq_probs", "mean_logits", "is_top1", "label_mask")
 
 
 @dataclass(frozen=True)
-class Group:
-    """One prompt and its completions, by their places in the packed row.
+class Block:
+    """Prompts of like lengths, each with as many completions, by places in the packed row.
 
-    The last token of the prompt begins each completion, since it predicts the first token of it.
+    The last token of a prompt begins each completion, since it predicts the first token of it.
+    Rows of places are filled up to the longest with their last one.
     """
 
-    start: int
-    length: int
-    """Of the prompt without its last token; 0 if it is one token."""
+    prompts: Tensor
+    """Shape (prompts, longest), each without its last token."""
+    prompts_real: Tensor
+    """Shape (prompts, longest): False for what only fills up."""
     index: Tensor
-    """Shape (completions, longest): places of the tokens of each; the last one is repeated."""
+    """Shape (completions, longest), those of the first prompt first."""
     real: Tensor
-    """Shape (completions, longest): False for what only fills a shorter completion up."""
+    """Shape (completions, longest)."""
+    masks: dict[int | None, tuple[Tensor, Tensor]] = field(default_factory=dict)
+    """Of prompts and completions, by the size of the sliding window."""
+
+    def seen(self, window: int | None) -> tuple[Tensor, Tensor]:
+        """Return which tokens each token of a prompt and of a completion sees."""
+        if window not in self.masks:
+            count, before = self.prompts.shape
+            columns = torch.arange(before + self.index.shape[1], device=self.index.device)
+            lengths = self.prompts_real.sum(1)[:, None]
+            if count > 1:
+                lengths = lengths.repeat_interleave(len(self.index) // count, 0)
+            # A completion goes on where its own prompt ends, not where the longest one does.
+            places = columns.where(columns < before, columns - before + lengths)
+            fills = (columns < before) & (columns >= lengths)
+            own = places[:, before:, None]
+            outer = _sees(own, places[:, None], window) & ~fills[:, None]
+            inner = _sees(columns[:before, None], columns[:before], window)
+            self.masks[window] = inner, outer[:, None]
+        return self.masks[window]
 
 
 @dataclass(frozen=True)
@@ -65,11 +91,11 @@ class Layout:
     """Shape (1, packed): as in the row alone."""
     targets: Tensor
     """Shape (1, packed): the token that each one predicts, -100 where none is scored."""
-    groups: Sequence[Group]
-    shape: tuple[int, int]
-    """Of TRL's values: rows, and their tokens but the first."""
-    places: tuple[Tensor, Tensor, Tensor]
-    """Row, column and place in the packed row of each value."""
+    blocks: Sequence[Block]
+    places: Tensor
+    """Shape (rows, tokens): of each token in the packed row; 0 for padding and what ends a row."""
+    scored: Tensor
+    """Shape (rows, tokens - 1): whether TRL's value there is one of a completion."""
 
     @classmethod
     def of(cls, ids: Tensor, mask: Tensor, labels: Tensor) -> "Layout | None":
@@ -89,52 +115,84 @@ class Layout:
                 continue
             first = int(begins[0])
             prompt = tuple(ids[row, columns[:first].to(ids.device)].tolist())
-            groups.setdefault(prompt, []).append((row, columns[first - 1 :]))
+            groups.setdefault(prompt, []).append((row, columns))
         if not any(len(members) > 1 for members in groups.values()):
             return None
         return _pack(groups, ids, labels)
 
     def back(self, packed: Tensor) -> Tensor:
         """Return values of the packed row, shape (1, packed), in TRL's form; 0 for the rest."""
-        rows, columns, places = (each.to(packed.device) for each in self.places)
-        return packed.new_zeros(self.shape).index_put((rows, columns), packed[0, places])
+        places, scored = self.places.to(packed.device), self.scored.to(packed.device)
+        return packed[0, places[:, :-1]].where(scored, 0)
 
 
 def _pack(
     groups: Mapping[tuple[int, ...], Sequence[tuple[int, Tensor]]], ids: Tensor, labels: Tensor
 ) -> Layout:
-    tokens, positions, targets, placed, packed = [], [], [], [], []
-    end, device = 0, ids.device
+    tokens, positions, targets, parts = [], [], [], []
+    end, device, placed = 0, ids.device, torch.zeros_like(ids)
+    scored = torch.zeros_like(ids, dtype=torch.bool)
     for prompt, members in groups.items():
-        start, length = end, len(prompt) - 1
+        length = len(prompt) - 1
+        begin = torch.arange(end, end + length, device=device)
         tokens.append(torch.tensor(prompt[:-1], dtype=ids.dtype, device=device))
         positions.append(torch.arange(length, device=device))
         targets.append(labels.new_full((length,), IGNORED))
         end += length
-        longest = max(len(columns) for _, columns in members) - 1
-        filled = torch.arange(longest, device=device)
-        index, real = [], []
+        completions = []
         for row, columns in members:
-            columns = columns.to(device)
-            count = len(columns) - 1
-            tokens.append(ids[row, columns[:-1]])
-            targets.append(labels[row, columns[1:]])
+            before, own = columns.to(device).tensor_split([length])
+            count = len(own) - 1
+            tokens.append(ids[row, own[:-1]])
+            targets.append(labels[row, own[1:]])
             positions.append(torch.arange(length, length + count, device=device))
-            places = torch.arange(end, end + count, device=device)
-            placed.append((torch.full_like(columns[1:], row), columns[1:] - 1, places))
-            index.append(end + filled.clamp(max=count - 1))
-            real.append(filled < count)
+            completions.append(torch.arange(end, end + count, device=device))
+            placed[row, before] = begin
+            placed[row, own[:-1]], scored[row, own[1:]] = completions[-1], True
             end += count
-        packed.append(Group(start, length, torch.stack(index), torch.stack(real)))
-    rows, columns, places = (torch.cat(each) for each in zip(*placed, strict=True))
+        parts.append((begin, completions))
     return Layout(
         tokens=torch.cat(tokens)[None],
         positions=torch.cat(positions)[None],
         targets=torch.cat(targets)[None],
-        groups=packed,
-        shape=(ids.shape[0], ids.shape[1] - 1),
-        places=(rows, columns, places),
+        blocks=[_block(alike) for alike in _alike(parts)],
+        places=placed,
+        scored=scored[:, 1:],
     )
+
+
+def _alike(parts: Sequence[_Part]) -> Iterator[list[_Part]]:
+    """Yield prompts with as many completions and like lengths, so that little is filled up."""
+    alike: list[_Part] = []
+    for part in sorted(parts, key=_sizes):
+        count, length, longest = _sizes(part)
+        if alike:
+            others, shortest, least = _sizes(alike[0])
+            near = length <= SPREAD * shortest + 8 and longest <= SPREAD * least + 8
+            if count != others or not near:
+                yield alike
+                alike = []
+        alike.append(part)
+    yield alike
+
+
+def _sizes(part: _Part) -> tuple[int, int, int]:
+    prompt, completions = part
+    return len(completions), len(prompt), max(map(len, completions))
+
+
+def _block(parts: Sequence[_Part]) -> Block:
+    prompts, prompts_real = _filled([prompt for prompt, _ in parts])
+    index, real = _filled([each for _, completions in parts for each in completions])
+    return Block(prompts, prompts_real, index, real)
+
+
+def _filled(places: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    """Return rows of places, each filled up with its last one, and which of them are real."""
+    sizes = torch.tensor([len(each) for each in places], device=places[0].device)[:, None]
+    columns = torch.arange(int(sizes.max()), device=sizes.device)
+    padded = pad_sequence(list(places), batch_first=True)
+    return padded.gather(1, columns.minimum((sizes - 1).clamp(min=0))), columns < sizes
 
 
 def attention(
@@ -161,38 +219,37 @@ def attention(
     key, value = repeat_kv(key, repeats), repeat_kv(value, repeats)
     parts = [
         part
-        for group in layout.groups
-        for part in _of_group(group, query, key, value, scaling, sliding_window)
+        for block in layout.blocks
+        for part in _of_block(block, query[0], key[0], value[0], scaling, sliding_window)
     ]
     output = torch.cat([each for _, each in parts])
     places = torch.cat([each for each, _ in parts])
     return torch.empty_like(output).index_copy(0, places, output)[None], None
 
 
-def _of_group(
-    group: Group, query: Tensor, key: Tensor, value: Tensor, scale: float | None, window: int | None
+def _of_block(
+    block: Block, query: Tensor, key: Tensor, value: Tensor, scale: float | None, window: int | None
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield places in the packed row and their outputs: of the prompt, then of its completions."""
-    device, before, end = query.device, group.length, group.start + group.length
-    q, k, v = (each[:, :, group.start : end] for each in (query, key, value))
+    """Yield places in the packed row and their outputs: of prompts, then of their completions."""
+    count, before = block.prompts.shape
+    inner, outer = block.seen(window)
+    q, k, v = (each[:, block.prompts].transpose(0, 1) for each in (query, key, value))
     if before:
-        seen = scaled_dot_product_attention(q, k, v, _seen(before, 0, window, device), scale=scale)
-        yield torch.arange(group.start, end, device=device), seen[0].transpose(0, 1)
-    index, real = group.index.to(device), group.real.to(device)
-    rows, longest = index.shape
-    own, k_own, v_own = (each[0][:, index].transpose(0, 1) for each in (query, key, value))
-    keys = torch.cat([k.expand(rows, -1, -1, -1), k_own], 2)
-    values = torch.cat([v.expand(rows, -1, -1, -1), v_own], 2)
-    mask = _seen(longest, before, window, device)
-    seen = scaled_dot_product_attention(own, keys, values, mask, scale=scale)
-    yield index[real], seen.transpose(1, 2)[real]
+        # Padding stands on the right, where no token of a prompt sees it.
+        mask = None if window is None else inner
+        seen = scaled_dot_product_attention(q, k, v, mask, is_causal=mask is None, scale=scale)
+        yield block.prompts[block.prompts_real], seen.transpose(1, 2)[block.prompts_real]
+    rows = len(block.index) // count
+    own, k_own, v_own = (each[:, block.index].transpose(0, 1) for each in (query, key, value))
+    keys = torch.cat([k.repeat_interleave(rows, 0), k_own], 2)
+    values = torch.cat([v.repeat_interleave(rows, 0), v_own], 2)
+    seen = scaled_dot_product_attention(own, keys, values, outer, scale=scale)
+    yield block.index[block.real], seen.transpose(1, 2)[block.real]
 
 
-def _seen(count: int, before: int, window: int | None, device: torch.device) -> Tensor:
-    """Return which of `before + count` tokens each of the last `count` sees."""
-    own = torch.arange(before, before + count, device=device)[:, None]
-    other = torch.arange(before + count, device=device)
-    return (other <= own) & (other > own - (window or before + count))
+def _sees(own: Tensor, other: Tensor, window: int | None) -> Tensor:
+    causal = other <= own
+    return causal if window is None else causal & (other > own - window)
 
 
 AttentionInterface.register(ATTENTION, attention)
@@ -202,8 +259,13 @@ AttentionMaskInterface.register(ATTENTION, sdpa_mask)
 class PromptOnce:
     """Hooks on the models that a trainer calls, and what they saved."""
 
-    def __init__(self, models: Iterable[Any]) -> None:
-        """Install the hooks; TRL's fused head is in place."""
+    def __init__(self, models: Iterable[Any], halves: bool = False) -> None:
+        """Install the hooks.
+
+        TRL's fused head is in place; or (`halves`) the logits of whole rows are asked for, and the
+        first half of the rows has the prompts of the second.
+        """
+        self.halves = halves
         self.tokens = self.packed = 0
         """Tokens of the rows, without padding, and those that were computed instead."""
         self._layout: Layout | None = None
@@ -227,9 +289,13 @@ class PromptOnce:
 
     def _pack(self, _: nn.Module, args: Any, kwargs: dict[str, Any]) -> Any:
         self._layout = None
-        if args or not kwargs.get("fused_lm_head") or not kwargs.keys() <= _UNDERSTOOD:
+        if self.halves and len(args) == 1 and kwargs.keys() == {"attention_mask"}:
+            kwargs = {"input_ids": args[0], **kwargs}
+            rows = [*kwargs.values(), after_common(*kwargs.values())]
+        elif args or not kwargs.get("fused_lm_head") or not kwargs.keys() <= _UNDERSTOOD:
             return None
-        rows = [kwargs[name] for name in ("input_ids", "attention_mask", "labels")]
+        else:
+            rows = [kwargs[name] for name in ("input_ids", "attention_mask", "labels")]
         if torch.is_grad_enabled():
             self.tokens += int(rows[1].sum())
         self._layout = layout = Layout.of(*rows)
@@ -237,11 +303,12 @@ class PromptOnce:
             self.packed += int(rows[1].sum()) if torch.is_grad_enabled() else 0
             return None
         self.packed += layout.tokens.numel() if torch.is_grad_enabled() else 0
-        return args, {
+        targets = {} if self.halves else {"shift_labels": layout.targets}
+        return (), {
             **{name: kwargs[name] for name in kwargs if name != "labels"},
             "input_ids": layout.tokens,
             "position_ids": layout.positions,
-            "shift_labels": layout.targets,
+            **targets,
             # transformers leaves a mask of four dimensions as it is; the attention has its own.
             "attention_mask": torch.ones(1, 1, 1, 1, device=layout.tokens.device),
             LAYOUT: layout,
@@ -251,10 +318,30 @@ class PromptOnce:
         layout, self._layout = self._layout, None
         if layout is None:
             return None
+        if self.halves:
+            output["logits"] = output.logits[0, layout.places.to(output.logits.device)]
+            return output
         for name in _VALUES:
             if (value := getattr(output, name, None)) is not None:
                 output[name] = layout.back(value)
         return output
+
+
+def after_common(ids: Tensor, mask: Tensor) -> Tensor:
+    """Return labels, shape (rows, tokens): of each pair of rows what follows their common tokens.
+
+    Row r and row r + rows / 2 are a pair. Rows that are equal differ by their last token.
+    """
+    if len(ids) % 2:
+        return ids.masked_fill(mask == 0, IGNORED)
+    own = mask.bool()
+    (first, second), (seen, seen_second) = ids.chunk(2), own.chunk(2)
+    columns = torch.arange(ids.shape[1], device=ids.device)
+    last = (columns * own).amax(1)
+    differ = (first != second) | (seen != seen_second)
+    begin = columns.expand_as(differ).where(differ, ids.shape[1]).amin(1).repeat(2)
+    begin = torch.minimum(begin, torch.minimum(last, last.roll(len(first))))
+    return ids.masked_fill(~own | (columns < begin[:, None]), IGNORED)
 
 
 def obstacle(model: Any) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import comb
 from statistics import median
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -26,7 +26,7 @@ class SharesPromptConfig:
     """A base for the `Config` of trainers that derive from `SharesPrompt`."""
 
     share_prompt: bool | None = field(
-        default=False,
+        default=None,
         metadata={
             "help": "Compute each prompt once for all its completions. null: where the values are "
             "those of rows alone, measured before the first step; true: or stop."
@@ -35,8 +35,10 @@ class SharesPromptConfig:
 
 
 class SharesPrompt(Trainer):
-    """Goes before a trainer of TRL's that computes log-probabilities by its fused head."""
+    """Goes before a trainer of TRL's whose loss compares completions of one prompt."""
 
+    fused_head: ClassVar = True
+    """Whether TRL has log-probabilities computed by the model; else it asks for whole logits."""
     args: Any
     _buffered_inputs: Any
     """TRL's: the micro-batches of a generation."""
@@ -48,7 +50,7 @@ class SharesPrompt(Trainer):
         """Return whether each prompt will be computed once, and how many tokens that saves."""
         if run.training.share_prompt is False:
             return {}
-        if reason := unknown(model_config(run)):
+        if reason := unknown(model_config(run)) or alone(run.training):
             return {"shared prompt": f"off: {reason}"}
         return {"shared prompt": f"if its values are those of rows alone; {_saving(run)}"}
 
@@ -89,7 +91,8 @@ class Sharing:
         self.once: PromptOnce | None = None
         self.reason = ""
         compiled = "`torch_compile` would compile each layout anew"
-        reasons = [compiled * trainer.args.torch_compile, *map(obstacle, self.models)]
+        reasons = [compiled * trainer.args.torch_compile, alone(trainer.args)]
+        reasons += map(obstacle, self.models)
         if reason := next(filter(None, reasons), ""):
             self.leave(reason)
 
@@ -98,28 +101,36 @@ class Sharing:
 
         The first half of each row is a prompt, and the other halves are its completions.
         """
-        batch = _batch([(row[: len(row) // 2], row[len(row) // 2 :]) for row in rows])
+        parts = [(row[: len(row) // 2], row[len(row) // 2 :]) for row in rows]
+        batch = _batch(parts, len(parts) if self.trainer.fused_head else 2)
         batch = {name: each.to(self.trainer.model.device) for name, each in batch.items()}
         scored = batch["labels"][:, 1:] != IGNORED
         alone = [
             self._log_probs({k: v[[at]] for k, v in batch.items()}) for at in range(len(scored))
         ]
-        once = PromptOnce(self.models[:1])
+        once = PromptOnce(self.models[:1], not self.trainer.fused_head)
         try:
             together = self._log_probs(batch)
         finally:
             once.remove()
         apart = (together - torch.cat(alone))[scored].abs().max()
-        return float(apart) * float(getattr(self.trainer, "temperature", 1.0))
+        # The fused head divides by the temperature.
+        scale = getattr(self.trainer, "temperature", 1.0) if self.trainer.fused_head else 1.0
+        return float(apart) * float(scale)
 
     def _log_probs(self, batch: Mapping[str, Tensor]) -> Tensor:
+        model = self.trainer.model
         with self.trainer.accelerator.autocast():
-            values: Tensor = self.trainer.model(**batch, fused_lm_head=True).log_probs
-        return values
+            if self.trainer.fused_head:
+                values: Tensor = model(**batch, fused_lm_head=True).log_probs
+                return values
+            logits = model(batch["input_ids"], attention_mask=batch["attention_mask"]).logits
+        known = logits[:, :-1].float().log_softmax(-1)
+        return known.gather(-1, batch["input_ids"][:, 1:, None])[..., 0]
 
     def use(self) -> None:
         """Install the hooks."""
-        self.once = PromptOnce(self.models)
+        self.once = PromptOnce(self.models, not self.trainer.fused_head)
         self._say("on: the log-probabilities are those of rows alone")
 
     def leave(self, reason: str) -> None:
@@ -142,6 +153,12 @@ class Sharing:
             print(f"{FORM}: {what}", flush=True)
 
 
+def alone(args: Any) -> str:
+    """Return that no two completions are computed together, or an empty string."""
+    one = hasattr(args, "steps_per_generation") and args.per_device_train_batch_size == 1
+    return "a micro-batch has one completion (`per_device_train_batch_size: 1`)" if one else ""
+
+
 def regroups(args: Any) -> bool:
     """Return whether rows may change places between micro-batches: no gradient depends on it.
 
@@ -158,10 +175,10 @@ def regroups(args: Any) -> bool:
 def _saving(run: Run) -> str:
     """Return how many times fewer tokens the loss computes, of completions of full length."""
     args = run.training
-    group = getattr(args, "num_generations", None)
-    if group is None:
+    if not hasattr(args, "steps_per_generation"):
         return "the prompt of a pair once for both responses"
     rows, steps = args.per_device_train_batch_size, args.steps_per_generation or 1
+    group = args.num_generations
     prompt, most = median(prompt_lengths(run, 512)), args.max_completion_length
     count = rows * steps
     together = max(1.0, rows / group)
@@ -197,9 +214,10 @@ def bring_together(batches: Sequence[dict[str, Any]]) -> None:
             batch[name] = [each[row] for row in chosen] if sequence else each[chosen]
 
 
-def _batch(parts: Sequence[tuple[Sequence[int], Sequence[int]]]) -> dict[str, Tensor]:
-    """Return every prompt with every completion, as TRL pads them."""
-    rows = [(prompt, completion) for prompt, _ in parts for _, completion in parts]
+def _batch(parts: Sequence[tuple[Sequence[int], Sequence[int]]], count: int) -> dict[str, Tensor]:
+    """Return every prompt with each of `count` completions, one after the other, as TRL pads."""
+    completions = [parts[at % len(parts)][1] for at in range(count)]
+    rows = [(prompt, completion) for completion in completions for prompt, _ in parts]
     width = max(len(prompt) for prompt, _ in rows)
     length = width + max(len(completion) for _, completion in rows)
     ids = torch.zeros(len(rows), length, dtype=torch.long)

@@ -15,8 +15,16 @@ from hf_rlhf.training.exactness import check_exactness
 from hf_rlhf_classic import shared_prompt
 from hf_rlhf_classic.dpo import PreferenceTrainer
 from hf_rlhf_classic.grpo import GroupTrainer
+from hf_rlhf_classic.online_dpo import OnlinePreferenceTrainer
 from hf_rlhf_classic.rloo import LeaveOneOutTrainer
-from hf_rlhf_classic.shared_prompt import EQUAL, IGNORED, Layout, PromptOnce, obstacle
+from hf_rlhf_classic.shared_prompt import (
+    EQUAL,
+    IGNORED,
+    Layout,
+    PromptOnce,
+    after_common,
+    obstacle,
+)
 from hf_rlhf_classic.shares_prompt import bring_together, regroups
 
 SIZES = {
@@ -149,7 +157,46 @@ def test_the_layout_has_each_prompt_once():
     inputs = batch(prompts=(20, 13), completions=(9, 4, 1))
     layout = Layout.of(*(inputs[name] for name in ("input_ids", "attention_mask", "labels")))
     assert layout.tokens.numel() == 19 + 12 + 2 * (9 + 4 + 1)
-    assert sorted(group.length for group in layout.groups) == [12, 19]
+    assert [block.prompts.shape for block in layout.blocks] == [(2, 19)]
+    assert [int(count) for count in layout.blocks[0].prompts_real.sum(1)] == [12, 19]
+
+
+def halves():
+    """Two pairs of rows: completions that begin alike, and ones that are equal."""
+    first, second = [5, 6, 7, 8, 9, 0], [5, 6, 7, 8, 4, 3]
+    ids = torch.tensor([first, [0, 0, 7, 3, 4, 0], second, [0, 0, 7, 3, 4, 0]])
+    return ids, (ids > 0).long()
+
+
+def test_a_pair_of_rows_shares_the_tokens_that_both_begin_with():
+    ids, mask = halves()
+    assert after_common(ids, mask).tolist() == [
+        [*[IGNORED] * 4, 9, IGNORED], [*[IGNORED] * 4, 4, IGNORED],
+        [*[IGNORED] * 4, 4, 3], [*[IGNORED] * 4, 4, IGNORED],
+    ]  # fmt: skip
+    assert after_common(ids[:1], mask[:1]).tolist() == [[5, 6, 7, 8, 9, IGNORED]]
+
+
+@pytest.mark.parametrize("kind", ["llama", "gemma3_text", "gpt2"])
+def test_logits_of_whole_rows_are_those_of_every_row_with_its_own_prompt(kind):
+    model = build(kind)
+    ids, mask = halves()
+    mix = torch.randn(*ids.shape, 64, generator=torch.Generator().manual_seed(5))
+
+    def measured():
+        model.zero_grad()
+        logits = model(ids, attention_mask=mask).logits
+        used = mask[:, 1:, None].bool() & mask[:, :-1, None].bool()
+        (logits * mix)[:, :-1].where(used, 0).sum().backward()
+        return logits[:, :-1].where(used, 0).detach(), [p.grad.clone() for p in model.parameters()]
+
+    logits, grads = measured()
+    once = PromptOnce([model], halves=True)
+    ours, our_grads = measured()
+    assert once.packed == (3 + 1 + 2) + (1 + 1 + 1) < once.tokens == int(mask.sum())
+    once.remove()
+    assert float((logits - ours).abs().max()) < 5e-6
+    assert apart(grads, our_grads) < 5e-6
 
 
 @pytest.mark.parametrize(
@@ -197,6 +244,13 @@ DPO = {
     **{"max_steps": 2, "per_device_train_batch_size": 4, "max_length": 64},
     **SIMPLE,
 }
+ONLINE = {
+    "plugin": "online_dpo",
+    "model_name_or_path": "package://hf_rlhf_classic/tiny_sft",
+    "rewards": [{"name": "varied"}],
+    **{"max_steps": 2, "per_device_train_batch_size": 4, "max_new_tokens": 6, "max_length": 64},
+    **SIMPLE,
+}
 PAIRS = [
     {"prompt": f"{n}+{n}=", "chosen": str(2 * n), "rejected": str(2 * n + 1)} for n in range(1, 9)
 ]
@@ -236,6 +290,9 @@ CASES = {
     "grpo of several steps": (GroupTrainer, PROMPTS, GRPO | {"steps_per_generation": 8}),
     "grpo, bnpo": (GroupTrainer, PROMPTS, GRPO | {"loss_type": "bnpo"}),
     "rloo": (LeaveOneOutTrainer, PROMPTS, GRPO | {"plugin": "rloo"}),
+    "online dpo": (OnlinePreferenceTrainer, PROMPTS, ONLINE),
+    "online dpo, adapter": (
+        OnlinePreferenceTrainer, PROMPTS, ONLINE | {"use_peft": True, "lora_dropout": 0.0}),
     "dpo": (PreferenceTrainer, PAIRS, DPO),
     "dpo, adapter": (PreferenceTrainer, PAIRS, DPO | {"use_peft": True, "lora_dropout": 0.0}),
 }  # fmt: skip
@@ -304,6 +361,12 @@ def test_a_model_that_loses_the_layout_is_found_and_not_used(trained, monkeypatc
     assert record.exactness.own_forms["each prompt once"] > 0.01
     assert trainer.report()["Each prompt once"]["off"].startswith("log-probabilities differ")
     assert "each prompt once: off: log-probabilities differ" in capsys.readouterr().out
+
+
+def test_one_completion_a_micro_batch_shares_nothing_and_check_and_run_say_so(trained):
+    single = GRPO | {"per_device_train_batch_size": 1, "gradient_accumulation_steps": 4}
+    trainer, _ = trained(GroupTrainer, PROMPTS, **single | {"max_steps": 1})
+    assert trainer.report()["Each prompt once"]["off"].startswith("a micro-batch has one")
 
 
 def test_without_the_comparison_it_is_off(trained, capsys):
