@@ -52,6 +52,10 @@ class SharesPrompt(Trainer):
             return {}
         if reason := unknown(model_config(run)) or alone(run.training):
             return {"shared prompt": f"off: {reason}"}
+        dropout = run.model.use_peft and run.model.lora_dropout
+        if dropout and not getattr(run.training, "disable_dropout", False):
+            cure = f"`lora_dropout: 0` makes it possible; {_saving(run)}"
+            return {"shared prompt": f"off: a `lora_dropout` of {dropout:g}; {cure}"}
         return {"shared prompt": f"if its values are those of rows alone; {_saving(run)}"}
 
     def batch_forms(self) -> Mapping[str, BatchForm]:
@@ -126,7 +130,8 @@ class Sharing:
                 return values
             logits = model(batch["input_ids"], attention_mask=batch["attention_mask"]).logits
         known = logits[:, :-1].float().log_softmax(-1)
-        return known.gather(-1, batch["input_ids"][:, 1:, None])[..., 0]
+        own: Tensor = known.gather(-1, batch["input_ids"][:, 1:, None])[..., 0]
+        return own
 
     def use(self) -> None:
         """Install the hooks."""

@@ -369,6 +369,30 @@ def test_one_completion_a_micro_batch_shares_nothing_and_check_and_run_say_so(tr
     assert trainer.report()["Each prompt once"]["off"].startswith("a micro-batch has one")
 
 
+LONG = [{"prompt": f"{n}+" * 20 + "1="} for n in range(1, 17)]
+
+
+@pytest.mark.parametrize(
+    ("settings", "planned"),
+    [
+        ({}, "if its values are those of rows alone; prompts of 42 tokens, 4 completions of up to "
+         "4: 3.2 times fewer"),
+        # 16 rows of 4 prompts, 4 of them in a micro-batch: of 2.9 prompts by chance
+        ({"loss_type": "bnpo"}, "1.3 times fewer tokens in the loss, as TRL shuffles rows over 4 "
+         "micro-batches; `steps_per_generation: 1` makes it 3.2"),
+        ({"use_peft": True, "lora_dropout": 0.05}, "off: a `lora_dropout` of 0.05; `lora_dropout: "
+         "0` makes it possible; prompts of 42"),
+        ({"per_device_train_batch_size": 1, "num_generations": 4}, "off: a micro-batch has one"),
+        ({"share_prompt": False}, ""),
+    ],
+)  # fmt: skip
+def test_check_says_what_it_will_save(prepared, offer, settings, planned):
+    offer("rewards", varied=Varied)
+    run = prepared(LONG, LONG[:4], **GRPO | {"per_device_train_batch_size": 4} | settings)
+    assert planned in GroupTrainer.planned_forms(run).get("shared prompt", "")
+    assert bool(GroupTrainer.planned_forms(run)) is bool(planned)
+
+
 def test_without_the_comparison_it_is_off(trained, capsys):
     trainer, _ = trained(PreferenceTrainer, PAIRS, **DPO | {"max_steps": 1, "exactness": "off"})
     assert trainer.report()["Each prompt once"] == {"off": "`exactness` is off"}
