@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from hf_rlhf.config.packages import package_and_path
 from hf_rlhf.config.schema import PublishSpec
-from hf_rlhf.distributed import distributed_type, is_elsewhere, is_planned
+from hf_rlhf.distributed import is_elsewhere
 from hf_rlhf.errors import Problem, PublishError, suggest
 from hf_rlhf.hub.signing import check_signer
 from hf_rlhf.models.ends import end_problems
@@ -40,6 +40,11 @@ from hf_rlhf.runs.preflight_launch import (
 )
 from hf_rlhf.runs.preflight_rows import rendering_problem, row_notes, value_problems
 from hf_rlhf.runs.preflight_settings import idle, settings_problems
+from hf_rlhf.runs.preflight_sharding import (
+    resume_problems,
+    sharding_advice,
+    sharding_problems,
+)
 from hf_rlhf.runs.preflight_vllm import vllm_problems
 from hf_rlhf.runs.reward_validation import reward_validation_advice, reward_validation_problems
 from hf_rlhf.runs.run import trains_by_rewards
@@ -102,7 +107,7 @@ def advice(run: "Run") -> list[str]:
     if run.training.bf16 and on_cpu:
         notes.append("bf16 makes most CPUs several times slower, not faster: `--bf16 false`")
     notes += idle(run.spec.settings, (run.training, run.model))
-    return [*notes, *_noise(run), *master_copy_advice(run)]
+    return [*notes, *_noise(run), *master_copy_advice(run), *sharding_advice(run)]
 
 
 def _sources(run: "Run") -> Iterator[str]:
@@ -313,27 +318,6 @@ def _deepspeed(run: "Run") -> Iterator[Problem]:
         )
 
 
-def _resumes(run: "Run") -> Iterator[Problem]:
-    """A sharded optimizer is for the launch that wrote it; another would begin it anew, silently.
-
-    (`Trainer._load_optimizer_and_scheduler`.) DeepSpeed stops only after loading the weights.
-    """
-    from hf_rlhf.storage.checkpoints import valid_checkpoints
-
-    checkpoints = valid_checkpoints(Path(run.training.output_dir))
-    if not checkpoints or is_planned():
-        return
-    shards = len(list(checkpoints[-1].glob("global_step*/*optim_states.pt")))
-    sharded = distributed_type(run.training) == "DEEPSPEED"
-    wrote = f"{shards} processes under DeepSpeed" if shards else "a run without DeepSpeed"
-    if sharded != bool(shards) or (shards and shards != run.training.world_size):
-        yield Problem(
-            "output_dir",
-            f"{checkpoints[-1]} was written by {wrote}; this launch cannot resume its optimizer.",
-            "Launch as before, or choose another `output_dir`.",
-        )
-
-
 def _saves(run: "Run") -> Iterator[Problem]:
     """A save inside a generation cycle loses its completions (weights differ by 4e-3 then)."""
     if run.training.save_strategy == "best" and run.training.eval_strategy == "no":
@@ -386,7 +370,8 @@ _CHECKS: tuple[Check, ...] = (
     tokenizer_problems,
     template_problems,
     *_MACHINE_CHECKS,
-    _resumes,
+    resume_problems,
+    sharding_problems,
     _saves,
     _base,
     lambda run: run.trainer_class.preflight(run),

@@ -5,6 +5,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import fields
 from difflib import unified_diff
+from math import prod
 from typing import Any
 
 from hf_rlhf.config.schema import Limits
@@ -29,6 +30,8 @@ _LINES_SHOWN = 20
 """Of a source that differs from the recorded one."""
 _READ = "file named by "
 """Begins the name of a file that code names, which may be one that it writes."""
+_BATCH = ("per_device_train_batch_size", "gradient_accumulation_steps")
+"""Their product, over all processes, is the batch of an optimizer step."""
 _MAY_CHANGE = {
     *("publish", "card", "monitor", "output_dir", *(field.name for field in fields(Limits))),
     # How it is launched: the batch is the same, and a run may resume on fewer machines.
@@ -81,7 +84,7 @@ def differences(recorded: RunRecord, run: Run, ignored: Collection[str] = ()) ->
         )
         if not unknown and not skipped:
             old[f"content of {key}"], new[f"content of {key}"] = before, now
-    lines = changed_settings(old, new, ignored)
+    lines = changed_settings(old, new, {*ignored, *_equal_batch(recorded, run)})
     # A model at one commit is the same, whatever branch or tag it is asked for by.
     same = [key for key, value in known.items() if recorded.contents.get(key) == value]
     revisions = {f"{key.removesuffix('_name_or_path')}_revision" for key in same}
@@ -91,6 +94,18 @@ def differences(recorded: RunRecord, run: Run, ignored: Collection[str] = ()) ->
         if _are_comparable(recorded, before, now):
             lines += _code_differences(before, now)
     return [*lines, *_changed_lines(recorded.components, here)]
+
+
+def _equal_batch(recorded: RunRecord, run: Run) -> Collection[str]:
+    """Return the settings that differ because other processes share the same batch."""
+    there, here = recorded.training.world_size, run.training.world_size
+    default = {each.name: each.default for each in fields(run.training) if each.name in _BATCH}
+    before: list[Any] = [recorded.config.get(name) or default[name] for name in default]
+    now: list[Any] = [getattr(run.training, name) for name in default]
+    # `prompts_per_step` is the batch of all processes, and is compared itself.
+    equal = getattr(run.training, "prompts_per_step", None) is not None
+    equal |= prod([there or 0, *before]) == prod([here, *now])
+    return default if equal and there not in (None, here) else ()
 
 
 def changes(recorded: RunRecord, run: Run) -> list[str]:

@@ -352,38 +352,6 @@ def test_the_mode_and_the_package_are_looked_at(monkeypatch):
     assert "use_vllm: the package vllm is not installed" in str(*vllm_problems(run))
 
 
-def test_a_sharded_optimizer_is_resumed_only_by_the_launch_that_wrote_it(tmp_path):
-    """Elsewhere transformers would begin a new one without a word."""
-    from hf_rlhf.runs import preflight
-    from hf_rlhf.storage.checkpoints import seal
-
-    def message(kind: str, world: int) -> str:
-        state = SimpleNamespace(distributed_type=DistributedType(kind))
-        training = SimpleNamespace(
-            **{"distributed_state": state, "world_size": world, "output_dir": str(tmp_path)},
-            **{"deepspeed": None, "fsdp": None},
-        )
-        run: Any = SimpleNamespace(training=training)
-        return "\n".join(str(problem) for problem in preflight._resumes(run))
-
-    assert message("DEEPSPEED", 2) == ""
-    (tmp_path / "checkpoint-1").mkdir()
-    (tmp_path / "checkpoint-1" / "optimizer.pt").write_text("")
-    seal(tmp_path / "checkpoint-1")
-    assert message("MULTI_GPU", 4) == ""
-    assert "was written by a run without DeepSpeed" in message("DEEPSPEED", 2)
-    shards = tmp_path / "checkpoint-2" / "global_step2"
-    shards.mkdir(parents=True)
-    for rank in (0, 1):
-        (shards / f"zero_pp_rank_{rank}_mp_rank_00_optim_states.pt").write_text("")
-    seal(tmp_path / "checkpoint-2")
-    assert message("DEEPSPEED", 2) == ""
-    assert "was written by 2 processes under DeepSpeed" in message("DEEPSPEED", 4)
-    assert "was written by 2 processes under DeepSpeed" in message("NO", 1)
-    with planned(8):
-        assert message("NO", 1) == ""
-
-
 def test_flash_attention_is_looked_for_before_weights_load(monkeypatch):
     from hf_rlhf.runs import preflight
 

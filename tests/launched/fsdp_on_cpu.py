@@ -2,9 +2,12 @@
 
 from typing import Any
 
+import torch.distributed as dist
 from accelerate import DistributedType
 from accelerate.state import AcceleratorState, PartialState
 from torch.distributed.fsdp import CPUOffloadPolicy
+
+ON_CPU = (DistributedType.MULTI_CPU, DistributedType.NO)
 
 
 def allow() -> None:
@@ -15,7 +18,9 @@ def allow() -> None:
 
     def init(self: Any, *args: Any, fsdp_plugin: Any = None, **kwargs: Any) -> None:
         original(self, *args, fsdp_plugin=fsdp_plugin, **kwargs)
-        if self.distributed_type == DistributedType.MULTI_CPU and fsdp_plugin is not None:
+        if fsdp_plugin is not None and not dist.is_initialized():
+            dist.init_process_group("gloo")  # one process, which accelerate does not connect
+        if self.distributed_type in ON_CPU and fsdp_plugin is not None:
             self.distributed_type = DistributedType.FSDP
             PartialState._shared_state["distributed_type"] = DistributedType.FSDP
             self.fsdp_plugin = fsdp_plugin

@@ -30,7 +30,7 @@ from hf_rlhf.training.record_sections import (
     reproduction,
 )
 from hf_rlhf.training.recorder import Recorder
-from hf_rlhf.training.run_folder import changed_settings, previous_record
+from hf_rlhf.training.run_folder import changed_settings, differences, previous_record
 from hf_rlhf.training.session import Session
 from hf_rlhf.training.signals import Stopping
 
@@ -63,6 +63,30 @@ def test_phases_are_compared_one_by_one():
     new = {"phases": [{"name": "a", "rate": 2, "dataset": {"form": "x"}}, {"name": "b", "n": 3}]}
     assert changed_settings(old, new) == ["phases.0.rate: 1 -> 2", "phases.1.n was added (3)"]
     assert changed_settings({**old, "publish": 1, "evaluation": None}, old) == []
+
+
+@pytest.mark.parametrize(
+    ("processes", "settings", "same"),
+    [
+        (2, {"per_device_train_batch_size": 8}, True),
+        (4, {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 2}, True),
+        (4, {"per_device_train_batch_size": 8}, False),
+        (1, {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 2}, False),
+        (2, {"per_device_train_batch_size": 2, "prompts_per_step": 4}, True),
+        (1, {"per_device_train_batch_size": 2, "prompts_per_step": 4}, False),
+        (2, {"per_device_train_batch_size": 8, "prompts_per_step": 8}, False),
+    ],
+)
+def test_other_processes_may_divide_the_batch_otherwise(tiny_run, processes, settings, same):
+    """On as many processes as before, other rows make a micro-batch: that is another run."""
+    prompts = {"prompts_per_step": 4} if "prompts_per_step" in settings else {}
+    del tiny_run["prompts_per_step"]
+    begun = resolved({**tiny_run, **prompts, "per_device_train_batch_size": 4})
+    record = opening(begun, [])
+    record.training.world_size = processes
+    lines = differences(record, resolved({**tiny_run, **settings}))
+    names = ("per_device", "gradient", "prompts_per_step")
+    assert (not [line for line in lines if line.startswith(names)]) == same
 
 
 @pytest.mark.parametrize("name", ["README.md", "config.yaml", "checkpoints", "evaluation"])

@@ -13,8 +13,8 @@ from hf_rlhf.runs import Run
 
 NAME = "ref"
 """What TRL calls the frozen copy of a continued adapter, and the folder that peft saves it in."""
-COMPUTED = "reference"
-"""The folder of a run for values of the reference that are computed before training."""
+COMPUTED = Path("evaluation", "reference_rows")
+"""The folder in a run's for rows with values of the reference that are computed before training."""
 
 
 def held_reference(run: Run) -> dict[str, HeldModel]:

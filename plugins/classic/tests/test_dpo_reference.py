@@ -179,7 +179,7 @@ def test_several_processes_find_precomputed_values_in_the_run_folder(run, monkey
     for _ in range(2):  # again when the run resumes
         found = rows_in_files(prepared, rows, "train")
         assert found.to_list() == rows.to_list()
-    folder = prepared.folder / "reference"
+    folder = prepared.folder / "evaluation" / "reference_rows"
     assert all(Path(each["filename"]).is_relative_to(folder) for each in found.cache_files)
     state = TrainerState(is_world_process_zero=False)
     DropComputed(prepared).on_train_end(None, state, None)
