@@ -3,10 +3,10 @@
 Each configuration is a process of its own, which predicts the peak of its run file, trains two
 steps of the run's own trainer, and prints both. Measured is the peak of torch's own allocations
 while the trainer trains: the tensors that live when it begins (the weights), and every allocation
-and release after that, as `torch.profiler` reports them (`profile_memory`). `--resident` runs each
-once more without the profiler, for the resident memory (RSS) of the process less what it had
-before the run. Beside these, what accelerate and DeepSpeed estimate for such a model. The models
-are random, of the shapes of today's and small enough for a laptop.
+and release after that, as `torch.profiler` reports them (`profile_memory`). Beside it: by how much
+the resident memory (RSS) of the process grew, with the imports of a run and the profiler's own
+record; and what accelerate and DeepSpeed estimate for such a model. The models are random, of the
+shapes of today's and small enough for a laptop.
 """
 
 import argparse
@@ -101,30 +101,31 @@ OF_TRAINER: dict[str, dict[str, Any]] = {
 }
 
 
-def model_configs() -> dict[str, Any]:
+def model_configs(words: int = 4096) -> dict[str, Any]:
     """Return the shapes of the random models, by name."""
     from transformers import Gemma3TextConfig, GPT2Config, LlamaConfig, Qwen3Config
 
     ends = {"pad_token_id": 0, "eos_token_id": 1, "bos_token_id": 1}
     shape = {
-        **{"vocab_size": 4096, "hidden_size": 256, "num_attention_heads": 4, "head_dim": 64},
+        **{"vocab_size": words, "hidden_size": 256, "num_attention_heads": 4, "head_dim": 64},
         **{"num_key_value_heads": 2, "max_position_embeddings": 1024, **ends},
     }
     return {
-        "llama": LlamaConfig(**shape, intermediate_size=704, num_hidden_layers=4),
+        "llama": LlamaConfig(**shape, intermediate_size=704, num_hidden_layers=6),
         "qwen3": Qwen3Config(
             **shape, intermediate_size=768, num_hidden_layers=5, tie_word_embeddings=True
         ),
         "gemma3": Gemma3TextConfig(
-            **shape, intermediate_size=1024, num_hidden_layers=6, sliding_window=64
+            **shape, intermediate_size=1024, num_hidden_layers=8, sliding_window=64,
+            layer_types=["sliding_attention", "full_attention"] * 4,
         ),
         "gpt2": GPT2Config(
-            vocab_size=4096, n_embd=256, n_layer=4, n_head=4, n_positions=1024, **ends
+            vocab_size=words, n_embd=256, n_layer=5, n_head=4, n_positions=1024, **ends
         ),
-    }
+    }  # fmt: skip
 
 
-def make(folder: Path) -> None:
+def make(folder: Path, words: int = 4096) -> None:
     """Write the models with a tokenizer, and rows that are all of about one length."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -132,7 +133,7 @@ def make(folder: Path) -> None:
     from hf_rlhf.testing import make_tiny_policy
 
     tokenizer = AutoTokenizer.from_pretrained(make_tiny_policy(folder / "tokenizer"))
-    for name, config in model_configs().items():
+    for name, config in model_configs(words).items():
         torch.manual_seed(0)
         AutoModelForCausalLM.from_config(config).save_pretrained(folder / name)
         tokenizer.save_pretrained(folder / name)
@@ -202,6 +203,7 @@ def live_bytes() -> int:
     """Return the bytes of all tensors on the CPU that Python holds, each storage once."""
     import torch
 
+    gc.collect()
     sizes = {}
     for each in gc.get_objects():
         if issubclass(type(each), torch.Tensor) and each.device.type == "cpu":
@@ -210,14 +212,14 @@ def live_bytes() -> int:
     return sum(sizes.values())
 
 
-def measured_peak(content: dict[str, Any]) -> int:
-    """Train a run file and return the peak while the trainer trains."""
+def measured_peaks(content: dict[str, Any]) -> dict[str, int]:
+    """Train a run file; return the peak while the trainer trains, and that of resident memory."""
     from transformers import TrainerCallback
 
     from hf_rlhf import train
 
-    peak = Peak()
-    measuring = peak.measuring()
+    peak, before = Peak(), resident("VmRSS")
+    measuring, grown = peak.measuring(), [0]
 
     class Measure(TrainerCallback):  # type: ignore[misc]
         """Measures from the first step to the last."""
@@ -226,23 +228,17 @@ def measured_peak(content: dict[str, Any]) -> int:
             measuring.__enter__()
 
         def on_train_end(self, *_: Any, **__: Any) -> None:
+            grown[0] = resident("VmHWM") - before
             measuring.__exit__(None, None, None)
 
     train(config=content, callbacks=[Measure()])
-    return peak.bytes
+    return {"measured": peak.bytes, "RSS": grown[0]}
 
 
-def resident_peak(content: dict[str, Any]) -> int:
-    """Train a run file and return by how much the resident memory grew at most."""
-    from hf_rlhf import train
-
-    def status(name: str) -> int:
-        found = re.search(rf"{name}:\s+(\d+) kB", Path("/proc/self/status").read_text())
-        return int(found[1]) * 1024 if found else 0
-
-    before = status("VmRSS")
-    train(config=content)
-    return status("VmHWM") - before
+def resident(name: str) -> int:
+    """Return the resident memory of this process, now (VmRSS) or at most so far (VmHWM)."""
+    found = re.search(rf"{name}:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    return int(found[1]) * 1024 if found else 0
 
 
 def predicted_peak(content: dict[str, Any]) -> int:
@@ -254,7 +250,7 @@ def predicted_peak(content: dict[str, Any]) -> int:
     return memory_need(resolve_run(RunFile.from_mapping(content))).per_device()
 
 
-def one_case(case: Case, folder: Path, what: str) -> dict[str, int]:
+def one_case(case: Case, folder: Path) -> dict[str, int]:
     """Return what is predicted and measured of a case, in this process."""
     import torch
 
@@ -262,9 +258,7 @@ def one_case(case: Case, folder: Path, what: str) -> dict[str, int]:
     torch.set_num_threads(1)
     with scratch() as output:
         content = settings(case, folder, Path(output) / "run")
-        if what == "resident":
-            return {"resident": resident_peak(content)}
-        return {"predicted": predicted_peak(content), "measured": measured_peak(content)}
+        return {"predicted": predicted_peak(content), **measured_peaks(content)}
 
 
 def each_alone() -> Executor:
@@ -317,7 +311,6 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     options.add_argument("--only", nargs="+", default=["all"], help="numbers or trainers of cases")
-    options.add_argument("--resident", action="store_true", help="resident memory too")
     options.add_argument("--quick", action="store_true", help="one case: shows that it runs")
     chosen = options.parse_args()
     wanted = ["0"] if chosen.quick else chosen.only
@@ -328,11 +321,11 @@ def main() -> None:
     ]
     with scratch() as temporary:
         make(Path(temporary))
-        table(cases, Path(temporary), chosen.resident)
+        table(cases, Path(temporary))
     print(", ".join(f"{key} {value}" for key, value in machine().items()))
 
 
-def table(cases: Sequence[Case], folder: Path, resident: bool) -> None:
+def table(cases: Sequence[Case], folder: Path) -> None:
     """Run the cases and print a line for each, and the verdict."""
     others = estimates(folder)
     heads = ["trainer", "model", "dtype", "", "predicted", "measured", "ratio", "RSS", *OTHERS]
@@ -340,13 +333,11 @@ def table(cases: Sequence[Case], folder: Path, resident: bool) -> None:
     ratios = []
     with each_alone() as pool:
         for case in cases:
-            found = dict(others[case.model])
-            for what in ("peak", "resident")[: 1 + resident]:
-                found |= pool.submit(one_case, case, folder, what).result()
+            found = pool.submit(one_case, case, folder).result() | others[case.model]
             ratios.append(found["predicted"] / found["measured"])
             size = {name: f"{value / MIB:.0f}" for name, value in found.items()}
             cells = [size["predicted"], size["measured"], f"{ratios[-1]:.2f}"]
-            cells += [size.get(name, "-") for name in ("resident", *OTHERS)]
+            cells += [size.get(name, "-") for name in ("RSS", *OTHERS)]
             print(f"| {case.name} | {' | '.join(cells)} |", flush=True)
     print(f"\nMiB. {verdict(ratios)}")
 

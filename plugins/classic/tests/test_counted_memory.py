@@ -1,0 +1,57 @@
+"""What the memory plan counts of a run before it trains, against what torch allocates in it.
+
+Small shapes of the configurations of `benchmarks/memory.py`, whose table is in the documentation.
+"""
+
+import importlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hf_rlhf.config import RunFile
+from hf_rlhf.runs import resolve_run
+from hf_rlhf.runs.memory import memory_need
+
+BENCHMARKS = Path(__file__).resolve().parents[3] / "benchmarks"
+
+
+@pytest.fixture(scope="module")
+def memory() -> Iterator[Any]:
+    """Return the benchmark."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(BENCHMARKS))
+        yield importlib.import_module("memory")
+
+
+@pytest.fixture(scope="module")
+def models(memory: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with the benchmark's models, of few words."""
+    folder = tmp_path_factory.mktemp("models")
+    memory.make(folder, words=512)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("trainer", "model", "how"),
+    [
+        ("sft", "gemma3", {}),
+        ("dpo", "gpt2", {"lora": True}),
+        ("grpo", "qwen3", {"checkpointed": True}),
+        ("ppo", "llama", {"lora": True, "dtype": "bfloat16"}),
+        ("reward", "llama", {}),
+    ],
+)
+def test_no_count_is_low_or_far_off(memory, models, tmp_path, trainer, model, how):
+    small = {"rollout_batch_size": 4} if trainer == "ppo" else {"per_device_train_batch_size": 2}
+    if trainer == "grpo":
+        small = {"prompts_per_step": 1, "per_device_train_batch_size": 4}
+    case = memory.Case(trainer, model, settings={**small, "max_steps": 2}, **how)
+    run = resolve_run(RunFile.from_mapping(memory.settings(case, models, tmp_path)))
+    counted = memory_need(run).per_device()
+    peak = memory.Peak()
+    trainer = run.trainer_class.from_run(run)
+    with peak.measuring():
+        trainer.train()
+    assert 1 - memory.LOW <= counted / peak.bytes <= 1.15
