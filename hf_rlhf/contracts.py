@@ -225,6 +225,9 @@ class HeldModel:
     """Whether its layers are in the host's memory, except the one that computes."""
 
 
+PackedRows = Callable[[int, int], tuple[str, Mapping[str, Any]] | None]
+
+
 @dataclass(frozen=True)
 class StepShape:
     """What a trainer computes at once on one device, from which its memory is counted."""
@@ -241,6 +244,9 @@ class StepShape:
     """Whether gradients of an earlier pass are there. None: with `gradient_accumulation_steps`."""
     dropout: bool = True
     """Whether the model's own dropout is kept, without a setting `disable_dropout`."""
+    packed: "PackedRows | None" = None
+    """From rows and their tokens: the attention and the arguments of a model's call in which they
+    are one row, where what they have in common stands once; or None, for rows that stay apart."""
     held: Mapping[str, HeldModel] = field(default_factory=dict)
     """Role -> model, such as `reference`. One that is the base with its adapter off is not held."""
 

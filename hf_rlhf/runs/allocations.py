@@ -20,6 +20,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from hf_rlhf.contracts import PackedRows
+
 HEADS = ("fused", "logits", "none")
 """TRL's, which scores tiles of tokens x words; one that holds all logits; that of a classifier."""
 _WORDS = 32768
@@ -81,6 +83,8 @@ class Pass:
     accumulates: bool = False
     """Whether gradients of a pass before are there."""
     dropout: bool = True
+    packed: PackedRows | None = None
+    """How the rows become one."""
 
 
 def count_training(
@@ -224,6 +228,9 @@ def _training(
     from trl.trainer.utils import disable_dropout_in_model
 
     base = model.get_base_model() if hasattr(model, "get_base_model") else model
+    one_row = given.packed(given.rows, given.tokens) if given.packed is not None else None
+    if one_row is not None:
+        base.set_attn_implementation(one_row[0])
     with _counted(model) as allocations:
         model.train()
         if not given.dropout:
@@ -236,7 +243,7 @@ def _training(
         for _ in range(1 + given.accumulates):
             allocations.peaks.clear()
             allocations.stage("forward")
-            loss = _loss(base, given, allocations)
+            loss = _loss(base, given, allocations, one_row and one_row[1])
             loss.backward()  # type: ignore[no-untyped-call]
             del loss
         before = allocations.live
@@ -261,11 +268,13 @@ def _mark(block: nn.Module, begin: Callable[[], None]) -> None:
     block.register_forward_hook(hook)
 
 
-def _loss(base: Any, given: Pass, allocations: Allocations) -> Tensor:
+def _loss(
+    base: Any, given: Pass, allocations: Allocations, one_row: Mapping[str, Any] | None = None
+) -> Tensor:
     with _autocast(given):
-        hidden = _hidden(base, given)
+        hidden = _hidden(base, given, one_row)
         allocations.stage("head")
-        return _score(base, hidden, given)
+        return _score(base, hidden, given, packed=one_row is not None)
 
 
 def _autocast(given: Pass) -> Any:
@@ -274,20 +283,22 @@ def _autocast(given: Pass) -> Any:
     return torch.autocast("cpu", dtype=getattr(torch, given.autocast))
 
 
-def _hidden(base: Any, given: Pass) -> Tensor:
+def _hidden(base: Any, given: Pass, one_row: Mapping[str, Any] | None) -> Tensor:
     ids = torch.zeros(given.rows, given.tokens, dtype=torch.long)
-    output = base.base_model(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False)
+    arguments = one_row or {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    output = base.base_model(**arguments, use_cache=False)
     hidden: Tensor = output[0]
     return hidden
 
 
-def _score(base: Any, hidden: Tensor, given: Pass) -> Tensor:
+def _score(base: Any, hidden: Tensor, given: Pass, *, packed: bool) -> Tensor:
     """Return a loss from the last hidden states, shape (rows, tokens, width)."""
     if given.head == "none":
         return hidden[:, -1].float().sum()
     whole = given.head == "fused" and not given.on_gpu  # there TRL scores prompts, too
-    count = given.tokens - 1 if whole else min(given.predicted, given.tokens - 1)
-    states = hidden[:, -1 - count : -1].reshape(-1, hidden.shape[-1])
+    last, count = hidden.shape[1] - (not packed), given.predicted * (given.rows if packed else 1)
+    first = 0 if whole else max(0, last - count)
+    states = hidden[:, first:last].reshape(-1, hidden.shape[-1])
     targets = torch.zeros(len(states), dtype=torch.long)
     head = base.get_output_embeddings()
     if given.head == "fused":

@@ -134,6 +134,7 @@ def training_pass(run: Run, shape: StepShape) -> "Pass":
         tokens=tokens,
         predicted=min(_sampled(run) or tokens, tokens),
         head="none" if run.has_score_head else shape.head,
+        packed=shape.packed,
         autocast="bfloat16" if training.bf16 else "float16" if training.fp16 else None,
         checkpointing=bool(getattr(training, "activation_checkpointing", False)),
         on_gpu=is_elsewhere() or training.device.type != "cpu",
@@ -161,6 +162,8 @@ def _step_phases(counted: Mapping[str, int], given: "Pass", learners: int) -> It
     most = max(counted[stage] for stage in ("forward", "head", "last")) - before
     most += (learners - 1) * (counted["forward"] - before)
     name = f"forward and backward of {given.rows} x {given.tokens:,} tokens"
+    if given.packed is not None and given.packed(given.rows, given.tokens) is not None:
+        name += ", each prompt once"
     yield Phase(name, most, before * learners)
     yield Phase("end of the backward pass", counted["first"] - gradients, gradients * learners)
     working = counted["step"] - gradients - optimizer

@@ -21,7 +21,7 @@ from hf_rlhf_classic.dpo_reference import (
 from hf_rlhf_classic.implicit_rewards import measure_reference
 from hf_rlhf_classic.pair_training import PairTraining, pair_texts
 from hf_rlhf_classic.reference import DropComputed, drop_reference, held_reference, rows_in_files
-from hf_rlhf_classic.row_lengths import SIDES
+from hf_rlhf_classic.row_lengths import SIDES, prompt_share
 from hf_rlhf_classic.shares_prompt import SharesPrompt, SharesPromptConfig
 from hf_rlhf_classic.tokens_seen import TokensSeen
 
@@ -103,7 +103,9 @@ class PreferenceTrainer(SharesPrompt, PairTraining, DPOTrainer):  # type: ignore
     def step_shape(cls, run: Run) -> StepShape:
         """Return the longest row, that TRL's head is the fused one, and the reference."""
         shape = super().step_shape(run)
-        return replace(shape, head="fused", held=held_reference(run))
+        share = prompt_share(run)
+        packed = cls.packed_rows(run, lambda tokens: max(1, int(share * tokens)))
+        return replace(shape, head="fused", held=held_reference(run), packed=packed)
 
     given: int
     """How many training pairs there were before any was left out."""

@@ -64,7 +64,9 @@ class GroupSampling(SharesPrompt):
     @classmethod
     def step_shape(cls, run: Run) -> StepShape:
         """Return that TRL's head is the fused one, and the reference."""
-        return StepShape(head="fused", held=held_reference(run))
+        most = run.training.max_completion_length
+        packed = cls.packed_rows(run, lambda tokens: max(1, tokens - most))
+        return StepShape(head="fused", held=held_reference(run), packed=packed)
 
     def report(self) -> Mapping[str, Any]:
         """Return the share of groups that taught nothing, at the start, in all, and at the end."""

@@ -88,6 +88,17 @@ def longest_text(run: Run) -> int:
     return min(max(lengths), most or max(lengths))
 
 
+def prompt_share(run: Run) -> float:
+    """Return what part of a text is its prompt, in the pair with most tokens if that stands once.
+
+    Of a text that is cut, the response is kept.
+    """
+    sizes, most = _pair_sizes(run, "train", run.dataset["train"]), run.training.max_length
+    kept = [(min(whole, most or whole), whole - start) for start, whole in sizes]
+    whole, response = max(kept, key=lambda each: each[0] + min(each[1], each[0]))
+    return max(0.0, 1 - response / whole)
+
+
 def _sizes_of_pairs(tokenizer: Any, rows: Any) -> Iterator[tuple[int, int]]:
     for batch in parts(rows, _AT_ONCE):
         prompts = [row["prompt"] for row in batch]

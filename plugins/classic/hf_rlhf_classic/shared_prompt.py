@@ -60,6 +60,8 @@ class Block:
     """Shape (completions, longest), those of the first prompt first."""
     real: Tensor
     """Shape (completions, longest)."""
+    whole: bool
+    """Whether nothing fills up."""
     masks: dict[int | None, tuple[Tensor, Tensor]] = field(default_factory=dict)
     """Of prompts and completions, by the size of the sliding window."""
 
@@ -120,10 +122,29 @@ class Layout:
             return None
         return _pack(groups, ids, labels)
 
+    def arguments(self) -> dict[str, Any]:
+        """Return the packed row as a model takes it."""
+        return {
+            "input_ids": self.tokens,
+            "position_ids": self.positions,
+            # transformers leaves a mask of four dimensions as it is; the attention has its own.
+            "attention_mask": torch.ones(1, 1, 1, 1, device=self.tokens.device),
+            LAYOUT: self,
+        }
+
     def back(self, packed: Tensor) -> Tensor:
         """Return values of the packed row, shape (1, packed), in TRL's form; 0 for the rest."""
         places, scored = self.places.to(packed.device), self.scored.to(packed.device)
         return packed[0, places[:, :-1]].where(scored, 0)
+
+
+def packed_row(prompts: int, rows: int, prompt: int, tokens: int) -> dict[str, Any] | None:
+    """Return what a model takes for `rows` of one length with so many prompts; None: rows alone."""
+    ids = (torch.arange(rows) % prompts)[:, None].repeat(1, tokens)
+    labels = ids.clone()
+    labels[:, :prompt] = IGNORED
+    layout = Layout.of(ids, torch.ones_like(ids), labels)
+    return None if layout is None else layout.arguments()
 
 
 def _pack(
@@ -184,7 +205,8 @@ def _sizes(part: _Part) -> tuple[int, int, int]:
 def _block(parts: Sequence[_Part]) -> Block:
     prompts, prompts_real = _filled([prompt for prompt, _ in parts])
     index, real = _filled([each for _, completions in parts for each in completions])
-    return Block(prompts, prompts_real, index, real)
+    sizes = {(len(prompt), len(each)) for prompt, completions in parts for each in completions}
+    return Block(prompts, prompts_real, index, real, len(sizes) == 1)
 
 
 def _filled(places: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
@@ -238,13 +260,19 @@ def _of_block(
         # Padding stands on the right, where no token of a prompt sees it.
         mask = None if window is None else inner
         seen = scaled_dot_product_attention(q, k, v, mask, is_causal=mask is None, scale=scale)
-        yield block.prompts[block.prompts_real], seen.transpose(1, 2)[block.prompts_real]
+        real = block.prompts_real
+        yield _kept(block.prompts, real, block), _kept(seen.transpose(1, 2), real, block)
     rows = len(block.index) // count
     own, k_own, v_own = (each[:, block.index].transpose(0, 1) for each in (query, key, value))
     keys = torch.cat([k.repeat_interleave(rows, 0), k_own], 2)
     values = torch.cat([v.repeat_interleave(rows, 0), v_own], 2)
     seen = scaled_dot_product_attention(own, keys, values, outer, scale=scale)
-    yield block.index[block.real], seen.transpose(1, 2)[block.real]
+    yield _kept(block.index, block.real, block), _kept(seen.transpose(1, 2), block.real, block)
+
+
+def _kept(values: Tensor, real: Tensor, block: Block) -> Tensor:
+    """Return values, shape (rows, longest, ...), in one row without those of what fills up."""
+    return values.flatten(0, 1) if block.whole else values[real]
 
 
 def _sees(own: Tensor, other: Tensor, window: int | None) -> Tensor:
@@ -306,12 +334,8 @@ class PromptOnce:
         targets = {} if self.halves else {"shift_labels": layout.targets}
         return (), {
             **{name: kwargs[name] for name in kwargs if name != "labels"},
-            "input_ids": layout.tokens,
-            "position_ids": layout.positions,
             **targets,
-            # transformers leaves a mask of four dimensions as it is; the attention has its own.
-            "attention_mask": torch.ones(1, 1, 1, 1, device=layout.tokens.device),
-            LAYOUT: layout,
+            **layout.arguments(),
         }
 
     def _unpack(self, _: nn.Module, args: Any, output: Any) -> Any:

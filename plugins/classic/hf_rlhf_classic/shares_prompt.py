@@ -1,8 +1,8 @@
 """The setting `share_prompt`: trainers whose completions of one prompt are computed together."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import comb
+from math import ceil, comb
 from statistics import median
 from typing import Any, ClassVar
 
@@ -10,11 +10,18 @@ import torch
 from torch import Tensor
 
 from hf_rlhf import Trainer
-from hf_rlhf.contracts import BatchForm
+from hf_rlhf.contracts import BatchForm, PackedRows
 from hf_rlhf.errors import ModelError
 from hf_rlhf.models import model_config, prompt_lengths
 from hf_rlhf.runs import Run
-from hf_rlhf_classic.shared_prompt import IGNORED, PromptOnce, obstacle, unknown
+from hf_rlhf_classic.shared_prompt import (
+    ATTENTION,
+    IGNORED,
+    PromptOnce,
+    obstacle,
+    packed_row,
+    unknown,
+)
 
 FORM = "each prompt once"
 EVENLY = frozenset({"dapo", "grpo", "dr_grpo", "cispo", "sapo", "vespo", "luspo"})
@@ -50,13 +57,30 @@ class SharesPrompt(Trainer):
         """Return whether each prompt will be computed once, and how many tokens that saves."""
         if run.training.share_prompt is False:
             return {}
-        if reason := unknown(model_config(run)) or alone(run.training):
-            return {"shared prompt": f"off: {reason}"}
-        dropout = run.model.use_peft and run.model.lora_dropout
-        if dropout and not getattr(run.training, "disable_dropout", False):
-            cure = f"`lora_dropout: 0` makes it possible; {_saving(run)}"
-            return {"shared prompt": f"off: a `lora_dropout` of {dropout:g}; {cure}"}
-        return {"shared prompt": f"if its values are those of rows alone; {_saving(run)}"}
+        reason = _unshared(run)
+        said = f"off: {reason}" if reason else "if its values are those of rows alone"
+        return {"shared prompt": said if reason else f"{said}; {_saving(run)}"}
+
+    @classmethod
+    def packed_rows(cls, run: Run, prompt: Callable[[int], int]) -> PackedRows | None:
+        """Return the packed row of a pass, for the plan of the memory; None where none is planned.
+
+        `prompt` is of a row of some tokens. TRL's shuffle may put no two rows of a prompt together.
+        """
+        args = run.training
+        if args.share_prompt is False or not cls.fused_head or _unshared(run) or _drops(run):
+            return None
+
+        def packed(rows: int, tokens: int) -> tuple[str, Mapping[str, Any]] | None:
+            steps = getattr(args, "steps_per_generation", None) or 1
+            group = getattr(args, "num_generations", 2)
+            prompts = ceil(rows / group)
+            if steps > 1:  # a group may be in two micro-batches, or in all of them
+                prompts = prompts + 1 if regroups(args) else ceil(rows * steps / group)
+            arguments = packed_row(min(prompts, rows), rows, prompt(tokens), tokens)
+            return None if arguments is None else (ATTENTION, arguments)
+
+        return packed
 
     def batch_forms(self) -> Mapping[str, BatchForm]:
         """Return the form in which each prompt is computed once, if nothing stands against it."""
@@ -156,6 +180,25 @@ class Sharing:
     def _say(self, what: str) -> None:
         if self.trainer.accelerator.is_main_process:
             print(f"{FORM}: {what}", flush=True)
+
+
+def _unshared(run: Run) -> str:
+    """Return why the prompts of a run cannot be shared, or an empty string."""
+    if reason := unknown(model_config(run)) or alone(run.training):
+        return reason
+    dropout = run.model.use_peft and run.model.lora_dropout
+    if dropout and not getattr(run.training, "disable_dropout", False):
+        cure = f"`lora_dropout: 0` makes it possible; {_saving(run)}"
+        return f"a `lora_dropout` of {dropout:g}; {cure}"
+    return ""
+
+
+def _drops(run: Run) -> bool:
+    """Return whether the loaded model will be an obstacle, as far as its configuration tells."""
+    own = run.model.attn_implementation not in (None, "sdpa") or run.training.torch_compile
+    values = vars(model_config(run).get_text_config()).items()
+    drops = any(value for name, value in values if "drop" in name and isinstance(value, float))
+    return bool(own or (drops and not getattr(run.training, "disable_dropout", False)))
 
 
 def alone(args: Any) -> str:
