@@ -15,7 +15,6 @@ from typing import Any
 
 from hf_rlhf import __version__
 from hf_rlhf.cli.columns import fill, list_line
-from hf_rlhf.cli.run_files import first_comment
 from hf_rlhf.config import registry
 from hf_rlhf.config.registry import KINDS, Kind
 from hf_rlhf.environments.toolset import NOT_TOOLS
@@ -280,6 +279,8 @@ def _columns(target: Any) -> list[str]:
 
 
 def _trainer(name: str, point: EntryPoint) -> Iterator[str]:
+    # Not above: `hf-rlhf list` reads no run file.
+    from hf_rlhf.cli.run_files import first_comment
     from hf_rlhf.config.run_files import default_run, run_files
 
     try:

@@ -37,6 +37,8 @@ Kind = Literal[
 ]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
+_DEFINITION = re.compile(r"^(?:class|(?:async )?def) (\w+).*\n", re.M)
+_STATEMENT = re.compile(r"^[^\s#)\]}]", re.M)
 _GROUP = "hf_rlhf."
 _PACKAGES = "The README has a table of our packages and their components."
 
@@ -193,8 +195,12 @@ def provenance(kind: Kind, name: str) -> dict[str, str]:
 
 def required_core(point: EntryPoint) -> str:
     """Return the range of hf-rlhf that the package of `point` needs, or "" if this one is in it."""
-    requires = (point.dist.requires or []) if point.dist else []
-    ours = (text for text in requires if _normalized(text).startswith("hf-rlhf"))
+    return _unmet_by(point.dist) if point.dist else ""
+
+
+@cache
+def _unmet_by(package: Distribution) -> str:
+    ours = (text for text in package.requires or [] if _normalized(text).startswith("hf-rlhf"))
     return next(filter(None, map(_unmet, ours)), "")
 
 
@@ -285,10 +291,10 @@ def summary(point: EntryPoint) -> str:
 
 def _docstring_of(name: str, source: str) -> str | None:
     """Return the docstring of a class or function of a module; only that one is parsed."""
-    definition = re.search(rf"^(?:class|(?:async )?def) {re.escape(name)}\b.*\n", source, re.M)
-    if definition is None:
+    definitions = (each for each in _DEFINITION.finditer(source) if each[1] == name)
+    if (definition := next(definitions, None)) is None:
         return None
-    end = re.compile(r"^[^\s#)\]}]", re.M).search(source, definition.end())
+    end = _STATEMENT.search(source, definition.end())
     block = ast.parse(source[definition.start() : end.start() if end else None]).body[0]
     if isinstance(block, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
         return ast.get_docstring(block)
