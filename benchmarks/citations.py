@@ -158,7 +158,7 @@ def on_real_text(total: int, rounds: int) -> list[Comparison]:
     measured = in_turn(rounds, timed)
     rates = {name: [size / value for value in values] for name, values in measured.items()}
     return [
-        Comparison("answers", rates["ours"], rates[name], "MB/s", name, None, higher_is_better=True)
+        Comparison("answers", rates["ours"], rates[name], "MB/s", name, higher_is_better=True)
         for name in others
     ]
 

@@ -157,7 +157,6 @@ def main() -> None:
                 *rate.values(),
                 "/s",
                 "TRL 1.12",
-                None if chosen.quick else 1.5,
                 higher_is_better=True,
             ),
             Comparison("processor time of a completion", *cpu.values(), "s", "TRL 1.12"),
@@ -166,7 +165,6 @@ def main() -> None:
                 *grown.values(),
                 "MB",
                 "TRL 1.12",
-                None if chosen.quick else 0.5,
             ),
         ]
         if chosen.learning:

@@ -1,6 +1,7 @@
 """How long the command line takes to answer: `hf-rlhf` against `trl`.
 
-Each command is run as a process of its own, with the files in the page cache. `hf-rlhf list` reads
+Each command is a process of its own, of which the processor time is taken, with its files in the
+page cache. `hf-rlhf list` reads
 what every installed package offers; `hf-rlhf describe` shows what `trl grpo --help` shows, the
 settings of the GRPO trainer.
 """
@@ -10,7 +11,7 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from side_by_side import Comparison, Report, in_turn, parser, wall_time
+from side_by_side import Comparison, Report, in_turn, parser, processor_time
 
 PAIRS = (
     (["hf-rlhf", "--help"], ["trl", "--help"]),
@@ -34,13 +35,13 @@ def main() -> None:
     pairs = PAIRS[:1] if chosen.quick else PAIRS
     commands = {" ".join(words): words for pair in pairs for words in pair}
     for words in commands.values():
-        wall_time(command(words))
+        processor_time(command(words))
     seconds = in_turn(
         1 if chosen.quick else chosen.rounds,
-        {name: partial(wall_time, command(words)) for name, words in commands.items()},
+        {name: partial(processor_time, command(words)) for name, words in commands.items()},
     )
     report = Report(
-        "Start of the command line",
+        "Start of the command line, processor time",
         [
             Comparison(
                 " ".join(mine), seconds[" ".join(mine)], seconds[" ".join(other)], "s",
