@@ -1,13 +1,19 @@
 """The files of the user's own modules: which they are, what they import, and their digests."""
 
 import ast
+import re
 import sys
 import sysconfig
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import cache
 from hashlib import sha256
-from importlib.metadata import packages_distributions, version
+from importlib.metadata import (
+    PackageNotFoundError,
+    distribution,
+    packages_distributions,
+    version,
+)
 from pathlib import Path
 from typing import NamedTuple
 
@@ -107,7 +113,21 @@ def own_file(module: str) -> Path | None:
 def package_of(module: str) -> str | None:
     """Return the installed package that a module belongs to; None for the user's own module."""
     top = module.partition(".")[0]
-    return None if top == "__main__" else next(iter(_packages().get(top, ())), None)
+    return None if top == "__main__" or top in sys.stdlib_module_names else _package_of(top)
+
+
+@cache
+def _package_of(top: str) -> str | None:
+    if own_file(top) is not None:
+        return None
+    # Most are named as their module is, and to look at one is quicker than to read all.
+    with suppress(PackageNotFoundError, ValueError):
+        package = distribution(top)
+        declared = (package.read_text("top_level.txt") or "").split()
+        inferred = rf"^{re.escape(top)}[./]"
+        if top in declared or re.search(inferred, package.read_text("RECORD") or "", re.M):
+            return package.name
+    return next(iter(_packages().get(top, ())), None)
 
 
 @cache

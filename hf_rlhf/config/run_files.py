@@ -47,11 +47,14 @@ def run_files(trainer: str) -> dict[str, Path]:
     point = registry.find("trainers", trainer)
     spec = find_spec(point.module.split(".")[0])
     roots = spec.submodule_search_locations if spec else None
+    # A package may ship many files for other trainers, and to parse one takes 10 ms.
+    named = re.compile(rf"\bplugin\b\W.*\b{re.escape(point.name)}\b")
     paths = [
         path
         for root in roots or ()
         for pattern in ("*.yaml", "*/*.yaml")
         for path in sorted(Path(root, "runs").glob(pattern))
+        if named.search(path.read_text(encoding="utf-8", errors="replace"))
     ]
     return {path.stem: path for path in paths if read_shipped(path).plugin in (trainer, point.name)}
 

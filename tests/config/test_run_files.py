@@ -2,12 +2,13 @@
 
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from hf_rlhf import dry_run, train
 from hf_rlhf.cli.check import check_main
-from hf_rlhf.config import RunFile
+from hf_rlhf.config import RunFile, run_files
 from hf_rlhf.config.run_files import (
     choose_run_file,
     inherited_settings,
@@ -268,3 +269,19 @@ def test_a_run_file_of_a_package_is_named_by_its_place():
     assert choose_run_file(None, None, place).values == choose_run_file("grpo", None, None).values
     with pytest.raises(ConfigError, match="package 'hf_rlhf_clasic' is not installed"):
         choose_run_file(None, None, "package://hf_rlhf_clasic/runs/grpo/tiny.yaml")
+
+
+def test_files_of_other_trainers_are_not_parsed(tmp_path, monkeypatch):
+    """A package may ship many of them; one that is damaged is the trouble of its own trainer."""
+    runs = tmp_path / "acme_shipped" / "runs"
+    (runs / "ours").mkdir(parents=True)
+    (runs.parent / "__init__.py").touch()
+    plugins = {"a": '"ours"', "b": "acme/ours  # ours", "c": "theirs", "ours/d": "  ours"}
+    for name, plugin in plugins.items():
+        (runs / f"{name}.yaml").write_text(f"# for ours\nschema: 1\nplugin: {plugin}\n")
+    (runs / "e.yaml").write_text("{schema: 1, plugin: ours}")
+    (runs / "damaged.yaml").write_bytes(b"plugin: theirs\n\xff: [")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    point = SimpleNamespace(module="acme_shipped.trainer", name="ours")
+    monkeypatch.setattr(run_files.registry, "find", lambda kind, name: point)
+    assert sorted(run_files.run_files("acme/ours")) == ["a", "b", "d", "e"]

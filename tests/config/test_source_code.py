@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from importlib.metadata import packages_distributions
 from pathlib import Path
 from threading import Lock
 from types import ModuleType
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from hf_rlhf.config import code_files
 from hf_rlhf.config.code import load_code
 from hf_rlhf.config.source_code import provenance_of_object
 from hf_rlhf.storage.secrets import redact_secrets
@@ -325,6 +327,28 @@ def test_of_files_those_count_that_are_imported_and_not_their_comments(mine, nam
 
 def test_packages_that_files_import_are_recorded_with_their_version(mine):
     assert load_code("rewards", "rewards.py:fn")[1]["packages"].keys() == {"numpy"}
+
+
+def test_a_module_belongs_to_the_package_that_installs_it(monkeypatch, tmp_path):
+    code_files._package_of.cache_clear()
+    installed = {
+        top: packages[0]
+        for top, packages in packages_distributions().items()
+        if code_files.own_file(top) is None and top not in sys.stdlib_module_names
+    }
+    some = {"numpy": "numpy", "yaml": "PyYAML", "PIL": "pillow"}
+    assert installed.items() >= some.items()
+    assert {top: code_files.package_of(f"{top}.inner") for top in installed} == installed
+    (tmp_path / "torch_of_mine.py").touch()
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for own in ("torch_of_mine", "json", "__main__", "hf_rlhf_nothing"):
+        assert code_files.package_of(own) is None
+
+
+def test_for_most_modules_the_files_of_all_packages_are_not_listed(monkeypatch):
+    code_files._package_of.cache_clear()
+    monkeypatch.setattr(code_files, "_packages", lambda: pytest.fail("takes half a second"))
+    assert [code_files.package_of(top) for top in ("torch", "trl", "os")] == ["torch", "trl", None]
 
 
 SCRIPT = """
