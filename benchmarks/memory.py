@@ -3,10 +3,10 @@
 Each configuration is a process of its own, which predicts the peak of its run file, trains two
 steps of the run's own trainer, and prints both. Measured is the peak of torch's own allocations
 while the trainer trains: the tensors that live when it begins (the weights), and every allocation
-and release after that, as `torch.profiler` reports them (`profile_memory`). Beside it: by how much
-the resident memory (RSS) of the process grew, with the imports of a run and the profiler's own
-record; and what accelerate and DeepSpeed estimate for such a model. The models are random, of the
-shapes of today's and small enough for a laptop.
+and release after that, as `torch.profiler` reports them (`profile_memory`). Beside it, of a second
+process without the profiler, by how much its resident memory (RSS) grew, with what the run imports;
+and what accelerate and DeepSpeed estimate for such a model. The models are random, of the shapes of
+today's and small enough for a laptop.
 """
 
 import argparse
@@ -16,9 +16,10 @@ import multiprocessing
 import os
 import re
 import statistics
+import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -70,14 +71,18 @@ CASES = (
     Case("dpo", "gpt2", lora=True),
     Case("grpo", "llama"),
     Case("grpo", "llama", lora=True, checkpointed=True),
-    Case("grpo", "qwen3", lora=True),
+    Case("grpo", "qwen3", lora=True, settings={"lora_dropout": 0.0}),
     Case("grpo", "qwen3", settings={"beta": 0.04}),
+    Case("grpo", "llama", settings={"share_prompt": False}),
+    Case("grpo", "gpt2", settings={"per_device_train_batch_size": 2}),
     Case("grpo", "qwen3", lora=True, dtype="bfloat16"),
     Case("grpo", "gemma3", checkpointed=True),
     Case("ppo", "llama", lora=True),
     Case("ppo", "qwen3", lora=True, checkpointed=True),
     Case("ppo", "llama", lora=True, dtype="bfloat16"),
     Case("ppo", "llama"),
+    Case("ppo", "qwen3", lora=True, settings={"value": "own_adapter", "micro_batch_size": 4}),
+    Case("ppo", "gemma3", checkpointed=True, settings={"value": "own_model"}),
     Case("reward", "llama"),
     Case("reward", "qwen3", lora=True),
     Case("reward", "gemma3", checkpointed=True),
@@ -212,14 +217,14 @@ def live_bytes() -> int:
     return sum(sizes.values())
 
 
-def measured_peaks(content: dict[str, Any]) -> dict[str, int]:
-    """Train a run file; return the peak while the trainer trains, and that of resident memory."""
+def measured_peak(content: dict[str, Any]) -> int:
+    """Train a run file and return the peak while the trainer trains."""
     from transformers import TrainerCallback
 
     from hf_rlhf import train
 
-    peak, before = Peak(), resident("VmRSS")
-    measuring, grown = peak.measuring(), [0]
+    peak = Peak()
+    measuring = peak.measuring()
 
     class Measure(TrainerCallback):  # type: ignore[misc]
         """Measures from the first step to the last."""
@@ -228,11 +233,19 @@ def measured_peaks(content: dict[str, Any]) -> dict[str, int]:
             measuring.__enter__()
 
         def on_train_end(self, *_: Any, **__: Any) -> None:
-            grown[0] = resident("VmHWM") - before
             measuring.__exit__(None, None, None)
 
     train(config=content, callbacks=[Measure()])
-    return {"measured": peak.bytes, "RSS": grown[0]}
+    return peak.bytes
+
+
+def resident_peak(content: dict[str, Any]) -> int:
+    """Train a run file and return by how much the resident memory grew at most."""
+    from hf_rlhf import train
+
+    before = resident("VmRSS")
+    train(config=content)
+    return resident("VmHWM") - before
 
 
 def resident(name: str) -> int:
@@ -250,7 +263,7 @@ def predicted_peak(content: dict[str, Any]) -> int:
     return memory_need(resolve_run(RunFile.from_mapping(content))).per_device()
 
 
-def one_case(case: Case, folder: Path) -> dict[str, int]:
+def one_case(case: Case, folder: Path, what: str) -> dict[str, int]:
     """Return what is predicted and measured of a case, in this process."""
     import torch
 
@@ -258,7 +271,9 @@ def one_case(case: Case, folder: Path) -> dict[str, int]:
     torch.set_num_threads(1)
     with scratch() as output:
         content = settings(case, folder, Path(output) / "run")
-        return {"predicted": predicted_peak(content), **measured_peaks(content)}
+        if what == "RSS":
+            return {"RSS": resident_peak(content)}
+        return {"predicted": predicted_peak(content), "measured": measured_peak(content)}
 
 
 def each_alone() -> Executor:
@@ -327,13 +342,16 @@ def main() -> None:
 
 def table(cases: Sequence[Case], folder: Path) -> None:
     """Run the cases and print a line for each, and the verdict."""
-    others = estimates(folder)
+    with redirect_stdout(sys.stderr):  # DeepSpeed says which device it finds
+        others = estimates(folder)
     heads = ["trainer", "model", "dtype", "", "predicted", "measured", "ratio", "RSS", *OTHERS]
     print(f"| {' | '.join(heads)} |\n{'|---' * len(heads)}|")
     ratios = []
     with each_alone() as pool:
         for case in cases:
-            found = pool.submit(one_case, case, folder).result() | others[case.model]
+            found = dict(others[case.model])
+            for what in ("peak", "RSS"):
+                found |= pool.submit(one_case, case, folder, what).result()
             ratios.append(found["predicted"] / found["measured"])
             size = {name: f"{value / MIB:.0f}" for name, value in found.items()}
             cells = [size["predicted"], size["measured"], f"{ratios[-1]:.2f}"]
