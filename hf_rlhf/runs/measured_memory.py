@@ -33,6 +33,7 @@ def counted_peak(run: Any) -> dict[str, int | None]:
     from hf_rlhf.models.loading import skeleton
     from hf_rlhf.runs.memory import memory_need
     from hf_rlhf.runs.preflight_launch import sharding
+    from hf_rlhf.runs.sharded_memory import STRATEGIES, parts_on_device
 
     if run.phase_list or sharding(run):
         return {}
@@ -40,7 +41,8 @@ def counted_peak(run: Any) -> dict[str, int | None]:
     try:
         if sum(each.numel() for each in skeleton(run).parameters()) < SMALL:
             return {}
-        return {"predicted": memory_need(run).per_device(), "before": before}
+        plain = parts_on_device(memory_need(run), STRATEGIES[0], run.training.world_size)
+        return {"predicted": sum(plain.values()), "before": before}
     except Exception:  # noqa: BLE001 - the code of any model, and no reason not to train it
         return {"predicted": None, "before": before}
 

@@ -75,8 +75,10 @@ class SharesPrompt(Trainer):
             steps = getattr(args, "steps_per_generation", None) or 1
             group = getattr(args, "num_generations", 2)
             prompts = ceil(rows / group)
-            if steps > 1:  # a group may be in two micro-batches, or in all of them
-                prompts = prompts + 1 if regroups(args) else ceil(rows * steps / group)
+            if steps > 1 and not regroups(args):
+                prompts = ceil(rows * steps / group)
+            elif rows % group and group % rows:
+                prompts += 1  # a group is cut by the end of a micro-batch
             arguments = packed_row(min(prompts, rows), rows, prompt(tokens), tokens)
             return None if arguments is None else (ATTENTION, arguments)
 

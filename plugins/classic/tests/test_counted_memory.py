@@ -34,6 +34,32 @@ def models(memory: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(
+    ("model", "settings", "prompts"),
+    [
+        ("llama", {"per_device_train_batch_size": 8}, 2),
+        ("llama", {"per_device_train_batch_size": 2, "steps_per_generation": 4}, 1),
+        ("llama", {"per_device_train_batch_size": 4, "loss_type": "bnpo"}, 2),
+        ("llama", {"per_device_train_batch_size": 2, "loss_type": "bnpo"}, None),
+        ("llama", {"share_prompt": False}, None),
+        ("gpt2", {}, None),  # its own dropout
+        ("gpt2", {"disable_dropout": True}, 2),
+    ],
+)
+def test_rows_of_a_prompt_are_counted_as_one_where_they_will_be(
+    memory, models, tmp_path, model, settings, prompts
+):
+    case = memory.Case("grpo", model, settings=settings)
+    run = resolve_run(RunFile.from_mapping(memory.settings(case, models, tmp_path)))
+    packed = run.trainer_class.step_shape(run).packed
+    rows = run.training.per_device_train_batch_size
+    found = packed and packed(rows, 164)
+    assert (found is None) == (prompts is None)
+    if found:
+        length = found[1]["input_ids"].shape[1]
+        assert length == prompts * 99 + rows * 64, "completions begin with the prompt's last token"
+
+
+@pytest.mark.parametrize(
     ("trainer", "model", "how"),
     [
         ("sft", "gemma3", {}),
