@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
 
     from hf_rlhf.runs.devices import Device
+    from hf_rlhf.runs.run import Run
     from hf_rlhf.storage.record import RunRecord
 
     Scorer = Callable[..., Any] | str | Mapping[str, Any]
@@ -134,6 +135,25 @@ def dry_run(
             return []
         report.show()
         return report.as_json()
+
+
+@contextmanager
+def planned_run(
+    plugin: str | None,
+    run: str | None,
+    config: str | None,
+    overrides: Sequence[str],
+    machine: str | None,
+) -> "Iterator[tuple[Run, Device | None]]":
+    """Yield a run that is resolved and not trained, for `machine` as in `dry_run`."""
+    few_threads()
+    from hf_rlhf.config.run_files import annotate_shipped_errors
+
+    file = _run_file(plugin, run, config, overrides, {})
+    with no_exit(), _planned(file, machine) as device, annotate_shipped_errors(file):
+        from hf_rlhf.runs.resolve import resolve_run
+
+        yield resolve_run(file), device
 
 
 @contextmanager

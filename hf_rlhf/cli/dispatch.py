@@ -30,6 +30,7 @@ BUILT_IN = {
     "runs": ("hf_rlhf.cli.run_files", "runs_main", "List the run files that ship, or print one"),
     "init": ("hf_rlhf.cli.run_files", "init_main", "Copy a shipped run file to start your own"),
     "check": ("hf_rlhf.cli.check", "check_main", "Dry run: check everything without training"),
+    "memory": ("hf_rlhf.cli.memory", "memory_main", "Plan the memory of a run or a model"),
     "chat": ("hf_rlhf.cli.chat", "chat_main", "Chat with a trained model"),
     "publish": ("hf_rlhf.cli.publish", "publish_main", "Push a run folder, or finish a push"),
     "pull": ("hf_rlhf.cli.publish", "pull_main", "Download a published run and verify it"),

@@ -191,7 +191,7 @@ def trained_skeleton(run: "Run") -> Any:
     if run.model.use_peft:
         from peft import get_peft_model
 
-        model = get_peft_model(model, lora_config(run))
+        model = get_peft_model(model, lora_config(run), low_cpu_mem_usage=True)
     return model
 
 

@@ -87,9 +87,7 @@ class Pass:
     """How the rows become one."""
 
 
-def count_training(
-    model: Any, given: Pass, optimizer: Callable[[Any], Any] | None
-) -> dict[str, int]:
+def count_training(model: Any, given: Pass, optimizer: Callable[[Any], Any]) -> dict[str, int]:
     """Return the peaks of a step by stage, beyond the model's own weights.
 
     `model` is on the meta device. Layers that repeat are counted in a short model, twice, and what
@@ -222,9 +220,7 @@ def _fake(model: nn.Module) -> None:
                 tensors[name] = made[id(each)]
 
 
-def _training(
-    model: Any, cut: Cut, given: Pass, optimizer: Callable[[Any], Any] | None
-) -> dict[str, int]:
+def _training(model: Any, cut: Cut, given: Pass, optimizer: Callable[[Any], Any]) -> dict[str, int]:
     from trl.trainer.utils import disable_dropout_in_model
 
     base = model.get_base_model() if hasattr(model, "get_base_model") else model
@@ -249,8 +245,7 @@ def _training(
         before = allocations.live
         sizes = {"gradients": before}
         allocations.stage("step")
-        if optimizer is not None:
-            stepping = optimizer(model)
+        if (stepping := optimizer(model)) is not None:
             stepping.step()
             sizes["optimizer"] = allocations.live - before
         del allocations.peaks["middle"]  # never more than before and after it, and not linear

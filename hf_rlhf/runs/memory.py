@@ -77,11 +77,14 @@ class MemoryNeed:
         return self.optimizer if one_byte else self.optimizer * 4 // self.width
 
 
-def memory_need(run: Run, *, sharded: bool = False) -> MemoryNeed:
+def memory_need(
+    run: Run, *, sharded: bool = False, rows: int | None = None, tokens: int | None = None
+) -> MemoryNeed:
     """Return what a run takes on one device, without fragmentation and the libraries' own.
 
     With `sharded` it computes as DeepSpeed and FSDP do, with weights in 16 bit where the run has
-    `bf16` or `fp16`, instead of copies of them under autocast.
+    `bf16` or `fp16`, instead of copies of them under autocast. `rows` and `tokens` are of the pass
+    that is counted, in place of the run's.
 
     Raises ValueError for a model of an unknown kind.
     """
@@ -92,6 +95,7 @@ def memory_need(run: Run, *, sharded: bool = False) -> MemoryNeed:
     training, model = run.training, trained_skeleton(run)
     shape = run.trainer_class.step_shape(run)
     given = training_pass(run, shape)
+    given = replace(given, rows=rows or given.rows, tokens=tokens or given.tokens)
     if sharded and given.autocast is not None:
         model, given = model.to(getattr(torch, given.autocast)), replace(given, autocast=None)
     counted = count_training(model, given, lambda short: build_optimizer(short, training))

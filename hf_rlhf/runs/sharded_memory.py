@@ -1,8 +1,10 @@
 """What each device holds where a run is sharded: arithmetic on what was counted of one device."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 
+from hf_rlhf.runs.measured_memory import Correction
 from hf_rlhf.runs.memory import MemoryNeed, Phase, memory_need
 from hf_rlhf.runs.run import Run
 from hf_rlhf.storage.disk import human
@@ -60,6 +62,7 @@ class Plan:
     strategy: Strategy
     devices: int
     parts: Mapping[str, int]
+    correction: Correction | None = None
 
     @property
     def bytes(self) -> int:
@@ -68,11 +71,18 @@ class Plan:
 
     def verdict(self, room: float) -> str:
         """Return whether it fits in a device's memory, as far as a count can tell."""
-        if self.bytes * (1 + ERROR) <= room:
+        error = max(ERROR, self.correction.error if self.correction else 0)
+        if self.bytes * (1 + error) <= room:
             return "fits"
-        if self.bytes * (1 - ERROR) > room:
+        if self.bytes * (1 - error) > room:
             return "does not fit"
-        return f"too close to tell: a count may be wrong by {ERROR:.0%}"
+        return f"too close: a count may be wrong by {error:.0%}"
+
+    def corrected(self, correction: Correction | None) -> "Plan":
+        """Return the plan as the peaks of earlier runs correct it."""
+        factor = correction.factor if correction is not None else 1
+        parts = {name: int(size * factor) for name, size in self.parts.items()}
+        return replace(self, parts=parts, correction=correction)
 
     def __str__(self) -> str:
         """Return the sum of the parts, and what it is made of."""
@@ -86,15 +96,32 @@ def memory_plans(run: Run, devices: int) -> list[Plan]:
 
     Raises ValueError for a model of an unknown kind.
     """
-    plain = memory_need(run)
-    needs = {True: plain}
-    if devices > 1:
-        needs[False] = memory_need(run, sharded=True) if plain.given.autocast else plain
-    return [
-        Plan(strategy, devices, parts_on_device(needs[strategy.is_plain], strategy, devices))
-        for strategy in STRATEGIES
-        if strategy.shards(devices) is not None
-    ]
+    return Needs(run).plans(devices)
+
+
+class Needs:
+    """A run's memory where each device holds everything, and where they share; counted once."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.plain = memory_need(run)
+
+    @cached_property
+    def sharded(self) -> MemoryNeed:
+        """The need of one device that computes as DeepSpeed and FSDP do."""
+        return memory_need(self.run, sharded=True) if self.plain.given.autocast else self.plain
+
+    def of(self, strategy: Strategy) -> MemoryNeed:
+        """Return the need that a strategy divides."""
+        return self.plain if strategy.is_plain else self.sharded
+
+    def plans(self, devices: int) -> list[Plan]:
+        """Return what each device holds, under every strategy that divides over that many."""
+        return [
+            Plan(strategy, devices, parts_on_device(self.of(strategy), strategy, devices))
+            for strategy in STRATEGIES
+            if strategy.shards(devices) is not None
+        ]
 
 
 def parts_on_device(

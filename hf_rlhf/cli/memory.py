@@ -1,0 +1,261 @@
+"""``hf-rlhf memory``: what a run or a model takes on each GPU, and what to change first."""
+
+import argparse
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hf_rlhf.distributed import planned, processes
+from hf_rlhf.errors import HfRlhfError
+from hf_rlhf.storage.disk import human
+
+if TYPE_CHECKING:
+    from hf_rlhf.runs.devices import Device
+    from hf_rlhf.runs.run import Run
+    from hf_rlhf.runs.sharded_memory import Needs, Plan
+
+_UNVERIFIED = (
+    "Counted on torch's fake tensors, with CPU kernels in place of a GPU's: checked against peaks "
+    "on CPUs, not on GPUs (docs/explanation/memory.md). Beside it a GPU holds the libraries' own "
+    "(0.5 to 1.5 GiB) and what is lost to fragmentation."
+)
+
+
+def memory_main(argv: Sequence[str]) -> int:
+    """Print the plan of the memory of a run file or a model."""
+    parser = argparse.ArgumentParser(
+        prog="hf-rlhf memory",
+        usage="hf-rlhf memory FILE|MODEL [--for 8xH100] [--picture FILE] [--KEY VALUE ...]\n"
+        "       hf-rlhf memory --plugin NAME [--run NAME] [...]\n"
+        "       hf-rlhf memory --table | --deep MODEL",
+        description="The memory of a run on each GPU, counted without weights: by what it holds\n"
+        "and how it is sharded, the fewest devices, the largest batch and length, and\n"
+        "what to change first. MODEL is a known name, a folder or a Hub id; it is planned as\n"
+        "SFT of all weights in bf16 with checkpointing, rows of 2,048 tokens, unless\n"
+        "--KEY VALUE says otherwise: --max_length 8192 --use_peft true.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--plugin", metavar="NAME", help="a trainer, with its default run file")
+    parser.add_argument("--run", metavar="NAME", help="another run file of the trainer's package")
+    parser.add_argument("--for", dest="machine", metavar="8xH100", help="number and kind of GPUs")
+    parser.add_argument("--picture", metavar="FILE", type=Path, help="write the table as a PNG")
+    parser.add_argument("--table", action="store_true", help="known models, from GPT-2 to 70B")
+    parser.add_argument("--deep", action="store_true", help="how the numbers come about")
+    # Not a positional of argparse, which would take the value of an override for it.
+    words = [word for word in argv if word != "--deep"]
+    subject = words[0] if words and not words[0].startswith("-") else None
+    arguments, options = parser.parse_known_args(words[1:] if subject else words)
+    with _runs(subject, arguments, options) as (runs, device):
+        if arguments.table:
+            return _print(_table(device, runs))
+        for run in runs:
+            needs = _needs(run)
+            if "--deep" in argv:
+                _print(_derivation(needs))
+                continue
+            plans = [_corrected(plan, needs, device) for plan in needs.plans(processes())]
+            if arguments.picture:
+                _draw(plans, device, arguments.picture)
+            _print(_report(needs, plans, device))
+    return 0
+
+
+@contextmanager
+def _runs(
+    subject: str | None, arguments: argparse.Namespace, options: Sequence[str]
+) -> "Iterator[tuple[list[Run], Device | None]]":
+    """Yield the runs to plan for, one for each phase, and the kind of GPU."""
+    from hf_rlhf.runs.devices import parse_machine
+    from hf_rlhf.runs.known_models import known_models, run_of_model
+    from hf_rlhf.train import planned_run
+
+    file = subject is not None and Path(subject).suffix in (".yaml", ".yml")
+    if file or arguments.plugin:
+        chosen = (arguments.plugin, arguments.run, subject, options, arguments.machine)
+        with planned_run(*chosen) as (run, device):
+            yield [phase.run for phase in run.phases], device
+        return
+    if subject is None and not arguments.table:
+        raise HfRlhfError(
+            "hf-rlhf memory needs a run file, a model or --plugin NAME: `hf-rlhf memory RUN.yaml "
+            "--for 8xH100`, `hf-rlhf memory Llama-3.1-8B`. `--table` lists known models."
+        )
+    from hf_rlhf.training.library_warnings import quiet_libraries
+
+    quiet_libraries({})
+    count, device = parse_machine(arguments.machine) if arguments.machine else (1, None)
+    names = [subject] if subject else [*known_models()]
+    with planned(count, elsewhere=True):
+        yield [run_of_model(name, _settings(options)) for name in names], device
+
+
+def _settings(options: Sequence[str]) -> dict[str, str]:
+    """Return `--KEY VALUE` pairs by key."""
+    if len(options) % 2 or not all(key.startswith("--") for key in options[::2]):
+        raise HfRlhfError(
+            f"{' '.join(options)}: expected pairs of --KEY VALUE, such as --max_length 8192."
+        )
+    return {key.removeprefix("--"): value for key, value in zip(*[iter(options)] * 2, strict=True)}
+
+
+def _needs(run: "Run") -> "Needs":
+    from hf_rlhf.runs.sharded_memory import Needs
+
+    try:
+        return Needs(run)
+    except (ValueError, AttributeError, NotImplementedError) as error:
+        name = run.model.model_name_or_path
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise HfRlhfError(
+            f"the memory of {name} is not counted: {reason}. Only decoders with a list of layers "
+            "are; train a few steps and read `peak_memory` in its run.json."
+        ) from error
+
+
+def _corrected(plan: "Plan", needs: "Needs", device: "Device | None") -> "Plan":
+    from hf_rlhf.runs.measured_memory import correction
+
+    return plan.corrected(correction(needs.run.folder.parent, device))
+
+
+def _print(lines: Iterator[str]) -> int:
+    for line in lines:
+        print(line, flush=True)
+    return 0
+
+
+def _report(needs: "Needs", plans: Sequence["Plan"], device: "Device | None") -> Iterator[str]:
+    from hf_rlhf.runs.memory_changes import changes, largest, least_devices
+
+    run, count = needs.run, processes()
+    yield f"{run.model.model_name_or_path}: {_described(needs)}"
+    yield from _columns(plans, device)
+    if plans[0].correction is not None:
+        yield f"Corrected {plans[0].correction}."
+    best = min(plans, key=lambda plan: plan.bytes)
+    where = f"{best.strategy.name} over {count}" if count > 1 else "one GPU"
+    if device is not None:
+        room = device.memory_gb * 10**9
+
+        def fits(plan: "Plan") -> bool:
+            return _corrected(plan, needs, device).verdict(room) == "fits"
+
+        least = least_devices(needs.plans, fits)
+        text = "none up to 1,024"
+        if least is not None:
+            text = f"{least.devices} x {device.name}, {least.strategy.name}, {human(least.bytes)}"
+        yield f"Fewest devices: {text}"
+        rows, tokens = needs.plain.given.rows, needs.plain.given.tokens
+        most = largest(run, best.strategy, count, fits, tokens=tokens)
+        length = largest(run, best.strategy, count, fits, rows=rows)
+        yield (
+            f"Largest pass with {where} that surely fits: {most:,} rows of {tokens:,} tokens, or "
+            f"{rows:,} of {length:,}"
+        )
+    yield f"What to change first ({where}: {human(best.bytes)}), each by itself:"
+    every = changes(run, best.strategy, count, needs.of(best.strategy))
+    saving = sorted(every, key=lambda change: change.plan.bytes)
+    for change in saving:
+        saved = best.bytes - _corrected(change.plan, needs, device).bytes
+        if saved > best.bytes / 100:
+            yield f"  saves {human(saved):>9}  {change.what} ({change.cost})"
+    yield _UNVERIFIED
+
+
+def _described(needs: "Needs") -> str:
+    given, run = needs.plain.given, needs.run
+    trained = needs.plain.trained
+    words = [f"{trained / 1e6:,.1f} M numbers trained", f"{given.rows} x {given.tokens:,} tokens"]
+    words += ["LoRA"] * run.model.use_peft + ["checkpointed"] * given.checkpointing
+    words += [f"computed in {given.autocast}"] if given.autocast else []
+    return ", ".join(words)
+
+
+def _columns(plans: Sequence["Plan"], device: "Device | None") -> Iterator[str]:
+    """Yield the table: a row for each component, a column for each strategy, in GiB."""
+    names = list(dict.fromkeys(part for plan in plans for part in plan.parts))
+    wide = max(map(len, (*names, "total")))
+    heads = [plan.strategy.name if plan.devices > 1 else "one GPU" for plan in plans]
+    yield " ".join([f"{'GiB on each GPU':{wide}}", *(f"{head:>13}" for head in heads)])
+    rows = {name: [plan.parts.get(name) for plan in plans] for name in names}
+    rows["total"] = [plan.bytes for plan in plans]
+    for name, sizes in rows.items():
+        cells = ["" if size is None else f"{size / 2**30:.2f}" for size in sizes]
+        yield " ".join([f"{name:{wide}}", *(f"{cell:>13}" for cell in cells)])
+    if device is not None:
+        room = device.memory_gb * 10**9
+        words = [plan.verdict(room).split(":")[0] for plan in plans]
+        yield " ".join([f"{device.name} ({human(room)})".ljust(wide), *(f"{w:>13}" for w in words)])
+
+
+def _table(device: "Device | None", runs: Sequence["Run"]) -> Iterator[str]:
+    """Yield a line for each known model: trained in full and as a LoRA."""
+    from hf_rlhf.runs.known_models import changed
+    from hf_rlhf.runs.sharded_memory import Needs
+
+    yield f"{'GiB on each GPU, 1 x 2,048 tokens':34} {'LoRA, 1':>9} {'full, 1':>9} {'FSDP2, 8':>9}"
+    for run in runs:
+        lora = changed(run, use_peft=True, dtype="bfloat16", bf16=False)
+        needs = Needs(run)
+        sizes = [Needs(lora).plans(1)[0], needs.plans(1)[0]]
+        sizes += [plan for plan in needs.plans(8) if plan.strategy.name == "FSDP2"]
+        cells = " ".join(f"{plan.bytes / 2**30:>9.1f}" for plan in sizes)
+        yield f"{run.model.model_name_or_path:34} {cells}"
+    yield _UNVERIFIED
+
+
+def _derivation(needs: "Needs") -> Iterator[str]:
+    """Yield how the need of one device comes about."""
+    from hf_rlhf.models.loading import trained_skeleton
+    from hf_rlhf.runs.allocations import repetition
+
+    need, run = needs.plain, needs.run
+    layers = repetition(trained_skeleton(run))
+    yield f"{run.model.model_name_or_path}: {_described(needs)}, on one GPU"
+    yield (
+        f"layers: {layers.total}; the first {layers.first} by themselves, then {layers.periods} "
+        f"times a period of {layers.period}, then {layers.rest}"
+    )
+    if layers.periods > 3:
+        few, more = layers.short(2), layers.short(3)
+        yield (
+            f"counted with {few} and with {more} layers; the difference is what a period adds, "
+            f"{layers.periods - 3} times more: each stage is linear in the layers."
+        )
+    yield f"weights: {human(need.weights)} ({human(need.root)} outside of layers)"
+    yield f"gradients: {human(need.gradients)}, of {need.trained:,} numbers of {need.width} bytes"
+    state = need.optimizer / max(need.trained, 1)
+    yield f"optimizer: {human(need.optimizer)}, {state:.2f} bytes for each trained number"
+    for role, size in need.held.items():
+        yield f"{role}: {human(size)}"
+    for phase in need.phases:
+        total = sum(need.parts(phase).values())
+        yield (
+            f"{phase.name}: {human(phase.working)} of its own, {human(phase.gradients)} of "
+            f"gradients, {human(total)} in all"
+        )
+    yield f"the fullest of them: {human(need.per_device())}"
+    yield "sharded, each part is divided by its shards, and what is gathered is added"
+
+
+def _draw(plans: Sequence["Plan"], device: "Device | None", path: Path) -> None:
+    """Write bars of the parts under each strategy as a PNG."""
+    from hf_rlhf.cards.plots import png_panels
+
+    names = list(dict.fromkeys(part for plan in plans for part in plan.parts))
+    heads = [plan.strategy.name if plan.devices > 1 else "one GPU" for plan in plans]
+    with png_panels(path, 1, (8, 0.9 + 0.45 * len(plans) + 0.2 * len(names))) as (axes,):
+        left = [0.0] * len(plans)
+        for name in names:
+            sizes = [plan.parts.get(name, 0) / 2**30 for plan in plans]
+            axes.barh(heads, sizes, left=left, label=name)
+            left = [start + size for start, size in zip(left, sizes, strict=True)]
+        if device is not None:
+            room = device.memory_gb * 1e9 / 2**30
+            axes.axvline(room, color="black", linestyle="--", label=device.name)
+        axes.invert_yaxis()
+        axes.set_xlabel("GiB on each GPU, counted; not verified on GPUs")
+        axes.legend(fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.25), ncols=2)
+    print(f"wrote {path}")

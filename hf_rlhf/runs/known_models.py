@@ -1,0 +1,131 @@
+"""Models whose memory is asked for by name, without a run file: SFT with usual settings."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import MISSING, fields, replace
+from importlib.resources import files
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import SimpleNamespace
+from typing import Any
+
+import yaml
+
+from hf_rlhf.contracts import StepShape, Trainer
+from hf_rlhf.errors import HfRlhfError, did_you_mean
+from hf_rlhf.runs.run import Run
+
+USUAL = {
+    "max_length": 2048,
+    "per_device_train_batch_size": 1,
+    "bf16": True,
+    "activation_checkpointing": True,
+    "lora_target_modules": "all-linear",
+}
+"""Settings of a model without a run file: those of TRL's SFT that memory depends on."""
+_SIZES = ("num_hidden_layers", "hidden_size", "vocab_size")
+
+
+def known_models() -> dict[str, dict[str, Any]]:
+    """Return the configurations that ship: `source`, `parameters` as published, and `config`."""
+    text = files("hf_rlhf.runs").joinpath("known_models.json").read_text()
+    models: dict[str, dict[str, Any]] = json.loads(text)
+    return models
+
+
+class _Supervised(Trainer):
+    @classmethod
+    def step_shape(cls, run: Run) -> StepShape:
+        return StepShape(tokens=run.training.max_length, head="fused")
+
+
+def run_of_model(name: str, options: Mapping[str, str]) -> Run:
+    """Return a run that trains a model on rows of `max_length`, for the plan of its memory.
+
+    `name` is one of `known_models`, a folder or a Hub id; `options` are settings of the run file.
+
+    Raises HfRlhfError for a model or setting that is not known, an encoder-decoder, and a
+    configuration without sizes.
+    """
+    from transformers import TrainingArguments
+    from trl import ModelConfig
+
+    model = ModelConfig(model_name_or_path=name)
+    training = SimpleNamespace(**_defaults(TrainingArguments), device=SimpleNamespace(type="cuda"))
+    for key, text in {**USUAL, **options}.items():
+        target = model if hasattr(model, key) else training
+        if key not in USUAL and not hasattr(target, key):
+            near = did_you_mean(key, [*vars(model), *vars(training)])
+            raise HfRlhfError(
+                f"--{key} is no setting that a model's memory depends on{near}. A run file has all "
+                "settings of its trainer: `hf-rlhf memory FILE`."
+            )
+        setattr(target, key, yaml.safe_load(text) if isinstance(text, str) else text)
+    run = Run(
+        spec=SimpleNamespace(evaluation=None, plugin="sft", init_lora_weights=True),  # type: ignore[arg-type]
+        trainer_class=_Supervised,
+        training=training,
+        model=model,
+        model_path=_folder_of(name),
+        tokenizer=None,
+        dataset={"train": SimpleNamespace(column_names=[])},
+        report={},
+        reward=None,
+        judges={},
+        folder=Path("runs") / "none",
+    )
+    check_sizes(run)
+    return run
+
+
+def check_sizes(run: Run) -> None:
+    """Raise HfRlhfError for an encoder-decoder, and for a configuration without sizes."""
+    from hf_rlhf.models.lengths import model_config
+
+    name = run.model.model_name_or_path
+    try:
+        config = model_config(run)
+    except (OSError, ValueError) as error:
+        near = did_you_mean(name, known_models())
+        raise HfRlhfError(
+            f"{name} is no run file, and no model whose config.json can be read{near}: "
+            f"{str(error).splitlines()[0]} Write a run file, a folder, a Hub id, or one of "
+            f"{', '.join(known_models())}."
+        ) from error
+    if config.is_encoder_decoder:
+        raise HfRlhfError(
+            f"{name} is an encoder-decoder ({config.model_type}), whose memory is not counted, as "
+            "no trainer here trains one. Use a decoder, such as a Llama or Qwen."
+        )
+    if missing := [key for key in _SIZES if not getattr(config.get_text_config(), key, None)]:
+        raise HfRlhfError(
+            f"the configuration of {name} has no {', '.join(missing)}, so its size is not known. "
+            "Add them to its config.json."
+        )
+
+
+_FOLDERS: list[TemporaryDirectory[str]] = []
+
+
+def _folder_of(name: str) -> str:
+    """Return what `from_pretrained` takes; a known model's configuration is written to a folder."""
+    if name not in known_models():
+        return name
+    _FOLDERS.append(TemporaryDirectory())
+    folder = Path(_FOLDERS[-1].name)
+    (folder / "config.json").write_text(json.dumps(known_models()[name]["config"]))
+    return str(folder)
+
+
+def _defaults(kind: Any) -> dict[str, Any]:
+    return {item.name: item.default for item in fields(kind) if item.default is not MISSING}
+
+
+def changed(run: Run, **settings: Any) -> Run:
+    """Return a run with other settings of trainer and model, for the plan of its memory alone."""
+    from copy import copy
+
+    training, model = copy(run.training), copy(run.model)
+    for key, value in settings.items():
+        setattr(model if hasattr(model, key) else training, key, value)
+    return replace(run, training=training, model=model)

@@ -1,0 +1,102 @@
+"""What to change where memory is short, and the largest batch and length that fit."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from hf_rlhf.runs.known_models import changed
+from hf_rlhf.runs.memory import MemoryNeed, memory_need
+from hf_rlhf.runs.run import Run
+from hf_rlhf.runs.sharded_memory import Plan, Strategy, parts_on_device
+
+Fits = Callable[[Plan], bool]
+_MOST = 2**20
+
+
+@dataclass(frozen=True)
+class Change:
+    """A change of a run, with the memory that it leaves and its cost."""
+
+    what: str
+    cost: str
+    plan: Plan
+
+
+def plan_of(run: Run, strategy: Strategy, devices: int, **given: int) -> Plan:
+    """Return what each device holds under one strategy; `given` are other rows or tokens."""
+    need = memory_need(run, sharded=not strategy.is_plain, **given)
+    return Plan(strategy, devices, parts_on_device(need, strategy, devices))
+
+
+def changes(run: Run, strategy: Strategy, devices: int, need: MemoryNeed) -> Iterator[Change]:
+    """Yield the changes that this run can make, each by itself."""
+    for what, cost, settings in _settings(run, need):
+        yield Change(what, cost, plan_of(changed(run, **settings), strategy, devices))
+    if not strategy.is_plain and "rollout" not in {phase.name for phase in need.phases}:
+        parts = parts_on_device(need, strategy, devices, offload=True)
+        cost = "each step waits for copies between host and device"
+        yield Change("offload of what is sharded to the host", cost, Plan(strategy, devices, parts))
+
+
+def _settings(run: Run, need: MemoryNeed) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    training, lora = run.training, run.model.use_peft
+    if not need.given.checkpointing:
+        cost = "about a third more time"
+        yield "activation_checkpointing: true", cost, {"activation_checkpointing": True}
+    rows = training.per_device_train_batch_size
+    if rows > 1:
+        settings: dict[str, Any] = {"per_device_train_batch_size": rows // 2}
+        factors = [name for name in _FACTORS if getattr(training, name, None)]
+        settings |= {name: 2 * getattr(training, name) for name in factors}
+        what = f"per_device_train_batch_size: {rows // 2}, twice the accumulation"
+        yield what, "the same step in more passes", settings
+    for name in ("max_completion_length", "max_length"):
+        if most := getattr(training, name, None):
+            short = min(most, need.given.tokens) // 2
+            yield f"{name}: {short}", "longer rows are cut", {name: short}
+            break
+    if not lora:
+        settings = {"use_peft": True, "lora_r": 16, "lora_target_modules": "all-linear"}
+        yield "use_peft: true, r 16", "trains about 1% of the numbers", settings
+        yield "optim: adamw_8bit", "moments in 8 bits; needs bitsandbytes", {"optim": "adamw_8bit"}
+        yield (
+            "optim: adafactor",
+            "another optimizer, of row and column means",
+            {"optim": "adafactor"},
+        )
+    elif not (run.model.load_in_4bit or run.model.load_in_8bit):
+        cost = "the base is rounded to 4 bits; slower; needs bitsandbytes"
+        yield "load_in_4bit: true", cost, {"load_in_4bit": True}
+    if "reference" in need.held and hasattr(training, "precompute_ref_log_probs"):
+        cost = "a pass over the data before the first step"
+        settings = {"precompute_ref_log_probs": True}
+        yield "precompute_ref_log_probs: true", cost, settings
+    if getattr(training, "share_prompt", None) is False:
+        yield "share_prompt: null", "none where it is exact", {"share_prompt": None}
+
+
+_FACTORS = ("gradient_accumulation_steps", "steps_per_generation")
+
+
+def largest(run: Run, strategy: Strategy, devices: int, fits: Fits, **fixed: int) -> int:
+    """Return the largest `rows`, or `tokens` where `fixed` has rows, of a pass that fits; or 0."""
+    name = "tokens" if "rows" in fixed else "rows"
+
+    def fit(size: int) -> bool:
+        return fits(plan_of(run, strategy, devices, **fixed, **{name: size}))
+
+    low, high = 0, 2 if name == "tokens" else 1
+    while high <= _MOST and fit(high):
+        low, high = high, high * 4
+    while high - low > max(1, low // 8):
+        middle = (low + high) // 2
+        low, high = (middle, high) if fit(middle) else (low, middle)
+    return low
+
+
+def least_devices(plans: Callable[[int], list[Plan]], fits: Fits) -> Plan | None:
+    """Return the plan of fewest devices that fits, of up to 1,024; None if there is none."""
+    for devices in (2**power for power in range(11)):
+        if fitting := [plan for plan in plans(devices) if fits(plan)]:
+            return min(fitting, key=lambda plan: plan.bytes)
+    return None
