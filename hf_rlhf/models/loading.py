@@ -189,9 +189,11 @@ def trained_skeleton(run: "Run") -> Any:
     """Return the `skeleton` with the LoRA that the run trains, if it trains one."""
     model = skeleton(run)
     if run.model.use_peft:
+        import torch
         from peft import get_peft_model
 
-        model = get_peft_model(model, lora_config(run), low_cpu_mem_usage=True)
+        with torch.device("meta"):
+            model = get_peft_model(model, lora_config(run))
     return model
 
 

@@ -325,17 +325,18 @@ def _sampling(model: Any, given: Pass) -> dict[str, int]:
     with _counted(model) as allocations, torch.no_grad(), _autocast(given):
         model.eval()
         allocations.stage("prefill")
-        _cached(base, given.rows, given.tokens - given.predicted, None)
+        _cached(base, given.rows, given.tokens - given.predicted, {})
         allocations.stage("aside")
-        output = _cached(base, given.rows, given.tokens - 1, None)
+        kept = _cached(base, given.rows, given.tokens - 1, {})
         cache = allocations.live
         allocations.stage("decode")
-        _cached(base, given.rows, 1, output)
+        _cached(base, given.rows, 1, kept)
         del allocations.peaks["aside"]
         return allocations.peaks | {"cache": cache}
 
 
-def _cached(base: Any, rows: int, tokens: int, before: Any) -> Any:
+def _cached(base: Any, rows: int, tokens: int, before: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the cache after a pass, under the name that this version of transformers has."""
     ids = torch.zeros(rows, tokens, dtype=torch.long)
-    output = base.base_model(input_ids=ids, use_cache=True, **({"cache": before} if before else {}))
-    return output.past_key_values
+    output = base.base_model(input_ids=ids, use_cache=True, **before)
+    return {name: output[name] for name in ("cache", "past_key_values") if name in output}

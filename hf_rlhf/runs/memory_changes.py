@@ -10,7 +10,8 @@ from hf_rlhf.runs.run import Run
 from hf_rlhf.runs.sharded_memory import Plan, Strategy, parts_on_device
 
 Fits = Callable[[Plan], bool]
-_MOST = 2**20
+_MOST = 2**18
+"""Tokens of the largest pass that is tried: TRL's head takes one tile of them after the other."""
 
 
 @dataclass(frozen=True)
@@ -79,15 +80,21 @@ _FACTORS = ("gradient_accumulation_steps", "steps_per_generation")
 
 
 def largest(run: Run, strategy: Strategy, devices: int, fits: Fits, **fixed: int) -> int:
-    """Return the largest `rows`, or `tokens` where `fixed` has rows, of a pass that fits; or 0."""
+    """Return the largest `rows`, or `tokens` where `fixed` has rows, of a pass that fits; or 0.
+
+    No pass of more than 262,144 tokens is tried.
+    """
     name = "tokens" if "rows" in fixed else "rows"
+    most = _MOST // next(iter(fixed.values()))
 
     def fit(size: int) -> bool:
         return fits(plan_of(run, strategy, devices, **fixed, **{name: size}))
 
     low, high = 0, 2 if name == "tokens" else 1
-    while high <= _MOST and fit(high):
-        low, high = high, high * 4
+    while high < most and fit(high):
+        low, high = high, min(high * 4, most)
+    if high == most and fit(most):
+        return most
     while high - low > max(1, low // 8):
         middle = (low + high) // 2
         low, high = (middle, high) if fit(middle) else (low, middle)

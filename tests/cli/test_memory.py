@@ -1,0 +1,111 @@
+"""`hf-rlhf memory`: its report on models and run files, and what it refuses."""
+
+import json
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from hf_rlhf.cli import main
+from hf_rlhf.cli.memory import memory_main
+from hf_rlhf.errors import HfRlhfError
+from hf_rlhf.runs.known_models import known_models, run_of_model
+from hf_rlhf.runs.memory_changes import largest
+from hf_rlhf.runs.sharded_memory import STRATEGIES
+
+TINY: dict[str, Any] = {"model_type": "llama", "hidden_size": 32, "num_hidden_layers": 5}
+TINY |= {"num_attention_heads": 2, "intermediate_size": 64, "vocab_size": 96}
+SHORT = ("--max_length", "32", "--per_device_train_batch_size", "2")
+
+
+@pytest.fixture
+def tiny(tmp_path, monkeypatch):
+    """Return a folder with the configuration of a small model and no weights."""
+    monkeypatch.setattr("hf_rlhf.runs.memory_changes._MOST", 64)
+    (tmp_path / "config.json").write_text(json.dumps(TINY))
+    return str(tmp_path)
+
+
+def test_a_model_is_reported_by_strategy(tiny, tmp_path, capsys):
+    picture = tmp_path / "memory.png"
+    assert memory_main([tiny, "--for", "16xL4", "--picture", str(picture), *SHORT]) == 0
+    text = capsys.readouterr().out
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    lines = {line[:7].strip(): line for line in text.splitlines()}
+    for name in ("DDP", "ZeRO-1", "ZeRO-3", "FSDP2 grad/op", "FSDP2 hybrid"):
+        assert name in lines["GiB on"]
+    assert lines["L4 (22."].split("GiB)")[1].split() == ["fits"] * 7
+    assert "Fewest devices: 1 x L4, DDP" in text
+    assert "2 x 32 tokens, checkpointed, computed in bfloat16" in text
+    assert "per_device_train_batch_size: 1" in text
+    assert "not on GPUs" in text
+
+
+def test_the_derivation_of_a_model(tiny, capsys):
+    assert memory_main(["--deep", tiny, *SHORT]) == 0
+    text = capsys.readouterr().out
+    assert "5 times a period of 1" in text
+    assert "optimizer: 451 KiB, 8.00 bytes" in text
+
+
+def test_a_run_file_is_reported(tiny_run, tmp_path, capsys):
+    file = tmp_path / "run.yaml"
+    file.write_text(json.dumps({"schema": 1, **tiny_run, "use_peft": False, "beta": 0.1}))
+    assert memory_main([str(file)]) == 0
+    text = capsys.readouterr().out
+    assert "reference" in text
+    assert "one GPU" in text
+    assert "activation_checkpointing: true" in text
+
+
+@pytest.mark.parametrize(
+    ("config", "words", "message"),
+    [
+        ({}, ("--for", "8xH10"), "8xH10' is not a machine"),
+        ({}, ("--max_lenth", "8"), "--max_lenth is no setting .*max_length"),
+        ({}, ("--max_length",), "expected pairs of --KEY VALUE"),
+        ({"vocab_size": 0}, (), "has no vocab_size, .*Add them to its config.json"),
+        ({"model_type": "t5"}, (), "is an encoder-decoder .t5., .*Use a decoder"),
+    ],
+)
+def test_what_cannot_be_planned_is_refused(tiny, tmp_path, config, words, message):
+    (tmp_path / "config.json").write_text(json.dumps({**TINY, **config}))
+    with pytest.raises(HfRlhfError, match=message):
+        memory_main([tiny, *SHORT, *words])
+
+
+def test_an_unknown_model_is_refused(tmp_path, capsys):
+    with pytest.raises(HfRlhfError, match="no run file, and no model.*Llama-3.1-8B"):
+        memory_main([str(tmp_path / "none")])
+    assert main(["memory"]) == 2
+    assert "needs a run file, a model or --plugin" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", known_models())
+def test_known_models_have_their_published_size(name):
+    known = known_models()[name]
+    assert known["source"].endswith(f"{name}/blob/main/config.json")
+    config = dict(known["config"])
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(
+            AutoConfig.for_model(config.pop("model_type"), **config)
+        )
+    assert sum(each.numel() for each in model.parameters()) == known["parameters"]
+
+
+def test_the_largest_pass_is_near_the_limit(tiny, monkeypatch):
+    monkeypatch.setattr("hf_rlhf.runs.memory_changes._MOST", 2**11)
+    run = run_of_model(tiny, {"max_length": "32"})
+    sizes = []
+
+    def fits(plan):
+        sizes.append(plan.bytes)
+        return plan.bytes < 3e7
+
+    rows = largest(run, STRATEGIES[0], 1, fits, tokens=32)
+    assert rows > 1
+    assert max(size for size in sizes if size < 3e7) > 2.4e7
+    assert largest(run, STRATEGIES[0], 1, lambda _: False, tokens=32) == 0
+
+
