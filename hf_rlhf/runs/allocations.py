@@ -339,4 +339,5 @@ def _cached(base: Any, rows: int, tokens: int, before: Mapping[str, Any]) -> dic
     """Return the cache after a pass, under the name that this version of transformers has."""
     ids = torch.zeros(rows, tokens, dtype=torch.long)
     output = base.base_model(input_ids=ids, use_cache=True, **before)
-    return {name: output[name] for name in ("cache", "past_key_values") if name in output}
+    name = "cache" if "cache" in output else "past_key_values"
+    return {name: output[name]}

@@ -107,5 +107,3 @@ def test_the_largest_pass_is_near_the_limit(tiny, monkeypatch):
     assert rows > 1
     assert max(size for size in sizes if size < 3e7) > 2.4e7
     assert largest(run, STRATEGIES[0], 1, lambda _: False, tokens=32) == 0
-
-
