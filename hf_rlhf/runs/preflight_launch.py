@@ -46,7 +46,9 @@ def launch_problems(run: "Run", where: Callable[[str], str]) -> Iterator[Problem
         return
     if is_planned():
         return
-    if causes := [*_alone(run), *_undistributed(run.training), *_data_parallel(run.training)]:
+    training = run.training
+    causes = [*_alone(run), *_undistributed(training), *_data_parallel(training), *_restarts()]
+    if causes:
         yield from causes
         return
     size, actual = run.spec.expect_world_size, run.training.world_size
@@ -201,6 +203,25 @@ def _undistributed(training: Any) -> Iterator[Problem]:
                 if kind == "FSDP"
                 else "Unset ACCELERATE_USE_CPU, and use `accelerate launch`.",
             )
+
+
+def _restarts() -> Iterator[Problem]:
+    """Yield that a restart would find the addresses of the processes that have ended.
+
+    torch 2.13 keeps one store for all restarts (`_create_c10d_store` takes it for a new one), so
+    the new processes wait for the old ones.
+    """
+    store, restarts = (
+        os.environ.get(f"TORCHELASTIC_{name}", "") for name in ("USE_AGENT_STORE", "MAX_RESTARTS")
+    )
+    if store == "True" and restarts not in ("", "0"):
+        yield Problem(
+            "launch",
+            f"--max-restarts is {restarts}, and restarted processes would wait for the addresses "
+            "of those that have ended, because the launcher keeps them.",
+            "`export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1`, and launch with `--rdzv-backend c10d` "
+            "(`accelerate launch`: `--rdzv_backend c10d`).",
+        )
 
 
 def _data_parallel(training: Any) -> Iterator[Problem]:

@@ -35,7 +35,9 @@ CONFIGS = {name: path for name, path in launch_configs().items() if path.suffix 
 def _no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever starts the tests may itself have been launched."""
     for name in [*LAUNCHER, *os.environ]:
-        if name in LAUNCHER or name.startswith(("ACCELERATE_", "SLURM_", "OMPI_", "PMI_")):
+        if name in LAUNCHER or name.startswith(
+            ("ACCELERATE_", "TORCHELASTIC_", "SLURM_", "OMPI_", "PMI_")
+        ):
             monkeypatch.delenv(name, raising=False)
 
 
@@ -121,6 +123,16 @@ def test_a_launch_that_is_not_the_expected_one_is_refused():
 
 def test_one_process_on_several_gpus_is_refused():
     assert "one process sees 8 GPUs" in message(n_gpu=8)
+
+
+def test_restarts_need_a_store_of_their_own(monkeypatch):
+    monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
+    monkeypatch.setenv("TORCHELASTIC_MAX_RESTARTS", "0")
+    assert message("MULTI_CPU", 2) == ""
+    monkeypatch.setenv("TORCHELASTIC_MAX_RESTARTS", "3")
+    assert "export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1" in message("MULTI_CPU", 2)
+    monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "False")
+    assert message("MULTI_CPU", 2) == ""
 
 
 def test_a_dry_run_has_no_launch_to_look_at():

@@ -13,6 +13,7 @@ ON_CPU = (DistributedType.MULTI_CPU, DistributedType.NO)
 def allow() -> None:
     """Make accelerate take an FSDP launch on the CPU as one, and the preflight with it."""
     import hf_rlhf.runs.preflight
+    import hf_rlhf.runs.preflight_sharding
 
     original = AcceleratorState.__init__
 
@@ -30,3 +31,4 @@ def allow() -> None:
 
     AcceleratorState.__init__ = init
     hf_rlhf.runs.preflight.launch_problems = lambda run, where: []
+    hf_rlhf.runs.preflight_sharding.distributed_type = lambda training: "FSDP"

@@ -1,13 +1,21 @@
-"""Two trainers and a dataset for the tests of launching, offered by a package of a test's own.
+"""Trainers, data and callbacks for the tests of launching, offered by a package of their own.
 
 The completions of `fixed_grpo` are given, so that what it learns depends on nothing that differs
 between one process and several.
 """
 
+import json
+import os
+import signal
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Self
 
 from datasets import Dataset, DatasetDict
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor
+from transformers import TrainerCallback
+from transformers.modeling_layers import GradientCheckpointingLayer
 from trl import GRPOConfig, GRPOTrainer, SFTConfig, SFTTrainer, get_peft_config
 
 from hf_rlhf.contracts import Trainer
@@ -110,3 +118,36 @@ def given(prompts: list[Any], trainer: Any) -> dict[str, Any]:
         ],
         "logprobs": None,
     }
+
+
+class KillOnce(TrainerCallback):
+    """Kills the second process in its third step, the first time."""
+
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        killed = Path(args.output_dir).parents[1] / "killed"
+        if os.environ["RANK"] == "1" and state.global_step == 2 and not killed.exists():
+            killed.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Shards(TrainerCallback):
+    """Writes how FSDP distributes the model's blocks: during a step, and at rest."""
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, model: Any, **_: Any) -> None:
+        blocks = [each for each in model.modules() if isinstance(each, GradientCheckpointingLayer)]
+        weight = next(blocks[0].parameters())
+        self.found = {
+            "blocks": len(blocks),
+            "wrapped": sum(isinstance(each, FSDPModule) for each in blocks),
+            "placements": [str(each) for each in getattr(weight, "placements", ())],
+        }
+
+        def look(*_: Any) -> None:
+            self.found["freed"] = isinstance(next(blocks[0].parameters()), DTensor)
+
+        blocks[0].register_forward_hook(look)
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if state.is_world_process_zero:
+            path = Path(args.output_dir).parent / "shards.json"
+            path.write_text(json.dumps(self.found))

@@ -51,7 +51,10 @@ SFT = {"plugin": "plain_sft", "per_device_train_batch_size": 4, "max_length": 64
 DPO = {**SFT, "plugin": "dpo", "dataset": {"name": "pairs"}}
 RUNS: dict[str, dict[str, Any]] = {
     "sft": {**COMMON, **LORA, **SFT, "learning_rate": 1e-3},
-    "full": {**COMMON, **SFT, "learning_rate": 1e-4},
+    "full": {
+        **{**COMMON, **SFT, "learning_rate": 1e-4},
+        **{"activation_checkpointing": True, "callbacks": ["launched_trainers:Shards"]},
+    },
     "grpo": {
         **{**COMMON, **LORA, "plugin": "fixed_grpo", "rewards": [{"name": "words"}]},
         **{"num_generations": 4, "per_device_train_batch_size": 8, "max_completion_length": 16},
@@ -158,6 +161,12 @@ def test_two_processes_train_as_one_does(name, package, alone, tmp_path):
             assert logged(two, key) == pytest.approx(logged(one, key), rel=1e-4), (run, key)
         assert two["evaluation"] == one["evaluation"]
         assert_same_weights(alone / run, tmp_path / run)
+    if sharded:
+        found = json.loads((tmp_path / "full" / "shards.json").read_text())
+        blocks = found.pop("blocks")
+        placements = ["R", "S(0)"] if name == "fsdp2_hybrid" else ["S(0)"]
+        freed = name != "fsdp2_grad_op"
+        assert found == {"wrapped": blocks, "placements": placements, "freed": freed}
 
 
 def logged(content: dict[str, Any], key: str) -> list[float]:
@@ -178,6 +187,67 @@ def assert_same_weights(one: Path, two: Path) -> None:
         for name, tensor in expected.items():
             assert found[name].shape == tensor.shape
             assert (found[name] - tensor).abs().max() < 1e-5, name
+
+
+def cut_after(step: int, folder: Path) -> None:
+    """Leave what a crash after `step` leaves, of three steps that are each saved."""
+    content = record(folder)
+    (folder / "run.json").write_text(json.dumps({**content, "status": "failed"}))
+    for path in (*(folder / "checkpoints").glob("checkpoint-*"), folder / "adapter"):
+        if path.name == "adapter" or int(path.name.rpartition("-")[2]) > step:
+            shutil.rmtree(path, ignore_errors=True)
+    shutil.rmtree(folder / "merged")
+
+
+@pytest.mark.parametrize("name", ["cpu_ddp", "fsdp2"])
+def test_what_two_processes_saved_is_resumed_by_one(name, package, tmp_path, monkeypatch):
+    """On the same global batch. FSDP on one process is one, though it shards nothing."""
+    saving = {"save_strategy": "steps", "save_steps": 1}
+    names = ("sft", "full", "dpo")
+    monkeypatch.setitem(globals(), "RUNS", {each: {**RUNS[each], **saving} for each in names})
+    config = ("--config_file", str(launch_configs()[name]), *LAUNCHES[name])
+    environment = {"FSDP_ON_CPU": "1"} if name == "fsdp2" else {}
+    trained(package, tmp_path, 2, config, **environment)
+    shutil.copytree(tmp_path, tmp_path / "two", ignore=shutil.ignore_patterns("two"))
+    for run in names:
+        cut_after(2, tmp_path / run)
+    one = ("--config_file", str(launch_configs()[name]), "--num_processes", "1")
+    trained(
+        package,
+        tmp_path,
+        1,
+        (*one, "--mixed_precision", "no") if environment else (),
+        **environment,
+    )
+    for run in names:
+        assert record(tmp_path / run)["training"]["world_size"] == 1
+        whole, resumed = record(tmp_path / "two" / run), record(tmp_path / run)
+        assert [each["from_step"] for each in resumed["sessions"]] == [0, 2]
+        assert logged(resumed, "loss") == pytest.approx(logged(whole, "loss"), rel=1e-4)
+        assert_same_weights(tmp_path / run, tmp_path / "two" / run)
+
+
+def test_torchrun_restarts_a_run_that_lost_a_process(package, tmp_path):
+    """It ends with exactly the weights of a run that nothing disturbed."""
+    run = {**RUNS["sft"], "save_strategy": "steps", "save_steps": 1, "max_steps": 4}
+    killed = {**run, "callbacks": ["launched_trainers:KillOnce"]}
+    restarts = ("--max-restarts", "1", "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0")
+    for name, content in (("whole", run), ("killed_once", killed)):
+        content["output_dir"] = str(tmp_path / name)
+        (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(content))
+        words = ("-m", "hf_rlhf.train", "--config", str(tmp_path / f"{name}.yaml"))
+        done = python(
+            package,
+            *("-m", "torch.distributed.run", "--nproc_per_node", "2", *restarts, *words),
+            TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1",
+        )
+        assert done.returncode == 0, done.stderr[-3000:]
+    assert (tmp_path / "killed").exists()
+    sessions = record(tmp_path / "killed_once")["sessions"]
+    assert [each["from_step"] for each in sessions] == [0, 2]
+    for path in ("adapter/adapter_model.safetensors", "merged/model.safetensors"):
+        whole, resumed = (load_file(tmp_path / n / path) for n in ("whole", "killed_once"))
+        assert all(resumed[name].equal(tensor) for name, tensor in whole.items())
 
 
 def test_a_whole_run_under_zero3(package, tmp_path):
