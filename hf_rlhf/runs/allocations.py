@@ -98,6 +98,11 @@ def count_training(model: Any, given: Pass, optimizer: Callable[[Any], Any]) -> 
     return _extrapolated(model, lambda short, cut: _training(short, cut, given, optimizer))
 
 
+def count_scoring(model: Any, given: Pass) -> dict[str, int]:
+    """Return the peaks of a loss without gradients, by stage, as `count_training` does."""
+    return _extrapolated(model, lambda short, _: _scoring(short, given))
+
+
 def count_sampling(model: Any, given: Pass) -> dict[str, int]:
     """Return the peaks of sampling the last `predicted` tokens of each row, and of the cache."""
     return _extrapolated(model, lambda short, _: _sampling(short, given))
@@ -224,9 +229,7 @@ def _training(model: Any, cut: Cut, given: Pass, optimizer: Callable[[Any], Any]
     from trl.trainer.utils import disable_dropout_in_model
 
     base = model.get_base_model() if hasattr(model, "get_base_model") else model
-    one_row = given.packed(given.rows, given.tokens) if given.packed is not None else None
-    if one_row is not None:
-        base.set_attn_implementation(one_row[0])
+    one_row = _one_row(base, given)
     with _counted(model) as allocations:
         model.train()
         if not given.dropout:
@@ -239,7 +242,7 @@ def _training(model: Any, cut: Cut, given: Pass, optimizer: Callable[[Any], Any]
         for _ in range(1 + given.accumulates):
             allocations.peaks.clear()
             allocations.stage("forward")
-            loss = _loss(base, given, allocations, one_row and one_row[1])
+            loss = _loss(base, given, allocations, one_row)
             loss.backward()  # type: ignore[no-untyped-call]
             del loss
         before = allocations.live
@@ -250,6 +253,26 @@ def _training(model: Any, cut: Cut, given: Pass, optimizer: Callable[[Any], Any]
             sizes["optimizer"] = allocations.live - before
         del allocations.peaks["middle"]  # never more than before and after it, and not linear
         return allocations.peaks | sizes
+
+
+def _scoring(model: Any, given: Pass) -> dict[str, int]:
+    base = model.get_base_model() if hasattr(model, "get_base_model") else model
+    one_row = _one_row(base, given)
+    with _counted(model) as allocations, torch.no_grad():
+        model.eval()
+        allocations.stage("forward")
+        _loss(base, given, allocations, one_row)
+        return allocations.peaks
+
+
+def _one_row(base: Any, given: Pass) -> Mapping[str, Any] | None:
+    """Return the arguments of a call with all rows in one, if they are; set its attention."""
+    packed = given.packed(given.rows, given.tokens) if given.packed is not None else None
+    if packed is None:
+        return None
+    attention, arguments = packed
+    base.set_attn_implementation(attention)
+    return arguments
 
 
 def _mark(block: nn.Module, begin: Callable[[], None]) -> None:

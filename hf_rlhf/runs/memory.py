@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from hf_rlhf.contracts import HeldModel, StepShape
 from hf_rlhf.distributed import is_elsewhere
+from hf_rlhf.evaluation.validation import is_validated, validation_range
 from hf_rlhf.models.lengths import completion_length, positions, prompt_lengths
 from hf_rlhf.models.loading import skeleton, trained_skeleton
 from hf_rlhf.models.locate import resolve_model_path
@@ -111,6 +112,7 @@ def memory_need(
         phases=(
             *_step_phases(counted, given, learners),
             *_sampling_phases(run, model, shape, given),
+            *_validation_phases(run, model, given),
         ),
         given=given,
         trained=sum(each.numel() for each in trained) * learners,
@@ -191,6 +193,19 @@ def _sampling_phases(run: Run, model: Any, shape: StepShape, given: "Pass") -> I
     if evaluation is not None and run.writes_text and run.reward is not None:
         rows, sampled = evaluation.batch_size, completion_length(run)
         yield phase("evaluation", skeleton(run), rows, sampled, alone=True)
+
+
+def _validation_phases(run: Run, model: Any, given: "Pass") -> Iterator[Phase]:
+    """Yield the loss on held-out rows during training, which has a batch size of its own."""
+    from hf_rlhf.runs.allocations import count_scoring
+
+    if is_validated(run):
+        pairs = 1 + ("rejected" in run.dataset["train"].column_names)
+        most = max(1, len(validation_range(run)[1]))
+        rows = min(run.training.per_device_eval_batch_size, most) * pairs
+        counted = count_scoring(model, replace(given, rows=rows))
+        name = f"evaluation in training on {rows} x {given.tokens:,} tokens"
+        yield Phase(name, max(counted.values()))
 
 
 def _held(run: Run, shape: StepShape) -> dict[str, HeldModel]:

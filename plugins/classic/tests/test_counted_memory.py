@@ -67,6 +67,7 @@ def test_rows_of_a_prompt_are_counted_as_one_where_they_will_be(
         ("grpo", "qwen3", {"checkpointed": True}),
         ("ppo", "llama", {"lora": True, "dtype": "bfloat16"}),
         ("reward", "llama", {}),
+        ("sft", "qwen3", {"settings": {"eval_strategy": "steps", "eval_steps": 1}}),
     ],
 )
 def test_no_count_is_low_or_far_off(memory, models, tmp_path, trainer, model, how):
@@ -77,7 +78,7 @@ def test_no_count_is_low_or_far_off(memory, models, tmp_path, trainer, model, ho
         small = {"rollout_batch_size": 4}
     if trainer in ("grpo", "ppo"):
         small["max_completion_length"] = 16
-    case = memory.Case(trainer, model, settings=small, **how)
+    case = memory.Case(trainer, model, **{**how, "settings": small | how.get("settings", {})})
     run = resolve_run(RunFile.from_mapping(memory.settings(case, models, tmp_path)))
     counted = memory_need(run).per_device()
     peak = memory.Peak()
