@@ -46,6 +46,7 @@ class _WrongForm(BrokenPlugin):
     """What a name stands for is not of the wanted kind."""
 
 
+@registry.without_collection()
 def load_code(
     kind: Kind, name: str, objects: Mapping[str, Any] | None = None
 ) -> tuple[Any, dict[str, Any]]:

@@ -1,9 +1,11 @@
 """What a name resolves to, and what is said when it does not."""
 
+import gc
 import subprocess
 import sys
 from fractions import Fraction
 from importlib.metadata import EntryPoint
+from types import SimpleNamespace
 
 import pytest
 
@@ -357,3 +359,49 @@ def test_what_cannot_be_read_has_an_empty_line(tmp_path, monkeypatch):
     assert source_file("sys") is None
     assert source_file("hf_rlhf.rewards.judges").name == "__init__.py"
     assert source_file("hf_rlhf.rewards.judges.no_such") is None
+
+
+@pytest.fixture
+def frozen(monkeypatch):
+    """The calls of gc.freeze, in a process that has not loaded torch."""
+    calls = []
+    monkeypatch.setattr(registry.gc, "freeze", lambda: calls.append(1))
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    return calls
+
+
+def test_nothing_is_collected_while_a_component_is_imported(frozen, monkeypatch):
+    states = []
+    monkeypatch.setattr(registry, "find", lambda *_: states.append(gc.isenabled()) or 1 / 0)
+    for enabled in (True, False):
+        (gc.enable if enabled else gc.disable)()
+        try:
+            with pytest.raises(ZeroDivisionError):
+                registry.load_component("rewards", "any")
+            assert gc.isenabled() is enabled
+        finally:
+            gc.enable()
+    assert states == [False, False]
+    assert not frozen, "in a notebook, say, garbage of before would never be collected"
+
+
+@pytest.mark.parametrize(
+    ("name", "file", "kept"),
+    [
+        ("hf_rlhf.train", "/x/hf_rlhf/train.py", 1),
+        ("hf_rlhf.cli.__main__", "/x/hf_rlhf/cli/__main__.py", 1),
+        (None, "/x/bin/hf-rlhf", 1),
+        (None, "/x/my_training.py", 0),
+        ("ipykernel_launcher", None, 0),
+    ],
+)
+def test_what_a_command_imports_is_left_out_of_collections(frozen, monkeypatch, name, file, kept):
+    main = SimpleNamespace(__spec__=name and SimpleNamespace(name=name), __file__=file or "")
+    monkeypatch.setitem(sys.modules, "__main__", main)
+    with registry.without_collection():
+        pass
+    assert len(frozen) == kept
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with registry.without_collection():
+        pass
+    assert len(frozen) == kept, "models may be in memory by then"
