@@ -117,7 +117,9 @@ class Sharing:
         """Look at the trainer's models; nothing is installed yet."""
         self.trainer = trainer
         models = [trainer.model, getattr(trainer, "ref_model", None)]
-        self.models = [model for model in models if model is not None]
+        # TRL has put a reference into DeepSpeed's engine by now.
+        unwrap = trainer.accelerator.unwrap_model
+        self.models = [unwrap(model) for model in models if model is not None]
         self.once: PromptOnce | None = None
         self.reason = ""
         compiled = "`torch_compile` would compile each layout anew"

@@ -112,6 +112,14 @@ def test_each_reference_gives_the_same_losses(run, capsys):
     assert expected[1] < expected[0]
 
 
+def test_a_wrapped_reference_shares_prompts_as_the_model_within(run):
+    trainer = PreferenceTrainer.from_run(run(share_prompt=None))
+    reference = trainer.ref_model
+    trainer.ref_model = torch.nn.DataParallel(reference)
+    trainer.batch_forms()
+    assert trainer.sharing.models == [trainer.model, reference]
+
+
 def test_with_lora_precomputed_values_are_those_of_the_adapter_off(run):
     _, expected = trained(run(**LORA, reference="adapter_off"))
     trainer, losses = trained(run(**LORA, reference="precomputed"))
@@ -180,6 +188,7 @@ def test_several_processes_find_precomputed_values_in_the_run_folder(run, monkey
         found = rows_in_files(prepared, rows, "train")
         assert found.to_list() == rows.to_list()
     folder = prepared.folder / "evaluation" / "reference_rows"
+    assert found.cache_files
     assert all(Path(each["filename"]).is_relative_to(folder) for each in found.cache_files)
     state = TrainerState(is_world_process_zero=False)
     DropComputed(prepared).on_train_end(None, state, None)
