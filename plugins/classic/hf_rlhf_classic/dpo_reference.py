@@ -8,10 +8,9 @@ import torch
 from torch import nn
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from hf_rlhf.distributed import distributed_type
 from hf_rlhf.errors import Problem
 from hf_rlhf.models import skeleton
-from hf_rlhf.runs import Run
+from hf_rlhf.runs import Run, launch_kind
 from hf_rlhf.storage import human
 
 _SHARDED = ("DEEPSPEED", "FSDP")
@@ -78,7 +77,7 @@ def reference_problems(run: Run) -> Iterator[Problem]:
 
 
 def _offload_problems(run: Run) -> Iterator[Problem]:
-    if (launch := distributed_type(run.training)) in _SHARDED:
+    if (launch := launch_kind(run)) in _SHARDED:
         yield Problem(
             "reference",
             f"cpu_offload is for whole weights on each device, and {launch} distributes them.",
@@ -99,7 +98,7 @@ def _offload_problems(run: Run) -> Iterator[Problem]:
 def describe_reference(run: Run) -> str:
     """Return what the run's reference is, and what it costs in memory and time."""
     kind, model = reference_kind(run), _skeleton(run)
-    whole, launch = _size(_bytes(model)), distributed_type(run.training)
+    whole, launch = _size(_bytes(model)), launch_kind(run)
     costs = {
         "adapter_off": f"the base weights, with the adapter off: no copy of them; {_IN_STEPS}",
         "precomputed": "computed for all pairs before the first step: no copy of the weights in "

@@ -6,6 +6,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, TrainerState
 
+from hf_rlhf.distributed import planned
 from hf_rlhf.errors import ConfigError
 from hf_rlhf_classic.dpo import PreferenceTrainer
 from hf_rlhf_classic.dpo_reference import blocks, describe_reference, offload_blocks, reference_kind
@@ -87,11 +88,12 @@ def test_contradictions_are_refused_before_weights_load(run, settings, message):
 
 
 @pytest.mark.parametrize("launch", ["FSDP", "DEEPSPEED"])
-def test_a_sharded_launch_offloads_by_its_own_configuration(run, launch, monkeypatch):
-    monkeypatch.setattr("hf_rlhf_classic.dpo_reference.distributed_type", lambda _: launch)
-    with pytest.raises(ConfigError, match=f"{launch} distributes them.*fsdp2_offload"):
-        run(reference="cpu_offload")
-    assert f"distributed as {launch}" in describe_reference(run())
+def test_a_sharded_launch_offloads_by_its_own_configuration(run, launch):
+    with planned(2, elsewhere=True):
+        with pytest.raises(ConfigError, match=f"{launch} distributes them.*fsdp2_offload"):
+            run(reference="cpu_offload", expect_distributed=launch)
+        assert f"distributed as {launch}" in describe_reference(run(expect_distributed=launch))
+        run(reference="cpu_offload", expect_distributed="MULTI_GPU")
 
 
 def test_a_model_without_known_blocks_cannot_be_offloaded(run, monkeypatch):
