@@ -2,10 +2,11 @@
 
 import argparse
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hf_rlhf.config import registry
 from hf_rlhf.distributed import planned, processes
 from hf_rlhf.errors import HfRlhfError
 from hf_rlhf.storage.disk import human
@@ -71,6 +72,9 @@ def _runs(
     from hf_rlhf.runs.known_models import known_models, run_of_model
     from hf_rlhf.train import planned_run
 
+    if subject in registry.unique_names(registry.offered("trainers")):
+        raise HfRlhfError(f"{subject} is a trainer: write `hf-rlhf memory --plugin {subject}`.")
+
     file = subject is not None and Path(subject).suffix in (".yaml", ".yml")
     if file or arguments.plugin:
         chosen = (arguments.plugin, arguments.run, subject, options, arguments.machine)
@@ -105,12 +109,11 @@ def _needs(run: "Run") -> "Needs":
 
     try:
         return Needs(run)
-    except (ValueError, AttributeError, NotImplementedError) as error:
+    except ValueError as error:
         name = run.model.model_name_or_path
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise HfRlhfError(
-            f"the memory of {name} is not counted: {reason}. Only decoders with a list of layers "
-            "are; train a few steps and read `peak_memory` in its run.json."
+            f"the memory of {name} is not counted: {str(error).splitlines()[0]}. Train a few "
+            "steps, and read `peak_memory` in its run.json."
         ) from error
 
 
@@ -148,8 +151,9 @@ def _report(needs: "Needs", plans: Sequence["Plan"], device: "Device | None") ->
             text = f"{least.devices} x {device.name}, {least.strategy.name}, {human(least.bytes)}"
         yield f"Fewest devices: {text}"
         rows, tokens = needs.plain.given.rows, needs.plain.given.tokens
-        most = largest(run, best.strategy, count, fits, tokens=tokens)
-        length = largest(run, best.strategy, count, fits, rows=rows)
+        limit = best.surely_below(room)
+        most = largest(run, best.strategy, count, limit, tokens=tokens)
+        length = largest(run, best.strategy, count, limit, rows=rows)
         yield (
             f"Largest pass with {where} that surely fits: {most:,} rows of {tokens:,} tokens, or "
             f"{rows:,} of {length:,}"
@@ -191,18 +195,30 @@ def _columns(plans: Sequence["Plan"], device: "Device | None") -> Iterator[str]:
 
 
 def _table(device: "Device | None", runs: Sequence["Run"]) -> Iterator[str]:
-    """Yield a line for each known model: trained in full and as a LoRA."""
+    """Yield a line for each known model: a LoRA on one GPU, all weights on one and on eight."""
     from hf_rlhf.runs.known_models import changed
-    from hf_rlhf.runs.sharded_memory import Needs
+    from hf_rlhf.runs.memory_changes import plan_of
+    from hf_rlhf.runs.sharded_memory import STRATEGIES
 
-    yield f"{'GiB on each GPU, 1 x 2,048 tokens':34} {'LoRA, 1':>9} {'full, 1':>9} {'FSDP2, 8':>9}"
+    by_name = {strategy.name: strategy for strategy in STRATEGIES}
+    ways = (("LoRA, 1", "DDP", 1), ("all, 1", "DDP", 1), ("FSDP2, 8", "FSDP2", 8))
+    given = runs[0].training
+    title = f"GiB on each GPU, {given.per_device_train_batch_size} x {given.max_length:,} tokens"
+    yield " ".join([f"{title:34}", *(f"{name:>13}" for name, _, _ in ways)])
     for run in runs:
         lora = changed(run, use_peft=True, dtype="bfloat16", bf16=False)
-        needs = Needs(run)
-        sizes = [Needs(lora).plans(1)[0], needs.plans(1)[0]]
-        sizes += [plan for plan in needs.plans(8) if plan.strategy.name == "FSDP2"]
-        cells = " ".join(f"{plan.bytes / 2**30:>9.1f}" for plan in sizes)
-        yield f"{run.model.model_name_or_path:34} {cells}"
+        cells = []
+        for name, strategy, devices in ways:
+            with suppress(ValueError):
+                chosen = lora if name.startswith("LoRA") else run
+                plan = plan_of(chosen, by_name[strategy], devices)
+                fits = device is not None and plan.verdict(device.memory_gb * 10**9) == "fits"
+                cells.append(f"{plan.bytes / 2**30:.1f}{' fits' * fits}")
+                continue
+            cells.append("-")
+        name = run.model.model_name_or_path
+        yield " ".join([f"{name:34}", *(f"{cell:>13}" for cell in cells)])
+    yield "LoRA: r 16 on a base in bfloat16; -: cannot be counted in these dtypes."
     yield _UNVERIFIED
 
 
@@ -244,13 +260,17 @@ def _draw(plans: Sequence["Plan"], device: "Device | None", path: Path) -> None:
     """Write bars of the parts under each strategy as a PNG."""
     from hf_rlhf.cards.plots import png_panels
 
-    names = list(dict.fromkeys(part for plan in plans for part in plan.parts))
+    least = max(plan.bytes for plan in plans) / 100
+    large = [part for plan in plans for part, size in plan.parts.items() if size > least]
+    names = list(dict.fromkeys(large))
     heads = [plan.strategy.name if plan.devices > 1 else "one GPU" for plan in plans]
     with png_panels(path, 1, (8, 0.9 + 0.45 * len(plans) + 0.2 * len(names))) as (axes,):
         left = [0.0] * len(plans)
-        for name in names:
+        for index, name in enumerate(names):
             sizes = [plan.parts.get(name, 0) / 2**30 for plan in plans]
-            axes.barh(heads, sizes, left=left, label=name)
+            # There are seven colours.
+            look = {"color": f"C{index % 7}", "hatch": "//" * (index // 7), "edgecolor": "white"}
+            axes.barh(heads, sizes, left=left, label=name, **look)
             left = [start + size for start, size in zip(left, sizes, strict=True)]
         if device is not None:
             room = device.memory_gb * 1e9 / 2**30

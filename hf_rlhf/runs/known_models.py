@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from hf_rlhf.contracts import StepShape, Trainer
+from hf_rlhf.contracts import HeldModel, StepShape, Trainer
 from hf_rlhf.errors import HfRlhfError, did_you_mean
 from hf_rlhf.runs.run import Run
 
@@ -21,8 +21,11 @@ USUAL = {
     "bf16": True,
     "activation_checkpointing": True,
     "lora_target_modules": "all-linear",
+    "reference": None,
+    "precompute_ref_log_probs": False,
 }
-"""Settings of a model without a run file: those of TRL's SFT that memory depends on."""
+"""Settings of a model without a run file: those of TRL's SFT that memory depends on, and with
+`reference: model` those of its DPO."""
 _SIZES = ("num_hidden_layers", "hidden_size", "vocab_size")
 
 
@@ -36,7 +39,10 @@ def known_models() -> dict[str, dict[str, Any]]:
 class _Supervised(Trainer):
     @classmethod
     def step_shape(cls, run: Run) -> StepShape:
-        return StepShape(tokens=run.training.max_length, head="fused")
+        training = run.training
+        kept = training.reference == "model" and not training.precompute_ref_log_probs
+        held = {"reference": HeldModel()} if kept and not run.model.use_peft else {}
+        return StepShape(tokens=training.max_length, head="fused", held=held)
 
 
 def run_of_model(name: str, options: Mapping[str, str]) -> Run:

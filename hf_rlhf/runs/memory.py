@@ -94,6 +94,8 @@ def memory_need(
     from hf_rlhf.runs.allocations import count_training
 
     training, model = run.training, trained_skeleton(run)
+    if run.model.attn_implementation == "eager":  # others save about what sdpa does
+        model.set_attn_implementation("eager")
     shape = run.trainer_class.step_shape(run)
     given = training_pass(run, shape)
     given = replace(given, rows=rows or given.rows, tokens=tokens or given.tokens)

@@ -79,26 +79,30 @@ def _settings(run: Run, need: MemoryNeed) -> Iterator[tuple[str, str, dict[str, 
 _FACTORS = ("gradient_accumulation_steps", "steps_per_generation")
 
 
-def largest(run: Run, strategy: Strategy, devices: int, fits: Fits, **fixed: int) -> int:
-    """Return the largest `rows`, or `tokens` where `fixed` has rows, of a pass that fits; or 0.
+def largest(run: Run, strategy: Strategy, devices: int, limit: float, **fixed: int) -> int:
+    """Return the largest `rows`, or `tokens` where `fixed` has rows, of a pass; 0 if none fits.
 
-    No pass of more than 262,144 tokens is tried.
+    Each device holds at most `limit` bytes. No pass of more than 262,144 tokens is tried.
     """
     name = "tokens" if "rows" in fixed else "rows"
     most = _MOST // next(iter(fixed.values()))
 
-    def fit(size: int) -> bool:
-        return fits(plan_of(run, strategy, devices, **fixed, **{name: size}))
+    def count(size: int) -> int:
+        return plan_of(run, strategy, devices, **fixed, **{name: size}).bytes
 
-    low, high = 0, 2 if name == "tokens" else 1
-    while high < most and fit(high):
-        low, high = high, min(high * 4, most)
-    if high == most and fit(most):
-        return most
-    while high - low > max(1, low // 8):
-        middle = (low + high) // 2
-        low, high = (middle, high) if fit(middle) else (low, middle)
-    return low
+    sizes = {size: count(size) for size in (2, min(16, most)) if size <= most}
+    for _ in range(8):
+        low = max((size for size, need in sizes.items() if need <= limit), default=0)
+        high = min((size for size, need in sizes.items() if need > limit), default=most + 1)
+        near = low and sizes[low] > 0.95 * limit
+        if near or low == most or high - low == 1:
+            break
+        # Nearly linear: a guess on the line through the two sizes that are nearest to the limit.
+        (a, at_a), (b, at_b) = sorted(sizes.items(), key=lambda item: abs(item[1] - limit))[:2]
+        guess = a + (0.98 * limit - at_a) * (b - a) / ((at_b - at_a) or 1)
+        guess = int(min(max(guess, low + 1), high - 1))
+        sizes[guess] = count(guess)
+    return max((size for size, need in sizes.items() if need <= limit), default=0)
 
 
 def least_devices(plans: Callable[[int], list[Plan]], fits: Fits) -> Plan | None:

@@ -71,12 +71,20 @@ class Plan:
 
     def verdict(self, room: float) -> str:
         """Return whether it fits in a device's memory, as far as a count can tell."""
-        error = max(ERROR, self.correction.error if self.correction else 0)
+        error = self._error
         if self.bytes * (1 + error) <= room:
             return "fits"
         if self.bytes * (1 - error) > room:
             return "does not fit"
         return f"too close: a count may be wrong by {error:.0%}"
+
+    @property
+    def _error(self) -> float:
+        return max(ERROR, self.correction.error if self.correction else 0)
+
+    def surely_below(self, room: float) -> float:
+        """Return the bytes, as they are counted, that surely fit."""
+        return room / (1 + self._error) / (self.correction.factor if self.correction else 1)
 
     def corrected(self, correction: Correction | None) -> "Plan":
         """Return the plan as the peaks of earlier runs correct it."""

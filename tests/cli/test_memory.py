@@ -11,7 +11,7 @@ from hf_rlhf.cli import main
 from hf_rlhf.cli.memory import memory_main
 from hf_rlhf.errors import HfRlhfError
 from hf_rlhf.runs.known_models import known_models, run_of_model
-from hf_rlhf.runs.memory_changes import largest
+from hf_rlhf.runs.memory_changes import largest, plan_of
 from hf_rlhf.runs.sharded_memory import STRATEGIES
 
 TINY: dict[str, Any] = {"model_type": "llama", "hidden_size": 32, "num_hidden_layers": 5}
@@ -97,13 +97,16 @@ def test_known_models_have_their_published_size(name):
 def test_the_largest_pass_is_near_the_limit(tiny, monkeypatch):
     monkeypatch.setattr("hf_rlhf.runs.memory_changes._MOST", 2**11)
     run = run_of_model(tiny, {"max_length": "32"})
-    sizes = []
 
-    def fits(plan):
-        sizes.append(plan.bytes)
-        return plan.bytes < 3e7
+    def size(rows):
+        return plan_of(run, STRATEGIES[0], 1, rows=rows, tokens=32).bytes
 
-    rows = largest(run, STRATEGIES[0], 1, fits, tokens=32)
-    assert rows > 1
-    assert max(size for size in sizes if size < 3e7) > 2.4e7
-    assert largest(run, STRATEGIES[0], 1, lambda _: False, tokens=32) == 0
+    rows = largest(run, STRATEGIES[0], 1, 3e7, tokens=32)
+    assert size(rows) <= 3e7 < 1.2 * size(rows)
+    assert largest(run, STRATEGIES[0], 1, 1e5, tokens=32) == 0
+    assert largest(run, STRATEGIES[0], 1, 1e12, tokens=32) == 64
+
+
+def test_a_trainer_is_no_model():
+    with pytest.raises(HfRlhfError, match="dpo is a trainer: write .hf-rlhf memory --plugin dpo"):
+        memory_main(["dpo"])
