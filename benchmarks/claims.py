@@ -12,7 +12,7 @@ CLAIMS: dict[str, dict[str, float]] = {
         "hf-rlhf list / trl --help": 1.0,
         "hf-rlhf describe refiner_grpo / trl grpo --help": 0.15,
     },
-    "short_run": {"(sft|dpo|grpo) / .*": 1.35},
+    "short_run": {"(sft|dpo|grpo) / .*": 1.1},
     "grpo_step": {"step, processor time / .*": 1.03},
     "classic_step": {"(sft|reward|dpo|grpo) step, processor time / .*": 1.03},
     "ppo_against_trl": {

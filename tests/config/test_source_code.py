@@ -329,7 +329,7 @@ def test_packages_that_files_import_are_recorded_with_their_version(mine):
     assert load_code("rewards", "rewards.py:fn")[1]["packages"].keys() == {"numpy"}
 
 
-def test_a_module_belongs_to_the_package_that_installs_it(monkeypatch, tmp_path):
+def test_a_module_belongs_to_the_package_that_installs_it():
     code_files._package_of.cache_clear()
     installed = {
         top: packages[0]
@@ -339,16 +339,17 @@ def test_a_module_belongs_to_the_package_that_installs_it(monkeypatch, tmp_path)
     some = {"numpy": "numpy", "yaml": "PyYAML", "PIL": "pillow"}
     assert installed.items() >= some.items()
     assert {top: code_files.package_of(f"{top}.inner") for top in installed} == installed
-    (tmp_path / "torch_of_mine.py").touch()
-    monkeypatch.syspath_prepend(str(tmp_path))
-    for own in ("torch_of_mine", "json", "__main__", "hf_rlhf_nothing"):
+    for own in ("json", "__main__", "hf_rlhf_nothing"):
         assert code_files.package_of(own) is None
 
 
-def test_for_most_modules_the_files_of_all_packages_are_not_listed(monkeypatch):
+def test_for_most_modules_the_files_of_all_packages_are_not_listed(monkeypatch, tmp_path):
+    (tmp_path / "my_rewards_here.py").touch()
+    monkeypatch.syspath_prepend(str(tmp_path))
     code_files._package_of.cache_clear()
     monkeypatch.setattr(code_files, "_packages", lambda: pytest.fail("takes half a second"))
-    assert [code_files.package_of(top) for top in ("torch", "trl", "os")] == ["torch", "trl", None]
+    names = ("torch", "trl", "os", "my_rewards_here")
+    assert [code_files.package_of(top) for top in names] == ["torch", "trl", None, None]
 
 
 SCRIPT = """

@@ -17,10 +17,10 @@ def policy(tiny_policy):
     return model, AutoTokenizer.from_pretrained(tiny_policy)
 
 
-def texts(policy, order, temperature, top_p=1.0):
+def texts(policy, order, temperature, top_p=1.0, most=12):
     spec = EvaluationSpec(temperature=temperature, top_p=top_p)
     ids = [policy[1](PROMPTS[at]).input_ids for at in order]
-    made = generate(*policy, ids, spec, 12, seeds=[at + 100 for at in order])
+    made = generate(*policy, ids, spec, most, seeds=[at + 100 for at in order])
     return {at: each.text for at, each in zip(order, made, strict=True)}
 
 
@@ -52,5 +52,8 @@ def test_rows_are_generated_by_length_and_returned_in_their_order(policy, temper
     assert sum(lengths[:3], []) == lengths[3] == sorted(lengths[3], reverse=True)
     assert found[0].samples == found[1].samples
     assert [sample["prompt"] for sample in found[0].samples] == [p for p in PROMPTS for _ in "ab"]
+    if not temperature:
+        alone = {PROMPTS[at]: texts(policy, [at], 0.0, most=8)[at] for at in range(4)}
+        assert all(each["completion"] == alone[each["prompt"]] for each in found[0].samples)
     pairs = [{each["completion"] for each in found[0].samples[at : at + 2]} for at in (0, 2, 4, 6)]
     assert any(len(pair) == 2 for pair in pairs) == (temperature > 0)
