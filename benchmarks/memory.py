@@ -166,7 +166,7 @@ def settings(case: Case, folder: Path, output: Path) -> dict[str, Any]:
         "use_cpu": True,
         "bf16": case.dtype == AUTOCAST,
         "activation_checkpointing": case.checkpointed,
-        "evaluation": {"rows": 1, "batch_size": 1, "max_new_tokens": 1},
+        "evaluation": None,
         "max_steps": 2,
         "learning_rate": 1e-5,
         "save_strategy": "no",
