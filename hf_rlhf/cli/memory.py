@@ -277,5 +277,5 @@ def _draw(plans: Sequence["Plan"], device: "Device | None", path: Path) -> None:
             axes.axvline(room, color="black", linestyle="--", label=device.name)
         axes.invert_yaxis()
         axes.set_xlabel("GiB on each GPU, counted; not verified on GPUs")
-        axes.legend(fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.25), ncols=2)
+        axes.legend(fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.15), ncols=2)
     print(f"wrote {path}")

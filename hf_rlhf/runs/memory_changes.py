@@ -90,16 +90,18 @@ def largest(run: Run, strategy: Strategy, devices: int, limit: float, **fixed: i
     def count(size: int) -> int:
         return plan_of(run, strategy, devices, **fixed, **{name: size}).bytes
 
-    sizes = {size: count(size) for size in (2, min(16, most)) if size <= most}
+    sizes = {size: count(size) for size in {max(most // 64, 1), max(most // 16, 1)}}
     for _ in range(8):
         low = max((size for size, need in sizes.items() if need <= limit), default=0)
         high = min((size for size, need in sizes.items() if need > limit), default=most + 1)
-        near = low and sizes[low] > 0.95 * limit
-        if near or low == most or high - low == 1:
+        if low == most or high - low == 1 or (low and sizes[low] > 0.95 * limit):
             break
-        # Nearly linear: a guess on the line through the two sizes that are nearest to the limit.
-        (a, at_a), (b, at_b) = sorted(sizes.items(), key=lambda item: abs(item[1] - limit))[:2]
-        guess = a + (0.98 * limit - at_a) * (b - a) / ((at_b - at_a) or 1)
+        guess = high / 4
+        if low:
+            # Nearly linear: on the line through two sizes, on either side of the limit if known.
+            a, b = (low, high) if high <= most else sorted(sizes)[-2:]
+            rise = (sizes[b] - sizes[a]) / (b - a)
+            guess = a + (0.98 * limit - sizes[a]) / rise if rise else most
         guess = int(min(max(guess, low + 1), high - 1))
         sizes[guess] = count(guess)
     return max((size for size, need in sizes.items() if need <= limit), default=0)

@@ -104,6 +104,9 @@ def test_the_largest_pass_is_near_the_limit(tiny, monkeypatch):
     rows = largest(run, STRATEGIES[0], 1, 3e7, tokens=32)
     assert size(rows) <= 3e7 < 1.2 * size(rows)
     assert largest(run, STRATEGIES[0], 1, 1e5, tokens=32) == 0
+    long = largest(run, STRATEGIES[0], 1, 2e7, rows=1)
+    assert plan_of(run, STRATEGIES[0], 1, rows=1, tokens=long).bytes <= 2e7
+    assert plan_of(run, STRATEGIES[0], 1, rows=1, tokens=long * 5 // 4).bytes > 2e7
     assert largest(run, STRATEGIES[0], 1, 1e12, tokens=32) == 64
 
 
