@@ -255,6 +255,8 @@ def weights_of(name: str, dtype: str | None = None) -> int:
 
 def _bytes(run: Run, model: Any) -> int:
     """Return the bytes of a model's weights, its linear layers in 4 or 8 bits if the run says."""
+    from torch import nn
+
     bits = 4 if run.model.load_in_4bit else 8 if run.model.load_in_8bit else None
     whole: int = sum(each.nbytes for each in model.parameters())
     if bits is None:
@@ -262,7 +264,7 @@ def _bytes(run: Run, model: Any) -> int:
     narrow = [
         module.weight
         for name, module in model.named_modules()
-        if type(module).__name__ == "Linear" and "lora_" not in name and "head" not in name
+        if isinstance(module, nn.Linear) and "lora_" not in name and "head" not in name
     ]
     numbers: int = sum(each.numel() for each in narrow)
     # Of 4 bits, a scale in float32 for each block of 64; of 8 bits, one for each row.

@@ -1,18 +1,23 @@
 """The memory of a run, counted on fake tensors: equal to what real tensors take."""
 
 from copy import deepcopy
+from dataclasses import replace
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, Gemma3TextConfig, GPT2Config, LlamaConfig
 
 from hf_rlhf.config.run_file import RunFile
+from hf_rlhf.contracts import HeldModel, StepShape
+from hf_rlhf.models.loading import skeleton
 from hf_rlhf.runs import allocations
 from hf_rlhf.runs.allocations import Cut, Layers, Pass, count_training
-from hf_rlhf.runs.memory import memory_need
+from hf_rlhf.runs.known_models import changed
+from hf_rlhf.runs.memory import MemoryNeed, Phase, memory_need
 from hf_rlhf.runs.resolve import resolve_run
-from hf_rlhf.runs.sharded_memory import ERROR, STRATEGIES, Plan, memory_plans
+from hf_rlhf.runs.sharded_memory import ERROR, STRATEGIES, Plan, memory_plans, parts_on_device
 
 SIZES: dict[str, Any] = {"vocab_size": 96, "hidden_size": 32, "num_attention_heads": 2}
 SIZES |= {"num_key_value_heads": 1, "intermediate_size": 64, "head_dim": 16}
@@ -130,3 +135,59 @@ def test_nothing_is_decided_within_the_error():
     assert plan.verdict(1000 * (1 - ERROR) - 1) == "does not fit"
     assert "too close" in plan.verdict(1000)
     assert "too close" in plan.verdict(1100)
+
+
+def by_hand(**changes: Any) -> MemoryNeed:
+    """Return 1,000 numbers trained in 16 bit by AdamW, in 4 layers, with a frozen reference."""
+    step = (Phase("forward and backward", 700), Phase("optimizer step", 0, 2000))
+    need = MemoryNeed(2000, 2000, 4000, step, Pass(1, 8, 8), 1000, 2, 400, 400, 2000, {"ref": 2000})
+    return replace(need, **changes)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("DDP", 2000 + 2000 + 4000 + 2000 + 2000),  # weights, ref, moments, gradients, buckets
+        # The step converts its share of the gradients to float32.
+        ("ZeRO-1", 2000 + 2000 + (4 + 8 + 4) * 500 + 2000 + 2000),
+        ("ZeRO-2", 2000 + 2000 + (4 + 8 + 4) * 500 + 1000 + 2000),
+        ("ZeRO-3", 1000 + 1000 + (4 + 8 + 4) * 500 + 1000 + 2000 + 2000),
+        ("FSDP2", (4 + 8 + 4) * 500 + 1000 + 700 + (400 + 800) + 800),
+        ("FSDP2 grad/op", (4 + 8 + 4) * 500 + 1000 + 700 + 2000 + 800),
+    ],
+)
+def test_each_strategy_by_hand(name, expected):
+    (strategy,) = [each for each in STRATEGIES if each.name == name]
+    assert sum(parts_on_device(by_hand(), strategy, 2).values()) == expected
+
+
+def test_hybrid_shards_within_a_node_and_offload_leaves_what_is_gathered():
+    by_name = {strategy.name: strategy for strategy in STRATEGIES}
+    assert by_name["FSDP2 hybrid"].shards(12) is None
+    hybrid = parts_on_device(by_hand(), by_name["FSDP2 hybrid"], 16)
+    assert hybrid == parts_on_device(by_hand(), by_name["FSDP2"], 8)
+    whole = parts_on_device(by_hand(), by_name["FSDP2"], 8)
+    offloaded = parts_on_device(by_hand(), by_name["FSDP2"], 8, offload=True)
+    assert whole.keys() - offloaded.keys() == {"weights", "optimizer", "gradients"}
+    rollout = (Phase("rollout", 10_000),)
+    gathered = parts_on_device(by_hand(phases=rollout), by_name["ZeRO-3"], 2)["gathered weights"]
+    assert gathered == 2000
+
+
+def test_a_base_of_4_bits_and_a_reference_in_the_host(tiny_run):
+    run = resolve_run(RunFile.from_mapping(tiny_run))
+    whole, narrow = (memory_need(changed(run, load_in_4bit=bits)) for bits in (False, True))
+    linear = sum(
+        module.weight.numel()
+        for name, module in skeleton(run).named_modules()
+        if isinstance(module, torch.nn.Linear) and name != "lm_head"
+    )
+    assert whole.weights - narrow.weights == linear * 4 - linear // 2 - linear // 16
+    full = changed(run, use_peft=False, beta=0.1)
+    base = memory_need(full)
+    shape = StepShape(held={"host": HeldModel(in_host=True), "value": HeldModel(trained=True)})
+    with patch.object(run.trainer_class, "step_shape", return_value=shape):
+        held = memory_need(full)
+    assert held.held == {"host": base.root + base.block, "value": base.weights}
+    assert held.optimizer == 2 * base.optimizer
+    assert held.gradients == 2 * base.gradients
