@@ -125,6 +125,22 @@ def test_one_process_on_several_gpus_is_refused():
     assert "one process sees 8 GPUs" in message(n_gpu=8)
 
 
+@pytest.mark.parametrize("initialized", [True, False])
+def test_a_trained_process_leaves_its_group(monkeypatch, initialized):
+    """Otherwise it may abort, and the launcher stops the one that still publishes."""
+    left = []
+    group = SimpleNamespace(
+        is_available=lambda: True,
+        is_initialized=lambda: initialized,
+        destroy_process_group=lambda: left.append("group"),
+    )
+    monkeypatch.setitem(sys.modules, "torch.distributed", group)
+    main = importlib.import_module("hf_rlhf.train")
+    monkeypatch.setattr(main, "train", lambda *_, **__: left.append("trained"))
+    assert main.main([]) == 0
+    assert left == ["trained", "group"][: 1 + initialized]
+
+
 def test_restarts_need_a_store_of_their_own(monkeypatch):
     monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
     monkeypatch.setenv("TORCHELASTIC_MAX_RESTARTS", "0")

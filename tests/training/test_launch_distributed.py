@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
 from safetensors.torch import load_file
 
@@ -288,6 +289,24 @@ def test_a_whole_run_under_zero3(package, tmp_path):
     assert "checkpoint-1" in done.stdout
     resumed = load_file(folder / "adapter" / "adapter_model.safetensors")
     assert max((resumed[name] - adapter[name]).abs().max().item() for name in adapter) == 0
+
+
+def test_grpo_samples_from_a_policy_that_fsdp_shards(package, tmp_path, monkeypatch):
+    """With transformers' `generate`; a sampled completion has nothing to be compared with."""
+    sampled = {**RUNS["grpo"], "plugin": "grpo", "max_completion_length": 8, "max_steps": 2}
+    full = {key: value for key, value in sampled.items() if key not in LORA}
+    for run in tuple(RUNS):
+        monkeypatch.delitem(RUNS, run)
+    monkeypatch.setitem(RUNS, "lora", sampled)
+    monkeypatch.setitem(RUNS, "full", full)
+    config = ("--config_file", str(launch_configs()["fsdp2"]), *LAUNCHES["fsdp2"])
+    trained(package, tmp_path, 2, config, FSDP_ON_CPU="1")
+    for run in RUNS:
+        content = record(tmp_path / run)
+        assert (content["status"], content["training"]["steps"]) == ("finished", 2)
+        merged = load_file(tmp_path / run / "merged" / "model.safetensors")
+        merged.pop("lm_head.weight", None)  # tied
+        assert sum(map(torch.numel, merged.values())) == content["model"]["parameters"]
 
 
 def said(done: subprocess.CompletedProcess[str]) -> list[list[Any]]:
