@@ -8,6 +8,7 @@ from trl import DPOConfig, DPOTrainer
 
 from hf_rlhf import Method
 from hf_rlhf.contracts import StepShape
+from hf_rlhf.distributed import is_planned
 from hf_rlhf.errors import Problem
 from hf_rlhf.models import policy_arguments
 from hf_rlhf.runs import Run
@@ -93,7 +94,7 @@ class PreferenceTrainer(SharesPrompt, PairTraining, DPOTrainer):  # type: ignore
         )
         if run.training.reference == "cpu_offload":
             offload_blocks(trainer.ref_model, run.training.device)
-        if trainer.accelerator.is_main_process:
+        if trainer.accelerator.is_main_process and not is_planned():
             print(f"reference: {describe_reference(run)}", flush=True)
         trainer.add_callback(TokensSeen(trainer))
         trainer.given = len(run.dataset["train"])

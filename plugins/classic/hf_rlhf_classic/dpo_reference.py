@@ -14,7 +14,6 @@ from hf_rlhf.runs import Run, launch_kind
 from hf_rlhf.storage import human
 
 _SHARDED = ("DEEPSPEED", "FSDP")
-_IN_STEPS = "one forward pass more in each step: about a third more time"
 
 
 @dataclass
@@ -98,30 +97,33 @@ def _offload_problems(run: Run) -> Iterator[Problem]:
 def describe_reference(run: Run) -> str:
     """Return what the run's reference is, and what it costs in memory and time."""
     kind, model = reference_kind(run), _skeleton(run)
+    # In forward passes: the policy's own, its backward pass, and what is computed again in that.
+    passes = 1 + (1 if run.model.use_peft else 2) + bool(run.training.activation_checkpointing)
+    in_steps = f"a forward pass more in each step, by its operations {1 / passes:.0%} more time"
     whole, launch = _size(_bytes(model)), launch_kind(run)
     costs = {
-        "adapter_off": f"the base weights, with the adapter off: no copy of them; {_IN_STEPS}",
+        "adapter_off": f"the base weights, with the adapter off: no copy of them; {in_steps}",
         "precomputed": "computed for all pairs before the first step: no copy of the weights in "
         "the steps, and no pass of it; one forward pass over the data, once",
-        "model": f"a frozen copy of the weights, {whole}on each device; {_IN_STEPS}",
+        "model": f"a frozen copy of the weights, {whole}on each device; {in_steps}",
     }
     if run.adapter is not None:
         costs["adapter_off"] = (
             "the base weights with a frozen copy of the adapter that is continued, in place of the "
-            f"one in training; {_IN_STEPS}"
+            f"one in training; {in_steps}"
         )
     if launch in _SHARDED:
         costs["model"] = (
             f"a frozen copy of the weights, {whole}distributed as {launch} does it, and whole on a "
-            f"device while FSDP computes with it; {_IN_STEPS}"
+            f"device while FSDP computes with it; {in_steps}"
         )
     if kind == "cpu_offload":
         sizes = [_bytes(block) for block in blocks(model)]
         on_device = _bytes(model) - sum(sizes) + max(sizes)
         costs[kind] = (
             f"a frozen copy of the weights, {whole}in host memory for each process; on the device "
-            f"its embeddings, its head and one block, {human(on_device)}; {_IN_STEPS}, and as long "
-            "as the copies take"
+            f"its embeddings, its head and one block, {human(on_device)}; {in_steps}, and the "
+            "time of the copies"
         )
     default = "" if run.training.reference else ", by default"
     return f"{kind}{default}: {costs[kind]}"

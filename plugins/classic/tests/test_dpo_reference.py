@@ -171,11 +171,20 @@ def test_offloaded_blocks_give_the_same_numbers(run):
 def test_the_plan_says_what_each_reference_costs(run):
     text = {kind: describe_reference(run(reference=kind)) for kind in ("model", "cpu_offload")}
     assert "on each device" in text["model"]
-    assert "one forward pass more in each step" in text["model"]
+    assert "a forward pass more in each step, by its operations 33% more time" in text["model"]
     assert "in host memory" in text["cpu_offload"]
     assert "one block, " in text["cpu_offload"]
     assert "no pass of it" in describe_reference(run(reference="precomputed"))
     assert "no copy of them" in describe_reference(run(**LORA))
+    for settings, share in ((LORA, "50%"), ({**LORA, "activation_checkpointing": True}, "33%")):
+        assert f"{share} more time" in describe_reference(run(**settings))
+    assert "25% more" in describe_reference(run(activation_checkpointing=True))
+
+
+def test_a_plan_does_not_say_what_a_start_says(run, capsys):
+    with planned(1):
+        PreferenceTrainer.from_run(run())
+    assert "reference: " not in capsys.readouterr().out
 
 
 def test_several_processes_find_precomputed_values_in_the_run_folder(run, monkeypatch):
