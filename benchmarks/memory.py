@@ -155,9 +155,7 @@ def make(folder: Path, words: int = 4096) -> None:
 
 def settings(case: Case, folder: Path, output: Path) -> dict[str, Any]:
     """Return the run file of a case."""
-    dataset = {"sft": "sft", "dpo": "preference", "reward": "preference"}.get(
-        case.plugin, "prompts"
-    )
+    dataset = DATASETS[case.plugin]
     content: dict[str, Any] = {
         "plugin": case.plugin,
         "model_name_or_path": str(folder / case.model),
