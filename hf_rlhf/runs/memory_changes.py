@@ -85,12 +85,13 @@ def largest(run: Run, strategy: Strategy, devices: int, limit: float, **fixed: i
     Each device holds at most `limit` bytes. No pass of more than 262,144 tokens is tried.
     """
     name = "tokens" if "rows" in fixed else "rows"
-    most = _MOST // next(iter(fixed.values()))
+    most = max(_MOST // next(iter(fixed.values())), 1)
 
     def count(size: int) -> int:
         return plan_of(run, strategy, devices, **fixed, **{name: size}).bytes
 
-    sizes = {size: count(size) for size in {max(most // 64, 1), max(most // 16, 1)}}
+    first = max(most // 64, 1)
+    sizes = {size: count(size) for size in (first, 4 * first) if size <= most}
     for _ in range(8):
         low = max((size for size, need in sizes.items() if need <= limit), default=0)
         high = min((size for size, need in sizes.items() if need > limit), default=most + 1)
@@ -99,8 +100,8 @@ def largest(run: Run, strategy: Strategy, devices: int, limit: float, **fixed: i
         guess = high / 4
         if low:
             # Nearly linear: on the line through two sizes, on either side of the limit if known.
-            a, b = (low, high) if high <= most else sorted(sizes)[-2:]
-            rise = (sizes[b] - sizes[a]) / (b - a)
+            a, b = (low, high) if high <= most else (min(sizes), max(sizes))
+            rise = (sizes[b] - sizes[a]) / (b - a) if b > a else 0
             guess = a + (0.98 * limit - sizes[a]) / rise if rise else most
         guess = int(min(max(guess, low + 1), high - 1))
         sizes[guess] = count(guess)

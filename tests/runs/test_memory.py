@@ -15,7 +15,7 @@ from hf_rlhf.models.loading import skeleton
 from hf_rlhf.runs import allocations
 from hf_rlhf.runs.allocations import Cut, Layers, Pass, count_training
 from hf_rlhf.runs.known_models import changed
-from hf_rlhf.runs.memory import MemoryNeed, Phase, memory_need
+from hf_rlhf.runs.memory import MemoryNeed, Phase, _step_phases, memory_need
 from hf_rlhf.runs.resolve import resolve_run
 from hf_rlhf.runs.sharded_memory import ERROR, STRATEGIES, Plan, memory_plans, parts_on_device
 
@@ -191,3 +191,18 @@ def test_a_base_of_4_bits_and_a_reference_in_the_host(tiny_run):
     assert held.held == {"host": base.root + base.block, "value": base.weights}
     assert held.optimizer == 2 * base.optimizer
     assert held.gradients == 2 * base.gradients
+
+
+def test_the_phases_of_a_step_by_hand():
+    """Each phase is told of the gradients that are there, and of the fullest moment of its own."""
+    counted = {"forward": 50, "head": 90, "last": 70, "first": 60, "step": 115}
+    counted |= {"gradients": 30, "optimizer": 80}
+
+    def phases(given, learners=1):
+        return [
+            (phase.working, phase.gradients) for phase in _step_phases(counted, given, learners)
+        ]
+
+    assert phases(Pass(1, 8, 8)) == [(90, 0), (30, 30), (5, 30)]
+    assert phases(Pass(1, 8, 8, accumulates=True)) == [(60, 30), (30, 30), (5, 30)]
+    assert phases(Pass(1, 8, 8), 2) == [(140, 0), (30, 60), (5, 60)]
