@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from hf_rlhf.cards.render import render_card
 from hf_rlhf.config.run_file import RunFile
 from hf_rlhf.runs import measured_memory
 from hf_rlhf.runs.devices import DEVICES
@@ -92,3 +93,10 @@ def test_the_peak_stands_beside_the_count(monkeypatch):
     assert recorder.record.training.peak_memory == {
         **{"bytes": 9, "of": "RSS", "predicted": 7, "before": 1}
     }
+
+
+def test_the_card_has_both():
+    peak = {"bytes": 3 * 2**30, "of": "RSS", "predicted": 2**31, "before": 2**30}
+    card = render_card(new_record(training=TrainingSection(peak_memory=peak)))
+    row = "3.0 GiB (RSS, 1.0 GiB of it before the weights); counted before it began: 2.0 GiB |"
+    assert f"| Peak of training | {row}" in card
