@@ -130,7 +130,7 @@ def _print(lines: Iterator[str]) -> int:
 
 
 def _report(needs: "Needs", plans: Sequence["Plan"], device: "Device | None") -> Iterator[str]:
-    from hf_rlhf.runs.memory_changes import changes, largest, least_devices
+    from hf_rlhf.runs.memory_changes import MOST, changes, largest, least_devices
 
     run, count = needs.run, processes()
     yield f"{run.model.model_name_or_path}: {_described(needs)}"
@@ -155,8 +155,8 @@ def _report(needs: "Needs", plans: Sequence["Plan"], device: "Device | None") ->
         most = largest(run, best.strategy, count, limit, tokens=tokens)
         length = largest(run, best.strategy, count, limit, rows=rows)
         yield (
-            f"Largest pass with {where} that surely fits: {most:,} rows of {tokens:,} tokens, or "
-            f"{rows:,} of {length:,}"
+            f"Largest pass with {where} that surely fits (none over {MOST:,} tokens is tried): "
+            f"{most:,} rows of {tokens:,} tokens, or {rows:,} of {length:,}"
         )
     yield f"What to change first ({where}: {human(best.bytes)}), each by itself:"
     every = changes(run, best.strategy, count, needs.of(best.strategy))
@@ -182,11 +182,13 @@ def _columns(plans: Sequence["Plan"], device: "Device | None") -> Iterator[str]:
     names = list(dict.fromkeys(part for plan in plans for part in plan.parts))
     wide = max(map(len, (*names, "total")))
     heads = [plan.strategy.name if plan.devices > 1 else "one GPU" for plan in plans]
-    yield " ".join([f"{'GiB on each GPU':{wide}}", *(f"{head:>13}" for head in heads)])
+    unit = 2**30 if max(plan.bytes for plan in plans) >= 2**30 else 2**20
+    title = f"{'GiB' if unit == 2**30 else 'MiB'} on each GPU"
+    yield " ".join([f"{title:{wide}}", *(f"{head:>13}" for head in heads)])
     rows = {name: [plan.parts.get(name) for plan in plans] for name in names}
     rows["total"] = [plan.bytes for plan in plans]
     for name, sizes in rows.items():
-        cells = ["" if size is None else f"{size / 2**30:.2f}" for size in sizes]
+        cells = ["" if size is None else f"{size / unit:.2f}" for size in sizes]
         yield " ".join([f"{name:{wide}}", *(f"{cell:>13}" for cell in cells)])
     if device is not None:
         room = device.memory_gb * 10**9

@@ -10,7 +10,7 @@ from hf_rlhf.runs.run import Run
 from hf_rlhf.runs.sharded_memory import Plan, Strategy, parts_on_device
 
 Fits = Callable[[Plan], bool]
-_MOST = 2**18
+MOST = 2**18
 """Tokens of the largest pass that is tried: TRL's head takes one tile of them after the other."""
 
 
@@ -85,7 +85,7 @@ def largest(run: Run, strategy: Strategy, devices: int, limit: float, **fixed: i
     Each device holds at most `limit` bytes. No pass of more than 262,144 tokens is tried.
     """
     name = "tokens" if "rows" in fixed else "rows"
-    most = max(_MOST // next(iter(fixed.values())), 1)
+    most = max(MOST // next(iter(fixed.values())), 1)
 
     def count(size: int) -> int:
         return plan_of(run, strategy, devices, **fixed, **{name: size}).bytes

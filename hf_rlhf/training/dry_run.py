@@ -319,15 +319,17 @@ def _memory(run: Run, device: Device | None) -> Finding:
         plans = memory_plans(run, count)
     except ValueError as error:  # a model that only its trainer can build
         return Finding("memory", "note", f"not estimated: {error}".splitlines()[0])
-    engines = {sharding(run)} if sharding(run) else {kind} if kind else {"MULTI_GPU", "FSDP"}
-    chosen = [plan for plan in plans if plan.strategy.engine in engines] or plans[:1]
-    text = "counted: " + "; or ".join(map(str, chosen))
+    if engine := sharding(run) or kind:
+        chosen = [plan for plan in plans if plan.strategy.engine == engine] or plans[:1]
+    else:
+        chosen = [plan for plan in plans if plan.strategy.name in ("DDP", "FSDP2")]
     if device is None:
-        return Finding("memory", "ok", text)
+        return Finding("memory", "ok", "counted: " + "; or ".join(map(str, chosen)))
     room = device.memory_gb * 10**9
-    verdict = min(chosen, key=lambda plan: plan.bytes).verdict(room)
-    text += f"; {device.name} has {human(room)}: {verdict}"
-    return Finding("memory", "ok" if verdict == "fits" else "note", text)
+    verdicts = [plan.verdict(room) for plan in chosen]
+    texts = [f"{plan}: {verdict}" for plan, verdict in zip(chosen, verdicts, strict=True)]
+    text = f"counted, of {human(room)} on a {device.name}: " + "; or ".join(texts)
+    return Finding("memory", "ok" if "fits" in verdicts else "note", text)
 
 
 def _totals(reports: Sequence[PhaseReport]) -> Iterator[Finding]:

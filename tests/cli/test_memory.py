@@ -22,7 +22,7 @@ SHORT = ("--max_length", "32", "--per_device_train_batch_size", "2")
 @pytest.fixture
 def tiny(tmp_path, monkeypatch):
     """Return a folder with the configuration of a small model and no weights."""
-    monkeypatch.setattr("hf_rlhf.runs.memory_changes._MOST", 64)
+    monkeypatch.setattr("hf_rlhf.runs.memory_changes.MOST", 64)
     (tmp_path / "config.json").write_text(json.dumps(TINY))
     return str(tmp_path)
 
@@ -34,7 +34,7 @@ def test_a_model_is_reported_by_strategy(tiny, tmp_path, capsys):
     assert picture.read_bytes().startswith(b"\x89PNG")
     lines = {line[:7].strip(): line for line in text.splitlines()}
     for name in ("DDP", "ZeRO-1", "ZeRO-3", "FSDP2 grad/op", "FSDP2 hybrid"):
-        assert name in lines["GiB on"]
+        assert name in lines["MiB on"]
     assert lines["L4 (22."].split("GiB)")[1].split() == ["fits"] * 7
     assert "Fewest devices: 1 x L4, DDP" in text
     assert "2 x 32 tokens, checkpointed, computed in bfloat16" in text
@@ -95,7 +95,7 @@ def test_known_models_have_their_published_size(name):
 
 
 def test_the_largest_pass_is_near_the_limit(tiny, monkeypatch):
-    monkeypatch.setattr("hf_rlhf.runs.memory_changes._MOST", 2**11)
+    monkeypatch.setattr("hf_rlhf.runs.memory_changes.MOST", 2**11)
     run = run_of_model(tiny, {"max_length": "32"})
 
     def size(rows):
