@@ -109,7 +109,7 @@ def _needs(run: "Run") -> "Needs":
 
     try:
         return Needs(run)
-    except ValueError as error:
+    except (ValueError, AttributeError) as error:
         name = run.model.model_name_or_path
         raise HfRlhfError(
             f"the memory of {name} is not counted: {str(error).splitlines()[0]}. Train a few "

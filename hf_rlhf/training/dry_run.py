@@ -317,7 +317,7 @@ def _memory(run: Run, device: Device | None) -> Finding:
     count, kind = processes(), launch_kind(run)
     try:
         plans = memory_plans(run, count)
-    except ValueError as error:  # a model that only its trainer can build
+    except (ValueError, AttributeError) as error:  # a model that only its trainer can build
         return Finding("memory", "note", f"not estimated: {error}".splitlines()[0])
     if engine := sharding(run) or kind:
         chosen = [plan for plan in plans if plan.strategy.engine == engine] or plans[:1]

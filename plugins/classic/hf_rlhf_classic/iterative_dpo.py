@@ -18,6 +18,7 @@ from trl import DPOTrainer
 from trl.trainer.utils import use_adapter
 
 from hf_rlhf import Method
+from hf_rlhf.contracts import StepShape
 from hf_rlhf.distributed import distributed_type
 from hf_rlhf.errors import Problem
 from hf_rlhf.formatting import settings_line
@@ -91,6 +92,11 @@ class IterativeDPOTrainer(SharesPrompt, DPOTrainer):  # type: ignore[misc]
         wanted, split = run.training.measured_prompts, run.dataset.get(held_out_split(run), ())
         fewer = f"measured_prompts is {wanted}, and only {len(split)} rows are held out."
         return [*super().advice(run), *([fewer] if len(split) < wanted else [])]
+
+    @classmethod
+    def step_shape(cls, run: Run) -> StepShape:
+        """Return both responses of each pair, and that TRL's head is the fused one."""
+        return StepShape(rows=2 * run.training.per_device_train_batch_size, head="fused")
 
     @classmethod
     def extra_disk_bytes(cls, run: Run) -> int:
