@@ -14,6 +14,7 @@ from hf_rlhf.config import RunFile
 from hf_rlhf.runs import resolve_run
 from hf_rlhf.runs.memory import memory_need
 
+EVALUATED = {"eval_strategy": "steps", "eval_steps": 1, "evaluation": {"rows": 1}}
 BENCHMARKS = Path(__file__).resolve().parents[3] / "benchmarks"
 
 
@@ -67,7 +68,7 @@ def test_rows_of_a_prompt_are_counted_as_one_where_they_will_be(
         ("grpo", "qwen3", {"checkpointed": True}),
         ("ppo", "llama", {"lora": True, "dtype": "bfloat16"}),
         ("reward", "llama", {}),
-        ("sft", "qwen3", {"settings": {"eval_strategy": "steps", "eval_steps": 1}}),
+        ("sft", "qwen3", {"settings": EVALUATED}),
     ],
 )
 def test_no_count_is_low_or_far_off(memory, models, tmp_path, trainer, model, how):
