@@ -14,7 +14,6 @@ from typing import Any, Literal
 import jinja2
 import yaml
 
-from hf_rlhf.cards.author import author_problems, citation_of
 from hf_rlhf.cards.data import arguments, as_yaml, data_rows
 from hf_rlhf.cards.facts import settings_of, setup
 from hf_rlhf.cards.history import reward_history, trainer_history
@@ -107,8 +106,6 @@ def render_card(
     if kind == "checkpoint" and step is None:
         raise ValueError("a checkpoint's card needs the step of the checkpoint")
     record = RunRecord.from_json(redact_secrets(as_json(record.to_json())))
-    if problems := author_problems(record.author):
-        raise ConfigError([Problem("card", problem) for problem in problems])
     if step is not None:
         record = as_of_step(record, step)
     here = local_weights(record)
@@ -153,11 +150,17 @@ def render_card(
         "command": shlex.join(str(word) for word in record.command),
         "packages": _packages(record),
         "settings": _by_default(record),
-        "citation": citation_of(record.author),
+        "citation": _citation(record),
         "template": TEMPLATE,
     }
     head = metadata(record, adapter=kind == "adapter", hub=endpoint)
     return render_template(kind, head, view, endpoint)
+
+
+def _citation(record: RunRecord) -> str:
+    """Return the author's citation as Markdown: BibTeX as a code block."""
+    text = (record.author.citation or "").strip()
+    return fence(text, "bibtex") if text.startswith("@") else text
 
 
 def render_template(name: str, head: Mapping[str, Any], view: Mapping[str, Any], hub: str) -> str:

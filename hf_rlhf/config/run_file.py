@@ -18,7 +18,7 @@ from hf_rlhf.config.code import Kind, absolute_name, label_of, load_code
 from hf_rlhf.config.objects import name_objects
 from hf_rlhf.config.schema import SCHEMA, RunSpec
 from hf_rlhf.config.spec_reader import SpecReader
-from hf_rlhf.config.yaml import MAX_DEPTH, KeyPath, dotted
+from hf_rlhf.config.yaml import KeyPath, dotted
 from hf_rlhf.errors import ConfigError, Problem, suggest
 from hf_rlhf.storage.secrets import REDACTED, redact_secrets
 
@@ -236,8 +236,6 @@ def _assign(
     """Set one key in place. Return the paths of new containers, and the key's path."""
     if not all(segments):
         raise ValueError("has an empty part between its dots.")
-    if len(segments) > MAX_DEPTH:
-        raise ValueError(f"has more than {MAX_DEPTH} parts.")
     containers: list[KeyPath] = []
     node: Any = root
     path: KeyPath = ()

@@ -33,7 +33,6 @@ from hf_rlhf.config.schema import (
     Transform,
     keys_of,
 )
-from hf_rlhf.config.urls import forbidden_urls
 from hf_rlhf.config.validation import bind, unknown_setting
 from hf_rlhf.config.yaml import KeyPath, leaves
 from hf_rlhf.errors import Problem, suggest
@@ -77,8 +76,6 @@ class SpecReader:
             self._report(path, what, SECRET_HINT)
         if secrets:
             return None  # other messages could repeat one
-        for path, what in forbidden_urls(each):
-            self._report(path, what, "Use the server's own name or address.")
         if plugin is None:
             self._report(("plugin",), "is missing or not text.", "Name a trainer: `plugin: NAME`.")
         settings = self._settings()

@@ -213,7 +213,7 @@ class Hub:
             return self.download(repo_id, path, state, Path(scratch)).read_bytes()
 
     def download(self, repo_id: str, path: str, state: RemoteState, folder: Path) -> Path:
-        """Download a file into `folder`; ValueError if the Hub sends more than it lists."""
+        """Download a file into `folder`."""
         size = state.files[path].size
         return Path(
             self.retries.call(
@@ -224,7 +224,6 @@ class Hub:
                     revision=state.commit,
                     local_dir=folder,
                     repo_type=self.kind,
-                    tqdm_class=_bounded_bar(size, path),
                 ),
                 content_s=content_s(size),
             )
@@ -257,36 +256,6 @@ def connect(
     if not sys.stderr.isatty():
         disable_progress_bars()  # in a log each refresh of a bar is a line
     return Hub(HfApi(endpoint=endpoint, token=token), retries or RetryPolicy(), kind)
-
-
-def _bounded_bar(size: int, path: str) -> Any:
-    """Return a class of progress bars that raises ValueError when more than `size` bytes come.
-
-    The client itself takes all that is sent, and compares the size afterwards.
-    """
-    from huggingface_hub.utils import tqdm  # type: ignore[attr-defined]
-
-    class Bar(tqdm):
-        def __init__(self, *args: Any, **settings: Any) -> None:
-            # By Xet a second bar counts the transfer, which is not the file.
-            self.bounded = not str(settings.get("name")).endswith(".transfer")
-            self.bytes: float = settings.get("initial") or 0
-            self._check(settings.get("total") or 0)
-            super().__init__(*args, **settings)  # type: ignore[no-untyped-call]
-
-        def update(self, n: float | None = 1) -> bool | None:
-            self.bytes += n or 0
-            self._check(self.bytes)
-            return super().update(n)  # type: ignore[no-any-return]
-
-        def _check(self, count: float) -> None:
-            if self.bounded and count > size:
-                raise ValueError(
-                    f"{path} is listed with {size} bytes, but the Hub sent more: the download was "
-                    "stopped"
-                )
-
-    return Bar
 
 
 def listed(record: Any) -> dict[str, dict[str, str]]:

@@ -8,14 +8,13 @@ here. Sources: LoRA (arXiv:2106.09685), rank-stabilised LoRA (arXiv:2312.03732),
 
 import math
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hf_rlhf.errors import ModelError
 from hf_rlhf.models.safetensors import Stored, read_header
-from hf_rlhf.storage.bounded import FULL_NAME, pattern_problem
 from hf_rlhf.storage.pure_json import parse_json
 
 if TYPE_CHECKING:
@@ -132,7 +131,6 @@ def read_adapter(folder: Path) -> LoraAdapter:
         fix = ", only a pickle; save it again with safe_serialization=True." if pickled else "."
         raise ModelError(f"{folder} has no {WEIGHTS}{fix}")
     parts, replacements = _split_tensors(check_tensors(file))
-    check_patterns(folder, config, sorted(parts))
     edits = {module: _edit(file, module, part, config) for module, part in parts.items()}
     return LoraAdapter(folder, config, edits, replacements)
 
@@ -159,7 +157,6 @@ def check_adapter(folder: Path) -> list[str]:
         raise ModelError(f"{folder} has no {WEIGHTS}. {_GATHER}")
     tensors = check_tensors(file)
     config = read_config(folder)
-    check_patterns(folder, config, sorted(tensors))
     for name in tensors:
         if not name.startswith(_PREFIX) or any(mark in name for mark in _WRAPPERS):
             raise ModelError(
@@ -310,28 +307,6 @@ def _mergeable_config(folder: Path) -> dict[str, Any]:
             "INITIAL_ADAPTER); peft then writes a plain LoRA."
         )
     return config
-
-
-def check_patterns(folder: Path, config: Mapping[str, Any], modules: Sequence[str]) -> None:
-    """Raise ModelError for an adapter whose patterns do not finish on the module names.
-
-    They are matched as peft matches them, which takes any pattern that a file holds.
-    """
-    layers = config.get("layers_pattern") or ()
-    layers = (layers,) if isinstance(layers, str) else layers
-    patterns = [
-        *((FULL_NAME, config.get(key)) for key in ("target_modules", "exclude_modules")),
-        *((r"(.*\.)?({})$", pattern) for pattern in config.get("rank_pattern") or ()),
-        *((r"(.*\.)?({})$", pattern) for pattern in config.get("alpha_pattern") or ()),
-        *((r"(^|.*\.){}($|\..*)", pattern) for pattern in config.get("modules_to_save") or ()),
-        *((r"(?:^|.*?\.){}\.(?P<idx>\d+)\.", layer) for layer in layers),
-    ]
-    texts = [(form, pattern) for form, pattern in patterns if isinstance(pattern, str)]
-    if problem := pattern_problem(texts, modules):
-        raise ModelError(
-            f"{folder / CONFIG}: a pattern for module names {problem}. List the "
-            "names instead, or write a simpler pattern."
-        )
 
 
 def _edit(

@@ -16,7 +16,6 @@ from hf_rlhf.config import registry
 from hf_rlhf.config.packages import package_and_path, package_folder
 from hf_rlhf.config.run_files import default_folder, read_shipped, run_files
 from hf_rlhf.errors import HfRlhfError, ModelError, did_you_mean, suggest
-from hf_rlhf.storage.bounded import template_problem
 
 Kind = Literal["model", "dataset"]
 _PAUSE_S = 1.0
@@ -121,8 +120,7 @@ def load_tokenizer(
     """Load a model's tokenizer with `from_pretrained`; set tokens and template if there are any.
 
     `chat_template` is a file, or the template itself. Raises ModelError for a token that it does
-    not know, for a new one would have no embedding; for a template that does not come to an end,
-    and for a file that is not there.
+    not know, for a new one would have no embedding; and for a template's file that is not there.
     """
     from transformers import AutoTokenizer
 
@@ -141,7 +139,6 @@ def check_tokenizer(
     """Check a tokenizer's chat template, and set tokens and template. Raises ModelError."""
     if chat_template is not None:
         tokenizer.chat_template = _template(chat_template)
-    _check_templates(path, tokenizer)
     for name, token in (("eos_token", eos_token), ("pad_token", pad_token)):
         if token is not None and token not in tokenizer.get_vocab():
             raise ModelError(
@@ -172,17 +169,6 @@ def _template(name: str) -> str:
             f"`chat_template: {name}` cannot be read: {error}. Name a Jinja file, or write the "
             "template itself, which has {{ or {%."
         ) from error
-
-
-def _check_templates(path: str, tokenizer: Any) -> None:
-    templates = tokenizer.chat_template or {}
-    special = {name: str(value) for name, value in tokenizer.special_tokens_map.items()}
-    for template in templates.values() if isinstance(templates, dict) else (templates,):
-        if problem := template_problem(template, special):
-            raise ModelError(
-                f"the chat template of {path} {problem}. Save another with the tokenizer, or use "
-                "another model."
-            )
 
 
 def check_exists(name: str) -> None:

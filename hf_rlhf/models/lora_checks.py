@@ -1,5 +1,6 @@
 """Checks of a run's LoRA, new or continued, before any weights load."""
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -8,12 +9,10 @@ from hf_rlhf.models.adapter import (
     CLASSIFIERS,
     LoraAdapter,
     check_head,
-    check_patterns,
     is_target,
     read_adapter,
 )
 from hf_rlhf.models.loading import PEFT_TASKS, check_adapter_base, lora_config, skeleton
-from hf_rlhf.storage.bounded import FULL_NAME, pattern_problem
 
 if TYPE_CHECKING:
     from hf_rlhf.runs.run import Run
@@ -73,14 +72,15 @@ def lora_problems(run: "Run") -> Iterator[Problem]:
     assert config is not None
     modules = [name for name, _ in model.named_modules() if name]
     targets = config.target_modules
-    if isinstance(targets, str) and (problem := pattern_problem([(FULL_NAME, targets)], modules)):
-        yield Problem("lora_target_modules", f"{targets!r} {problem}.", "Write names of modules.")
-        return
-    problems = [
-        *_missing("lora_target_modules", targets, modules),
-        *_missing("lora_modules_to_save", config.modules_to_save, modules),
-        *_head_problem(run, targets, model),
-    ]
+    try:
+        problems = [
+            *_missing("lora_target_modules", targets, modules),
+            *_missing("lora_modules_to_save", config.modules_to_save, modules),
+            *_head_problem(run, targets, model),
+        ]
+    except re.error as error:
+        what = f"{targets!r} is not a valid regular expression: {error}."
+        problems = [Problem("lora_target_modules", what, "Write names of modules.")]
     yield from problems
     if problems:
         return
@@ -99,7 +99,6 @@ def _check_shapes(run: "Run", adapter: LoraAdapter) -> None:
         modules = dict(skeleton(run).named_modules())
     except ValueError:
         return  # a kind of model that only its trainer can build
-    check_patterns(adapter.folder, adapter.config, list(modules))
     base_name = adapter.config.get("base_model_name_or_path")
     for name, edit in adapter.edits.items():
         weight = getattr(modules.get(name), "weight", None)

@@ -6,8 +6,6 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from hf_rlhf.config.urls import is_forbidden
-from hf_rlhf.errors import HfRlhfError
 from hf_rlhf.rewards.judges import transport
 from hf_rlhf.rewards.loop import run_together
 
@@ -25,11 +23,6 @@ def post(variable: str, message: Mapping[str, Any]) -> str | None:
 
 async def _post(address: str, message: Mapping[str, Any]) -> int:
     headers = {"Content-Type": "application/json"}
-    async with asyncio.timeout(TIMEOUT_S), transport.session(address, headers, _check) as client:
+    async with asyncio.timeout(TIMEOUT_S), transport.session(address, headers) as client:
         answer = await transport.fetch(client, "POST", address, json.dumps(message).encode())
     return answer.status
-
-
-def _check(address: str) -> None:
-    if is_forbidden(address):
-        raise HfRlhfError("a link-local or cloud metadata address")

@@ -1,10 +1,12 @@
 """What a run file may ask of the monitor, checked before weights load."""
 
+import os
+import re
 from collections.abc import Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
-from hf_rlhf.config.urls import webhook_problem
 from hf_rlhf.errors import Problem
 from hf_rlhf.formatting import counted
 from hf_rlhf.runs.estimate import cycle_in_steps, planned_steps
@@ -49,6 +51,25 @@ def monitor_problems(run: "Run") -> Iterator[Problem]:
             "Write the name of a variable that holds the URL to post to.",
         )
     yield from _stopped(run)
+
+
+def webhook_problem(variable: str) -> str | None:
+    """Return why a message could not be posted, or None. The address is a secret: never shown."""
+    if not re.fullmatch(r"\w+", variable):
+        return "is no name of an environment variable."
+    address = os.environ.get(variable)
+    if not address:
+        return f"names the environment variable {variable!r}, which is not set."
+    try:
+        parts = urlsplit(address)
+        host, _ = parts.hostname or "", parts.port
+    except ValueError:
+        return f"the address in {variable} is not a URL."
+    if parts.scheme not in ("http", "https") or not host:
+        return f"the address in {variable} does not begin with https:// and a host."
+    if "@" in parts.netloc:
+        return f"the address in {variable} contains a user name or password."
+    return None
 
 
 def monitor_advice(run: "Run") -> Iterator[str]:

@@ -30,7 +30,6 @@ from hf_rlhf.runs.run import Phase, Run
 from hf_rlhf.storage.checkpoints import discard_unsealed, step_of, valid_checkpoints
 from hf_rlhf.storage.disk import disk_error
 from hf_rlhf.storage.lock import locked_folder
-from hf_rlhf.storage.pickles import refuse_code
 from hf_rlhf.storage.record import RunRecord, load_record
 from hf_rlhf.training.checkpoints import (
     AlreadyTrained,
@@ -330,7 +329,6 @@ class Session:
         """Return the newest valid checkpoint, None where training begins anew."""
         newest = newest_valid(Path(self.run.training.output_dir))
         if newest:
-            run_on_main_process(partial(refuse_code, newest))
             self._say(f"resuming from {newest}")
         return newest
 

@@ -1,10 +1,8 @@
 """YAML from a stranger: no objects, bounded, and every refusal is a ConfigError that says where."""
 
-import time
-
 import pytest
 
-from hf_rlhf.config.yaml import MAX_BYTES, MAX_VALUES, load_yaml, read_text
+from hf_rlhf.config.yaml import load_yaml, read_text
 from hf_rlhf.errors import ConfigError
 
 PLAIN = (type(None), bool, int, float, str)
@@ -65,70 +63,9 @@ def test_a_tag_directive_gives_no_other_name_to_an_object():
     assert is_plain(value)
 
 
-def bomb(levels, width):
-    lines = ["a0: &a0 [x, x]"]
-    for level in range(1, levels):
-        lines.append(f"a{level}: &a{level} [{', '.join([f'*a{level - 1}'] * width)}]")
-    return "\n".join(lines)
-
-
-HUGE = {
-    "aliases, wide": bomb(9, 9),
-    "aliases, deep": bomb(200, 2),
-    "an alias of itself": "a: &a [*a]",
-    "an alias of itself, by key": "a: &a {b: *a}",
-    "nested lists": "[" * 100_000,
-    "nested lists, closed": "a: " + "[" * 5000 + "]" * 5000,
-    "nested mappings": "{a: " * 50_000,
-    "nested by indentation": "\n".join(" " * n + "a:" for n in range(1000)),
-    "too long": "a: " + "x" * MAX_BYTES,
-    "too many values": "a: [" + "1," * (MAX_VALUES + 10) + "]",
-    "a number of a million digits": "a: " + "9" * 900_000,
-    "a hexadecimal number": "a: 0x" + "f" * 900_000,
-    "an exponent": "a: 1e999999999",
-    "many documents": "---\na: 1\n" * 5000,
-    "many merge keys": "a: &a {b: 1}\nc:\n" + "  <<: *a\n" * 5000,
-    "many equal keys": "a: 1\n" * 50_000,
-    "many anchors": "a: [" + ", ".join(f"&x{n} 1" for n in range(30_000)) + "]",
-    "an open quote": 'a: "' + "x\n\n" * 200_000,
-    "an open flow": "a: [" + "b: {c: " * 20_000,
-    "question marks": "? " * 200_000,
-    "dashes": "- " * 200_000,
-    "spaces": " " * 900_000 + "x: 1",
-    "tags": "a: " + "!x " * 200_000,
-    "a long tag": "a: !" + "x" * 900_000,
-    "escapes": 'a: "' + "\\x41" * 200_000 + '"',
-}
-ALLOWED = {"escapes", "spaces"}
-
-
-SLOW = {"many equal keys", "many anchors", "an open quote", "too many values", "spaces", "escapes"}
-SLOW |= {"many merge keys", "a number of a million digits", "a hexadecimal number", "tags"}
-
-
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in HUGE]
-)
-def test_what_is_huge_is_refused_in_bounded_time(name):
-    started = time.process_time()
-    value, problems = read(HUGE[name])
-    # About 100 kB of scalars are read in a second on a slow machine; a bomb would take for ever.
-    assert time.process_time() - started < 20
-    assert problems or name in ALLOWED
-    assert is_plain(value)
-
-
-@pytest.mark.parametrize(
-    ("text", "fits"),
-    [
-        ("[" * 20 + "]" * 20, True),
-        ("[" * 21 + "]" * 21, False),
-        ("9" * 100, True),
-        ("9" * 101, False),
-    ],
-)
-def test_bounds_are_where_they_are_documented(text, fits):
-    assert bool(read(text)[1]) != fits
+@pytest.mark.parametrize("text", ["a: &a [*a]", "a: &a {b: *a}", "[" * 5000 + "]" * 5000])
+def test_values_without_an_end_are_refused(text):
+    assert "hold each other" in str(read(text)[1][0])
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,6 @@ from hf_rlhf.config.run_files import annotate_shipped_errors, choose_run_file, r
 from hf_rlhf.contracts import Trainer, as_trainer
 from hf_rlhf.errors import BrokenPlugin, ConfigError, Problem
 from hf_rlhf.runs.resolve import resolve_run
-from hf_rlhf.storage import bounded
 
 
 def problems(run: dict[str, Any]) -> list[str]:
@@ -425,42 +424,25 @@ def test_one_target_module_is_an_end_or_a_pattern_of_names(tiny_run, written, co
     assert len(names) == layers * count // 2
 
 
-def test_a_pattern_of_target_modules_that_does_not_end_is_refused(tiny_run, monkeypatch):
-    resolve_run(RunFile.from_mapping(tiny_run))
-    monkeypatch.setattr(bounded, "SECONDS", 1)
-    endless = {**tiny_run, "lora_target_modules": ["(([a-z_.0-9]+)+)+!"]}
-    said(endless, "lora_target_modules: .* does not finish within 1 s")
-
-
-def test_a_chat_template_that_does_not_end_is_refused_before_a_row_is_written_out_with_it(
-    tiny_run, tmp_path, monkeypatch
-):
-    monkeypatch.setattr(bounded, "SECONDS", 1)
-    copied_model(tiny_run, tmp_path / "model")
-    endless = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
-    (tmp_path / "model" / "chat_template.jinja").write_text(endless)
-    said(tiny_run, r"model_name_or_path: the chat template of .* does not finish within 1 s")
+def test_a_pattern_of_target_modules_that_is_none_is_refused(tiny_run):
+    broken = {**tiny_run, "lora_target_modules": ["((q"]}
+    said(broken, r"'\(\(q' is not a valid regular expression")
 
 
 @pytest.mark.parametrize(
     ("change", "pattern"),
     [
         ('{"a":' * 100_000, "adapter_config.json is not JSON: it is nested too deep"),
-        ({"target_modules": "(([a-z_.0-9]+)+)+!"}, "does not finish within 1 s"),
-        ({"rank_pattern": {"(([a-z_.0-9]+)+)+!": 4}}, "does not finish within 1 s"),
         ({"rank_pattern": ["q"]}, "rank_pattern is of type list, expected dict"),
     ],
 )
-def test_an_adapter_of_anybodys_is_read_within_bounds(
-    tiny_run, tmp_path, monkeypatch, change, pattern
-):
+def test_an_adapter_with_an_odd_configuration_is_refused(tiny_run, tmp_path, change, pattern):
     from peft import get_peft_model
     from transformers import AutoModelForCausalLM
 
     from hf_rlhf.models.loading import lora_config
 
     run = resolve_run(RunFile.from_mapping(tiny_run))
-    monkeypatch.setattr(bounded, "SECONDS", 1)
     model = AutoModelForCausalLM.from_pretrained(run.model_path)
     get_peft_model(model, lora_config(run)).save_pretrained(tmp_path / "adapter")
     file = tmp_path / "adapter" / "adapter_config.json"

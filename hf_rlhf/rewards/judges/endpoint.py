@@ -14,18 +14,15 @@ import json
 import math
 import os
 import re
-import socket
 import ssl
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import urlsplit, urlunsplit
 
-from hf_rlhf.config.urls import is_forbidden
 from hf_rlhf.data.messages import text_of
 from hf_rlhf.errors import JudgeError
 from hf_rlhf.formatting import visible
@@ -125,18 +122,12 @@ class Endpoint:
 
     @asynccontextmanager
     async def connect(self) -> AsyncIterator["ClientSession"]:
-        """Open a client for the running event loop. Raises JudgeError for an unsafe address.
+        """Open a client for the running event loop.
 
         A client's connections belong to one loop, and trainers call from several, so it is not
         kept. Redirects are not followed: they would carry prompts and key to another host.
         """
-        host = urlsplit(self.base_url).hostname or ""
-        check = partial(_refuse_forbidden, host=host, name=self.name)
-        with contextlib.suppress(OSError, UnicodeError):  # A proxy may know the name.
-            loop = asyncio.get_running_loop()
-            for *_, address in await loop.getaddrinfo(host, None, type=socket.SOCK_STREAM):
-                check(str(address[0]))
-        async with transport.session(self.base_url, self._headers(), check) as client:
+        async with transport.session(self.base_url, self._headers()) as client:
             yield client
 
     async def complete(
@@ -358,16 +349,7 @@ def checked_url(base_url: str, name: str) -> str:
             f"the record. Leave them out; a key goes in an environment variable that "
             f"api_key_env names."
         )
-    _refuse_forbidden(host, host, name)
     return bare.rstrip("/")
-
-
-def _refuse_forbidden(address: str, host: str, name: str) -> None:
-    if is_forbidden(address):
-        raise JudgeError(
-            f"The {name}'s base_url names {host}, a link-local or cloud "
-            f"metadata address, where no model is served. Use the server's own name or address."
-        )
 
 
 def _retry_after(headers: Mapping[str, str]) -> float | None:

@@ -5,9 +5,8 @@ Why not the client of a vendor: docs/decisions/0012-the-judge-speaks-http.md.
 
 import contextlib
 import os
-import socket
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from ipaddress import ip_address, ip_network
@@ -18,8 +17,7 @@ from urllib.request import getproxies
 from hf_rlhf.errors import JudgeError
 
 if TYPE_CHECKING:
-    from aiohttp import ClientSession, ThreadedResolver
-    from aiohttp.abc import ResolveResult
+    from aiohttp import ClientSession
 
 MAX_REPLY_BYTES = 16 * 2**20
 """Of a body, decompressed. A chat completion of 100,000 tokens is a megabyte."""
@@ -40,12 +38,10 @@ class Answer:
     """False: the body is longer than MAX_REPLY_BYTES, and `text` is its beginning."""
 
 
-def session(url: str, headers: Mapping[str, str], check: Callable[[str], None]) -> "ClientSession":
+def session(url: str, headers: Mapping[str, str]) -> "ClientSession":
     """Return a session for `url` in the running event loop; `headers` go with each request.
 
-    It keeps as many connections as there are requests, no cookies, and has no time limit. `check`
-    is called with each address that the host's name resolves to before anything connects to it,
-    and may raise; behind a proxy it is the proxy that resolves the name.
+    It keeps as many connections as there are requests, no cookies, and has no time limit.
     Raises JudgeError for a proxy or certificates that cannot be used.
     """
     import aiohttp
@@ -55,7 +51,7 @@ def session(url: str, headers: Mapping[str, str], check: Callable[[str], None]) 
     connector = aiohttp.TCPConnector(
         limit=0,
         keepalive_timeout=_IDLE_S,
-        resolver=_resolver(check) if proxy is None else aiohttp.ThreadedResolver(),
+        resolver=aiohttp.ThreadedResolver(),
         ssl=_trusted(*map(os.environ.get, ("SSL_CERT_FILE", "SSL_CERT_DIR"))) if secure else True,
     )
     return aiohttp.ClientSession(
@@ -67,24 +63,6 @@ def session(url: str, headers: Mapping[str, str], check: Callable[[str], None]) 
         max_line_size=_MAX_HEADER_BYTES,
         max_field_size=_MAX_HEADER_BYTES,
     )
-
-
-def _resolver(check: Callable[[str], None]) -> "ThreadedResolver":
-    """Return the system's resolver, whatever else is installed; it calls `check` on addresses."""
-    import aiohttp
-
-    class Checked(aiohttp.ThreadedResolver):
-        """Returns what is then connected to, so that a name cannot change in between."""
-
-        async def resolve(
-            self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
-        ) -> "list[ResolveResult]":
-            addresses = await super().resolve(host, port, family)
-            for address in addresses:
-                check(address["host"])
-            return addresses
-
-    return Checked()
 
 
 async def fetch(client: "ClientSession", method: str, url: str, body: bytes | None) -> Answer:

@@ -286,7 +286,7 @@ def test_a_cancelled_call_frees_its_place():
 
 def test_connections_are_as_many_as_the_calls():
     async def limit():
-        async with transport.session("http://h/v1", {}, lambda _: None) as client:
+        async with transport.session("http://h/v1", {}) as client:
             return client.connector.limit
 
     assert asyncio.run(limit()) == 0  # none
