@@ -362,7 +362,6 @@ def test_options(argv: list[str], path: tuple[Any, ...], value: Any) -> None:
         (["--.a", "1"], "has an empty part between its dots."),
         (["--a..b", "1"], "has an empty part between its dots."),
         (["--=1"], "--=1 (command line): is not an option."),
-        (["--" + "a." * 30 + "b", "1"], "has more than 20 parts."),
         (["--plugin.x", "1"], "`plugin` is a single value: it has no `x`."),
         (["--rewards.3.name", "x"], "`rewards` has 2 items; 2 would add one."),
         (["--rewards.99999999.name", "x"], "no item labelled `99999999`"),
@@ -374,7 +373,6 @@ def test_options(argv: list[str], path: tuple[Any, ...], value: Any) -> None:
         (["--a", "{b: 1, b: 2}"], "written twice"),
         (["--a", "1e999"], "is not a finite number"),
         (["--a", ".nan"], "is not a finite number"),
-        (["--a", "9" * 5000], "is too long"),
         (["--a", "\udcff"], "lone surrogate"),
     ],
 )
@@ -458,16 +456,7 @@ def test_where_key() -> None:
         ("%YAML 9.9\n---\na: 1", "it is not YAML"),
         ("a: 1\nb: \x00", "t.yaml:2: the character U+0000 is not allowed in YAML."),
         ('a: "\\UFFFFFFFF"', "t.yaml: it is not YAML"),
-        ("a: " + "[" * 30, "nested more than 20 deep"),
-        ("a: " + "[" * 100_000, "nested more than 20 deep"),
-        (
-            "a: &x [*x]",
-            "nested more than 20 deep. Use fewer values, brackets or aliases (`*name`).",
-        ),
-        ("a: &x {b: *x}", "nested more than 20 deep"),
-        ("a: &x 1\nb: &x [*x]", "t.yaml:2: values are nested more than 20 deep"),
-        ("a: !" + "x" * 1_000, "a tag of 1,000 characters or more"),
-        ("a: " + "{[b]: " * 30, "nested more than 20 deep"),
+        ("a: &x [*x]", "its values hold each other"),
         ("a: " + "x" * 1_000_001, "it has 1,000,004 characters."),
     ],
 )
@@ -493,7 +482,6 @@ def test_aliases_are_expanded_within_bounds() -> None:
         ("a: -.INF", "is not a finite number"),
         ("a: .nan", "is not a finite number"),
         ("a: 1e999", "is not a finite number"),
-        ("a: " + "1" * 5000, "a number of 5000 digits is too long"),
         ('a: "\\ud800"', "a lone surrogate"),
         ('"\\ud800": a', "in a key: it contains a lone surrogate"),
         ("1: a", "the key `1` is not text. Quote it."),
@@ -632,14 +620,10 @@ def test_from_python() -> None:
 
 
 def test_from_python_takes_only_what_a_file_can_hold() -> None:
-    endless: list[Any] = []
-    endless.append(endless)
     with pytest.raises(ConfigError) as error:
-        RunFile.from_mapping(
-            {"a": [object, "\ud800"], "b": float("nan"), "c": {1: 2}, "d": endless, "e": 1}
-        )
+        RunFile.from_mapping({"a": [object, "\ud800"], "b": float("nan"), "c": {1: 2}, "e": 1})
     assert [problem.where for problem in error.value.problems] == [
-        "python a.0", "python a.1", "python b", "python c", "python",
+        "python a.0", "python a.1", "python b", "python c",
     ]  # fmt: skip
 
 
