@@ -14,14 +14,8 @@ from hf_rlhf.contracts import BatchForm, PackedRows
 from hf_rlhf.errors import ModelError
 from hf_rlhf.models import model_config, prompt_lengths
 from hf_rlhf.runs import Run
-from hf_rlhf_classic.shared_prompt import (
-    ATTENTION,
-    IGNORED,
-    PromptOnce,
-    obstacle,
-    packed_row,
-    unknown,
-)
+from hf_rlhf_classic.packed_prompts import IGNORED, packed_row
+from hf_rlhf_classic.shared_prompt import ATTENTION, PromptOnce, obstacle, unknown
 
 FORM = "each prompt once"
 EVENLY = frozenset({"dapo", "grpo", "dr_grpo", "cispo", "sapo", "vespo", "luspo"})

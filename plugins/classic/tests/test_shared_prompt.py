@@ -16,15 +16,9 @@ from hf_rlhf_classic import shared_prompt
 from hf_rlhf_classic.dpo import PreferenceTrainer
 from hf_rlhf_classic.grpo import GroupTrainer
 from hf_rlhf_classic.online_dpo import OnlinePreferenceTrainer
+from hf_rlhf_classic.packed_prompts import IGNORED, Layout, after_common
 from hf_rlhf_classic.rloo import LeaveOneOutTrainer
-from hf_rlhf_classic.shared_prompt import (
-    EQUAL,
-    IGNORED,
-    Layout,
-    PromptOnce,
-    after_common,
-    obstacle,
-)
+from hf_rlhf_classic.shared_prompt import EQUAL, PromptOnce, obstacle
 from hf_rlhf_classic.shares_prompt import bring_together, regroups
 
 SIZES = {
