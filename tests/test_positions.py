@@ -153,7 +153,7 @@ def test_completions_do_not_depend_on_the_padding(name, counted):
     spec = EvaluationSpec(temperature=0.0)
 
     def complete(*prompts):
-        return generate(model, tokenizer(), prompts, spec, 6, seed=0)[0].ids
+        return generate(model, tokenizer(), prompts, spec, 6, seeds=[0])[0].ids
 
     assert complete(ROW) == complete(ROW, LONGER)
 

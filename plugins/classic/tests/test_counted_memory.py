@@ -83,9 +83,10 @@ def test_no_count_is_low_or_far_off(memory, models, tmp_path, trainer, model, ho
     run = resolve_run(RunFile.from_mapping(memory.settings(case, models, tmp_path)))
     counted = memory_need(run).per_device()
     peak = memory.Peak()
+    left = memory.live_bytes()  # by other tests of this process
     trainer = run.trainer_class.from_run(run)
     for form in trainer.batch_forms().values():
         form.use()
     with peak.measuring():
         trainer.train()
-    assert 1 - memory.LOW <= counted / peak.bytes <= 1.15
+    assert 1 - memory.LOW <= counted / (peak.bytes - left) <= 1.15

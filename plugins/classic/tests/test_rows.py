@@ -168,9 +168,12 @@ def test_prompts_are_counted_and_sampled_from_with_their_own_tools(resolved, mon
     monkeypatch.setattr("hf_rlhf.evaluation.scoring.generate", generate)
     data, spec = run.dataset["train"], EvaluationSpec()
     evaluate(run.model_path, run.tokenizer, data, None, spec, max_new_tokens=1)
-    assert ['"weather"' in text for text in sampled] == [True, False, False]
-    assert ['"stock"' in text for text in sampled] == [False, True, False]
-    assert prompt_lengths(run) == [len(run.tokenizer(text)["input_ids"]) for text in sampled]
+    by_length = dict(
+        zip((len(run.tokenizer(text)["input_ids"]) for text in sampled), sampled, strict=True)
+    )
+    in_order = [by_length[length] for length in prompt_lengths(run)]
+    assert ['"weather"' in text for text in in_order] == [True, False, False]
+    assert ['"stock"' in text for text in in_order] == [False, True, False]
 
 
 def test_rows_that_a_function_changes_at_each_reading_are_refused(resolved):

@@ -404,7 +404,6 @@ def test_the_same_model_elsewhere_is_the_same(store: Store) -> None:
     [
         (["--base_url", "ftp://h"], r"The summariser's base_url 'ftp://h' is not an address"),
         (["--base_url", "http://h:x"], r"The summariser's base_url is not an address"),
-        (["--base_url", "http://169.254.169.254/v1"], r"The summariser's base_url names 169"),
         (["--base_url", "http://u@h/v1"], r"environment variable that api_key_env names"),
         (["--api_key_env", "NO_SUCH_KEY"], r"The summariser's key .* leave out api_key_env"),
         (["--model", ""], r"summariser: model must be a name"),
