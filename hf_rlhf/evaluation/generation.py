@@ -62,7 +62,10 @@ def generate(
     mask = pad([torch.ones(len(row), dtype=torch.long) for row in prompts])
     chosen = LogitsProcessorList()
     if spec.temperature > 0:
-        uniform = seeded(seeds, max_new_tokens).to(policy.device)
+        uniform = seeded(seeds, max_new_tokens)
+        if policy.device.type == "mps":  # which has no float64
+            uniform = uniform.float()
+        uniform = uniform.to(policy.device)
         chosen.append(SampleByRow(uniform, spec.temperature, spec.top_p))
     shipped = policy.generation_config
     ends = end_tokens(tokenizer, shipped)

@@ -98,7 +98,12 @@ def memory_need(
         model.set_attn_implementation("eager")
     shape = run.trainer_class.step_shape(run)
     given = training_pass(run, shape)
+    sampled_rows = _sampled_rows(run, shape, given) * (rows or given.rows) // given.rows
+    if tokens and not _sampled(run):
+        given = replace(given, predicted=tokens)
     given = replace(given, rows=rows or given.rows, tokens=tokens or given.tokens)
+    if sharded:  # where no trainer compares the packed row, so that none uses it
+        given = replace(given, packed=None)
     if sharded and given.autocast is not None:
         model, given = model.to(getattr(torch, given.autocast)), replace(given, autocast=None)
     counted = count_training(model, given, lambda short: build_optimizer(short, training))
@@ -113,7 +118,7 @@ def memory_need(
         optimizer=optimizer * learners,
         phases=(
             *_step_phases(counted, given, learners),
-            *_sampling_phases(run, model, shape, given),
+            *_sampling_phases(run, model, sampled_rows, given, tokens),
             *_validation_phases(run, model, given),
         ),
         given=given,
@@ -178,23 +183,33 @@ def _step_phases(counted: Mapping[str, int], given: "Pass", learners: int) -> It
     yield Phase("optimizer step", working, gradients * learners)
 
 
-def _sampling_phases(run: Run, model: Any, shape: StepShape, given: "Pass") -> Iterator[Phase]:
+def _sampled_rows(run: Run, shape: StepShape, given: "Pass") -> int:
+    steps = getattr(run.training, "steps_per_generation", None) or 1
+    return shape.sampled_rows or given.rows * steps
+
+
+def _sampling_phases(
+    run: Run, model: Any, sampled_rows: int, given: "Pass", tokens: int | None
+) -> Iterator[Phase]:
+    """Yield the phases that write completions, in training up to a row of `tokens`, if given."""
     from hf_rlhf.runs.allocations import count_sampling
 
     words = model.config.get_text_config().vocab_size
 
-    def phase(name: str, of: Any, rows: int, sampled: int, *, alone: bool) -> Phase:
-        most = replace(given, rows=rows, predicted=sampled, tokens=_longest_prompt(run) + sampled)
+    def phase(name: str, of: Any, rows: int, sampled: int, longest: int, *, alone: bool) -> Phase:
+        most = replace(given, rows=rows, predicted=sampled, tokens=longest)
         found = count_sampling(of, most)
         return Phase(name, max(found.values()) + rows * words * _LOGITS, alone=alone)
 
     training, evaluation = run.training, run.spec.evaluation
     if (sampled := _sampled(run)) and not getattr(training, "use_vllm", False):
-        rows = given.rows * (getattr(training, "steps_per_generation", None) or 1)
-        yield phase("rollout", model, shape.sampled_rows or rows, sampled, alone=False)
+        longest = tokens or _longest_prompt(run) + sampled
+        sampled = min(sampled, longest - 1)
+        yield phase("rollout", model, sampled_rows, sampled, longest, alone=False)
     if evaluation is not None and run.writes_text and run.reward is not None:
         rows, sampled = evaluation.batch_size, completion_length(run)
-        yield phase("evaluation", skeleton(run), rows, sampled, alone=True)
+        longest = _longest_prompt(run) + sampled
+        yield phase("evaluation", skeleton(run), rows, sampled, longest, alone=True)
 
 
 def _validation_phases(run: Run, model: Any, given: "Pass") -> Iterator[Phase]:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from hf_rlhf.models.lengths import positions
 from hf_rlhf.runs.known_models import changed
 from hf_rlhf.runs.memory import MemoryNeed, memory_need
 from hf_rlhf.runs.run import Run
@@ -82,10 +83,13 @@ _FACTORS = ("gradient_accumulation_steps", "steps_per_generation")
 def largest(run: Run, strategy: Strategy, devices: int, limit: float, **fixed: int) -> int:
     """Return the largest `rows`, or `tokens` where `fixed` has rows, of a pass; 0 if none fits.
 
-    Each device holds at most `limit` bytes. No pass of more than 262,144 tokens is tried.
+    Each device holds at most `limit` bytes. No pass of more than 262,144 tokens is tried, and no
+    row of more than the model's positions.
     """
     name = "tokens" if "rows" in fixed else "rows"
     most = max(MOST // next(iter(fixed.values())), 1)
+    if name == "tokens":
+        most = min(most, positions(run) or most)
 
     def count(size: int) -> int:
         return plan_of(run, strategy, devices, **fixed, **{name: size}).bytes

@@ -117,7 +117,9 @@ class Needs:
     @cached_property
     def sharded(self) -> MemoryNeed:
         """The need of one device that computes as DeepSpeed and FSDP do."""
-        return memory_need(self.run, sharded=True) if self.plain.given.autocast else self.plain
+        given = self.plain.given
+        same = given.autocast is None and given.packed is None
+        return self.plain if same else memory_need(self.run, sharded=True)
 
     def of(self, strategy: Strategy) -> MemoryNeed:
         """Return the need that a strategy divides."""

@@ -110,6 +110,13 @@ def test_the_largest_pass_is_near_the_limit(tiny, monkeypatch):
     assert largest(run, STRATEGIES[0], 1, 1e12, tokens=32) == 64
 
 
+def test_no_row_is_longer_than_the_positions_of_the_model(tiny, tmp_path, monkeypatch):
+    monkeypatch.setattr("hf_rlhf.runs.memory_changes.MOST", 2**11)
+    (tmp_path / "config.json").write_text(json.dumps({**TINY, "max_position_embeddings": 48}))
+    run = run_of_model(tiny, {"max_length": "32"})
+    assert largest(run, STRATEGIES[0], 1, 1e12, rows=1) == 48
+
+
 def test_a_trainer_is_no_model():
     with pytest.raises(HfRlhfError, match="dpo is a trainer: write .hf-rlhf memory --plugin dpo"):
         memory_main(["dpo"])

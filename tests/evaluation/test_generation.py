@@ -1,6 +1,9 @@
 """What is generated for a row belongs to that row."""
 
+from types import SimpleNamespace
+
 import pytest
+import torch
 from datasets import Dataset
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -57,3 +60,18 @@ def test_rows_are_generated_by_length_and_returned_in_their_order(policy, temper
         assert all(each["completion"] == alone[each["prompt"]] for each in found[0].samples)
     pairs = [{each["completion"] for each in found[0].samples[at : at + 2]} for at in (0, 2, 4, 6)]
     assert any(len(pair) == 2 for pair in pairs) == (temperature > 0)
+
+
+def test_numbers_for_a_device_without_float64_are_float32(policy, monkeypatch):
+    monkeypatch.setattr(torch.Tensor, "to", lambda self, *_: self)
+    drawn = []
+
+    def write(input_ids, logits_processor, **_):
+        drawn.append(logits_processor[0].uniform.dtype)
+        return input_ids
+
+    for kind in ("mps", "cuda"):
+        config = policy[0].generation_config
+        there = SimpleNamespace(device=torch.device(kind), generation_config=config, generate=write)
+        generate(there, policy[1], [[1, 2]], EvaluationSpec(temperature=1.0), 2, seeds=[0])
+    assert drawn == [torch.float32, torch.float64]

@@ -17,7 +17,14 @@ from hf_rlhf.runs.allocations import Cut, Layers, Pass, count_training
 from hf_rlhf.runs.known_models import changed
 from hf_rlhf.runs.memory import MemoryNeed, Phase, _step_phases, memory_need
 from hf_rlhf.runs.resolve import resolve_run
-from hf_rlhf.runs.sharded_memory import ERROR, STRATEGIES, Plan, memory_plans, parts_on_device
+from hf_rlhf.runs.sharded_memory import (
+    ERROR,
+    STRATEGIES,
+    Needs,
+    Plan,
+    memory_plans,
+    parts_on_device,
+)
 
 SIZES: dict[str, Any] = {"vocab_size": 96, "hidden_size": 32, "num_attention_heads": 2}
 SIZES |= {"num_key_value_heads": 1, "intermediate_size": 64, "head_dim": 16}
@@ -117,6 +124,32 @@ def test_the_parts_of_a_run(tiny_run):
     assert lora.gradients < lora.weights / 4
     assert need_of(tiny_run, beta=0.0, use_peft=False).held == {}
     assert full.per_device() == sum(full.parts().values())
+
+
+def test_a_larger_pass_samples_and_scores_more(tiny_run):
+    run = resolve_run(RunFile.from_mapping(tiny_run))
+
+    def rollout(**given: int) -> int:
+        phases = memory_need(run, **given).phases
+        return next(phase.working for phase in phases if phase.name == "rollout")
+
+    usual = memory_need(run).given
+    assert rollout(tokens=4 * usual.tokens) > 2 * rollout()
+    fixed = StepShape(rows=2, sampled_rows=2)
+    with patch.object(run.trainer_class, "step_shape", return_value=fixed):
+        assert rollout(rows=8) > 1.5 * rollout()
+        run.training.max_completion_length = None
+        assert memory_need(run, tokens=64).given.predicted == 64
+
+
+def test_no_sharded_launch_is_counted_with_each_prompt_once(tiny_run):
+    run = resolve_run(RunFile.from_mapping(tiny_run))
+    row = {"input_ids": torch.zeros(1, 8, dtype=torch.long)}
+    shape = StepShape(packed=lambda rows, tokens: ("sdpa", row))
+    with patch.object(run.trainer_class, "step_shape", return_value=shape):
+        needs = Needs(run)
+    assert "once" in needs.plain.phases[0].name
+    assert "once" not in needs.sharded.phases[0].name
 
 
 def test_each_strategy_holds_less_than_the_one_before(tiny_run, monkeypatch):

@@ -30,6 +30,7 @@ from hf_rlhf_classic.iterative_dpo_config import REFUSED, IterativeDPOConfig
 from hf_rlhf_classic.iterative_dpo_measures import held_out_split, reason_to_stop, tables
 from hf_rlhf_classic.iterative_dpo_rounds import Rounds
 from hf_rlhf_classic.preference_buffer import Pair
+from hf_rlhf_classic.reference import held_reference
 from hf_rlhf_classic.shares_prompt import SharesPrompt
 from hf_rlhf_classic.tokens_seen import TokensSeen
 
@@ -95,8 +96,10 @@ class IterativeDPOTrainer(SharesPrompt, DPOTrainer):  # type: ignore[misc]
 
     @classmethod
     def step_shape(cls, run: Run) -> StepShape:
-        """Return both responses of each pair, and that TRL's head is the fused one."""
-        return StepShape(rows=2 * run.training.per_device_train_batch_size, head="fused")
+        """Return both responses of each pair, what is sampled at once, and the reference."""
+        training, held = run.training, held_reference(run)
+        rows, sampled = 2 * training.per_device_train_batch_size, training.rollout_batch_size
+        return StepShape(rows=rows, head="fused", sampled_rows=sampled, held=held)
 
     @classmethod
     def extra_disk_bytes(cls, run: Run) -> int:

@@ -13,7 +13,7 @@ from hf_rlhf import Trainer
 from hf_rlhf.contracts import BatchForm, PackedRows
 from hf_rlhf.errors import ModelError
 from hf_rlhf.models import model_config, prompt_lengths
-from hf_rlhf.runs import Run
+from hf_rlhf.runs import Run, launch_kind
 from hf_rlhf_classic.packed_prompts import IGNORED, packed_row
 from hf_rlhf_classic.shared_prompt import ATTENTION, PromptOnce, obstacle, unknown
 
@@ -182,6 +182,10 @@ class Sharing:
 
 def _unshared(run: Run) -> str:
     """Return why the prompts of a run cannot be shared, or an empty string."""
+    if run.spec.limits.exactness == "off":
+        return "`exactness` is off"
+    if (kind := launch_kind(run)) in ("DEEPSPEED", "FSDP"):
+        return f"nothing is compared under {kind}"
     if reason := unknown(model_config(run)) or alone(run.training):
         return reason
     dropout = run.model.use_peft and run.model.lora_dropout

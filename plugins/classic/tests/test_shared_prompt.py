@@ -377,6 +377,7 @@ LONG = [{"prompt": f"{n}+" * 20 + "1="} for n in range(1, 17)]
         ({"use_peft": True, "lora_dropout": 0.05}, "off: a `lora_dropout` of 0.05; `lora_dropout: "
          "0` makes it possible; prompts of 42"),
         ({"per_device_train_batch_size": 1, "num_generations": 4}, "off: a micro-batch has one"),
+        ({"exactness": "off"}, "off: `exactness` is off"),
         ({"share_prompt": False}, ""),
     ],
 )  # fmt: skip

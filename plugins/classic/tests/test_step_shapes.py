@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from hf_rlhf.contracts import HeldModel
+from hf_rlhf_classic.iterative_dpo import IterativeDPOTrainer
 from hf_rlhf_classic.ppo_models import step_shape
 from hf_rlhf_classic.reference import held_reference
 
@@ -55,3 +56,10 @@ def test_the_four_roles_of_ppo(changes, held):
 )
 def test_the_references_of_trl(settings, held):
     assert held_reference(run_of(**settings)) == held
+
+
+def test_iterative_dpo_samples_its_own_batch_and_holds_a_reference():
+    settings = {"per_device_train_batch_size": 2, "rollout_batch_size": 64, "beta": 0.1}
+    shape = IterativeDPOTrainer.step_shape(run_of(use_peft=False, **settings))
+    assert (shape.rows, shape.sampled_rows) == (4, 64)
+    assert shape.held == {"reference": HeldModel()}
