@@ -1,4 +1,4 @@
-"""``hf-rlhf memory``: what a run or a model takes on each GPU, and what to change first."""
+"""``hf-rlhf memory``: the memory of a run or a model on each GPU, and what to change first."""
 
 import argparse
 from collections.abc import Iterator, Sequence
@@ -18,20 +18,20 @@ if TYPE_CHECKING:
 
 _UNVERIFIED = (
     "Counted on torch's fake tensors, with CPU kernels in place of a GPU's: checked against peaks "
-    "on CPUs, not on GPUs (docs/explanation/memory.md). Beside it a GPU holds the libraries' own "
-    "(0.5 to 1.5 GiB) and what is lost to fragmentation."
+    "on CPUs, not on GPUs (docs/explanation/memory.md). A GPU also holds the libraries' own memory "
+    "(0.5 to 1.5 GiB), and fragmentation takes more."
 )
 
 
 def memory_main(argv: Sequence[str]) -> int:
-    """Print the plan of the memory of a run file or a model."""
+    """Print the memory plan of a run file or a model."""
     parser = argparse.ArgumentParser(
         prog="hf-rlhf memory",
         usage="hf-rlhf memory FILE|MODEL [--for 8xH100] [--picture FILE] [--KEY VALUE ...]\n"
         "       hf-rlhf memory --plugin NAME [--run NAME] [...]\n"
         "       hf-rlhf memory --table | --deep MODEL",
-        description="The memory of a run on each GPU, counted without weights: by what it holds\n"
-        "and how it is sharded, the fewest devices, the largest batch and length, and\n"
+        description="The memory of a run on each GPU, counted without weights, by component and\n"
+        "kind of sharding; the fewest devices, the largest batch and length, and\n"
         "what to change first. MODEL is a known name, a folder or a Hub id; it is planned as\n"
         "SFT of all weights in bf16 with checkpointing, rows of 2,048 tokens, unless\n"
         "--KEY VALUE says otherwise: --max_length 8192 --use_peft true.",
@@ -43,8 +43,8 @@ def memory_main(argv: Sequence[str]) -> int:
     parser.add_argument("--for", dest="machine", metavar="8xH100", help="number and kind of GPUs")
     parser.add_argument("--picture", metavar="FILE", type=Path, help="write the table as a PNG")
     parser.add_argument("--table", action="store_true", help="known models, from GPT-2 to 70B")
-    parser.add_argument("--deep", action="store_true", help="how the numbers come about")
-    # Not a positional of argparse, which would take the value of an override for it.
+    parser.add_argument("--deep", action="store_true", help="how the numbers are counted")
+    # Not an argparse positional: argparse would mistake the value of an override for it.
     words = [word for word in argv if word != "--deep"]
     subject = words[0] if words and not words[0].startswith("-") else None
     arguments, options = parser.parse_known_args(words[1:] if subject else words)
@@ -67,7 +67,7 @@ def memory_main(argv: Sequence[str]) -> int:
 def _runs(
     subject: str | None, arguments: argparse.Namespace, options: Sequence[str]
 ) -> "Iterator[tuple[list[Run], Device | None]]":
-    """Yield the runs to plan for, one for each phase, and the kind of GPU."""
+    """Yield the runs to plan, one for each phase, and the kind of GPU."""
     from hf_rlhf.runs.devices import parse_machine
     from hf_rlhf.runs.known_models import known_models, run_of_model
     from hf_rlhf.train import planned_run
@@ -171,7 +171,8 @@ def _report(needs: "Needs", plans: Sequence["Plan"], device: "Device | None") ->
 def _described(needs: "Needs") -> str:
     given, run = needs.plain.given, needs.run
     trained = needs.plain.trained
-    words = [f"{trained / 1e6:,.1f} M numbers trained", f"{given.rows} x {given.tokens:,} tokens"]
+    words = [f"{trained / 1e6:,.1f} M trained parameters"]
+    words += [f"{given.rows} x {given.tokens:,} tokens"]
     words += ["LoRA"] * run.model.use_peft + ["checkpointed"] * given.checkpointing
     words += [f"computed in {given.autocast}"] if given.autocast else []
     return ", ".join(words)
@@ -225,7 +226,7 @@ def _table(device: "Device | None", runs: Sequence["Run"]) -> Iterator[str]:
 
 
 def _derivation(needs: "Needs") -> Iterator[str]:
-    """Yield how the need of one device comes about."""
+    """Yield how the memory of one device is counted."""
     from hf_rlhf.models.loading import trained_skeleton
     from hf_rlhf.runs.allocations import repetition
 
@@ -233,7 +234,7 @@ def _derivation(needs: "Needs") -> Iterator[str]:
     layers = repetition(trained_skeleton(run))
     yield f"{run.model.model_name_or_path}: {_described(needs)}, on one GPU"
     yield (
-        f"layers: {layers.total}; the first {layers.first} by themselves, then {layers.periods} "
+        f"layers: {layers.total}; the first {layers.first} alone, then {layers.periods} "
         f"times a period of {layers.period}, then {layers.rest}"
     )
     if layers.periods > 3:
@@ -242,10 +243,10 @@ def _derivation(needs: "Needs") -> Iterator[str]:
             f"counted with {few} and with {more} layers; the difference is what a period adds, "
             f"{layers.periods - 3} times more: each stage is linear in the layers."
         )
-    yield f"weights: {human(need.weights)} ({human(need.root)} outside of layers)"
-    yield f"gradients: {human(need.gradients)}, of {need.trained:,} numbers of {need.width} bytes"
+    yield f"weights: {human(need.weights)} ({human(need.root)} outside the layers)"
+    yield f"gradients: {human(need.gradients)}, {need.trained:,} parameters of {need.width} bytes"
     state = need.optimizer / max(need.trained, 1)
-    yield f"optimizer: {human(need.optimizer)}, {state:.2f} bytes for each trained number"
+    yield f"optimizer: {human(need.optimizer)}, {state:.2f} bytes for each trained parameter"
     for role, size in need.held.items():
         yield f"{role}: {human(size)}"
     for phase in need.phases:
@@ -254,8 +255,8 @@ def _derivation(needs: "Needs") -> Iterator[str]:
             f"{phase.name}: {human(phase.working)} of its own, {human(phase.gradients)} of "
             f"gradients, {human(total)} in all"
         )
-    yield f"the fullest of them: {human(need.per_device())}"
-    yield "sharded, each part is divided by its shards, and what is gathered is added"
+    yield f"the highest peak: {human(need.per_device())}"
+    yield "sharded: each part is divided by the number of shards, and gathered parts are added"
 
 
 def _draw(plans: Sequence["Plan"], device: "Device | None", path: Path) -> None:

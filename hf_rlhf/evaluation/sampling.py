@@ -1,7 +1,7 @@
-"""Sampling with numbers of its own for each row, by plain transformers `generate`.
+"""Sampling with separate random numbers for each row, by plain transformers `generate`.
 
-What is sampled for a prompt depends on its own numbers, not on which prompts share its batch or on
-how many processes there are, as far as the model's arithmetic does not.
+The text sampled for a prompt depends on its own random numbers, not on the other prompts of its
+batch or the number of processes, except that the model's arithmetic may round differently.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from hf_rlhf.errors import ModelError
 
 
 def seeded(seeds: Sequence[int], tokens: int) -> Tensor:
-    """Return numbers in [0, 1), float64 (rows, tokens), each row's by its seed alone."""
+    """Return random numbers in [0, 1), float64 (rows, tokens); each row depends on its seed."""
     drawn = [
         torch.rand(tokens, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
         for seed in seeds
@@ -24,15 +24,15 @@ def seeded(seeds: Sequence[int], tokens: int) -> Tensor:
 
 
 class SampleByRow(LogitsProcessor):  # type: ignore[misc]
-    """Samples by inverting the distribution function, at a number of the row's own.
+    """Samples by inverting the cumulative distribution, at a random number of each row.
 
-    `generate` is left to take, greedily, the token that is chosen here, the only one with a finite
-    score: its own sampling draws all rows from one stream, whose use depends on the other rows.
+    The sampled token keeps the only finite score, so `generate` selects it greedily. The sampling
+    of `generate` itself draws all rows from one stream, which makes a row depend on the others.
 
     Args:
-        uniform: numbers in [0, 1], (rows, tokens); their dtype is the one that is computed in.
+        uniform: numbers in [0, 1], (rows, tokens); their dtype is that of the computation.
         temperature: above 0.
-        top_p: the share of probability that is sampled from (Holtzman et al. 2020).
+        top_p: the share of the probability mass to sample from (Holtzman et al. 2020).
     """
 
     def __init__(self, uniform: Tensor, temperature: float, top_p: float = 1.0) -> None:
@@ -42,7 +42,7 @@ class SampleByRow(LogitsProcessor):  # type: ignore[misc]
         self.step = 0
 
     def __call__(self, input_ids: Any, scores: Tensor) -> Tensor:
-        """Return scores of shape (rows, vocabulary) that leave one token to each row.
+        """Return scores of shape (rows, vocabulary), finite for one token of each row.
 
         Raises ModelError where the model's scores are not numbers.
         """
@@ -56,7 +56,7 @@ class SampleByRow(LogitsProcessor):  # type: ignore[misc]
                 "the policy's scores are not finite: training has diverged. Start from an earlier "
                 "checkpoint with a lower learning_rate."
             )
-        # Above 0, so that a token of probability 0 is never the one.
+        # Above 0, so that a token of probability 0 is never chosen.
         smallest = torch.finfo(total.dtype).tiny
         level = (self.uniform[:, self.step, None] * total).clamp(min=smallest)
         chosen = torch.searchsorted(cumulative, level).clamp(max=scores.shape[-1] - 1)

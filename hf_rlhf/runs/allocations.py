@@ -1,8 +1,8 @@
 """The bytes that a training step allocates, counted without weights on torch's fake tensors.
 
 A fake tensor has a shape and a dtype and no data, so that a step of a model of any size runs in a
-second. What is counted is what torch allocates for tensors: not what a kernel takes inside itself,
-nor the allocator's fragmentation. CPU kernels stand in for those of a GPU.
+second. The count has what torch allocates for tensors, but not a kernel's own workspace, nor the
+allocator's fragmentation. CPU kernels stand in for GPU kernels.
 """
 
 import logging
@@ -24,15 +24,15 @@ from torch.utils._pytree import tree_leaves
 from hf_rlhf.contracts import PackedRows
 
 HEADS = ("fused", "logits", "none")
-"""TRL's, which scores tiles of tokens x words; one that holds all logits; that of a classifier."""
+"""TRL's head by tiles of tokens x vocabulary; a head with all logits; a classifier's head."""
 _WORDS = 32768
-"""Words of a tile of TRL's head."""
+"""Vocabulary entries in a tile of TRL's head."""
 _FOLDS = ("_forward_tile", "_backward_tile", "_addmm_fp32")
-"""What TRL's head does with a tile; on a GPU one kernel each, which allocates nothing."""
+"""Functions of TRL's head for a tile; on a GPU each is one kernel, which allocates nothing."""
 
 
 class Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts the storages that are alive within, and the most at once in each stage."""
+    """Counts the bytes of the live storages, and their peak in each stage."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -42,7 +42,7 @@ class Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._alive: dict[int, Any] = {}
 
     def stage(self, name: str) -> None:
-        """Begin a stage; one that has begun before goes on."""
+        """Begin a stage, or continue it if it has begun before."""
         self._stage = name
         self.peaks[name] = max(self.live, self.peaks.get(name, 0))
 
@@ -69,32 +69,32 @@ class Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 @dataclass(frozen=True)
 class Pass:
-    """What goes through a model at once, with gradient."""
+    """The rows and settings of one pass through a model."""
 
     rows: int
     tokens: int
     """Of each row."""
     predicted: int
-    """Of each row, those whose log-probability is computed."""
+    """Tokens of each row whose log-probability is computed."""
     head: str = "fused"
     autocast: str | None = None
-    """The dtype that is computed in, if it is not that of the weights."""
+    """The dtype of the computation, if it differs from that of the weights."""
     checkpointing: bool = False
     on_gpu: bool = False
     accumulates: bool = False
-    """Whether gradients of a pass before are there."""
+    """Whether gradients of an earlier pass are held."""
     dropout: bool = True
     packed: PackedRows | None = None
-    """How the rows become one."""
+    """Packs the rows into one; None where they stay apart."""
 
 
 def count_training(model: Any, given: Pass, optimizer: Callable[[Any], Any]) -> dict[str, int]:
     """Return the peaks of a step by stage, beyond the model's own weights.
 
-    `model` is on the meta device. Layers that repeat are counted in a short model, twice, and what
-    one period of them adds is multiplied. Every stage is linear in the layers: the fullest moment
-    of the backward pass is near the last ones, while the activations are there, or near the first,
-    when the gradients are, so the two have stages of their own.
+    `model` is on the meta device. Layers that repeat are counted in two short models, and the
+    bytes that one period adds are multiplied. Every stage is linear in the layers. The peak of the
+    backward pass is near the last layers, while all activations are held, or near the first, when
+    all gradients are held, so each of the two has its own stage.
     """
     return _extrapolated(model, lambda short, cut: _training(short, cut, given, optimizer))
 
@@ -111,7 +111,7 @@ def count_sampling(model: Any, given: Pass) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class Layers:
-    """How the layers of a model repeat: some first ones, a period many times, and a rest."""
+    """How the layers of a model repeat: first layers, a repeated period, and a rest."""
 
     first: int
     period: int
@@ -119,7 +119,7 @@ class Layers:
 
     @classmethod
     def of(cls, kinds: Sequence[object]) -> "Layers":
-        """Return the shortest repetition, from what each layer is."""
+        """Return the shortest repetition, from the kind of each layer."""
         total = len(kinds)
         sizes = [(first, period) for period in range(1, total + 1) for first in range(total)]
         for first, period in sorted(sizes, key=sum):
@@ -133,19 +133,19 @@ class Layers:
         return (self.total - self.first) % self.period
 
     def short(self, periods: int) -> int:
-        """Return the number of layers of a model with that many periods."""
+        """Return the number of layers of a model with `periods` periods."""
         return self.first + periods * self.period + self.rest
 
     @property
     def periods(self) -> int:
-        """Whole periods of the model itself."""
+        """Whole periods of the full model."""
         return (self.total - self.first) // self.period
 
 
 def _extrapolated(model: Any, count: Callable[[Any, "Cut"], Mapping[str, int]]) -> dict[str, int]:
     layers = repetition(model)
     periods = (layers.periods,) if layers.periods <= 3 else (2, 3)
-    # It prints the stack of a kernel that it does not know, and raises.
+    # torch prints the stack of a kernel that it does not know, and raises.
     logging.getLogger("torch._subclasses.fake_tensor").setLevel(logging.CRITICAL)
     try:
         found = [count(shortened(model, layers.short(n)), Cut.of(layers, n)) for n in periods]
@@ -170,7 +170,7 @@ class Cut:
 
     @classmethod
     def of(cls, layers: Layers, periods: int) -> "Cut":
-        """Return them in a model of some periods."""
+        """Return the two layers in a model with `periods` periods."""
         return cls(
             layers.short(periods) - layers.rest - layers.period - 1,
             layers.first + layers.period - 1,
@@ -209,7 +209,7 @@ def shortened(model: Any, count: int) -> Any:
 
 @contextmanager
 def _counted(model: Any) -> Iterator[Allocations]:
-    """Give a model fake weights, and count what is allocated within beside them."""
+    """Give a model fake weights, and count what is allocated besides them."""
     with FakeTensorMode(allow_non_fake_inputs=True), Allocations() as allocations:
         _fake(model)
         allocations.live = 0
@@ -258,7 +258,7 @@ def _training(model: Any, cut: Cut, given: Pass, optimizer: Callable[[Any], Any]
         if (stepping := optimizer(model)) is not None:
             stepping.step()
             sizes["optimizer"] = allocations.live - before
-        del allocations.peaks["middle"]  # never more than before and after it, and not linear
+        del allocations.peaks["middle"]  # never above the stages around it, and not linear
         return allocations.peaks | sizes
 
 
@@ -273,7 +273,7 @@ def _scoring(model: Any, given: Pass) -> dict[str, int]:
 
 
 def _one_row(base: Any, given: Pass) -> Mapping[str, Any] | None:
-    """Return the arguments of a call with all rows in one, if they are; set its attention."""
+    """Set the attention of packed rows and return their arguments; None if rows stay apart."""
     packed = given.packed(given.rows, given.tokens) if given.packed is not None else None
     if packed is None:
         return None
@@ -320,7 +320,7 @@ def _score(base: Any, hidden: Tensor, given: Pass, *, packed: bool) -> Tensor:
     """Return a loss from the last hidden states, shape (rows, tokens, width)."""
     if given.head == "none":
         return hidden[:, -1].float().sum()
-    whole = given.head == "fused" and not given.on_gpu  # there TRL scores prompts, too
+    whole = given.head == "fused" and not given.on_gpu  # on the CPU TRL scores prompts, too
     last, count = hidden.shape[1] - (not packed), given.predicted * (given.rows if packed else 1)
     first = 0 if whole else max(0, last - count)
     states = hidden[:, first:last].reshape(-1, hidden.shape[-1])
@@ -366,7 +366,7 @@ def _sampling(model: Any, given: Pass) -> dict[str, int]:
 
 
 def _cached(base: Any, rows: int, tokens: int, before: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the cache after a pass, under the name that this version of transformers has."""
+    """Return the cache after a pass, under its name in this version of transformers."""
     ids = torch.zeros(rows, tokens, dtype=torch.long)
     output = base.base_model(input_ids=ids, use_cache=True, **before)
     name = "cache" if "cache" in output else "past_key_values"

@@ -1,4 +1,4 @@
-"""Models whose memory is asked for by name, without a run file: SFT with usual settings."""
+"""Models whose memory is planned by name, without a run file: SFT with common settings."""
 
 import json
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ USUAL = {
     "reference": None,
     "precompute_ref_log_probs": False,
 }
-"""Settings of a model without a run file: those of TRL's SFT that memory depends on, and with
+"""Settings of a model without a run file on which memory depends: those of TRL's SFT, and with
 `reference: model` those of its DPO."""
 _SIZES = ("num_hidden_layers", "hidden_size", "vocab_size")
 
@@ -46,7 +46,7 @@ class _Supervised(Trainer):
 
 
 def run_of_model(name: str, options: Mapping[str, str]) -> Run:
-    """Return a run that trains a model on rows of `max_length`, for the plan of its memory.
+    """Return a run that trains a model on rows of `max_length` tokens, to plan its memory.
 
     `name` is one of `known_models`, a folder or a Hub id; `options` are settings of the run file.
 
@@ -114,7 +114,7 @@ _FOLDERS: list[TemporaryDirectory[str]] = []
 
 
 def _folder_of(name: str) -> str:
-    """Return what `from_pretrained` takes; a known model's configuration is written to a folder."""
+    """Return a name for `from_pretrained`; the configuration of a known model goes to a folder."""
     if name not in known_models():
         return name
     _FOLDERS.append(TemporaryDirectory())
@@ -128,7 +128,7 @@ def _defaults(kind: Any) -> dict[str, Any]:
 
 
 def changed(run: Run, **settings: Any) -> Run:
-    """Return a run with other settings of trainer and model, for the plan of its memory alone."""
+    """Return a run with other settings of trainer and model, only to plan its memory."""
     from copy import copy
 
     training, model = copy(run.training), copy(run.model)

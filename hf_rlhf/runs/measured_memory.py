@@ -1,7 +1,7 @@
-"""The peaks of memory that runs reached, beside those that were counted before they began.
+"""Measured peaks of memory of runs, and the correction of later counts by them.
 
-A count leaves out what kernels take inside themselves, fragmentation and, on a CPU, the process
-itself. How much that is depends on the machine: a later count is corrected by the runs there.
+A count leaves out the workspace of kernels, fragmentation and, on a CPU, the process itself. Their
+size depends on the machine, so a count is corrected by earlier runs on the same machine.
 """
 
 import statistics
@@ -16,14 +16,14 @@ from hf_rlhf.runs.devices import Device
 from hf_rlhf.storage.record import RECORD_NAME, RunRecord, load_record
 
 LEAST = 2**28
-"""Runs that were to take less are left out: the libraries' own memory would be most of theirs."""
+"""Runs with a smaller count are left out: most of their memory is the libraries' own."""
 SMALL = 8_000_000
-"""Models of fewer numbers are not counted, as the count would take longer than such runs may."""
+"""Models of fewer parameters are not counted: the count could take longer than the run."""
 _NEWEST = 50
 
 
 def counted_peak(run: Any) -> dict[str, int | None]:
-    """Return `predicted`, the bytes that a run is to take in a process, and `before`, those it has.
+    """Return `predicted`, the counted bytes of a process, and `before`, those it holds now.
 
     Empty for a small model, and for a launch that shards. `predicted` is None for a model that
     cannot be counted. On several processes each returns its own.
@@ -49,7 +49,7 @@ def counted_peak(run: Any) -> dict[str, int | None]:
 
 @dataclass(frozen=True)
 class Correction:
-    """By how much the peaks of runs on a machine differed from the counts."""
+    """The ratios of measured peaks to counts, of runs on one machine."""
 
     ratios: tuple[float, ...]
     """Measured / counted."""
@@ -57,7 +57,7 @@ class Correction:
 
     @property
     def factor(self) -> float:
-        """The median of the ratios, with which a count is multiplied."""
+        """The median of the ratios; a count is multiplied by it."""
         return statistics.median(self.ratios)
 
     @property
@@ -66,22 +66,22 @@ class Correction:
         return max(abs(ratio / self.factor - 1) for ratio in self.ratios)
 
     def __str__(self) -> str:
-        """Return what is printed beside a corrected count."""
+        """Return the text that is printed with a corrected count."""
         spread = f" ({min(self.ratios):.2f} to {max(self.ratios):.2f})" * (len(self.ratios) > 1)
         runs = counted(len(self.ratios), "run")
         return f"× {self.factor:.2f}{spread}, as measured in {runs} {self.where}"
 
 
 def correction(folder: Path, device: Device | None = None) -> Correction | None:
-    """Return the correction by the finished runs in `folder`, None if no run there tells.
+    """Return the correction by the finished runs in `folder`; None if no run there can be used.
 
-    Those count that were made on one of `device`, by default on a machine as this one is, and the
-    newest 50 at most.
+    Of the newest 50 runs, those on one of `device` are used, by default those on the same kind of
+    machine as this one.
     """
     from hf_rlhf.runs.machine import environment
 
     here = environment()
-    # A device is named as its maker names it: NVIDIA A100-SXM4-80GB.
+    # Records have the vendor's name of a GPU, such as NVIDIA A100-SXM4-80GB.
     name = device.name.split("-")[0] if device is not None else (*here.gpu, here.cpu)[0]
     ratios = []
     for record in _records(folder):
@@ -100,12 +100,12 @@ def _records(folder: Path) -> Iterator[RunRecord]:
     for file in sorted(files, key=lambda each: each.stat().st_mtime)[-_NEWEST:]:
         try:
             yield load_record(file.parent)
-        except HfRlhfError:  # of another version, or damaged: it says so where it is read
+        except HfRlhfError:  # of another version, or damaged: not needed here
             continue
 
 
 def _ratio(record: RunRecord) -> float | None:
-    """Return measured / counted of a run that trained at one go."""
+    """Return measured / counted of a run that trained without interruption."""
     peak: dict[str, Any] = record.training.peak_memory or {}
     predicted = peak.get("predicted") or 0
     if predicted < LEAST or record.status != "finished" or len(record.sessions) != 1:

@@ -17,48 +17,49 @@ if TYPE_CHECKING:
     from hf_rlhf.runs.allocations import Pass
 
 _ROWS = 512
-"""How many rows are read for the longest prompt."""
+"""Number of rows that are read to find the longest prompt."""
 _LOGITS = 12
-"""Bytes for each word and row while a token is drawn: logits, scaled, and probabilities."""
+"""Bytes for each vocabulary entry and row while a token is sampled: logits, scaled logits, and
+probabilities."""
 
 
 @dataclass(frozen=True)
 class Phase:
-    """A part of a step, with what it takes beside what is always held."""
+    """A part of a step, with the bytes that it takes besides those that are always held."""
 
     name: str
     working: int
     """Activations, temporary tensors, a cache."""
     gradients: int = 0
     alone: bool = False
-    """Whether the model is loaded by itself, without optimizer and other models."""
+    """Whether only the model is loaded, without optimizer and other models."""
 
 
 @dataclass(frozen=True)
 class MemoryNeed:
-    """Bytes of one process that shards nothing, by what they hold."""
+    """Bytes of one process that shards nothing, by component."""
 
     weights: int
     gradients: int
     optimizer: int
     phases: tuple[Phase, ...]
     given: "Pass"
-    """What was counted."""
+    """The pass that was counted."""
     trained: int
-    """Numbers that are trained."""
+    """Number of trained parameters."""
     width: int
-    """Bytes of each of them."""
+    """Bytes of each trained parameter."""
     block: int
     """The bytes of the largest layer."""
     root: int
-    """The bytes outside of the layers: embeddings, head."""
+    """The bytes outside the layers: embeddings, head."""
     alone: int
-    """The bytes of the weights that are loaded to be evaluated."""
+    """The bytes of the weights that are loaded for evaluation."""
     held: Mapping[str, int] = field(default_factory=dict)
     """The weights of further models by role."""
 
     def parts(self, phase: Phase | None = None) -> dict[str, int]:
-        """Return the bytes in a phase, by default the fullest one, by what they hold."""
+        """Return the bytes by component in a phase, by default the one with the highest peak."""
         if phase is None:
             phase = max(self.phases, key=lambda each: sum(self.parts(each).values()))
         parts = {"weights": self.weights}
@@ -73,7 +74,7 @@ class MemoryNeed:
 
     @property
     def wide_optimizer(self) -> int:
-        """What the optimizer keeps, were the trained numbers in float32."""
+        """The bytes of the optimizer if the trained parameters were in float32."""
         one_byte = self.optimizer <= 2 * self.trained
         return self.optimizer if one_byte else self.optimizer * 4 // self.width
 
@@ -81,11 +82,11 @@ class MemoryNeed:
 def memory_need(
     run: Run, *, sharded: bool = False, rows: int | None = None, tokens: int | None = None
 ) -> MemoryNeed:
-    """Return what a run takes on one device, without fragmentation and the libraries' own.
+    """Return the memory of a run on one device, without fragmentation and the libraries' memory.
 
-    With `sharded` it computes as DeepSpeed and FSDP do, with weights in 16 bit where the run has
-    `bf16` or `fp16`, instead of copies of them under autocast. `rows` and `tokens` are of the pass
-    that is counted, in place of the run's.
+    With `sharded` the run computes as under DeepSpeed and FSDP: with weights in 16 bit where it has
+    `bf16` or `fp16`, instead of 16 bit copies under autocast. `rows` and `tokens` of the counted
+    pass replace the run's.
 
     Raises ValueError for a model of an unknown kind.
     """
@@ -132,7 +133,7 @@ def memory_need(
 
 
 def training_pass(run: Run, shape: StepShape) -> "Pass":
-    """Return what goes through the run's model at once."""
+    """Return the pass through the run's model that a step makes."""
     from hf_rlhf.runs.allocations import Pass
 
     training = run.training
@@ -157,7 +158,7 @@ def training_pass(run: Run, shape: StepShape) -> "Pass":
 
 
 def build_optimizer(model: Any, training: Any) -> Any:
-    """Return the optimizer of a run, None where its class is not installed here."""
+    """Return the optimizer of a run; None if its class is not installed here."""
     from transformers import Trainer
 
     trained = [each for each in model.parameters() if each.requires_grad]
@@ -169,7 +170,7 @@ def build_optimizer(model: Any, training: Any) -> Any:
 
 
 def _step_phases(counted: Mapping[str, int], given: "Pass", learners: int) -> Iterator[Phase]:
-    """Yield the phases of a step in which that many models learn, each as large as the first."""
+    """Yield the phases of a step that trains `learners` models, each as large as the first."""
     gradients, optimizer = counted["gradients"], counted.get("optimizer", 0)
     before = gradients if given.accumulates else 0
     most = max(counted[stage] for stage in ("forward", "head", "last")) - before
@@ -213,7 +214,7 @@ def _sampling_phases(
 
 
 def _validation_phases(run: Run, model: Any, given: "Pass") -> Iterator[Phase]:
-    """Yield the loss on held-out rows during training, which has a batch size of its own."""
+    """Yield the phase of the loss on held-out rows during training, with its own batch size."""
     from hf_rlhf.runs.allocations import count_scoring
 
     if is_validated(run):
@@ -226,7 +227,7 @@ def _validation_phases(run: Run, model: Any, given: "Pass") -> Iterator[Phase]:
 
 
 def _held(run: Run, shape: StepShape) -> dict[str, HeldModel]:
-    """Return the models beside the trained one: the trainer's, and those of rewards."""
+    """Return the models besides the trained one: those of the trainer and of rewards."""
     held = dict(shape.held)
     for part in run.reward.rewards if run.reward is not None else ():
         if hasattr(part.reward, "held_model"):
@@ -246,7 +247,7 @@ def _held_bytes(run: Run, held: HeldModel, model: Any) -> int:
 
 
 def _root_and_block(model: Any) -> tuple[int, int]:
-    """Return the bytes of a model's weights outside of its layers, and of the largest layer."""
+    """Return the bytes of a model's weights outside its layers, and of the largest layer."""
     from hf_rlhf.runs.allocations import model_blocks
 
     blocks = [sum(each.nbytes for each in block.parameters()) for block in model_blocks(model)]
@@ -269,7 +270,7 @@ def weights_of(name: str, dtype: str | None = None) -> int:
 
 
 def _bytes(run: Run, model: Any) -> int:
-    """Return the bytes of a model's weights, its linear layers in 4 or 8 bits if the run says."""
+    """Return the bytes of a model's weights, with linear layers in 4 or 8 bits if the run asks."""
     from torch import nn
 
     bits = 4 if run.model.load_in_4bit else 8 if run.model.load_in_8bit else None
@@ -282,7 +283,7 @@ def _bytes(run: Run, model: Any) -> int:
         if isinstance(module, nn.Linear) and "lora_" not in name and "head" not in name
     ]
     numbers: int = sum(each.numel() for each in narrow)
-    # Of 4 bits, a scale in float32 for each block of 64; of 8 bits, one for each row.
+    # 4 bits have a float32 scale for each block of 64 weights, 8 bits one for each row.
     scales: int = numbers // 16 if bits == 4 else sum(4 * each.shape[0] for each in narrow)
     return int(whole - sum(each.nbytes for each in narrow) + numbers * bits // 8 + scales)
 

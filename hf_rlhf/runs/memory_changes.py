@@ -12,12 +12,12 @@ from hf_rlhf.runs.sharded_memory import Plan, Strategy, parts_on_device
 
 Fits = Callable[[Plan], bool]
 MOST = 2**18
-"""Tokens of the largest pass that is tried: TRL's head takes one tile of them after the other."""
+"""Tokens of the largest pass that is tried: the count of TRL's head loops over its tiles."""
 
 
 @dataclass(frozen=True)
 class Change:
-    """A change of a run, with the memory that it leaves and its cost."""
+    """A change of a run, with its cost and the plan of the changed run."""
 
     what: str
     cost: str
@@ -25,13 +25,13 @@ class Change:
 
 
 def plan_of(run: Run, strategy: Strategy, devices: int, **given: int) -> Plan:
-    """Return what each device holds under one strategy; `given` are other rows or tokens."""
+    """Return the plan of one strategy; `given` are other rows or tokens of a pass."""
     need = memory_need(run, sharded=not strategy.is_plain, **given)
     return Plan(strategy, devices, parts_on_device(need, strategy, devices))
 
 
 def changes(run: Run, strategy: Strategy, devices: int, need: MemoryNeed) -> Iterator[Change]:
-    """Yield the changes that this run can make, each by itself."""
+    """Yield the changes that are possible for this run, each applied alone."""
     for what, cost, settings in _settings(run, need):
         yield Change(what, cost, plan_of(changed(run, **settings), strategy, devices))
     if not strategy.is_plain and "rollout" not in {phase.name for phase in need.phases}:
@@ -59,7 +59,7 @@ def _settings(run: Run, need: MemoryNeed) -> Iterator[tuple[str, str, dict[str, 
             break
     if not lora:
         settings = {"use_peft": True, "lora_r": 16, "lora_target_modules": "all-linear"}
-        yield "use_peft: true, r 16", "trains about 1% of the numbers", settings
+        yield "use_peft: true, r 16", "trains about 1% of the parameters", settings
         yield "optim: adamw_8bit", "moments in 8 bits; needs bitsandbytes", {"optim": "adamw_8bit"}
         yield (
             "optim: adafactor",
@@ -103,7 +103,7 @@ def largest(run: Run, strategy: Strategy, devices: int, limit: float, **fixed: i
             break
         guess = high / 4
         if low:
-            # Nearly linear: on the line through two sizes, on either side of the limit if known.
+            # Bytes are nearly linear in size: take the line through two sizes around the limit.
             a, b = (low, high) if high <= most else (min(sizes), max(sizes))
             rise = (sizes[b] - sizes[a]) / (b - a) if b > a else 0
             guess = a + (0.98 * limit - sizes[a]) / rise if rise else most
@@ -113,7 +113,7 @@ def largest(run: Run, strategy: Strategy, devices: int, limit: float, **fixed: i
 
 
 def least_devices(plans: Callable[[int], list[Plan]], fits: Fits) -> Plan | None:
-    """Return the plan of fewest devices that fits, of up to 1,024; None if there is none."""
+    """Return the fitting plan with the fewest devices, up to 1,024; None if no plan fits."""
     for devices in (2**power for power in range(11)):
         if fitting := [plan for plan in plans(devices) if fits(plan)]:
             return min(fitting, key=lambda plan: plan.bytes)

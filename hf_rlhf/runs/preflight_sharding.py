@@ -1,4 +1,4 @@
-"""Whether a sharded launch shards as it says, and can resume what the folder holds."""
+"""Checks that a sharded launch shards as configured, and can resume the folder's checkpoint."""
 
 import os
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ _MESH = ("DP_REPLICATE", "DP_SHARD", "TP", "CP", "SP")
 
 
 def sharding_advice(run: "Run") -> Iterator[str]:
-    """Yield that a launch that shards has one device, so that nothing is shared out."""
+    """Yield a note if a sharded launch has one device, where it shards nothing."""
     kind = launch_kind(run)
     count = processes() if is_planned() else run.training.world_size
     if kind in SHARDED and count == 1:
@@ -30,7 +30,7 @@ def sharding_advice(run: "Run") -> Iterator[str]:
 
 
 def sharding_problems(run: "Run") -> Iterator[Problem]:
-    """Yield what accelerate or transformers would refuse once the weights are loaded."""
+    """Yield problems that accelerate or transformers would find only after loading the weights."""
     if is_planned() or not fsdp_requested(run.training):
         return
     if os.environ.get("ACCELERATE_USE_PARALLELISM_CONFIG") == "true":
@@ -71,10 +71,11 @@ def _fsdp(name: str) -> str:
 
 
 def resume_problems(run: "Run") -> Iterator[Problem]:
-    """A sharded optimizer is for the kind of launch that wrote it.
+    """Yield a problem if another kind of launch wrote the newest checkpoint's optimizer.
 
-    Another would begin it anew, silently (`Trainer._load_optimizer_and_scheduler`), or stop after
-    loading the weights. FSDP resumes on any number of processes, DeepSpeed on the same.
+    Another kind would silently start with a new optimizer state
+    (`Trainer._load_optimizer_and_scheduler`), or stop after loading the weights. FSDP resumes on
+    any number of processes, DeepSpeed on the same number.
     """
     from hf_rlhf.storage.checkpoints import valid_checkpoints
 

@@ -1,4 +1,4 @@
-"""What each device holds where a run is sharded: arithmetic on what was counted of one device."""
+"""The memory of each device of a sharded run, by arithmetic on the count for one device."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -10,9 +10,9 @@ from hf_rlhf.runs.run import Run
 from hf_rlhf.storage.disk import human
 
 _BUCKET = 5e8
-"""Numbers that DeepSpeed reduces at once, and those of ZeRO-3 that stay gathered twice that."""
+"""Parameters that DeepSpeed reduces at once; ZeRO-3 keeps twice as many gathered."""
 _NODE = 8
-"""Devices that hybrid sharding shards over; copies of them are in other nodes."""
+"""Devices of a node, over which hybrid sharding shards; other nodes hold copies."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Strategy:
     engine: str
     """MULTI_GPU, DEEPSPEED or FSDP, as accelerate calls it."""
     stage: int = 0
-    """Of ZeRO; of FSDP 3 where weights are sharded in the backward pass too, otherwise 2."""
+    """Of ZeRO; for FSDP 3 if weights are sharded again after the forward pass, otherwise 2."""
     in_node: bool = False
 
     @property
@@ -32,7 +32,7 @@ class Strategy:
         return self.engine == "MULTI_GPU"
 
     def shards(self, devices: int) -> int | None:
-        """Return over how many devices is sharded; None where it cannot be."""
+        """Return over how many of `devices` the state is sharded; None if it cannot be."""
         if self.is_plain:
             return 1
         if self.in_node:
@@ -52,12 +52,12 @@ STRATEGIES = (
 
 
 ERROR = 0.15
-"""The share by which a count may be wrong; what is nearer to the device's memory is not decided."""
+"""The relative error of a count; a need that is closer to the device's memory is "too close"."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What each device holds under a strategy."""
+    """The bytes on each device under a strategy."""
 
     strategy: Strategy
     devices: int
@@ -83,24 +83,24 @@ class Plan:
         return max(ERROR, self.correction.error if self.correction else 0)
 
     def surely_below(self, room: float) -> float:
-        """Return the bytes, as they are counted, that surely fit."""
+        """Return the largest count, before correction, that surely fits."""
         return room / (1 + self._error) / (self.correction.factor if self.correction else 1)
 
     def corrected(self, correction: Correction | None) -> "Plan":
-        """Return the plan as the peaks of earlier runs correct it."""
+        """Return the plan corrected by the peaks of earlier runs."""
         factor = correction.factor if correction is not None else 1
         parts = {name: int(size * factor) for name, size in self.parts.items()}
         return replace(self, parts=parts, correction=correction)
 
     def __str__(self) -> str:
-        """Return the sum of the parts, and what it is made of."""
+        """Return the sum of the parts, and the parts."""
         name = f"with {self.strategy.name} over {self.devices}" if self.devices > 1 else ""
         parts = ", ".join(f"{part} {human(size)}" for part, size in self.parts.items())
         return " ".join(filter(None, (human(self.bytes), "per GPU", name, f"({parts})")))
 
 
 def memory_plans(run: Run, devices: int) -> list[Plan]:
-    """Return what each device holds, under every strategy that divides over that many.
+    """Return the plan of each strategy that can use that many devices.
 
     Raises ValueError for a model of an unknown kind.
     """
@@ -108,7 +108,7 @@ def memory_plans(run: Run, devices: int) -> list[Plan]:
 
 
 class Needs:
-    """A run's memory where each device holds everything, and where they share; counted once."""
+    """The memory of a run, unsharded and computed as when sharded; each counted once."""
 
     def __init__(self, run: Run) -> None:
         self.run = run
@@ -122,11 +122,11 @@ class Needs:
         return self.plain if same else memory_need(self.run, sharded=True)
 
     def of(self, strategy: Strategy) -> MemoryNeed:
-        """Return the need that a strategy divides."""
+        """Return the need that a strategy divides among devices."""
         return self.plain if strategy.is_plain else self.sharded
 
     def plans(self, devices: int) -> list[Plan]:
-        """Return what each device holds, under every strategy that divides over that many."""
+        """Return the plan of each strategy that can use that many devices."""
         return [
             Plan(strategy, devices, parts_on_device(self.of(strategy), strategy, devices))
             for strategy in STRATEGIES
@@ -137,10 +137,10 @@ class Needs:
 def parts_on_device(
     need: MemoryNeed, strategy: Strategy, devices: int, *, offload: bool = False
 ) -> dict[str, int]:
-    """Return the bytes on each device at the fullest moment, by what they hold.
+    """Return the bytes on each device at the peak, by component.
 
-    `need` is of one device that computes as the strategy does (`memory_need(run, sharded=...)`).
-    With `offload` what is sharded is in the host's memory, the gathered parts are not.
+    `need` is for one device that computes as the strategy does (`memory_need(run, sharded=...)`).
+    With `offload` the sharded state is in the host's memory, but the gathered parts are not.
     """
     every = [_in_phase(need, phase, strategy, devices, offload) for phase in need.phases]
     return max(every, key=lambda parts: sum(parts.values()))
@@ -165,9 +165,9 @@ def _in_phase(
 def _deepspeed(
     need: MemoryNeed, phase: Phase, stage: int, share: int, offload: bool
 ) -> dict[str, float]:
-    """Weights and gradients in the computed dtype, a copy and the moments in float32.
+    """Weights and gradients in the dtype of the computation, a copy and the moments in float32.
 
-    Rajbhandari et al. 2020 (ZeRO), and the defaults of DeepSpeed 0.19 for what it gathers at once.
+    Rajbhandari et al. 2020 (ZeRO); sizes of gathered parts are the defaults of DeepSpeed 0.19.
     """
     kept = share if stage == 3 else 1
     numbers = need.trained

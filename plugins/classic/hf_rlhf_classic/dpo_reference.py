@@ -18,7 +18,7 @@ _SHARDED = ("DEEPSPEED", "FSDP")
 
 @dataclass
 class ReferenceConfig:
-    """A base for the `Config` of a trainer of TRL's with a reference: it goes before TRL's."""
+    """A base, before TRL's, for the `Config` of a TRL trainer with a reference model."""
 
     reference: Literal["model", "adapter_off", "precomputed", "cpu_offload"] | None = field(
         default=None,
@@ -31,14 +31,14 @@ class ReferenceConfig:
     )
 
     def __post_init__(self) -> None:
-        """Choose TRL's own way to compute the values before training."""
+        """Set TRL's option for values that are computed before training."""
         if self.reference == "precomputed":
             self.precompute_ref_log_probs: bool = True
         super().__post_init__()  # type: ignore[misc]
 
 
 def reference_kind(run: Run) -> str:
-    """Return the run's `reference`, or what it is by default."""
+    """Return the run's `reference`, or its default."""
     if run.training.reference is not None:
         return str(run.training.reference)
     if run.training.precompute_ref_log_probs:
@@ -47,7 +47,7 @@ def reference_kind(run: Run) -> str:
 
 
 def reference_problems(run: Run) -> Iterator[Problem]:
-    """Yield how `reference` contradicts the weights that are trained, the launch, or a setting."""
+    """Yield a problem if `reference` contradicts the trained weights, launch or another setting."""
     kind, lora = run.training.reference, run.model.use_peft
     if kind is None:
         return
@@ -95,9 +95,9 @@ def _offload_problems(run: Run) -> Iterator[Problem]:
 
 
 def describe_reference(run: Run) -> str:
-    """Return what the run's reference is, and what it costs in memory and time."""
+    """Return a description of the run's reference, with its cost in memory and time."""
     kind, model = reference_kind(run), _skeleton(run)
-    # In forward passes: the policy's own, its backward pass, and what is computed again in that.
+    # In forward passes: the policy's own, its backward pass, and the recomputed activations.
     passes = 1 + (1 if run.model.use_peft else 2) + bool(run.training.activation_checkpointing)
     in_steps = f"a forward pass more in each step, by its operations {1 / passes:.0%} more time"
     whole, launch = _size(_bytes(model)), launch_kind(run)
@@ -130,7 +130,7 @@ def describe_reference(run: Run) -> str:
 
 
 def blocks(model: nn.Module) -> list[nn.Module]:
-    """Return the layers of a transformer, each of which computes from the one before."""
+    """Return the layers of a transformer, in order."""
     return [each for each in model.modules() if isinstance(each, GradientCheckpointingLayer)]
 
 
@@ -162,7 +162,7 @@ def _offload(block: nn.Module, device: torch.device) -> None:
 
 
 def _skeleton(run: Run) -> nn.Module:
-    """Return the model without its weights; an empty one for a kind that only TRL can build."""
+    """Return the model without its weights; an empty module if only TRL can build it."""
     try:
         model: nn.Module = skeleton(run)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Rows of a call packed into one, in which each prompt stands once, before its completions."""
+"""Packs the rows of a call into one row with each prompt once, before its completions."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,44 +9,45 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 LAYOUT = "prompt_layout"
-"""The name under which a model hands the layout on to its attention."""
+"""The keyword argument by which a model passes the layout to its attention."""
 IGNORED = -100
 SPREAD = 1.25
-"""How many times the shortest of them the longest prompt of a block may be, plus 8 tokens."""
+"""Prompts of a block are at most this many times as long as its shortest one, plus 8 tokens."""
 _Part = tuple[Tensor, list[Tensor]]
-"""Places of a prompt in the packed row, and of each of its completions."""
+"""Positions in the packed row of a prompt and of each of its completions."""
 
 
 @dataclass(frozen=True)
 class Block:
-    """Prompts of like lengths, each with as many completions, by places in the packed row.
+    """Prompts of similar length, each with the same number of completions.
 
-    The last token of a prompt begins each completion, since it predicts the first token of it.
-    Rows of places are filled up to the longest with their last one.
+    All are given by their positions in the packed row. The last token of a prompt begins each of
+    its completions, since it predicts their first token. Rows of positions are padded to the
+    longest with their last position.
     """
 
     prompts: Tensor
     """Shape (prompts, longest), each without its last token."""
     prompts_real: Tensor
-    """Shape (prompts, longest): False for what only fills up."""
+    """Shape (prompts, longest): False for padding."""
     index: Tensor
-    """Shape (completions, longest), those of the first prompt first."""
+    """Shape (completions, longest), in the order of the prompts."""
     real: Tensor
-    """Shape (completions, longest)."""
+    """Shape (completions, longest): False for padding."""
     whole: bool
-    """Whether nothing fills up."""
+    """Whether there is no padding."""
     masks: dict[int | None, tuple[Tensor, Tensor]] = field(default_factory=dict)
-    """Of prompts and completions, by the size of the sliding window."""
+    """Attention masks of prompts and completions, by the size of the sliding window."""
 
     def seen(self, window: int | None) -> tuple[Tensor, Tensor]:
-        """Return which tokens each token of a prompt and of a completion sees."""
+        """Return the attention masks of prompts and of completions."""
         if window not in self.masks:
             count, before = self.prompts.shape
             columns = torch.arange(before + self.index.shape[1], device=self.index.device)
             lengths = self.prompts_real.sum(1)[:, None]
             if count > 1:
                 lengths = lengths.repeat_interleave(len(self.index) // count, 0)
-            # A completion goes on where its own prompt ends, not where the longest one does.
+            # A completion starts where its own prompt ends, not where the longest prompt ends.
             places = columns.where(columns < before, columns - before + lengths)
             fills = (columns < before) & (columns >= lengths)
             own = places[:, before:, None]
@@ -63,28 +64,28 @@ class Layout:
     tokens: Tensor
     """Shape (1, packed)."""
     positions: Tensor
-    """Shape (1, packed): as in the row alone."""
+    """Shape (1, packed): the position ids, as for a row alone."""
     targets: Tensor
-    """Shape (1, packed): the token that each one predicts, -100 where none is scored."""
+    """Shape (1, packed): the token that each token predicts, -100 where it is not scored."""
     blocks: Sequence[Block]
     places: Tensor
-    """Shape (rows, tokens): of each token in the packed row; 0 for padding and what ends a row."""
+    """Shape (rows, tokens): positions in the packed row; 0 for padding and the end of a row."""
     scored: Tensor
-    """Shape (rows, tokens - 1): whether TRL's value there is one of a completion."""
+    """Shape (rows, tokens - 1): whether TRL's value there belongs to a completion."""
 
     @classmethod
     def of(cls, ids: Tensor, mask: Tensor, labels: Tensor) -> "Layout | None":
-        """Return the layout of a call of TRL's; None where no two completions share a prompt.
+        """Return the layout of a call by TRL; None if no two completions share a prompt.
 
         Args:
-            ids, mask, labels: shape (rows, tokens), padded on either side. A prompt is what stands
+            ids, mask, labels: shape (rows, tokens), padded on either side. A prompt is the tokens
                 before the first label; a row without labels has no value and is left out.
         """
         groups: dict[tuple[int, ...], list[tuple[int, Tensor]]] = {}
         known = (labels != IGNORED).cpu()
         for row, (own, scored) in enumerate(zip(mask.bool().cpu(), known, strict=True)):
             columns = own.nonzero()[:, 0]
-            # The first token of a row is predicted by nothing.
+            # No token predicts the first token of a row.
             begins = scored[columns].nonzero()[:, 0].clamp(min=1)
             if not len(begins):
                 continue
@@ -96,7 +97,7 @@ class Layout:
         return _pack(groups, ids, labels)
 
     def arguments(self) -> dict[str, Any]:
-        """Return the packed row as a model takes it."""
+        """Return the packed row as the arguments of a model."""
         return {
             "input_ids": self.tokens,
             "position_ids": self.positions,
@@ -106,13 +107,13 @@ class Layout:
         }
 
     def back(self, packed: Tensor) -> Tensor:
-        """Return values of the packed row, shape (1, packed), in TRL's form; 0 for the rest."""
+        """Return values of the packed row, shape (1, packed), in TRL's shape; 0 elsewhere."""
         places, scored = self.places.to(packed.device), self.scored.to(packed.device)
         return packed[0, places[:, :-1]].where(scored, 0)
 
 
 def packed_row(prompts: int, rows: int, prompt: int, tokens: int) -> dict[str, Any] | None:
-    """Return what a model takes for `rows` of one length with so many prompts; None: rows alone."""
+    """Return the arguments of a model for `rows` of equal length; None if no prompt is shared."""
     ids = (torch.arange(rows) % prompts)[:, None].repeat(1, tokens)
     labels = ids.clone()
     labels[:, :prompt] = IGNORED
@@ -156,7 +157,7 @@ def _pack(
 
 
 def _alike(parts: Sequence[_Part]) -> Iterator[list[_Part]]:
-    """Yield prompts with as many completions and like lengths, so that little is filled up."""
+    """Yield groups of prompts with equally many completions and similar lengths."""
     alike: list[_Part] = []
     for part in sorted(parts, key=_sizes):
         count, length, longest = _sizes(part)
@@ -183,7 +184,7 @@ def _block(parts: Sequence[_Part]) -> Block:
 
 
 def _filled(places: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-    """Return rows of places, each filled up with its last one, and which of them are real."""
+    """Return rows of positions, each padded with its last one, and which are not padding."""
     sizes = torch.tensor([len(each) for each in places], device=places[0].device)[:, None]
     columns = torch.arange(int(sizes.max()), device=sizes.device)
     padded = pad_sequence(list(places), batch_first=True)
@@ -196,9 +197,9 @@ def _sees(own: Tensor, other: Tensor, window: int | None) -> Tensor:
 
 
 def after_common(ids: Tensor, mask: Tensor) -> Tensor:
-    """Return labels, shape (rows, tokens): of each pair of rows what follows their common tokens.
+    """Return labels, shape (rows, tokens): the tokens after the common start of each pair of rows.
 
-    Row r and row r + rows / 2 are a pair. Rows that are equal differ by their last token.
+    Row r and row r + rows / 2 are a pair. Equal rows count as different in their last token.
     """
     if len(ids) % 2:
         return ids.masked_fill(mask == 0, IGNORED)

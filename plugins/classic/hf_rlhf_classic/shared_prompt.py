@@ -1,10 +1,10 @@
-"""Each prompt once: the completions of a prompt are computed behind one copy of it.
+"""Each prompt once: the completions of a prompt are computed after one copy of it.
 
 GRPO, RLOO and DPO compute the log-probabilities of several completions of one prompt, and TRL runs
 the prompt again for each. Here a forward pre-hook puts the rows of a call into one packed row, in
-which each distinct prompt stands once with its completions behind it; an attention registered with
-transformers lets a completion see its prompt and itself; a forward hook puts the values back where
-TRL expects them. There is no cache, so gradients, checkpointing and LoRA need nothing further.
+which each distinct prompt stands once, followed by its completions; an attention registered with
+transformers lets a completion attend to its prompt and itself; a forward hook moves the values back
+to where TRL expects them. There is no cache, so gradients, checkpointing and LoRA work as usual.
 The idea is that of prefix grouping (Liu et al. 2025, Prefix Grouper, arXiv:2506.05433).
 """
 
@@ -21,7 +21,7 @@ from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 from hf_rlhf_classic.packed_prompts import LAYOUT, Block, Layout, after_common
 
 ATTENTION = "prompt_once"
-"""The name of the attention, which computes every other call as `sdpa` does."""
+"""The name of the attention; calls without a layout are computed by `sdpa`."""
 EQUAL = frozenset(
     {
         *("llama", "mistral", "ministral", "ministral3", "mixtral", "arcee", "smollm3"),
@@ -48,9 +48,9 @@ def attention(
     sliding_window: int | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """Return the attention of a packed row, shape (1, packed, heads, width); else `sdpa`'s.
+    """Return the attention output of a packed row, shape (1, packed, heads, width), else `sdpa`'s.
 
-    `query`, `key` and `value` have shape (1, heads, packed, width), as transformers gives them.
+    `query`, `key` and `value` have shape (1, heads, packed, width), as transformers passes them.
     """
     layout = kwargs.pop(LAYOUT, None)
     if layout is None:
@@ -72,7 +72,7 @@ def attention(
 def _of_block(
     block: Block, query: Tensor, key: Tensor, value: Tensor, scale: float | None, window: int | None
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield places in the packed row and their outputs: of prompts, then of their completions."""
+    """Yield positions in the packed row and their outputs: of prompts, then of completions."""
     count, before = block.prompts.shape
     inner, outer = block.seen(window)
     q, k, v = (each[:, block.prompts].transpose(0, 1) for each in (query, key, value))
@@ -91,7 +91,7 @@ def _of_block(
 
 
 def _kept(values: Tensor, real: Tensor, block: Block) -> Tensor:
-    """Return values, shape (rows, longest, ...), in one row without those of what fills up."""
+    """Return values, shape (rows, longest, ...), in one row without the padding."""
     return values.flatten(0, 1) if block.whole else values[real]
 
 
@@ -100,17 +100,17 @@ AttentionMaskInterface.register(ATTENTION, sdpa_mask)
 
 
 class PromptOnce:
-    """Hooks on the models that a trainer calls, and what they saved."""
+    """Hooks on the models that a trainer calls, with counts of the tokens that they saved."""
 
     def __init__(self, models: Iterable[Any], halves: bool = False) -> None:
         """Install the hooks.
 
-        TRL's fused head is in place; or (`halves`) the logits of whole rows are asked for, and the
-        first half of the rows has the prompts of the second.
+        TRL's fused head must be installed. With `halves`, TRL requests the logits of whole rows
+        instead, and the first half of the rows has the same prompts as the second.
         """
         self.halves = halves
         self.tokens = self.packed = 0
-        """Tokens of the rows, without padding, and those that were computed instead."""
+        """Tokens of the rows, without padding, and the number that was computed instead."""
         self._layout: Layout | None = None
         self._handles, self._before = [], []
         for model in models:
@@ -123,7 +123,7 @@ class PromptOnce:
             ]
 
     def remove(self) -> None:
-        """Leave the models as they were."""
+        """Remove the hooks and restore the models' attention."""
         for handle in self._handles:
             handle.remove()
         for base, implementation in self._before:
@@ -185,7 +185,7 @@ def obstacle(model: Any) -> str:
 
 
 def unknown(config: Any) -> str:
-    """Return that nothing is known of a model's architecture, or an empty string."""
+    """Return why a model's architecture is not supported, or an empty string."""
     kind = config.get_text_config().model_type
     return "" if kind in EQUAL else f"models of type {kind} are not among those found equal"
 

@@ -36,13 +36,13 @@ class SharesPromptConfig:
 
 
 class SharesPrompt(Trainer):
-    """Goes before a trainer of TRL's whose loss compares completions of one prompt."""
+    """A base class, before a TRL trainer whose loss compares completions of one prompt."""
 
     fused_head: ClassVar = True
-    """Whether TRL has log-probabilities computed by the model; else it asks for whole logits."""
+    """Whether TRL gets log-probabilities from the model by its fused head, not whole logits."""
     args: Any
     _buffered_inputs: Any
-    """TRL's: the micro-batches of a generation."""
+    """The micro-batches of a generation, an attribute of TRL."""
     sharing: "Sharing | None" = None
     _together: Any = None
 
@@ -57,9 +57,10 @@ class SharesPrompt(Trainer):
 
     @classmethod
     def packed_rows(cls, run: Run, prompt: Callable[[int], int]) -> PackedRows | None:
-        """Return the packed row of a pass, for the plan of the memory; None where none is planned.
+        """Return the function that packs a pass, for the memory plan; None if rows stay apart.
 
-        `prompt` is of a row of some tokens. TRL's shuffle may put no two rows of a prompt together.
+        `prompt` maps the tokens of a row to those of its prompt. In the worst case TRL's shuffle
+        puts no two rows of a prompt together.
         """
         args = run.training
         if args.share_prompt is False or not cls.fused_head or _unshared(run) or _drops(run):
@@ -79,7 +80,7 @@ class SharesPrompt(Trainer):
         return packed
 
     def batch_forms(self) -> Mapping[str, BatchForm]:
-        """Return the form in which each prompt is computed once, if nothing stands against it."""
+        """Return the form in which each prompt is computed once, if nothing prevents it."""
         if self.args.share_prompt is False:
             return {}
         if self.sharing is None:
@@ -87,9 +88,9 @@ class SharesPrompt(Trainer):
         return {} if self.sharing.reason else {FORM: self.sharing}
 
     def compute_loss(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-        """Return TRL's loss, of micro-batches in which the completions of a prompt are together."""
+        """Return TRL's loss, after bringing the completions of each prompt together."""
         if self.sharing is not None and self.sharing.once is not None and regroups(self.args):
-            # There is no public way to the rows of a generation.
+            # TRL has no public access to the rows of a generation.
             buffer = self._buffered_inputs
             if self.model.training and buffer is not self._together and inputs is buffer[0]:
                 bring_together(buffer)
@@ -98,7 +99,7 @@ class SharesPrompt(Trainer):
         return trl.compute_loss(model, inputs, *args, **kwargs)
 
     def report(self) -> Mapping[str, Any]:
-        """Return what was saved, or why it was not, beside what the trainer reports."""
+        """Add to the trainer's report the tokens that were saved, or why none were."""
         if self.sharing is None:
             return super().report()
         return {**super().report(), "Each prompt once": self.sharing.report()}
@@ -108,7 +109,7 @@ class Sharing:
     """Whether a trainer computes each prompt once, decided on its own model."""
 
     def __init__(self, trainer: Any) -> None:
-        """Look at the trainer's models; nothing is installed yet."""
+        """Check the trainer's models, without installing hooks."""
         self.trainer = trainer
         models = [trainer.model, getattr(trainer, "ref_model", None)]
         # TRL has put a reference into DeepSpeed's engine by now.
@@ -161,7 +162,7 @@ class Sharing:
         self._say("on: the log-probabilities are those of rows alone")
 
     def leave(self, reason: str) -> None:
-        """Leave the models as they are. Raises ModelError if the run asks for it."""
+        """Do not share prompts. Raises ModelError if the run has `share_prompt: true`."""
         self.reason = reason
         if self.trainer.args.share_prompt:
             raise ModelError(f"`share_prompt` is true, and cannot be used: {reason}.")
@@ -204,15 +205,16 @@ def _drops(run: Run) -> bool:
 
 
 def alone(args: Any) -> str:
-    """Return that no two completions are computed together, or an empty string."""
+    """Return why no two completions are computed together, or an empty string."""
     one = hasattr(args, "steps_per_generation") and args.per_device_train_batch_size == 1
     return "a micro-batch has one completion (`per_device_train_batch_size: 1`)" if one else ""
 
 
 def regroups(args: Any) -> bool:
-    """Return whether rows may change places between micro-batches: no gradient depends on it.
+    """Return whether rows may move between micro-batches without changing a gradient.
 
-    All micro-batches of a generation make one optimizer step, and each row has one weight in it.
+    All micro-batches of a generation must make one optimizer step, in which each row has a weight
+    that does not depend on its micro-batch.
     """
     steps = getattr(args, "steps_per_generation", None) or 1
     if steps == 1 or steps != args.gradient_accumulation_steps:
@@ -223,7 +225,7 @@ def regroups(args: Any) -> bool:
 
 
 def _saving(run: Run) -> str:
-    """Return how many times fewer tokens the loss computes, of completions of full length."""
+    """Return how many times fewer tokens the loss computes, for completions of full length."""
     args = run.training
     if not hasattr(args, "steps_per_generation"):
         return "the prompt of a pair once for both responses"
@@ -265,7 +267,7 @@ def bring_together(batches: Sequence[dict[str, Any]]) -> None:
 
 
 def _batch(parts: Sequence[tuple[Sequence[int], Sequence[int]]], count: int) -> dict[str, Tensor]:
-    """Return every prompt with each of `count` completions, one after the other, as TRL pads."""
+    """Return every prompt with each of `count` completions, padded as TRL pads them."""
     completions = [parts[at % len(parts)][1] for at in range(count)]
     rows = [(prompt, completion) for completion in completions for prompt, _ in parts]
     width = max(len(prompt) for prompt, _ in rows)
