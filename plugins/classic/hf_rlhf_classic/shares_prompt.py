@@ -119,6 +119,7 @@ class Sharing:
         self.reason = ""
         compiled = "`torch_compile` would compile each layout anew"
         reasons = [compiled * trainer.args.torch_compile, alone(trainer.args)]
+        reasons.append(auxiliary(trainer.args, trainer.model.config))
         reasons += map(obstacle, self.models)
         if reason := next(filter(None, reasons), ""):
             self.leave(reason)
@@ -187,7 +188,8 @@ def _unshared(run: Run) -> str:
         return "`exactness` is off"
     if (kind := launch_kind(run)) in ("DEEPSPEED", "FSDP"):
         return f"nothing is compared under {kind}"
-    if reason := unknown(model_config(run)) or alone(run.training):
+    config = model_config(run)
+    if reason := unknown(config) or alone(run.training) or auxiliary(run.training, config):
         return reason
     dropout = run.model.use_peft and run.model.lora_dropout
     if dropout and not getattr(run.training, "disable_dropout", False):
@@ -208,6 +210,17 @@ def alone(args: Any) -> str:
     """Return why no two completions are computed together, or an empty string."""
     one = hasattr(args, "steps_per_generation") and args.per_device_train_batch_size == 1
     return "a micro-batch has one completion (`per_device_train_batch_size: 1`)" if one else ""
+
+
+def auxiliary(args: Any, config: Any) -> str:
+    """Return that TRL asks a mixture of experts for its auxiliary loss, or an empty string."""
+    coefficient, text = getattr(args, "router_aux_loss_coef", 0.0), config.get_text_config()
+    if coefficient is None:
+        coefficient = getattr(text, "router_aux_loss_coef", 0.0)
+    if not (coefficient and hasattr(text, "output_router_logits")):
+        return ""
+    what = "the auxiliary loss of a mixture of experts counts each copy of a prompt"
+    return f"{what}; `router_aux_loss_coef: 0` makes it possible"
 
 
 def regroups(args: Any) -> bool:

@@ -3,11 +3,13 @@
 from types import SimpleNamespace
 
 import pytest
+from transformers import AutoModelForCausalLM, MixtralConfig
 
 from hf_rlhf.contracts import HeldModel
 from hf_rlhf_classic.iterative_dpo import IterativeDPOTrainer
 from hf_rlhf_classic.ppo_models import step_shape
 from hf_rlhf_classic.reference import held_reference
+from hf_rlhf_classic.shares_prompt import Sharing
 
 PPO = {"per_device_train_batch_size": 32, "num_mini_batches": 2, "micro_batch_size": 4}
 PPO |= {"rollout_micro_batch_size": None, "value": "policy_adapter", "value_model_path": None}
@@ -63,3 +65,23 @@ def test_iterative_dpo_samples_its_own_batch_and_holds_a_reference():
     shape = IterativeDPOTrainer.step_shape(run_of(use_peft=False, **settings))
     assert (shape.rows, shape.sampled_rows) == (4, 64)
     assert shape.held == {"reference": HeldModel()}
+
+
+@pytest.mark.parametrize(
+    ("settings", "off"),
+    [
+        ({"router_aux_loss_coef": None}, True),
+        ({"router_aux_loss_coef": 0.1}, True),
+        ({"router_aux_loss_coef": 0.0}, False),
+        ({}, False),  # online DPO has none
+    ],
+)
+def test_no_prompt_is_shared_under_an_auxiliary_loss(settings, off):
+    sizes = {"vocab_size": 16, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1}
+    config = MixtralConfig(**sizes, num_attention_heads=2, num_key_value_heads=1)
+    trainer = SimpleNamespace(
+        model=AutoModelForCausalLM.from_config(config),
+        args=SimpleNamespace(torch_compile=False, share_prompt=None, **settings),
+        accelerator=SimpleNamespace(unwrap_model=lambda model: model, is_main_process=False),
+    )
+    assert ("auxiliary loss" in Sharing(trainer).reason) == off
