@@ -155,7 +155,8 @@ def _report(needs: "Needs", plans: Sequence["Plan"], device: "Device | None") ->
         most = largest(run, best.strategy, count, limit, tokens=tokens)
         length = largest(run, best.strategy, count, limit, rows=rows)
         yield (
-            f"Largest pass with {where} that surely fits (none over {MOST:,} tokens is tried): "
+            f"Largest pass with {where} that surely fits (none over {MOST:,} tokens or "
+            "the model's positions is tried): "
             f"{most:,} rows of {tokens:,} tokens, or {rows:,} of {length:,}"
         )
     yield f"What to change first ({where}: {human(best.bytes)}), each by itself:"

@@ -26,6 +26,7 @@ USUAL = {
 }
 """Settings of a model without a run file on which memory depends: those of TRL's SFT, and with
 `reference: model` those of its DPO."""
+_COUNTS = ("max_length", "per_device_train_batch_size", "gradient_accumulation_steps", "lora_r")
 _SIZES = ("num_hidden_layers", "hidden_size", "vocab_size")
 
 
@@ -66,7 +67,7 @@ def run_of_model(name: str, options: Mapping[str, str]) -> Run:
                 f"--{key} is no setting that a model's memory depends on{near}. A run file has all "
                 "settings of its trainer: `hf-rlhf memory FILE`."
             )
-        setattr(target, key, yaml.safe_load(text) if isinstance(text, str) else text)
+        setattr(target, key, _value(key, text) if isinstance(text, str) else text)
     run = Run(
         spec=SimpleNamespace(evaluation=None, plugin="sft", init_lora_weights=True),  # type: ignore[arg-type]
         trainer_class=_Supervised,
@@ -82,6 +83,28 @@ def run_of_model(name: str, options: Mapping[str, str]) -> Run:
     )
     check_sizes(run)
     return run
+
+
+def _value(key: str, text: str) -> Any:
+    """Return the value of a setting. Raises HfRlhfError for one that would be counted as another's.
+
+    A run file's settings are checked where it is read.
+    """
+    import torch
+    from transformers.training_args import OptimizerNames
+
+    if key in _COUNTS:
+        wanted, known = "a number above 0", text.isdecimal() and int(text) > 0
+    elif key == "dtype":
+        wanted, known = "such as bfloat16", isinstance(getattr(torch, text, None), torch.dtype)
+    elif key == "optim":
+        names = [str(each.value) for each in OptimizerNames]
+        wanted, known = f"of {', '.join(names)}", text in names
+    else:
+        return yaml.safe_load(text)
+    if not known:
+        raise HfRlhfError(f"--{key} {text}: expected a value, {wanted}.")
+    return yaml.safe_load(text)
 
 
 def check_sizes(run: Run) -> None:

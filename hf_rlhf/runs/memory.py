@@ -255,11 +255,17 @@ def _root_and_block(model: Any) -> tuple[int, int]:
 
 
 def weights_of(name: str, dtype: str | None = None) -> int:
-    """Return the bytes of a model's weights, from its configuration alone."""
+    """Return the bytes of a model's weights, from its configuration alone.
+
+    Raises ValueError where that cannot be read.
+    """
     import torch
     import transformers
 
-    config = transformers.AutoConfig.from_pretrained(resolve_model_path(name))
+    try:
+        config = transformers.AutoConfig.from_pretrained(resolve_model_path(name))
+    except OSError as error:  # not in the cache, and no Hub
+        raise ValueError(f"{name} cannot be read: {error}") from error
     kind = getattr(transformers, (config.architectures or ["AutoModel"])[0], None)
     own = getattr(config.get_text_config(), "dtype", None) or torch.float32
     with torch.device("meta"):

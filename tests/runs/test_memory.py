@@ -15,7 +15,7 @@ from hf_rlhf.models.loading import skeleton
 from hf_rlhf.runs import allocations
 from hf_rlhf.runs.allocations import Cut, Layers, Pass, count_training
 from hf_rlhf.runs.known_models import changed
-from hf_rlhf.runs.memory import MemoryNeed, Phase, _step_phases, memory_need
+from hf_rlhf.runs.memory import MemoryNeed, Phase, _step_phases, memory_need, weights_of
 from hf_rlhf.runs.resolve import resolve_run
 from hf_rlhf.runs.sharded_memory import (
     ERROR,
@@ -124,6 +124,15 @@ def test_the_parts_of_a_run(tiny_run):
     assert lora.gradients < lora.weights / 4
     assert need_of(tiny_run, beta=0.0, use_peft=False).held == {}
     assert full.per_device() == sum(full.parts().values())
+
+
+def test_a_held_model_that_cannot_be_read_is_not_counted(monkeypatch):
+    def offline(*_: Any) -> None:
+        raise OSError("no connection")
+
+    monkeypatch.setattr("transformers.AutoConfig.from_pretrained", offline)
+    with pytest.raises(ValueError, match="nobody/none cannot be read: no connection"):
+        weights_of("nobody/none")
 
 
 def test_a_larger_pass_samples_and_scores_more(tiny_run):
