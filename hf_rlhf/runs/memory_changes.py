@@ -52,7 +52,7 @@ def _settings(run: Run, need: MemoryNeed) -> Iterator[tuple[str, str, dict[str, 
         settings |= {name: 2 * getattr(training, name) for name in factors}
         what = f"per_device_train_batch_size: {rows // 2}, twice the accumulation"
         yield what, "the same step in more passes", settings
-    for name in ("max_completion_length", "max_length"):
+    for name in ("max_new_tokens", "max_completion_length", "max_length"):
         if most := getattr(training, name, None):
             short = min(most, need.given.tokens) // 2
             yield f"{name}: {short}", "longer rows are cut", {name: short}
