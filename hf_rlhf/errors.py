@@ -23,6 +23,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 
 class HfRlhfError(Exception):
@@ -92,6 +93,11 @@ class ConfigError(HfRlhfError):
         head = f"{count} problem{'s' if count != 1 else ''} in the {subject}'s configuration:"
         lines = [head, *(f"  - {problem}" for problem in self.problems), *[hint] * bool(hint)]
         super().__init__("\n".join(lines))
+        self._given = (self.problems, hint, subject)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle what was given: an error of the main process is raised again by the others."""
+        return type(self), self._given
 
 
 class DataError(HfRlhfError):

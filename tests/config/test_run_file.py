@@ -1,5 +1,6 @@
 import json
 import os
+import pickle
 import re
 import shlex
 import subprocess
@@ -23,7 +24,7 @@ from hf_rlhf.config.schema import (
     keys_of,
 )
 from hf_rlhf.config.yaml import dump_yaml, load_yaml, scalar
-from hf_rlhf.errors import ConfigError
+from hf_rlhf.errors import ConfigError, Problem
 
 KNOWN = {"learning_rate": float, "bf16": bool, "max_steps": int, "report_to": str}
 DOCS = Path(__file__).parents[2] / "docs/reference/run-files.md"
@@ -723,3 +724,9 @@ def test_reading_run_files_needs_none_of_the_training_stack() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_an_error_of_another_process_says_the_same() -> None:
+    problems = [Problem("beta", "is 0."), Problem("rewards.0", "is missing.", "Write one.")]
+    error = ConfigError(problems, "a hint", "study")
+    assert str(pickle.loads(pickle.dumps(error))) == str(error)
