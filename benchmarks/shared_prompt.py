@@ -17,8 +17,11 @@ from side_by_side import Comparison, Report, in_turn, parser
 
 CASES = (
     (256, 128, 8), (768, 128, 4), (768, 128, 8), (768, 128, 16), (2048, 128, 8), (256, 256, 8),
+    (8, 8, 2),
 )  # fmt: skip
 """Tokens of the prompt and of the longest completion, and completions of a prompt."""
+PAIRS = (8, 8, 2)
+"""The case with 32 prompts in place of one: the pairs of a batch of DPO, all short."""
 
 
 def build(hidden: int, layers: int, lora: bool, checkpointed: bool) -> Any:
@@ -44,15 +47,17 @@ def build(hidden: int, layers: int, lora: bool, checkpointed: bool) -> Any:
     return model
 
 
-def rows(prompt: int, most: int, group: int, unequal: bool) -> dict[str, Any]:
-    """Return one group as TRL gives it to the model."""
+def rows(case: Sequence[int], unequal: bool) -> dict[str, Any]:
+    """Return the completions of one prompt, or of 32, as TRL gives them to the model."""
     import torch
 
+    prompt, most, group = case
     draw = torch.Generator().manual_seed(1)
-    ids = torch.randint(3, 8192, (1, prompt), generator=draw).repeat(group, 1)
-    answers = torch.randint(3, 8192, (group, most), generator=draw)
+    prompts = torch.randint(3, 8192, (32 if case == PAIRS else 1, prompt), generator=draw)
+    ids = prompts.repeat_interleave(group, 0)
+    answers = torch.randint(3, 8192, (len(ids), most), generator=draw)
     lengths = torch.randint(most // 4, most + 1, (group,), generator=draw) if unequal else None
-    own = torch.ones(group, most, dtype=torch.long)
+    own = torch.ones(len(ids), most, dtype=torch.long)
     if lengths is not None:
         own = (torch.arange(most) < lengths[:, None]).long()
     mask = torch.cat([torch.ones_like(ids), own], 1)
@@ -102,7 +107,7 @@ def compare(model: Any, case: Sequence[int], rounds: int, unequal: bool, whole: 
     from hf_rlhf_classic.shared_prompt import PromptOnce
 
     prompt, most, group = case
-    batch = rows(prompt, most, group, unequal)
+    batch = rows(case, unequal)
     tokens = 0.0
 
     def ours() -> dict[str, float]:
@@ -115,7 +120,8 @@ def compare(model: Any, case: Sequence[int], rounds: int, unequal: bool, whole: 
 
     step(model, batch)
     results = in_turn(rounds, {"ours": ours, "TRL": lambda: step(model, batch)})
-    name = f"{prompt} + {most}, G {group}{', unequal' if unequal else ''}"
+    name = f"{prompt} + {most}, G {group}{', 32 prompts' if case == PAIRS else ''}"
+    name += ", unequal" if unequal else ""
     comparisons = [
         Comparison(
             f"{name} (tokens {tokens:.2f} times fewer), {what}",

@@ -39,7 +39,7 @@ from hf_rlhf.runs.preflight_launch import (
     master_copy_problems,
 )
 from hf_rlhf.runs.preflight_rows import rendering_problem, row_notes, value_problems
-from hf_rlhf.runs.preflight_settings import idle, settings_problems
+from hf_rlhf.runs.preflight_settings import settings_problems
 from hf_rlhf.runs.preflight_sharding import (
     resume_problems,
     sharding_advice,
@@ -106,7 +106,6 @@ def advice(run: "Run") -> list[str]:
     on_cpu = run.training.device.type == "cpu" and not is_elsewhere()
     if run.training.bf16 and on_cpu:
         notes.append("bf16 makes most CPUs several times slower, not faster: `--bf16 false`")
-    notes += idle(run.spec.settings, (run.training, run.model))
     return [*notes, *_noise(run), *master_copy_advice(run), *sharding_advice(run)]
 
 

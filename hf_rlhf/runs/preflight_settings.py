@@ -1,14 +1,10 @@
 """Settings that the libraries read only after the weights: tried here on weights without memory.
 
-The optimizer and the schedule are built by transformers' own code, the LoRA by peft's. A setting
-that has no effect on them is refused too.
+The optimizer and the schedule are built by transformers' own code, the LoRA by peft's.
 """
 
-import copy
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import fields
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from hf_rlhf.distributed import is_elsewhere
@@ -36,90 +32,11 @@ _SAMPLING = {
 }
 """Key of `generation_kwargs` -> its setting in a run file."""
 
-_VLLM = "vllm_enable_sleep_mode vllm_structured_outputs_regex vllm_server_base_url vllm_server_host"
-_VLLM += " vllm_server_port vllm_server_timeout vllm_group_port vllm_gpu_memory_utilization"
-_VLLM += " vllm_max_model_length vllm_tensor_parallel_size vllm_importance_sampling_correction"
-_VLLM += " vllm_importance_sampling_mode vllm_importance_sampling_clip_max vllm_mode"
-_VLLM += " vllm_importance_sampling_clip_min vllm_importance_sampling_cap vllm_model_impl"
-_LORA = "lora_r lora_alpha lora_dropout lora_target_modules lora_target_parameters lora_task_type"
-_LORA += " lora_modules_to_save use_rslora use_dora"
-ONLY_WITH: Mapping[str, tuple[str, Sequence[Any]]] = {
-    name: (other, values)
-    for names, other, values in (
-        (_LORA, "use_peft", (True,)),
-        (_VLLM, "use_vllm", (True,)),
-        (
-            "bnb_4bit_quant_type use_bnb_nested_quant bnb_4bit_quant_storage",
-            "load_in_4bit",
-            (True,),
-        ),
-        ("save_steps", "save_strategy", ("steps",)),
-        ("logging_steps", "logging_strategy", ("steps",)),
-        ("eval_steps", "eval_strategy", ("steps",)),
-        (
-            "eval_delay eval_packing per_device_eval_batch_size num_generations_eval "
-            "metric_for_best_model greater_is_better",
-            "eval_strategy",
-            ("steps", "epoch"),
-        ),
-        (
-            "activation_checkpointing_kwargs gradient_checkpointing_kwargs",
-            "activation_checkpointing",
-            (True,),
-        ),
-        ("liger_kernel_config", "use_liger_kernel", (True,)),
-        ("packing_strategy", "packing", (True,)),
-        ("label_smoothing", "loss_type", ("exo_pair", "robust", "aot", "aot_unpaired")),
-        ("discopop_tau", "loss_type", ("discopop",)),
-        ("sapo_temperature_neg sapo_temperature_pos", "loss_type", ("sapo",)),
-        ("vespo_k_pos vespo_k_neg vespo_lambda_pos vespo_lambda_neg", "loss_type", ("vespo",)),
-        ("label_smoothing_factor", "loss_type", ("nll",)),
-        ("f_alpha_divergence_coef", "f_divergence_type", ("alpha_divergence",)),
-        ("precompute_ref_batch_size", "precompute_ref_log_probs", (True,)),
-        ("ref_model_mixup_alpha ref_model_sync_steps", "sync_ref_model", (True,)),
-        (
-            "entropy_coef_min entropy_coef_max entropy_coef_delta entropy_target",
-            "use_adaptive_entropy",
-            (True,),
-        ),
-        ("num_completions_to_print log_unique_prompts", "log_completions", (True,)),
-        (
-            "transformers_continuous_batching_config",
-            "use_transformers_continuous_batching",
-            (True,),
-        ),
-    )
-    for name in names.split()
-}
-"""Setting -> another, and those of its values with which the first has an effect."""
-
 
 def settings_problems(run: "Run") -> Iterator[Problem]:
     """Yield what is wrong with the settings, each at a top-level key of the run file."""
     for check in _CHECKS:
         yield from check(run)
-
-
-def idle(settings: Mapping[str, Any], configs: Sequence[Any]) -> Iterator[str]:
-    """Yield a line on the `settings` that have no effect because of another one's value.
-
-    A shipped run file with one switch turned off by an option is no mistake, so it is a note.
-    """
-    idle_by_condition: dict[str, list[str]] = {}
-    for name in sorted(settings.keys() & ONLY_WITH.keys()):
-        other, values = ONLY_WITH[name]
-        config = next((config for config in configs if hasattr(config, other)), None)
-        actual = getattr(config, other, None)
-        actual = actual if isinstance(actual, list) else [actual]
-        if config is None or any(each in values for each in actual):
-            continue
-        owner = next((config for config in configs if hasattr(config, name)), None)
-        if settings[name] != (_default(owner, name) if owner else None):
-            words = " or ".join(str(value).lower() for value in values)
-            idle_by_condition.setdefault(f"`{other}: {words}`", []).append(name)
-    for condition, names in idle_by_condition.items():
-        have = "has" if len(names) == 1 else "have"
-        yield f"{', '.join(names)} {have} no effect: for {condition} only"
 
 
 def _model_arguments(run: "Run") -> Iterator[Problem]:
@@ -240,24 +157,16 @@ def _optimizer(run: "Run") -> Iterator[Problem]:
         )
         return
     try:
-        arguments = _optimizer_arguments(run, training, build=True)
+        _build_optimizer(run, training)
     except Exception as error:  # noqa: BLE001 - optimizers of any package raise what they like
         if is_elsewhere() and isinstance(error, ImportError):
             return  # its package may be installed there
         what = f"{name} cannot be built: {_first_line(error)}"
         yield Problem("optim", what, "Install what it needs, or choose another.")
-        return
-    for key in ("optim_args", "adam_beta1", "adam_beta2", "adam_epsilon", "optim_target_modules"):
-        value, default = getattr(training, key), _default(training, key)
-        if value == default or key not in run.spec.settings:
-            continue
-        with suppress(Exception):  # the optimizer needs it
-            if _optimizer_arguments(run, _with(training, key, default)) == arguments:
-                yield Problem(key, f"has no effect with `optim: {name}`.", "Leave it out.")
 
 
-def _optimizer_arguments(run: "Run", training: Any, *, build: bool = False) -> dict[str, Any]:
-    """Return the arguments of the optimizer as transformers builds it; raises what that raises."""
+def _build_optimizer(run: "Run", training: Any) -> None:
+    """Build the optimizer as transformers does, on one weight; raises what that raises."""
     import torch
     from transformers import Trainer
     from transformers.trainer_optimizer import is_optimizer_factory
@@ -265,10 +174,9 @@ def _optimizer_arguments(run: "Run", training: Any, *, build: bool = False) -> d
     model = skeleton(run) if training.optim_target_modules else torch.nn.Linear(1, 1)
     cls, arguments = Trainer.get_optimizer_cls_and_kwargs(training, model)
     targets = [arguments.pop(key, None) for key in ("params", "model", "optimizer_dict")]
-    if build and not is_optimizer_factory(cls):
+    if not is_optimizer_factory(cls):
         target = next((each for each in targets if each is not None), model.parameters())
         cls(target, **arguments)
-    return dict(arguments)
 
 
 def _schedule(run: "Run") -> Iterator[Problem]:
@@ -278,27 +186,13 @@ def _schedule(run: "Run") -> Iterator[Problem]:
     name = str(getattr(training.lr_scheduler_type, "value", training.lr_scheduler_type))
     key = "lr_scheduler_kwargs" if training.lr_scheduler_kwargs else "lr_scheduler_type"
     try:
-        rates = _rates(training, training.lr_scheduler_kwargs)
+        _try_schedule(training)
     except (TypeError, ValueError, ArithmeticError) as error:
         yield Problem(key, f"{name} cannot be built: {_first_line(error)}")
-        return
-    if training.lr_scheduler_kwargs:
-        with suppress(TypeError):  # raised by a schedule that reads them
-            _rates(training, {**training.lr_scheduler_kwargs, "no such argument": 0})
-            what = f"has no effect with `lr_scheduler_type: {name}`."
-            yield Problem("lr_scheduler_kwargs", what, "Leave it out.")
-    if training.warmup_steps and rates == _rates(
-        _with(training, "warmup_steps", 0), training.lr_scheduler_kwargs
-    ):
-        yield Problem(
-            "warmup_steps",
-            f"has no effect with `lr_scheduler_type: {name}`.",
-            "Write `warmup_steps: 0`, or `lr_scheduler_type: constant_with_warmup`.",
-        )
 
 
-def _rates(training: Any, arguments: Any) -> list[float]:
-    """Return the learning rates of the first steps; raises what building the schedule raises."""
+def _try_schedule(training: Any) -> None:
+    """Take the first steps of the schedule; raises what that raises."""
     import torch
     from transformers import get_scheduler
 
@@ -311,14 +205,11 @@ def _rates(training: Any, arguments: Any) -> list[float]:
         optimizer,
         num_warmup_steps=training.get_warmup_steps(steps),
         num_training_steps=steps,
-        scheduler_specific_kwargs=arguments,
+        scheduler_specific_kwargs=training.lr_scheduler_kwargs,
     )
-    rates = []
     for _ in range(min(steps, 100)):
-        rates.append(float(schedule.get_last_lr()[0]))
         optimizer.step()
         schedule.step()
-    return rates
 
 
 def _lora_start(run: "Run") -> Iterator[Problem]:
@@ -343,16 +234,6 @@ def _attention(run: "Run") -> Iterator[Problem]:
         skeleton(run, attn_implementation=name)
     except (ValueError, ImportError) as error:
         yield Problem("attn_implementation", f"{name!r} cannot be used: {_first_line(error)}")
-
-
-def _with(training: Any, key: str, value: Any) -> Any:
-    changed = copy.copy(training)
-    setattr(changed, key, value)
-    return changed
-
-
-def _default(training: Any, key: str) -> Any:
-    return next(field.default for field in fields(training) if field.name == key)
 
 
 def _first_line(error: Exception) -> str:
