@@ -57,8 +57,8 @@ class Correction:
 
     @property
     def factor(self) -> float:
-        """The median of the ratios; a count is multiplied by it."""
-        return statistics.median(self.ratios)
+        """The median of the ratios, at least 1; a count is multiplied by it."""
+        return max(1.0, statistics.median(self.ratios))
 
     @property
     def error(self) -> float:

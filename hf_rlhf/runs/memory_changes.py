@@ -71,8 +71,9 @@ def _settings(run: Run, need: MemoryNeed) -> Iterator[tuple[str, str, dict[str, 
         yield "load_in_4bit: true", cost, {"load_in_4bit": True}
     if "reference" in need.held and hasattr(training, "precompute_ref_log_probs"):
         cost = "a pass over the data before the first step"
-        settings = {"precompute_ref_log_probs": True}
-        yield "precompute_ref_log_probs: true", cost, settings
+        chosen = getattr(training, "reference", None)
+        change = {"precompute_ref_log_probs": True, **({"reference": None} if chosen else {})}
+        yield "reference: precomputed" if chosen else "precompute_ref_log_probs: true", cost, change
     if getattr(training, "share_prompt", None) is False:
         yield "share_prompt: null", "none where it is exact", {"share_prompt": None}
 

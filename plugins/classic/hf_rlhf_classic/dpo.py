@@ -23,7 +23,7 @@ from hf_rlhf_classic.implicit_rewards import measure_reference
 from hf_rlhf_classic.pair_training import PairTraining, pair_texts
 from hf_rlhf_classic.reference import DropComputed, drop_reference, held_reference, rows_in_files
 from hf_rlhf_classic.row_lengths import SIDES, prompt_share
-from hf_rlhf_classic.shares_prompt import SharesPrompt, SharesPromptConfig
+from hf_rlhf_classic.shares_prompt import SharesPrompt, SharesPromptConfig, sharing_problems
 from hf_rlhf_classic.tokens_seen import TokensSeen
 
 LOSS_TYPES = (
@@ -69,6 +69,7 @@ class PreferenceTrainer(SharesPrompt, PairTraining, DPOTrainer):  # type: ignore
         yield from no_lengths(run)
         yield from fixed_reference(run)
         yield from reference_problems(run)
+        yield from sharing_problems(run)
 
     @classmethod
     def planned_forms(cls, run: Run) -> Mapping[str, str]:

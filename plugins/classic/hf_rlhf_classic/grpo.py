@@ -16,7 +16,7 @@ from hf_rlhf.models import policy_arguments
 from hf_rlhf.runs import Run
 from hf_rlhf_classic.checks import common_problems
 from hf_rlhf_classic.reference import drop_reference, held_reference
-from hf_rlhf_classic.shares_prompt import SharesPrompt, SharesPromptConfig
+from hf_rlhf_classic.shares_prompt import SharesPrompt, SharesPromptConfig, sharing_problems
 
 FLAT = "frac_reward_zero_std"
 """TRL's name for the share of groups in which every completion got the same reward."""
@@ -39,7 +39,7 @@ class GroupSampling(SharesPrompt):
     @classmethod
     def preflight(cls, run: Run) -> Iterable[Problem]:
         """Yield what would stop or spoil training, before weights load."""
-        return list(common_problems(run))
+        return [*common_problems(run), *sharing_problems(run)]
 
     @classmethod
     def from_run(cls, run: Run) -> Self:

@@ -31,7 +31,7 @@ from hf_rlhf_classic.iterative_dpo_measures import held_out_split, reason_to_sto
 from hf_rlhf_classic.iterative_dpo_rounds import Rounds
 from hf_rlhf_classic.preference_buffer import Pair
 from hf_rlhf_classic.reference import held_reference
-from hf_rlhf_classic.shares_prompt import SharesPrompt
+from hf_rlhf_classic.shares_prompt import SharesPrompt, sharing_problems
 from hf_rlhf_classic.tokens_seen import TokensSeen
 
 _REF = "ref"
@@ -74,6 +74,7 @@ class IterativeDPOTrainer(SharesPrompt, DPOTrainer):  # type: ignore[misc]
         """Yield what would stop the run at its first iteration, or change it silently."""
         yield from common_problems(run)
         yield from loss_problems(run)
+        yield from sharing_problems(run)
         yield from _fits(run)
         yield from _lengths(run)
         if run.spec.monitor is not None:

@@ -27,7 +27,7 @@ from hf_rlhf_classic.encoding import is_text, tokens
 from hf_rlhf_classic.held_out_only import HeldOutOnly, no_eval_loss
 from hf_rlhf_classic.reference import held_reference
 from hf_rlhf_classic.sampling import until
-from hf_rlhf_classic.shares_prompt import SharesPrompt, SharesPromptConfig
+from hf_rlhf_classic.shares_prompt import SharesPrompt, SharesPromptConfig, sharing_problems
 
 
 @dataclass
@@ -76,7 +76,7 @@ class OnlinePreferenceTrainer(HeldOutOnly, SharesPrompt, OnlineDPOTrainer):  # t
     def preflight(cls, run: Run) -> Iterable[Problem]:
         """Yield what would stop or spoil training, before weights load."""
         problems = [*common_problems(run), *no_lengths(run), *no_eval_loss(run)]
-        return [*problems, *_lengths(run), *_special_tokens(run)]
+        return [*problems, *_lengths(run), *_special_tokens(run), *sharing_problems(run)]
 
     @classmethod
     def step_shape(cls, run: Run) -> StepShape:

@@ -1,6 +1,6 @@
 """The setting `share_prompt`: trainers whose completions of one prompt are computed together."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import ceil, comb
 from statistics import median
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from hf_rlhf import Trainer
 from hf_rlhf.contracts import BatchForm, PackedRows
-from hf_rlhf.errors import ModelError
+from hf_rlhf.errors import ModelError, Problem
 from hf_rlhf.models import model_config, prompt_lengths
 from hf_rlhf.runs import Run, launch_kind
 from hf_rlhf_classic.packed_prompts import IGNORED, packed_row
@@ -180,6 +180,12 @@ class Sharing:
     def _say(self, what: str) -> None:
         if self.trainer.accelerator.is_main_process:
             print(f"{FORM}: {what}", flush=True)
+
+
+def sharing_problems(run: Run) -> Iterator[Problem]:
+    """Yield why `share_prompt: true` cannot be had, where that is known before weights load."""
+    if run.training.share_prompt and (reason := _unshared(run)):
+        yield Problem("share_prompt", f"is true, and cannot be used: {reason}.", "Leave it out.")
 
 
 def _unshared(run: Run) -> str:

@@ -8,7 +8,7 @@ from peft import LoraConfig, PromptTuningConfig, get_peft_model
 from transformers import AutoConfig, AutoModelForCausalLM
 from trl.trainer.utils import add_fused_lm_head
 
-from hf_rlhf.errors import ModelError
+from hf_rlhf.errors import ConfigError, ModelError
 from hf_rlhf.positions import add_positions
 from hf_rlhf.storage.record import RunRecord
 from hf_rlhf.training.exactness import check_exactness
@@ -391,6 +391,18 @@ def test_check_says_what_it_will_save(prepared, offer, settings, planned):
 def test_without_the_comparison_it_is_off(trained, capsys):
     trainer, _ = trained(PreferenceTrainer, PAIRS, **DPO | {"max_steps": 1, "exactness": "off"})
     assert trainer.report()["Each prompt once"] == {"off": "`exactness` is off"}
+
+
+@pytest.mark.parametrize(
+    ("rows", "settings"),
+    [(PROMPTS, GRPO), (PROMPTS, GRPO | {"plugin": "rloo"}), (PROMPTS, ONLINE), (PAIRS, DPO)],
+)
+def test_what_is_known_not_to_work_is_refused_before_weights_load(prepared, offer, rows, settings):
+    offer("rewards", varied=Varied)
+    asked = {"share_prompt": True, "exactness": "off"}
+    wrong = "share_prompt: is true, and cannot .* `exactness` is off"
+    with pytest.raises(ConfigError, match=wrong):
+        prepared(rows, rows[:4], **settings | asked)
 
 
 def test_what_is_asked_for_and_cannot_be_stops(trained):
