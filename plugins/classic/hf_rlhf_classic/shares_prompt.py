@@ -102,7 +102,8 @@ class SharesPrompt(Trainer):
         """Add to the trainer's report the tokens that were saved, or why none were."""
         if self.sharing is None:
             return super().report()
-        return {**super().report(), "Each prompt once": self.sharing.report()}
+        of = " (first process)" if self.args.world_size > 1 else ""
+        return {**super().report(), f"Each prompt once{of}": self.sharing.report()}
 
 
 class Sharing:

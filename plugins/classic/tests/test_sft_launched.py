@@ -104,7 +104,13 @@ def losses(record) -> list[float]:
 
 
 def assert_same(found, expected, where) -> None:
-    """Two reports say the same, but for the last digits of what is measured."""
+    """Two reports say the same, but for the last digits of what is measured.
+
+    Tokens that shared prompts save are those of one process, and sharded launches share none.
+    """
+    for report in (found, expected):
+        for title in [title for title in report if title.startswith("Each prompt once")]:
+            report.pop(title)
     assert found.keys() == expected.keys(), where
     for title, table in expected.items():
         numbers = {key: value for key, value in table.items() if not isinstance(value, str)}
