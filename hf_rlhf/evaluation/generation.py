@@ -63,7 +63,7 @@ def generate(
     chosen = LogitsProcessorList()
     if spec.temperature > 0:
         uniform = seeded(seeds, max_new_tokens)
-        if policy.device.type == "mps":  # which has no float64
+        if str(policy.device).startswith("mps"):  # which has no float64
             uniform = uniform.float()
         uniform = uniform.to(policy.device)
         chosen.append(SampleByRow(uniform, spec.temperature, spec.top_p))
