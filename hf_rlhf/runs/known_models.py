@@ -67,7 +67,10 @@ def run_of_model(name: str, options: Mapping[str, str]) -> Run:
                 f"--{key} is no setting that a model's memory depends on{near}. A run file has all "
                 "settings of its trainer: `hf-rlhf memory FILE`."
             )
-        setattr(target, key, _value(key, text) if isinstance(text, str) else text)
+        value = _value(key, text) if isinstance(text, str) else text
+        if isinstance(getattr(target, key, None), bool) and not isinstance(value, bool):
+            raise HfRlhfError(f"--{key} {text}: expected true or false.")
+        setattr(target, key, value)
     run = Run(
         spec=SimpleNamespace(evaluation=None, plugin="sft", init_lora_weights=True),  # type: ignore[arg-type]
         trainer_class=_Supervised,
@@ -101,10 +104,18 @@ def _value(key: str, text: str) -> Any:
         names = [str(each.value) for each in OptimizerNames]
         wanted, known = f"of {', '.join(names)}", text in names
     else:
-        return yaml.safe_load(text)
+        wanted, known = "of YAML, such as 1, true or text", _is_yaml(text)
     if not known:
         raise HfRlhfError(f"--{key} {text}: expected a value, {wanted}.")
     return yaml.safe_load(text)
+
+
+def _is_yaml(text: str) -> bool:
+    try:
+        yaml.safe_load(text)
+    except yaml.YAMLError:
+        return False
+    return True
 
 
 def check_sizes(run: Run) -> None:
