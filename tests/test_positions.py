@@ -6,7 +6,7 @@ import torch
 import transformers
 
 from hf_rlhf.config import EvaluationSpec
-from hf_rlhf.evaluation.generation import generate
+from hf_rlhf.evaluation import generate
 from hf_rlhf.positions import add_positions
 
 TOKENS = {"vocab_size": 64, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}

@@ -38,17 +38,19 @@ def spoken(weights: str, rows: Any, seed: int) -> list[list[str]]:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    from hf_rlhf_classic.sampling import sample, seed_of
+    from hf_rlhf.config import EvaluationSpec
+    from hf_rlhf.evaluation import generate, seed_of
+    from hf_rlhf.models import prompt_ids
 
     torch.set_num_threads(1)
     path = resolve_model_path(weights)
     model = AutoModelForCausalLM.from_pretrained(path).eval()
     tokenizer = AutoTokenizer.from_pretrained(path)
-    sampling = {"temperature": 1.0, "top_p": 1.0, "max_new_tokens": 256}
-    texts = []
+    prompts, texts = prompt_ids(tokenizer, rows["prompt"][:], {}), []
     for number in range(UTTERANCES):
         seeds = [seed_of("study", seed, row, number) for row in range(len(rows))]
-        created = sample(model, tokenizer, rows["prompt"], seeds, **sampling)
+        sampling = EvaluationSpec(temperature=1.0)
+        created = generate(model, tokenizer, prompts, sampling, 256, seeds=seeds)
         texts.append([each.text for each in created])
     return texts
 

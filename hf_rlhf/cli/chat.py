@@ -187,7 +187,6 @@ class Chat:
             raise ModelError(
                 f"{len(ids)} tokens fill the model's {self.positions} positions. /clear forgets."
             )
-        streamer = safe_streamer(self.tokenizer)
         is_base = self.adapters[self.active] is None and hasattr(self.model, "disable_adapter")
         with self.model.disable_adapter() if is_base else nullcontext():
             model = (
@@ -196,22 +195,17 @@ class Chat:
             (completion,) = generate(
                 *(model, self.tokenizer, [ids], self.sampling, room),
                 seeds=[len(ids)],
-                streamer=streamer,
+                on_text=print_safely,
             )
+        print(flush=True)
         if completion.truncated:
             print(f"(cut at {room} tokens)", file=sys.stderr, flush=True)
         self.turns = [*turns, {"role": "assistant", "content": completion.text}]
 
 
-def safe_streamer(tokenizer: Any) -> Any:
-    """Return a streamer that prints a reply as it is generated, control characters as escapes."""
-    from transformers import TextStreamer
-
-    class Streamer(TextStreamer):  # type: ignore[misc]
-        def on_finalized_text(self, text: str, stream_end: bool = False) -> None:
-            super().on_finalized_text(visible(text), stream_end)
-
-    return Streamer(tokenizer, skip_prompt=True, skip_special_tokens=True)
+def print_safely(text: str) -> None:
+    """Print a piece of a reply, control characters as escapes."""
+    print(visible(text), end="", flush=True)
 
 
 def _beside(run: Path) -> dict[str, str]:

@@ -1,11 +1,13 @@
 from .benchmarks import BenchmarkTask as BenchmarkTask
 from .benchmarks import find_benchmarks as find_benchmarks
+from .generation import Completion as Completion
+from .generation import complete as complete
+from .generation import generate as generate
 from .generation import seed_of as seed_of
+from .generation import until as until
 from .plot import Panel as Panel
 from .report import Metric as Metric
 from .results import Evaluation as Evaluation
-from .sampling import SampleByRow as SampleByRow
-from .sampling import seeded as seeded
 from .scoring import evaluate as evaluate
 from .scoring import held_out_rows as held_out_rows
 from .scoring import measure_rows as measure_rows

@@ -1,15 +1,34 @@
-"""Generate completions of prompts with plain transformers."""
+"""The one generation loop: completions of prompts, sampled with the seed of each, by transformers.
+
+The text sampled for a prompt depends on its own random numbers, not on the other prompts of its
+batch or the number of processes, except that the model's arithmetic may round differently.
+"""
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from hf_rlhf.config import EvaluationSpec
 from hf_rlhf.models.ends import end_tokens
 
+if TYPE_CHECKING:
+    from threading import Event
+
 K = TypeVar("K")
+
+
+class Sampling(Protocol):
+    """The distribution that tokens are sampled from: an `EvaluationSpec`, a trainer's settings."""
+
+    @property
+    def temperature(self) -> float:
+        """0 decodes greedily."""
+
+    @property
+    def top_p(self) -> float:
+        """The share of probability that is sampled from (Holtzman et al. 2020)."""
 
 
 @dataclass(frozen=True)
@@ -27,74 +46,152 @@ class Completion:
 
 
 def generate(
-    policy: Any,
+    model: Any,
     tokenizer: Any,
     prompts: Sequence[Sequence[int]],
-    spec: EvaluationSpec,
+    sampling: Sampling,
     max_new_tokens: int,
     *,
     seeds: Sequence[int],
-    streamer: Any = None,
+    on_text: Callable[[str], object] | None = None,
+    stop: "Event | None" = None,
 ) -> list[Completion]:
-    """Return a completion of each prompt.
-
-    Tokens are sampled from the policy's softmax at the spec's temperature and top_p alone. Further
-    settings that the model ships, such as a repetition penalty, are ignored: training samples
-    without them, and log-probabilities do not account for them.
+    """Return a completion of each prompt, until an end token of the tokenizer or the model.
 
     Args:
-        policy: a causal language model, on its device.
+        model: a causal language model or a peft model, on its device.
         tokenizer: of that model.
         prompts: token ids; padded here on the left.
-        spec: temperature and top_p; temperature 0 decodes greedily.
+        sampling: temperature and top_p.
         max_new_tokens: the completion's length in tokens.
         seeds: of each prompt, for sampling: whatever else is in the batch, it draws the same.
-        streamer: of transformers, which takes the tokens of a single prompt as they come.
+        on_text: receives the text of a single prompt in whole words as it comes.
+        stop: ends the generation when it is set, also from another thread.
+    """
+    from hf_rlhf.evaluation.sampling import seeded
+
+    uniform = None
+    if sampling.temperature > 0:
+        uniform = seeded(seeds, max_new_tokens)
+        if str(model.device).startswith("mps"):  # which has no float64
+            uniform = uniform.float()
+    ends = end_tokens(tokenizer, model.generation_config)
+    completed = complete(
+        *(model, prompts, max_new_tokens, uniform),
+        ends=ends,
+        pad=tokenizer.pad_token_id,
+        temperature=sampling.temperature,
+        top_p=sampling.top_p,
+        extras=_watching(tokenizer, on_text, stop),
+    )
+    return [
+        Completion(
+            tokenizer.decode(ids, skip_special_tokens=True), ids, not ends.intersection(ids[-1:])
+        )
+        for ids in completed
+    ]
+
+
+def complete(
+    model: Any,
+    prompts: Sequence[Sequence[int]],
+    max_new_tokens: int,
+    uniform: Any,
+    *,
+    ends: frozenset[int],
+    pad: int,
+    temperature: float = 1.0,
+    top_p: float = 1.0,
+    extras: Mapping[str, Any] | None = None,
+) -> list[list[int]]:
+    """Return the token ids of each prompt's completion, the end token included if one came.
+
+    Tokens are sampled from the model's softmax at temperature and top_p alone. Further settings
+    that the model ships, such as a repetition penalty, are ignored: training samples without them,
+    and log-probabilities do not account for them.
+
+    Args:
+        model: whole on this process.
+        prompts: token ids; padded here on the left, in one batch.
+        max_new_tokens: the completion's length in tokens.
+        uniform: random numbers of each prompt, (rows, max_new_tokens); see `SampleByRow`. None
+            decodes greedily.
+        ends: tokens after which a completion is over.
+        pad: the token for padding.
+        temperature: above 0.
+        top_p: the share of probability that is sampled from (Holtzman et al. 2020).
+        extras: further arguments of `generate`: a streamer, stopping criteria.
+
+    Raises:
+        ModelError: the model's scores are not numbers.
     """
     import torch
     from torch.nn.utils.rnn import pad_sequence
     from transformers import GenerationConfig, LogitsProcessorList
 
-    from hf_rlhf.evaluation.sampling import SampleByRow, seeded
+    from hf_rlhf.evaluation.sampling import SampleByRow
 
-    pad = partial(pad_sequence, batch_first=True, padding_side="left")
-    ids = pad([torch.tensor(row) for row in prompts], padding_value=tokenizer.pad_token_id)
-    mask = pad([torch.ones(len(row), dtype=torch.long) for row in prompts])
-    chosen = LogitsProcessorList()
-    if spec.temperature > 0:
-        uniform = seeded(seeds, max_new_tokens)
-        if str(policy.device).startswith("mps"):  # which has no float64
-            uniform = uniform.float()
-        uniform = uniform.to(policy.device)
-        chosen.append(SampleByRow(uniform, spec.temperature, spec.top_p))
-    shipped = policy.generation_config
-    ends = end_tokens(tokenizer, shipped)
-    # Replaced: `generate` takes from the model's own settings what its arguments leave open.
-    policy.generation_config = GenerationConfig(
+    pad_left = partial(pad_sequence, batch_first=True, padding_side="left")
+    ids = pad_left([torch.tensor(row) for row in prompts], padding_value=pad)
+    mask = pad_left([torch.ones(len(row), dtype=torch.long) for row in prompts])
+    processors = LogitsProcessorList()
+    if uniform is not None:
+        processors.append(SampleByRow(uniform.to(model.device), temperature, top_p))
+    config = GenerationConfig(
         max_new_tokens=max_new_tokens,
-        pad_token_id=tokenizer.pad_token_id,
-        eos_token_id=sorted(ends) or None,
         do_sample=False,
+        eos_token_id=sorted(ends) or None,
+        pad_token_id=pad,
+        use_cache=True,
     )
+    with _only(model, config), torch.no_grad():
+        # Under ZeRO-3 generate would wait for the other processes, which have other rows.
+        output = model.generate(
+            input_ids=ids.to(model.device),
+            attention_mask=mask.to(model.device),
+            synced_gpus=False,
+            logits_processor=processors,
+            **(extras or {}),
+        )
+    return [until(row, ends) for row in output[:, ids.shape[1] :].tolist()]
+
+
+def until(ids: list[int], ends: frozenset[int]) -> list[int]:
+    """Return the ids up to the first end token, that one included."""
+    stop = next((index for index, token in enumerate(ids) if token in ends), None)
+    return ids if stop is None else ids[: stop + 1]
+
+
+@contextmanager
+def _only(model: Any, config: Any) -> Iterator[None]:
+    """Replace the model's generation settings, and those of the model inside a peft model.
+
+    `generate` takes from them whatever its arguments leave open.
+    """
+    models = [model, *([model.get_base_model()] if hasattr(model, "get_base_model") else [])]
+    shipped = [each.generation_config for each in models]
+    for each in models:
+        each.generation_config = config
     try:
-        with torch.inference_mode():
-            # Under ZeRO-3 generate would wait for the other processes, which have other rows.
-            output = policy.generate(
-                input_ids=ids.to(policy.device),
-                attention_mask=mask.to(policy.device),
-                synced_gpus=False,
-                logits_processor=chosen,
-                streamer=streamer,
-            )
+        yield
     finally:
-        policy.generation_config = shipped
-    completions = []
-    for tokens in output[:, ids.shape[1] :].tolist():
-        stop = next((index for index, token in enumerate(tokens) if token in ends), None)
-        ids = tokens if stop is None else tokens[: stop + 1]
-        text = tokenizer.decode(ids, skip_special_tokens=True)
-        completions.append(Completion(text, ids, stop is None))
-    return completions
+        for each, own in zip(models, shipped, strict=True):
+            each.generation_config = own
+
+
+def _watching(
+    tokenizer: Any, on_text: Callable[[str], object] | None, stop: "Event | None"
+) -> dict[str, Any]:
+    from transformers import StoppingCriteriaList
+
+    from hf_rlhf.evaluation.sampling import StopWhenSet, TextTo
+
+    extras: dict[str, Any] = {}
+    if on_text is not None:
+        extras["streamer"] = TextTo(tokenizer, on_text)
+    if stop is not None:
+        extras["stopping_criteria"] = StoppingCriteriaList([StopWhenSet(stop)])
+    return extras
 
 
 def seed_of(*parts: int | str) -> int:

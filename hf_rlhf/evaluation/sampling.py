@@ -1,15 +1,12 @@
-"""Sampling with separate random numbers for each row, by plain transformers `generate`.
+"""What the generation loop hands to transformers: a sampler, a streamer, a stop signal."""
 
-The text sampled for a prompt depends on its own random numbers, not on the other prompts of its
-batch or the number of processes, except that the model's arithmetic may round differently.
-"""
-
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from threading import Event
 from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import LogitsProcessor, TopPLogitsWarper
+from transformers import LogitsProcessor, StoppingCriteria, TextStreamer, TopPLogitsWarper
 
 from hf_rlhf.errors import ModelError
 
@@ -62,3 +59,27 @@ class SampleByRow(LogitsProcessor):  # type: ignore[misc]
         chosen = torch.searchsorted(cumulative, level).clamp(max=scores.shape[-1] - 1)
         self.step += 1
         return torch.full_like(scores, -torch.inf).scatter(-1, chosen, 0.0)
+
+
+class TextTo(TextStreamer):  # type: ignore[misc]
+    """Passes the text of a completion on, in whole words."""
+
+    def __init__(self, tokenizer: Any, on_text: Callable[[str], object]) -> None:
+        super().__init__(tokenizer, skip_prompt=True, skip_special_tokens=True)
+        self.on_text = on_text
+
+    def on_finalized_text(self, text: str, stream_end: bool = False) -> None:
+        """Pass on what is certain of the text."""
+        if text:
+            self.on_text(text)
+
+
+class StopWhenSet(StoppingCriteria):  # type: ignore[misc]
+    """Ends a generation when an event is set."""
+
+    def __init__(self, event: Event) -> None:
+        self.event = event
+
+    def __call__(self, input_ids: Any, scores: Any, **_: Any) -> Any:
+        """Return whether each row is done."""
+        return torch.full((input_ids.shape[0],), self.event.is_set(), device=input_ids.device)

@@ -6,7 +6,7 @@ import pytest
 
 from hf_rlhf.cli import chat_turns, main
 from hf_rlhf.config import EvaluationSpec
-from hf_rlhf.evaluation.generation import generate
+from hf_rlhf.evaluation import generate
 from hf_rlhf.evaluation.saved_models import find_saved
 from hf_rlhf.formatting import visible
 from hf_rlhf.models import prompt_ids

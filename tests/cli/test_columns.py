@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from hf_rlhf.cli import dispatch, main
-from hf_rlhf.cli.chat import safe_streamer
+from hf_rlhf.cli.chat import print_safely
 from hf_rlhf.cli.columns import list_line
 from hf_rlhf.errors import RewardError
 from hf_rlhf.formatting import print_table, terminal_message
@@ -66,7 +66,7 @@ def test_no_message_or_table_sends_control_characters(stream):
         quiet_libraries()
         # As TRL prints completions, in a table of its own.
         Console(width=400).print(Text(HOSTILE), HOSTILE)
-        safe_streamer(None).on_finalized_text(HOSTILE, stream_end=True)
+        print_safely(HOSTILE)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(sys, "stderr", sys.stdout)
             patch.setitem(dispatch.BUILT_IN, "fail", ("", "", ""))

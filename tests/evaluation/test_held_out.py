@@ -10,8 +10,7 @@ from datasets import Dataset
 from hf_rlhf import Trainer
 from hf_rlhf.config import EvaluationSpec
 from hf_rlhf.errors import BrokenPlugin, ModelError, RunFolderError
-from hf_rlhf.evaluation import held_out, measure_rows
-from hf_rlhf.evaluation.generation import generate
+from hf_rlhf.evaluation import generate, held_out, measure_rows
 from hf_rlhf.evaluation.results import Evaluation
 
 

@@ -24,7 +24,8 @@ from torch.utils.data import Dataset
 from transformers import TrainerCallback
 
 from hf_rlhf.errors import HfRlhfError, RewardError, RunFolderError
-from hf_rlhf.evaluation import seed_of
+from hf_rlhf.evaluation import Completion, generate, seed_of
+from hf_rlhf.models import prompt_ids
 from hf_rlhf.rewards import ComposedReward, gather_rows
 from hf_rlhf.runs import Run
 from hf_rlhf.steps import PartFiles
@@ -50,7 +51,6 @@ from hf_rlhf_classic.preference_buffer import (
     passes,
     prompts_of,
 )
-from hf_rlhf_classic.sampling import Completion, sample
 
 REFERENCE = ("ref_chosen_logps", "ref_rejected_logps")  # as TRL's collator and loss name them
 
@@ -221,9 +221,10 @@ class Rounds(TrainerCallback):  # type: ignore[misc]
 
             score = partial(self.reward.score, log_metric=log)
             rows = split.select(numbers)
-            completions = self._sample(rows, [("held out", policy, row, 0) for row in numbers])
+            prompts = self._prompt_ids(rows)
+            completions = self._sample(prompts, [("held out", policy, row, 0) for row in numbers])
             rewards = self._score(rows, completions, score).total
-            kl = self._kl(completions) if policy else [0.0] * len(completions)
+            kl = self._kl(prompts, completions) if policy else [0.0] * len(completions)
             return [
                 {
                     "row": row,
@@ -246,11 +247,13 @@ class Rounds(TrainerCallback):  # type: ignore[misc]
         self.trainer.log(entry)
         self._print(policy_summary(entry, self.args.iterations))
 
-    def _kl(self, completions: Sequence[Completion]) -> list[float]:
+    def _kl(
+        self, prompts: Sequence[Sequence[int]], completions: Sequence[Completion]
+    ) -> list[float]:
         """Return the KL from the initial policy over each completion, in nats."""
         distances = []
-        for completion in completions:
-            ids = torch.tensor([completion.prompt_ids + completion.ids], device=self.args.device)
+        for prompt, completion in zip(prompts, completions, strict=True):
+            ids = torch.tensor([[*prompt, *completion.ids]], device=self.args.device)
             keep = len(completion.ids) + 1
             with torch.inference_mode():
                 here = self.trainer.model(ids, logits_to_keep=keep).logits[0, -keep:-1]
@@ -286,7 +289,8 @@ class Rounds(TrainerCallback):  # type: ignore[misc]
         def make(numbers: Sequence[int]) -> list[dict[str, Any]]:
             rows = split.select([row for row in numbers for _ in range(count)])
             seeds = [("rollouts", policy, row, n) for row in numbers for n in range(count)]
-            completions = self._sample(rows, seeds)
+            prompts = self._prompt_ids(rows)
+            completions = self._sample(prompts, seeds)
             parts: dict[str, Any] = {}
             totals = self._score(rows, completions, self.reward, parts.__setitem__)
             scored = [
@@ -302,7 +306,7 @@ class Rounds(TrainerCallback):  # type: ignore[misc]
             return [
                 {
                     "row": row,
-                    "prompt_ids": completions[index * count].prompt_ids,
+                    "prompt_ids": prompts[index * count],
                     "completions": scored[index * count : (index + 1) * count],
                 }
                 for index, row in enumerate(numbers)
@@ -358,16 +362,17 @@ class Rounds(TrainerCallback):  # type: ignore[misc]
 
     # ---- sampling, scoring and logging
 
-    def _sample(self, rows: Any, seeds: Sequence[tuple[int | str, ...]]) -> list[Completion]:
-        return sample(
-            self.trainer.model,
-            self.run.tokenizer,
-            rows["prompt"][:],
-            [seed_of(self.args.seed, *seed) for seed in seeds],
-            temperature=self.args.temperature,
-            top_p=self.args.top_p,
-            max_new_tokens=self.args.max_completion_length,
-            chat_template_kwargs=self.args.chat_template_kwargs,
+    def _prompt_ids(self, rows: Any) -> list[list[int]]:
+        kwargs = self.args.chat_template_kwargs or {}
+        return prompt_ids(self.run.tokenizer, rows["prompt"][:], kwargs)
+
+    def _sample(
+        self, prompts: Sequence[Sequence[int]], seeds: Sequence[tuple[int | str, ...]]
+    ) -> list[Completion]:
+        return generate(
+            *(self.trainer.model, self.run.tokenizer, prompts, self.args),
+            self.args.max_completion_length,
+            seeds=[seed_of(self.args.seed, *seed) for seed in seeds],
         )
 
     def _score(

@@ -18,7 +18,7 @@ from trl.experimental.online_dpo import OnlineDPOConfig, OnlineDPOTrainer
 from hf_rlhf import Method
 from hf_rlhf.contracts import StepShape
 from hf_rlhf.errors import Problem
-from hf_rlhf.evaluation import validation_rows
+from hf_rlhf.evaluation import until, validation_rows
 from hf_rlhf.models import load_policy, prompt_lengths
 from hf_rlhf.rewards import TOTAL, ComposedReward, gather_rows
 from hf_rlhf.runs import Run
@@ -26,7 +26,6 @@ from hf_rlhf_classic.checks import OWN_LOSS, common_problems, no_lengths
 from hf_rlhf_classic.encoding import is_text, tokens
 from hf_rlhf_classic.held_out_only import HeldOutOnly, no_eval_loss
 from hf_rlhf_classic.reference import held_reference
-from hf_rlhf_classic.sampling import until
 from hf_rlhf_classic.shares_prompt import SharesPrompt, SharesPromptConfig, sharing_problems
 
 

@@ -30,7 +30,7 @@ from trl.models import unwrap_model_for_generation
 from hf_rlhf import Method, Trainer
 from hf_rlhf.contracts import StepShape
 from hf_rlhf.errors import ModelError, Problem
-from hf_rlhf.evaluation import Evaluation, validation_rows
+from hf_rlhf.evaluation import Evaluation, until, validation_rows
 from hf_rlhf.models import end_tokens, find_adapter, policy_arguments, prompt_ids
 from hf_rlhf.rewards import TOTAL
 from hf_rlhf.runs import Run
@@ -48,7 +48,7 @@ from hf_rlhf_classic.ppo_experience import (
 )
 from hf_rlhf_classic.ppo_rewards import AdapterScore, composed_reward
 from hf_rlhf_classic.ppo_vllm import vllm_generation
-from hf_rlhf_classic.sampling import Sampling, complete_by_length, noise, until
+from hf_rlhf_classic.sampling import complete_by_length, noise
 
 
 class PPOTrainer(HeldOutOnly, Trainer, transformers.Trainer):  # type: ignore[misc]
@@ -402,9 +402,6 @@ class PPOTrainer(HeldOutOnly, Trainer, transformers.Trainer):  # type: ignore[mi
             return [
                 until(list(ids), self.stop_ids) for ids in self.vllm.generate(prompts, None, 1)[1]
             ]
-        sampling = Sampling(
-            args.max_completion_length, self.stop_ids, self.pad_id, args.temperature
-        )
         at_once = args.rollout_micro_batch_size or len(prompts)
         rows = range(first, first + len(prompts))
         numbers = noise(args.seed, self.state.global_step, rows, args.max_completion_length)
@@ -418,7 +415,12 @@ class PPOTrainer(HeldOutOnly, Trainer, transformers.Trainer):  # type: ignore[mi
             else nullcontext(self.unwrapped)
         )
         with context as unwrapped:
-            return complete_by_length(unwrapped, prompts, sampling, numbers, at_once)
+            return complete_by_length(
+                *(unwrapped, prompts, numbers, at_once),
+                ends=self.stop_ids,
+                pad=self.pad_id,
+                temperature=args.temperature,
+            )
 
     def policy_and_value(
         self, model: Any, rollout: Rollout, rows: Sequence[int] | np.ndarray, *, entropy: bool

@@ -80,7 +80,8 @@ def test_what_rewards_log_of_saved_completions_is_logged_again_after_a_kill(tmp_
 
     rounds.reward = SimpleNamespace(score=score)
     written = SimpleNamespace(ids=[1], text="x", truncated=False)
-    monkeypatch.setattr(rounds, "_sample", lambda rows, seeds: [written for _ in seeds])
+    monkeypatch.setattr(rounds, "_prompt_ids", lambda rows: [[1] for _ in rows])
+    monkeypatch.setattr(rounds, "_sample", lambda prompts, seeds: [written for _ in seeds])
     entries = []
     for _ in range(2):  # the second finds all rows
         rounds.trainer = SimpleNamespace(

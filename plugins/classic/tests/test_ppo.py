@@ -29,7 +29,7 @@ from hf_rlhf_classic import ppo_models
 from hf_rlhf_classic.ppo import PPOTrainer
 from hf_rlhf_classic.ppo_experience import State
 from hf_rlhf_classic.ppo_math import KLController, RunningMoments
-from hf_rlhf_classic.sampling import Sampling, complete_by_length, noise
+from hf_rlhf_classic.sampling import complete_by_length, noise
 
 LORA = {"use_peft": True, "lora_r": 4, "lora_target_modules": ["q_proj", "v_proj"]}
 TWO = {"num_ppo_epochs": 2, "num_mini_batches": 2}
@@ -100,9 +100,9 @@ def test_completions_do_not_depend_on_their_batch(lora):
     prompts[1] = prompts[1] * 2
     lora.args.rollout_micro_batch_size = None
     together = lora.answers(model, prompts, 0)
-    alone = Sampling(settings.max_completion_length, lora.stop_ids, lora.pad_id)
     numbers = noise(settings.seed, 0, range(4), settings.max_completion_length)
-    assert complete_by_length(model, prompts, alone, numbers, 1) == together
+    ends = {"ends": lora.stop_ids, "pad": lora.pad_id}
+    assert complete_by_length(model, prompts, numbers, 1, **ends) == together
 
 
 def test_the_models_own_generation_settings_do_not_count(lora):

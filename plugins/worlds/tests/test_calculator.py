@@ -120,7 +120,7 @@ def test_an_evaluation_writes_what_trl_writes(tmp_path, offer):
     from transformers import AutoModelForCausalLM
 
     from hf_rlhf.config import EvaluationSpec
-    from hf_rlhf.evaluation.generation import generate
+    from hf_rlhf.evaluation import generate
     from hf_rlhf_classic.grpo import GroupTrainer
 
     offer("rewards", spy=Spy)
