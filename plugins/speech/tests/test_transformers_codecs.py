@@ -1,11 +1,13 @@
 """Codecs of transformers with tiny random weights: shapes, text, and what is refused."""
 
 import json
+from importlib.resources import files
 from importlib.util import find_spec
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from transformers import AutoTokenizer
 
 from hf_rlhf import train
 from hf_rlhf.config import choose_run_file
@@ -14,7 +16,6 @@ from hf_rlhf.errors import ConfigError, ModelError
 from hf_rlhf.runs.resolve import resolve_run
 from hf_rlhf_speech.codecs.codec import TextForm, load_codec
 from hf_rlhf_speech.codecs.transformers import TransformersCodec
-from hf_rlhf_speech.recipes import build_tokenizer
 from hf_rlhf_worlds.tiny_models import save_model, small_llama
 
 SECONDS = 0.5
@@ -192,8 +193,12 @@ def test_broken_weights_are_no_silence(folder):
 def llasa(folder, tmp_path_factory):
     """A Llama and an X-Codec 2 with random weights, and texts in Llasa's prompt."""
     name, made = f"xcodec2:{folder('xcodec2')}", tmp_path_factory.mktemp("llasa")
-    tokenizer = build_tokenizer(load_codec(name))
-    tokenizer.add_tokens(["<|TEXT_UNDERSTANDING_START|>", "<|TEXT_UNDERSTANDING_END|>"])
+    speaker = str(files("hf_rlhf_speech") / "tiny_speaker")
+    tokenizer, codec = AutoTokenizer.from_pretrained(speaker), load_codec(name)
+    tokens = codec.form.tokens(codec.codebooks * codec.size)
+    marks = ("UNDERSTANDING_START", "UNDERSTANDING_END")
+    tokenizer.add_tokens([codec.form.start, codec.form.end, *tokens])
+    tokenizer.add_tokens([f"<|TEXT_{mark}|>" for mark in marks])
     model = small_llama(tokenizer, seed=0, hidden=32, layers=1, positions=512, widening=2)
     save_model(model, tokenizer, made / "model")
     rows = [{"text": f"text {number}", "style": "technical"} for number in range(30)]

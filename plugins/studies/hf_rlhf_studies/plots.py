@@ -1,44 +1,36 @@
-"""The plots of a study: means with intervals and seeds, and curves of training."""
+"""The plot of a study: means with intervals and seeds."""
 
 from pathlib import Path
 from typing import Any
 
-from hf_rlhf.cards import png_panels, step_curve
+from hf_rlhf.cards import png_panels
 from hf_rlhf_studies.estimates import Estimate
 from hf_rlhf_studies.results import Results
 
 PANELS = 6
+"""Of each block."""
 
 
 def draw(results: Results, folder: Path) -> list[str]:
-    """Write the plots that there is something for; return their names."""
-    names = []
-    for block in results.study.file.blocks:
-        ending = f"-{block}" if block else ""
-        if results.conditions(block):
-            names += _means(results, block, folder / f"changes{ending}.png")
-            names += _curves(results, block, folder / f"curves{ending}.png")
-    return names
-
-
-def _means(results: Results, block: str, path: Path) -> list[str]:
-    """Draw each metric's change over the start, or its value where there is no start."""
-    metrics = results.metrics(block)[:PANELS]
-    conditions = results.conditions(block)
-    size = (4.2, 0.8 + 0.28 * len(conditions))
+    """Write `changes.png`, each metric's change over the start, or its value without a start."""
+    blocks = [block for block in results.study.file.blocks if results.conditions(block)]
+    pairs = [(block, metric) for block in blocks for metric in results.metrics(block)[:PANELS]]
+    if not pairs:
+        return []
+    size = (4.2, 0.8 + 0.28 * max(len(results.conditions(block)) for block in blocks))
     caption = "change over the start; lines: 95% bootstrap; ticks: seeds"
-    with png_panels(path, len(metrics), size, caption=caption) as panels:
-        for axes, metric in zip(panels, metrics, strict=True):
+    with png_panels(folder / "changes.png", len(pairs), size, caption=caption) as panels:
+        for axes, (block, metric) in zip(panels, pairs, strict=True):
             labels: list[str] = []
-            for name in reversed(conditions):
+            for name in reversed(results.conditions(block)):
                 gain = results.gain(block, name, metric)
                 if (estimate := gain or results.of(block, name, metric)) is not None:
                     _draw_estimate(axes, len(labels), estimate)
                     labels.append(results.study.label(name) + ("" if gain else " (value)"))
             axes.axvline(0, color="#999999", lw=0.8)
             axes.set_yticks(range(len(labels)), labels, fontsize=8)
-            axes.set_title(metric, fontsize=10)
-    return [path.name]
+            axes.set_title(f"{block}: {metric}" if block else metric, fontsize=10)
+    return ["changes.png"]
 
 
 def _draw_estimate(axes: Any, height: int, estimate: Estimate) -> None:
@@ -46,20 +38,3 @@ def _draw_estimate(axes: Any, height: int, estimate: Estimate) -> None:
     axes.plot(estimate.mean, height, "o", color="C0", ms=5)
     seeds = list(estimate.by_seed.values())
     axes.plot(seeds, [height + 0.25] * len(seeds), "|", color="C1", ms=6)
-
-
-def _curves(results: Results, block: str, path: Path) -> list[str]:
-    """Draw what runs logged while training, a line for each seed."""
-    curves: dict[str, list[Any]] = {}
-    for cell, content in results.cells.items():
-        if cell.block == block and len(content.get("curve") or ()) > 1:
-            curves.setdefault(cell.condition, []).append(content["curve"])
-    if not curves:
-        return []
-    caption = "optimizer step; what the trainer logs, a line for each seed"
-    with png_panels(path, len(curves), (2.6, 2.0), across=4, caption=caption) as panels:
-        for axes, (name, lines) in zip(panels, curves.items(), strict=True):
-            for line in lines:
-                step_curve(axes, line, color="C0", lw=0.9, alpha=0.7)
-            axes.set_title(results.study.label(name), fontsize=8)
-    return [path.name]

@@ -204,7 +204,7 @@ def markdown(results: Results, plots: Sequence[str]) -> str:
 
 def _introduction(results: Results) -> Iterator[str]:
     file, source = results.study.file, results.study.source.name
-    yield f"Written by `hf-rlhf study report {source}` from `rows.json`, which has every row."
+    yield f"Written by `hf-rlhf study report {source}` from `rows.parquet`, which has every row."
     yield f"In brackets: {BOOTSTRAP[file.resample if file.held_out_rows == 'shared' else 'rows']}."
     yield f"Beside it: {T_INTERVAL[file.held_out_rows]}. A change is over the condition's start."
     if len(file.seeds) == 1:

@@ -1,25 +1,33 @@
-"""What the cells of a study measured, row by row, as `rows.json` keeps it."""
+"""What the cells of a study measured, row by row, as `rows.parquet` keeps it."""
 
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+from pyarrow.parquet import read_table, write_table
+
 from hf_rlhf import RunFolderError
 from hf_rlhf.evaluation import Evaluation
 from hf_rlhf.rewards import TOTAL
 from hf_rlhf.steps import digest
-from hf_rlhf.storage import RECORD_NAME, atomic_write_text
+from hf_rlhf.storage import RECORD_NAME, atomic_file
 from hf_rlhf_studies.estimates import Estimate, Values, estimate, paired
 from hf_rlhf_studies.folder import StudyFolder, record_of
 from hf_rlhf_studies.runs import Runs
 from hf_rlhf_studies.study import Cell, Study
 
-ROWS_NAME = "rows.json"
+ROWS_NAME = "rows.parquet"
 SCHEMA = 1
+_NUMBERS = pa.list_(pa.float64())
+COLUMNS = pa.schema(
+    {"cell": "str", "metric": "str", "before": _NUMBERS, "after": _NUMBERS, "other": "str"}
+)
+TEXTS = ["cell", "metric", "other"]
+"""`other` is JSON: what else is known of the cell, the same in all its rows."""
 DECIMALS = 6
-"""Of the values in `rows.json`. Tables are made of those, so that anybody gets the same."""
-CURVES = ("rewards/total/mean", "rewards/reward/mean", "reward", "objective/scores", "loss")
+"""Of the values in `rows.parquet`. Tables are made of those, so that anybody gets the same."""
 _NOT_IN_STANDARD = ("weight", "on_none", "clip", "transform", "threshold", "label")
 
 
@@ -132,13 +140,10 @@ class Results:
 
 
 def read_rows(study: Study, folder: Path) -> Results:
-    """Return the results that `rows.json` in a folder keeps. Raises RunFolderError."""
+    """Return the results that `rows.parquet` in a folder keeps. Raises RunFolderError."""
     path = folder / ROWS_NAME
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        if content["schema"] != SCHEMA:
-            raise ValueError(f"it has schema {content['schema']}, this package reads {SCHEMA}")
-        return Results(study, content)
+        return Results(study, read_content(path))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise RunFolderError(
             f"{path} cannot be read ({error}). First: hf-rlhf study run {study.source}"
@@ -146,7 +151,7 @@ def read_rows(study: Study, folder: Path) -> Results:
 
 
 def collect(folder: StudyFolder) -> Results:
-    """Write `rows.json` of the cells that are done; return the results.
+    """Write `rows.parquet` of the cells that are done; return the results.
 
     A cell whose run folder was deleted is missing: its run is to be done again.
     """
@@ -169,16 +174,34 @@ def collect(folder: StudyFolder) -> Results:
 
 
 def write_rows(content: Mapping[str, Any], folder: Path) -> None:
-    """Write `rows.json`, a line for each cell."""
-    lines = [
-        f"  {json.dumps(name)}: {json.dumps(cell, separators=(',', ':'))}"
-        for name, cell in content["cells"].items()
-    ]
-    head = {key: value for key, value in content.items() if key != "cells"}
-    text = json.dumps({"schema": SCHEMA, **head}, indent=1)[:-2]
-    atomic_write_text(
-        folder / ROWS_NAME, text + ',\n "cells": {\n' + ",\n".join(lines) + "\n }\n}\n"
-    )
+    """Write `rows.parquet`: each cell's metrics before and after training, a value for each row."""
+    rows = []
+    for name, cell in content["cells"].items():
+        after, before = cell["rows"], cell.get("before") or {}
+        other = json.dumps({key: cell[key] for key in cell if key not in ("rows", "before")})
+        for metric in {**after, **before} or [None]:
+            values = before.get(metric), after.get(metric)
+            rows.append(dict(zip(COLUMNS.names, (name, metric, *values, other), strict=True)))
+    head = {"schema": SCHEMA, **{key: content[key] for key in content if key != "cells"}}
+    schema = COLUMNS.with_metadata({"study": json.dumps(head)})
+    with atomic_file(folder / ROWS_NAME) as file:
+        table = pa.Table.from_pylist(rows, schema)
+        write_table(table, file, compression="zstd", compression_level=19, use_dictionary=TEXTS)
+
+
+def read_content(path: Path) -> dict[str, Any]:
+    """Return what `write_rows` wrote. Raises OSError, ValueError or KeyError."""
+    table = read_table(path)
+    content = json.loads(table.schema.metadata[b"study"])
+    if content["schema"] != SCHEMA:
+        raise ValueError(f"it has schema {content['schema']}, this package reads {SCHEMA}")
+    cells: dict[str, Any] = {}
+    for row in table.to_pylist():
+        cell = cells.setdefault(row["cell"], {**json.loads(row["other"]), "rows": {}, "before": {}})
+        for section, column in (("rows", "after"), ("before", "before")):
+            if row[column] is not None:
+                cell[section][row["metric"]] = row[column]
+    return {**content, "cells": cells}
 
 
 def _cell_content(runs: Runs, cell: Cell) -> dict[str, Any] | None:
@@ -202,10 +225,9 @@ def _cell_content(runs: Runs, cell: Cell) -> dict[str, Any] | None:
         ) from error
 
 
-def rounded(values: Sequence[float | None]) -> list[float | int | None]:
-    """Return numbers to `DECIMALS`, whole ones without decimals."""
-    short = [None if value is None else round(float(value), DECIMALS) for value in values]
-    return [int(v) if v is not None and v.is_integer() else v for v in short]
+def rounded(values: Sequence[float | None]) -> list[float | None]:
+    """Return numbers to `DECIMALS`."""
+    return [None if value is None else round(float(value), DECIMALS) for value in values]
 
 
 def _training(record: Mapping[str, Any]) -> dict[str, Any]:
@@ -213,8 +235,6 @@ def _training(record: Mapping[str, Any]) -> dict[str, Any]:
     sources = environment.get("sources") or {}
     # Records of older versions have the checkout that the command ran in.
     git = sources.get(record["plugin"].get("package")) or environment.get("git") or {}
-    history = training.get("history") or []
-    curve = next((name for name in CURVES if any(name in entry for entry in history)), None)
     return {
         "commit": f"{git['commit'][:12]}{', changed' * bool(git.get('dirty'))}"
         if git.get("commit")
@@ -222,7 +242,6 @@ def _training(record: Mapping[str, Any]) -> dict[str, Any]:
         "steps": training.get("steps"),
         "training_seconds": training.get("seconds"),
         "packages": environment.get("packages") or {},
-        "curve": [[e["step"], round(e[curve], 4)] for e in history if curve in e and "step" in e],
     }
 
 

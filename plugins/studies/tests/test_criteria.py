@@ -1,7 +1,5 @@
 """What a plan calls failure: found in its text, told by each report, never left out."""
 
-import json
-
 import numpy as np
 import pytest
 
@@ -9,7 +7,7 @@ from hf_rlhf import ConfigError
 from hf_rlhf_studies.command import study
 from hf_rlhf_studies.criteria import failure_sentences
 from hf_rlhf_studies.report import answers, criteria_of, markdown
-from hf_rlhf_studies.results import read_rows, write_rows
+from hf_rlhf_studies.results import read_content, read_rows, write_rows
 from hf_rlhf_studies.study import Study
 
 PLAN = "# Plan\n\nIt learns. The study fails if `control` is clearly\nabove 0.5, or `new` is not.\n"
@@ -182,13 +180,13 @@ def test_the_report_begins_with_what_the_plan_calls_failure(folder, capsys):
 
 def test_runs_that_are_missing_decide_nothing(folder):
     measured(folder, criteria("{not_shown: H1}"))
-    content = json.loads((folder / "rows.json").read_text())
+    content = read_content(folder / "rows.parquet")
     content["cells"] = {key: cell for key, cell in content["cells"].items() if "seed-1" in key}
-    (folder / "rows.json").write_text(json.dumps(content))
+    write_rows(content, folder)
     results = read_rows(Study.read(folder / "study.yaml"), folder)
     assert outcome(results).outcome == "not decidable"
     content["cells"] = {}
-    (folder / "rows.json").write_text(json.dumps(content))
+    write_rows(content, folder)
     results = read_rows(Study.read(folder / "study.yaml"), folder)
     assert outcome(results).outcome == "not decidable"
 

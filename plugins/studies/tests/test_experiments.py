@@ -1,6 +1,5 @@
 """The published studies: their files are valid, their rows complete, their tables those rows'."""
 
-import json
 import re
 from pathlib import Path
 
@@ -9,13 +8,13 @@ import pytest
 from hf_rlhf.config import RunFile
 from hf_rlhf_studies.folder import plan_text
 from hf_rlhf_studies.report import markdown
-from hf_rlhf_studies.results import read_rows
+from hf_rlhf_studies.results import read_content, read_rows
 from hf_rlhf_studies.runs import Runs
 from hf_rlhf_studies.study import Study
 
 ROOT = Path(__file__).parents[3]
 FILES = sorted(ROOT.glob("experiments/*/study.yaml"))
-KEPT = [file for file in FILES if (file.parent / "rows.json").exists()]
+KEPT = [file for file in FILES if (file.parent / "rows.parquet").exists()]
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.parent.name)
@@ -41,7 +40,7 @@ def test_the_rows_of_classic_learning_are_complete():
 
 @pytest.mark.parametrize("file", KEPT, ids=lambda file: file.parent.name)
 def test_the_failure_criteria_of_a_plan_stand_in_its_study_file(file):
-    content = json.loads((file.parent / "rows.json").read_text(encoding="utf-8"))
+    content = read_content(file.parent / "rows.parquet")
     plan_text(Study.read(file), (content["plan"] or {}).get("text", ""))
 
 

@@ -13,7 +13,7 @@ from hf_rlhf import ConfigError, RunFolderError
 from hf_rlhf.storage import locked_folder
 from hf_rlhf_studies.command import study
 from hf_rlhf_studies.folder import StudyFolder
-from hf_rlhf_studies.results import read_rows, write_rows
+from hf_rlhf_studies.results import read_content, read_rows, write_rows
 from hf_rlhf_studies.runs import Runs
 from hf_rlhf_studies.study import Cell, Study
 
@@ -163,7 +163,7 @@ def test_the_report_has_seeds_verdicts_and_the_plan_and_needs_only_the_rows(fold
     assert "| seed 1 | seed 2 |" in text
     assert "Unchanged since." in text
     assert "H1: second - first (easy): yes" in capsys.readouterr().out
-    (folder / "rows.json").write_bytes((folder / "out" / "rows.json").read_bytes())
+    (folder / "rows.parquet").write_bytes((folder / "out" / "rows.parquet").read_bytes())
     shutil.rmtree(folder / "out")
     assert study(["report", str(folder / "study.yaml")]) == 0
     assert (folder / "RESULTS.md").read_text() == text
@@ -172,7 +172,7 @@ def test_the_report_has_seeds_verdicts_and_the_plan_and_needs_only_the_rows(fold
     text = (folder / "RESULTS.md").read_text()
     assert "**Changed since in 2 lines:**" in text
     assert "+It learns, we saw." in text
-    with pytest.raises(RunFolderError, match=r"rows.json cannot be read .* First: hf-rlhf study"):
+    with pytest.raises(RunFolderError, match=r"cannot be read .* First: hf-rlhf study"):
         run(folder, "--out", str(folder / "none"), verb="report")
 
 
@@ -199,11 +199,11 @@ def test_a_changed_measurement_is_repeated_without_training(folder):
     words = ["--only", "easy/second", "--seeds", "1"]
     run(folder, *words)
     ran(folder)
-    before = (folder / "out" / "rows.json").read_text()
+    before = (folder / "out" / "rows.parquet").read_bytes()
     (folder / "measure.py").write_text(MEASURE.replace("row / 10", "row / 5"))
     assert run(folder, *words) == 0
     assert ran(folder) == []
-    assert (folder / "out" / "rows.json").read_text() != before
+    assert (folder / "out" / "rows.parquet").read_bytes() != before
 
 
 def test_a_changed_script_outside_of_the_folder_is_noticed(folder):
@@ -275,7 +275,7 @@ def test_a_cell_whose_run_was_deleted_is_missing(folder):
     assert run(folder, "--seeds", "1") == 0
     shutil.rmtree(folder / "out" / "easy" / "second" / "seed-1")
     assert run(folder, "--only", "hard/first", "--seeds", "1") == 0
-    cells = json.loads((folder / "out" / "rows.json").read_text())["cells"]
+    cells = read_content(folder / "out" / "rows.parquet")["cells"]
     assert "hard/second/seed-1" in cells
     assert "easy/second/seed-1" not in cells
 

@@ -1,7 +1,6 @@
-"""The tiny model: its tokenizer takes any text, and its recipe builds it as the card says."""
+"""The tiny model: its tokenizer takes any text, and `run` trains it."""
 
 from importlib.resources import files
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -9,40 +8,9 @@ import pytest
 
 from hf_rlhf_traces.command import command
 from hf_rlhf_traces.format import Format
-from hf_rlhf_traces.summaries.summary import Malformed, parse
 from hf_rlhf_worlds.multihop import NAMES
-from hf_rlhf_worlds.recipes.reading import PHRASES, STAGES, TAGS, marked, passages
-from hf_rlhf_worlds.recipes.traces import build
 
 SHIPPED = Path(str(files("hf_rlhf_traces"))) / "tiny_base"
-MOST_BYTES = 1_500_000
-
-
-def test_it_is_small_and_has_a_card() -> None:
-    assert sum(file.stat().st_size for file in SHIPPED.iterdir()) < MOST_BYTES
-    assert (SHIPPED / "README.md").read_text(encoding="utf-8").startswith("---\nlicense:")
-
-
-def test_what_it_reads_is_the_same_for_a_seed_and_holds_no_task() -> None:
-    form = Format()
-    assert tuple(form.names.values()) == TAGS
-    templates = (form.multiturn, form.summary_prefix, form.summary_only)
-    assert tuple(form.fill(template, "").strip() for template in templates) == PHRASES
-    for stage, kinds in enumerate(STAGES):
-        read, again, other = (list(islice(passages(seed, stage), 200)) for seed in (0, 0, 1))
-        assert read == again != other
-        # Lists of tags in no order are read in the last stage; a reply is never among them.
-        assert all("<think>" not in text for _, text in read) or marked in kinds
-        assert not [text for _, text in read if form.steps(text) and summarised(text, form)]
-
-
-def summarised(text: str, form: Format) -> bool:
-    """Return whether a text holds a whole summary."""
-    try:
-        parse(text, form)
-    except Malformed:
-        return False
-    return True
 
 
 @pytest.fixture(scope="module")
@@ -81,20 +49,6 @@ def test_the_template_marks_what_the_assistant_says(tokenizer: Any) -> None:
         if mask
     ]
     assert tokenizer.decode(trained) == f"Alan{tokenizer.eos_token}"
-
-
-@pytest.mark.slow
-def test_it_is_built_by_its_module_the_same_twice(tmp_path: Path) -> None:
-    from safetensors.torch import load_file
-    from transformers import AutoConfig
-
-    for name in ("one", "two"):
-        build(tmp_path / name, hidden=16, layers=1, batch=4, steps=[2] * len(STAGES))
-    first, second = (load_file(tmp_path / name / "model.safetensors") for name in ("one", "two"))
-    assert all(first[name].equal(second[name]) for name in first)
-    for name in ("tokenizer.json", "chat_template.jinja"):
-        assert (tmp_path / "one" / name).read_text() == (SHIPPED / name).read_text()
-    assert AutoConfig.from_pretrained(SHIPPED).max_position_embeddings == 32768
 
 
 @pytest.mark.slow

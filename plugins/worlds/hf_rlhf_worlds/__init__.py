@@ -1,6 +1,6 @@
 """Tiny worlds with known truth, for run files that train in a minute on a CPU, and for tests.
 
 `arithmetic` and `tastes` are for SFT, preferences and policy optimization; `towns` asks for cited
-facts; `multihop` makes search traces. `tiny_models` and `tokenizers` build small random models, and
-`recipes` trains those that the plugins ship. Nothing here imports a plugin.
+facts; `multihop` makes search traces. `tiny_models` and `tokenizers` build small random models; the
+repository's experiments/recipes trains those that the plugins ship. Nothing here imports a plugin.
 """

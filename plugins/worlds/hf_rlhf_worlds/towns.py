@@ -4,7 +4,7 @@ A problem is one agent's search: some facts about the entity that was asked abou
 another, each a snippet with an id, and a question about a few of them. Full marks need every
 asked fact, each with its own snippet's id, and nothing else; the rubrics follow from the facts.
 
-The world is made for a model that can barely copy: one word is one token (`recipes.refiner`),
+The world is made for a model that can barely copy: one word is one token,
 every fact has the same shape, and ids and values have to be read, because they are drawn anew for
 every problem. The traps are the ones of real tool output: the same attribute of another entity,
 and facts of the right entity that nobody asked for.

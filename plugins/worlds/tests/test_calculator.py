@@ -19,8 +19,6 @@ from hf_rlhf_worlds.calculator import (
     calculator,
     demonstrate,
 )
-from hf_rlhf_worlds.recipes.__main__ import main
-from hf_rlhf_worlds.recipes.calculator import build_tokenizer
 
 MODEL = Path(str(files("hf_rlhf_worlds"))) / "tiny_caller"
 
@@ -71,30 +69,6 @@ def test_demonstrations_guess_wrong_and_calculate_right():
     guesses = {demonstrate(problem, 1.0, rng)[-1]["content"] for _ in range(50)}
     assert "85" not in guesses
     assert {demonstrate(problem, 0.0, rng)[-1]["content"] for _ in range(50)} == {"85"}
-
-
-def test_the_recipe_builds_the_shipped_tokenizer(tmp_path):
-    build_tokenizer().save_pretrained(tmp_path)
-    for path in tmp_path.iterdir():
-        assert (MODEL / path.name).read_text() == path.read_text()
-
-
-def test_the_shipped_folder_is_small_and_carries_no_code():
-    content = list(MODEL.iterdir())
-    assert sum(path.stat().st_size for path in content) < 0.75 * 2**20
-    assert {path.suffix for path in content} <= {".safetensors", ".json", ".md", ".jinja"}
-
-
-@pytest.mark.slow
-def test_the_recipe_is_deterministic(tmp_path):
-    for name in ("first", "second"):
-        arguments = ["worlds", "--out", str(tmp_path / name), "--hidden", "16", "--layers", "1"]
-        assert main([*arguments, "--steps", "3"]) == 0
-    first, second = (
-        (tmp_path / name / "tiny_caller" / "model.safetensors").read_bytes()
-        for name in ("first", "second")
-    )
-    assert first == second
 
 
 def shipped(folder, **changes):

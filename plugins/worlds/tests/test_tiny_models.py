@@ -1,19 +1,9 @@
 """Builders of small models: rows, schedules, steps, tokenizers, and files that can be loaded."""
 
-import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
-from hf_rlhf_worlds.tiny_models import (
-    IGNORED,
-    make_tiny_base,
-    padded,
-    save_model,
-    small_llama,
-    train,
-    warm_up,
-    warm_up_and_decay,
-)
+from hf_rlhf_worlds.tiny_models import make_tiny_base, save_model, small_llama
 from hf_rlhf_worlds.tokenizers import byte_level, chat_template, small_tokenizer, word_model
 
 
@@ -30,19 +20,6 @@ def fresh(seed=0):
     return small_llama(Tokenizer(), seed=seed, hidden=16, layers=1, positions=8)
 
 
-def test_rows_are_padded_on_the_right_and_the_padding_is_no_label():
-    ids, labels = padded([([5, 6, 7], [IGNORED, 6, 7]), ([8], [8])], pad=0)
-    assert ids.tolist() == [[5, 6, 7], [8, 0, 0]]
-    assert labels.tolist() == [[IGNORED, 6, 7], [8, IGNORED, IGNORED]]
-
-
-def test_the_rate_rises_over_50_steps_and_falls_over_the_second_half():
-    assert [warm_up(step) for step in (1, 25, 50, 5000)] == [0.02, 0.5, 1.0, 1.0]
-    schedule = warm_up_and_decay(200)
-    shares = [schedule(step) for step in (1, 50, 100, 150, 200)]
-    assert shares == pytest.approx([0.02, 1.0, 1.0, 0.5, 0.02])
-
-
 def test_the_weights_are_the_seeds_and_torch_draws_on_as_before():
     torch.manual_seed(3)
     expected = torch.rand(1)
@@ -53,33 +30,6 @@ def test_the_weights_are_the_seeds_and_torch_draws_on_as_before():
     assert weights[0].equal(weights[1])
     assert not weights[0].equal(weights[2])
     assert first.config.num_attention_heads * first.config.head_dim == first.config.hidden_size
-
-
-def test_a_stage_learns_a_row_by_heart_and_prints_its_progress(capsys):
-    model = fresh()
-    ids, labels = padded([([3, 4, 5, 6], [IGNORED, 4, 5, 6])], pad=0)
-    losses = iter(lambda: model(input_ids=ids, labels=labels).loss, None)
-    loss = train(model, "by heart", losses, 60, 1e-2, warm_up, smoothing=0.2, every=30)
-    assert loss < 0.5
-    first, last = capsys.readouterr().out.splitlines()
-    assert first.startswith("by heart step 30 loss ")
-    assert last.startswith(f"by heart step 60 loss {loss:.3f} ")
-
-
-def test_a_stage_stops_when_its_loss_is_low_enough():
-    model = fresh()
-    ids, labels = padded([([3, 4, 5, 6], [IGNORED, 4, 5, 6])], pad=0)
-    computed = []
-
-    def losses():
-        while True:
-            loss = model(input_ids=ids, labels=labels).loss
-            computed.append(float(loss.detach()))
-            yield loss
-
-    assert train(model, "short", losses(), 60, 1e-2, warm_up, smoothing=1.0, enough=1.0) < 1.0
-    assert len(computed) < 60
-    assert min(computed[:-1]) >= 1.0
 
 
 def test_a_saved_model_can_be_loaded(tiny_policy, tmp_path):
