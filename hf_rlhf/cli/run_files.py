@@ -1,16 +1,22 @@
 """``hf-rlhf runs`` and ``hf-rlhf init``: see the run files that packages ship, and copy one."""
 
 import argparse
-import io
+import json
 import re
 import sys
 from collections.abc import Sequence
 from itertools import takewhile
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from hf_rlhf.cli.columns import fill, list_line
-from hf_rlhf.config import RunFile, choose_run_file, registry, without_shipped_card
+from hf_rlhf.config import (
+    RunFile,
+    choose_run_file,
+    dump_yaml,
+    registry,
+    without_shipped_card,
+)
 from hf_rlhf.config.run_files import default_run, inherited_settings, run_files
 from hf_rlhf.errors import ConfigError, HfRlhfError
 from hf_rlhf.storage.files import atomic_write_text
@@ -99,23 +105,35 @@ def _copy(text: str, changed: RunFile) -> str:
 
     Its `output_dir` is left out: the folder of the copy is named after the file.
     """
-    from ruamel.yaml import YAML
+    import yaml
 
-    yaml = YAML(typ="rt")
-    yaml.preserve_quotes, yaml.width = True, 1_000_000
-    document = yaml.load(text)
-    for path in changed.overrides:
-        inner, value = document, cast(Any, changed.values)
-        for key in path[:-1]:
-            inner, value = inner[key], value[key]
-        if isinstance(inner, list) and path[-1] == len(inner):
-            inner.append(value[path[-1]])
-        else:
-            inner[path[-1]] = value[path[-1]]
-    if not changed.values.get("card"):
-        document.pop("card", None)  # of the shipped run
-    if ("output_dir",) not in changed.overrides:
-        document.pop("output_dir", None)
-    stream = io.StringIO()
-    yaml.dump(document, stream)
-    return stream.getvalue()
+    root: Any = yaml.compose(text)
+    keys = {key.value: (key, value) for key, value in root.value}
+    edits: dict[tuple[int, int], str] = {}
+    new = {path[0] for path in changed.overrides} - keys.keys()
+    for path in (path for path in changed.overrides if path[0] in keys):
+        node, value = keys[str(path[0])][1], changed.values[str(path[0])]
+        for key in path[1:]:
+            items = {k.value: v for k, v in node.value} if node.id == "mapping" else {}
+            items = dict(enumerate(node.value)) if node.id == "sequence" else items
+            if key not in items:
+                break
+            node, value = items[key], value[key]
+        edits[node.start_mark.index, _end(node)] = json.dumps(value, ensure_ascii=False)
+    dropped = {"output_dir"} - {path[0] for path in changed.overrides}
+    dropped |= set() if changed.values.get("card") else {"card"}
+    for begin, last in (keys[name] for name in dropped & keys.keys()):
+        edits[begin.start_mark.index, text.find("\n", _end(last)) + 1 or len(text)] = ""
+    whole = [at for at in edits if not any(a <= at[0] <= at[1] <= b for a, b in {*edits} - {at})]
+    for at in sorted(whole, reverse=True):
+        text = text[: at[0]] + edits[at] + text[at[1] :]
+    added = {str(key): changed.values[str(key)] for key in sorted(map(str, new))}
+    return text + (dump_yaml(added) if added else "")
+
+
+def _end(node: Any) -> int:
+    """Return where a node's text ends; PyYAML counts the comments behind a block to it."""
+    while node.id != "scalar" and not node.flow_style and node.value:
+        last = node.value[-1]
+        node = last[1] if isinstance(last, tuple) else last
+    return int(node.end_mark.index)

@@ -1,16 +1,12 @@
-"""YAML files as plain values that know their lines, from ruamel.yaml's nodes.
+"""YAML files as plain values that know their lines, from PyYAML's nodes.
 
-Scalars follow the core schema of YAML 1.2 (https://yaml.org/spec/1.2.2/#103-core-schema) to the
-letter: only `true` and `false` are truth values, every spelling of a number is that number, and
-everything else (`no`, `12:30`, `1_000`, `2026-01-31`) is text. ruamel.yaml's own resolver reads
-the last two as a number and a date.
-
-No object is ever constructed: tags that name objects are refused.
+Scalars follow the core schema of YAML 1.2 (https://yaml.org/spec/1.2.2/#103-core-schema): only
+`true` and `false` are truth values, every spelling of a number is that number, and everything else
+(`no`, `12:30`, `1_000`, `2026-01-31`) is text. No object is ever constructed.
 """
 
 import contextlib
 import enum
-import io
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -18,30 +14,29 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ruamel.yaml import YAML
-from ruamel.yaml.error import MarkedYAMLError
-from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
-from ruamel.yaml.reader import ReaderError
-from ruamel.yaml.representer import SafeRepresenter
-from ruamel.yaml.resolver import BaseResolver
-from ruamel.yaml.tag import Tag
+import yaml
+from yaml import Node, ScalarNode, SequenceNode
 
 from hf_rlhf.errors import ConfigError, Problem, suggest
 
 KeyPath = tuple[str | int, ...]
 """The keys and indices that lead to a value."""
 
-MAX_BYTES = 1_000_000
 _PREFIX = "tag:yaml.org,2002:"
 _SCALARS = {
-    "null": re.compile(r"~|null|Null|NULL|"),
-    "bool": re.compile(r"true|True|TRUE|false|False|FALSE"),
-    "int": re.compile(r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+"),
+    "null": re.compile(r"(?:~|null|Null|NULL|)\Z"),
+    "bool": re.compile(r"(?:true|True|TRUE|false|False|FALSE)\Z"),
+    "int": re.compile(r"(?:[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+)\Z"),
     "float": re.compile(
-        r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?"
-        r"|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)"
+        r"(?:[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?"
+        r"|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN))\Z"
     ),
-    "str": re.compile(r".*", re.DOTALL),
+}
+_CURES = {
+    "\\t": "Indent with spaces, not tabs.",
+    "mapping values are not allowed": "Quote text that holds `: `, and check the indentation.",
+    "found character": "Quote text that begins with a character that YAML reserves.",
+    "another document": "Keep one document to a file.",
 }
 
 
@@ -49,9 +44,75 @@ _SCALARS = {
 class Document:
     """A YAML document: its value, the line (from 1) of each key path, and its problems."""
 
-    value: Any
+    name: str
+    value: Any = None
     lines: dict[KeyPath, int] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
+
+    def add(self, node: Any, path: KeyPath) -> Any:
+        """Return the plain value of a node, and note its line; what has none is a problem."""
+        self.lines.setdefault(path, node.start_mark.line + 1)
+        tag = str(node.tag).removeprefix(_PREFIX)
+        if isinstance(node, ScalarNode) and tag in {*_SCALARS, "str"}:
+            with contextlib.suppress(ValueError):
+                return _value(tag, node.value)
+            what = "a finite number" if tag == "float" else "a value"
+            self._report(node, path, f"{node.value!r} is not {what} of the tag `!!{tag}`.")
+        elif tag == "seq" and isinstance(node, SequenceNode):
+            return [self.add(each, (*path, index)) for index, each in enumerate(node.value)]
+        elif tag == "map" and isinstance(node, yaml.MappingNode):
+            return self._mapping(node, path)
+        else:
+            what = tag if tag.startswith(("!", "tag:")) else f"!!{tag}"
+            self._report(node, path, f"the tag `{what}` is not read.")
+        return None
+
+    def _mapping(self, node: Any, path: KeyPath) -> dict[str, Any]:
+        result: dict[str, Any] = {}
+        for key_node, value_node in node.value:
+            key = _text(key_node.value) if isinstance(key_node, ScalarNode) else ""
+            if key_node.tag != f"{_PREFIX}str" or not isinstance(key_node, ScalarNode):
+                what = f"`{key}`" if isinstance(key_node, ScalarNode) else f"of a {key_node.id}"
+                self._report(key_node, path, f"the key {what} is not text.", "Quote it.")
+            elif key == "<<" and key_node.style is None:
+                what = "merge keys (`<<`) are not read."
+                self._report(key_node, path, what, "Write the keys out.")
+            elif key in result:
+                what = f"`{key}` is written twice, first on line {self.lines[(*path, key)]}."
+                self._report(key_node, (*path, key), what, "Keep one of them.")
+            else:
+                self.lines[(*path, key)] = key_node.start_mark.line + 1
+                result[key] = self.add(value_node, (*path, key))
+        return result
+
+    def _report(self, node: Node, path: KeyPath, what: str, fix: str = "") -> None:
+        where = f"{self.name}:{node.start_mark.line + 1} {dotted(path)}".rstrip()
+        fix = fix or "Write plain text, numbers, lists or mappings."
+        self.problems.append(Problem(where, what, fix))
+
+
+class _Loader(yaml.SafeLoader):
+    yaml_implicit_resolvers = {  # noqa: RUF012 - declared so by PyYAML
+        None: [(f"{_PREFIX}{tag}", pattern) for tag, pattern in _SCALARS.items()]
+    }
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes text that YAML 1.1 or 1.2 would read as something else."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+    def represent_str(self, data: str) -> ScalarNode:
+        style = None
+        if not data.isprintable():
+            style = "|" if data.replace("\n", "").isprintable() else '"'
+        return self.represent_scalar(f"{_PREFIX}str", data, style=style)
+
+
+_Dumper.add_representer(str, _Dumper.represent_str)
+for _tag, _pattern in _SCALARS.items():
+    _Dumper.add_implicit_resolver(f"{_PREFIX}{_tag}", _pattern, None)
 
 
 def dotted(path: Sequence[str | int]) -> str:
@@ -71,72 +132,49 @@ def leaves(value: Any) -> list[tuple[KeyPath, Any]]:
 
 
 def read_text(path: Path) -> str:
-    """Return the text of a file. Raises ConfigError if there is none, or too much."""
+    """Return the text of a file. Raises ConfigError if it cannot be read."""
     try:
-        # A pipe has no size, so the bound is on what is read.
-        with path.open("rb") as file:
-            content = file.read(MAX_BYTES + 1)
+        return path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
         raise ConfigError([_missing(path)]) from None
     except IsADirectoryError:
         raise _refusal(str(path), "is a folder, not a file.", "Name a YAML file.") from None
+    except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start) + 1
+        what = f"is not UTF-8 text: byte 0x{error.object[error.start]:02x}."
+        raise _refusal(f"{path}:{line}", what, "Save it as UTF-8.") from error
     except (OSError, ValueError) as error:
         raise _refusal(str(path), f"cannot be read: {error}.") from error
-    if len(content) > MAX_BYTES:
-        fix = "Name a YAML file; data belongs elsewhere."
-        raise _refusal(str(path), f"is larger than {MAX_BYTES:,} bytes.", fix)
-    try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        what = f"is not UTF-8 text: byte 0x{content[error.start]:02x}."
-        raise _refusal(f"{path}:{line}", what, "Save it as UTF-8.") from error
 
 
 def load_yaml(text: str, name: str) -> Document:
     """Parse `text`; `name` stands for it in messages.
 
-    Returns:
-        The document; what its values cannot hold (objects, duplicate keys, ...) is left out and
-        listed in its `problems`.
-
-    Raises:
-        ConfigError: if `text` is not YAML, or too long.
+    What the values of a document cannot hold (objects, duplicate keys, ...) is left out and listed
+    in its `problems`. Raises ConfigError if `text` is not YAML.
     """
-    if len(text) > MAX_BYTES:
-        raise _refusal(name, f"it has {len(text):,} characters.", f"The limit is {MAX_BYTES:,}.")
-    yaml: Any = YAML(typ="safe", pure=True)
-    yaml.Resolver = _CoreSchema
-    reader = _Reader(name)
+    document = Document(name)
     try:
-        return reader.document(yaml.compose(text))
-    except MarkedYAMLError as error:
+        if (node := yaml.compose(text, Loader=_Loader)) is not None:
+            document.value = document.add(node, ())
+    except yaml.MarkedYAMLError as error:
         raise _syntax_error(name, error) from error
-    except ReaderError as error:
-        line = text.count("\n", 0, error.position) + 1
-        what = f"the character U+{ord(text[error.position]):04X} is not allowed in YAML."
-        raise _refusal(f"{name}:{line}", what, "Remove it, or write it as an escape.") from error
     except RecursionError:
         raise _refusal(name, "its values hold each other, or are nested too deep.") from None
-    except (ValueError, OverflowError) as error:
-        raise _refusal(name, f"it is not YAML: {error}.", "Look for a wrong \\U escape.") from error
+    except (yaml.YAMLError, ValueError, OverflowError) as error:
+        raise _refusal(name, f"it is not YAML: {error}.") from error
+    return document
 
 
 def scalar(text: str) -> Any:
     """Return the value of the plain scalar `text`. Raises ValueError if it has none."""
-    return _value(_tag(text), text)
+    return _value(next((t for t, pattern in _SCALARS.items() if pattern.match(text)), "str"), text)
 
 
 def dump_yaml(value: Any) -> str:
     """Return plain values as YAML that `load_yaml` reads back as the same values."""
-    yaml: Any = YAML(typ="safe", pure=True)
-    yaml.Resolver, yaml.Representer = _CoreSchema, _Representer
-    yaml.default_flow_style = False
-    yaml.sort_base_mapping_type_on_output = False
-    yaml.width = 1_000_000  # ruamel.yaml leaves a space at the end of a line that it wraps
-    stream = io.StringIO()
-    yaml.dump(value, stream)
-    return stream.getvalue()
+    options: dict[str, Any] = {"sort_keys": False, "allow_unicode": True, "width": math.inf}
+    return str(yaml.dump(value, Dumper=_Dumper, **options))
 
 
 def from_python(value: Any, name: str) -> tuple[Any, list[Problem]]:
@@ -145,136 +183,14 @@ def from_python(value: Any, name: str) -> tuple[Any, list[Problem]]:
     return _from_python(value, (), name, problems), problems
 
 
-class _Reader:
-    """Builds plain values from the nodes of one document."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.result = Document(None)
-
-    def document(self, node: Node | None) -> Document:
-        if node is not None:
-            self.result.value = self._node(node, ())
-        return self.result
-
-    def _node(self, node: Any, path: KeyPath) -> Any:
-        self.result.lines.setdefault(path, node.start_mark.line + 1)
-        tag = _tag_of(node)
-        try:
-            if isinstance(node, ScalarNode):
-                return _value(tag, node.value)
-            if tag != ("seq" if isinstance(node, SequenceNode) else "map"):
-                raise ValueError(_foreign(tag))
-        except ValueError as error:
-            fix = "Write plain text, numbers, lists or mappings."
-            self._report(node, path, str(error), fix)
-            return None
-        if isinstance(node, SequenceNode):
-            return [self._node(each, (*path, index)) for index, each in enumerate(node.value)]
-        return self._mapping(node, path)
-
-    def _mapping(self, node: MappingNode, path: KeyPath) -> dict[str, Any]:
-        result: dict[str, Any] = {}
-        for key_node, value_node in node.value:
-            key = self._key(key_node, path)
-            if key is None:
-                self._node(value_node, (*path, "?"))
-                continue
-            here = (*path, key)
-            if key in result:
-                what = f"`{key}` is written twice, first on line {self.result.lines[here]}."
-                self._report(key_node, here, what, "Keep one of them.")
-                self._node(value_node, here)
-                continue
-            self.result.lines[here] = key_node.start_mark.line + 1
-            result[key] = self._node(value_node, here)
-        return result
-
-    def _key(self, node: Any, path: KeyPath) -> str | None:
-        """Return a key; None, reported, if it cannot be one."""
-        tag = _tag_of(node)
-        if tag == "merge":
-            self._report(node, path, "merge keys (`<<`) are not read.", "Write the keys out.")
-        elif not isinstance(node, ScalarNode) or tag != "str":
-            is_scalar = isinstance(node, ScalarNode)
-            what = f"the key `{node.value}`" if is_scalar else f"a key that is a {node.id}"
-            self._report(node, path, f"{what} is not text.", "Quote it.")
-        else:
-            try:
-                return join_surrogates(node.value)
-            except ValueError as error:
-                self._report(node, path, f"in a key: {error}", "Write it as one character.")
-        return None
-
-    def _report(self, node: Node, path: KeyPath, what: str, fix: str) -> None:
-        where = f"{self.name}:{node.start_mark.line + 1} {dotted(path)}".rstrip()
-        self.result.problems.append(Problem(where, what, fix))
-
-
-class _CoreSchema(BaseResolver):
-    """The tag of each plain scalar; also what `dump_yaml` must quote so that it is read as text."""
-
-    def __init__(self, version: Any = None, loader: Any = None) -> None:
-        super().__init__(loader)
-
-    @property
-    def processing_version(self) -> tuple[int, int]:
-        return (1, 2)
-
-    def resolve(self, kind: Any, value: Any, implicit: Any) -> Any:
-        if kind is ScalarNode:
-            plain = "merge" if value == "<<" else _tag(value)
-            return Tag(suffix=_PREFIX + (plain if implicit[0] else "str"))
-        return super().resolve(kind, value, implicit)
-
-
-class _Representer(SafeRepresenter):
-    def ignore_aliases(self, data: Any) -> bool:
-        return True
-
-    def represent_str(self, data: Any) -> Any:
-        style = None
-        if not all(character.isprintable() for character in data):
-            # ruamel.yaml writes some of these as they are, which no reader takes.
-            style = "|" if data.replace("\n", "").isprintable() else '"'
-        return self.represent_scalar(f"{_PREFIX}str", data, style=style)
-
-    def represent_float(self, data: Any) -> Any:
-        # Readers of YAML 1.1, such as PyYAML, take `1e-05` for text.
-        text = repr(data)
-        text = text if "." in text else text.replace("e", ".0e")
-        return self.represent_scalar(f"{_PREFIX}float", text)
-
-
-_Representer.add_representer(str, _Representer.represent_str)
-_Representer.add_representer(float, _Representer.represent_float)
-
-
-def _tag(text: str) -> str:
-    return next(tag for tag, pattern in _SCALARS.items() if pattern.fullmatch(text))
-
-
-def _tag_of(node: Node) -> str:
-    return str(node.tag).removeprefix(_PREFIX)
-
-
-def _foreign(tag: str) -> str:
-    written = tag if tag.startswith(("!", "tag:")) else f"!!{tag}"
-    return f"the tag `{written}` is not read."
-
-
 def _value(tag: str, text: str) -> Any:
     """Return what a scalar stands for. Raises ValueError."""
-    if tag not in _SCALARS:
-        raise ValueError(_foreign(tag))
-    if not _SCALARS[tag].fullmatch(text):
-        raise ValueError(f"`{text}` does not match its tag `!!{tag}`.")
     if tag == "str":
-        return join_surrogates(text)
-    if tag == "null":
-        return None
-    if tag == "bool":
-        return text.lower() == "true"
+        return _text(text)
+    if not _SCALARS[tag].match(text):
+        raise ValueError(f"`{text}` does not match its tag.")
+    if tag in ("null", "bool"):
+        return None if tag == "null" else text.lower() == "true"
     if tag == "int":
         return int(text, 0) if text[:2] in ("0x", "0o") else int(text)
     # Python reads no inf and nan with a leading dot; JSON and the record have neither.
@@ -284,12 +200,9 @@ def _value(tag: str, text: str) -> Any:
     return number
 
 
-def join_surrogates(text: str) -> str:
+def _text(text: str) -> str:
     """Join the halves in which JSON escapes write a character beyond U+FFFF."""
-    try:
-        return text.encode("utf-16", "surrogatepass").decode("utf-16")
-    except UnicodeDecodeError:
-        raise ValueError("it contains a lone surrogate, half of a character.") from None
+    return text.encode("utf-16", "surrogatepass").decode("utf-16")
 
 
 def _from_python(value: Any, path: KeyPath, name: str, problems: list[Problem]) -> Any:
@@ -302,30 +215,20 @@ def _from_python(value: Any, path: KeyPath, name: str, problems: list[Problem]) 
     if isinstance(value, list | tuple):
         return [_from_python(each, (*path, i), name, problems) for i, each in enumerate(value)]
     value = value.value if isinstance(value, enum.Enum) else value
-    value = str(value) if isinstance(value, Path) else value
-    finite = isinstance(value, float) and math.isfinite(value)
-    if value is None or isinstance(value, bool | int) or finite:
+    if isinstance(value, str | Path):
+        with contextlib.suppress(ValueError):
+            return _text(str(value))
+    if value is None or isinstance(value, int) or (type(value) is float and math.isfinite(value)):
         return value
-    with contextlib.suppress(ValueError):
-        if isinstance(value, str):
-            return join_surrogates(value)
     fix = "Give text, finite numbers, true, false, null, lists or mappings."
     problems.append(Problem(where, f"{value!r} cannot be written in a run file.", fix))
     return None
 
 
-_CURES = {
-    "\\t": "Indent with spaces, not tabs.",
-    "mapping values are not allowed": "Quote text that holds `: `, and check the indentation.",
-    "found character": "Quote text that begins with a character that YAML reserves.",
-    "another document": "Keep one document to a file.",
-}
-
-
-def _syntax_error(name: str, error: MarkedYAMLError) -> ConfigError:
+def _syntax_error(name: str, error: yaml.MarkedYAMLError) -> ConfigError:
     start, mark = error.context_mark, error.problem_mark or error.context_mark
     where = f"{name}:{mark.line + 1}:{mark.column + 1}" if mark else name
-    begin = f" begun on line {start.line + 1}" if start and start.line < mark.line else ""
+    begin = f" begun on line {start.line + 1}" if start and mark and start.line < mark.line else ""
     context = f"{error.context}{begin}: " if error.context and error.problem else ""
     reason = f"{context}{error.problem or error.context}"
     cures = (cure for part, cure in _CURES.items() if part in reason)
