@@ -1,7 +1,12 @@
+from .chain import Chain as Chain
+from .chain import Task as Task
+from .chain import TaskStatus as TaskStatus
 from .digests import differences as differences
 from .digests import digest as digest
 from .digests import file_digest as file_digest
 from .digests import file_digests as file_digests
+from .jobs import run_training as run_training
+from .jobs import train_words as train_words
 from .ledger import Ledger as Ledger
 from .ledger import Recording as Recording
 from .parts import PartFiles as PartFiles

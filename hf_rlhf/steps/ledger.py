@@ -63,23 +63,29 @@ class Ledger:
 
     def entries(self) -> dict[str, dict[str, Any]]:
         """Return the entry of each finished step. Raises RunFolderError if damaged."""
+        return dict(self._content()["steps"])
+
+    def failures(self) -> dict[str, str]:
+        """Return why each step failed whose last attempt did. Raises as `entries` does."""
+        return dict(self._content().get("failures", {}))
+
+    def _content(self) -> dict[str, Any]:
         try:
-            content = json.loads(self.path.read_text(encoding="utf-8"))
+            content: dict[str, Any] = json.loads(self.path.read_text(encoding="utf-8"))
             if content["schema"] != SCHEMA:
                 raise ValueError(f"it has schema {content['schema']}, this package reads {SCHEMA}")
-            steps = dict(content["steps"])
-            for name, entry in steps.items():
+            for name, entry in content["steps"].items():
                 if missing := _FIELDS - set(entry):
                     raise ValueError(f"its step {name!r} lacks {', '.join(sorted(missing))}")
         except FileNotFoundError:
-            return {}
+            return {"steps": {}}
         except (OSError, ValueError, KeyError, TypeError) as error:
             cause = f"it has no {error}" if isinstance(error, KeyError) else error
             raise RunFolderError(
                 f"{self.path} cannot be read ({cause}). Restore it, or choose another "
                 f"{self.folder_option}."
             ) from error
-        return steps
+        return content
 
     def reasons(
         self,
@@ -184,6 +190,11 @@ class Ledger:
             entry = {**content, "notes": plain(recording.notes), "digest": digest(content)}
             self._write({**self.entries(), step: {**entry, "finished": now()}})
 
+    def fail(self, step: str, why: str) -> None:
+        """Record why a step failed, until it is done; an empty text forgets it."""
+        failures = {**self.failures(), step: why}
+        self._write(self.entries(), {name: text for name, text in failures.items() if text})
+
     def remove(self, step: str) -> None:
         """Remove the entry of a step, so that it is to do again."""
         self._write({name: entry for name, entry in self.entries().items() if name != step})
@@ -209,5 +220,7 @@ class Ledger:
                 digests[name] = file_digest(path)
         return digests
 
-    def _write(self, steps: Mapping[str, Any]) -> None:
-        atomic_write_json(self.path, {"schema": SCHEMA, "steps": steps})
+    def _write(self, steps: Mapping[str, Any], failures: Mapping[str, str] | None = None) -> None:
+        kept = self.failures() if failures is None else failures
+        content = {"schema": SCHEMA, "steps": steps, **({"failures": kept} if kept else {})}
+        atomic_write_json(self.path, content)

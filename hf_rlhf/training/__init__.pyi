@@ -6,4 +6,3 @@ from .progress import clock as clock
 from .record_sections import TYPED_NAME as TYPED_NAME
 from .run_folder import changed_settings as changed_settings
 from .session import Session as Session
-from .signals import LAUNCHED_BY as LAUNCHED_BY

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any, Self
 
-LAUNCHED_BY = "HF_RLHF_LAUNCHED_BY"
-"""Set by programs that start runs, and whose runs are to end with them, such as `hf-rlhf sweep`."""
+from hf_rlhf.steps.jobs import LAUNCHED_BY
+
 LAUNCHERS = ("ACCELERATE_MIXED_PRECISION", "TORCHELASTIC_RUN_ID", LAUNCHED_BY)
 """Variables that `accelerate launch`, `torchrun` and our own programs set for their processes."""
 CLOSING_S = 5.0

@@ -18,9 +18,10 @@ from hf_rlhf import ConfigError, HfRlhfError, Problem, RunFolderError
 from hf_rlhf.config import RunFile
 from hf_rlhf.errors import suggest
 from hf_rlhf.rewards import TOTAL
+from hf_rlhf.steps import TaskStatus
 from hf_rlhf.storage import Space, atomic_write_json, human, taken_bytes
-from hf_rlhf_studies.folder import StudyFolder, TaskStatus
-from hf_rlhf_studies.runs import Runs
+from hf_rlhf_studies.folder import StudyFolder
+from hf_rlhf_studies.runs import CellTask, Runs
 from hf_rlhf_studies.study import Cell
 
 _ERROR_LINES = 15
@@ -35,16 +36,17 @@ def check(folder: StudyFolder, statuses: Sequence[TaskStatus]) -> int:
     room, or when held-out rows are not those that finished runs of a cell were measured on.
     """
     due = {status.task.step for status in statuses if status.state != "done"}
-    tasks = [s.task for s in statuses if s.task.kind == "run" and s.task.step in due]
+    runs = folder.runs
+    every = (s.task for s in statuses if isinstance(s.task, CellTask))
+    tasks = [task for task in every if task.trains and task.step in due]
     chosen: dict[tuple[str, str], Cell] = {}
     for task in tasks:
         # What is still to be prepared or trained cannot be read yet: such a run checks itself.
-        if not due.intersection(folder.runs.read_by_settings(task)):
+        if not due.intersection(runs.read_by_settings(task)):
             chosen.setdefault((task.cell.block, task.cell.condition), task.cell)
     if not chosen:
         return 0
     print(f"checking {len(chosen)} cells", flush=True)
-    runs = folder.runs
     files = [runs.run_file(cell, skip_missing=True) for cell in chosen.values()]
     plans = dict(zip(chosen, _plans(runs, files), strict=True))
     titles = [runs.study.title(cell) for cell in chosen.values()]

@@ -10,17 +10,15 @@ import shlex
 import shutil
 import signal
 import sys
-import time
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from pathlib import Path
 
 from hf_rlhf import ConfigError, Problem, RunFolderError
-from hf_rlhf.formatting import duration, print_table, visible
-from hf_rlhf.storage import LOCK_NAME, atomic_write_text, human
+from hf_rlhf.formatting import print_table
+from hf_rlhf.steps import Chain
+from hf_rlhf.storage import atomic_write_text, human
 from hf_rlhf_studies.check import check
 from hf_rlhf_studies.folder import STATE_NAME, StudyFolder, plan_text
-from hf_rlhf_studies.jobs import Job, JobEnd, run_jobs
 from hf_rlhf_studies.plots import draw
 from hf_rlhf_studies.report import (
     answers,
@@ -33,13 +31,11 @@ from hf_rlhf_studies.report import (
     with_interval,
 )
 from hf_rlhf_studies.results import ROWS_NAME, Results, collect, read_rows
-from hf_rlhf_studies.runs import Runs, Task
+from hf_rlhf_studies.runs import CellTask, Runs
 from hf_rlhf_studies.study import Cell, Study
 
 FAILED, INTERRUPTED, TERMINATED = 1, 130, 143
 """Exit statuses: some run failed; stopped by Ctrl-C; stopped by SIGTERM."""
-ORPHAN_SECONDS = 60.0
-"""How long runs of a study that was killed may go on: `stop_grace`, and to close their record."""
 RESULTS_NAME = "RESULTS.md"
 
 
@@ -158,18 +154,19 @@ def run_study(
         study_file: text of a study file to write into the folder; empty: there is one elsewhere.
     """
     plan_text(folder.runs.study)  # one that cannot be read is an error of a dry run too
-    tasks = folder.runs.tasks(cells)
+    chain = folder.chain(cells)
     if options.dry_run:
-        _show_plan(folder, tasks)
+        _show_plan(folder, chain)
         return 0
     with folder.ledger.locked():
         folder.begin(command)
         if study_file:
             atomic_write_text(folder.runs.study.source, study_file)
-        check(folder, folder.statuses(tasks))
-        stopped = _perform(folder, tasks, options.jobs, redo=options.redo)
+        check(folder, chain.statuses())
+        folder.save()
+        stopped = chain.run_jobs(options.jobs, redo=options.redo)
         write_report(collect(folder), folder.out)
-        unfinished = [status for status in folder.statuses(tasks) if status.state != "done"]
+        unfinished = [status for status in chain.statuses() if status.state != "done"]
     for status in unfinished:
         print(status)
     if stopped is not None:
@@ -179,118 +176,16 @@ def run_study(
     return FAILED if unfinished else 0
 
 
-def _show_plan(folder: StudyFolder, tasks: Sequence[Task]) -> None:
+def _show_plan(folder: StudyFolder, chain: Chain) -> None:
     """Check the runs, and print the state of each task with the command line of each run."""
-    statuses = folder.statuses(tasks)
+    statuses = chain.statuses()
     need = check(folder, statuses)
     for status in statuses:
         print(status)
-        if status.task.kind == "run":
+        if isinstance(status.task, CellTask) and status.task.trains:
             print(f"  {shlex.join(folder.runs.run_command(status.task.cell))}")
     todo = sum(status.state != "done" for status in statuses)
-    print(f"{len(tasks)} tasks in {folder.out}; {todo} to do, about {human(need)}")
-
-
-def _perform(folder: StudyFolder, tasks: Sequence[Task], at_once: int, *, redo: bool) -> int | None:
-    """Do the tasks that are not done; return the signal that stopped it, if one did.
-
-    Raises RunFolderError when runs are stale and are not to be done anew.
-    """
-    statuses = folder.statuses(tasks)
-    stale = [status for status in statuses if status.state == "stale"]
-    expensive = [status for status in stale if status.task.kind != "measure"]
-    if expensive and not redo:
-        text = "".join(f"\n  - {status.task.step}: {status.why}" for status in expensive)
-        raise RunFolderError(
-            f"{folder.out} has results of other settings (there -> here):{text}\nPut the study "
-            "file back as it was, choose another `--out`, or add --redo: it deletes these runs "
-            "and does them anew."
-        )
-    for status in stale:
-        folder.discard(status.task)
-    todo = [status.task for status in statuses if status.state != "done"]
-    for step in folder.ledger.entries().keys() & {task.step for task in todo}:
-        folder.ledger.remove(step)  # its output was deleted, and half of a new one is not done
-    _await_orphans([task.output for task in todo if task.kind == "run"])
-    done = {status.task.step for status in statuses if status.state == "done"}
-    queue = _Queue(folder, todo, done, at_once)
-    return run_jobs(queue.next_job, at_once, queue.ended)
-
-
-def _await_orphans(folders: Sequence[Path]) -> None:
-    """Wait for runs of a study that was killed: they may save once more before they end.
-
-    A run refuses a folder that stays locked for longer, and names its owner.
-    """
-    from filelock import FileLock, Timeout
-
-    until = time.monotonic() + ORPHAN_SECONDS
-    for folder in folders:
-        if not (folder / LOCK_NAME).exists():
-            continue
-        lock = FileLock(folder / LOCK_NAME)
-        try:
-            lock.acquire(timeout=0)
-        except Timeout:
-            print(f"waiting for the run that is still alive in {folder}", flush=True)
-            with suppress(Timeout):
-                lock.acquire(timeout=max(until - time.monotonic(), 0))
-        finally:
-            lock.release()
-
-
-class _Queue:
-    """The tasks to do, each given out when what it reads is done; a line for each."""
-
-    def __init__(
-        self, folder: StudyFolder, todo: Sequence[Task], done: set[str], at_once: int
-    ) -> None:
-        self.folder = folder
-        self.waiting = list(todo)
-        self.done = done
-        self.at_once = at_once
-        self.count = len(todo)
-        self.running: dict[Job, tuple[int, Task]] = {}
-        self.seconds: list[float] = []
-
-    def next_job(self) -> Job | None:
-        """Return a task that can begin as a job, or None; one without a command has failed."""
-        for task in [task for task in self.waiting if self.done.issuperset(task.after)]:
-            self.waiting.remove(task)
-            number = self.count - len(self.waiting)
-            try:
-                job = Job(task.step, tuple(task.command()), task.log)
-            except ConfigError as error:
-                self.folder.failed(task, str(error.problems[0]))
-                self._print(number, task, f"failed: {error.problems[0]}")
-                continue
-            self.running[job] = (number, task)
-            self._print(number, task, f"started; its output: {task.log}")
-            return job
-        return None
-
-    def ended(self, end: JobEnd) -> None:
-        """Record how a task ended, and print a line."""
-        number, task = self.running.pop(end.job)
-        state = self.folder.ended(task, end)
-        self.seconds.append(end.seconds)
-        words = f"{state} after {duration(end.seconds)}"
-        if state == "finished":
-            self.done.add(task.step)
-        elif error := self.folder.state["errors"].get(task.step):
-            words += f": {error}"
-        left = len(self.waiting) + len(self.running)
-        if left and not end.stopped:
-            mean = sum(self.seconds) / len(self.seconds)
-            words += f"; about {duration(mean * left / self.at_once)} left"
-        self._print(number, task, words)
-
-    def _print(self, number: int, task: Task, text: str) -> None:
-        title = task.step
-        if task.kind != "prepare":
-            title = f"{self.folder.runs.study.title(task.cell)}, seed {task.cell.seed}"
-            title += ", measured" * (task.kind == "measure")
-        print(visible(f"[{number}/{self.count}] {title}: {text}"), flush=True)
+    print(f"{len(statuses)} tasks in {folder.out}; {todo} to do, about {human(need)}")
 
 
 def _print_status(folder: StudyFolder) -> int:
@@ -298,7 +193,7 @@ def _print_status(folder: StudyFolder) -> int:
         raise RunFolderError(
             f"{folder.out} is not a study's folder. Name the `--out` of its `study run`."
         )
-    statuses = folder.statuses(folder.runs.tasks())
+    statuses = folder.chain().statuses()
     for status in statuses:
         print(status)
     done = sum(status.state == "done" for status in statuses)

@@ -156,7 +156,7 @@ def collect(folder: StudyFolder) -> Results:
     A cell whose run folder was deleted is missing: its run is to be done again.
     """
     runs, study = folder.runs, folder.runs.study
-    statuses = folder.statuses(runs.tasks())
+    statuses = folder.chain().statuses()
     done = {status.task.step for status in statuses if status.state in ("done", "stale")}
     ending = "" if study.file.measure is None else "/measured"
     cells = {}

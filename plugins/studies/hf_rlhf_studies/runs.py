@@ -5,7 +5,7 @@ import re
 import shlex
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import Any
 
 from hf_rlhf import ConfigError, Problem
 from hf_rlhf.config import RunFile, choose_run_file, value_of
-from hf_rlhf.steps import differences, file_digest
+from hf_rlhf.steps import Task, differences, file_digest, train_words
 from hf_rlhf.storage import atomic_write_text, redact_secrets
 from hf_rlhf_studies.study import PLACEHOLDER, Cell, Condition, Study, given_by_study
 
@@ -27,21 +27,12 @@ Paths = Mapping[str, Path]
 NO_PATHS: Paths = {}
 
 
-@dataclass(frozen=True)
-class Task:
-    """One command line of a study, recorded as a step when it has ended well."""
+@dataclass(frozen=True, kw_only=True)
+class CellTask(Task):
+    """A run, a measurement, or a preparation."""
 
-    step: str
-    kind: str
-    """`run`, `measure` or `prepare`."""
     cell: Cell
     """Of a preparation, one of those that read it."""
-    log: Path
-    after: tuple[str, ...]
-    inputs: Callable[[], Mapping[str, Any]]
-    command: Callable[[], list[str]]
-    output: Path
-    """What it writes: a run's folder, a file of measurements, or a folder."""
 
 
 @dataclass
@@ -113,7 +104,7 @@ class Runs:
             raise ConfigError([replace(p, where=f"{cell.folder}: {p.where}") for p in problems])
         return file
 
-    def read_by_settings(self, task: Task) -> set[str]:
+    def read_by_settings(self, task: CellTask) -> set[str]:
         """Return the steps without which a run's settings name nothing; its start is not one."""
         settings = [self.study.file.settings, self.condition(task.cell).settings]
         prepared = {step for step in task.after if step.startswith("prepared/")}
@@ -121,14 +112,14 @@ class Runs:
 
     def run_command(self, cell: Cell) -> list[str]:
         """Return the command line of a cell's run."""
-        return [*self.launch, "-m", "hf_rlhf.train", "--config", str(self.beside(cell, ".yaml"))]
+        return train_words(self.launch, self.beside(cell, ".yaml"))
 
-    def tasks(self, cells: Sequence[Cell] = ()) -> list[Task]:
+    def tasks(self, cells: Sequence[Cell] = ()) -> list[CellTask]:
         """Return the tasks of some cells, or of all, each after those that it reads.
 
         Raises ConfigError when a task reads what no task of the study writes.
         """
-        by_step: dict[str, Task] = {}
+        by_step: dict[str, CellTask] = {}
         for cell in self.study.cells():
             preparations = (self._preparation(name, cell) for name in self.study.file.prepare)
             by_step |= {task.step: task for task in (*preparations, *self._cell_tasks(cell))}
@@ -143,9 +134,9 @@ class Runs:
             if step not in by_step
         ]:
             raise ConfigError(problems)
-        ordered: dict[str, Task] = {}
+        ordered: dict[str, CellTask] = {}
 
-        def add(task: Task) -> None:
+        def add(task: CellTask) -> None:
             if task.step not in ordered:
                 for step in task.after:
                     add(by_step[step])
@@ -156,14 +147,15 @@ class Runs:
                 add(task)
         return list(ordered.values())
 
-    def _cell_tasks(self, cell: Cell) -> Iterator[Task]:
+    def _cell_tasks(self, cell: Cell) -> Iterator[CellTask]:
         condition = self.condition(cell)
         if condition.trained:
             settings = [condition.settings, condition.settings_file, self.study.file.settings]
-            yield Task(
+            yield CellTask(
                 step=cell.folder,
-                kind="run",
+                trains=True,
                 cell=cell,
+                title=f"{self.study.title(cell)}, seed {cell.seed}",
                 log=self.beside(cell, ".log"),
                 after=self._steps_read(settings, cell, condition.start),
                 inputs=lambda: {"run": compared(self.run_file(cell).values)},
@@ -175,10 +167,11 @@ class Runs:
             after = [cell.folder] if condition.trained else []
             after += self._steps_read(commands, cell, model)
             out = self.beside(cell, ".measured.json")
-            yield Task(
+            yield CellTask(
                 step=f"{cell.folder}/measured",
-                kind="measure",
+                cheap=True,
                 cell=cell,
+                title=f"{self.study.title(cell)}, seed {cell.seed}, measured",
                 log=self.beside(cell, ".measured.log"),
                 after=tuple(dict.fromkeys(after)),
                 inputs=partial(self._command_inputs, commands, cell),
@@ -186,7 +179,7 @@ class Runs:
                 output=out,
             )
 
-    def _preparation(self, name: str, cell: Cell) -> Task:
+    def _preparation(self, name: str, cell: Cell) -> CellTask:
         preparation = self.study.file.prepare[name]
         folder = self.prepared(name, cell)
         after = [
@@ -195,9 +188,8 @@ class Runs:
             else replace(cell, condition=step).folder
             for step in preparation.after
         ]
-        return Task(
+        return CellTask(
             step=folder.relative_to(self.out).as_posix(),
-            kind="prepare",
             cell=cell,
             log=folder.with_name(f"{folder.name}.log"),
             after=tuple(dict.fromkeys([*after, *self._steps_read(preparation.commands, cell)])),

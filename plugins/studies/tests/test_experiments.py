@@ -24,7 +24,7 @@ def test_a_published_study_is_valid(file, tmp_path):
     content = Study.read(file)
     runs = Runs(content, tmp_path)
     for task in runs.tasks(content.cells()):
-        if task.kind == "run" and not any(step.startswith("prepared/") for step in task.after):
+        if task.trains and not any(step.startswith("prepared/") for step in task.after):
             assert runs.run_file(task.cell).problems == ()
 
 

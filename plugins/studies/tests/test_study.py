@@ -90,7 +90,7 @@ def folder(tmp_path, monkeypatch) -> Path:
     (tmp_path / "stand_in.py").write_text(STAND_IN)
     (tmp_path / "measure.py").write_text(MEASURE)
     monkeypatch.setattr("hf_rlhf_studies.command.draw", lambda *_: [])
-    monkeypatch.setattr("hf_rlhf_studies.jobs.POLL_SECONDS", 0.01)
+    monkeypatch.setattr("hf_rlhf.steps.jobs.POLL_SECONDS", 0.01)
     return tmp_path
 
 
@@ -219,8 +219,8 @@ def test_a_changed_script_outside_of_the_folder_is_noticed(folder):
     assert run(study_folder, *words) == 0
     script.write_text(script.read_text() + "\n")
     runs = Runs(Study.read(file), study_folder / "out")
-    statuses = StudyFolder(runs).statuses(runs.tasks([Cell("easy", "first", 1)]))
-    assert [(s.task.kind, s.state) for s in statuses if s.state != "done"] == [("measure", "stale")]
+    statuses = StudyFolder(runs).chain([Cell("easy", "first", 1)]).statuses()
+    assert [(s.task.cheap, s.state) for s in statuses if s.state != "done"] == [(True, "stale")]
 
 
 def test_an_interrupted_run_does_not_resume_when_its_start_is_trained_anew(folder, capsys):

@@ -75,7 +75,7 @@ def sweep(tmp_path, monkeypatch):
     """Return a function that sweeps over stand-ins: sweep("--seeds", "2")."""
     # Plots take longer than all the rest.
     monkeypatch.setattr("hf_rlhf_studies.command.draw", lambda *_: [])
-    monkeypatch.setattr("hf_rlhf_studies.jobs.POLL_SECONDS", 0.01)
+    monkeypatch.setattr("hf_rlhf.steps.jobs.POLL_SECONDS", 0.01)
     (tmp_path / "stand_in.py").write_text(STAND_IN)
     file = tmp_path / "my.yaml"
     file.write_text("schema: 1\nplugin: refiner_grpo\ndataset: {name: tiny_world}\n")

@@ -1,4 +1,4 @@
-"""The processes of a study."""
+"""The processes of a chain."""
 
 import os
 import signal
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hf_rlhf_studies.jobs import Job, last_error, run_jobs
+from hf_rlhf.steps.jobs import Job, last_error, run_jobs
 
 
 def queue(tmp_path: Path, *programs: str) -> Callable[[], Job | None]:

@@ -1,19 +1,21 @@
-"""Run jobs, each in a process of its own, several at once, and stop them properly."""
+"""The one place that starts `hf_rlhf.train` as a process, and jobs of which several run at once."""
 
 import os
 import re
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from textwrap import shorten
 from types import FrameType
 
-from hf_rlhf.training import LAUNCHED_BY
+from hf_rlhf.errors import HfRlhfError
 
+LAUNCHED_BY = "HF_RLHF_LAUNCHED_BY"
+"""Set for a run that is to end when the process that started it is gone."""
 POLL_SECONDS = 0.1
 _LOG_END = 100_000
 _ERROR = re.compile(
@@ -75,6 +77,33 @@ class _Running:
         return JobEnd(self.job, status, seconds, error, stopping)
 
 
+def train_words(launch: Sequence[str], config: Path) -> list[str]:
+    """Return the command line that trains by a run file; `launch` are the words of the launcher."""
+    return [*launch, "-m", "hf_rlhf.train", "--config", str(config)]
+
+
+def run_training(
+    launch: Sequence[str], config: Path, options: Sequence[str] = (), *, log: Path | None = None
+) -> int:
+    """Train by a run file in a process of its own, and return its exit status.
+
+    Its output goes to `log`, or to the terminal. Raises HfRlhfError when it cannot be started.
+    """
+    words = [*train_words(launch, config), *options]
+    with log.open("w") if log else nullcontext() as output:
+        try:
+            done = subprocess.run(
+                words, check=False, stdout=output, stderr=output, env=_environment()
+            )
+        except OSError as error:
+            raise HfRlhfError(f"launch: {words[0]}: {error.strerror}.") from error
+    return done.returncode
+
+
+def _environment() -> dict[str, str]:
+    return {**os.environ, LAUNCHED_BY: str(os.getpid())}
+
+
 def run_jobs(
     next_job: Callable[[], Job | None], at_once: int, ended: Callable[[JobEnd], None]
 ) -> int | None:
@@ -114,8 +143,7 @@ def _start(job: Job, slot: int) -> _Running:
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
-            # So that it ends when this process is killed.
-            env={**os.environ, LAUNCHED_BY: "study"},
+            env=_environment(),
             # Ctrl-C in the terminal is for this process, which passes it on once.
             start_new_session=True,
         )
