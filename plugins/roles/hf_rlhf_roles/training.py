@@ -2,7 +2,6 @@
 
 import shlex
 import shutil
-import subprocess
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +10,7 @@ from hf_rlhf.cards import refresh_card, render_card
 from hf_rlhf.config import RunFile
 from hf_rlhf.errors import ConfigError, HfRlhfError, ModelError, Problem
 from hf_rlhf.models import check_head, read_adapter
+from hf_rlhf.steps import run_training
 from hf_rlhf.storage import atomic_dir, atomic_write_text, load_record
 from hf_rlhf_roles.caches import workspace_caches
 from hf_rlhf_roles.guard import (
@@ -153,15 +153,11 @@ def _run(workspace: Workspace, file: Path) -> None:
         with workspace_caches(workspace.folder):
             train(config=str(file))
         return
-    command = [*workspace.launch, "-m", "hf_rlhf.train", "--config", str(file)]
-    try:
-        with workspace_caches(workspace.folder):
-            status = subprocess.run(command, check=False).returncode
-    except OSError as error:
-        raise HfRlhfError(f"`launch` in workspace.yaml: {command[0]}: {error.strerror}.") from error
+    with workspace_caches(workspace.folder):
+        status = run_training(workspace.launch, file)
     if status:
         raise HfRlhfError(
-            f"{' '.join(command)} ended with status {status}; its messages are above. The same "
+            f"The training of {file} ended with status {status}; its messages are above. The same "
             "command continues where it stopped."
         )
 

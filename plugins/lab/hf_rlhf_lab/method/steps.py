@@ -1,9 +1,9 @@
 """The steps of a method in a folder: each is skipped if it is up to date, and may stop the rest."""
 
 import json
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from hf_rlhf.errors import ConfigError, Problem
 from hf_rlhf.formatting import counted, listed, number
 from hf_rlhf.rewards import ComposedReward, Part
 from hf_rlhf.runs import Scoring, resolve_scoring
-from hf_rlhf.steps import Ledger, digest
+from hf_rlhf.steps import Chain, Ledger, Recording, Task, digest
 from hf_rlhf.storage import atomic_write_json, atomic_write_text, load_record
 from hf_rlhf_lab.command import tokenizer_of
 from hf_rlhf_lab.method.file import Method
@@ -74,25 +74,29 @@ class Pipeline:
         steps["validation"] = self._validation
         if spec.survival is not None:
             steps["survival"] = self._survival
+        names = list(steps)
+        tasks = [
+            Task(
+                step=name,
+                inputs=partial(self._inputs, name),
+                after=tuple(names[max(0, at - 1) : at]),
+                work=partial(self._work, name, compute),
+            )
+            for at, (name, compute) in enumerate(steps.items())
+        ]
+        chain = Chain(self.ledger, tasks)
         with self.ledger.locked():
-            for at, (name, compute) in enumerate(steps.items()):
-                result = self._step(name, list(steps)[max(0, at - 1) : at], compute)
-                self.results[name] = result
+            for at, task in enumerate(tasks, start=1):
+                result = self.results[task.step] = chain.do(task)
                 text = result["summary"] if result["passed"] else f"STOP: {result['reason']}"
-                self.say(f"[{at + 1}/{len(steps)}] {name}: {text}.")
+                self.say(f"[{at}/{len(tasks)}] {task.step}: {text}.")
                 if not result["passed"]:
-                    return name
+                    return task.step
         return ""
 
-    def _step(self, name: str, after: Sequence[str], compute: Callable[[], Result]) -> Result:
-        inputs = self._inputs(name)
-        if self.ledger.reasons(name, inputs, after) != []:
-            began = time.perf_counter()
-            with self.ledger.recording(name, inputs, after=after) as recording:
-                recording.result |= compute()
-                recording.outputs = [Path(each) for each in _WRITES.get(name, ())]
-                recording.notes["seconds"] = round(time.perf_counter() - began, 1)
-        return self.ledger.result(name)
+    def _work(self, name: str, compute: Callable[[], Result], recording: Recording) -> None:
+        recording.result |= compute()
+        recording.outputs = [Path(each) for each in _WRITES.get(name, ())]
 
     def _inputs(self, name: str) -> Mapping[str, Any]:
         """Return what a step reads beside the results of the steps before it."""

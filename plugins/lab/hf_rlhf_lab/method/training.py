@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from hf_rlhf.config import RunFile
 from hf_rlhf.errors import DataError, RunFolderError
 from hf_rlhf.evaluation import Evaluation, Interval
 from hf_rlhf.rewards import TOTAL
+from hf_rlhf.steps import run_training
 from hf_rlhf.storage import RECORD_NAME, atomic_write_text, load_record
 from hf_rlhf_lab.method.signals import missing
 from hf_rlhf_lab.validation.checks import rank_correlation
@@ -57,9 +57,7 @@ def train(file: RunFile, folder: Path, name: str, inputs: str, launch: Sequence[
     values = {**file.values, "output_dir": str(run.resolve())}
     config, log = folder / f"{name}.yaml", folder / f"{name}.log"
     atomic_write_text(config, RunFile.from_mapping(values, config.name).to_yaml())
-    with log.open("w") as output:
-        command = [*launch, "-m", "hf_rlhf.train", "--config", str(config)]
-        status = subprocess.run(command, stdout=output, stderr=output, check=False).returncode
+    status = run_training(launch, config, log=log)
     if status and not stopped_by_monitor(run):
         end = "\n".join(log.read_text(errors="replace").splitlines()[-12:])
         raise RunFolderError(
