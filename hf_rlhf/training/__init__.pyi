@@ -4,5 +4,5 @@ from .library_warnings import head_is_new as head_is_new
 from .library_warnings import quiet_libraries as quiet_libraries
 from .progress import clock as clock
 from .record_sections import TYPED_NAME as TYPED_NAME
-from .run_folder import changed_settings as changed_settings
+from .run_folder import differences as differences
 from .session import Session as Session

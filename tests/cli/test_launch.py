@@ -20,6 +20,7 @@ import yaml
 from accelerate import DistributedType
 
 from hf_rlhf.cli.launch import command, launch_configs, launch_configs_main, summary
+from hf_rlhf.cli.launcher import launch_words
 from hf_rlhf.config.run_files import choose_run_file
 from hf_rlhf.distributed import planned, processes
 from hf_rlhf.errors import ConfigError, HfRlhfError
@@ -406,3 +407,17 @@ def test_the_launchers_own_configuration_is_in_the_command_that_repeats_a_run(gi
     launcher = [sys.executable, "-c", parent, "accelerate", "launch", *given]
     done = subprocess.run(launcher, capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == str(problems)
+
+
+def test_a_launch_is_a_configuration_its_name_or_a_command(tmp_path: Path) -> None:
+    start = [sys.executable, "-m", "accelerate.commands.launch"]
+    assert launch_words("cpu_ddp") == [*start, "--config_file", str(launch_configs()["cpu_ddp"])]
+    file = tmp_path / "own.yaml"
+    file.touch()
+    assert launch_words(str(file)) == [*start, "--config_file", str(file)]
+    assert launch_words("accelerate launch --num_processes 2") == [*start, "--num_processes", "2"]
+    assert launch_words("env python") == ["env", "python"]
+    with pytest.raises(ConfigError, match=r"By name: .*cpu_ddp"):
+        launch_words("other.yaml")
+    with pytest.raises(ConfigError, match=r"--launch: `cpu_dpd`.*mean 'cpu_ddp'.*By name: "):
+        launch_words("cpu_dpd")

@@ -7,13 +7,13 @@ process never imports torch.
 
 import argparse
 import shlex
-import shutil
 import signal
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from hf_rlhf import ConfigError, Problem, RunFolderError
+from hf_rlhf.cli import launch_words
 from hf_rlhf.formatting import print_table
 from hf_rlhf.steps import Chain
 from hf_rlhf.storage import atomic_write_text, human
@@ -53,7 +53,7 @@ def study(argv: Sequence[str]) -> int:
     out = options.out or default
     if options.verb == "status":
         return _print_status(StudyFolder(Runs(content, out)))
-    launch, problems = launch_words(options)
+    launch, problems = launch_of(options)
     cells, wrong = _chosen(content, options)
     if problems := [*problems, *wrong]:
         raise ConfigError(problems)
@@ -104,21 +104,15 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     add("--dry_run", action="store_true", help="show cells and commands, run nothing")
 
 
-def launch_words(options: argparse.Namespace) -> tuple[list[str], list[Problem]]:
+def launch_of(options: argparse.Namespace) -> tuple[list[str], list[Problem]]:
     """Return the words that start a run, and the problems of the options of how runs start."""
-    where, text = "--launch (command line)", options.launch
-    words: list[str] = []
     problems = []
-    try:
-        words = shlex.split(text)
-        if not words or shutil.which(words[0]) is None:
-            what = f"`{text}` does not begin with a program that is installed."
-            problems.append(Problem(where, what))
-    except ValueError as error:
-        problems.append(Problem(where, f"`{text}` is no command: {error}."))
     if options.jobs < 1:
         problems.append(Problem("--jobs (command line)", "should be 1 or more."))
-    return words, problems
+    try:
+        return launch_words(options.launch), problems
+    except ConfigError as error:
+        return [], [*error.problems, *problems]
 
 
 def _chosen(content: Study, options: argparse.Namespace) -> tuple[list[Cell], list[Problem]]:

@@ -27,7 +27,7 @@ from hf_rlhf.config import (
 from hf_rlhf.errors import ConfigError, Problem, RunFolderError
 from hf_rlhf.rewards import TOTAL
 from hf_rlhf.steps import differences
-from hf_rlhf_studies.command import add_run_options, launch_words, run_study
+from hf_rlhf_studies.command import add_run_options, launch_of, run_study
 from hf_rlhf_studies.folder import StudyFolder
 from hf_rlhf_studies.runs import Runs, as_option, compared, shared_by_all
 from hf_rlhf_studies.study import Cell, Study
@@ -75,7 +75,7 @@ def sweep(argv: Sequence[str]) -> int:
     if not is_file:
         file, _ = without_shipped_card(file, varied=[str(axis.path[0]) for axis in axes])
         file = replace(file, values={**file.values, "plugin": run})
-    launch, wrong = launch_words(options)
+    launch, wrong = launch_of(options)
     seeds, not_seeds = parse_seeds(options.seeds, file)
     problems += [*wrong, *not_seeds]
     if not options.vary:

@@ -131,7 +131,7 @@ def test_wrong_command_lines_are_all_wrong_at_once(tmp_path):
     with pytest.raises(ConfigError) as caught:
         sweep([str(file), *options, "--vary", "seed=1", "--launch", "acelerate"])
     assert len(caught.value.problems) == 5
-    assert "`acelerate` does not begin with a program" in str(caught.value)
+    assert "`acelerate` is no program" in str(caught.value)
     with pytest.raises(ConfigError, match="varies nothing"):
         sweep([str(file)])
     with pytest.raises(ConfigError, match="names no run"):

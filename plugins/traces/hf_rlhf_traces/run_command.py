@@ -6,7 +6,6 @@ the same command continues where it stopped, and a verb can also be repeated alo
 
 import argparse
 import json
-import re
 import shlex
 import sys
 import time
@@ -14,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 
-from hf_rlhf.errors import ConfigError, DataError, HfRlhfError, Problem, did_you_mean
+from hf_rlhf.errors import ConfigError, DataError, HfRlhfError, Problem
 from hf_rlhf.storage import load_record
 from hf_rlhf_traces.build_command import BUILT
 from hf_rlhf_traces.options import Parser, add_model_repo, add_overwrite, real, seed, verb_parser
@@ -57,9 +56,8 @@ def main(argv: Sequence[str]) -> int:
                 return code
             if step in ("build", "split_summary"):
                 _check_held_out(chosen.out, step, options.get("eval", []))
-        except HfRlhfError as error:
+        except HfRlhfError:
             _report_stop(step, argv)
-            error.args = (as_typed(str(error), step),)
             raise
         seconds[step] = time.perf_counter() - started
     _show_results(chosen, seconds, _run_folder(chosen.out, options))
@@ -94,44 +92,9 @@ def step_options(words: Sequence[str]) -> dict[str, list[str]]:
             values = None
     if wrong:
         fix = f"Options of a step are written --STEP.OPTION; steps are {', '.join(STEPS)}."
-        problem = "is not an option of `hf-rlhf traces run`"
-        raise ConfigError([Problem(word, f"{problem}{_suggestion(word)}.", fix) for word in wrong])
+        problem = "is not an option of `hf-rlhf traces run`."
+        raise ConfigError([Problem(word, problem, fix) for word in wrong])
     return parsed
-
-
-def _suggestion(word: str) -> str:
-    """Return which option of a step may have been meant, or ""."""
-    step, dot, option = word.removeprefix("--").partition("=")[0].partition(".")
-    if dot:
-        return did_you_mean(step, STEPS).replace("'?", f".{option}'?").replace("mean '", "mean '--")
-    from hf_rlhf.config import choose_run_file
-
-    of_training = choose_run_file("traces_progressive", None, None).values
-    names = sorted(
-        f"'--{name}.{step}'"
-        for name, parser in _parsers().items()
-        if f"--{step}" in parser.options() or (name == "train" and step in of_training)
-    )
-    return f" (did you mean {' or '.join(names)}?)" if names else ""
-
-
-def as_typed(message: str, step: str) -> str:
-    """Return the message of a step with its options as `traces run` takes them: `--STEP.OPTION`.
-
-    Whole commands in it are left as they are.
-    """
-    of_step = set(_parsers()[step].options()) if step in _parsers() else set()
-    of_run = set(_parser().options())
-
-    def typed(match: re.Match[str]) -> str:
-        name = match["name"]
-        if not name or f"--{name}" in of_run:
-            return match[0]
-        option = f"--{name.partition('.')[0]}"
-        is_known = option in of_step or step == "train"
-        return f"--{step}.{name}" if is_known else match[0]
-
-    return re.sub(r"hf-rlhf [^\n;,)`]*|(?<![\w-])--(?P<name>\w[\w.]*\w)", typed, message)
 
 
 def _parsers() -> Mapping[str, Parser]:
@@ -163,12 +126,8 @@ def _check_options(options: Options, out: Path) -> None:
         if step == "build":
             continue  # it is the first
         if step == "train":
-            try:
-                if len(words) > 1:
-                    check_overrides(*parser.parse_known_args(words))
-            except ConfigError as error:
-                error.args = (as_typed(str(error), step),)
-                raise
+            if len(words) > 1:
+                check_overrides(*parser.parse_known_args(words))
             continue
         chosen = parser.parse_args(words)
         if step == "summarize":

@@ -1,11 +1,9 @@
 """`hf-rlhf traces train`: train on the datasets of a store, by one of three strategies."""
 
 import argparse
-import json
 import os
 import shlex
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -13,15 +11,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from hf_rlhf.errors import (
-    ConfigError,
-    HfRlhfError,
-    ModelError,
-    Problem,
-    RunFolderError,
-    did_you_mean,
-)
-from hf_rlhf.storage import RECORD_NAME, as_json
+from hf_rlhf.config import RunFile, choose_run_file
+from hf_rlhf.errors import ConfigError, ModelError, Problem, RunFolderError
+from hf_rlhf.storage import RECORD_NAME
 from hf_rlhf_traces.options import Parser, add_model_repo, add_overwrite, verb_parser
 from hf_rlhf_traces.rows import BUILT_BY
 from hf_rlhf_traces.store import Store
@@ -54,7 +46,8 @@ def train_main(argv: Sequence[str]) -> int:
         with TemporaryDirectory() as folder:
             return _launch(chosen, Path(folder), values, [*overrides, "--dry_run"])
     out = store.folder / "runs" / chosen.strategy
-    _prepare_folder(store, chosen, values, overrides)
+    file = RunFile.from_mapping(values).override(overrides)
+    _prepare_folder(out, file, overwrite=chosen.overwrite)
     with _restart_command(argv):
         status = _launch(chosen, out.parent, values, overrides)
     if status == 0:
@@ -72,8 +65,6 @@ def run_values(
 
     Of `overrides` it has only the consequences of `--max_length`.
     """
-    from hf_rlhf.config import choose_run_file
-
     file = choose_run_file(f"traces_{chosen.strategy}", chosen.run, None)
     # Its `card` describes the data that it is shipped for.
     values = {key: value for key, value in file.values.items() if key != "card"}
@@ -99,7 +90,6 @@ def run_values(
 
 def _unmeasured(values: Mapping[str, Any], overrides: Sequence[str]) -> list[str]:
     """Return the options without the evaluations that have no sample; say each aloud."""
-    from hf_rlhf.config import RunFile
     from hf_rlhf_traces.lengths import without_measurement
 
     file = RunFile.from_mapping(values).override(overrides)
@@ -142,7 +132,6 @@ def _check_model(name: str | None) -> None:
 
 def check_overrides(chosen: argparse.Namespace, overrides: Sequence[str]) -> None:
     """Raise ConfigError for options that no run of the strategy takes, with or without datasets."""
-    from hf_rlhf.config import RunFile
     from hf_rlhf.runs import resolve_run
 
     _check_options(overrides)
@@ -170,111 +159,52 @@ def _restart_command(argv: Sequence[str]) -> Iterator[None]:
         del os.environ[TYPED_NAME]
 
 
-def _prepare_folder(
-    store: Store,
-    chosen: argparse.Namespace,
-    values: Mapping[str, Any],
-    overrides: Sequence[str],
-) -> None:
-    """Delete a run of other settings or datasets if `--overwrite` is set, and note the new one.
+def _prepare_folder(out: Path, file: RunFile, *, overwrite: bool) -> None:
+    """Delete a run of other settings or rows if `overwrite` is set.
 
     Raises RunFolderError, with the differences, for another run that is not to be replaced, or is
     being trained; ConfigError, before anything is deleted, for settings that no run takes.
     """
-    from hf_rlhf.storage import atomic_write_json, locked_folder
+    from hf_rlhf.runs import resolve_run
+    from hf_rlhf.storage import load_record, locked_folder
+    from hf_rlhf.training import differences
 
-    out = store.folder / "runs" / chosen.strategy
-    note = out.with_name(f"{out.name}.begun.json")
-    begun = (out / RECORD_NAME).exists()
-    wanted = _identity(store, chosen.strategy, values, overrides)
-    if out.exists():
-        with locked_folder(out, "--strategy"):
-            pass  # no process trains it: it may be continued or replaced
-    changed = [] if begun else ["no run has begun"] * out.exists()
-    if begun and note.exists():
-        changed = _changes(json.loads(note.read_text(encoding="utf-8")), wanted)
-    if changed:
-        check_overrides(chosen, overrides)  # or a misspelt option would look like another setting
-    if changed and chosen.overwrite:
-        print(f"{out}: deleted, and trained again", flush=True)
-        shutil.rmtree(out)
-    elif changed and begun:
+    if not out.exists():
+        return
+    with locked_folder(out, "--strategy"):
+        pass  # no process trains it: it may be continued or replaced
+    changed = ["no run has begun"]
+    if (out / RECORD_NAME).exists():
+        changed = differences(load_record(out), resolve_run(file))
+    if not overwrite and changed:
         lines = "".join(f"\n  - {line}" for line in changed)
         raise RunFolderError(
-            f"{out} is a run of other settings (there -> here):{lines}\nNothing was deleted. Move "
-            "it away to keep it, or add --overwrite, which deletes it and trains again."
+            f"{out} holds another run (there -> here):{lines}\nNothing was deleted. Move it away "
+            "to keep it, or add --overwrite, which deletes it and trains again."
         )
-    elif begun and chosen.overwrite:
-        print(f"{out}: kept, since it is of these settings and datasets", flush=True)
-    if not (out / RECORD_NAME).exists():
-        atomic_write_json(note, wanted)
-
-
-def _identity(
-    store: Store, strategy: str, values: Mapping[str, Any], overrides: Sequence[str]
-) -> dict[str, Any]:
-    """Return the run file with its options, and the digests of its datasets."""
-    from hf_rlhf.config import RunFile
-    from hf_rlhf.storage import redact_secrets
-
-    run = RunFile.from_mapping(values).override(overrides).values
-    steps = [BUILT_BY[name] for name in STRATEGIES[strategy]]
-    data = {step: store.entry(step)["digest"] for step in steps}
-    return {"run": redact_secrets(as_json(run)), "data": data}
-
-
-def _changes(before: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
-    from hf_rlhf.training import changed_settings
-
-    changed = changed_settings(before["run"], wanted["run"])
-    steps = [step for step, digest in wanted["data"].items() if before["data"].get(step) != digest]
-    return [*changed, *(f"{step} has been built again since" for step in steps)]
+    if overwrite:
+        text = "deleted, and trained again" if changed else "kept, since it is the same run"
+        print(f"{out}: {text}", flush=True)
+    if changed:
+        shutil.rmtree(out)
 
 
 def _launch(
     chosen: argparse.Namespace, folder: Path, values: Mapping[str, Any], options: Sequence[str]
 ) -> int:
     """Train by a run file written into `folder`: in this process, or by `--launch`."""
-    from hf_rlhf.config import RunFile
     from hf_rlhf.storage import atomic_write_text
 
     file = folder / f"{chosen.strategy}.yaml"
     atomic_write_text(file, RunFile.from_mapping(values).to_yaml())
-    words = ["--config", str(file), *options]
     if chosen.launch is None:
         from hf_rlhf.train import main
 
-        return main(words)
-    command = [*launcher(chosen.launch), "-m", "hf_rlhf.train", *words]
-    try:
-        # A run ends with what has launched it.
-        environment = {**os.environ, "HF_RLHF_LAUNCHED_BY": str(os.getpid())}
-        return subprocess.run(command, check=False, env=environment).returncode
-    except OSError as error:
-        raise HfRlhfError(f"--launch: {command[0]}: {error.strerror}.") from error
+        return main(["--config", str(file), *options])
+    from hf_rlhf.cli import launch_words
+    from hf_rlhf.steps import run_training
 
-
-def launcher(text: str) -> list[str]:
-    """Return the command line of a command, a launch configuration, or the name of one."""
-    from hf_rlhf.cli import launch_configs
-
-    accelerate = [sys.executable, "-m", "accelerate.commands.launch"]
-    if text in (configs := launch_configs()):
-        return [*accelerate, "--config_file", str(configs[text])]
-    words = shlex.split(text)
-    if len(words) == 1 and Path(text).suffix in (".yaml", ".yml"):
-        if not Path(text).exists():
-            names = ", ".join(configs)
-            raise RunFolderError(f"--launch {text}: there is no such file. By name: {names}.")
-        return [*accelerate, "--config_file", text]
-    if words[:2] == ["accelerate", "launch"]:
-        return [*accelerate, *words[2:]]
-    if len(words) == 1 and shutil.which(text) is None:
-        raise RunFolderError(
-            f"--launch {text}: there is no such command or configuration"
-            f"{did_you_mean(text, configs)}. By name: {', '.join(configs)}."
-        )
-    return words
+    return run_training(launch_words(chosen.launch), file, options)
 
 
 def train_parser() -> Parser:

@@ -11,17 +11,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from accelerate import PartialState
 
-from hf_rlhf.cli.launch import launch_configs
+from hf_rlhf.config import RunFile
 from hf_rlhf.errors import ConfigError, DataError, RunFolderError
+from hf_rlhf.runs.resolve import resolve_run
 from hf_rlhf.storage.lock import locked_folder
 from hf_rlhf.training.record_sections import as_shell
+from hf_rlhf.training.recorder import Recorder
 from hf_rlhf_traces import train_command
 from hf_rlhf_traces.command import command
 from hf_rlhf_traces.dataset import traces
 from hf_rlhf_traces.store import Store
 from hf_rlhf_traces.synthetic import traces_multihop
-from hf_rlhf_traces.train_command import launcher, run_values, train_main
+from hf_rlhf_traces.train_command import run_values, train_main
 
 BASE = "package://hf_rlhf_traces/tiny_base"
 
@@ -169,20 +172,6 @@ def test_a_base_that_is_not_on_the_hub_is_pushed_with_the_model(store: Path) -> 
     }
 
 
-def test_a_launch_is_a_configuration_its_name_or_a_command(tmp_path: Path) -> None:
-    start = [sys.executable, "-m", "accelerate.commands.launch"]
-    assert launcher("cpu_ddp") == [*start, "--config_file", str(launch_configs()["cpu_ddp"])]
-    file = tmp_path / "own.yaml"
-    file.touch()
-    assert launcher(str(file)) == [*start, "--config_file", str(file)]
-    assert launcher("accelerate launch --num_processes 2") == [*start, "--num_processes", "2"]
-    assert launcher("srun --gpus 8 python") == ["srun", "--gpus", "8", "python"]
-    with pytest.raises(RunFolderError, match=r"there is no such file.*cpu_ddp"):
-        launcher("other.yaml")
-    with pytest.raises(RunFolderError, match=r"--launch cpu_dpd: .*mean 'cpu_ddp'.*By name: "):
-        launcher("cpu_dpd")
-
-
 def test_a_model_that_is_not_there_is_named_as_it_was_typed(store: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"- --model: .*nosuch"):
         train_main([str(store), "--model", str(tmp_path / "nosuch"), "--dry_run"])
@@ -217,18 +206,14 @@ def traces_train(store: Path, *options: str) -> "subprocess.CompletedProcess[str
 
 @pytest.fixture
 def begun(store: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """Return a copy of the store with a run of `only` that was begun, and weights worth keeping."""
+    """Return a copy of the store with a run of `only` that has begun, and weights worth keeping."""
     copy = shutil.copytree(store, tmp_path / "copy", ignore=shutil.ignore_patterns("runs"))
-
-    def launched(chosen: argparse.Namespace, folder: Path, *_: Any) -> int:
-        checkpoint = folder / chosen.strategy / "checkpoints/weights"
-        checkpoint.parent.mkdir(parents=True, exist_ok=True)
-        checkpoint.touch()
-        (folder / chosen.strategy / "run.json").touch()
-        return 0
-
-    monkeypatch.setattr(train_command, "_launch", launched)
-    assert trained(copy) == 0
+    monkeypatch.setattr(train_command, "_launch", lambda *_: 0)
+    file = RunFile.from_mapping(run_values(Store.open(copy), chosen_options(copy, strategy="only")))
+    recorder = Recorder(resolve_run(file), PartialState())
+    recorder.open(["train"])
+    recorder.write()
+    weights(copy).parent.mkdir()
     weights(copy).write_text("days of work")
     return copy
 
@@ -241,66 +226,25 @@ def weights(store: Path) -> Path:
     return store / "runs/only/checkpoints/weights"
 
 
-def test_a_run_on_other_datasets_is_only_deleted_if_told(begun: Path) -> None:
-    assert trained(begun) == 0
-    files = Store.open(begun).settings("build")["files"]
-    words = ["--out", str(begun), "--format.search", "query", "--overwrite", "--workers", "1"]
-    assert command(["build", *files, *words]) == 0
-    for verb in ("summarize", "split_summary"):
-        assert command([verb, str(begun), "--overwrite"]) == 0
-    with pytest.raises(
-        RunFolderError, match=r"split_summary has been built again since\nNothing was deleted"
-    ):
-        trained(begun)
-    assert weights(begun).read_text() == "days of work"
-    assert trained(begun, "--overwrite") == 0
-    assert weights(begun).read_text() == ""
-
-
-def test_overwrite_is_for_other_settings_and_keeps_a_run_of_the_same(
+def test_a_run_of_other_settings_is_only_deleted_if_told(
     begun: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     same = ["--repo_id", "me/it", "--stop_grace", "9"]  # which make no other run
     assert trained(begun, "--overwrite", *same) == 0
-    assert "runs/only: kept, since it is of these settings and datasets" in capsys.readouterr().out
+    assert "runs/only: kept, since it is the same run" in capsys.readouterr().out
     with pytest.raises(RunFolderError, match=r"learning_rate: .* -> 0\.01\nNothing was deleted"):
         trained(begun, "--learning_rate", "1e-2")
+    with pytest.raises(ConfigError, match="did you mean `max_steps`|max_steps"):
+        trained(begun, "--max_step", "2", "--overwrite")
+    with (
+        locked_folder(begun / "runs/only"),
+        pytest.raises(RunFolderError, match=r"runs/only is in use by .* another --strategy"),
+    ):
+        trained(begun, "--learning_rate", "1e-2", "--overwrite")
     assert weights(begun).read_text() == "days of work"
     assert trained(begun, "--learning_rate", "1e-2", "--overwrite") == 0
     assert "deleted, and trained again" in capsys.readouterr().out
-    assert weights(begun).read_text() == ""
-    weights(begun).write_text("an hour of work")
-    # It has not ended, and is what was begun last that counts.
-    assert trained(begun, "--learning_rate=1e-2", "--overwrite") == 0
-    assert weights(begun).read_text() == "an hour of work"
-
-
-@pytest.mark.parametrize("option", ["--learning_rat", "--dataset.max_token", "--evaluation.row"])
-def test_a_misspelt_option_is_that_and_no_other_setting(begun: Path, option: str) -> None:
-    with pytest.raises(ConfigError) as error:
-        trained(begun, option, "3")
-    name = option.removeprefix("--").rpartition(".")[2]
-    assert re.search(rf"{name}\W.*did you mean .{name}\w", str(error.value), re.IGNORECASE)
-    assert "Nothing was deleted" not in str(error.value)
-    assert weights(begun).read_text() == "days of work"
-
-
-def test_a_run_is_not_deleted_for_one_that_cannot_begin(begun: Path) -> None:
-    with pytest.raises(ConfigError, match="max_steps"):
-        trained(begun, "--max_steps", "two", "--overwrite")
-    assert weights(begun).read_text() == "days of work"
-    assert trained(begun) == 0  # and it is known by its own settings still
-    assert weights(begun).read_text() == "days of work"
-
-
-def test_a_run_that_is_being_trained_is_not_deleted(begun: Path) -> None:
-    for options in (["--learning_rate", "1e-2", "--overwrite"], []):
-        with (
-            locked_folder(begun / "runs/only"),
-            pytest.raises(RunFolderError, match=r"runs/only is in use by .* another --strategy"),
-        ):
-            trained(begun, *options)
-    assert weights(begun).read_text() == "days of work"
+    assert not weights(begun).exists()
 
 
 def test_a_run_that_is_stopped_says_the_command_that_was_typed(
@@ -347,11 +291,11 @@ def test_the_verb_plans_trains_goes_on_refuses_and_replaces(store: Path) -> None
     assert [phase["steps"] for phase in run["training"]["report"]["Phases"]] == [2, 2, 2]
     assert f"progressive: {store / 'runs/progressive/merged'}" in first.stdout
     again = traces_train(store, *SHORT, "--overwrite")
-    assert "kept, since it is of these settings" in again.stdout
+    assert "kept, since it is the same run" in again.stdout
     assert "nothing is left to train" in again.stdout
     other = traces_train(store, *SHORT, "--learning_rate", "1e-2")
     assert other.returncode != 0
-    assert "a run of other settings" in other.stderr
+    assert "holds another run" in other.stderr
     anew = traces_train(store, *SHORT, "--learning_rate", "1e-2", "--overwrite")
     assert anew.returncode == 0, anew.stderr[-2000:]
     assert json.loads((store / "runs/progressive/run.json").read_text())["run_id"] != run["run_id"]
