@@ -16,7 +16,7 @@ def check_main(argv: Sequence[str]) -> int:
         "A row is `ok`, `note` (worth reading) or `FAIL`; any FAIL gives exit status 1.\n\n"
         "FILE (or --config FILE) is a run file of your own; any key of it is an option\n"
         "too. With --expect_world_size N the run is planned for N processes, with\n"
-        "--for 8xH100 for the GPUs of another machine: their memory and hours too.",
+        "--for 8xH100 for the GPUs of another machine: their memory too.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )

@@ -13,26 +13,11 @@ class Device:
     name: str
     memory_gb: int
     """In 10^9 bytes."""
-    tflops: int
-    """Dense matrix products in bf16, 10^12 operations a second."""
-    bandwidth: float
-    """Of its memory, in 10^12 bytes a second."""
 
 
-_SHEETS = (
-    ("A10", 24, 125, 0.6),
-    ("A100", 80, 312, 2.039),
-    ("A100-40GB", 40, 312, 1.555),
-    ("B200", 180, 2250, 7.7),
-    ("H100", 80, 989, 3.35),
-    ("H200", 141, 989, 4.8),
-    ("L4", 24, 121, 0.3),
-    ("L40S", 48, 362, 0.864),
-    ("MI300X", 192, 1307, 5.3),
-    ("RTX4090", 24, 165, 1.008),
-)
-"""The SXM versions, where there are several."""
-DEVICES = {sheet[0]: Device(*sheet) for sheet in _SHEETS}
+_GB = {"A10": 24, "A100": 80, "A100-40GB": 40, "B200": 180, "H100": 80, "H200": 141, "L4": 24}
+_GB |= {"L40S": 48, "MI300X": 192, "RTX4090": 24}
+DEVICES = {name: Device(name, memory) for name, memory in _GB.items()}
 
 
 def parse_machine(text: str) -> tuple[int, Device]:

@@ -8,7 +8,7 @@ from typing import Any
 from hf_rlhf.distributed import processes
 from hf_rlhf.errors import Problem
 from hf_rlhf.models.lengths import model_config
-from hf_rlhf.models.loading import skeleton, trained_skeleton
+from hf_rlhf.models.loading import trained_skeleton
 from hf_rlhf.runs.preflight_launch import sharding
 from hf_rlhf.runs.run import Run
 from hf_rlhf.storage.disk import Space, checkpoint_bytes, final_bytes, human, taken_bytes
@@ -53,11 +53,6 @@ def cycle_in_steps(training: Any) -> int:
     cycle = getattr(training, "steps_per_generation", None) or accumulation
     cycle *= getattr(training, "num_iterations", 1)
     return math.lcm(cycle, accumulation) // int(accumulation)
-
-
-def parameters_of(run: Run) -> int:
-    """Return the base model's number of parameters, counted on the meta device."""
-    return int(skeleton(run).num_parameters())
 
 
 @dataclass(frozen=True)

@@ -175,9 +175,8 @@ def _report_of_phase(
     # A judge that counts tokens may cost money, and is called for every completion of a step.
     quick = trial.whole and trial.seconds <= _SLOW_REWARDS_S * trial.completions
     cheap = quick and not any("prompt_tokens" in judge.usage() for judge in run.judges.values())
-    unknown = any(finding.status == "FAIL" for finding in trial.findings)
-    unknown |= is_elsewhere() and device is None
-    speed = None if unknown else speed_of(run, tokens, measure=cheap, device=device)
+    unknown = is_elsewhere() or any(finding.status == "FAIL" for finding in trial.findings)
+    speed = None if unknown else speed_of(run, measure=cheap)
     disk, disk_bytes = _disk(run, steps)
     report = PhaseReport(phase, start, steps, done, tokens, speed, disk_bytes)
     findings = [
@@ -275,12 +274,7 @@ def _work(run: Run, report: PhaseReport, trial: Trial) -> Iterator[Finding]:
         yield Finding("judge calls", "ok", text)
     if report.speed is not None and report.seconds is not None:
         text = f"about {duration(report.seconds)} ({report.speed.basis})"
-        if is_elsewhere():
-            text = f"{report.seconds * processes() / 3600:,.1f} GPU hours: {text}"
-        if trial.completions and not report.speed.measured:
-            scoring = trial.seconds / trial.completions * total
-            text += f", and {duration(scoring)} for the rewards one after another"
-        yield Finding("time", "ok" if report.speed.measured else "note", text)
+        yield Finding("time", "ok", text)
 
 
 def _disk(run: Run, steps: int) -> tuple[Finding, int | None]:
@@ -303,9 +297,6 @@ def _disk(run: Run, steps: int) -> tuple[Finding, int | None]:
 def _plan(run: Run, device: Device | None) -> Iterator[Finding]:
     """Yield the memory of each GPU of another machine, and what cannot be checked here."""
     yield _memory(run, device)
-    if device is None:
-        text = "not estimated: `--for 8xH100` instead of `expect_world_size` names the GPUs"
-        yield Finding("time", "note", text)
     for problem in machine_problems(run):
         yield Finding("not checked", "note", f"{problem.where}, here: {problem.what} {problem.fix}")
     text = "weights, launch, speed and free memory of that machine"

@@ -12,7 +12,7 @@ from hf_rlhf.distributed import planned
 from hf_rlhf.errors import ConfigError, HfRlhfError
 from hf_rlhf.models.loading import skeleton
 from hf_rlhf.runs.devices import DEVICES, parse_machine
-from hf_rlhf.runs.estimate import disk_need, parameters_of
+from hf_rlhf.runs.estimate import disk_need
 from hf_rlhf.runs.preflight_launch import master_copy_advice, master_copy_problems
 from hf_rlhf.runs.resolve import resolve_run
 from hf_rlhf.storage.disk import human, small_bytes
@@ -42,8 +42,8 @@ def test_a_gpu_run_is_planned_where_there_is_no_gpu(gpu_run, tmp_path, capsys):
     by_check = {row["check"]: row for row in plan["findings"]}
     assert "FAIL" not in {row["status"] for row in plan["findings"]}
     assert by_check["steps"]["text"].startswith("2 optimizer steps of 4 prompts x 2")
-    assert "GPU hours" in by_check["time"]["text"]
-    assert "a third of H100's 989 TFLOP/s" in by_check["time"]["text"]
+    assert plan["seconds"] is None
+    assert "time" not in by_check
     memory = by_check["memory"]["text"]
     assert memory.startswith("counted, of 74.5 GiB on a H100: ")
     assert "per GPU with ZeRO-3 over 4 (weights" in memory
@@ -60,11 +60,7 @@ def test_a_gpu_run_is_planned_where_there_is_no_gpu(gpu_run, tmp_path, capsys):
 
 
 @without_gpu
-def test_expected_processes_plan_without_hours(gpu_run):
-    (plan,) = dry_run(config=gpu_run, expect_world_size=4)
-    by_check = {row["check"]: row for row in plan["findings"]}
-    assert by_check["time"]["text"].startswith("not estimated: `--for 8xH100`")
-    assert plan["seconds"] is None
+def test_expected_processes_and_machine_have_to_agree(gpu_run):
     with pytest.raises(HfRlhfError, match="expect_world_size is 4"):
         dry_run(config=gpu_run, expect_world_size=4, machine="8xH100")
 
@@ -91,7 +87,7 @@ def test_a_plan_counts_the_checkpoints_of_its_launch(gpu_run, kind):
     with planned(4, elsewhere=True):
         run = resolve_run(RunFile.from_mapping({**gpu_run, **given}))
         need = disk_need(run, 2)
-    numbers = parameters_of(run)
+    numbers = skeleton(run).num_parameters()
     a_number = 12 if kind == "FSDP" else 2 + 2 + 12
     assert need.checkpoint == numbers * a_number + small_bytes(run.tokenizer)
     (disk,) = [row["text"] for row in plan["findings"] if row["check"] == "disk"]

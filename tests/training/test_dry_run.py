@@ -76,7 +76,7 @@ def test_the_report_has_what_the_run_will_do(tiny_run, no_measuring):
 def test_no_step_is_measured_with_a_judge_that_costs_tokens(tiny_run, monkeypatch, usage, measured):
     arguments = []
 
-    def speed_of(*_: Any, measure: bool, device: None) -> Speed:
+    def speed_of(_: Any, measure: bool) -> Speed:
         arguments.append(measure)
         return Speed(2.0, "as recorded")
 
@@ -101,7 +101,7 @@ def test_a_recorded_speed_counts_for_as_many_processes_only(
     assert (recorded and recorded.seconds_a_step) == seconds
 
 
-def test_a_step_is_measured_outside_the_run_folder_or_estimated(tiny_run, monkeypatch):
+def test_a_step_is_measured_outside_the_run_folder_or_not_at_all(tiny_run, monkeypatch):
     """Iterative DPO writes to the run folder, and refuses fewer rows than an iteration takes."""
     run = resolve_run(RunFile.from_mapping(tiny_run))
     folders = []
@@ -111,7 +111,7 @@ def test_a_step_is_measured_outside_the_run_folder_or_estimated(tiny_run, monkey
         raise ValueError("128 rows are fewer than the 256 prompts of an iteration")
 
     monkeypatch.setattr(run.trainer_class, "from_run", from_run)
-    assert not speed.speed_of(run, None).measured
+    assert speed.speed_of(run) is None
     assert len(folders) == 1
     assert run.folder not in (folders[0], *folders[0].parents)
 
