@@ -14,7 +14,7 @@ from hf_rlhf.storage.record_schema import Environment
 
 PACKAGES = (
     *("hf-rlhf", "trl", "transformers", "peft", "accelerate", "datasets", "tokenizers"),
-    *("safetensors", "torch", "huggingface-hub", "hf-xet", "numpy", "aiohttp", "deepspeed"),
+    *("safetensors", "torch", "huggingface-hub", "hf-xet", "numpy", "openai", "deepspeed"),
     *("vllm", "flash-attn", "bitsandbytes", "liger-kernel", "kernels"),
 )
 

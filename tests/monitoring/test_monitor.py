@@ -14,10 +14,10 @@ import pytest
 from hf_rlhf.config.run_file import RunFile
 from hf_rlhf.config.schema import MonitorSpec
 from hf_rlhf.errors import ConfigError, DriftError, RewardError
+from hf_rlhf.monitoring import webhook
 from hf_rlhf.monitoring.monitor import Monitor
 from hf_rlhf.rewards.composed import ComposedReward, Part
 from hf_rlhf.rewards.gathered import ScoredRow
-from hf_rlhf.rewards.judges import transport
 from hf_rlhf.runs.monitor import webhook_problem
 from hf_rlhf.runs.preflight import advice
 from hf_rlhf.runs.resolve import resolve_run
@@ -298,7 +298,7 @@ def test_a_webhook_that_does_not_answer_is_counted(monkeypatch):
     def fails(*_):
         raise ValueError(f"cannot use {os.environ['ALERTS']}")
 
-    monkeypatch.setattr(transport, "session", fails)
+    monkeypatch.setattr(webhook, "Request", fails)
     training.monitor._post("ALERTS", 9, False, "text")
     assert training.monitor.posts == {"sent": 0, "failed": 2}
     assert "s3cret" not in str(training.printed)

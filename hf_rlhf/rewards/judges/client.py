@@ -1,49 +1,74 @@
-"""One model behind an OpenAI-compatible API: its settings, retries, outages, limits, cache, cost.
+"""One model behind an OpenAI-compatible API: its settings, retries, outages, limit, cache, cost.
 
 Judges ask it for verdicts (`hf_rlhf.rewards.judges.openai`), writers for texts
-(`hf_rlhf.rewards.judges.text_generation`).
+(`hf_rlhf.rewards.judges.text_generation`). The openai package does HTTP, with its proxies and
+certificates, and tenacity the retries.
 """
 
 import asyncio
 import hashlib
 import json
 import math
-import random
-from collections.abc import Mapping, Sequence
+import os
+import sys
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from urllib.parse import urlsplit
+from weakref import WeakKeyDictionary
+
+from tenacity import (
+    AsyncRetrying,
+    RetryCallState,
+    retry_if_exception,
+    stop_after_attempt,
+    wait_random_exponential,
+)
 
 from hf_rlhf.config.yaml import leaves
+from hf_rlhf.data.messages import text_of
+from hf_rlhf.distributed import processes
 from hf_rlhf.errors import JudgeError
+from hf_rlhf.formatting import duration, visible
+from hf_rlhf.rewards.judges import failures
 from hf_rlhf.rewards.judges.cache import DiskCache, default_path
-from hf_rlhf.rewards.judges.endpoint import (
-    Endpoint,
-    Failed,
-    Reply,
-    Silent,
-    Unavailable,
-    checked_url,
-)
-from hf_rlhf.rewards.judges.outage import Outage, Waiting, outage_of
-from hf_rlhf.rewards.judges.rate_limits import Limits
+from hf_rlhf.rewards.judges.failures import Failed, Unreadable
 from hf_rlhf.rewards.judges.usage import UsageCounter
 from hf_rlhf.storage.secrets import SECRET_HINT, misplaced_secrets
 
 if TYPE_CHECKING:
-    from aiohttp import ClientSession
+    from openai import AsyncOpenAI
 
 Messages = Sequence[Mapping[str, str]]
 """A conversation: `role` and `content` of each turn."""
-FIRST_WAIT_S, LONGEST_WAIT_S = 0.5, 30.0
-"""At most so long before a request is repeated; the first wait is doubled each time."""
-_CHARACTERS_PER_TOKEN = 3
-"""Low for English, so that a booking under the token cap rather errs on the safe side."""
-_PROBE_S = 60.0
+_WAIT = wait_random_exponential(multiplier=0.5, max=15.0)
 _PING_S = 20.0
 """Of `ping`, at the end of which somebody waits."""
-_SCHEMA_VERSION = 1
+_NOTICE_S, _NOTICE_EVERY_S = 5.0, 30.0
+_THOUGHTS = ("reasoning_content", "reasoning", "thinking", "reasoning_details")
+"""Where servers put thinking, beside the content."""
+_MOST_TOKENS = 10**12
+_QUOTED_CHARACTERS = 200
+_places: WeakKeyDictionary[Any, dict[tuple[str, int], asyncio.Semaphore]] = WeakKeyDictionary()
+"""By event loop. The rewards of a run share one loop."""
+_noticed: dict[str, float] = {}
+"""When the user was last told of an outage, by server."""
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What a model wrote, and what it cost."""
+
+    text: str
+    truncated: bool = False
+    """It reached the limit on tokens."""
+    only_thought: bool = False
+    """It has thinking and no content; `text` is empty, for a thought is no reply."""
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
 
 
 @dataclass
@@ -56,7 +81,7 @@ class ChatClient:
     model: str
     """The model's name on the server."""
     base_url: str = "http://localhost:8000/v1"
-    """Address of the API, without a key. Link-local and metadata addresses are refused."""
+    """Address of the API, without a key."""
     api_key_env: str = "OPENAI_API_KEY"
     """The environment variable that holds the key. The default one may be unset: local servers
     need none."""
@@ -73,18 +98,14 @@ class ChatClient:
     timeout: float = 120.0
     """Seconds for one request."""
     patience: float = 900.0
-    """Seconds to wait for a server that is down (no connection, 502, 503, 504, no answer to
-    any request) or asks for a pause (429, Retry-After); then the run stops. In a distributed run
-    the other processes wait too: keep it below the trainer's `ddp_timeout` (1800)."""
+    """Seconds to wait for a server that is down (no connection, 502, 503, 504) or asks for a pause
+    (429, Retry-After); then the run stops. In a distributed run the other processes wait too: keep
+    it below the trainer's `ddp_timeout` (1800)."""
     retries: int = 5
-    """How often a failed request is sent again while the server answers others: 408, 409,
-    other 5xx, a lost connection, a timeout."""
+    """How often any other failed request is sent again: 408, 409, other 5xx, a lost connection, a
+    timeout, a reply that cannot be read."""
     max_concurrency: int = 32
-    """Concurrent requests to this base_url, by all judges and processes of the run together."""
-    requests_per_minute: int | None = None
-    """Limit for the run; None is no limit."""
-    tokens_per_minute: int | None = None
-    """Limit for the run on prompt and completion tokens; None is no limit."""
+    """Concurrent requests to this base_url, by all processes of the run together."""
     cache: bool = True
     """Cache replies on disk. With a temperature above 0 this freezes the first draw."""
     cache_path: str = ""
@@ -97,15 +118,15 @@ class ChatClient:
     """What messages call the model."""
     _usage: UsageCounter = field(init=False, repr=False, compare=False)
     _cache: DiskCache = field(init=False, repr=False, compare=False)
+    _was_answered: bool = field(default=False, init=False, repr=False, compare=False)
 
     kind: ClassVar[Literal["verdict", "text"]]
     """What is cached."""
-    endpoint_class: ClassVar[type[Endpoint]] = Endpoint
-    probe: ClassVar[Messages] = ({"role": "user", "content": "Say yes."},)
-    """What a server that is up answers at once."""
+    waits_for_start: ClassVar = True
+    """Whether a server that never answered is waited for."""
 
     def __post_init__(self) -> None:
-        self.base_url = checked_url(self.base_url, self.display_name)
+        self.base_url = _checked_url(self.base_url, self.display_name)
         self._check()
         self._usage = UsageCounter()
         path = Path(self.cache_path) if self.cache_path else default_path(self.kind)
@@ -124,122 +145,129 @@ class ChatClient:
     def usage(self) -> Mapping[str, float]:
         """Return totals since construction.
 
-        `calls` counts what was asked for, `cached` what needed no request, `failed` what came to
-        nothing, `requests` what was sent, retries included; `cache_errors` above 0 says that the
+        `calls` counts questions, `cached` those that needed no request, `failed` those without an
+        answer, `requests` what was sent, retries included; `cache_errors` above 0 means that the
         cache could not be used. Tokens are the server's.
         """
         return {**self._usage.totals(), "cache_errors": float(self._cache.failures)}
 
     async def ping(self) -> str:
         """Request one token, once and uncached. Raises JudgeError with the cause and a cure."""
+        from openai import OpenAIError
+
         started = monotonic()
-        try:
-            async with self.endpoint.connect() as client:
-                await self._probe(client, _PING_S)
-        except Failed as failure:
-            if isinstance(failure, Unavailable) and failure.wrong_address:
-                raise JudgeError(failure.wrong_address) from None
-            raise JudgeError(
-                f"The {self.display_name} at {self.base_url} gave no answer: {failure}. Is the "
-                f"server running and base_url right? For vLLM: vllm serve {self.model}"
-            ) from None
+        limit = {"max_tokens": 1} if self.max_tokens is not None else {}
+        async with self.connect() as client:
+            try:
+                async with asyncio.timeout(_PING_S):
+                    await self._send(client, {**self.probe(), **limit})
+            except (OpenAIError, Unreadable, TimeoutError) as error:
+                if failures.kind(error) == "refused":
+                    raise await self._stopped(client, error) from None
+                raise JudgeError(
+                    f"{self._server} gave no answer: {self._cause(error)}. Is the server running "
+                    f"and base_url right? For vLLM: vllm serve {self.model}"
+                ) from None
         return f"{self.model} at {self.base_url} answered in {monotonic() - started:.2f} s"
 
-    @property
-    def endpoint(self) -> Endpoint:
-        """Where the model is served."""
-        return self.endpoint_class(self.base_url, self.model, self.api_key_env, self.display_name)
+    def probe(self) -> dict[str, Any]:
+        """Return a request that a running server answers at once."""
+        return self.body([{"role": "user", "content": "Say yes."}])
 
-    @property
-    def outage(self) -> Outage:
-        """What this process knows of the server."""
-        # A router serves many models at one address, each up or down by itself.
-        return outage_of(f"{self.base_url} {self.model}")
+    @asynccontextmanager
+    async def connect(self) -> AsyncIterator["AsyncOpenAI"]:
+        """Open a client for the running event loop: its connections belong to one loop.
 
-    def waiting(self, started: float, *, from_start: bool = True) -> Waiting:
-        """Return how long a call that began then, by `monotonic()`, waits for the server."""
-        server = f"The {self.display_name} {self.model} at {self.base_url}"
-        return Waiting(server, self.patience, started, from_start, self.cache)
+        Redirects are not followed: they would carry prompts and key to another host.
+        """
+        from openai import AsyncOpenAI
+
+        from hf_rlhf.rewards.judges.transport import BoundedClient
+
+        async with AsyncOpenAI(
+            base_url=self.base_url,
+            api_key=self._key(),
+            max_retries=0,
+            timeout=None,
+            http_client=BoundedClient(follow_redirects=False),
+        ) as client:
+            yield client
 
     def body(self, messages: Messages) -> dict[str, Any]:
         """Return the request that sends `messages`."""
-        return {**self._sampling(), "messages": [dict(message) for message in messages]}
+        # Lone surrogates, which a tokenizer's broken bytes leave behind, cannot be sent.
+        sendable = [
+            {name: text.encode("utf-8", "replace").decode() for name, text in message.items()}
+            for message in messages
+        ]
+        return {**self._sampling(), "messages": sendable}
 
     def cache_key(self, **request: Any) -> str:
         """Hash the request with the server and the weights, so all that a reply depends on."""
         request |= {"base_url": self.base_url, "revision": self.revision}
-        text = json.dumps({"version": _SCHEMA_VERSION, **request}, sort_keys=True, default=str)
+        text = json.dumps({"version": 1, **request}, sort_keys=True, default=str)
         return hashlib.sha256(text.encode()).hexdigest()
 
-    async def request_with_retries(
-        self, client: "ClientSession", body: Mapping[str, Any], waiting: Waiting
-    ) -> Reply:
+    async def request_with_retries(self, client: "AsyncOpenAI", body: Mapping[str, Any]) -> Reply:
         """Send a request until it is answered.
 
-        Raises Failed when its own tries run out, and JudgeError for what will not heal or when
-        the server is away for too long.
+        Raises Failed when its tries run out, and JudgeError for what the server refuses, or when
+        it is down for longer than `patience`.
         """
-        tries, longest = 0, FIRST_WAIT_S
-        while True:
-            try:
-                return await self._send_through_outages(client, body, waiting)
-            except Failed as failure:
-                if not failure.again or tries >= self.retries:
-                    raise
-            await asyncio.sleep(random.uniform(0.0, longest))
-            tries, longest = tries + 1, min(2 * longest, LONGEST_WAIT_S)
+        from openai import OpenAIError
 
-    async def _send_through_outages(
-        self, client: "ClientSession", body: Mapping[str, Any], waiting: Waiting
-    ) -> Reply:
-        """Send one request, again after each outage. Raises Failed for what is its own fault."""
-        while True:
-            async with self.outage.turn(waiting) as alone:
-                sent = monotonic()
-                try:
-                    reply = await self._send(client, body, self.timeout)
-                except Unavailable as failure:
-                    self.outage.check_start(failure, waiting)
-                    if not self.outage.failed(failure):
-                        raise
-                    # Or a question that it never answers would look like an outage for good.
-                    silent = alone and isinstance(failure, Silent)
-                    if silent and await self._answers_others(client, waiting):
-                        raise
-                except Failed:
-                    self.outage.answered(sent, waiting.server)
-                    raise
-                else:
-                    self.outage.answered(sent, waiting.server)
-                    return reply
-
-    async def _answers_others(self, client: "ClientSession", waiting: Waiting) -> bool:
-        sent = monotonic()
+        through_outages = AsyncRetrying(
+            retry=retry_if_exception(lambda error: failures.kind(error) == "down"),
+            stop=self._is_out_of_patience,
+            wait=lambda state: failures.requested_wait(state) or _WAIT(state),
+            before_sleep=self._notify,
+            reraise=True,
+        )
+        tries = AsyncRetrying(
+            retry=retry_if_exception(lambda error: failures.kind(error) == "transient"),
+            stop=stop_after_attempt(self.retries + 1),
+            wait=_WAIT,
+            reraise=True,
+        )
         try:
-            await self._probe(client)
-        except Unavailable:
-            return False
-        except Failed:
-            pass  # which is an answer
-        self.outage.answered(sent, waiting.server)
-        return True
+            reply: Reply = await tries(through_outages, self._send, client, body)
+        except (OpenAIError, Unreadable, TimeoutError) as error:
+            if failures.kind(error) in ("down", "refused"):
+                raise await self._stopped(client, error) from None
+            raise Failed(self._cause(error)) from None
+        return reply
 
-    async def _probe(self, client: "ClientSession", longest: float = _PROBE_S) -> None:
-        """Send a request that a server which is up answers at once."""
-        limit = {"max_tokens": 1} if self.max_tokens is not None else {}
-        await self._send(client, {**self.body(self.probe), **limit}, min(self.timeout, longest))
+    async def post(self, client: "AsyncOpenAI", fields: dict[str, Any]) -> str:
+        """Send the fields of a request, and return the body of the response."""
+        return await client.post("/chat/completions", cast_to=str, body=fields)
 
-    async def _send(
-        self, client: "ClientSession", body: Mapping[str, Any], timeout: float
-    ) -> Reply:
-        """Send one request when the limits allow it, and count what it cost."""
-        caps = (self.max_concurrency, self.requests_per_minute, self.tokens_per_minute)
-        characters = sum(len(message["content"]) for message in body["messages"])
-        estimate = characters // _CHARACTERS_PER_TOKEN + body.get("max_tokens", 0)
-        async with Limits(self.base_url, *caps).call(estimate) as booking:
+    def read(self, answer: Any) -> Reply:
+        """Return the reply in a response's JSON. Raises LookupError, TypeError and the like."""
+        choice = answer["choices"][0]
+        message, usage = choice["message"], answer.get("usage") or {}
+        content = text_of([message])
+        return Reply(
+            text=content,
+            truncated=choice.get("finish_reason") == "length",
+            only_thought=not content.strip() and any(map(message.get, _THOUGHTS)),
+            prompt_tokens=_count(usage, "prompt_tokens"),
+            completion_tokens=_count(usage, "completion_tokens"),
+        )
+
+    async def _send(self, client: "AsyncOpenAI", body: Mapping[str, Any]) -> Reply:
+        """Send one request when there is a place for it, and count what it cost."""
+        fields = {name: value for name, value in body.items() if name != "extra_body"}
+        async with self._place():
             self._usage.add(requests=1)
-            reply = await self.endpoint.complete(client, body, timeout)
-            booking.tokens = reply.prompt_tokens + reply.completion_tokens or estimate
+            async with asyncio.timeout(self.timeout):
+                text = await self.post(client, {**fields, **self.extra_body})
+        if key := os.environ.get(self.api_key_env):
+            text = text.replace(json.dumps(key)[1:-1], "[key]")
+        try:
+            reply = self.read(json.loads(text))
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+            raise Unreadable(text) from None
+        self._was_answered = True
         cost = (
             reply.prompt_tokens * self.price_per_million_input
             + reply.completion_tokens * self.price_per_million_output
@@ -251,6 +279,71 @@ class ChatClient:
         )
         return reply
 
+    def _place(self) -> asyncio.Semaphore:
+        share = self.max_concurrency // processes()
+        places = _places.setdefault(asyncio.get_running_loop(), {})
+        return places.setdefault((self.base_url, share), asyncio.Semaphore(share))
+
+    def _is_out_of_patience(self, state: RetryCallState) -> bool:
+        has_status = failures.status_of(failures.error_of(state))
+        if not (self.waits_for_start or self._was_answered or has_status):
+            return True
+        waited, requested = state.seconds_since_start or 0, failures.requested_wait(state) or 0
+        return waited + requested > self.patience
+
+    def _notify(self, state: RetryCallState) -> None:
+        """Tell the user now and then of an outage."""
+        waited, now = state.seconds_since_start or 0, monotonic()
+        if waited > _NOTICE_S and now - _noticed.get(self.base_url, -math.inf) > _NOTICE_EVERY_S:
+            _noticed[self.base_url] = now
+            text = f"{self._server} has not answered for {duration(waited)} "
+            text += f"({self._cause(failures.error_of(state))}); waiting up to "
+            print(f"{text}{duration(self.patience)}.", file=sys.stderr, flush=True)
+
+    async def _stopped(self, client: "AsyncOpenAI", error: BaseException) -> JudgeError:
+        """Return what stops the run, with its cure."""
+        from openai import OpenAIError
+
+        cause = self._cause(error)
+        if failures.kind(error) == "down":
+            kept = "; what was answered is in the cache" if self.cache else ""
+            return JudgeError(
+                f"{self._server} is down or busy for longer than its patience of "
+                f"{self.patience:g} s: {cause}. Start it again and repeat the same command{kept}. "
+                "`patience` is how long it waits."
+            )
+        cure = failures.cure(error, self.api_key_env)
+        if failures.status_of(error) == 404:
+            try:
+                names = [model.id for model in (await client.models.list(timeout=5)).data]
+                cure = f"It serves: {self._quote(', '.join(names))}."
+            except (OpenAIError, ValueError, TypeError):
+                cure = f"It lists no models. {cure}"
+        return JudgeError(f"{self._server} refuses the request: {cause}. {cure}")
+
+    @property
+    def _server(self) -> str:
+        return f"The {self.display_name} {self.model} at {self.base_url}"
+
+    def _cause(self, error: BaseException | None) -> str:
+        return self._quote(failures.cause(error, self.timeout))
+
+    def _quote(self, text: str) -> str:
+        """Return a short line of text that came from outside, without the key."""
+        line = visible(" ".join(text.split()))
+        if key := os.environ.get(self.api_key_env):
+            line = line.replace(key, "[key]")
+        return line if len(line) <= _QUOTED_CHARACTERS else f"{line[:_QUOTED_CHARACTERS]}…"
+
+    def _key(self) -> str:
+        key = os.environ.get(self.api_key_env) or ""
+        needs = f"The {self.display_name}'s key in the environment variable {self.api_key_env}"
+        if not key and self.api_key_env != "OPENAI_API_KEY":
+            raise JudgeError(f"{needs} is not set. Leave out api_key_env if there are no keys.")
+        if not (key.isascii() and key.isprintable()):
+            raise JudgeError(f"{needs} holds a character that no header can carry. Set it again.")
+        return key or "EMPTY"
+
     def _sampling(self) -> dict[str, Any]:
         """Return the fields of a request that say which model draws, and how."""
         names = ("model", "temperature", "max_tokens", "seed", "extra_body")
@@ -258,30 +351,49 @@ class ChatClient:
         return {name: value for name, value in fields.items() if value not in (None, {})}
 
     def _check(self) -> None:
-        self._refuse_secrets()
+        written = {"api_key_env": self.api_key_env, "extra_body": self.extra_body}
+        for path, problem in misplaced_secrets(leaves(written)):
+            setting = ".".join(map(str, path))
+            raise JudgeError(f"{self.display_name}: {setting} {problem} {SECRET_HINT}")
         self._require("model", bool(self.model.strip()), "a name that the server knows")
-        for name in ("timeout", "max_concurrency"):
-            self._require(name, 0 < getattr(self, name) < math.inf, "above 0")
-        for name in ("max_tokens", "requests_per_minute", "tokens_per_minute"):
-            value = getattr(self, name)
-            self._require(name, value is None or value >= 1, "at least 1, or null")
-        for name in ("retries", "patience"):
-            self._require(name, 0 <= getattr(self, name) < math.inf, "at least 0")
-        temperature = self.temperature is None or 0 <= self.temperature < math.inf
-        self._require("temperature", temperature, "at least 0, or null")
+        self._require("timeout", 0 < self.timeout < math.inf, "above 0")
+        least = f"at least {processes()}, one for each process"
+        self._require("max_concurrency", self.max_concurrency >= processes(), least)
+        limit = self.max_tokens is None or self.max_tokens >= 1
+        self._require("max_tokens", limit, "at least 1, or null")
+        for name in ("retries", "patience", "temperature"):
+            self._require(name, 0 <= (getattr(self, name) or 0) < math.inf, "at least 0")
 
     def _require(self, setting: str, holds: bool, expected: str) -> None:
         if not holds:
             value = getattr(self, setting)
             raise JudgeError(f"{self.display_name}: {setting} must be {expected}, not {value!r}.")
 
-    def _refuse_secrets(self) -> None:
-        written = {"api_key_env": self.api_key_env, "extra_body": self.extra_body}
-        for path, problem in misplaced_secrets(leaves(written)):
-            setting = ".".join(map(str, path))
-            raise JudgeError(f"{self.display_name}: {setting} {problem} {SECRET_HINT}")
-
 
 def with_more_tokens(body: Mapping[str, Any]) -> dict[str, Any]:
     """Return the request that repeats one whose reply was cut off, with twice the tokens."""
     return {**body, "max_tokens": 2 * body["max_tokens"]} if "max_tokens" in body else {**body}
+
+
+def _checked_url(url: str, name: str) -> str:
+    """Return a base URL without its trailing slash, or raise JudgeError that does not repeat it.
+
+    Credentials and queries are refused, not cut off: a run file is recorded as it was written.
+    """
+    try:
+        parts = urlsplit(url.strip())
+        _ = parts.port  # raises for a port that is none
+    except ValueError:
+        parts = urlsplit("")
+    plain = not ("@" in parts.netloc or parts.query or parts.fragment)
+    if parts.scheme not in ("http", "https") or not parts.hostname or not plain:
+        raise JudgeError(
+            f"The {name}'s base_url is not an address such as http://localhost:8000/v1, without "
+            "a user, a query or a fragment. api_key_env names the environment variable of a key."
+        )
+    return url.strip().rstrip("/")
+
+
+def _count(usage: Mapping[str, Any], name: str) -> int:
+    value = usage.get(name)
+    return value if isinstance(value, int) and 0 < value < _MOST_TOKENS else 0

@@ -1,30 +1,26 @@
 """A judge behind an OpenAI-compatible API: vLLM in production, or any server that speaks it.
 
-A verdict that cannot be had, for whatever reason, is None with the reason, never a number. What
-will not heal (a refused key, an unknown model, a wrong address) raises at once, and so does a
-label whose questions fail too often. A server that is down is waited for: neither a number nor a
-None comes of an outage.
+A question without a verdict gets None with the reason, never a number. What the server refuses (a
+key, a model, an address) raises at once, and so does a label whose questions fail too often. A
+server that is down is waited for: an outage causes neither a number nor a None.
 """
 
 import asyncio
-import math
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from hf_rlhf.contracts import Question, Verdict
-from hf_rlhf.errors import JudgeError
 from hf_rlhf.rewards.judges import prompts
 from hf_rlhf.rewards.judges.cache import Keep
-from hf_rlhf.rewards.judges.client import ChatClient, Messages, with_more_tokens
-from hf_rlhf.rewards.judges.endpoint import Failed, Reply
-from hf_rlhf.rewards.judges.outage import Waiting
+from hf_rlhf.rewards.judges.client import ChatClient, Messages, Reply, with_more_tokens
+from hf_rlhf.rewards.judges.failures import Failed, first_cause
 from hf_rlhf.rewards.judges.usage import FailureWindow
 from hf_rlhf.rewards.judges.verdicts import Malformed, read_verdict
 
 if TYPE_CHECKING:
-    from aiohttp import ClientSession
+    from openai import AsyncOpenAI
 
 _QUOTED_CHARACTERS = 2000
 """Of a malformed reply, in the request to repair it."""
@@ -40,9 +36,6 @@ class OpenAIJudge(ChatClient):
 
     structured: bool = True
     """Send the verdict's JSON schema as `response_format`. Replies are always checked."""
-    deadline: float = 600.0
-    """Seconds for one call of `judge`; questions without an answer by then get None. Outages,
-    and pauses that the server asks for, do not count."""
     max_failure_rate: float = 0.5
     """The run stops above this share of None in a label's last `failure_window` questions."""
     failure_window: int = 64
@@ -52,8 +45,7 @@ class OpenAIJudge(ChatClient):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("deadline", "failure_window"):
-            self._require(name, 0 < getattr(self, name) < math.inf, "above 0")
+        self._require("failure_window", self.failure_window >= 1, "at least 1")
         self._require("max_failure_rate", 0 <= self.max_failure_rate <= 1, "from 0 to 1")
         self._failures = FailureWindow(self.failure_window, self.max_failure_rate)
 
@@ -66,9 +58,9 @@ class OpenAIJudge(ChatClient):
         return verdict
 
     async def judge(self, questions: Sequence[Question]) -> list[Verdict]:
-        """Answer every question, in order, within `deadline` seconds of a server that answers.
+        """Answer every question, in order.
 
-        Raises JudgeError for what will not heal, for a server that is down for longer than
+        Raises JudgeError for what the server refuses, for a server that is down for longer than
         `patience`, and above `max_failure_rate`.
         """
         started = monotonic()
@@ -78,7 +70,7 @@ class OpenAIJudge(ChatClient):
         missing = {key: body for key, body in zip(keys, bodies, strict=True) if key not in verdicts}
         try:
             if missing:
-                verdicts |= await self._ask_all(missing, started)
+                verdicts |= await self._ask_all(missing)
         finally:
             self._usage.add(seconds=monotonic() - started)
         answers = [verdicts[key] for key in keys]
@@ -105,74 +97,38 @@ class OpenAIJudge(ChatClient):
             body["response_format"] = {"type": "json_schema", "json_schema": schema}
         return body
 
-    async def _ask_all(
-        self, bodies: Mapping[str, dict[str, Any]], started: float
-    ) -> dict[str, Verdict]:
-        """Return each body's verdict; what is not there at the deadline is None."""
-        late = Verdict(None, f"No answer within the deadline of {self.deadline:g} s.")
-        verdicts = dict.fromkeys(bodies, late)
-        # The run's cap is taken per request; this one only keeps the waiting line short.
-        turn = asyncio.Semaphore(self.max_concurrency)
-        waiting = self.waiting(started)
+    async def _ask_all(self, bodies: Mapping[str, dict[str, Any]]) -> dict[str, Verdict]:
+        """Return each body's verdict, and cache it if it has a score."""
+        verdicts: dict[str, Verdict] = {}
+        turn = asyncio.Semaphore(self.max_concurrency)  # or each would wait for its retries at once
 
-        async def ask(client: "ClientSession", key: str, keep: Keep) -> None:
+        async def ask(client: "AsyncOpenAI", key: str, keep: Keep) -> None:
             async with turn:
-                verdicts[key] = verdict = await self._ask(client, bodies[key], waiting)
+                verdicts[key] = verdict = await self._ask(client, bodies[key])
             if verdict.score is not None:
                 keep(key, asdict(verdict))
 
-        async def ask_all() -> None:
+        try:
             async with (
                 self._cache.writer() as keep,
-                self.endpoint.connect() as client,
+                self.connect() as client,
                 asyncio.TaskGroup() as group,
             ):
                 for key in bodies:
                     group.create_task(ask(client, key, keep))
-
-        try:
-            await self._until_deadline(ask_all(), started)
-        except TimeoutError:
-            return verdicts  # What is unanswered says so in its verdict.
         except ExceptionGroup as errors:
-            fatal, other = errors.split(JudgeError)
-            if fatal and not other:
-                raise fatal.exceptions[0] from None
-            raise
+            raise first_cause(errors) from None
         return verdicts
 
-    async def _until_deadline(self, work: Coroutine[Any, Any, None], started: float) -> None:
-        """Await `work`. Raises TimeoutError `deadline` seconds of a working server after `started`.
-
-        The end moves on while the server is down, so it is looked for anew each time it is reached.
-        """
-        lost_before = self.outage.lost()
-
-        def time_left() -> float:
-            return started + self.deadline + self.outage.lost() - lost_before - monotonic()
-
-        task = asyncio.ensure_future(work)
-        try:
-            while (seconds := time_left()) > 0:
-                done, _ = await asyncio.wait([task], timeout=max(seconds, 0.05))
-                if done:
-                    return await task
-            raise TimeoutError
-        finally:
-            task.cancel()
-            await asyncio.wait([task])
-
-    async def _ask(
-        self, client: "ClientSession", body: dict[str, Any], waiting: Waiting
-    ) -> Verdict:
+    async def _ask(self, client: "AsyncOpenAI", body: dict[str, Any]) -> Verdict:
         """Return a verdict; a malformed reply is sent back once to be repaired."""
         try:
-            reply = await self.request_with_retries(client, body, waiting)
+            reply = await self.request_with_retries(client, body)
             try:
                 return _verdict(reply)
             except Malformed as malformed:
                 body = _repair(body, reply, str(malformed))
-            return _verdict(await self.request_with_retries(client, body, waiting))
+            return _verdict(await self.request_with_retries(client, body))
         except Malformed as malformed:
             return Verdict(None, f"The judge's reply was not a verdict: {malformed}")
         except Failed as failure:

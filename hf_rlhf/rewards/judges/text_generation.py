@@ -5,10 +5,10 @@
     writer = OpenAIText("Qwen/Qwen2.5-7B-Instruct", "http://localhost:8000/v1")
     asyncio.run(writer.write(requests, on_reply))
 
-Requests are taken as they are needed, so there may be more of them than fit in memory. A text that
-cannot be had is a `NoText` with the cause, never an empty or half a text. What will not heal raises
-at once, a server that is not there to begin with, too; one that goes down later is waited for, as
-in `hf_rlhf.rewards.judges.openai`.
+Requests are read as they are needed, so there may be more of them than fit in memory. A request
+without a text gets a `NoText` with the cause, never an empty or half a text. What the server
+refuses raises at once, and so does a server that never answered; one that goes down later is waited
+for.
 """
 
 import asyncio
@@ -19,14 +19,12 @@ from itertools import islice
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Literal
 
-from hf_rlhf.errors import JudgeError
 from hf_rlhf.rewards.judges.cache import Keep
-from hf_rlhf.rewards.judges.client import ChatClient, Messages, with_more_tokens
-from hf_rlhf.rewards.judges.endpoint import Failed, Reply
-from hf_rlhf.rewards.judges.outage import Waiting
+from hf_rlhf.rewards.judges.client import ChatClient, Messages, Reply, with_more_tokens
+from hf_rlhf.rewards.judges.failures import Failed, first_cause
 
 if TYPE_CHECKING:
-    from aiohttp import ClientSession
+    from openai import AsyncOpenAI
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +73,7 @@ class OpenAIText(ChatClient):
     display_name: str = "model"
 
     kind = "text"
+    waits_for_start = False
 
     @staticmethod
     def decode(value: Any) -> Text:
@@ -87,14 +86,12 @@ class OpenAIText(ChatClient):
     async def write(self, requests: Iterable[Messages], on_reply: OnReply) -> None:
         """Send each request, `max_concurrency` at a time, and pass each reply on as it comes.
 
-        A request that is in the cache is not sent. The first that is sent is waited for before
-        others are, so that a refused key costs one request. Raises JudgeError for what will not
-        heal, for a server that is not there at the first request, or later is down for longer than
-        `patience`; and whatever `requests` or `on_reply` raise. What was passed on before is in
-        the cache as well.
+        A request that is in the cache is not sent. The first request is answered before others are
+        sent, so that a refused key costs one. Raises JudgeError for what the server refuses, for a
+        server without a listener at the first request, or later down for longer than `patience`;
+        and whatever `requests` or `on_reply` raise. Texts passed on before are in the cache.
         """
         started = monotonic()
-        waiting = self.waiting(started, from_start=False)
         numbered = enumerate(requests)
         queue: deque[_Request] = deque()
         answered = asyncio.Event()
@@ -104,11 +101,11 @@ class OpenAIText(ChatClient):
                 queue.extend(self._look_up(list(islice(numbered, self.max_concurrency))))
             return queue.popleft() if queue else None
 
-        async def work(client: "ClientSession", keep: Keep) -> None:
+        async def work(client: "AsyncOpenAI", keep: Keep) -> None:
             while (request := next_request()) is not None:
                 reply: Text | NoText | None = request.cached
                 if reply is None:
-                    reply = await self._ask(client, request.body, waiting)
+                    reply = await self._ask(client, request.body)
                     answered.set()
                 failed = isinstance(reply, NoText)
                 self._usage.add(calls=1, cached=request.cached is not None, failed=failed)
@@ -121,7 +118,7 @@ class OpenAIText(ChatClient):
         try:
             async with (
                 self._cache.writer() as keep,
-                self.endpoint.connect() as client,
+                self.connect() as client,
                 asyncio.TaskGroup() as group,
             ):
                 first = group.create_task(work(client, keep))
@@ -130,7 +127,7 @@ class OpenAIText(ChatClient):
                 for _ in range(self.max_concurrency - 1):
                     group.create_task(work(client, keep))
         except ExceptionGroup as errors:
-            raise _first(errors) from None
+            raise first_cause(errors) from None
         finally:
             self._usage.add(seconds=monotonic() - started)
 
@@ -146,13 +143,11 @@ class OpenAIText(ChatClient):
             for (index, messages), key in zip(numbered, keys, strict=True)
         ]
 
-    async def _ask(
-        self, client: "ClientSession", body: Mapping[str, Any], waiting: Waiting
-    ) -> Text | NoText:
+    async def _ask(self, client: "AsyncOpenAI", body: Mapping[str, Any]) -> Text | NoText:
         try:
-            reply = await self.request_with_retries(client, body, waiting)
+            reply = await self.request_with_retries(client, body)
             if reply.truncated:
-                reply = await self.request_with_retries(client, with_more_tokens(body), waiting)
+                reply = await self.request_with_retries(client, with_more_tokens(body))
         except Failed as failure:
             return NoText("not answered", f"The {self.display_name} gave no text: {failure}.")
         return self._text(reply)
@@ -166,11 +161,3 @@ class OpenAIText(ChatClient):
         # What cannot be written as UTF-8 must not break whatever the text is written to.
         content = reply.text.encode("utf-8", "replace").decode("utf-8")
         return Text(content, reply.prompt_tokens, reply.completion_tokens)
-
-
-def _first(errors: ExceptionGroup[Exception]) -> BaseException:
-    """Return one cause: of what will not heal, if there is such."""
-    cause: BaseException = errors.subgroup(JudgeError) or errors
-    while isinstance(cause, BaseExceptionGroup):
-        cause = cause.exceptions[0]
-    return cause

@@ -7,16 +7,16 @@ texts = recogniser.transcribe([Path("speech.wav").read_bytes()])
 import base64
 import io
 import wave
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from hf_rlhf.rewards.judges.client import Messages
-from hf_rlhf.rewards.judges.endpoint import Endpoint, Reply
+from hf_rlhf.rewards.judges.client import Messages, Reply
 from hf_rlhf.rewards.judges.text_generation import NoText, OpenAIText, Text
 from hf_rlhf.rewards.loop import run_together
 
-_BOUNDARY = "hf-rlhf-3f1c9a7be04d4e5286d05b9a"
+if TYPE_CHECKING:
+    from openai import AsyncOpenAI
 
 
 def _silence() -> bytes:
@@ -28,31 +28,8 @@ def _silence() -> bytes:
 
 
 def _messages(clip: bytes) -> Messages:
-    # In a message, so that the cache, the limits and the retries treat it as any other request.
+    # In a message, so that the cache, the limit and the retries treat it as any other request.
     return ({"role": "user", "content": base64.b64encode(clip).decode()},)
-
-
-class _Transcriptions(Endpoint):
-    """Sends the clip of the only message as a file in a form."""
-
-    path = "/audio/transcriptions"
-    content_type = f"multipart/form-data; boundary={_BOUNDARY}"
-    product = "transcription"
-
-    def encode(self, body: Mapping[str, Any]) -> bytes:
-        fields = {**body, **body.get("extra_body", {})}
-        (message,) = fields.pop("messages")
-        fields.pop("extra_body", None)
-        start = f"--{_BOUNDARY}\r\nContent-Disposition: form-data; name="
-        texts = "".join(f'{start}"{key}"\r\n\r\n{value}\r\n' for key, value in fields.items())
-        head = f'{start}"file"; filename="speech.wav"\r\nContent-Type: audio/wav\r\n\r\n'
-        clip = base64.b64decode(message["content"])
-        return b"".join([(texts + head).encode(), clip, f"\r\n--{_BOUNDARY}--\r\n".encode()])
-
-    def read(self, answer: Any) -> Reply:
-        if not isinstance(text := answer["text"], str):
-            raise TypeError
-        return Reply(text, False, False, 0, 0)
 
 
 @dataclass
@@ -68,9 +45,6 @@ class OpenAITranscription(OpenAIText):
     language: str = ""
     """Of the speech, such as `de`; by default the server guesses."""
     display_name: str = "recogniser"
-
-    endpoint_class = _Transcriptions
-    probe = _messages(_silence())
 
     def transcribe(self, clips: Sequence[bytes]) -> list[str | None]:
         """Return the text of each WAV file: empty if no word is heard, None if the request failed.
@@ -93,6 +67,24 @@ class OpenAITranscription(OpenAIText):
         language = {"language": self.language} if self.language else {}
         return {**super().body(messages), **language, "response_format": "json"}
 
-    def _check(self) -> None:
-        super()._check()
-        self._require("tokens_per_minute", self.tokens_per_minute is None, "left out: none count")
+    def probe(self) -> dict[str, Any]:
+        """Return a request with a second of silence."""
+        return self.body(_messages(_silence()))
+
+    async def post(self, client: "AsyncOpenAI", fields: dict[str, Any]) -> str:
+        """Send the clip as a file of a form."""
+        (message,) = fields.pop("messages")
+        clip = ("speech.wav", base64.b64decode(message["content"]), "audio/wav")
+        return await client.post(
+            "/audio/transcriptions",
+            cast_to=str,
+            body=fields,
+            files=[("file", clip)],
+            options={"headers": {"Content-Type": "multipart/form-data"}},
+        )
+
+    def read(self, answer: Any) -> Reply:
+        """Return the text in the JSON of a response."""
+        if not isinstance(text := answer["text"], str):
+            raise TypeError
+        return Reply(text)

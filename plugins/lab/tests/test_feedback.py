@@ -99,16 +99,6 @@ def test_what_was_written_is_read_as_preferences():
     assert train[0]["chosen"].strip().startswith("longer")
 
 
-def test_an_annotator_that_gives_no_answer_in_time_is_waited_for_and_then_refused():
-    script = [*["ok"] * 4, *["hang"] * 20]
-    limits = {"timeout": 0.5, "patience": 1.0, "max_concurrency": 1}
-    with (
-        ScriptedServer(longer, script=script) as server,
-        pytest.raises(JudgeError, match="scripted at http"),
-    ):
-        verb("ai_feedback", server, PAIRS, annotator=limits)
-
-
 def test_an_annotator_that_always_says_a_is_refused_with_numbers():
     with (
         ScriptedServer(lambda request: choice("A")) as server,

@@ -108,7 +108,7 @@ def test_a_request_that_fails_is_sent_again(server, tmp_path):
 def test_a_key_that_is_refused_stops_the_run(server, tmp_path):
     server.answers = {10: (401, {"error": {"message": "wrong key"}})}
     reward = Intelligible("file", server=settings_of(server))
-    with pytest.raises(JudgeError, match="recogniser at .* refused the key"):
+    with pytest.raises(JudgeError, match="recogniser .* at .* refused the key"):
         reward([""], clips(tmp_path, 10), text=["Yes."])
 
 
@@ -122,7 +122,6 @@ def test_a_key_that_is_refused_stops_the_run(server, tmp_path):
         ({"server": {}}, r"server.model: is missing"),
         ({"server": {"model": "x", "retrys": 1}}, r"server.retrys.*Did you mean `retries`"),
         ({"server": {"model": "x", "base_url": "ftp://x"}}, "is not an address"),
-        ({"server": {"model": "x", "tokens_per_minute": 9}}, "tokens_per_minute must be left out"),
     ],
 )
 def test_settings_that_cannot_work_are_refused(settings, message):

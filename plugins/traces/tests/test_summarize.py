@@ -6,7 +6,6 @@ import re
 import resource
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -18,9 +17,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tenacity import wait_random
 
 from hf_rlhf.errors import ConfigError, DataError, JudgeError, RunFolderError
-from hf_rlhf.rewards.judges import outage
+from hf_rlhf.rewards.judges import client
 from hf_rlhf.testing.scripted_server import FAULTS, ChatRequest, Reply, ScriptedServer
 from hf_rlhf_traces.command import command
 from hf_rlhf_traces.format import Format
@@ -56,9 +56,7 @@ def store(steps: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setenv("HF_RLHF_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    monkeypatch.setattr(outage, "FIRST_WAIT_S", 0.02)
-    monkeypatch.setattr(outage, "LONGEST_WAIT_S", 0.1)
-    monkeypatch.setattr(outage, "_POLL_S", 0.01)
+    monkeypatch.setattr(client, "_WAIT", wait_random(0.01, 0.05))
     shutil.copytree(steps, tmp_path / "d")
     return Store.open(tmp_path / "d")
 
@@ -218,16 +216,6 @@ def test_a_malformed_reply_is_asked_for_once_more_with_the_cause(store: Store) -
     assert (report["summarised"], report["asked_twice"]) == (SAMPLES, SAMPLES)
 
 
-@pytest.mark.slow
-def test_rate_limits_drops_and_a_slow_server_cost_nothing_but_time(store: Store) -> None:
-    script = ["ok", "429", "503", "drop", "hang", "html 502"]
-    with ScriptedServer(summary_of, script=script, delay=0.01) as server:
-        report = summarize(store, server, "--timeout", "2", "--max_concurrency", "1")
-    assert (report["summarised"], report["failed"]) == (SAMPLES, {})
-    # The five are sent again. After the silent one the server is asked, first, whether it is there.
-    assert SAMPLES + 5 <= report["this_call"]["requests"] <= SAMPLES + 6
-
-
 def test_an_endpoint_that_goes_down_stops_the_call_and_the_same_command_goes_on(
     store: Store,
 ) -> None:
@@ -241,7 +229,7 @@ def test_an_endpoint_that_goes_down_stops_the_call_and_the_same_command_goes_on(
 
     with (
         ScriptedServer(ends) as server,
-        pytest.raises(JudgeError, match="The summariser scripted at .* its patience of"),
+        pytest.raises(JudgeError, match="The summariser scripted at .* its patience"),
     ):
         summarize(store, server, "--patience", "0.3")
     assert is_down.is_set()
@@ -254,36 +242,6 @@ def test_an_endpoint_that_goes_down_stops_the_call_and_the_same_command_goes_on(
         assert len(server.requests) == SAMPLES - finished
     assert report["summarised"] == SAMPLES
     assert in_order(store)
-
-
-def test_an_endpoint_that_was_never_there_is_not_waited_for(store: Store) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        port = closed.getsockname()[1]
-    with pytest.raises(JudgeError, match=r"The summariser scripted at .* is not there: no conn"):
-        summarize(store, f"http://127.0.0.1:{port}/v1", "--patience", "600")
-
-
-@pytest.mark.slow
-def test_a_restarted_endpoint_is_waited_for(store: Store) -> None:
-    first = ScriptedServer(summary_of, delay=0.02).__enter__()
-    port = first.port
-
-    def restart() -> None:
-        while len(first.requests) < 10:
-            time.sleep(0.01)
-        first.__exit__(None, None, None)
-        time.sleep(0.3)
-        second.append(ScriptedServer(summary_of, port=port).__enter__())
-
-    second: list[ScriptedServer] = []
-    thread = threading.Thread(target=restart)
-    thread.start()
-    try:
-        report = summarize(store, first.base_url, "--patience", "30")
-    finally:
-        thread.join()
-        second[0].__exit__(None, None, None)
-    assert (report["summarised"], report["failed"]) == (SAMPLES, {})
 
 
 def test_too_many_failures_stop_the_call(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -325,20 +283,8 @@ def test_none_summarised_is_an_error(store: Store, monkeypatch: pytest.MonkeyPat
     assert len(failures(store)) == SAMPLES
 
 
-@pytest.mark.parametrize(
-    "refusal",
-    [
-        FAULTS["401"],
-        FAULTS["403"],
-        # Google's API says so by 400, which others say of a context that is too long.
-        Reply(
-            status=400, body=b'{"error": {"message": "API key not valid. Pass a valid API key."}}'
-        ),
-        Reply(status=400, body=b'{"error": {"message": "Invalid API-key provided."}}'),
-        Reply(status=400, body=b'{"error": {"code": "invalid_api_key"}}'),
-    ],
-)
-def test_a_refused_key_stops_the_call_at_the_first_reply(store: Store, refusal: Reply) -> None:
+@pytest.mark.parametrize("refusal", ["401", "403"])
+def test_a_refused_key_stops_the_call_at_the_first_reply(store: Store, refusal: str) -> None:
     with ScriptedServer(always=refusal, delay=0.1) as server:
         with pytest.raises(JudgeError, match=r"refused the key(.|\n)* variable OPENAI_API_KEY"):
             summarize(store, server)
@@ -402,10 +348,10 @@ def test_the_same_model_elsewhere_is_the_same(store: Store) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--base_url", "ftp://h"], r"The summariser's base_url 'ftp://h' is not an address"),
+        (["--base_url", "ftp://h"], r"The summariser's base_url is not an address"),
         (["--base_url", "http://h:x"], r"The summariser's base_url is not an address"),
-        (["--base_url", "http://u@h/v1"], r"environment variable that api_key_env names"),
-        (["--api_key_env", "NO_SUCH_KEY"], r"The summariser's key .* leave out api_key_env"),
+        (["--base_url", "http://u@h/v1"], "without a user"),
+        (["--api_key_env", "NO_SUCH_KEY"], r"The summariser's key .* Leave out api_key_env"),
         (["--model", ""], r"summariser: model must be a name"),
     ],
 )

@@ -173,7 +173,7 @@ def test_a_server_that_stays_away_stops_the_call_and_what_came_is_kept(capsys):
 
 @pytest.mark.parametrize(
     ("fault", "cause"),
-    [("401", "refused the key"), ("404", "It serves: scripted, other"), ("html", "a web page")],
+    [("401", "refused the key"), ("404", "It serves: other, scripted"), ("html", "a web page")],
 )
 def test_what_will_not_heal_raises_at_once(fault, cause):
     with ScriptedServer(always=fault, models=["other", "scripted"]) as server:
@@ -200,7 +200,7 @@ def test_what_cannot_be_encoded_is_sent_and_kept():
     ("fields", "cause"),
     [
         ({"model": " "}, "model must be a name"),
-        ({"max_concurrency": 0}, "max_concurrency must be above 0"),
+        ({"max_concurrency": 0}, "max_concurrency must be at least 1"),
         ({"timeout": float("inf")}, "timeout must be above 0"),
         ({"max_tokens": 0}, "max_tokens must be at least 1"),
         ({"temperature": -1.0}, "temperature must be at least 0"),
@@ -212,9 +212,12 @@ def test_settings_that_cannot_work_are_refused(fields, cause):
         OpenAIText(**{"model": "m", **fields})
 
 
-def test_ping():
+def test_a_server_without_a_listener_is_not_waited_for_at_the_start():
     with ScriptedServer() as server:
         assert "scripted at" in asyncio.run(writer_of(server).ping())
         gone = server.base_url
-    with pytest.raises(JudgeError, match="The model at .* gave no answer"):
-        asyncio.run(OpenAIText("scripted", gone, patience=0.0, retries=0).ping())
+    writer = OpenAIText("scripted", gone, patience=600.0, cache=False)
+    with pytest.raises(JudgeError, match="The model scripted at .* gave no answer"):
+        asyncio.run(writer.ping())
+    with pytest.raises(JudgeError, match="The model scripted at .* no connection"):
+        write(writer, "a")

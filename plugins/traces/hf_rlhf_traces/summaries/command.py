@@ -149,8 +149,6 @@ _WITH_MODEL: Options = (
     ("patience", float, "S", "seconds to wait for a server that goes down; default: 900"),
     ("retries", int, "N", "of a request that fails; default: 5"),
     ("max_concurrency", int, "N", "requests at once; default: 100"),
-    ("requests_per_minute", int, "N", "default: no cap"),
-    ("tokens_per_minute", int, "N", "default: no cap"),
     ("price_per_million_input", float, "P", "of prompt tokens, for the cost; default: 0"),
     ("price_per_million_output", float, "P", "of tokens of replies; default: 0"),
 )

@@ -1,0 +1,104 @@
+"""What each error of a request means for the run, and how it is worded."""
+
+import re
+import ssl
+from typing import Any, Literal
+
+from tenacity import RetryCallState
+
+from hf_rlhf.errors import JudgeError
+
+_DOWN = (429, 502, 503, 504)
+"""Statuses of a server that is busy or starting, and of a proxy without one."""
+_REFUSED = (401, 403, 404, 405, 501)
+"""Statuses that waiting does not change, whatever is asked."""
+
+
+class Failed(Exception):
+    """One request came to nothing; the message is the cause."""
+
+
+class Unreadable(Exception):
+    """The body of a 200 response is not a completion; the message is the body."""
+
+
+def kind(error: BaseException) -> Literal["down", "transient", "refused", "failed"]:
+    """Return what an error calls for: wait for the server, try again, stop the run, or give up."""
+    status, root = status_of(error), _root(error)
+    if not isinstance(error, Exception):
+        return "failed"  # tenacity asks about cancellation, too
+    if not status:
+        if isinstance(root, ssl.SSLCertVerificationError) or _is_page(error):
+            return "refused"
+        no_server = isinstance(root, OSError) and not isinstance(root, TimeoutError)
+        return "down" if no_server else "transient"
+    if status in _DOWN:
+        return "refused" if _has_no_quota(error) else "down"
+    if status in _REFUSED or 300 <= status < 400:
+        return "refused"
+    return "transient" if status in (408, 409) or status >= 500 else "failed"
+
+
+def status_of(error: BaseException | None) -> int:
+    """Return the HTTP status of an error of the openai package, 0 if there is none."""
+    return getattr(error, "status_code", 0)
+
+
+def cause(error: BaseException | None, timeout: float) -> str:
+    """Describe an error. The text may quote the server, over many lines, and the key."""
+    root, response = _root(error), getattr(error, "response", None)
+    if response is not None:
+        host = response.headers.get("location", "")
+        return f"HTTP {status_of(error)}: {f'redirect to {host}' if host else response.text}"
+    if isinstance(error, Unreadable):
+        what = "a web page" if _is_page(error) else str(error) or "an empty body"
+        return f"the answer is not a completion: {what}"
+    if isinstance(root, TimeoutError):
+        return f"no answer within {timeout:g} s"
+    return f"no connection: {root}"
+
+
+def cure(error: BaseException, api_key_env: str) -> str:
+    """Return what to do about an error of the kind `refused`."""
+    status = status_of(error)
+    if _has_no_quota(error):
+        return "The key has no quota left."
+    if status in (401, 403):
+        return f"It refused the key: put a valid one in the environment variable {api_key_env}."
+    if isinstance(_root(error), ssl.SSLCertVerificationError):
+        return "Its certificate is not trusted; SSL_CERT_FILE names certificates of your own."
+    return "Set base_url to where an OpenAI-compatible API is served; it usually ends in /v1."
+
+
+def first_cause(errors: ExceptionGroup[Exception]) -> BaseException:
+    """Return one error of a group of tasks, by preference a JudgeError."""
+    cause: BaseException = errors.subgroup(JudgeError) or errors
+    while isinstance(cause, BaseExceptionGroup):
+        cause = cause.exceptions[0]
+    return cause
+
+
+def requested_wait(state: RetryCallState) -> float | None:
+    """Return the seconds of Retry-After, or None."""
+    response = getattr(error_of(state), "response", None)
+    text = response.headers.get("retry-after", "") if response is not None else ""
+    return float(text) if re.fullmatch(r"\d+(\.\d+)?", text) else None
+
+
+def error_of(state: RetryCallState) -> BaseException | None:
+    """Return the error of the last try."""
+    return state.outcome.exception() if state.outcome is not None else None
+
+
+def _root(error: BaseException | None) -> BaseException | None:
+    while error is not None and error.__cause__ is not None:
+        error = error.__cause__
+    return error
+
+
+def _is_page(error: BaseException) -> bool:
+    return isinstance(error, Unreadable) and str(error).lstrip()[:1] == "<"
+
+
+def _has_no_quota(error: Any) -> bool:
+    return status_of(error) == 429 and "insufficient_quota" in error.response.text
