@@ -11,6 +11,7 @@ import argparse
 import asyncio
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import groupby
 from pathlib import Path
@@ -20,11 +21,12 @@ import numpy as np
 import numpy.typing as npt
 
 from hf_rlhf.contracts import Question
-from hf_rlhf.data import parse_rollout, read_rows
+from hf_rlhf.data import read_rows
 from hf_rlhf.evaluation import Interval
 from hf_rlhf.rewards.judges.lexical import LexicalJudge
 from hf_rlhf.storage.files import atomic_write_text
 from hf_rlhf_refiner.rollouts import expected_rubric, judgements
+from hf_rlhf_rollouts import read_rollout
 
 Values = npt.NDArray[np.float64]
 PART = re.compile(
@@ -87,7 +89,7 @@ def rollout_verdicts(folder: Path) -> list[dict[str, Any]]:
     records: list[dict[str, Any]] = []
     questions = []
     for row in read_rows(folder).split("train"):
-        rollout = parse_rollout(row)
+        rollout = read_rollout(row.values, row.where, Counter())
         for judgement in judgements(rollout):
             criterion, score, votes = judgement.criterion, judgement.score, judgement.votes
             question = Question("quality", rollout.answer, criterion, rollout.question, "agreement")
@@ -134,7 +136,7 @@ def expected_answers(folder: Path) -> dict[str, Any]:
     """Judge the answers that have no rubrics by their expected answer; all were recorded right."""
     questions, rewards = [], []
     for row in read_rows(folder).split("train"):
-        rollout = parse_rollout(row)
+        rollout = read_rollout(row.values, row.where, Counter())
         if not judgements(rollout):
             criterion = expected_rubric(row.values["expected_answer"])["criterion"]
             questions.append(Question("quality", rollout.answer, criterion, rollout.question))

@@ -4,7 +4,6 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from hf_rlhf.data.content_parts import call_id, is_thought, part_type, thought_in
 from hf_rlhf.data.formats import repeated_key
 from hf_rlhf.data.messages import split_thoughts
 from hf_rlhf.data.rejected import BadRow
@@ -22,6 +21,41 @@ _TEXT_TYPES = ("", "text", "input_text", "output_text")
 _ARGUMENTS = ("arguments", "args", "parameters", "input")
 """OpenAI's, LangChain's, Llama's, Anthropic's."""
 _CALL = 'expected {"name", "arguments"}, with arguments as an object or its JSON text.'
+_THOUGHT_PARTS = ("thinking", "redacted_thinking", "reasoning")
+
+
+def part_type(part: Any) -> str:
+    """Return the type of a part; "" where it has none."""
+    return str(part.get("type") or "") if isinstance(part, Mapping) else ""
+
+
+def is_thought(part: Any) -> bool:
+    """Return whether a part is reasoning, which may be hidden."""
+    return part_type(part) in _THOUGHT_PARTS
+
+
+def thought_in(part: Mapping[str, Any]) -> Any:
+    """Return the content of a part that is reasoning; "" where it is hidden."""
+    visible = next((part[key] for key in ("thinking", "reasoning", "text") if part.get(key)), None)
+    return visible or joined_text(part.get("content") or part.get("summary"))
+
+
+def call_id(call: Mapping[str, Any]) -> Any:
+    """Return the id by which a result refers to a call; None where calls have none."""
+    return call.get("call_id") or call.get("id")
+
+
+def text_in(part: Any) -> str | None:
+    """Return the text, or the refusal, of a part; None where it has none, or is reasoning."""
+    if isinstance(part, Mapping):
+        part = None if is_thought(part) else part.get("text", part.get("refusal"))
+    return part if isinstance(part, str) else None
+
+
+def joined_text(content: Any) -> str:
+    """Return the texts of a part, or of a list of parts, a line each."""
+    parts = content if isinstance(content, list) else [content]
+    return "\n".join(text for part in parts if (text := text_in(part)))
 
 
 def content_text(content: Any, where: str) -> tuple[str, str]:

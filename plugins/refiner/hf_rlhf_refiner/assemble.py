@@ -18,8 +18,8 @@ from hf_rlhf_refiner.prompt import Prompt
 
 OnBad = Literal["stop", "drop"]
 
-_HIDDEN = ("_turns", "_left_out")
-"""How counts of the report end that say what of a row is not in its prompt."""
+_HIDDEN = ("earlier_turns", "later_turns", "document_fields_left_out")
+"""How counts of the report begin that say what of a row is not in its prompt."""
 
 
 class Rubric(TypedDict):
@@ -97,7 +97,7 @@ def _print(report: Mapping[str, Any]) -> None:
     line = f"{report['source']}: {report['kept']} of {report['rows_read']} rows kept"
     if counts:
         line += f"; left out: {format_counts(counts)}"
-    hidden = {name: n for name, n in report.items() if name.endswith(_HIDDEN) and n}
+    hidden = {name: n for name, n in report.items() if name.startswith(_HIDDEN) and n}
     if hidden:
         line += f"; not shown in prompts: {format_counts(hidden)}"
     if rank() == 0 and (counts or hidden):

@@ -6,16 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hf_rlhf.contracts import Loaded
-from hf_rlhf.data import (
-    BadRow,
-    Rollout,
-    Row,
-    Split,
-    ToolDocument,
-    parse_rollout,
-    read_rows,
-    tool_documents,
-)
+from hf_rlhf.data import BadRow, Row, Split, read_rows
 from hf_rlhf.errors import DataError
 from hf_rlhf_refiner.answer import Source
 from hf_rlhf_refiner.assemble import (
@@ -27,9 +18,10 @@ from hf_rlhf_refiner.assemble import (
 )
 from hf_rlhf_refiner.prompt import SYSTEM_PROMPT, PromptMaker, Result
 from hf_rlhf_refiner.relevance import passages
+from hf_rlhf_rollouts import Document, Reasoning, Rollout, SearchResult, Unknown, read_rollout
 
-_BOOKKEEPING = ("id", "score")
-"""Left out of what is shown: a tool's own ids would be mistaken for ones that can be cited."""
+_BOOKKEEPING = ("id: ", "score: ")
+"""Lines that are not shown: a tool's own ids would be mistaken for ones that can be cited."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +53,7 @@ def judged_rollouts(
     on_bad_row: OnBad = "stop",
     on_long_prompt: OnBad = "drop",
 ) -> Loaded:
-    """Load agent rollouts, items of the OpenAI Responses API or chat messages, as refiner rows.
+    """Load agent rollouts, in any form that `hf_rlhf_rollouts` reads, as refiner rows.
 
     The question is the last user message before the first call; a rollout in which another one
     follows an answer is a bad row. The reasoning is all that the rollout shows; each tool
@@ -92,8 +84,8 @@ def judged_rollouts(
 
     Returns:
         Splits `train` and `test` with the refiner's columns, and `answer` and `expected_answer`
-        ("" where unknown); the report also counts steps of unknown type, empty results and
-        outputs that answer no call.
+        ("" where unknown); the report also counts steps of unknown type, empty results, and
+        what was changed or left out while rows were read.
 
     Raises:
         DataError: a file cannot be read or a row cannot be used; names file, row, field and cure.
@@ -126,66 +118,48 @@ def judgements(rollout: Rollout) -> list[Judgement]:
     ]
 
 
-def tool_results(rollout: Rollout, longest: int, left_out: list[str]) -> tuple[list[Result], int]:
+def tool_results(rollout: Rollout, longest: int) -> tuple[list[Result], int]:
     """Return the tool results with ids on their snippets, and how many results were empty.
 
     Results are numbered by their calls, so an id does not depend on what else is kept. `longest`
-    is in characters. The names of
-    fields that are not shown are added to `left_out`.
+    is in characters.
     """
-    results, empty, orphans = [], 0, 0
-    for output in rollout.outputs:
-        documents = _documents(output.text, left_out)
+    found = [step for step in rollout.steps if isinstance(step, SearchResult)]
+    callers = rollout.callers or [(number, "") for number in range(1, len(found) + 1)]
+    results = []
+    for step, (number, tool) in zip(found, callers, strict=True):
+        documents = map(_document_text, step.documents)
         texts = [part for text in documents for part in passages(text, longest)]
-        if output.call is None:
-            orphans += 1
         if not texts:
-            empty += 1
             continue
-        name = f"T{output.call.number}" if output.call else f"U{orphans}"
-        ids = [name] if len(texts) == 1 else [f"{name}-{n}" for n in range(1, len(texts) + 1)]
+        ids = [f"T{number}"]
+        if len(texts) > 1:
+            ids = [f"T{number}-{n}" for n in range(1, len(texts) + 1)]
         sources = tuple(Source(id=i, text=text) for i, text in zip(ids, texts, strict=True))
-        results.append(Result(sources, f"{output.call.name}:" if output.call else ""))
-    return results, empty
+        results.append(Result(sources, f"{tool}:" if tool else ""))
+    return results, len(found) - len(results)
 
 
 def _converted(row: Row, row_id: str, maker: PromptMaker, longest: int) -> Converted:
-    try:
-        rollout = parse_rollout(row)
-    except BadRow:
-        raise
-    except DataError as error:
-        raise BadRow("not_a_rollout", str(error)) from error
-    question = rollout.question
-    if not question:
-        raise BadRow("no_question", f"{row.where}: field 'input': holds no user message.")
-    if (again := rollout.second_question) is not None:
-        raise BadRow(
-            "second_question",
-            f"{row.where}: the user asks again behind the agent's answer: {again.text!r:.80}. "
-            "Expected one question a row: part the conversation, or drop such rows "
-            "(`on_bad_row: drop`).",
-        )
-    left_out: list[str] = []
-    results, empty = tool_results(rollout, longest, left_out)
+    counts: Counter[str] = Counter()
+    rollout = read_rollout(row.values, row.where, counts)
+    results, counts["empty_tool_results"] = tool_results(rollout, longest)
     if not results:
         raise BadRow(
             "no_tool_output",
-            f"{row.where}: field 'output': no tool returned anything. Expected at least one "
-            "function_call_output with text. Drop such rows (`on_bad_row: drop`).",
+            f"{row.where}: no tool returned anything. Expected at least one output with text. "
+            "Drop such rows (`on_bad_row: drop`).",
         )
     rubrics = _rubrics(rollout)
-    prompt = maker.make(row.where, question, rollout.reasoning, results)
-    counts: Counter[str] = Counter(empty_tool_results=empty)
-    counts["outputs_without_call"] = sum(output.call is None for output in rollout.outputs)
-    counts["tool_output_fields_left_out"] = len(left_out)
-    counts["rows_with_earlier_turns"] = int(bool(rollout.earlier_turns))
-    counts["rows_with_later_turns"] = int(bool(rollout.later_turns))
-    counts.update({f"unknown_step:{kind}": n for kind, n in rollout.unknown.items()})
+    thoughts = [step.content.strip() for step in rollout.steps if isinstance(step, Reasoning)]
+    reasoning = "\n\n".join(filter(None, thoughts))
+    prompt = maker.make(row.where, rollout.question, reasoning, results)
+    unknown = (step.kind for step in rollout.steps if isinstance(step, Unknown))
+    counts.update(f"unknown_step:{kind}" for kind in unknown)
     return Converted(
         RefinerRow(
             prompt=prompt.messages,
-            question=question,
+            question=rollout.question,
             sources=prompt.sources,
             positive_rubrics=rubrics,
             negative_rubrics=[],
@@ -264,15 +238,7 @@ def _number(value: Any, what: str) -> float:
     return number
 
 
-def _documents(text: str, left_out: list[str]) -> list[str]:
-    """Return the texts of the documents in a tool's output."""
-    documents, names = tool_documents(text)
-    left_out += names
-    return list(filter(None, map(_document_text, documents)))
-
-
-def _document_text(document: ToolDocument) -> str:
-    """Show a document as lines `key: value`, a text as it is."""
-    fields = document.fields.items()
-    lines = [f"{key}: {text.strip()}" for key, text in fields if key not in _BOOKKEEPING]
-    return "\n".join(lines) if fields else document.content.strip()
+def _document_text(document: Document) -> str:
+    lines = [line for line in document.content.split("\n") if not line.startswith(_BOOKKEEPING)]
+    title = [f"title: {document.title}"] if document.title else []
+    return "\n".join([*title, *lines]).strip()

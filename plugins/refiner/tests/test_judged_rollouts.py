@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +10,12 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from hf_rlhf.data import parse_rollout, read_rows
+from hf_rlhf.data import Row, read_rows
 from hf_rlhf.errors import DataError
 from hf_rlhf.testing.rows import write_rows
 from hf_rlhf_refiner.answer import parse_sources
 from hf_rlhf_refiner.rollouts import judged_rollouts, judgements
+from hf_rlhf_rollouts import Rollout, read_rollout
 
 DATA = Path(
     os.environ.get("HF_RLHF_DATA") or Path(__file__).resolve().parents[3] / "../shared/data"
@@ -56,6 +58,10 @@ def rollout(*outputs: str, **fields: Any) -> dict[str, Any]:
     }
 
 
+def parse_rollout(row: Row) -> Rollout:
+    return read_rollout(row.values, row.where, Counter())
+
+
 def load(folder: Path, *rows: dict[str, Any], **arguments: Any) -> Any:
     return judged_rollouts(write_rows(folder, rows), tokenizer=TOKENIZER, **arguments)
 
@@ -76,7 +82,7 @@ def test_ids_say_the_call_and_the_document(tmp_path: Path) -> None:
     ]
     assert [source["text"] for source in row["sources"][:3]] == [
         "Plain text.",
-        "title: Tower\ncontent: Built.",
+        "title: Tower\nBuilt.",
         "Second.",
     ]
     assert parse_sources(row["prompt"][1]["content"]) == row["sources"]
@@ -90,14 +96,14 @@ def test_results_beside_a_query_are_snippets_without_debris(
     found = json.dumps({"query": "tower", "results": [page, page | {"title": "Inn"}]})
     wrapped = json.dumps({"search_results": json.dumps({"kind": "x", "items": [page]})})
     loaded = load(tmp_path, rollout(found, wrapped))
-    text = "title: {}\nurl: http://t\ntext: Built."
+    text = "title: {}\nurl: http://t\nBuilt."
     assert [(source["id"], source["text"]) for source in loaded.dataset["train"]["sources"][0]] == [
         ("T1-1", text.format("Tower")),
         ("T1-2", text.format("Inn")),
         ("T2", text.format("Tower")),
     ]
-    assert loaded.report["tool_output_fields_left_out"] == 5
-    assert "not shown in prompts: tool_output_fields_left_out: 5" in capsys.readouterr().err
+    assert loaded.report["document_fields_left_out.meta"] == 3
+    assert "not shown in prompts: document_fields_left_out.meta: 3" in capsys.readouterr().err
 
 
 def test_the_handed_in_answer_is_kept_apart(tmp_path: Path) -> None:
@@ -130,14 +136,10 @@ def test_rubrics_are_the_recorded_ones_or_the_expected_answer(tmp_path: Path) ->
 
 def test_the_report_counts_what_was_odd(tmp_path: Path) -> None:
     row = rollout("x", "", "[]")
-    row["response"]["output"] += [
-        {"type": "web_search_call"},
-        {"type": "function_call_output", "call_id": "nobody", "output": "orphan"},
-    ]
+    row["response"]["output"].append({"type": "web_search_call"})
     report = load(tmp_path, row).report
     assert report["empty_tool_results"] == 2
     assert report["unknown_step:web_search_call"] == 1
-    assert report["outputs_without_call"] == 1
 
 
 BAD = [
@@ -165,7 +167,7 @@ BAD = [
         "wrong_type:rubric_judgements",
         "the score is 1000",
     ),
-    ({"response": {"output": [5]}}, "not_a_rollout", "output item 1: is int"),
+    ({"response": {"output": [5]}}, "step_not_object", "input + output[1] is 5"),
     ({"response": {"output": []}}, "no_tool_output", "no tool returned anything"),
 ]
 
@@ -198,15 +200,15 @@ def test_turns_of_the_user_are_counted_where_the_user_looks(
     row["response"]["output"] = steps[3:]
     again = rollout("y")
     again["response"]["output"] += talk(("user", "And by whom?"), ("assistant", "By Ben."))
-    with pytest.raises(DataError, match=r"rows.jsonl:2: the user asks again .*And by whom"):
+    with pytest.raises(DataError, match=r"rows.jsonl:2: a question after .*And by whom"):
         load(tmp_path, row, again)
     loaded = load(tmp_path, row, again, on_bad_row="drop")
     assert loaded.dataset["train"]["question"][0] == "When was the tower built?"
     assert "final answer now" not in json.dumps(loaded.dataset["train"]["prompt"][0])
-    assert loaded.report["dropped"] == {"second_question": 1}
+    assert loaded.report["dropped"] == {"user_turn_in_the_middle": 1}
     shown = capsys.readouterr().err
-    assert "1 of 2 rows kept; left out: second_question: 1" in shown
-    assert "rows_with_earlier_turns: 1, rows_with_later_turns: 1" in shown
+    assert "1 of 2 rows kept; left out: user_turn_in_the_middle: 1" in shown
+    assert "earlier_turns: 2, later_turns: 1" in shown
 
 
 def test_a_line_that_cannot_be_read_is_dropped_or_stops(tmp_path: Path) -> None:

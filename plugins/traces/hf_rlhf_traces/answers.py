@@ -10,8 +10,7 @@ from functools import lru_cache
 from typing import Any
 
 from hf_rlhf.data import BadRow
-from hf_rlhf_traces.readers.raw_trace import Noted
-from hf_rlhf_traces.trace import RIGHT_ANSWER, Answer, Reasoning, Search, SearchResult, Step
+from hf_rlhf_rollouts import RIGHT_ANSWER, Answer, Noted, Reasoning, Search, SearchResult, Step
 
 _WRONG = re.compile(r"incorrect|wrong|false|notcorrect|unsuccessful|failed")
 _OTHER = re.compile(r"[^a-z]+")

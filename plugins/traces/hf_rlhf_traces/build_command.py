@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from hf_rlhf.errors import did_you_mean
 from hf_rlhf.formatting import visible
+from hf_rlhf_rollouts import KNOWN, rollout_forms
 from hf_rlhf_traces.blocks import add_workers_option
 from hf_rlhf_traces.format import Format, add_format_options, format_from_options
 from hf_rlhf_traces.options import Parser, add_overwrite, count, share, verb_parser
 from hf_rlhf_traces.options import seed as a_seed
 from hf_rlhf_traces.outcomes import NOTED, REJECTED
 from hf_rlhf_traces.read_files import Reading
-from hf_rlhf_traces.readers import FORMS
-from hf_rlhf_traces.readers.search import KNOWN
 from hf_rlhf_traces.reading import Options
 from hf_rlhf_traces.store import REJECTS, Store
 
@@ -130,7 +129,9 @@ def build_parser() -> Parser:
         "--out", type=Path, required=True, metavar="DIR", help="what all other verbs work in"
     )
     parser.add_argument(
-        "--form", choices=list(FORMS), help="the form of every row; default: found for each"
+        "--form",
+        choices=list(rollout_forms()),
+        help="the form of every row; default: found for each",
     )
     parser.add_argument(
         "--validation_ratio",

@@ -8,10 +8,10 @@ from typing import Any
 from msgspec import Struct
 
 from hf_rlhf.errors import DataError
+from hf_rlhf_rollouts import Rollout
 from hf_rlhf_traces.blocks import Block
 from hf_rlhf_traces.rows import Split as Side
 from hf_rlhf_traces.shards import SPLITS, Row, ShardWriter
-from hf_rlhf_traces.trace import Trace
 
 AFTER = ("build", "format")
 """Steps of a store that datasets are built from."""
@@ -61,13 +61,13 @@ class RowBuilder:
     """How a trace becomes the rows of a dataset."""
 
     dataset: str
-    rows_of: Callable[[Trace], tuple[Sequence[Row], Counter[str]]]
+    rows_of: Callable[[Rollout], tuple[Sequence[Row], Counter[str]]]
     """A pure function: the rows, and counts as `hf_rlhf_traces.samples` has them."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """What the rows depend on, beside the traces and the format."""
 
     def add(
-        self, trace: Trace, side: Side, writer: ShardWriter | None, counts: Counter[str]
+        self, trace: Rollout, side: Side, writer: ShardWriter | None, counts: Counter[str]
     ) -> None:
         """Count the rows of a trace, and write them if there is a writer."""
         rows, more = self.rows_of(trace)

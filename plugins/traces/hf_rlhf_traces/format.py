@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING
 
 from hf_rlhf.config import bind, load_yaml, read_text
 from hf_rlhf.errors import ConfigError, Problem
-from hf_rlhf_traces.tags import pairs
-from hf_rlhf_traces.trace import (
+from hf_rlhf_rollouts import (
     SEARCH_TOOL,
     Answer,
     Document,
@@ -28,6 +27,7 @@ from hf_rlhf_traces.trace import (
     Search,
     SearchResult,
     Step,
+    pairs,
 )
 
 if TYPE_CHECKING:

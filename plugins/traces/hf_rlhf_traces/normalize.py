@@ -5,15 +5,16 @@ answer, at the end. What can be put right without inventing anything is, and is 
 what cannot is rejected.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from hf_rlhf.data import BadRow
 from hf_rlhf.errors import did_you_mean
-from hf_rlhf_traces.readers.raw_trace import Noted, RawTrace
-from hf_rlhf_traces.readers.search import KNOWN, NO_TYPE
-from hf_rlhf_traces.trace import (
+from hf_rlhf_rollouts import (
+    KNOWN,
+    NO_TYPE,
     Answer,
     Document,
+    Noted,
     Reasoning,
     Search,
     SearchResult,
@@ -22,19 +23,21 @@ from hf_rlhf_traces.trace import (
 )
 
 
-def normalize_steps(raw: RawTrace, noted: Noted, *, max_document_chars: int) -> tuple[Step, ...]:
+def normalize_steps(
+    found: tuple[Step, ...], noted: Noted, *, max_document_chars: int
+) -> tuple[Step, ...]:
     """Return the steps to keep. Raises BadRow for a row that is no trace."""
-    if _is_regular(raw.steps, max_document_chars):
-        return tuple(raw.steps)
-    steps = _without_empty(raw.steps, noted)
+    if _is_regular(found, max_document_chars):
+        return found
+    steps = _without_empty(found, noted)
     if all(isinstance(step, Unknown) for step in steps):
-        raise BadRow("no_trace", _why_unknown(raw.steps))
+        raise BadRow("no_trace", _why_unknown(found))
     steps = _keep_last_answer(steps, noted)
     _check_results(steps, noted)
     return tuple(_cut(step, max_document_chars, noted) for step in steps)
 
 
-def _is_regular(steps: list[Step], most: int) -> bool:
+def _is_regular(steps: Sequence[Step], most: int) -> bool:
     """Whether nothing has to be changed or noted, as in most traces; in one pass.
 
     Each search has a result before the next one, nothing is empty or too long, and there is one
@@ -59,7 +62,7 @@ def _is_short(result: SearchResult, most: int) -> bool:
     return not any([len(doc.content) > most or len(doc.title) > most for doc in result.documents])
 
 
-def _why_unknown(steps: list[Step]) -> str:
+def _why_unknown(steps: Sequence[Step]) -> str:
     """Return what a trace has instead of steps that are known."""
     hint = f"{len(steps)} steps, none with a text of a known type"
     nameless = next((s.value for s in steps if isinstance(s, Unknown) and s.kind == NO_TYPE), None)
@@ -73,13 +76,13 @@ def _why_unknown(steps: list[Step]) -> str:
     return f"{hint}, but: {unknown}" if unknown else hint
 
 
-def _unknown(steps: list[Step]) -> str:
+def _unknown(steps: Sequence[Step]) -> str:
     """Return the first unknown types, with the known ones that they are near to."""
     kinds = dict.fromkeys(step.kind for step in steps if isinstance(step, Unknown))
     return ", ".join(f"{kind!r}{did_you_mean(kind, KNOWN)}" for kind in list(kinds)[:3])
 
 
-def _without_empty(steps: list[Step], noted: Noted) -> list[Step]:
+def _without_empty(steps: Sequence[Step], noted: Noted) -> list[Step]:
     regular: list[Step] = []
     for step in steps:
         if isinstance(step, (Reasoning, Answer)) and not step.content.strip():

@@ -15,22 +15,21 @@ from msgspec.structs import replace
 from xxhash import xxh3_128_hexdigest
 
 from hf_rlhf.data import BadRow, describe_value, repeated_key
-from hf_rlhf.errors import DataError
-from hf_rlhf_traces.answers import note_verdicts, without_wrong_answer
-from hf_rlhf_traces.normalize import normalize_steps
-from hf_rlhf_traces.readers import FORMS, MESSAGES, recognise, without_question
-from hf_rlhf_traces.readers.clean import clean, json_in
-from hf_rlhf_traces.readers.raw_trace import QUESTION_KEYS, Noted
-from hf_rlhf_traces.readers.search import TRACE_KEYS
-from hf_rlhf_traces.trace import (
+from hf_rlhf_rollouts import (
+    COLUMNS,
     Answer,
+    Noted,
     Reasoning,
+    Rollout,
     Search,
     SearchResult,
-    Trace,
     Unknown,
-    content_of,
+    clean,
+    read_rollout,
 )
+from hf_rlhf_traces.answers import note_verdicts, without_wrong_answer
+from hf_rlhf_traces.normalize import normalize_steps
+from hf_rlhf_traces.trace import content_of, question_key
 
 MAX_ROW_TEXT = 2_000
 """Characters of a rejected row that are listed."""
@@ -38,20 +37,6 @@ _KINDS = {
     **{Reasoning: "reasoning", Search: "searches", SearchResult: "results"},
     **{Answer: "answers", Unknown: "unknown"},
 }
-_JSON_COLUMNS = (
-    *("trace", "steps", "trajectory", "messages", "conversation", "input", "output", "response"),
-    *("responses_create_params", "full_traces", "fields", "conversations"),
-)
-"""Columns that may hold JSON as text."""
-_COLUMNS = {
-    *QUESTION_KEYS,
-    *TRACE_KEYS,
-    *MESSAGES,
-    "expected_answer",
-    "response",
-    "responses_create_params",
-}
-"""Columns that the forms read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +80,7 @@ class Read(Struct, gc=False, tag=True):
     types: list[tuple[str, str]]
     """Kind and type of each answer and each unknown step."""
     noted: dict[str, int]
-    trace: Trace | None = None
+    trace: Rollout | None = None
     """None in what a worker sends back."""
 
 
@@ -165,7 +150,7 @@ def _refuse_repeated(values: Mapping[str, Any], raw: bytes) -> None:
 
     The whole row is only searched where the name occurs twice in its text, which is rare.
     """
-    columns = [key for key in _COLUMNS if key in values]
+    columns = [key for key in COLUMNS if key in values]
     if any(raw.count(b'"%b"' % key.encode()) > 1 for key in columns):
         try:
             key = repeated_key(raw.decode("utf-8"))
@@ -189,20 +174,11 @@ def _suspect(raw: bytes) -> bool:
 
 
 def _read(values: Mapping[str, Any], where: str, options: Options, noted: Noted) -> Read:
-    values = _unpacked(values, noted)
-    name, values = recognise(values, options.form, noted)
-    try:
-        raw = FORMS[name].read(values, where, noted)
-    except BadRow:
-        raise
-    except DataError as error:
-        raise BadRow("malformed", str(error)) from error
-    if not raw.question.strip():
-        raise without_question(values, name)
-    steps = normalize_steps(raw, noted, max_document_chars=options.max_document_chars)
+    raw = read_rollout(values, where, noted, options.form)
+    steps = normalize_steps(raw.steps, noted, max_document_chars=options.max_document_chars)
     steps = without_wrong_answer(steps, noted)
     note_verdicts(raw.fields, noted)
-    trace = Trace("", raw.question, steps, _as_json(raw.fields), "")
+    trace = Rollout(raw.id, raw.question, steps, _as_json(raw.fields), where)
     try:
         digest = xxh3_128_hexdigest(content_of(trace))
     except (TypeError, UnicodeEncodeError, RecursionError) as error:
@@ -214,8 +190,9 @@ def _read(values: Mapping[str, Any], where: str, options: Options, noted: Noted)
     ]
     counts = Counter(map(type, steps))
     kinds = {name: counts[kind] for kind, name in _KINDS.items() if kind in counts}
-    trace = replace(trace, id=raw.id or digest, where=where)
-    return Read(trace.id, where, name, trace.key, digest, kinds, types, +noted, trace)
+    trace = replace(trace, id=raw.id or digest)
+    key = question_key(trace.question)
+    return Read(trace.id, where, raw.form, key, digest, kinds, types, +noted, trace)
 
 
 def _as_json(fields: Mapping[str, Any]) -> Any:
@@ -223,13 +200,3 @@ def _as_json(fields: Mapping[str, Any]) -> Any:
         return orjson.loads(orjson.dumps(fields, default=str)) if fields else {}
     except orjson.JSONEncodeError as error:
         raise BadRow("malformed", f"cannot be written as JSON: {error}") from error
-
-
-def _unpacked(values: Mapping[str, Any], noted: Noted) -> Mapping[str, Any]:
-    """Parse columns of JSON text: a cell of a table can hold lists and objects only as text."""
-    parsed = {
-        key: json_in(text, noted)
-        for key in _JSON_COLUMNS
-        if isinstance(text := values.get(key), str)
-    }
-    return {**values, **parsed} if parsed else values

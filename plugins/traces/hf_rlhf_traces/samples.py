@@ -9,10 +9,11 @@ import hashlib
 from collections import Counter
 from dataclasses import dataclass
 
+from hf_rlhf_rollouts import Answer, Reasoning, Rollout, Search, Unknown
 from hf_rlhf_traces.answers import right_answers
 from hf_rlhf_traces.format import Format
 from hf_rlhf_traces.rows import Chat, Multiturn, Origin, Step
-from hf_rlhf_traces.trace import Answer, Reasoning, Search, Trace, Unknown, turns
+from hf_rlhf_traces.trace import question_key, turns
 
 _CONVERSATION = -1
 """The number of a draw for the conversation, not for one of its turns."""
@@ -30,17 +31,22 @@ class _Turns:
     """Whether it searches or answers."""
 
     @classmethod
-    def of(cls, trace: Trace, form: Format) -> "_Turns":
+    def of(cls, trace: Rollout, form: Format) -> "_Turns":
         parts = turns(trace.steps)
         replies = [form.turn_text(turn.actions) for turn in parts]
         acts = [any(isinstance(step, (Search, Answer)) for step in turn.actions) for turn in parts]
-        return cls(trace.key, replies, [form.results_text(turn.results) for turn in parts], acts)
+        return cls(
+            question_key(trace.question),
+            replies,
+            [form.results_text(turn.results) for turn in parts],
+            acts,
+        )
 
     @property
     def groups(self) -> int:
         return sum(map(bool, self.results))
 
-    def counts(self, trace: Trace, first: int) -> Counter[str]:
+    def counts(self, trace: Rollout, first: int) -> Counter[str]:
         """Count the cuts from `first` on, by what they make."""
         empty = sum(not reply for reply in self.replies[first:])
         trailing = bool(self.results and self.results[-1])
@@ -61,7 +67,7 @@ class _Turns:
 
 
 def multiturn_rows(
-    trace: Trace,
+    trace: Rollout,
     form: Format,
     *,
     seed: int,
@@ -105,7 +111,7 @@ def multiturn_rows(
     return rows, counts
 
 
-def _untagged(trace: Trace, form: Format) -> list[str]:
+def _untagged(trace: Rollout, form: Format) -> list[str]:
     """Return the replies with thoughts as plain text; in tags where that leaves nothing."""
     return [
         form.turn_text(turn.actions, think_tags=False) or form.turn_text(turn.actions)
@@ -113,7 +119,7 @@ def _untagged(trace: Trace, form: Format) -> list[str]:
     ]
 
 
-def _bare(trace: Trace, form: Format, replies: list[str]) -> list[str]:
+def _bare(trace: Rollout, form: Format, replies: list[str]) -> list[str]:
     """Return the replies without reasoning; with it where there is nothing else."""
     return [
         form.turn_text(step for step in turn.actions if not isinstance(step, Reasoning)) or reply
@@ -139,7 +145,7 @@ def _draw(seed: int, trace: str, sample: int, turn: int) -> float:
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest()) / 2**64
 
 
-def step_rows(trace: Trace, form: Format) -> tuple[list[Step], Counter[str]]:
+def step_rows(trace: Rollout, form: Format) -> tuple[list[Step], Counter[str]]:
     """Return a sample for each group of results that has a reply, and counts.
 
     Prompt: the question and all up to that group. Answer: the agent's text up to the next group or
@@ -163,7 +169,7 @@ def step_rows(trace: Trace, form: Format) -> tuple[list[Step], Counter[str]]:
     return rows, texts.counts(trace, first=1)
 
 
-def _origin(trace: Trace, texts: _Turns, step: int) -> Origin:
+def _origin(trace: Rollout, texts: _Turns, step: int) -> Origin:
     return {
         "id": f"{trace.id}#{step}",
         "trace": trace.id,

@@ -13,13 +13,14 @@ import msgspec
 from hf_rlhf.contracts import Loaded
 from hf_rlhf.errors import DataError, RunFolderError
 from hf_rlhf.storage import atomic_file
+from hf_rlhf_rollouts import Rollout
 from hf_rlhf_traces.dataset import as_prompt_completion
 from hf_rlhf_traces.format import Format
 from hf_rlhf_traces.options import count, real, verb_parser
 from hf_rlhf_traces.rows import FORMS, arrow_schema
 from hf_rlhf_traces.samples import multiturn_rows, step_rows
 from hf_rlhf_traces.split import Split, rank
-from hf_rlhf_traces.trace import Trace
+from hf_rlhf_traces.trace import question_key
 from hf_rlhf_worlds.multihop import Recipe, lines_with_faults, trace_rows
 
 if TYPE_CHECKING:
@@ -30,9 +31,9 @@ _SPLITS = {"train": "train", "validation": "test"}
 _share_below_1 = real("a share from 0 on, below 1", lambda number: 0 <= number < 1)
 
 
-def synthetic_traces(recipe: Recipe, number: int) -> Iterator[Trace]:
+def synthetic_traces(recipe: Recipe, number: int) -> Iterator[Rollout]:
     """Yield the traces of a recipe, as they are read from the file that `generate` writes."""
-    return (msgspec.convert(row, Trace) for row in trace_rows(recipe, number))
+    return (msgspec.convert(row, Rollout) for row in trace_rows(recipe, number))
 
 
 def traces_multihop(
@@ -80,7 +81,7 @@ def traces_multihop(
         raise DataError("`traces` must be at least 2, and `hops` two numbers: [fewest, most].")
     recipe = Recipe(seed=seed, hops=(hops[0], hops[1]), documents=documents)
     drawn = list(synthetic_traces(recipe, traces))
-    ranks = (rank(trace.key, split_seed) for trace in drawn)
+    ranks = (rank(question_key(trace.question), split_seed) for trace in drawn)
     split = Split.choose(ranks, validation_ratio, split_seed)
     rows: dict[str, list[Mapping[str, Any]]] = {"train": [], "validation": []}
     for name in FORMS[form]:
@@ -95,7 +96,7 @@ def traces_multihop(
         "world": "multihop",
         "form": form,
         "traces": len(drawn),
-        "questions": len({trace.key for trace in drawn}),
+        "questions": len({question_key(trace.question) for trace in drawn}),
         "splits": {name: len(dataset) for name, dataset in splits.items()},
         "held_out": "questions that no row of train has, in no form",
     }
@@ -103,7 +104,7 @@ def traces_multihop(
 
 
 def _rows(
-    drawn: Sequence[Trace], form: str, seed: int, think_drop_prob: float
+    drawn: Sequence[Rollout], form: str, seed: int, think_drop_prob: float
 ) -> Iterator[Mapping[str, Any]]:
     from hf_rlhf_traces.summaries.extractive import Extractive
     from hf_rlhf_traces.summaries.split_summary import only_row, prefix_row

@@ -7,17 +7,17 @@ from typing import Any
 import msgspec
 import pytest
 
+from hf_rlhf_rollouts import Rollout
 from hf_rlhf_traces.command import command
-from hf_rlhf_traces.trace import Trace
 
 LAX = ("--max_rejected_share", "0.5")
 
 
 @pytest.fixture(scope="session")
-def as_row() -> Callable[[Trace], dict[str, Any]]:
+def as_row() -> Callable[[Rollout], dict[str, Any]]:
     """Return what makes a row in the search-agent form of a trace."""
 
-    def row_of(trace: Trace) -> dict[str, Any]:
+    def row_of(trace: Rollout) -> dict[str, Any]:
         row: dict[str, Any] = msgspec.to_builtins(trace)
         for step in row["trace"]:
             if step["type"] == "CorrectAnswer":

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
+from hf_rlhf_rollouts import Answer, Reasoning, SearchResult
 from hf_rlhf_traces.command import command
 from hf_rlhf_traces.format import Format
 from hf_rlhf_traces.reading import Options, Read, Rejected, read_row
 from hf_rlhf_traces.samples import step_rows
 from hf_rlhf_traces.store import Store
-from hf_rlhf_traces.trace import Answer, Reasoning, SearchResult
 
 DOCUMENTS = [{"title": "T", "content": "text"}]
 

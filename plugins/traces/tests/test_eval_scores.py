@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hf_rlhf_rollouts import Answer, Document, Reasoning, Search, SearchResult, Step
 from hf_rlhf_traces.evaluation.metrics import METRICS, TaskName, metrics_of
 from hf_rlhf_traces.evaluation.scores import Expected, is_valid, read_reply, score
 from hf_rlhf_traces.format import Format
 from hf_rlhf_traces.summaries.summary import Quote, Summary, render
-from hf_rlhf_traces.trace import Answer, Document, Reasoning, Search, SearchResult, Step
 
 FORM = Format()
 DOCUMENT = "The mayor of Tarn is Kira Voss. Tarn lies by the sea."

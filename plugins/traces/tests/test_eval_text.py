@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hf_rlhf_rollouts import Search
 from hf_rlhf_traces.evaluation.text import (
     exact_match,
     match_searches,
@@ -13,7 +14,6 @@ from hf_rlhf_traces.evaluation.text import (
     token_f1,
     words,
 )
-from hf_rlhf_traces.trace import Search
 
 SOME = st.sampled_from(
     ["the", "a", "Kira", "U.S.", "x_y", "東京", "สวัสดี", "नमस्ते", "ß", "+", "\u200f"]

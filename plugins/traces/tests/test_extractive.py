@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hf_rlhf_rollouts import Answer, Document, Reasoning, Rollout, Search, SearchResult, Step
 from hf_rlhf_traces.format import Format
 from hf_rlhf_traces.samples import step_rows
 from hf_rlhf_traces.summaries.context_blocks import Passage, passages
@@ -16,7 +17,6 @@ from hf_rlhf_traces.summaries.extractive import Extractive
 from hf_rlhf_traces.summaries.summary import Summary, are_verbatim, parse, render
 from hf_rlhf_traces.summaries.words import LONGEST, sentences, words
 from hf_rlhf_traces.synthetic import synthetic_traces as traces
-from hf_rlhf_traces.trace import Answer, Document, Reasoning, Search, SearchResult, Step, Trace
 from hf_rlhf_worlds.multihop import Recipe, World
 
 FORM = Format()
@@ -34,7 +34,7 @@ STEPS = st.lists(
 
 
 def row_of(*steps: Step, question: str = "Who?") -> Any:
-    rows, _ = step_rows(Trace("t", question, (*steps, Answer("x"))), FORM)
+    rows, _ = step_rows(Rollout("t", question, (*steps, Answer("x"))), FORM)
     return rows[-1]
 
 
@@ -47,7 +47,7 @@ def summary_of(*steps: Step, question: str = "Who?", **limits: Any) -> Summary:
 def test_quotes_are_always_word_for_word_and_within_the_limit(
     steps: tuple[Step, ...], question: str, limit: int
 ) -> None:
-    rows, _ = step_rows(Trace("t", question, steps), FORM)
+    rows, _ = step_rows(Rollout("t", question, steps), FORM)
     by = Extractive(FORM, max_quote_chars=limit, max_reasoning_chars=limit)
     for row in rows:
         summary = by.summarise(row)

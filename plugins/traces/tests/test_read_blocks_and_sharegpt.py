@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from hf_rlhf_rollouts import Answer, Document, Reasoning, Search, SearchResult, Step, Unknown
 from hf_rlhf_traces.reading import Options, Read, Rejected, read_row
-from hf_rlhf_traces.trace import Answer, Document, Reasoning, Search, SearchResult, Step, Unknown
 
 QUESTION = "Where is Paris?"
 FOUND = SearchResult((Document("", "In France."),))

@@ -12,22 +12,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hf_rlhf.data.formats import READERS
-from hf_rlhf_traces.build_command import _show_rows
-from hf_rlhf_traces.format import Format
-from hf_rlhf_traces.readers import FORMS, tagged
-from hf_rlhf_traces.reading import Options, Read, Rejected, read_row
-from hf_rlhf_traces.trace import (
+from hf_rlhf_rollouts import (
     Answer,
     Document,
     Reasoning,
+    Rollout,
     Search,
     SearchResult,
     Step,
-    Trace,
     Unknown,
-    turns,
+    rollout_forms,
+    tagged,
 )
+from hf_rlhf_traces.build_command import _show_rows
+from hf_rlhf_traces.format import Format
+from hf_rlhf_traces.reading import Options, Read, Rejected, read_row
+from hf_rlhf_traces.trace import turns
 
+FORMS = list(rollout_forms())
 DATA = Path(
     os.environ.get("HF_RLHF_DATA") or Path(__file__).resolve().parents[3] / "../shared/data"
 )
@@ -81,7 +83,7 @@ SEARCH = {
 
 def test_the_search_form() -> None:
     found = read({**SEARCH, "reward": 1.0, "id": 7})
-    assert found.trace == Trace("7", "Where is Paris?", STEPS, {"reward": 1.0}, "t.jsonl:1")
+    assert found.trace == Rollout("7", "Where is Paris?", STEPS, {"reward": 1.0}, "t.jsonl:1")
     assert found.form == "search"
     assert not +found.noted
 
@@ -264,12 +266,6 @@ def test_the_last_message_of_a_rollout_is_its_answer() -> None:
         SearchResult((Document("", "3.5"),)),
         Answer("France", "answer"),
     )
-
-
-def test_a_fault_of_a_rollout_names_the_item() -> None:
-    reason, detail = reasons(responses({"type": "function_call", "name": "x"}))
-    assert reason == "malformed"
-    assert "output item 1: field 'call_id'" in detail
 
 
 CHAT = [
@@ -718,7 +714,7 @@ _RESULTS = st.builds(SearchResult, st.lists(_DOCUMENTS, max_size=3).map(tuple))
 
 
 @st.composite
-def traces(draw: st.DrawFn) -> Trace:
+def traces(draw: st.DrawFn) -> Rollout:
     steps: list[Step] = []
     for _ in range(draw(st.integers(0, 3))):
         steps += draw(st.lists(st.builds(Reasoning, _SAID), max_size=2))
@@ -729,12 +725,12 @@ def traces(draw: st.DrawFn) -> Trace:
         steps += draw(st.lists(st.builds(Unknown, st.just("plan"), _WORDS), max_size=1))
     steps.append(Answer(draw(_SAID), draw(st.sampled_from(["CorrectAnswer", "answer"]))))
     fields = draw(st.dictionaries(_WORDS, st.integers(0, 9), max_size=2))
-    return Trace("t", draw(_SAID), tuple(steps), fields, "t.jsonl:1")
+    return Rollout("t", draw(_SAID), tuple(steps), fields, "t.jsonl:1")
 
 
 @settings(max_examples=40, deadline=None, derandomize=True)
 @given(trace=traces())
-def test_what_is_written_is_read_back_the_same(as_row: Any, trace: Trace) -> None:
+def test_what_is_written_is_read_back_the_same(as_row: Any, trace: Rollout) -> None:
     found = read_row(as_row(trace), "t.jsonl:1", Options())
     assert isinstance(found, Read)
     assert found.trace == trace

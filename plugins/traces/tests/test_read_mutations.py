@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
+from hf_rlhf_rollouts import rollout_forms, search
 from hf_rlhf_traces import normalize
 from hf_rlhf_traces.outcomes import REJECTED
-from hf_rlhf_traces.readers import FORMS, search
 from hf_rlhf_traces.reading import Options, Read, Rejected, read_row
 
+FORMS = list(rollout_forms())
 DOCS = Path(__file__).resolve().parents[3] / "docs/reference/traces-formats.md"
 SECTIONS = re.findall(r"### `(\w+)`(.*?)(?=\n##)", DOCS.read_text(encoding="utf-8"), re.DOTALL)
 EXAMPLES = [

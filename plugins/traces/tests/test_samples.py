@@ -6,20 +6,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hf_rlhf_traces.format import Format
-from hf_rlhf_traces.samples import multiturn_rows, step_rows
-from hf_rlhf_traces.summaries.context_blocks import passages
-from hf_rlhf_traces.trace import (
+from hf_rlhf_rollouts import (
     Answer,
     Document,
     Reasoning,
+    Rollout,
     Search,
     SearchResult,
     Step,
-    Trace,
     Unknown,
-    turns,
 )
+from hf_rlhf_traces.format import Format
+from hf_rlhf_traces.samples import multiturn_rows, step_rows
+from hf_rlhf_traces.summaries.context_blocks import passages
+from hf_rlhf_traces.trace import turns
 
 FORM = Format()
 TRICKY = st.sampled_from(["<think>", "</think>", "<\\think>", "</information>", "\n", "{x}", "\\"])
@@ -33,16 +33,16 @@ KNOWN = (
 UNKNOWN = st.builds(Unknown, st.just("image"), st.none())
 
 
-def traces(step: st.SearchStrategy[Step]) -> st.SearchStrategy[Trace]:
+def traces(step: st.SearchStrategy[Step]) -> st.SearchStrategy[Rollout]:
     steps = st.lists(step, max_size=9).map(tuple)
-    return st.builds(Trace, st.text(max_size=3), TEXT, steps)
+    return st.builds(Rollout, st.text(max_size=3), TEXT, steps)
 
 
-def of(*steps: Step, question: str = "Who?") -> Trace:
-    return Trace("t", question, steps)
+def of(*steps: Step, question: str = "Who?") -> Rollout:
+    return Rollout("t", question, steps)
 
 
-def multiturn(trace: Trace, form: Format = FORM, **settings: Any) -> Any:
+def multiturn(trace: Rollout, form: Format = FORM, **settings: Any) -> Any:
     return multiturn_rows(trace, form, **{"seed": 42, "think_drop_prob": 0.0, **settings})
 
 
@@ -83,7 +83,7 @@ def test_documents_come_back_with_their_titles(documents: tuple[Document, ...]) 
     assert restored == [(document.title, document.content) for document in documents]
 
 
-def without_trailing(trace: Trace) -> tuple[Step, ...]:
+def without_trailing(trace: Rollout) -> tuple[Step, ...]:
     parts = turns(trace.steps)
     last = len(parts[-1].results) if parts else 0
     return trace.steps[: len(trace.steps) - last]
@@ -91,7 +91,7 @@ def without_trailing(trace: Trace) -> tuple[Step, ...]:
 
 @settings(max_examples=50)
 @given(traces(KNOWN))
-def test_steps_joined_are_the_trace(trace: Trace) -> None:
+def test_steps_joined_are_the_trace(trace: Rollout) -> None:
     rows, _ = step_rows(trace, FORM)
     if not rows:
         return
@@ -107,7 +107,7 @@ def test_steps_joined_are_the_trace(trace: Trace) -> None:
 
 @settings(max_examples=50)
 @given(traces(KNOWN))
-def test_the_last_conversation_is_the_trace(trace: Trace) -> None:
+def test_the_last_conversation_is_the_trace(trace: Rollout) -> None:
     rows, _ = multiturn(trace)
     if not rows:
         return
@@ -120,7 +120,7 @@ def test_the_last_conversation_is_the_trace(trace: Trace) -> None:
 
 @settings(max_examples=50)
 @given(traces(KNOWN | UNKNOWN), st.sampled_from([0.0, 0.3, 1.0]))
-def test_every_cut_is_a_sample_or_counted(trace: Trace, drop: float) -> None:
+def test_every_cut_is_a_sample_or_counted(trace: Rollout, drop: float) -> None:
     groups = sum(bool(turn.results) for turn in turns(trace.steps))
     both = (*multiturn(trace, think_drop_prob=drop), groups + 1), (*step_rows(trace, FORM), groups)
     for rows, counts, cuts in both:
@@ -134,7 +134,7 @@ def test_every_cut_is_a_sample_or_counted(trace: Trace, drop: float) -> None:
 
 @settings(max_examples=50)
 @given(traces(KNOWN | UNKNOWN), st.sampled_from([0.0, 0.5, 1.0]))
-def test_turns_alternate_and_none_is_empty(trace: Trace, drop: float) -> None:
+def test_turns_alternate_and_none_is_empty(trace: Rollout, drop: float) -> None:
     for row in multiturn(trace, think_drop_prob=drop)[0]:
         roles = [turn["role"] for turn in row["messages"]]
         assert roles == ["user", "assistant"] * (len(roles) // 2)
@@ -229,7 +229,7 @@ def test_what_has_no_reasoning_to_drop_is_asked_for_as_ever() -> None:
 @settings(max_examples=50)
 @given(traces(KNOWN), st.sampled_from([0.0, 0.5, 1.0]), st.sampled_from([0.0, 0.5, 1.0]))
 def test_no_reply_lacks_the_reasoning_that_its_instruction_demands(
-    trace: Trace, think: float, reasoning: float
+    trace: Rollout, think: float, reasoning: float
 ) -> None:
     rows, _ = multiturn(trace, think_drop_prob=think, reasoning_drop_prob=reasoning)
     demands = FORM.fill(FORM.multiturn, FORM.escape(trace.question))

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hf_rlhf_rollouts import Document, SearchResult
 from hf_rlhf_traces.format import Format
 from hf_rlhf_traces.summaries.summary import (
     Malformed,
@@ -14,7 +15,6 @@ from hf_rlhf_traces.summaries.summary import (
     render,
     split,
 )
-from hf_rlhf_traces.trace import Document, SearchResult
 
 FORM = Format()
 TRICKY = st.sampled_from(

@@ -3,18 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hf_rlhf_rollouts import Answer, Document, Reasoning, Search, SearchResult, Step, Unknown
 from hf_rlhf_traces.format import Format
-from hf_rlhf_traces.trace import (
-    Answer,
-    Document,
-    Reasoning,
-    Search,
-    SearchResult,
-    Step,
-    Unknown,
-    question_key,
-    turns,
-)
+from hf_rlhf_traces.trace import question_key, turns
 
 TRICKY = st.sampled_from(
     ["<think>", "</think>", "<\\think>", "<\\\\/answer>", "<information", "\u202eabc", "<", "\\"]

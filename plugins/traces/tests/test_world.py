@@ -7,21 +7,22 @@ from pathlib import Path
 import pytest
 
 from hf_rlhf.errors import DataError, RunFolderError
+from hf_rlhf_rollouts import Answer, Reasoning, Rollout, Search, SearchResult
 from hf_rlhf_traces.command import command
 from hf_rlhf_traces.synthetic import generate
 from hf_rlhf_traces.synthetic import synthetic_traces as traces
-from hf_rlhf_traces.trace import Answer, Reasoning, Search, SearchResult, Trace, turns
+from hf_rlhf_traces.trace import turns
 from hf_rlhf_worlds.multihop import FAULTS, NAMES, Recipe, World, chains
 
 RECIPE = Recipe(seed=3, hops=(1, 4), documents=3, sentences=4)
 
 
 @pytest.fixture(scope="module")
-def drawn() -> list[Trace]:
+def drawn() -> list[Rollout]:
     return list(traces(RECIPE, 120))
 
 
-def test_each_result_states_the_fact_that_was_searched_for_once(drawn: list[Trace]) -> None:
+def test_each_result_states_the_fact_that_was_searched_for_once(drawn: list[Rollout]) -> None:
     for trace in drawn:
         world = World(3)
         for turn in turns(trace.steps)[:-1]:
@@ -36,7 +37,7 @@ def test_each_result_states_the_fact_that_was_searched_for_once(drawn: list[Trac
 
 
 def test_the_answer_follows_from_the_question_by_the_facts_of_the_world(
-    drawn: list[Trace],
+    drawn: list[Rollout],
 ) -> None:
     world = World(3)
     for trace in drawn:
@@ -49,7 +50,7 @@ def test_the_answer_follows_from_the_question_by_the_facts_of_the_world(
 
 
 def test_a_trace_has_a_thought_search_and_result_for_each_hop_and_then_an_answer(
-    drawn: list[Trace],
+    drawn: list[Rollout],
 ) -> None:
     hop = [Reasoning, Search, SearchResult]
     for trace in drawn:

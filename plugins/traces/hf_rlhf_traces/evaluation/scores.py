@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from hf_rlhf_rollouts import Answer, Reasoning, Search, Step
 from hf_rlhf_traces.evaluation.metrics import TaskName
 from hf_rlhf_traces.evaluation.text import (
     exact_match,
@@ -20,7 +21,6 @@ from hf_rlhf_traces.evaluation.text import (
 )
 from hf_rlhf_traces.format import Format
 from hf_rlhf_traces.summaries.summary import Malformed, Quote, Summary, are_verbatim, split
-from hf_rlhf_traces.trace import Answer, Reasoning, Search, Step
 
 Scores = Mapping[str, float | None]
 

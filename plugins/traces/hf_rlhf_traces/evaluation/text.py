@@ -8,7 +8,7 @@ from functools import lru_cache
 
 from rapidfuzz.distance import Indel, LCSseq
 
-from hf_rlhf_traces.trace import Search
+from hf_rlhf_rollouts import Search
 
 Similarity = Callable[[str, str], float]
 

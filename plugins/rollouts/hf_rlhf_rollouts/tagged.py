@@ -16,22 +16,25 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeGuard
 
-from hf_rlhf.data import BadRow, find_conversation, scalar_text, submission
-from hf_rlhf_traces.format import Format
-from hf_rlhf_traces.readers.clean import json_in
-from hf_rlhf_traces.readers.documents import documents_in_text, documents_tagged
-from hf_rlhf_traces.readers.raw_trace import Noted, RawTrace, other_fields, row_id, second_question
-from hf_rlhf_traces.readers.rollouts import ANSWER, search
-from hf_rlhf_traces.trace import (
+from hf_rlhf.data import BadRow
+from hf_rlhf_rollouts.assembly import ANSWER, search, second_question
+from hf_rlhf_rollouts.cleaning import Noted, json_in
+from hf_rlhf_rollouts.columns import other_fields, row_id
+from hf_rlhf_rollouts.content import scalar_text
+from hf_rlhf_rollouts.conversation import find_conversation
+from hf_rlhf_rollouts.documents import documents_in_text, documents_tagged
+from hf_rlhf_rollouts.steps import (
     SEARCH_TOOL,
     Answer,
     Document,
     Reasoning,
+    Rollout,
     Search,
     SearchResult,
     Step,
     Unknown,
 )
+from hf_rlhf_rollouts.submissions import submission
 
 TEXTS = (
     *("response", "output", "completion", "trace", "trajectory", "generated_text", "full_traces"),
@@ -60,7 +63,15 @@ _ASKED = re.compile(r"(?:^|\s)Question:\s*")
 _USERS = re.compile(r"(?:^|\n)User:[ \t]*(?=\S)")
 _HERMES = re.compile(r"<tool_call>", re.IGNORECASE)
 _ENDED = re.compile(rf".*</(think|{'|'.join(SEARCHES + RESULTS)})>", re.IGNORECASE | re.DOTALL)
-_plain = Format().unescape
+_ESCAPED = re.compile(
+    r"<\\(?=\\*/?(?:think|search|information|answer|summary|question|reasoning|evidence|quote)\b)",
+    re.IGNORECASE,
+)
+"""The tags that hf-rlhf-traces writes, where they stand in a content: `<\\think>`."""
+
+
+def _plain(text: str) -> str:
+    return _ESCAPED.sub("<", text)
 
 
 def fits(values: Mapping[str, Any]) -> bool:
@@ -100,13 +111,11 @@ def has_results(text: str) -> bool:
     return any(opened[1].lower() in RESULTS for opened in _OPEN.finditer(text))
 
 
-def read(values: Mapping[str, Any], where: str, noted: Noted) -> RawTrace:
-    """Return question and steps. Raises BadRow for what is none."""
+def read(values: Mapping[str, Any], noted: Noted) -> Rollout:
+    """Return the rollout in a row that `fits`. Raises BadRow for one that cannot be read."""
     column, text = _text(values)
     conversation = find_conversation({"messages": _turns(text)} if column else values)
-    if conversation is None or not conversation.messages:
-        names = ", ".join(TEXTS)
-        raise BadRow("no_trace", f"no text with tags in {names}, nor in messages")
+    assert conversation is not None
     prompt_question, steps, before = "", list[Step](), list[Any]()
     for path, message in conversation:
         role = message.get("role")
@@ -128,7 +137,7 @@ def read(values: Mapping[str, Any], where: str, noted: Noted) -> RawTrace:
     fields = other_fields(values, (*used, "question", "prompt", "id"))
     if before and [message.get("content") for message in before] != [question]:
         fields.setdefault("input", before)
-    return RawTrace(question, steps, fields, row_id(values))
+    return Rollout(row_id(values), question, tuple(steps), fields)
 
 
 def _submitted(steps: list[Step], noted: Noted) -> list[Step]:

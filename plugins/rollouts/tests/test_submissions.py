@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from hf_rlhf.data.submissions import submission
+from hf_rlhf_rollouts.submissions import submission
 
 HANDED_IN = [
     (

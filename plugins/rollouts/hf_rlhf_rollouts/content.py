@@ -10,24 +10,15 @@ https://docs.claude.com/en/docs/build-with-claude/search-results
 """
 
 import json
-from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from hf_rlhf.data.rejected import BadRow
-from hf_rlhf.data.values import describe_value
+from hf_rlhf.data import BadRow, describe_value, joined_text, part_type, text_in
+from hf_rlhf_rollouts.cleaning import Noted
 
-Notes = Counter[str]
-"""Changes and omissions while a row was read -> how often."""
 _CALLS = ("tool_use", "server_tool_use", "mcp_tool_use", "tool_call", "function_call")
-_THOUGHTS = ("thinking", "redacted_thinking", "reasoning")
 _SERVER_ONLY = ("encrypted_content", "encrypted_index")
 """Fields of a search result that only the server can read."""
-
-
-def part_type(part: Any) -> str:
-    """Return the type of a part; "" where it has none."""
-    return str(part.get("type") or "") if isinstance(part, Mapping) else ""
 
 
 def is_call(part: Any) -> bool:
@@ -37,32 +28,10 @@ def is_call(part: Any) -> bool:
 
 def is_tool_result(part: Any) -> bool:
     """Return whether a part is what a tool returned: the user's, the server's, or by MCP."""
-    return part_type(part).endswith("tool_result")
+    return part_type(part).endswith(("tool_result", "function_call_output"))
 
 
-def is_thought(part: Any) -> bool:
-    """Return whether a part is reasoning, which may be hidden."""
-    return part_type(part) in _THOUGHTS
-
-
-def thought_in(part: Mapping[str, Any]) -> Any:
-    """Return the content of a part that is reasoning; "" where it is hidden."""
-    visible = next((part[key] for key in ("thinking", "reasoning", "text") if part.get(key)), None)
-    return visible or _joined_text(part.get("summary"))
-
-
-def call_id(call: Mapping[str, Any]) -> Any:
-    """Return the id by which a result refers to a call; None where calls have none."""
-    return call.get("call_id") or call.get("id")
-
-
-def text_in(part: Any) -> str | None:
-    """Return the text of a part; None where it has no text, or is reasoning."""
-    text = part.get("text") if isinstance(part, Mapping) and not is_thought(part) else part
-    return text if isinstance(text, str) else None
-
-
-def scalar_text(value: Any, path: str, notes: Notes) -> str:
+def scalar_text(value: Any, path: str, noted: Noted) -> str:
     """Return a content as text: numbers are written out and counted, None is "".
 
     Raises BadRow, with the path in the row, for a list or an object.
@@ -72,12 +41,12 @@ def scalar_text(value: Any, path: str, notes: Notes) -> str:
     if value is None:
         return ""
     if isinstance(value, (bool, int, float)):
-        notes["numbers_as_text"] += 1
+        noted["numbers_as_text"] += 1
         return json.dumps(value)
     raise BadRow("content_not_text", f"{path} is {describe_value(value)}, expected a text")
 
 
-def tool_result_text(content: Any, path: str, notes: Notes) -> tuple[str, list[Any]]:
+def tool_result_text(content: Any, path: str, noted: Noted) -> tuple[str, list[Any]]:
     """Return what a tool returned as text, and the parts that have none, such as images.
 
     Several texts, and search results with a title, become a JSON list, which is read as a document
@@ -88,8 +57,8 @@ def tool_result_text(content: Any, path: str, notes: Notes) -> tuple[str, list[A
     if isinstance(content, Mapping) or _is_data(content):
         return json.dumps(content, ensure_ascii=False), []
     if not isinstance(content, list):
-        return scalar_text(content, path, notes), []
-    readings = [(_document(part, notes) or text_in(part), part) for part in content]
+        return scalar_text(content, path, noted), []
+    readings = [(_document(part, noted) or text_in(part), part) for part in content]
     texts = [text for text, _ in readings if text is not None]
     others = [part for text, part in readings if text is None]
     if len(texts) == 1 and isinstance(texts[0], str):
@@ -104,20 +73,20 @@ def _is_data(content: Any) -> bool:
     )
 
 
-def _document(part: Any, notes: Notes) -> dict[str, Any] | None:
+def _document(part: Any, noted: Noted) -> dict[str, Any] | None:
     """Return a search result or a page with its title; None for any other part."""
     match part_type(part):
         case "web_search_result":
-            notes.update(f"document_fields_left_out.{key}" for key in _SERVER_ONLY if part.get(key))
+            noted.update(f"document_fields_left_out.{key}" for key in _SERVER_ONLY if part.get(key))
             hidden = ("type", *_SERVER_ONLY)
             return {
                 key: value for key, value in part.items() if key not in hidden and value is not None
             }
         case "search_result":
             fields = {"title": part.get("title"), "source": part.get("source")}
-            return {**fields, "content": _joined_text(part.get("content"))}
+            return {**fields, "content": joined_text(part.get("content"))}
         case "web_fetch_result":
-            page = _document(part.get("content"), notes)
+            page = _document(part.get("content"), noted)
             return page and {"url": part.get("url"), **page}
         case "document":
             text = _page_text(part.get("source"))
@@ -131,10 +100,5 @@ def _page_text(source: Any) -> str:
         case "text":
             return str(source.get("data") or "")
         case "content":
-            return _joined_text(source.get("content"))
+            return joined_text(source.get("content"))
     return ""
-
-
-def _joined_text(content: Any) -> str:
-    parts = content if isinstance(content, list) else [content]
-    return "\n".join(text for part in parts if (text := text_in(part)))

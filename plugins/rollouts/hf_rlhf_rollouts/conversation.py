@@ -1,41 +1,48 @@
-"""Agent rollouts as chat messages with tool calls, in the spellings in use.
+"""Agent rollouts as chat messages with tool calls, or as items of the OpenAI Responses API.
 
 `{"messages": [{"role": "user", "content"}, {"role": "assistant", "content", "tool_calls": [...]},
 {"role": "tool", "tool_call_id", "content"}, ...]}`, as OpenAI and vLLM have them. Arguments are
 JSON text or an object. Also read are the older `function_call` with the role `function`; messages
 as LangGraph dumps them (`type` `human` and `ai`, calls with `args`); content in Anthropic's blocks
-(`content_parts`); ShareGPT's `conversations` of `from` and `value`, in which LLaMA-Factory's
+(`content`); ShareGPT's `conversations` of `from` and `value`, in which LLaMA-Factory's
 `function_call` and `observation` are a call, as JSON, and its output; the samples of inspect_ai's
 logs; and `prompt` with `completion`, as TRL and verifiers have them.
 
-References: https://platform.openai.com/docs/api-reference/chat/create,
+Items are of type `message`, `reasoning`, `function_call` and `function_call_output`: the request's
+`input` (at the top or under `responses_create_params`) and the response's `output` (at the top or
+under `response`), or both in one list, as the agents SDK's `to_input_list` has them.
+
+References: https://platform.openai.com/docs/api-reference/responses/object,
+https://platform.openai.com/docs/api-reference/chat/create,
 https://github.com/hiyouga/LLaMA-Factory/blob/main/data/README.md
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hf_rlhf.data.chat import ROLES, TOOL_ROLES
-from hf_rlhf.data.content_parts import (
-    Notes,
+from hf_rlhf.data import (
+    ROLES,
+    TOOL_ROLES,
+    BadRow,
     call_id,
-    is_call,
+    describe_value,
     is_thought,
-    is_tool_result,
     part_type,
-    scalar_text,
+    split_thoughts,
     text_in,
     thought_in,
-    tool_result_text,
 )
-from hf_rlhf.data.messages import split_thoughts
-from hf_rlhf.data.rejected import BadRow
-from hf_rlhf.data.rollouts import Calls, Message, Other, Output, Reasoning, Step
-from hf_rlhf.data.values import describe_value
+from hf_rlhf_rollouts.assembly import Calls, Item, Message, Output
+from hf_rlhf_rollouts.cleaning import Noted, json_in
+from hf_rlhf_rollouts.content import is_call, is_tool_result, scalar_text, tool_result_text
+from hf_rlhf_rollouts.steps import Reasoning, Unknown
 
 _COLUMNS = ("messages", "conversation", "conversations")
+_SINGLE_LISTS = ("messages", "input", "items", "conversation")
+"""Columns that may hold question and items in one list."""
+_RESPONSE = ("responses_create_params", "response", "input", "output")
 _PROMPTING = ("system", "developer", "user")
 """Roles that speak before the agent does."""
 _ROLES = {name: role for name, role in {**ROLES, **TOOL_ROLES}.items() if name not in _PROMPTING}
@@ -50,18 +57,40 @@ _ARGUMENTS = ("arguments", "args", "input")
 class Conversation:
     """The messages of a row, with the roles system, developer, user, assistant, tool and others."""
 
+    name: str
+    """Of the columns, for errors."""
     columns: tuple[str, ...]
-    """The columns they come from: one, or `prompt` and `completion`."""
+    """The columns that the messages come from, and those that are read with them."""
     messages: Sequence[Any]
 
     def __iter__(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
         """Yield each message behind its path. Raises BadRow for one that is no object."""
         for number, message in enumerate(self.messages):
-            path = f"{' + '.join(self.columns)}[{number}]"
+            path = f"{self.name}[{number}]"
             if not isinstance(message, Mapping):
                 problem = f"{path} is {describe_value(message)}, expected an object"
                 raise BadRow("step_not_object", problem)
             yield path, message
+
+
+def find_items(values: Mapping[str, Any]) -> Conversation | None:
+    """Return the items of request and response in a row; None if it has none."""
+    lists = (name for name in _SINGLE_LISTS if has_response_items(values.get(name)))
+    if (column := next(lists, "")) and not values.keys() & {"response", "output"}:
+        return Conversation(column, (column, *_RESPONSE), values[column])
+    request, response = (
+        values[holder] if isinstance(values.get(holder), Mapping) else {}
+        for holder in _RESPONSE[:2]
+    )
+    asked, done = request.get("input", values.get("input")), response.get("output")
+    if done is None and asked is not None:
+        done = values.get("output")
+    if not isinstance(done, list):
+        return None
+    if isinstance(asked, str):
+        asked = [{"role": "user", "content": asked}]
+    items = [*(asked if isinstance(asked, list) else ()), *done]
+    return Conversation("input + output", _RESPONSE, items)
 
 
 def find_conversation(values: Mapping[str, Any]) -> Conversation | None:
@@ -71,14 +100,14 @@ def find_conversation(values: Mapping[str, Any]) -> Conversation | None:
         if isinstance(value, list) and not has_response_items(value):
             messages = [_with_role(message) for message in value]
             if any(map(_has_role, messages)):
-                return Conversation((column,), messages)
+                return Conversation(column, (column,), messages)
     prompt, completion = values.get("prompt"), values.get("completion")
     if isinstance(prompt, str):
         prompt = [{"role": "user", "content": prompt}]
     if isinstance(prompt, list) and isinstance(completion, list):
         messages = [_with_role(message) for message in (*prompt, *completion)]
         if messages and all(map(_has_role, messages)):
-            return Conversation(("prompt", "completion"), messages)
+            return Conversation("prompt + completion", ("prompt", "completion"), messages)
     return None
 
 
@@ -107,28 +136,26 @@ def _with_role(message: Any) -> Any:
     return {**message, "role": role}
 
 
-def read_conversation(
-    conversation: Conversation, parse: Callable[[str], Any], notes: Notes
-) -> list[Step]:
-    """Return what is in messages, in order. Raises BadRow, with the path of the message.
-
-    Args:
-        conversation: the messages.
-        parse: returns the value of a JSON text, or the text where it is none.
-        notes: counts what is changed or left out.
-    """
-    reader = _Reader(parse, notes)
+def read_conversation(conversation: Conversation, noted: Noted) -> list[Item]:
+    """Return what is in messages, in order. Raises BadRow, with the path of the message."""
+    reader = _Reader(noted)
     for path, message in conversation:
-        reader.add(message, path)
+        kind = part_type(message)
+        if kind == "message" or "role" in message:
+            reader.add(message if "role" in message else {**message, "role": "assistant"}, path)
+        elif is_call(message) or is_thought(message) or is_tool_result(message):
+            reader.add_part(message, path)
+        else:
+            reader.items.append(Unknown(kind or "without type", dict(message)))
     return reader.items
 
 
 class _Reader:
     """Reads messages in order; knows which calls wait for their output."""
 
-    def __init__(self, parse: Callable[[str], Any], notes: Notes) -> None:
-        self.parse, self.notes = parse, notes
-        self.items: list[Step] = []
+    def __init__(self, noted: Noted) -> None:
+        self.noted = noted
+        self.items: list[Item] = []
         self.calls = Calls()
 
     def add(self, message: Mapping[str, Any], path: str) -> None:
@@ -145,14 +172,14 @@ class _Reader:
         elif role in ("tool", "function"):
             self._output(content, message.get("tool_call_id"), f"{path}.content")
         else:
-            self.items.append(Other(f"message of {role}", message))
+            self.items.append(Unknown(f"message of {role}", dict(message)))
 
     def _tool_results(self, parts: list[Any], path: str) -> None:
         """Add what tools returned in a turn of the user, and what the user writes beside it."""
         for number, part in enumerate(parts):
             text = text_in(part)
             if text is None:
-                self._part(part, f"{path}[{number}]")
+                self.add_part(part, f"{path}[{number}]")
             elif text.strip():
                 self.items.append(Message("user", text))
 
@@ -191,16 +218,18 @@ class _Reader:
             self._agent_text(joined)
             joined = ""
             if not (is_call(part) and call_id(part) in ids):
-                self._part(part, f"{path}[{number}]")
+                self.add_part(part, f"{path}[{number}]")
         self._agent_text(joined)
 
-    def _part(self, part: Any, path: str) -> None:
+    def add_part(self, part: Any, path: str) -> None:
         if is_tool_result(part):
-            self._output(part.get("content"), part.get("tool_use_id"), f"{path}.content")
+            key = "output" if "output" in part else "content"
+            name = part.get("tool_use_id") or part.get("call_id")
+            self._output(part.get(key), name, f"{path}.{key}")
         elif is_call(part):
             self._call(part, path)
         elif is_thought(part):
-            self.items.append(Reasoning(scalar_text(thought_in(part), path, self.notes)))
+            self.items.append(Reasoning(scalar_text(thought_in(part), path, self.noted)))
         else:
             self.items.append(_other_part(part))
 
@@ -218,7 +247,7 @@ class _Reader:
     def _written_calls(self, content: Any, path: str) -> None:
         """Add calls that are the content of a message, as JSON."""
         text = self._without_thoughts(self._text(content, path)[0]).strip()
-        value = self.parse(text)
+        value = json_in(text, self.noted)
         calls = value if isinstance(value, list) else [value]
         if not calls or not all(isinstance(call, Mapping) for call in calls):
             expected = "JSON with `name` and `arguments`, or a list of such"
@@ -229,7 +258,7 @@ class _Reader:
 
     def _call(self, call: Any, path: str) -> None:
         if isinstance(call, str):  # verifiers
-            call = self.parse(call)
+            call = json_in(call, self.noted)
         function = call.get("function") or call if isinstance(call, Mapping) else None
         if isinstance(function, str):  # inspect_ai has the name there
             function = {**call, "name": function}
@@ -239,18 +268,18 @@ class _Reader:
         self.items.append(self.calls.add(str(call_id(call) or ""), name, _arguments(function)))
 
     def _output(self, content: Any, name: Any, path: str) -> None:
-        text, others = tool_result_text(content, path, self.notes)
+        text, others = tool_result_text(content, path, self.noted)
         call = self.calls.answered(str(name) if name else None)
         self.items += [Output(text, call), *map(_other_part, others)]
 
-    def _text(self, content: Any, path: str) -> tuple[str, list[Other]]:
+    def _text(self, content: Any, path: str) -> tuple[str, list[Unknown]]:
         """Return a content as text, and its parts without text."""
         if isinstance(content, list):
             texts = [text for part in content if (text := text_in(part)) is not None]
             return "".join(texts), [_other_part(part) for part in content if text_in(part) is None]
         if isinstance(content, Mapping):
             return json.dumps(content, ensure_ascii=False), []
-        return scalar_text(content, path, self.notes), []
+        return scalar_text(content, path, self.noted), []
 
 
 def _arguments(function: Mapping[str, Any]) -> str:
@@ -262,5 +291,5 @@ def _arguments(function: Mapping[str, Any]) -> str:
     return json.dumps(value or {}, ensure_ascii=False)
 
 
-def _other_part(part: Any) -> Other:
-    return Other(f"part {part_type(part) or 'without type'}", {"part": part})
+def _other_part(part: Any) -> Unknown:
+    return Unknown(f"part {part_type(part) or 'without type'}", {"part": part})

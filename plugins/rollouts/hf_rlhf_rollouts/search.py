@@ -12,21 +12,17 @@ from typing import Any
 
 import msgspec
 
-from hf_rlhf.data import BadRow, describe_value, scalar_text
-from hf_rlhf_traces.readers.documents import documents_in, full
-from hf_rlhf_traces.readers.raw_trace import (
-    QUESTION_KEYS,
-    Noted,
-    RawTrace,
-    first_present,
-    other_fields,
-    row_id,
-)
-from hf_rlhf_traces.trace import (
+from hf_rlhf.data import BadRow, describe_value
+from hf_rlhf_rollouts.cleaning import Noted
+from hf_rlhf_rollouts.columns import QUESTION_KEYS, first_present, other_fields, row_id
+from hf_rlhf_rollouts.content import scalar_text
+from hf_rlhf_rollouts.documents import documents_in, full
+from hf_rlhf_rollouts.steps import (
     SEARCH_TOOL,
     Answer,
     Document,
     Reasoning,
+    Rollout,
     Search,
     SearchResult,
     Step,
@@ -43,7 +39,7 @@ KNOWN = ("reasoning", "thought", "search", "search_result", "observation", "answ
 """Types to suggest in place of an unknown one."""
 NO_TYPE = "no type"
 """The kind of a step that does not say what it is."""
-_CANONICAL = {"id", "question", "trace", "fields", "where"}
+_CANONICAL = {"id", "question", "trace", "fields", "where", "form", "callers"}
 _OTHER = re.compile(r"[^a-z0-9]+")
 
 
@@ -57,10 +53,10 @@ def _is_message(step: Any) -> bool:
     return isinstance(step, Mapping) and "role" in step and "type" not in step
 
 
-def read(values: Mapping[str, Any], where: str, noted: Noted) -> RawTrace:
-    """Return question and steps. Raises BadRow for what is none."""
+def read(values: Mapping[str, Any], noted: Noted) -> Rollout:
+    """Return the rollout in a row that `fits`. Raises BadRow for a step that cannot be read."""
     question_field, column = first_present(values, QUESTION_KEYS), first_present(values, TRACE_KEYS)
-    trace = values.get(column)
+    trace = values[column]
     if not isinstance(trace, list):
         raise BadRow("no_trace", f"{column!r} is {describe_value(trace)}, expected a list of steps")
     steps = _exact(trace, noted) or _each(trace, column, noted)
@@ -69,7 +65,7 @@ def read(values: Mapping[str, Any], where: str, noted: Noted) -> RawTrace:
         fields = dict(values["fields"])
     else:
         fields = other_fields(values, (question_field, column, "id"))
-    return RawTrace(question, steps, fields, row_id(values))
+    return Rollout(row_id(values), question, tuple(steps), fields)
 
 
 def _exact(trace: list[Any], noted: Noted) -> list[Step]:

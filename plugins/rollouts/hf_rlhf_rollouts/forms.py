@@ -1,18 +1,39 @@
-"""The forms of rows that hold a trace: how each is recognised, and read."""
+"""The forms of rows that hold a rollout: how each is recognised, and read."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache
+from importlib.metadata import entry_points
 from typing import Any
 
-from hf_rlhf.data import BadRow, describe_value, find_conversation, rollout_forms
+from msgspec.structs import replace
+
+from hf_rlhf.data import BadRow, describe_value
 from hf_rlhf.errors import did_you_mean
-from hf_rlhf_traces.readers import search, tagged
-from hf_rlhf_traces.readers.raw_trace import QUESTION_KEYS, Noted, RawTrace, first_present
-from hf_rlhf_traces.readers.rollouts import read_rollout
-from hf_rlhf_traces.readers.search import TRACE_KEYS
+from hf_rlhf_rollouts import search, tagged
+from hf_rlhf_rollouts.assembly import rollout_of
+from hf_rlhf_rollouts.cleaning import Noted, json_in
+from hf_rlhf_rollouts.columns import QUESTION_KEYS, first_present, other_fields, row_id
+from hf_rlhf_rollouts.conversation import (
+    Conversation,
+    find_conversation,
+    find_items,
+    read_conversation,
+)
+from hf_rlhf_rollouts.search import TRACE_KEYS
+from hf_rlhf_rollouts.steps import Rollout
 
 MESSAGES = ("messages", "conversation", "conversations")
+COLUMNS = frozenset(
+    (*QUESTION_KEYS, *TRACE_KEYS, *MESSAGES, "expected_answer", "response")
+    + ("responses_create_params",)
+)
+"""Columns that the forms read, and that a row may have only once."""
+_JSON_COLUMNS = (
+    *("trace", "steps", "trajectory", "messages", "conversation", "input", "output", "response"),
+    *("responses_create_params", "full_traces", "fields", "conversations"),
+)
+"""Columns that may hold JSON as text: a cell of a table can hold lists only so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,21 +41,35 @@ class Form:
     """How rows of one form are recognised and read."""
 
     fits: Callable[[Mapping[str, Any]], bool]
-    read: Callable[[Mapping[str, Any], str, Noted], RawTrace]
+    read: Callable[[Mapping[str, Any], Noted], Rollout]
+    """Takes a row that fits, and counts what it changes. Raises BadRow for one of no use."""
     expects: str
     """Its columns, for errors."""
 
 
-FORMS: dict[str, Form] = {
+def _of_conversation(
+    conversation: Conversation | None, row: Mapping[str, Any], noted: Noted
+) -> Rollout:
+    assert conversation is not None
+    items = read_conversation(conversation, noted)
+    response = row.get("response") if "response" in conversation.columns else None
+    details = response if isinstance(response, Mapping) else {}
+    fields = other_fields(row, (*conversation.columns, "id"))
+    if isinstance(details.get("model"), str):
+        fields.setdefault("model", details["model"])
+    return replace(rollout_of(items, fields, noted), id=row_id(row) or row_id(details))
+
+
+_FORMS: dict[str, Form] = {
     "search": Form(search.fits, search.read, "`question` and a list `trace` of steps"),
     "responses": Form(
-        lambda values: "responses" in rollout_forms(values),
-        partial(read_rollout, "responses"),
+        lambda row: find_items(row) is not None,
+        lambda row, noted: _of_conversation(find_items(row), row, noted),
         "`responses_create_params.input` and `response.output`, lists of items",
     ),
     "chat": Form(
-        lambda values: "chat" in rollout_forms(values) and not tagged.fits(values),
-        partial(read_rollout, "chat"),
+        lambda row: find_conversation(row) is not None and not tagged.fits(row),
+        lambda row, noted: _of_conversation(find_conversation(row), row, noted),
         "a list `messages` with roles, or `conversations` with `from` and `value`",
     ),
     "tagged": Form(
@@ -44,10 +79,47 @@ FORMS: dict[str, Form] = {
         "<call_tool> and <answer>",
     ),
 }
-"""Name -> form. `--form` takes these names."""
 
 
-def recognise(
+@cache
+def rollout_forms() -> Mapping[str, Form]:
+    """Return all forms by name: those of this package, and the entry points of others."""
+    others = entry_points(group="hf_rlhf_rollouts.forms")
+    return {**_FORMS, **{entry.name: entry.load() for entry in others}}
+
+
+def read_rollout(
+    values: Mapping[str, Any], where: str, noted: Noted, form: str | None = None
+) -> Rollout:
+    """Return the rollout in a row. Raises BadRow, with its place and reason, for a row of no use.
+
+    Args:
+        values: the row; lists may be JSON text, as in the cells of a table.
+        where: its place, for errors: `runs.jsonl:3`.
+        noted: counts what is changed or left out.
+        form: the form to read it in, a key of `rollout_forms()`; the one that fits by default.
+    """
+    try:
+        values = _unpacked(values, noted)
+        name, values = _recognise(values, form, noted)
+        rollout = rollout_forms()[name].read(values, noted)
+        if not rollout.question.strip():
+            raise _without_question(values, name)
+    except BadRow as error:
+        raise BadRow(error.reason, f"{where}: {error}") from error
+    return replace(rollout, where=where, form=name)
+
+
+def _unpacked(values: Mapping[str, Any], noted: Noted) -> Mapping[str, Any]:
+    parsed = {
+        key: json_in(text, noted)
+        for key in _JSON_COLUMNS
+        if isinstance(text := values.get(key), str)
+    }
+    return {**values, **parsed} if parsed else values
+
+
+def _recognise(
     values: Mapping[str, Any], form: str | None, noted: Noted
 ) -> tuple[str, Mapping[str, Any]]:
     """Return the one form that fits a row, and the row as that form reads it.
@@ -55,8 +127,8 @@ def recognise(
     Where none fits, the only other column with the text or messages of a trace is read as
     `response` or `messages`. Raises BadRow, naming what fits or what such columns there are.
     """
-    names = [form] if form else list(FORMS)
-    fitting = [name for name in names if FORMS[name].fits(values)]
+    names = [form] if form else list(rollout_forms())
+    fitting = [name for name in names if rollout_forms()[name].fits(values)]
     columns = [] if fitting else _trace_columns(values)
     if len(columns) == 1:
         column, free = (
@@ -66,9 +138,9 @@ def recognise(
         noted[f"column_read.{column}"] += 1
         renamed = {next(name for name in free if name not in values): values[column], **values}
         values = {name: value for name, value in renamed.items() if name != column}
-        fitting = [name for name in names if FORMS[name].fits(values)]
-    if form or len(fitting) == 1:
-        return form or fitting[0], values
+        fitting = [name for name in names if rollout_forms()[name].fits(values)]
+    if len(fitting) == 1:
+        return fitting[0], values
     if fitting:
         listed = ", ".join(fitting)
         raise BadRow("two_forms", f"{listed} fit this row. Say which: --form {fitting[0]}")
@@ -78,8 +150,8 @@ def recognise(
         has = f"has traces in {several}: rename one of them to `response` or `messages`"
     if any(values.get(key) is not None for key in QUESTION_KEYS):
         raise BadRow("no_trace", f"{_without_trace(values)}. It {has}")
-    known = "; ".join(f"{name}: {form.expects}" for name, form in FORMS.items())
-    raise BadRow("no_form", f"the row {has}. Expected one of {known}")
+    known = "; ".join(f"{name}: {rollout_forms()[name].expects}" for name in names)
+    raise BadRow("no_form", f"the row {has}. Expected {known}")
 
 
 def _trace_columns(values: Mapping[str, Any]) -> list[str]:
@@ -111,7 +183,7 @@ def _without_trace(values: Mapping[str, Any]) -> str:
     return f"the row has a question and no trace{meant}. Expected {expected}, or a text with tags"
 
 
-def without_question(values: Mapping[str, Any], form: str) -> BadRow:
+def _without_question(values: Mapping[str, Any], form: str) -> BadRow:
     """Return the error for a row of a form in which no question was found."""
     column = first_present(values, QUESTION_KEYS)
     if form in ("chat", "responses"):

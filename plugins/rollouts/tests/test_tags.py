@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hf_rlhf.data import BadRow
-from hf_rlhf_traces.readers import tagged
-from hf_rlhf_traces.tags import pairs, without_pairs
+from hf_rlhf_rollouts import tagged
+from hf_rlhf_rollouts.tags import pairs, without_pairs
 
 OPENING = re.compile(r"<(a|b)(?: id=([^<>]*))?>")
 BY_PATTERN = re.compile(r"<(a|b)(?: id=([^<>]*))?>(.*?)</\1>", re.DOTALL)

@@ -2,11 +2,13 @@
 
 import json
 import re
+from collections import Counter
 from math import isfinite
 from typing import Any
 
-from hf_rlhf_traces.readers.raw_trace import Noted
-
+Noted = Counter[str]
+"""What was changed or left out while a row was read -> how often; the keys are those of
+docs/reference/traces-formats.md."""
 _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 _HALF = re.compile("[\ud800-\udfff]")
 _LARGEST = 1 << 63

@@ -1,0 +1,86 @@
+"""What an agent did to answer a question: one typed form for all rows.
+
+The types are msgspec's, which makes them of rows in the search-agent form (`{"question", "trace":
+[{"type", ...}]}`), and checks them, without Python code for each step.
+"""
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from msgspec import Meta, Struct, field
+
+SEARCH_TOOL = "search"
+RIGHT_ANSWER = "CorrectAnswer"
+
+
+# They hold no cycles, so that the garbage collector need not know of them.
+class Document(Struct, frozen=True, gc=False, forbid_unknown_fields=True):
+    """One of the documents that a tool returned. Its other fields are lines of the content."""
+
+    title: str
+    content: str
+
+
+class _Step(Struct, frozen=True, gc=False, tag_field="type", forbid_unknown_fields=True):
+    """An action of the agent, or a result. `type` is its name in JSON."""
+
+
+class Reasoning(_Step, frozen=True, gc=False, tag="reasoning"):
+    """A thought of the agent, or its words between searches."""
+
+    content: str
+
+
+class Search(_Step, frozen=True, gc=False, tag="search"):
+    """A query, or a call of another tool with its arguments as they were written."""
+
+    query: str
+    tool: Annotated[str, Meta(min_length=1)] = SEARCH_TOOL
+
+
+class SearchResult(_Step, frozen=True, gc=False, tag="search_result"):
+    """The result of an earlier search; parallel searches have several in a row."""
+
+    documents: tuple[Document, ...]
+
+
+class Answer(_Step, frozen=True, gc=False, tag=RIGHT_ANSWER):
+    """The agent's answer. `kind` is its type in the source."""
+
+    content: str
+    kind: Annotated[str, Meta(pattern=f"^{RIGHT_ANSWER}$")] = RIGHT_ANSWER
+    """The pattern is for msgspec; answers of other kinds are read by the readers."""
+
+
+class Unknown(_Step, frozen=True, gc=False, tag="unknown"):
+    """A step of a type that is not read here, as it was: never guessed at, never trained on."""
+
+    kind: str
+    value: Any
+
+
+Step = Reasoning | Search | SearchResult | Answer | Unknown
+
+
+class Rollout(Struct, frozen=True, gc=False):
+    """One run of an agent, in order."""
+
+    id: str
+    """The row's own; "" where it has none."""
+    question: str
+    steps: tuple[Step, ...] = field(name="trace")
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    """The row's other fields: expected answers, rewards, verdicts; turns before the question."""
+    where: str = ""
+    """The place to name in an error: `raw.jsonl:12`."""
+    form: str = ""
+    """The form of the row, a key of `rollout_forms()`."""
+    callers: tuple[tuple[int, str], ...] = ()
+    """For each result, the number of its call, counted from 1, and the tool; none where the form
+    does not tell them."""
+
+    @property
+    def answer(self) -> str:
+        """The last answer, or "" if the agent gave none."""
+        answers = [step.content for step in self.steps if isinstance(step, Answer)]
+        return answers[-1] if answers else ""
