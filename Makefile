@@ -53,10 +53,8 @@ test-smoke: $(VENV)/.dev ## a few of the slow tests, one or two of each kind: 5 
 test-slow: $(VENV)/.slow ## the tests that take more than a few seconds each: up to 25 minutes
 	$(RUN) -m pytest -n 2 --dist loadfile -m slow --reruns 1
 
-# Both builders are strict. Only MkDocs refuses a plugin that it does not know; the site is Zensical's.
 docs: $(VENV)/.docs ## build the documentation into site/: 20 seconds
 	$(RUN) .ci/docs_pages.py
-	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict --site-dir build/mkdocs
 	$(VENV)/bin/zensical build --strict --clean
 
 lint: $(VENV)/.dev ## put code in order

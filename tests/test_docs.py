@@ -80,8 +80,8 @@ def test_every_package_with_components_of_a_run_has_a_page_of_settings():
     assert [name for name in packages if f"reference/settings/{name}.md" not in site] == []
 
 
-def test_the_site_uses_only_plugins_that_both_builders_know():
-    # Zensical ignores any other one without a word, even with --strict.
+def test_the_site_uses_only_plugins_that_its_builder_knows():
+    # Zensical ignores a plugin that it does not know, even with --strict.
     site = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
     names = {item if isinstance(item, str) else next(iter(item)) for item in site["plugins"]}
     assert names == {"search", "mkdocstrings"}

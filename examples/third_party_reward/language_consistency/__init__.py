@@ -1,1 +1,0 @@
-"""The reward `language_consistency` for hf_rlhf, and rows that say which language is asked for."""
