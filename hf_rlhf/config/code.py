@@ -20,7 +20,7 @@ from typing import Any, Literal, get_args
 
 from hf_rlhf.config import registry
 from hf_rlhf.config.code_files import code_files
-from hf_rlhf.config.source_code import provenance_of_object
+from hf_rlhf.config.provenance import provenance_of_object
 from hf_rlhf.contracts import Trainer
 from hf_rlhf.errors import BrokenPlugin, HfRlhfError, UnknownPlugin, did_you_mean
 from hf_rlhf.storage.secrets import redact_source

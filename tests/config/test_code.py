@@ -9,8 +9,8 @@ from datasets import Dataset, DatasetDict
 
 from hf_rlhf.config.code import kind_of, load_code
 from hf_rlhf.config.objects import name_objects
+from hf_rlhf.config.provenance import provenance_of_object
 from hf_rlhf.config.run_file import RunFile
-from hf_rlhf.config.source_code import provenance_of_object
 from hf_rlhf.errors import BrokenPlugin, ConfigError, UnknownPlugin
 
 FILE = """

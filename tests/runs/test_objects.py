@@ -2,7 +2,6 @@
 
 import re
 from dataclasses import dataclass
-from threading import Lock
 from typing import Any
 
 import pytest
@@ -166,11 +165,11 @@ def test_control_tokens_that_the_tokenizer_lacks_are_noted(minimal_run):
 
 
 def test_what_is_kept_of_code_and_what_cannot_be_is_noted(minimal_run):
-    def locked(completions, lock=Lock(), **_):  # noqa: B008
+    def locked(completions, lock=(each for each in "ab"), **_):
         return [0.0 for _ in completions]
 
     publish = {"repo_id": "me/it", "base_model": "me/base"}
     rewards = [exact_match, locked]
     notes = "\n".join(advice(resolved(minimal_run, rewards=rewards, publish=publish)))
-    assert "lock (lock) of 'locked' cannot be compared when the run resumes" in notes
+    assert "lock (generator) of 'locked' cannot be compared when the run resumes" in notes
     assert "run.json is published with the source of exact_match, locked" in notes
