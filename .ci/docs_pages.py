@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from hf_rlhf.cli.describe import describe
-from hf_rlhf.config import registry
+from hf_rlhf.config import load_component, registry
 from hf_rlhf.config.settings import refusals
 
 ROOT = Path(__file__).parents[1]
@@ -111,8 +111,7 @@ def trainer_pages() -> Iterator[tuple[str, str]]:
     from trl import ModelConfig
 
     trainers = {
-        point.name: registry.load_component("trainers", point.name)
-        for point in offered_here("trainers")
+        point.name: load_component("trainers", point.name) for point in offered_here("trainers")
     }
     common = {item.name: item for cls in (ModelConfig, TrainingArguments) for item in fields(cls)}
     refused = {name: set(refusals(trainer)) for name, trainer in trainers.items()}

@@ -53,7 +53,7 @@ def _clock(out: Path) -> None:
 def ours(stage: str, folder: Path, sizes: dict[str, Any], out: Path) -> Generator[None, None, None]:
     """Train by hf_rlhf, as its command does; only evaluation and publishing are left out."""
     from hf_rlhf import train
-    from hf_rlhf.config.registry import load_component
+    from hf_rlhf.config.components import load_component
 
     load_component("trainers", stage)  # so that both have imported the same
     _clock(out)
@@ -70,7 +70,7 @@ def theirs(
     import trl
     from transformers import AutoTokenizer
 
-    from hf_rlhf.config.registry import load_component
+    from hf_rlhf.config.components import load_component
     from hf_rlhf.config.run_files import choose_run_file
     from hf_rlhf.models.locate import resolve_model_path
 

@@ -215,7 +215,7 @@ def _call(side: str, python: Path, folder: Path, job: Mapping[str, Any]) -> Any:
 
 def _prompts(folder: Path, rows: int) -> str:
     """Write the prompts and answers that the adapter `arithmetic` makes, for TRL."""
-    from hf_rlhf.config.registry import load_component
+    from hf_rlhf.config.components import load_component
 
     loaded = load_component("datasets", "arithmetic")(form="prompts", train_rows=rows)
     table = (loaded.dataset if hasattr(loaded, "dataset") else loaded)["train"]

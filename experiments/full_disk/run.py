@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from opens import Opens, resize, tmpfs, used
 
 import hf_rlhf.training.session  # noqa: F401 - for the runs that are forked from here
-from hf_rlhf.config import registry
+from hf_rlhf.config import load_component
 from hf_rlhf.config.run_file import RunFile
 from hf_rlhf.storage.checkpoints import valid_checkpoints
 from hf_rlhf.storage.disk import WAIT
@@ -335,9 +335,7 @@ def main() -> int:
     chosen = parser.parse_args()
     os.environ[WAIT] = "0"
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # unmount first
-    registry.load_component(
-        "trainers", "refiner_grpo"
-    )  # what takes seconds to import is imported once
+    load_component("trainers", "refiner_grpo")  # what takes seconds to import is imported once
     changes: dict = {"save_total_limit": chosen.keep} if chosen.keep else {}
     if chosen.full:
         changes |= {"use_peft": False, "lora_r": 16, "lora_target_modules": None}

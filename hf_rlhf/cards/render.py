@@ -30,7 +30,7 @@ from hf_rlhf.cards.metadata import (
 from hf_rlhf.cards.monitor import monitor_lines
 from hf_rlhf.cards.notes import known_notes
 from hf_rlhf.cards.results import headline, how_measured, measures, results
-from hf_rlhf.config.code import PYTHON
+from hf_rlhf.config.components import PYTHON
 from hf_rlhf.config.packages import package_and_path
 from hf_rlhf.errors import ConfigError, Problem
 from hf_rlhf.formatting import (

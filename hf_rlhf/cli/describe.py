@@ -66,8 +66,10 @@ def _kind(word: str) -> Kind:
 def _state(kind: Kind, name: str, point: EntryPoint, check: bool) -> tuple[bool, str]:
     """Return whether a component is broken, as far as was checked, and the text for its line."""
     if check:
+        from hf_rlhf.config.components import load_component
+
         try:
-            registry.load_component(kind, name)
+            load_component(kind, name)
         except HfRlhfError as error:
             return True, f"BROKEN: {error}"
         return False, "ok"
@@ -126,15 +128,17 @@ def describe(
 
     Raises HfRlhfError when no setting has that word.
     """
+    from hf_rlhf.config.components import load_component
+
     source = f"({registry.source(point)}, {point.value})"
     yield fill(f"{registry.singular(kind)} {point.name}  {source}", 0, 2)
     if kind == "trainers":
         if not settings:
             yield from _trainer(name, point)
         if settings is not None:
-            yield from _settings(name, registry.load_component(kind, name), settings.lower())
+            yield from _settings(name, load_component(kind, name), settings.lower())
         return
-    target = registry.load_component(kind, name)
+    target = load_component(kind, name)
     if kind == "commands":
         yield from _doc(inspect.getdoc(target))
         yield from ("", f"its options: `hf-rlhf {name} --help`")
@@ -147,10 +151,11 @@ def describe_code(name: str) -> Iterator[str]:
 
     Raises PluginError.
     """
-    from hf_rlhf.config.code import kind_of, load_code
+    from hf_rlhf.config.components import kind_of, look_up
 
     kind = kind_of(name)
-    target, provenance = load_code(kind, name)
+    component = look_up(kind, name)
+    target, provenance = component.target, component.provenance
     digest = provenance.get("sha256")
     source = " ".join(filter(None, (provenance["package"], provenance["version"])))
     yield f"{kind.removesuffix('s')} {name}  ({f'SHA-256 {digest}' if digest else source})"
@@ -281,12 +286,13 @@ def _columns(target: Any) -> list[str]:
 def _trainer(name: str, point: EntryPoint) -> Iterator[str]:
     # Not above: `hf-rlhf list` reads no run file.
     from hf_rlhf.cli.run_files import first_comment
+    from hf_rlhf.config.components import load_component
     from hf_rlhf.config.run_files import default_run, run_files
 
     try:
         text = ast.get_docstring(registry.class_in_source(point))
     except BrokenPlugin:  # perhaps it is only imported there
-        text = inspect.getdoc(registry.load_component("trainers", name))
+        text = inspect.getdoc(load_component("trainers", name))
     yield from _doc(text)
     shipped = run_files(name)
     default = default_run(name) if shipped else None

@@ -69,7 +69,9 @@ def main(argv: Sequence[str] | None = None) -> int:
                 return int(getattr(import_module(module), name)(rest))
         if verb not in _plugin_verbs():
             raise UnknownPlugin(_unknown(verb))
-        command = registry.load_component("commands", verb)
+        from hf_rlhf.config.components import load_component
+
+        command = load_component("commands", verb)
         with no_exit(*_PARSERS):
             return int(command(rest) or 0)
     except HfRlhfError as error:

@@ -1,5 +1,5 @@
+from .components import load_component as load_component
 from .evaluation_schema import EvaluationSpec as EvaluationSpec
-from .registry import load_component as load_component
 from .run_file import RunFile as RunFile
 from .run_file import value_of as value_of
 from .run_files import choose_run_file as choose_run_file

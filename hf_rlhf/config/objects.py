@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from hf_rlhf.config.code import PYTHON
 from hf_rlhf.config.code_files import package_of
+from hf_rlhf.config.components import PYTHON
 from hf_rlhf.config.cures import TRL_ARGUMENTS
 from hf_rlhf.errors import ConfigError, Problem
 

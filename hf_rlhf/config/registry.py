@@ -6,18 +6,15 @@ A package offers a component with one line in its ``pyproject.toml``::
     politeness = "acme_rewards.tone:Politeness"
 
 Names are read from package metadata, so listing them is cheap, and a broken package cannot
-break a run that does not use it. Code is imported by `load_component` alone, for one name.
+break a run that does not use it. Code is imported by `hf_rlhf.config.components` alone.
 Trainers are described from their source, unexecuted: importing one takes seconds.
 """
 
 import ast
-import gc
 import os
 import re
 import sys
-import traceback
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from importlib.metadata import Distribution, EntryPoint, distributions
 from importlib.util import find_spec
@@ -28,8 +25,6 @@ from hf_rlhf import __version__
 from hf_rlhf.errors import (
     AmbiguousPlugin,
     BrokenPlugin,
-    HfRlhfError,
-    IncompatiblePlugin,
     UnknownPlugin,
     did_you_mean,
 )
@@ -133,91 +128,6 @@ def find(kind: Kind, name: str) -> EntryPoint:
 def _normalized(package: str) -> str:
     """Return a package's name in the one spelling that PEP 503 gives it."""
     return re.sub(r"[-_.]+", "-", package).lower()
-
-
-@contextmanager
-def without_collection() -> Iterator[None]:
-    """Import without collecting garbage, which takes a quarter of the time that TRL's import takes.
-
-    What a command of ours imports first stays as long as its process: later collections leave it
-    out. In another program there may be garbage by then, so there it is not left out.
-    """
-    was_enabled, is_first = gc.isenabled(), "torch" not in sys.modules
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
-            if is_first and _is_command():
-                gc.freeze()
-
-
-def _is_command() -> bool:
-    main = sys.modules["__main__"]
-    names = (getattr(main.__spec__, "name", ""), Path(getattr(main, "__file__", "")).stem)
-    return not {"hf_rlhf.train", "hf_rlhf.cli.__main__", "hf-rlhf"}.isdisjoint(names)
-
-
-@without_collection()
-def load_component(kind: Kind, name: str) -> Any:
-    """Import and return the component of `kind` called `name`.
-
-    Raises UnknownPlugin, AmbiguousPlugin, IncompatiblePlugin or BrokenPlugin.
-    """
-    point = find(kind, name)
-    if needs := required_core(point):
-        raise IncompatiblePlugin(
-            f"{singular(kind)} {point.name!r} comes from {source(point)}, which needs "
-            f"hf-rlhf{needs}, but hf-rlhf {__version__} is installed. "
-            f"Try `pip install --upgrade {package(point)[0]}`, or install the hf-rlhf it needs."
-        )
-    try:
-        return point.load()
-    except HfRlhfError:
-        raise
-    # Plugin code may raise anything on import, and a script without a guard even exits.
-    except (Exception, SystemExit) as error:  # noqa: BLE001
-        what, cure = _why_not(point, error)
-        raise BrokenPlugin(
-            f"{singular(kind)} {name!r} comes from {source(point)}, {what} {cure} Other plugins "
-            "are not affected."
-        ) from error
-
-
-def _why_not(point: EntryPoint, error: BaseException) -> tuple[str, str]:
-    """Return the cause, for an entry point that does not load, and the cure."""
-    owner = package(point)[0]
-    again = f"Names are read when a package is installed: after a change, reinstall {owner}."
-    if isinstance(error, ModuleNotFoundError) and error.name:
-        if error.name == point.module or point.module.startswith(f"{error.name}."):
-            what = f"whose entry point names the module {point.module!r}, which is not there."
-            return what, again
-        return (
-            f"whose {point.module!r} needs the module {error.name!r}, which is not installed.",
-            f"Install {owner} with its dependencies: `pip install --upgrade {owner}`.",
-        )
-    module, attribute = sys.modules.get(point.module), (point.attr or "").split(".")[0]
-    if isinstance(error, AttributeError) and module and not hasattr(module, attribute):
-        hint = did_you_mean(attribute, vars(module))
-        what = f"whose entry point names {point.value!r}, but there is no {attribute!r}{hint}."
-        return what, again
-    frame = traceback.extract_tb(error.__traceback__)[-1]
-    file, line = frame.filename, frame.lineno
-    if isinstance(error, SyntaxError):
-        file, line = error.filename or file, error.lineno or line
-    cause = f"{type(error).__name__}: {error}, at {file}:{line}"
-    return (
-        f"whose {point.value!r} does not import: {cause}.",
-        f"Fix that package, or uninstall it (`pip uninstall {owner}`).",
-    )
-
-
-def provenance(kind: Kind, name: str) -> dict[str, str]:
-    """Return package, version and target of a component, for the record."""
-    point = find(kind, name)
-    owner, version = package(point)
-    return {"package": owner, "version": version, "target": point.value}
 
 
 def required_core(point: EntryPoint) -> str:

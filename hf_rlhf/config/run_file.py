@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from hf_rlhf.config import yaml
-from hf_rlhf.config.code import Kind, absolute_name, label_of, load_code
+from hf_rlhf.config.components import Component, Kind, absolute_name, label_of, look_up
 from hf_rlhf.config.objects import name_objects
 from hf_rlhf.config.schema import SCHEMA, RunSpec
 from hf_rlhf.config.spec_reader import SpecReader
@@ -126,9 +126,9 @@ class RunFile:
             self, values=values, lines=lines, overrides=overrides, problems=tuple(problems)
         )
 
-    def load(self, kind: Kind, name: str, path: KeyPath) -> tuple[Any, dict[str, Any]]:
-        """Return the component that is named at `path`, and its provenance. Raises PluginError."""
-        return load_code(kind, self._located(name, path), self.objects)
+    def component(self, kind: Kind, name: str, path: KeyPath) -> Component:
+        """Return the component that is named at `path`. Raises PluginError."""
+        return look_up(kind, self._located(name, path), self.objects)
 
     def to_yaml(self) -> str:
         """Return the file with its overrides applied as YAML, to be read from any folder."""

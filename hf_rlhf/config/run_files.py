@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from hf_rlhf.config import registry
-from hf_rlhf.config.code import is_file_component, label_of
+from hf_rlhf.config.components import is_file_component, label_of, load_component
 from hf_rlhf.config.packages import package_and_path, package_folder
 from hf_rlhf.config.run_file import RunFile
 from hf_rlhf.config.yaml import KeyPath, dotted, leaves
@@ -77,7 +77,7 @@ def default_run(trainer: str) -> str | None:
     name: str | None = None
     with suppress(BrokenPlugin):  # an imported class is not in that source
         name = registry.constant_in_source(registry.find("trainers", trainer), "default_run")
-    return name or as_trainer(registry.load_component("trainers", trainer), trainer).default_run
+    return name or as_trainer(load_component("trainers", trainer), trainer).default_run
 
 
 def default_folder(trainer: str, file: str) -> Path:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from hf_rlhf.config.code import label_of
+from hf_rlhf.config.components import label_of
 from hf_rlhf.config.cures import KNOWN_CURES
 from hf_rlhf.config.evaluation_schema import (
     EarlyStoppingSpec,

@@ -7,7 +7,7 @@ from types import FunctionType
 from typing import Any
 
 from hf_rlhf.config import KeyPath, RunFile, RunSpec
-from hf_rlhf.config.code import Kind
+from hf_rlhf.config.components import Kind
 from hf_rlhf.config.schema import (
     CallbackSpec,
     DatasetSpec,
@@ -52,10 +52,10 @@ class ComponentBuilder:
         self.components: list[Mapping[str, Any]] = []
 
     def _load(self, kind: Kind, name: str, label: str, arguments: Any, path: KeyPath) -> Any:
-        component, provenance = self.file.load(kind, name, path)
+        component = self.file.component(kind, name, path)
         entry = {"kind": kind, "name": name, "label": label, "arguments": dict(arguments)}
-        self.components.append({**entry, **provenance})
-        return component
+        self.components.append({**entry, **component.provenance})
+        return component.target
 
     def _component(
         self, kind: Kind, spec: Any, injected: Mapping[str, Any], *, build: bool = True
@@ -300,7 +300,7 @@ class ComponentBuilder:
     def _misplaced_judge(self, spec: RewardSpec | GateSpec, labels: Sequence[str]) -> bool:
         """Report a judge given to a reward that takes none, or a missing choice of judge."""
         try:
-            reward, _ = self.file.load("rewards", spec.name, (*spec.path, "name"))
+            reward = self.file.component("rewards", spec.name, (*spec.path, "name")).target
             takes = "judge" in accepted_by(_maker("rewards", reward, spec.arguments))
         except PluginError:
             return False  # reported where it is built

@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from hf_rlhf.config.code import is_file_component
+from hf_rlhf.config.components import is_file_component
 from hf_rlhf.config.run_file import RunFile
 from hf_rlhf.config.run_files import default_folder, is_as_shipped, without_rewards
 from hf_rlhf.config.schema import RunSpec
@@ -60,7 +60,9 @@ def resolve_run(
         file = replace(file, overrides={("plugin",): "--plugin", **file.overrides})
     if name is not None:
         with suppress(PluginError):  # which is reported with the rest of the run file
-            trainer = as_trainer(file.load("trainers", name, ("plugin",))[0], name).phase_trainer
+            trainer = as_trainer(
+                file.component("trainers", name, ("plugin",)).target, name
+            ).phase_trainer
     if name is None or trainer is None:
         return _Preparation(file, plugin).run()
     return _resolve_phases(file, name, trainer, python_keys)
@@ -98,7 +100,7 @@ def _resolve_phases(file: RunFile, plugin: str, trainer: str, python_keys: Colle
     last = phases[-1].run
     spec = _spec_of_all(file, files[-1].file, plugin, [phase.run for phase in phases])
     trainer_component = {"kind": "trainers", "name": plugin, "label": plugin, "arguments": {}}
-    trainer_component |= file.load("trainers", plugin, ("plugin",))[1]
+    trainer_component |= file.component("trainers", plugin, ("plugin",)).provenance
     return replace(
         last,
         # What a phase has left out, the whole has too.

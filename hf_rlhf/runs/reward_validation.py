@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hf_rlhf.config.code import load_code
+from hf_rlhf.config.components import look_up
 from hf_rlhf.config.evaluation_schema import RewardValidationSpec
 from hf_rlhf.config.schema import RewardSpec, keys_of
 from hf_rlhf.errors import DataError, Problem, did_you_mean
@@ -88,7 +88,7 @@ def trained_parts(run: "Run") -> dict[str, dict[str, Any]]:
             continue
         own = keys_of(RewardSpec)
         arguments = {key: value for key, value in entry.items() if key not in own}
-        component = {**load_code("rewards", entry["name"])[1], "arguments": arguments}
+        component = {**look_up("rewards", entry["name"]).provenance, "arguments": arguments}
         weight = {"weight": entry["weight"]} if entry.get("weight", 1.0) != 1.0 else {}
         parts[entry["label"]] = {"component": identified_component(component), **weight}
     return parts

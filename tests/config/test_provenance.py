@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from hf_rlhf.config import code_files
-from hf_rlhf.config.code import load_code
+from hf_rlhf.config.components import look_up
 from hf_rlhf.config.provenance import provenance_of_object
 from hf_rlhf.storage.secrets import redact_secrets
 
@@ -304,17 +304,17 @@ def mine(tmp_path, monkeypatch):
 @pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize("component", ["rewards.py:fn", "rewards:fn"])
 def test_of_files_those_count_that_are_imported_and_not_their_comments(mine, name, component):
-    before = load_code("rewards", component)[1]["code"]
+    before = look_up("rewards", component).provenance["code"]
     (mine / name).write_text(f"# A comment.\n{FILES[name]}")
-    assert load_code("rewards", component)[1]["code"] == before
+    assert look_up("rewards", component).provenance["code"] == before
     (mine / name).write_text(f"{FILES[name]}y = 2\n")
-    after = load_code("rewards", component)[1]["code"]
+    after = look_up("rewards", component).provenance["code"]
     assert before.keys() == after.keys() == {*FILES} - {"other.py"}
     assert [key for key in after if before[key] != after[key]] == [name] * (name != "other.py")
 
 
 def test_packages_that_files_import_are_recorded_with_their_version(mine):
-    assert load_code("rewards", "rewards.py:fn")[1]["packages"].keys() == {"numpy"}
+    assert look_up("rewards", "rewards.py:fn").provenance["packages"].keys() == {"numpy"}
 
 
 def test_a_module_belongs_to_the_package_that_installs_it():

@@ -5,11 +5,11 @@ import subprocess
 import sys
 from fractions import Fraction
 from importlib.metadata import EntryPoint
-from types import SimpleNamespace
 
 import pytest
 
-from hf_rlhf.config import registry
+from hf_rlhf.config import load_component, registry
+from hf_rlhf.config.components import look_up
 from hf_rlhf.errors import AmbiguousPlugin, BrokenPlugin, IncompatiblePlugin, UnknownPlugin
 
 
@@ -40,13 +40,13 @@ def install(monkeypatch):
 
 def test_load_returns_the_object_the_name_points_at(install):
     install(("p", "fraction", "fractions:Fraction"))
-    assert registry.load_component("rewards", "fraction") is Fraction
+    assert load_component("rewards", "fraction") is Fraction
 
 
 def test_unknown_name_suggests_the_nearest(install):
     install(("p", "politeness", "x:y"))
     with pytest.raises(UnknownPlugin, match="did you mean 'politeness'"):
-        registry.load_component("rewards", "politness")
+        load_component("rewards", "politness")
 
 
 def test_a_name_that_nothing_is_near_points_to_the_table_of_packages(install):
@@ -54,32 +54,32 @@ def test_a_name_that_nothing_is_near_points_to_the_table_of_packages(install):
     with pytest.raises(
         UnknownPlugin, match="Installed: other .*README has a table of our packages"
     ):
-        registry.load_component("rewards", "citation_f1")
+        load_component("rewards", "citation_f1")
 
 
 def test_a_name_of_another_kind_is_pointed_out(install):
     install(("p", "tone", "x:y"))
     with pytest.raises(UnknownPlugin, match="a reward of that name: it belongs under `rewards`"):
-        registry.load_component("datasets", "tone")
+        load_component("datasets", "tone")
 
 
 def test_broken_plugin_does_not_stop_another(install):
     install(("bad", "bad", "no_such_module:X"), ("good", "good", "fractions:Fraction"))
-    assert registry.load_component("rewards", "good") is Fraction
+    assert load_component("rewards", "good") is Fraction
 
 
 def test_two_packages_with_one_name_must_be_qualified(install):
     install(("a", "tone", "fractions:Fraction"), ("b", "tone", "decimal:Decimal"))
     message = "named 'tone': a 1.0 and b 1.0. Write a/tone or b/tone"
     with pytest.raises(AmbiguousPlugin, match=message):
-        registry.load_component("rewards", "tone")
-    assert registry.load_component("rewards", "b/tone").__name__ == "Decimal"
+        load_component("rewards", "tone")
+    assert load_component("rewards", "b/tone").__name__ == "Decimal"
 
 
 def test_plugin_for_another_core_says_which_and_is_not_imported(install):
     install(("old", "tone", "no_such_module:X", "hf_rlhf>=99", "numpy"))
     with pytest.raises(IncompatiblePlugin, match=r"old 1.0, which needs hf-rlhf>=99"):
-        registry.load_component("rewards", "tone")
+        load_component("rewards", "tone")
 
 
 HEAVY = ("torch", "transformers", "trl", "peft", "datasets")
@@ -139,18 +139,18 @@ def test_a_package_that_is_installed_meanwhile_is_there_at_once(tmp_path, monkey
     (folder := tmp_path / "acme_late-2.0.dist-info").mkdir()
     (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: acme-late\nVersion: 2.0\n")
     (folder / "entry_points.txt").write_text("[hf_rlhf.rewards]\nlate = fractions:Fraction\n")
-    assert registry.provenance("rewards", "late")["package"] == "acme-late"
+    assert look_up("rewards", "late").origin["package"] == "acme-late"
 
 
 def test_a_package_is_named_in_any_spelling(install):
     install(("acme-tone", "tone", "fractions:Fraction"), ("b", "tone", "decimal:Decimal"))
-    assert registry.load_component("rewards", "Acme_Tone/tone") is Fraction
+    assert load_component("rewards", "Acme_Tone/tone") is Fraction
 
 
 def test_a_requirement_of_an_extra_or_of_another_python_is_not_ours_to_meet(install):
     requires = ('hf-rlhf>=99; extra == "next"', 'hf-rlhf>=99; python_version < "3"')
     install(("acme", "tone", "fractions:Fraction", *requires))
-    assert registry.load_component("rewards", "tone") is Fraction
+    assert load_component("rewards", "tone") is Fraction
 
 
 def test_two_packages_with_one_verb_disturb_no_other(offer, capsys):
@@ -213,13 +213,13 @@ def test_what_is_broken_says_why_and_what_to_do(install, broken_module, text, me
     with pytest.raises(
         BrokenPlugin, match=f"(?s)reward 'tone' comes from acme 1.0, whose .*{message}"
     ):
-        registry.load_component("rewards", "tone")
+        load_component("rewards", "tone")
 
 
 def test_a_missing_module_says_that_names_are_read_at_installation(install):
     install(("acme", "tone", "acme_gone.tone:Tone"))
     with pytest.raises(BrokenPlugin, match="acme 1.0.*'acme_gone.tone', which is not there. Names"):
-        registry.load_component("rewards", "tone")
+        load_component("rewards", "tone")
 
 
 @pytest.mark.parametrize(
@@ -361,47 +361,15 @@ def test_what_cannot_be_read_has_an_empty_line(tmp_path, monkeypatch):
     assert source_file("hf_rlhf.rewards.judges.no_such") is None
 
 
-@pytest.fixture
-def frozen(monkeypatch):
-    """The calls of gc.freeze, in a process that has not loaded torch."""
-    calls = []
-    monkeypatch.setattr(registry.gc, "freeze", lambda: calls.append(1))
-    monkeypatch.delitem(sys.modules, "torch", raising=False)
-    return calls
-
-
-def test_nothing_is_collected_while_a_component_is_imported(frozen, monkeypatch):
+@pytest.mark.parametrize("enabled", [True, False])
+def test_nothing_is_collected_while_a_component_is_imported(monkeypatch, enabled):
     states = []
     monkeypatch.setattr(registry, "find", lambda *_: states.append(gc.isenabled()) or 1 / 0)
-    for enabled in (True, False):
-        (gc.enable if enabled else gc.disable)()
-        try:
-            with pytest.raises(ZeroDivisionError):
-                registry.load_component("rewards", "any")
-            assert gc.isenabled() is enabled
-        finally:
-            gc.enable()
-    assert states == [False, False]
-    assert not frozen, "in a notebook, say, garbage of before would never be collected"
-
-
-@pytest.mark.parametrize(
-    ("name", "file", "kept"),
-    [
-        ("hf_rlhf.train", "/x/hf_rlhf/train.py", 1),
-        ("hf_rlhf.cli.__main__", "/x/hf_rlhf/cli/__main__.py", 1),
-        (None, "/x/bin/hf-rlhf", 1),
-        (None, "/x/my_training.py", 0),
-        ("ipykernel_launcher", None, 0),
-    ],
-)
-def test_what_a_command_imports_is_left_out_of_collections(frozen, monkeypatch, name, file, kept):
-    main = SimpleNamespace(__spec__=name and SimpleNamespace(name=name), __file__=file or "")
-    monkeypatch.setitem(sys.modules, "__main__", main)
-    with registry.without_collection():
-        pass
-    assert len(frozen) == kept
-    monkeypatch.setitem(sys.modules, "torch", None)
-    with registry.without_collection():
-        pass
-    assert len(frozen) == kept, "models may be in memory by then"
+    (gc.enable if enabled else gc.disable)()
+    try:
+        with pytest.raises(ZeroDivisionError):
+            load_component("rewards", "any")
+        assert gc.isenabled() is enabled
+    finally:
+        gc.enable()
+    assert states == [False]

@@ -17,7 +17,8 @@ from transformers import AutoTokenizer
 from trl import ModelConfig
 
 from hf_rlhf.config import settings as tables
-from hf_rlhf.config.registry import load_component, offered
+from hf_rlhf.config.components import load_component
+from hf_rlhf.config.registry import offered
 from hf_rlhf.config.run_file import RunFile
 from hf_rlhf.config.settings import _is_upstream, refusals, refused_problems, value_problems
 from hf_rlhf.contracts import Trainer

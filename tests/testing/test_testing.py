@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from hf_rlhf.config.registry import load_component, offered
+from hf_rlhf.config.components import load_component
+from hf_rlhf.config.registry import offered
 from hf_rlhf.rewards.judges.cache import command as judge_cache
 from hf_rlhf.rewards.judges.lexical import LexicalJudge
 from hf_rlhf.rewards.judges.openai import OpenAIJudge

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from hf_rlhf.config.registry import load_component, offered
+from hf_rlhf.config.components import load_component
+from hf_rlhf.config.registry import offered
 
 # Public methods and documented class attributes only; never one that begins with an underscore.
 ALLOWED = {

@@ -229,7 +229,7 @@ def _of_file(file: Any, label: str | None) -> dict[str, Any]:
     values = type(file).parse(file.to_yaml(), file.name).values  # with whole paths
     rewards = [each for each in values.get("rewards") or () if _counts(each, label)]
     if file.plugin is not None:
-        trainer = file.load("trainers", file.plugin, ("plugin",))[0]
+        trainer = file.component("trainers", file.plugin, ("plugin",)).target
         rewards += as_trainer(trainer, file.plugin).learned_rewards(values)
     return {**{key: values[key] for key in _READ if key in values}, "rewards": rewards}
 
@@ -253,7 +253,9 @@ def _of_run(folder: Path) -> dict[str, Any]:
         raise ConfigError([Problem(str(folder), "the folder has no merged model.", fix)])
     reward: Mapping[str, Any] = {"name": "reward_model", "model": str(model)}
     if file.plugin is not None:
-        trainer = as_trainer(file.load("trainers", file.plugin, ("plugin",))[0], file.plugin)
+        trainer = as_trainer(
+            file.component("trainers", file.plugin, ("plugin",)).target, file.plugin
+        )
         reward = trainer.as_reward(values, str(model)) or reward
     return {"rewards": [{"label": reward["name"], **reward}], "dataset": values["dataset"]}
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from datasets import Dataset, DatasetDict
 
-from hf_rlhf.config.code import kind_of, load_code
+from hf_rlhf.config.components import kind_of, look_up
 from hf_rlhf.config.objects import name_objects
 from hf_rlhf.config.provenance import provenance_of_object
 from hf_rlhf.config.run_file import RunFile
@@ -45,12 +45,13 @@ def test_a_name_in_a_file_has_the_kind_of_its_form_and_is_executed_once(mine):
     names = {"Short": "rewards", "share": "rewards", "rows": "datasets", "Count": "callbacks"}
     assert {name: kind_of(f"mine.py:{name}") for name in names} == names
     assert (mine / "ran").read_text() == "x"
-    target, provenance = load_code("rewards", str(mine / "mine.py") + ":Short")
+    found = look_up("rewards", str(mine / "mine.py") + ":Short")
+    target, provenance = found.target, found.provenance
     assert target(words=2).words == 2
     assert provenance["target"] == "mine.py:Short"  # without the folders of this machine
     assert provenance["source"] == FILE
     (mine / "mine.py").write_text(FILE.replace("5", "6"))
-    changed, _ = load_code("rewards", "mine.py:Short")
+    changed = look_up("rewards", "mine.py:Short").target
     assert changed().words == 6
 
 
@@ -74,23 +75,23 @@ def test_what_cannot_be_a_reward_is_refused_with_the_reason(mine, name, error, m
     (mine / "worse.py").write_text("x = (\n")
     (mine / "lost.py").write_text("import no_such_module\n")
     with pytest.raises(error, match=message):
-        load_code("rewards", name)
+        look_up("rewards", name)
 
 
 def test_a_tool_is_a_function_with_a_docstring(tmp_path):
     """A model that calls it reads the docstring."""
     path = tmp_path / "tools.py"
     path.write_text('def said(x: int):\n    """Say x."""\n\ndef silent(x: int): ...\n')
-    assert load_code("tools", f"{path}:said")[0].__name__ == "said"
+    assert look_up("tools", f"{path}:said").target.__name__ == "said"
     with pytest.raises(BrokenPlugin, match="A tool is a function with types and a docstring"):
-        load_code("tools", f"{path}:silent")
+        look_up("tools", f"{path}:silent")
 
 
 @pytest.mark.parametrize("name", ["subprocess:getoutput", "subprocess:Popen", "os:system"])
 def test_a_run_file_cannot_call_what_has_another_form(name):
     for kind in ("rewards", "datasets", "callbacks", "judges", "environments", "trainers"):
         with pytest.raises(BrokenPlugin, match=f"is not a {kind[:-1]}"):
-            load_code(kind, name)
+            look_up(kind, name)
 
 
 def test_names_are_relative_to_the_run_file_and_in_options_to_the_working_directory(mine):
@@ -98,9 +99,9 @@ def test_names_are_relative_to_the_run_file_and_in_options_to_the_working_direct
     (mine / "conf" / "run.yaml").write_text("rewards: [mine.py:share, mine.py:share]\n")
     file = RunFile.read("conf/run.yaml")
     with pytest.raises(UnknownPlugin, match="conf/mine.py"):
-        file.load("rewards", "mine.py:share", ("rewards", 0))
+        file.component("rewards", "mine.py:share", ("rewards", 0))
     changed = file.override(["--rewards.1", "mine.py:share"])
-    assert changed.load("rewards", "mine.py:share", ("rewards", 1))[0].__name__ == "share"
+    assert changed.component("rewards", "mine.py:share", ("rewards", 1)).target.__name__ == "share"
     # Studies write run files into other folders.
     assert changed.to_yaml() == (f"rewards:\n- {mine}/conf/mine.py:share\n- {mine}/mine.py:share\n")
     assert changed.override(["--rewards.share.weight", "1"]).problems  # text has no weight
@@ -141,7 +142,7 @@ def test_strings_with_the_name_of_a_secret_are_left_out_of_the_source(mine):
     (mine / "mine.py").write_text(
         "call = dict\neos_token = '<|endoftext|>'\n" + "\n".join(lines) + FILE
     )
-    source = load_code("rewards", "mine.py:Short")[1]["source"]
+    source = look_up("rewards", "mine.py:Short").provenance["source"]
     assert source.count("[redacted]") == 3
     assert "<|endoftext|>" in source
     assert not any(secret in source for secret in ("0123456789", "abcdefgh"))
