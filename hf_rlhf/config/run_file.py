@@ -19,6 +19,7 @@ from hf_rlhf.config.objects import name_objects
 from hf_rlhf.config.schema import SCHEMA, RunSpec
 from hf_rlhf.config.spec_reader import SpecReader
 from hf_rlhf.config.yaml import KeyPath, dotted
+from hf_rlhf.contracts import Trainer, as_trainer
 from hf_rlhf.errors import ConfigError, Problem, suggest
 from hf_rlhf.storage.secrets import REDACTED, redact_secrets
 
@@ -129,6 +130,10 @@ class RunFile:
     def component(self, kind: Kind, name: str, path: KeyPath) -> Component:
         """Return the component that is named at `path`. Raises PluginError."""
         return look_up(kind, self._located(name, path), self.objects)
+
+    def trainer(self, name: str) -> type[Trainer]:
+        """Return the trainer `name`, which the file or the command line gives. Raises PluginError."""
+        return as_trainer(self.component("trainers", name, ("plugin",)).target, name)
 
     def to_yaml(self) -> str:
         """Return the file with its overrides applied as YAML, to be read from any folder."""

@@ -60,9 +60,7 @@ def resolve_run(
         file = replace(file, overrides={("plugin",): "--plugin", **file.overrides})
     if name is not None:
         with suppress(PluginError):  # which is reported with the rest of the run file
-            trainer = as_trainer(
-                file.component("trainers", name, ("plugin",)).target, name
-            ).phase_trainer
+            trainer = file.trainer(name).phase_trainer
     if name is None or trainer is None:
         return _Preparation(file, plugin).run()
     return _resolve_phases(file, name, trainer, python_keys)

@@ -222,15 +222,12 @@ def _of_file(file: Any, label: str | None) -> dict[str, Any]:
 
     Among them are those that settings of its trainer name.
     """
-    from hf_rlhf.contracts import as_trainer
-
     if file.problems:
         raise ConfigError(file.problems)
     values = type(file).parse(file.to_yaml(), file.name).values  # with whole paths
     rewards = [each for each in values.get("rewards") or () if _counts(each, label)]
     if file.plugin is not None:
-        trainer = file.component("trainers", file.plugin, ("plugin",)).target
-        rewards += as_trainer(trainer, file.plugin).learned_rewards(values)
+        rewards += file.trainer(file.plugin).learned_rewards(values)
     return {**{key: values[key] for key in _READ if key in values}, "rewards": rewards}
 
 
@@ -243,7 +240,6 @@ def _counts(entry: Any, label: str | None) -> bool:
 def _of_run(folder: Path) -> dict[str, Any]:
     """Return the saved reward model of a run folder, and the dataset it was trained on."""
     from hf_rlhf.config import RunFile
-    from hf_rlhf.contracts import as_trainer
 
     file = RunFile.read(folder / "config.yaml")
     values = file.values
@@ -253,9 +249,7 @@ def _of_run(folder: Path) -> dict[str, Any]:
         raise ConfigError([Problem(str(folder), "the folder has no merged model.", fix)])
     reward: Mapping[str, Any] = {"name": "reward_model", "model": str(model)}
     if file.plugin is not None:
-        trainer = as_trainer(
-            file.component("trainers", file.plugin, ("plugin",)).target, file.plugin
-        )
+        trainer = file.trainer(file.plugin)
         reward = trainer.as_reward(values, str(model)) or reward
     return {"rewards": [{"label": reward["name"], **reward}], "dataset": values["dataset"]}
 
