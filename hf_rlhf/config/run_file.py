@@ -132,7 +132,7 @@ class RunFile:
         return look_up(kind, self._located(name, path), self.objects)
 
     def trainer(self, name: str) -> type[Trainer]:
-        """Return the trainer `name`, which the file or the command line gives. Raises PluginError."""
+        """Return the trainer `name`, by default the one of the file. Raises PluginError."""
         return as_trainer(self.component("trainers", name, ("plugin",)).target, name)
 
     def to_yaml(self) -> str:
