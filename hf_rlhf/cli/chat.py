@@ -7,19 +7,18 @@ and has no switch for adapters.
 import argparse
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, nullcontext
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from typing import Any
 
-from hf_rlhf.errors import HfRlhfError, ModelError, did_you_mean
+from hf_rlhf.cli.chat_model import ChatModel
+from hf_rlhf.errors import HfRlhfError
 from hf_rlhf.formatting import terminal_message, visible
 
 HELP = (
     "/adapter NAME switches, /adapter lists, /clear forgets, /help, /exit; "
     "<<< begins and >>> ends several lines"
 )
-BASE = "base"
 
 
 def chat_main(argv: Sequence[str]) -> int:
@@ -68,153 +67,82 @@ def chat_main(argv: Sequence[str]) -> int:
         raise ConfigError(problems)
     others = {name: where for name, (where, *_) in Candidate.parse(chosen.adapter).items()}
     with ExitStack() as stack:
-        chat = Chat.open(stack, chosen.model, others, EvaluationSpec(**values))
+        model = ChatModel.open(stack, chosen.model, others)
+        chat = Chat(model, model.own, EvaluationSpec(**values), chosen.max_new_tokens)
         chat.system = chosen.system
+        data = model.record.data if model.record else None
+        is_text = data is not None and data.conversational is False
+        chat.plain = is_text or not model.tokenizer.chat_template
         chat.plain = chat.plain if chosen.plain is None else chosen.plain
         if chat.plain and chat.system:
             raise HfRlhfError("--system needs a chat template, and each line is a plain prompt.")
-        if not chat.plain and not chat.tokenizer.chat_template:
+        if not chat.plain and not model.tokenizer.chat_template:
             raise HfRlhfError(f"{chosen.model} has no chat template. Leave --no-plain out.")
         form = "each line is a prompt of its own" if chat.plain else "a conversation"
         print(f"{chosen.model} ({chat.active}), {form}. {HELP}", file=sys.stderr)
-        for text in chat_turns(_lines()):
-            if text in ("/exit", "/quit"):
-                break
-            try:
-                chat.take(text)
-            except HfRlhfError as error:
-                print(terminal_message(f"error: {error}", sys.stderr), file=sys.stderr, flush=True)
+        chat.run(terminal_lines())
     return 0
 
 
 @dataclass
 class Chat:
-    """A loaded model, the adapters that can be switched on, and a conversation."""
+    """A conversation with a model in the terminal, and the adapter that is switched on."""
 
-    model: Any
-    tokenizer: Any
-    sampling: Any
-    positions: int | None
-    base: str
-    adapters: dict[str, str | None]
-    """By name where each is; None for the base alone. Those of other steps load when used."""
+    model: ChatModel
     active: str
-    template: Mapping[str, Any] = field(default_factory=dict)
+    sampling: Any
+    max_new_tokens: int
     system: str | None = None
     plain: bool = False
-    turns: list[dict[str, str]] = field(default_factory=list)
+    """Whether each line is a prompt of its own."""
+    systems: Mapping[str, str] = field(default_factory=dict)
+    """The system prompts of adapters that have their own; each has a conversation of its own."""
+    noun: str = "adapter"
+    """What an adapter is called: `/adapter NAME`."""
+    talks: dict[str | None, list[dict[str, str]]] = field(default_factory=dict)
 
-    @classmethod
-    def open(cls, stack: ExitStack, where: str, others: Mapping[str, Any], sampling: Any) -> "Chat":
-        """Load a model until `stack` closes. Raises ModelError."""
-        from accelerate import PartialState
-
-        from hf_rlhf.evaluation.saved_models import find_saved
-        from hf_rlhf.storage import RECORD_NAME, load_record
-
-        whole = None
-        try:
-            saved = find_saved({"adapter": where})
-        except ModelError:  # whole weights; what is neither is explained by this
-            saved = whole = find_saved(where)
-        folder = Path(where)
-        own = folder.resolve().name if folder.exists() else where
-        adapters: dict[str, str | None] = {own if whole else BASE: None}
-        if whole is None:
-            adapters |= {own: saved.adapter, **_beside(folder), **others}
-        elif others:
-            raise ModelError(f"--adapter: {where} is a full model. Name the base of the adapters.")
-        # A checkpoint lies two folders below its run's record, an adapter one.
-        runs = [each for each in (folder, *folder.parents[:2]) if (each / RECORD_NAME).exists()]
-        record = load_record(runs[0]) if runs else None
-        tokenizer = saved.tokenizer()
-        model = stack.enter_context(
-            replace(saved, adapter=None).load(PartialState().device, dtype="auto")
-        )
-        chat = cls(model, tokenizer, sampling, saved.positions(), saved.model, adapters, own)
-        chat.template = (record.config.get("chat_template_kwargs") if record else None) or {}
-        is_text = record is not None and record.data.conversational is False
-        chat.plain = is_text or not tokenizer.chat_template
-        chat.switch(own)
-        return chat
+    def run(self, lines: Iterable[str]) -> None:
+        """Answer until the lines end, or `/exit`."""
+        for text in chat_turns(lines):
+            if text in ("/exit", "/quit"):
+                break
+            try:
+                self.take(text)
+            except HfRlhfError as error:
+                print(terminal_message(f"error: {error}", sys.stderr), file=sys.stderr, flush=True)
 
     def take(self, text: str) -> None:
         """Answer one turn, or follow a command."""
         command, _, name = text.partition(" ")
-        if command == "/adapter" and name.strip():
-            self.switch(name.strip())
-        elif command == "/adapter":
-            for name in self.adapters:
+        if command == f"/{self.noun}" and name.strip():
+            self.model.load(name.strip())
+            self.active = name.strip()
+        elif command == f"/{self.noun}":
+            for name in self.model.adapters:
                 print(f"{'*' if name == self.active else ' '} {name}")
         elif command == "/clear":
-            self.turns.clear()
+            self.talks.clear()
         elif command.startswith("/"):
-            print(HELP)
+            print(HELP.replace("adapter", self.noun))
         elif text:
             self._answer(text)
 
-    def switch(self, name: str) -> None:
-        """Use another adapter, or none; the conversation goes on. Raises ModelError."""
-        from hf_rlhf.evaluation.saved_models import find_saved
-
-        if name not in self.adapters:
-            hint = did_you_mean(name, self.adapters)
-            names = ", ".join(self.adapters)
-            raise ModelError(f"no adapter is named {name!r}{hint}. There are: {names}.")
-        if (where := self.adapters[name]) is not None:
-            from peft import PeftModel
-
-            key = f"adapter_{[*self.adapters].index(name)}"  # peft takes no dots in a name
-            if not isinstance(self.model, PeftModel):
-                folder = find_saved({"base": self.base, "adapter": where}).adapter
-                self.model = PeftModel.from_pretrained(self.model, folder, adapter_name=key).eval()
-            elif key not in self.model.peft_config:
-                folder = find_saved({"base": self.base, "adapter": where}).adapter
-                self.model.load_adapter(folder, adapter_name=key)
-            self.model.set_adapter(key)
-        self.active = name
-
     def _answer(self, text: str) -> None:
-        from hf_rlhf.evaluation.generation import generate
-        from hf_rlhf.models import prompt_ids
-
-        system = [{"role": "system", "content": self.system}] if self.system else []
-        turns = [*self.turns, {"role": "user", "content": text}]
-        prompt: Any = text if self.plain else [*system, *turns]
-        (ids,) = prompt_ids(self.tokenizer, [prompt], self.template)
-        room = self.sampling.max_new_tokens
-        if self.positions is not None and (room := min(room, self.positions - len(ids))) < 1:
-            raise ModelError(
-                f"{len(ids)} tokens fill the model's {self.positions} positions. /clear forgets."
-            )
-        is_base = self.adapters[self.active] is None and hasattr(self.model, "disable_adapter")
-        with self.model.disable_adapter() if is_base else nullcontext():
-            model = (
-                self.model.get_base_model() if hasattr(self.model, "peft_config") else self.model
-            )
-            (completion,) = generate(
-                *(model, self.tokenizer, [ids], self.sampling, room),
-                seeds=[len(ids)],
-                on_text=print_safely,
-            )
+        prompt = self.systems.get(self.active, self.system)
+        before = self.talks.get(prompt, [])
+        system = [{"role": "system", "content": prompt}] if prompt else []
+        turns = [*before, {"role": "user", "content": text}]
+        count, completion = self.model.reply(
+            *(self.active, text if self.plain else [*system, *turns]),
+            *(self.sampling, self.max_new_tokens),
+            seed=len(before),
+            on_text=lambda piece: print(visible(piece), end="", flush=True),
+        )
         print(flush=True)
         if completion.truncated:
-            print(f"(cut at {room} tokens)", file=sys.stderr, flush=True)
-        self.turns = [*turns, {"role": "assistant", "content": completion.text}]
-
-
-def print_safely(text: str) -> None:
-    """Print a piece of a reply, control characters as escapes."""
-    print(visible(text), end="", flush=True)
-
-
-def _beside(run: Path) -> dict[str, str]:
-    """Return the adapters in a run folder beside its own: of its phases and checkpoints."""
-    from hf_rlhf.storage.checkpoints import step_of, valid_checkpoints
-
-    phases = {path.parent.name: str(path) for path in sorted(run.glob("phases/*/adapter"))}
-    steps = valid_checkpoints(run / "checkpoints") if (run / "checkpoints").is_dir() else []
-    return {**phases, **{f"step-{step_of(path)}": str(path) for path in steps}}
+            cut = f"(cut at {len(completion.ids)} tokens, after {count} of the prompt)"
+            print(cut, file=sys.stderr, flush=True)
+        self.talks[prompt] = [*turns, {"role": "assistant", "content": completion.text}]
 
 
 def chat_turns(lines: Iterable[str]) -> Iterator[str]:
@@ -235,7 +163,8 @@ def chat_turns(lines: Iterable[str]) -> Iterator[str]:
         yield "\n".join(block)
 
 
-def _lines() -> Iterator[str]:
+def terminal_lines() -> Iterator[str]:
+    """Yield what is entered, or comes from a pipe, line by line."""
     prompt = "> " if sys.stdin.isatty() else ""
     if prompt:
         import readline  # noqa: F401 - gives `input` its history

@@ -1,7 +1,7 @@
 """The verbs of `hf-rlhf roles` that use trained roles: check, list, chat, serve, merge."""
 
-import sys
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 from hf_rlhf_roles.options import positive, verb_parser
@@ -54,13 +54,22 @@ def chat_main(argv: Sequence[str]) -> int:
         workspace.role(chosen.role)
         workspace.trained(chosen.role)
 
-    from hf_rlhf_roles.chat import Chat
-    from hf_rlhf_roles.engine import Engine, Sampling
+    from hf_rlhf.cli import Chat, terminal_lines
+    from hf_rlhf.config import EvaluationSpec
+    from hf_rlhf_roles.server import load_roles
 
-    engine = Engine(workspace)
-    role = chosen.role or next(iter(engine.roles))
-    sampling = Sampling(chosen.max_tokens, chosen.temperature)
-    Chat(engine, role, sampling, sys.stdout).run(sys.stdin)
+    with ExitStack() as stack:
+        model = load_roles(stack, workspace, [])
+        chat = Chat(
+            model,
+            chosen.role or next(iter(model.adapters)),
+            EvaluationSpec(temperature=chosen.temperature),
+            chosen.max_tokens,
+            systems={name: workspace.role(name).system for name in model.adapters},
+            noun="role",
+        )
+        print(f"{chat.active}: {workspace.role(chat.active).title}. /help lists the commands")
+        chat.run(terminal_lines())
     return 0
 
 
@@ -80,13 +89,12 @@ def serve_main(argv: Sequence[str]) -> int:
     options = parser.parse_args(argv)
     workspace = read_workspace(options.workspace)
 
-    from hf_rlhf_roles.server import open_port, serve
+    from hf_rlhf_roles.server import RoleServer, load_roles
 
-    opened = open_port(options.port)
-
-    from hf_rlhf_roles.engine import Engine
-
-    serve(Engine(workspace, only=options.role), opened, options.max_tokens)
+    with RoleServer(options.port, options.max_tokens) as server, ExitStack() as stack:
+        server.roles = workspace.roles
+        server.model = load_roles(stack, workspace, options.role)
+        server.serve()
     return 0
 
 

@@ -7,21 +7,22 @@ import sys
 import time
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from hf_rlhf.config import RunFile
+from hf_rlhf.config import EvaluationSpec, RunFile
 from hf_rlhf.errors import PublishError
 from hf_rlhf.hub.download import pull
 from hf_rlhf.runs.resolve import resolve_run
 from hf_rlhf.storage.record import load_record
 from hf_rlhf.testing.hubs import use_hub
 from hf_rlhf_roles.command import command
-from hf_rlhf_roles.engine import Engine, Sampling
 from hf_rlhf_roles.inspection import check
 from hf_rlhf_roles.ledger import Ledger
 from hf_rlhf_roles.plan import Planner
+from hf_rlhf_roles.server import load_roles
 from hf_rlhf_roles.workspace import Step, read_workspace
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
@@ -180,12 +181,12 @@ def test_a_merged_role_equals_base_and_adapter(home, tmp_path):
 
     out = tmp_path / "merged"
     assert command(["merge", "writer", "--workspace", str(home), "--out", str(out)]) == 0
-    engine = Engine(read_workspace(home))
-    batch = engine.encode("writer", HELLO)
-    with torch.inference_mode():
-        engine.model.set_adapter("writer")
-        adapted = engine.model(**batch).logits
-        merged = AutoModelForCausalLM.from_pretrained(out).eval()(**batch).logits
+    with ExitStack() as stack:
+        chat = load_roles(stack, read_workspace(home), ["writer"])
+        batch = chat.tokenizer(["Hello."], return_tensors="pt")
+        with torch.inference_mode():
+            adapted = chat.model(**batch).logits
+            merged = AutoModelForCausalLM.from_pretrained(out).eval()(**batch).logits
     assert torch.allclose(adapted, merged, atol=1e-5)
     reward = tmp_path / "reward"
     argv = ["merge", "writer", "--reward", "--workspace", str(home), "--out", str(reward)]
@@ -304,8 +305,12 @@ def test_served_over_http_to_the_openai_client(home):
         wait_for(is_up, server)
         client = OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)
         assert [model.id for model in client.models.list()] == ["data_insight", "writer"]
-        engine = Engine(read_workspace(home))
-        alone = {role: engine.reply(role, HELLO, Sampling(5)).text for role in engine.roles}
+        workspace, alone = read_workspace(home), {}
+        with ExitStack() as stack:
+            chat = load_roles(stack, workspace, [])
+            for role in chat.adapters:
+                talk = [{"role": "system", "content": workspace.role(role).system}, *HELLO]
+                alone[role] = chat.reply(role, talk, EvaluationSpec(), 5)[1].text
 
         def ask(role):
             request = {"model": role, "messages": HELLO, "max_tokens": 5, "temperature": 0}
@@ -314,7 +319,7 @@ def test_served_over_http_to_the_openai_client(home):
             return role, text, "".join(piece.choices[0].delta.content or "" for piece in pieces)
 
         with ThreadPoolExecutor(6) as threads:
-            for role, text, streamed in threads.map(ask, [*engine.roles] * 3):
+            for role, text, streamed in threads.map(ask, [*alone] * 3):
                 assert text == streamed == alone[role]
         # A client that disconnects frees the engine.
         for _ in range(3):

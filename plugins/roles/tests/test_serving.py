@@ -1,21 +1,22 @@
 """One base, several roles: the engine, the server, the chat."""
 
-import asyncio
 import io
 import json
 import shutil
 import socket
 import threading
+from contextlib import ExitStack
 
 import httpx
 import pytest
 
+from hf_rlhf.config import EvaluationSpec
 from hf_rlhf.errors import ConfigError, HfRlhfError, ModelError
+from hf_rlhf.formatting import visible
 from hf_rlhf.models.fingerprint import identify, write_identity
-from hf_rlhf_roles.chat import Chat
-from hf_rlhf_roles.engine import BadPrompt, Engine, Reply, Sampling
+from hf_rlhf_roles.command import command
 from hf_rlhf_roles.guard import workspace_digests
-from hf_rlhf_roles.server import make_app, open_port
+from hf_rlhf_roles.server import RoleServer, load_roles
 from hf_rlhf_roles.workspace import make_workspace
 
 HELLO = [{"role": "user", "content": "Hello."}]
@@ -49,36 +50,25 @@ def workspace(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def engine(workspace):
-    return Engine(workspace)
+def server(workspace):
+    """Return a server in a thread."""
+    with RoleServer(0, max_tokens=16) as server, ExitStack() as stack:
+        server.roles = workspace.roles
+        server.model = load_roles(stack, workspace, [])
+        threading.Thread(target=server.serve, daemon=True).start()
+        yield server
+        server.shutdown()
 
 
-@pytest.fixture(scope="module")
-def client(engine):
-    """A client of a server that runs in a thread."""
-    from aiohttp import web
-
-    opened = open_port(0)
-    port = opened.getsockname()[1]
-    loop, started = asyncio.new_event_loop(), threading.Event()
-
-    async def start():
-        runner = web.AppRunner(make_app(engine, max_tokens=16))
-        await runner.setup()
-        await web.SockSite(runner, opened).start()
-        started.set()
-
-    def work():
-        loop.run_until_complete(start())
-        loop.run_forever()
-
-    thread = threading.Thread(target=work, daemon=True)
-    thread.start()
-    assert started.wait(30)
-    with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
+@pytest.fixture
+def client(server):
+    with httpx.Client(base_url=f"http://127.0.0.1:{server.server_port}", timeout=60) as client:
         yield client
-    loop.call_soon_threadsafe(loop.stop)
-    thread.join(30)
+
+
+def reply(server, role, messages=HELLO):
+    talk = [{"role": "system", "content": server.roles[role].system}, *messages]
+    return server.model.reply(role, talk, EvaluationSpec(), 6)[1].text
 
 
 def ask(client, **changed):
@@ -104,30 +94,21 @@ def alone(workspace, role, prompt):
     return tokenizer.decode(out[0, ids["input_ids"].shape[1] :], skip_special_tokens=True)
 
 
-def test_each_role_answers_as_when_loaded_alone(workspace, engine):
+def test_each_role_answers_as_when_loaded_alone_whoever_else_asks(workspace, server):
     before = workspace_digests(workspace)
-    texts = {}
-    for role in ("writer", "data_insight", "writer", "data_insight"):
-        texts.setdefault(role, set()).add(engine.reply(role, HELLO, Sampling(6)).text)
+    texts = {"writer": set(), "data_insight": set()}
+
+    def work(role):
+        texts[role].add(reply(server, role))
+
+    threads = [threading.Thread(target=work, args=[role]) for role in [*texts] * 4]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
     assert texts == {role: {alone(workspace, role, HELLO)} for role in texts}
     assert texts["writer"] != texts["data_insight"]
     assert workspace_digests(workspace) == before
-
-
-def test_concurrent_replies_do_not_mix(engine):
-    wanted = {role: engine.reply(role, HELLO, Sampling(6)).text for role in engine.roles}
-    replies, threads = [], []
-    for role in [*engine.roles] * 4:
-
-        def work(role=role):
-            replies.append((role, engine.reply(role, HELLO, Sampling(6)).text))
-
-        threads.append(threading.Thread(target=work))
-        threads[-1].start()
-    for thread in threads:
-        thread.join()
-    assert len(replies) == 8
-    assert all(text == wanted[role] for role, text in replies)
 
 
 def test_models_are_roles(client):
@@ -138,16 +119,15 @@ def test_models_are_roles(client):
     assert "POST /v1/chat/completions" in unknown.json()["error"]["message"]
 
 
-def test_a_completion_has_the_form_of_openai(client, engine):
+def test_a_completion_has_the_form_of_openai(client, server):
     answer = ask(client, stop=None, tools=None, top_p=None, user="me").json()
-    reply = engine.reply("writer", HELLO, Sampling(6))
-    assert answer["choices"][0]["message"] == {"role": "assistant", "content": reply.text}
-    assert answer["choices"][0]["finish_reason"] == reply.finish_reason
-    assert answer["usage"] == {
-        "prompt_tokens": reply.prompt_tokens,
-        "completion_tokens": reply.completion_tokens,
-        "total_tokens": reply.prompt_tokens + reply.completion_tokens,
-    }
+    text = reply(server, "writer")
+    assert answer["choices"][0]["message"] == {"role": "assistant", "content": text}
+    assert answer["choices"][0]["finish_reason"] in ("stop", "length")
+    usage = answer["usage"]
+    assert usage["total_tokens"] == usage["prompt_tokens"] + usage["completion_tokens"]
+    other = [{"role": "system", "content": "Hi."}, *HELLO]
+    assert ask(client, messages=other).json()["usage"]["prompt_tokens"] < usage["prompt_tokens"]
 
 
 def test_streamed_pieces_join_to_the_reply(client):
@@ -184,7 +164,11 @@ def test_sampling_with_a_seed_repeats_and_without_one_differs(client):
         ({"stop": "x"}, 400, "stop: Extra inputs are not permitted"),
         ({"n": 2}, 400, "n: Input should be 1"),
         ({"seed": 2**70}, 400, "seed"),
-        ({"messages": [{"role": "user", "content": "zq " * 2000}]}, 400, "context holds 2048"),
+        (
+            {"messages": [{"role": "user", "content": "zq " * 2000}]},
+            400,
+            "fill the model's 2048 positions",
+        ),
         ({"messages": [{"role": "user", "content": "x" * (1 << 21)}]}, 413, "Too Large"),
     ],
 )
@@ -216,17 +200,18 @@ def test_web_pages_cannot_use_it(client, headers, status):
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_a_client_that_goes_away_ends_its_generation(client, engine, stream, monkeypatch):
+def test_a_client_that_goes_away_ends_its_generation(client, server, stream, monkeypatch):
     started, ended = threading.Event(), threading.Event()
 
-    def endless(role, messages, sampling, *, on_text, stop):
-        while not stop.wait(0.01):
-            on_text("word ")
-            started.set()
-        ended.set()
-        return Reply("", 0, 0, "length")
+    def endless(*_, on_text, **__):
+        try:
+            while True:
+                on_text("word ")
+                started.set()
+        finally:
+            ended.set()
 
-    monkeypatch.setattr(engine, "reply", endless)
+    monkeypatch.setattr(server.model, "reply", endless)
     body = json.dumps({"model": "writer", "messages": HELLO, "stream": stream}).encode()
     head = "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n"
     head += f"Content-Length: {len(body)}\r\nContent-Type: application/json\r\n\r\n"
@@ -236,59 +221,28 @@ def test_a_client_that_goes_away_ends_its_generation(client, engine, stream, mon
     assert ended.wait(60)
 
 
-def test_a_port_in_use_is_refused_before_a_model_loads():
-    taken = open_port(0)
-    taken.listen()
-    with taken, pytest.raises(HfRlhfError, match=r"cannot be used.*--port"):
-        open_port(taken.getsockname()[1])
+def test_a_port_in_use_is_refused_before_a_model_loads(server):
+    with pytest.raises(HfRlhfError, match=r"cannot be used.*--port"):
+        RoleServer(server.server_port, 1)
 
 
-def test_a_prompt_that_fills_the_context_is_refused_and_a_long_answer_is_cut(engine):
-    with pytest.raises(BadPrompt, match="context holds 2048"):
-        engine.reply("writer", [{"role": "user", "content": "zq " * 2000}])
-    nearly = [{"role": "system", "content": "x"}, {"role": "user", "content": "zq " * 500}]
-    room = 2048 - engine.encode("writer", nearly)["input_ids"].shape[1]
-    stop = threading.Event()
-    stop.set()
-    assert 0 < room < 2000
-    assert engine.reply("writer", nearly, Sampling(10**6), stop=stop).completion_tokens == 1
-
-
-def test_messages_that_the_template_refuses_are_an_error(client, engine, monkeypatch):
-    monkeypatch.setattr(engine.tokenizer, "chat_template", "{{ raise_exception('users first') }}")
+def test_messages_that_the_template_refuses_are_an_error(client, server, monkeypatch):
+    template = "{{ raise_exception('users first') }}"
+    monkeypatch.setattr(server.model.tokenizer, "chat_template", template)
     answer = ask(client)
     assert answer.status_code == 400
     assert "users first" in answer.json()["error"]["message"]
 
 
-def test_a_reply_can_be_stopped(engine):
-    stop = threading.Event()
-    reply = engine.reply(
-        "writer",
-        HELLO,
-        Sampling(400, 1.0, seed=0),
-        on_text=lambda _: stop.set(),
-        stop=stop,
-    )
-    assert 0 < reply.completion_tokens < 400
-
-
-def test_a_system_message_of_the_client_replaces_the_roles(engine):
-    replaced = engine.encode("writer", [{"role": "system", "content": "Hi."}, *HELLO])
-    default = engine.encode("writer", HELLO)
-    assert replaced["input_ids"].shape[1] < default["input_ids"].shape[1]
-
-
-def test_chat_switches_roles(engine):
-    out = io.StringIO()
-    lines = ["Hello.", "/role data_insight", "<<<", "[E1] one", ">>>", "/roles", "/role nobody"]
-    lines += ["/reset", "/what", "/quit", "never read"]
-    Chat(engine, "writer", Sampling(3), out).run(lines)
-    output = out.getvalue()
-    assert "data_insight> " in output
-    assert "error: role 'nobody': there is no such role. Roles here: " in output
-    assert "* data_insight:" in output
-    assert "never read" not in output
+def test_chat_switches_roles_each_with_its_own_conversation(workspace, monkeypatch, capsys):
+    lines = ["Hello.", "/role data_insight", "Hello.", "/role", "/role nobody", "/what", "/quit"]
+    monkeypatch.setattr("sys.stdin", io.StringIO("\n".join([*lines, "never read"])))
+    words = ["chat", "--role", "writer", "--max_tokens", "6"]
+    assert command([*words, "--workspace", str(workspace.folder)]) == 0
+    printed = capsys.readouterr()
+    first, second = (visible(alone(workspace, role, HELLO)) for role in ("writer", "data_insight"))
+    assert f"\n{first}\n{second}\n* data_insight\n  writer\n" in printed.out
+    assert "no adapter is named 'nobody'" in printed.err
 
 
 def test_an_adapter_for_another_base_is_refused(workspace, tmp_path):
@@ -301,14 +255,18 @@ def test_an_adapter_for_another_base_is_refused(workspace, tmp_path):
     model.model.layers[0].mlp.up_proj.weight.data += 1
     model.save_pretrained(other.folder / "base")
     with pytest.raises(ModelError, match="made for another base"):
-        Engine(other)
+        load_roles(ExitStack(), other, [])
 
 
-def test_unknown_and_untrained_roles_are_reported(workspace, tmp_path):
+def test_unknown_and_untrained_roles_are_reported(workspace, server, tmp_path):
     with pytest.raises(ConfigError, match="did you mean 'writer'"):
-        Engine(workspace, only=["write"])
-    with pytest.raises(ConfigError, match=r"'data_insight': is not loaded.*Loaded are: writer\."):
-        Engine(workspace, only=["writer"]).role("data_insight")
+        load_roles(ExitStack(), workspace, ["write"])
+    with RoleServer(0, 1) as other:
+        other.model, other.roles = server.model, {**server.roles, "more": None}
+        with pytest.raises(
+            ConfigError, match=r"'more': is not loaded.*Loaded are: data_insight, w"
+        ):
+            other.role("more")
     empty = make_workspace(tmp_path / "empty", None, tiny=True)
     with pytest.raises(ModelError, match="Train it first"):
-        Engine(empty)
+        load_roles(ExitStack(), empty, [])
