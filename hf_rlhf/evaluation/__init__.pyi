@@ -14,6 +14,7 @@ from .scoring import measure_rows as measure_rows
 from .scoring import saved_model as saved_model
 from .scoring import score_rows as score_rows
 from .statistics import Interval as Interval
+from .statistics import holm as holm
 from .statistics import mean_intervals as mean_intervals
 from .suite import Suite as Suite
 from .task import Answers as Answers

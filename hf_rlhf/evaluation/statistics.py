@@ -10,7 +10,7 @@ import math
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +28,7 @@ _ROUNDING = 1e-12
 
 _KEPT_BYTES = 2**27
 
+P = TypeVar("P", float, float | None)
 Array = NDArray[np.float64]
 Draw = NDArray[np.unsignedinteger[Any]]
 Table = Sequence[Sequence[Score]]
@@ -238,3 +239,13 @@ def _floats(table: Table) -> tuple[Array, NDArray[np.bool_]]:
 
 def _is_constant(values: Array) -> bool:
     return values.size > 0 and bool((values == values[0]).all())
+
+
+def holm(p_values: Sequence[P]) -> list[P]:
+    """Return p values adjusted for their number (Holm 1979); None stays None."""
+    adjusted, highest = list(p_values), 0.0
+    tested = [at for at, p in enumerate(p_values) if p is not None]
+    for rank, at in enumerate(sorted(tested, key=lambda at: p_values[at] or 0.0)):
+        highest = min(max(highest, (len(tested) - rank) * (p_values[at] or 0.0)), 1.0)
+        adjusted[at] = highest
+    return adjusted

@@ -24,7 +24,7 @@ from hf_rlhf_lab.validation.calibration import (
 )
 from hf_rlhf_lab.validation.checks import rank_correlation
 from hf_rlhf_lab.validation.gold import Gold, score_gold
-from hf_rlhf_lab.validation.hacks import hacks, holm, honest_rows, sign_flip
+from hf_rlhf_lab.validation.hacks import hacks, honest_rows, sign_flip
 from hf_rlhf_lab.validation.length import length_bias, padding
 from hf_rlhf_lab.validation.report import headline
 from hf_rlhf_lab.validation.validate import RewardScores, repeats
@@ -330,12 +330,6 @@ def test_few_values_have_an_exact_p_value():
     assert sign_flip(np.zeros(5)) == 1.0
     # Of more, signs are drawn; those that were observed are among them.
     assert sign_flip(np.ones(60)) == 1 / 50_000
-
-
-def test_holm_stops_at_the_first_that_is_not_small_enough():
-    assert holm([0.001, 0.04, 0.03]) == [True, False, False]
-    assert holm([0.01, 0.02, 0.03]) == [True, True, True]
-    assert holm([0.01, 0.02, 0.03], 0.01) == [False, False, False]
 
 
 @pytest.mark.slow

@@ -163,8 +163,8 @@ def _beyond(test: MetIf, results: "Results", block: str, where: str) -> tuple[st
     if mean is None:
         return NOT_DECIDABLE, f"{name}, {test.metric}{where}: not measured"
     numbers = f"{name}, {test.metric}{where}: {mean.mean:.3f} ({mean.low:.3f} to {mean.high:.3f}), "
-    numbers += f"t {mean.t_low:.3f} to {mean.t_high:.3f}"
-    low, high = min(mean.low, mean.t_low), max(mean.high, mean.t_high)
+    numbers += f"t {mean.t.low:.3f} to {mean.t.high:.3f}"
+    low, high = min(mean.low, mean.t.low), max(mean.high, mean.t.high)
     if test.above is not None:
         beyond, short = low > test.above, high <= test.above
     else:

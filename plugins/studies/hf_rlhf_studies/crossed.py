@@ -5,27 +5,25 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.special import stdtr, stdtrit  # Student's t: its distribution, and quantiles
 
-_NORMAL = 10_000.0
-"""Degrees of freedom from which on t differs from the normal distribution in the fifth digit."""
 _ROUNDING = 1e-12
 """Relative size below which a variance is 0."""
 
 
-class CrossedInterval(NamedTuple):
-    """A mean, its 95% interval, and p."""
+class TInterval(NamedTuple):
+    """The 95% interval of a mean by Student's t."""
 
-    mean: float
     low: float
     high: float
-    p: float | None
+    p: float | None = None
     """Two-sided, of a true mean of 0; None where nothing varies."""
     freedom: float = 0.0
     """Degrees of freedom."""
 
 
-def crossed_mean(values: ArrayLike) -> CrossedInterval:
-    """Return the mean of `values`, shape (seeds, rows), as an estimate over other seeds and rows.
+def crossed_interval(values: ArrayLike) -> TInterval:
+    """Return the interval of the mean of `values`, shape (seeds, rows), over other seeds and rows.
 
     Both are random effects, crossed: their two-way layout gives the variance of the mean, and a t
     interval has Satterthwaite's degrees of freedom, as in multi-reader studies, where readers
@@ -39,11 +37,11 @@ def crossed_mean(values: ArrayLike) -> CrossedInterval:
     mean = float(table.mean())
     variance, freedom = _variance_of_mean(table)
     if variance <= 0 or freedom < 1:
-        return CrossedInterval(mean, mean, mean, None)
+        return TInterval(mean, mean)
     error = math.sqrt(variance)
-    half = t_quantile(0.975, freedom) * error
-    p = 2 * (1 - t_probability(abs(mean) / error, freedom))
-    return CrossedInterval(mean, mean - half, mean + half, p, freedom)
+    half = float(stdtrit(freedom, 0.975)) * error
+    p = 2 * float(stdtr(freedom, -abs(mean) / error))
+    return TInterval(mean - half, mean + half, p, freedom)
 
 
 def _variance_of_mean(table: NDArray[np.float64]) -> tuple[float, float]:
@@ -68,29 +66,3 @@ def _variance_of_mean(table: NDArray[np.float64]) -> tuple[float, float]:
     # The difference of mean squares can bring the approximation below what either factor has.
     freedom = max(mean_square**2 / scatter, min(seeds, rows) - 1)
     return mean_square / (seeds * rows), freedom
-
-
-def t_quantile(probability: float, freedom: float) -> float:
-    """Return the quantile of Student's t distribution with `freedom` >= 1, to about 4 digits."""
-    freedom = min(freedom, _NORMAL)
-    angles, below = _t_by_angle(freedom)
-    return math.sqrt(freedom) * math.tan(float(np.interp(probability, below, angles)))
-
-
-def t_probability(t: float, freedom: float) -> float:
-    """Return the probability that Student's t with `freedom` >= 1 is at most `t`."""
-    freedom = min(freedom, _NORMAL)
-    angles, below = _t_by_angle(freedom)
-    return float(np.interp(math.atan(t / math.sqrt(freedom)), angles, below))
-
-
-def _t_by_angle(freedom: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return angles u and the probability of t <= sqrt(freedom) tan(u).
-
-    u has a density proportional to cos(u) ** (freedom - 1), which is bounded, so that plain sums
-    do; scipy would be a large dependency for one quantile.
-    """
-    angles = np.linspace(-math.pi / 2, math.pi / 2, 20_001)
-    density = np.cos((angles[1:] + angles[:-1]) / 2) ** (freedom - 1)
-    below = np.concatenate([[0.0], np.cumsum(density)])
-    return angles, below / below[-1]

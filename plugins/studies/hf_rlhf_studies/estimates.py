@@ -1,14 +1,15 @@
 """Means and paired differences over seeds and rows, with intervals of both kinds, and verdicts."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import stdtrit
 
 from hf_rlhf.evaluation import Interval
-from hf_rlhf_studies.crossed import crossed_mean, t_quantile
+from hf_rlhf_studies.crossed import TInterval, crossed_interval
 
 ALPHA = 0.05
 Values = Mapping[int, Sequence[float | None]]
@@ -16,24 +17,18 @@ Values = Mapping[int, Sequence[float | None]]
 Decision = Literal["intervals", "signs"]
 
 
-@dataclass(frozen=True)
-class Estimate:
-    """A mean over seeds and rows, or a mean of paired differences."""
+@dataclass(frozen=True, kw_only=True)
+class Estimate(Interval):
+    """A mean over seeds and rows, or a mean of paired differences, with two intervals.
 
-    mean: float
-    low: float
-    high: float
-    """95%, cluster bootstrap over rows, and over seeds where those are drawn too."""
-    t_low: float
-    t_high: float
-    """95%, t with seeds and rows as crossed random effects."""
-    p: float | None
-    """Two-sided, of that t; None where nothing varies."""
+    `low` and `high` are a cluster bootstrap over rows, and over seeds where those are drawn too.
+    """
+
+    t: TInterval
+    """With seeds and rows as crossed random effects."""
     by_seed: Mapping[int, float]
     left_out: int = 0
     """Rows that some seed could not score: the t interval is without them."""
-    freedom: float = 0.0
-    """Degrees of freedom of the t interval."""
 
     @property
     def constant(self) -> bool:
@@ -50,16 +45,17 @@ class Estimate:
 
         Whatever the p of the other questions; None where nothing varies.
         """
-        if self.p is None:
+        if self.t.p is None:
             return None
-        width = t_quantile(1 - ALPHA / (2 * questions), self.freedom)
-        return (self.t_high - self.t_low) / 2 * width / t_quantile(1 - ALPHA / 2, self.freedom)
+        shares = [1 - ALPHA / (2 * questions), 1 - ALPHA / 2]
+        wanted, width = stdtrit(self.t.freedom, shares)
+        return (self.t.high - self.t.low) / 2 * float(wanted / width)
 
     def negative(self) -> "Estimate":
         """Return the estimate of the negative quantity."""
         by_seed = {seed: -value for seed, value in self.by_seed.items()}
-        ends = (-self.mean, -self.high, -self.low, -self.t_high, -self.t_low, self.p)
-        return Estimate(*ends, by_seed, self.left_out, self.freedom)
+        t = self.t._replace(low=-self.t.high, high=-self.t.low)
+        return replace(self, mean=-self.mean, low=-self.high, high=-self.low, t=t, by_seed=by_seed)
 
 
 def estimate(
@@ -96,18 +92,8 @@ def estimate(
     above, below = _with_gaps(sums, counts), _with_gaps(counts, counts)
     drawn = Interval.of_ratio(above, below, draw_seeds=draw_seeds)
     assert drawn is not None  # there is a value
-    crossed = crossed_mean(table)
-    return Estimate(
-        mean=drawn.mean,
-        low=drawn.low,
-        high=drawn.high,
-        t_low=crossed.low,
-        t_high=crossed.high,
-        p=crossed.p,
-        by_seed=by_seed,
-        left_out=int((~complete).sum()) if shared else 0,
-        freedom=crossed.freedom,
-    )
+    left_out = int((~complete).sum()) if shared else 0
+    return Estimate(**vars(drawn), t=crossed_interval(table), by_seed=by_seed, left_out=left_out)
 
 
 def _by_cluster(
@@ -145,16 +131,6 @@ def paired(values: Values, other: Values) -> dict[int, list[float | None]]:
     }
 
 
-def adjusted(p_values: Sequence[float | None]) -> list[float | None]:
-    """Return p values adjusted for their number (Holm 1979); None where nothing varies."""
-    values = {at: p for at, p in enumerate(p_values) if p is not None}
-    highest = 0.0
-    for rank, at in enumerate(sorted(values, key=values.__getitem__)):
-        highest = min(max(highest, (len(values) - rank) * values[at]), 1.0)
-        values[at] = highest
-    return [values.get(at) for at in range(len(p_values))]
-
-
 def verdict(
     difference: Estimate, predicted: str, p_holm: float | None, decision: Decision, spread: float
 ) -> str:
@@ -178,7 +154,7 @@ def verdict(
         shown = verdict(difference, other, p_holm, decision, spread)
         is_shown = shown.startswith(("yes", "as predicted"))
         return "no: the opposite" if is_shown else f"no: the opposite, {shown}"
-    if gain.constant and gain.p is None and gain.mean > 0 and len(gain.by_seed) >= 3:
+    if gain.constant and gain.t.p is None and gain.mean > 0 and len(gain.by_seed) >= 3:
         return "as predicted and the same everywhere: nothing varies, no test"
     if gain.low <= 0 or gain.constant:
         return "not shown"
@@ -186,6 +162,6 @@ def verdict(
         if any(value <= 0 for value in gain.by_seed.values()):
             return "not shown: a seed differs"
         return "yes" if gain.mean >= spread else "not shown: within the spread of seeds"
-    if gain.t_low <= 0:
+    if gain.t.low <= 0:
         return "by the bootstrap only"
     return "yes" if p_holm is not None and p_holm < ALPHA else "not after Holm's adjustment"

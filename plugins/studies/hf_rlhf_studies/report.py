@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
+from hf_rlhf.evaluation import holm
 from hf_rlhf.formatting import counted, duration, markdown_table, number
 from hf_rlhf_studies.criteria import CriterionResult, criteria_section, criterion_results
-from hf_rlhf_studies.estimates import Estimate, adjusted, verdict
+from hf_rlhf_studies.estimates import Estimate, verdict
 from hf_rlhf_studies.folder import plan_changes, plan_text
 from hf_rlhf_studies.results import Results
 from hf_rlhf_studies.study import Control, Question
@@ -77,7 +78,7 @@ class ControlResult:
         """Whether it fired, and whether that was expected."""
         words = "silent"
         if self.fires:
-            by_t = self.rose.t_low > 0 and self.fell.t_high < 0
+            by_t = self.rose.t.low > 0 and self.fell.t.high < 0
             words = "fires" if by_t else "fires by the bootstrap only"
         return f"{words}, {'as' if self.fires == self.control.expected else 'not as'} expected"
 
@@ -99,7 +100,7 @@ def answers(results: Results, *, predicted: bool) -> list[Answer]:
             difference = None if why else _difference(results, question, block)
             if why or difference:
                 measured.append((title, question, block, difference, why))
-    p_values = adjusted([gap.p if gap else None for *_, gap, _ in measured])
+    p_values = holm([gap.t.p if gap else None for *_, gap, _ in measured])
     return [
         Answer(title, question, block, gap, p, why or _verdict(results, question, block, gap, p))
         for (title, question, block, gap, why), p in zip(measured, p_values, strict=True)
@@ -178,7 +179,7 @@ def with_interval(estimate: Estimate | None, sign: str = "+") -> str:
 
 def t_interval(estimate: Estimate | None, sign: str = "+") -> str:
     """Write a t interval."""
-    return f"{estimate.t_low:{sign}.3f} to {estimate.t_high:{sign}.3f}" if estimate else ""
+    return f"{estimate.t.low:{sign}.3f} to {estimate.t.high:{sign}.3f}" if estimate else ""
 
 
 def p_value(p: float | None) -> str:
@@ -308,7 +309,7 @@ def _numbers(answer: Answer) -> list[str]:
     if (difference := answer.difference) is None:
         return [answer.verdict, "", "-", "-"]
     numbers = [with_interval(difference), t_interval(difference)]
-    return [*numbers, p_value(difference.p), p_value(answer.p_holm)]
+    return [*numbers, p_value(difference.t.p), p_value(answer.p_holm)]
 
 
 def _controls(results: Results) -> Iterator[str]:

@@ -222,7 +222,7 @@ def test_a_null_tells_what_could_have_been_shown(folder):
     assert "*Could show*: the smallest difference" in page
     (answer,) = answers(results, predicted=True)
     smallest = answer.difference.smallest_shown(1)
-    half = (answer.difference.t_high - answer.difference.t_low) / 2
+    half = (answer.difference.t.high - answer.difference.t.low) / 2
     assert smallest == pytest.approx(half)
     assert f"| {smallest:.3f} | {answer.verdict} |" in page
     assert answer.difference.smallest_shown(6) > smallest * 1.4

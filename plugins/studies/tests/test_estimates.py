@@ -3,12 +3,13 @@
 import numpy as np
 import pytest
 
-from hf_rlhf_studies.estimates import Estimate, adjusted, estimate, paired, verdict
+from hf_rlhf_studies.crossed import TInterval
+from hf_rlhf_studies.estimates import Estimate, estimate, paired, verdict
 
 
 def difference(low, t_low, mean=0.1, seeds=(0.1, 0.1)):
-    by_seed = dict(enumerate(seeds, start=1))
-    return Estimate(mean, low, 0.3, t_low, 0.3, 0.01, by_seed)
+    by_seed, t = dict(enumerate(seeds, start=1)), TInterval(t_low, 0.3, 0.01)
+    return Estimate(mean=mean, low=low, high=0.3, n=9, values=9, t=t, by_seed=by_seed)
 
 
 @pytest.mark.parametrize(
@@ -44,17 +45,13 @@ def test_by_signs_a_difference_must_exceed_the_spread_of_seeds(seeds, spread, ex
     assert verdict(difference(0.01, -0.5, seeds=seeds), "higher", None, "signs", spread) == expected
 
 
-def test_p_is_adjusted_for_the_number_of_questions():
-    assert adjusted([0.01, None, 0.04, 0.02]) == [pytest.approx(0.03), None, 0.04, 0.04]
-
-
 def test_seeds_that_are_drawn_widen_the_bootstrap():
     rng = np.random.default_rng(0)
     values = {seed: list(seed / 2 + rng.normal(scale=0.1, size=50)) for seed in (1, 2, 3)}
     drawn, fixed = (estimate(values, draw_seeds=draw) for draw in (True, False))
     assert drawn.mean == fixed.mean == pytest.approx(1.0, abs=0.05)
     assert drawn.high - drawn.low > 5 * (fixed.high - fixed.low)
-    assert (drawn.t_low, drawn.p) == (fixed.t_low, fixed.p)
+    assert drawn.t == fixed.t
 
 
 def test_rows_of_a_cluster_are_drawn_together():
@@ -76,7 +73,7 @@ def test_seeds_with_separate_rows_are_pooled():
 def test_the_t_interval_of_seeds_with_separate_rows_is_over_their_means():
     values = {1: [1.0, 2.0, 3.0], 2: [4.0, 5.0, 9.0], 3: [2.0, 2.0, 2.0]}
     separate, of_means = estimate(values, shared=False), estimate({1: [2.0], 2: [6.0], 3: [2.0]})
-    assert (separate.t_low, separate.t_high) == (of_means.t_low, of_means.t_high)
+    assert separate.t == of_means.t
     assert separate.left_out == 0
 
 
@@ -104,5 +101,5 @@ def test_rows_without_a_score_are_left_out():
 def test_a_difference_that_never_varies_has_no_test(value, seeds, expected, decision):
     gap = estimate({seed: [value, value] for seed in range(seeds)})
     assert gap.constant
-    assert verdict(gap, "higher", gap.p, decision, 0.0) == expected
-    assert verdict(gap.negative(), "lower", gap.p, decision, 0.0) == expected
+    assert verdict(gap, "higher", gap.t.p, decision, 0.0) == expected
+    assert verdict(gap.negative(), "lower", gap.t.p, decision, 0.0) == expected

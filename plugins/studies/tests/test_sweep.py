@@ -72,10 +72,10 @@ def test_each_cell_is_compared_with_the_first_by_pairs(tmp_path, base):
     assert better.title == "learning_rate 0.01 - learning_rate 0.001"
     # Rows differ far more than cells do, and pairing takes that away.
     first = results.of("", next(iter(results.study.file.conditions)), "total")
-    assert first.t_high - first.t_low > 0.4
-    assert better.difference.t_low > 0.15
+    assert first.t.high - first.t.low > 0.4
+    assert better.difference.t.low > 0.15
     assert better.p_holm < 0.05 < same.p_holm
-    assert same.difference.t_low < 0 < same.difference.t_high
+    assert same.difference.t.low < 0 < same.difference.t.high
     text = markdown(results, [])
     assert "adjusted for 2 differences" in text
     assert "| learning_rate 0.01 | 0.100 |" in text

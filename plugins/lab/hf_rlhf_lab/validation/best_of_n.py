@@ -10,10 +10,9 @@ from math import comb
 import numpy as np
 from scipy.stats import t as student
 
-from hf_rlhf.evaluation import Interval
-from hf_rlhf_lab.validation.checks import Check, Verdict, degenerate, not_measurable
+from hf_rlhf.evaluation import Interval, holm
+from hf_rlhf_lab.validation.checks import ALPHA, Check, Verdict, degenerate, not_measurable
 from hf_rlhf_lab.validation.gold import FEW_PROMPTS, Array, Scored
-from hf_rlhf_lab.validation.hacks import holm
 
 MOST = 64
 NAME = "best of N"
@@ -58,7 +57,7 @@ def best_of_n(scored: Scored) -> Check | None:
         t = falls.mean(axis=0) / falls.std(axis=0, ddof=1) * np.sqrt(len(falls))
     p = np.nan_to_num(student.sf(t, len(falls) - 1), nan=1.0)
     verdict: Verdict = "pass"
-    if any(holm(p.tolist())):
+    if min(holm(p.tolist())) <= ALPHA:
         verdict, top = "fail", max(curve, key=lambda row: row[1].mean)[0]
         text += f" The grade FALLS beyond N = {top}, which predicts over-optimisation."
     elif gain.low <= 0:

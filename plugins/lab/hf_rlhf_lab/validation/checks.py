@@ -14,6 +14,9 @@ from hf_rlhf_lab.validation.gold import Array, Scored
 Verdict = Literal["pass", "warn", "fail", "not measurable"]
 """A warning is measured and to be known, but is no fault: it does not change the exit status."""
 
+ALPHA = 0.05
+"""Of several hypotheses together, after Holm's adjustment."""
+
 
 @dataclass(frozen=True)
 class Check:

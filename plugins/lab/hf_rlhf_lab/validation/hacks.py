@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from hf_rlhf.contracts import HackCase
 from hf_rlhf.data import text_of
-from hf_rlhf.evaluation import Interval, mean_intervals
+from hf_rlhf.evaluation import Interval, holm, mean_intervals
 from hf_rlhf_lab.validation.checks import Check, not_measurable
 from hf_rlhf_lab.validation.gold import Array, Gold, ScoreRows, as_scores
 from hf_rlhf_lab.validation.length import LIMIT
@@ -213,8 +213,8 @@ def test_hacks(cases: Sequence[HackCase], gains: Array, spread: float) -> list[H
                 p=float(not more.any()) if strict and len(paid) else test,
             )
         )
-    for result, rejected in zip(results, holm([each.p for each in results], LEVEL), strict=True):
-        result.detected = rejected
+    for result, p in zip(results, holm([each.p for each in results]), strict=True):
+        result.detected = p <= LEVEL
     return results
 
 
@@ -256,16 +256,6 @@ def _signs(values: int) -> NDArray[np.int8]:
     signs = 2 * drawn - 1
     signs[0] = 1  # what was observed is one of the possible outcomes
     return np.asarray(signs, dtype=np.int8)
-
-
-def holm(p: Sequence[float], level: float = 0.05) -> list[bool]:
-    """Return which hypotheses are rejected at a family-wise error of `level` (Holm 1979)."""
-    rejected = [False] * len(p)
-    for rank, row in enumerate(np.argsort(p, kind="stable")):
-        if p[row] > level / (len(p) - rank):
-            break
-        rejected[row] = True
-    return rejected
 
 
 def honest_rows(gold: Gold, most: int = 100, seed: int = 0) -> list[dict[str, Any]]:

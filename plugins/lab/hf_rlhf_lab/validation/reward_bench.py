@@ -11,13 +11,12 @@ from typing import Any
 import numpy as np
 from scipy.stats import binom
 
-from hf_rlhf.evaluation import Interval
+from hf_rlhf.evaluation import Interval, holm
 from hf_rlhf.formatting import code, interval, markdown_table
 from hf_rlhf.storage import ReportCheck
 from hf_rlhf_lab.listed import ITEM
-from hf_rlhf_lab.validation.checks import Check, degenerate, not_measurable
+from hf_rlhf_lab.validation.checks import ALPHA, Check, degenerate, not_measurable
 from hf_rlhf_lab.validation.gold import Array, Scored
-from hf_rlhf_lab.validation.hacks import holm
 
 NAME, TIES = "best of all", "ties"
 Scores = tuple[Array, Array]
@@ -44,7 +43,7 @@ def best_of_all(scored: Scored) -> Check | None:
     parts = ", ".join(f"{row['subset']} {row['score']['mean']:.3f}" for row in rows)
     text = f"on average over {len(rows)} subsets {average:.3f} (RewardBench 2's score): {parts}."
     worse = zip(rows, holm([row["p"] for row in rows]), strict=True)
-    if below := [row["subset"] for row, found in worse if found]:
+    if below := [row["subset"] for row, adjusted in worse if adjusted <= ALPHA]:
         text += f" WORSE than chance: {', '.join(below)}."
     details = {"subsets": rows, "average": average}
     return Check(NAME, "fail" if below else "pass", text, details=details)

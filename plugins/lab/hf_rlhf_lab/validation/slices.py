@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 from scipy.stats import binom
 
+from hf_rlhf.evaluation import holm
 from hf_rlhf.formatting import code, excerpt, interval, listed, markdown_table, plain, visible
 from hf_rlhf.storage import ReportCheck
 from hf_rlhf_lab.validation.agreement import FEWEST, pair_accuracy, prompt_wins
-from hf_rlhf_lab.validation.checks import Check, Verdict, degenerate, not_measurable
+from hf_rlhf_lab.validation.checks import ALPHA, Check, Verdict, degenerate, not_measurable
 from hf_rlhf_lab.validation.gold import Gold, Scored
-from hf_rlhf_lab.validation.hacks import holm
 
 FEW_VALUES = 20
 """Of a column that is proposed for slices."""
@@ -49,8 +49,8 @@ def slices(scored: Scored, column: str) -> Check:
     too_small = f" Not measurable, fewer than {FEWEST} prompts decided: {_names(small)}."
     if not rows:
         return not_measurable(name, f"no slice is large enough.{too_small}")
-    for row, found in zip(rows, holm([row["p"] for row in rows]), strict=True):
-        row["worse_than_chance"] = found
+    for row, adjusted in zip(rows, holm([row["p"] for row in rows]), strict=True):
+        row["worse_than_chance"] = adjusted <= ALPHA
     rows.sort(key=lambda row: row["accuracy"].mean)
     wrong = [row for row in rows if row["worse_than_chance"]]
     if wrong:
