@@ -1,6 +1,6 @@
 """Time and peak memory of a dataset adapter on a generated file of a given size.
 
-    python benchmarks/large_data.py --gigabytes 1 --kind jsonl
+    python benchmarks/large_data.py --gigabytes 1
 
 Peak memory is VmHWM of a process that does nothing but load, and so includes Python, pyarrow and
 `datasets`; pages of memory-mapped files count in it while they stand in the page cache, so the
@@ -37,11 +37,10 @@ def rows(size: float) -> Iterator[str]:
 
 def write(path: Path, size: float) -> int:
     """Write the file; return the number of rows."""
-    number, array = 0, path.suffix == ".json"
+    number = 0
     with path.open("w") as file:
         for number, line in enumerate(rows(size), start=1):
-            file.write(("[" if number == 1 else ",") + line if array else line + "\n")
-        file.write("]" if array else "")
+            file.write(line + "\n")
     return number
 
 
@@ -64,14 +63,13 @@ def main() -> None:
     """Measure."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--gigabytes", type=float, default=1.0)
-    parser.add_argument("--kind", choices=("jsonl", "json"), default="jsonl")
     parser.add_argument("--load", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.load:
         print(json.dumps(load(args.load)))
         return
     with tempfile.TemporaryDirectory(prefix="hf-rlhf-benchmark-") as folder:
-        path = Path(folder, f"pairs.{args.kind}")
+        path = Path(folder, "pairs.jsonl")
         count = write(path, args.gigabytes * 1e9)
         done = subprocess.run(
             [sys.executable, __file__, "--load", str(path)],

@@ -2,6 +2,8 @@ from .arrow_rows import rows_digest as rows_digest
 from .chat import ROLES as ROLES
 from .chat import TOOL_ROLES as TOOL_ROLES
 from .chat import conversation_turns as conversation_turns
+from .chat_arguments import ChatRowArguments as ChatRowArguments
+from .chat_arguments import chat_adapter as chat_adapter
 from .chat_rows import load_chat_rows as load_chat_rows
 from .conversion import convert_source as convert_source
 from .formats import repeated_key as repeated_key

@@ -1,9 +1,14 @@
 """The arguments that the adapters of chat rows share."""
 
-from dataclasses import dataclass
+import functools
+import inspect
+import typing
+from collections.abc import Callable
+from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
+from hf_rlhf.contracts import Loaded
 from hf_rlhf.data.splits import Split
 from hf_rlhf.errors import DataError
 
@@ -20,11 +25,7 @@ READ_BY_TRL = frozenset((*_ROWS, *_TOKENS, *_EXTRAS, *_CALL, "environments"))
 
 @dataclass(frozen=True, kw_only=True)
 class ChatRowArguments(Split):
-    """The arguments that adapters of chat rows share; the adapter `sft` documents each of them.
-
-    Each adapter spells them out in its own signature: run files are checked against it, and
-    `hf-rlhf describe` shows it.
-    """
+    """The arguments that adapters of chat rows share; the adapter `sft` documents each of them."""
 
     path: str | list[str]
     tokenizer: Any
@@ -33,7 +34,7 @@ class ChatRowArguments(Split):
     columns: dict[str, str] | None = None
     revision: str | None = None
     subset: str | None = None
-    format: str = "auto"
+    format: Literal["auto", "conversational", "text"] = "auto"
     template: str | None = None
     response_template: str | None = None
     system_template: str | None = None
@@ -60,3 +61,34 @@ class ChatRowArguments(Split):
                 f"`keep` names {', '.join(reserved)}, to which TRL gives its own meaning. Map the "
                 "column to another name with `columns`, and keep that."
             )
+
+
+def chat_adapter(load: Callable[..., Loaded]) -> Callable[..., Loaded]:
+    """Return a dataset adapter that takes the fields of `ChatRowArguments` one by one.
+
+    Run files are checked against its signature, and `hf-rlhf describe` shows it. `load` takes them
+    as one object, and arguments of its own by name.
+    """
+    types = typing.get_type_hints(ChatRowArguments)
+    own = list(inspect.signature(load).parameters.values())[1:]
+    shared = [
+        inspect.Parameter(
+            each.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=inspect.Parameter.empty if each.default is MISSING else each.default,
+            annotation=types[each.name],
+        )
+        for each in fields(ChatRowArguments)
+    ]
+    path = next(each for each in shared if each.name == "path")
+    path = path.replace(kind=inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    signature = inspect.Signature([path, *own, *(each for each in shared if each.name != "path")])
+
+    @functools.wraps(load)
+    def adapter(*arguments: Any, **named: Any) -> Loaded:
+        values = signature.bind(*arguments, **named).arguments
+        beside = {each.name: values.pop(each.name) for each in own if each.name in values}
+        return load(ChatRowArguments(**values), **beside)
+
+    vars(adapter)["__signature__"] = signature
+    return adapter

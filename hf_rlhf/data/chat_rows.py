@@ -9,7 +9,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,7 +30,7 @@ from hf_rlhf.data.examples import Example
 from hf_rlhf.data.forms import Margin, PreferenceLabel, chat_schemas
 from hf_rlhf.data.rejected import BadRow, RejectedRows, convert_rows, format_counts
 from hf_rlhf.data.report_lines import report_lines
-from hf_rlhf.data.schemas import DetectedSchema, Schema, detect_schema
+from hf_rlhf.data.schemas import DetectedSchema, detect_schema
 from hf_rlhf.data.sources import Row, Rows, read_rows
 from hf_rlhf.data.splits import Selection, row_hashes, select
 from hf_rlhf.data.trl_format import COLUMNS, ChatForm, TrlFormat
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 def load_chat_rows(
     form: ChatForm,
-    arguments: Mapping[str, Any],
+    arguments: ChatRowArguments,
     *,
     label: PreferenceLabel = "better",
     margin: Margin = "column",
@@ -55,7 +55,7 @@ def load_chat_rows(
 
     Args:
         form: TRL's format: sft, messages, preference, unpaired or prompts.
-        arguments: of the dataset adapter, such as its `locals()`: those of `ChatRowArguments`.
+        arguments: of the dataset adapter.
         label: of preferences, the label of PKU-SafeRLHF by which an answer is chosen.
         margin: of preferences, where their margin comes from: the column `margin`,
             `score_chosen` - `score_rejected`, or nowhere.
@@ -65,14 +65,7 @@ def load_chat_rows(
         ModelError: messages are wanted and the tokenizer has no chat template.
         DiskError: the cache of `datasets` cannot be written, or is full.
     """
-    names = {each.name for each in fields(ChatRowArguments)}
-    values = {name: value for name, value in arguments.items() if name in names}
-    return _load(form, ChatRowArguments(**values), chat_schemas(label, margin))
-
-
-def _load(
-    form: ChatForm, arguments: ChatRowArguments, schemas: Mapping[str, Sequence[Schema]]
-) -> Loaded:
+    schemas = chat_schemas(label, margin)
     trl_format = TrlFormat.of(form, arguments)
     source = read_rows(
         arguments.path,

@@ -1,4 +1,4 @@
-"""File formats: one file to (place, fields), a piece at a time, whatever its size.
+"""File formats: one file to (place, fields), a piece at a time; a JSON array whole.
 
 Every error is a `DataError` that begins with file and line (or row). If it concerns a single row,
 it is yielded in place of that row's fields, and reading continues; others are raised. pyarrow is
@@ -6,7 +6,6 @@ imported when needed.
 """
 
 import csv
-import io
 import json
 import re
 from collections import Counter
@@ -16,13 +15,8 @@ from typing import Any
 
 from hf_rlhf.data.arrow_rows import arrow_rows
 from hf_rlhf.data.lines import (
-    GZIP_ERRORS,
-    PIECE,
-    damaged_gzip,
     has_json_lines,
-    open_binary,
     read_lines,
-    refuse_utf16,
 )
 from hf_rlhf.errors import DataError
 
@@ -34,6 +28,7 @@ LocatedRow = tuple[str, dict[str, Any] | DataError]
 
 _ROWS_KEYS = ("data", "rows", "examples", "instances", "train")
 _SPACE = re.compile(r"[ \t\n\r]*")
+_JSON_LINES = re.compile(r"\}[ \t\r]*\n\s*\{")
 
 
 class _Decoder(json.JSONDecoder):
@@ -94,16 +89,19 @@ def _parse(text: str, path: Path, line: int) -> Any:
     try:
         value = decoder.decode(text)
     except json.JSONDecodeError as error:
-        problem = f"{error.msg.removesuffix(' at')} at column {error.colno}"
-        cut = "" if text.endswith("\n") else " The last line has no end: was the file cut off?"
-        where = f"{path}:{line + error.lineno - 1}"
-        raise DataError(
-            f"{where}: is not valid JSON: {problem}.{cut} Correct that line."
-        ) from error
+        raise _not_json(error, path, line - 1, text) from error
     except (ValueError, RecursionError) as error:
         raise DataError(f"{path}:{line}: is not usable JSON: {error}.") from error
     decoder.refuse_odd(value, text, f"{path}:{line}")
     return value
+
+
+def _not_json(error: json.JSONDecodeError, path: Path, lines: int, text: str) -> DataError:
+    """Return the error for a text behind so many lines of a file that is no JSON."""
+    problem = f"{error.msg.removesuffix(' at')} at column {error.colno}"
+    cut = "" if text.endswith("\n") else " The last line has no end: was the file cut off?"
+    where = f"{path}:{lines + error.lineno}"
+    return DataError(f"{where}: is not valid JSON: {problem}.{cut} Correct that line.")
 
 
 def _refuse_half_characters(value: Any, where: str) -> None:
@@ -129,24 +127,50 @@ def _json(path: Path) -> Iterator[LocatedRow]:
     if has_json_lines(path):
         yield from _json_lines(path)
         return
-    window = _Window(path)
-    if window.next() != "{":
-        for number, value in enumerate(_elements(window), start=1):
-            where = f"{path}, row {number}"
-            try:
-                yield where, value if isinstance(value, DataError) else _as_object(value, where)
-            except DataError as error:
-                yield where, error
-        return
-    value = window.value()
-    if window.next() == "{":  # JSON Lines, of which the first is very long
+    text = "".join(_decode(line.content, f"{path}:{line.number}") for line in read_lines(path))
+    begin = text.lstrip()[:1]
+    if begin == "[":
+        yield from _array(text, path)
+    elif begin != "{":
+        raise DataError(f"{path}: begins with {begin!r}, expected an array, `[`.")
+    elif next(iter(_JSON_LINES.finditer(text)), None):  # the first of them is very long
         yield from _json_lines(path)
-        return
-    if window.next():
-        raise window.fault("Extra data")
-    if not isinstance(value, DataError) and (problem := _table_in(value)):
-        raise DataError(f"{path}:1: {problem}")
-    yield f"{path}:1", value
+    else:
+        value = _parse(text, path, 1)
+        if problem := _table_in(value):
+            raise DataError(f"{path}:1: {problem}")
+        yield f"{path}:1", value
+
+
+def _array(text: str, path: Path) -> Iterator[LocatedRow]:
+    """Yield the elements of an array; one that cannot be used alone as its error."""
+    at, line, number = text.index("["), 1, 0
+    is_empty = text.startswith("]", _after_space(text, at + 1))
+    while not is_empty and text[at : at + 1] in ("[", ","):
+        begin, number, decoder = _after_space(text, at + 1), number + 1, _Decoder()
+        line, where = line + text.count("\n", at, begin), f"{path}, row {number}"
+        try:
+            value, end = decoder.raw_decode(text, begin)
+        except json.JSONDecodeError as error:
+            raise _not_json(error, path, 0, text) from error
+        except (ValueError, RecursionError) as error:
+            raise DataError(f"{path}:{line}: is not usable JSON: {error}.") from error
+        try:
+            decoder.refuse_odd(value, text[begin:end], f"{path}:{line}")
+            yield where, _as_object(value, where)
+        except DataError as error:
+            yield where, error
+        at = _after_space(text, end)
+        line += text.count("\n", begin, at)
+    end = _after_space(text, at + 1) if is_empty else at
+    if not text.startswith("]", end):
+        raise _not_json(json.JSONDecodeError("Expecting ',' or ']'", text, end), path, 0, text)
+    if (after := _after_space(text, end + 1)) < len(text):
+        raise _not_json(json.JSONDecodeError("Extra data", text, after), path, 0, text)
+
+
+def _after_space(text: str, at: int) -> int:
+    return _SPACE.match(text, at).end()  # type: ignore[union-attr]
 
 
 def _table_in(value: dict[str, Any]) -> str:
@@ -170,127 +194,6 @@ def _table_in(value: dict[str, Any]) -> str:
 
 def _is_object(value: Any) -> bool:
     return isinstance(value, dict)
-
-
-def _elements(window: "_Window") -> Iterator[Any]:
-    if window.next() != "[":
-        raise DataError(f"{window.path}: begins with {window.next()!r}, expected an array, `[`.")
-    window.take()
-    if window.next() == "]":
-        window.take()
-    else:
-        mark = ","
-        while mark == ",":
-            yield window.value()
-            mark = window.take()
-            if mark not in (",", "]"):
-                raise window.fault("Expecting ',' or ']'", -len(mark), cut=not mark)
-    if window.next():
-        raise window.fault("Extra data")
-
-
-def _text_pieces(path: Path) -> Iterator[str]:
-    """Yield the text of a file in pieces of at most `PIECE` characters, though it be one line."""
-    with open_binary(path) as binary:
-        refuse_utf16(binary.read(2), path)
-        binary.seek(0)
-        with io.TextIOWrapper(binary, "utf-8-sig", newline="") as file:
-            try:
-                yield from iter(lambda: file.read(PIECE), "")
-            except UnicodeDecodeError:
-                for line in read_lines(path):  # to say where
-                    _decode(line.content, f"{path}:{line.number}")
-                raise
-
-
-class _Window:
-    """The part of a JSON text that is being parsed; what has been parsed is forgotten."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._pieces = _text_pieces(path)
-        self._text, self._at = "", 0
-        self._line, self._column = 1, 0  # of the beginning of `_text`
-        self._ended = False
-
-    def next(self) -> str:
-        """Return the next character that is no white space, or nothing at the end."""
-        while True:
-            self._at = _SPACE.match(self._text, self._at).end()  # type: ignore[union-attr]
-            if self._at < len(self._text):
-                return self._text[self._at]
-            if not self._more():
-                return ""
-
-    def take(self) -> str:
-        """Return the same, and go past it."""
-        character = self.next()
-        self._at += len(character)
-        return character
-
-    def value(self) -> Any:
-        """Parse the next value, which is a DataError if it alone cannot be used.
-
-        Raise DataError, with the line, for what is none.
-        """
-        self.next()
-        while True:
-            decoder = _Decoder()
-            try:
-                value, end = decoder.raw_decode(self._text, self._at)
-            except json.JSONDecodeError as error:
-                # What fails far from the end of the window would fail with more text, too.
-                inside = error.pos < len(self._text) - 16 and not error.msg.startswith("Untermin")
-                if inside or not self._more():
-                    raise self.fault(error.msg, error.pos - self._at, cut=not inside) from error
-                continue
-            except (ValueError, RecursionError) as error:
-                raise DataError(f"{self._where(0)[0]}: is not usable JSON: {error}.") from error
-            number_may_go_on = end == len(self._text) and isinstance(value, (int, float))
-            if number_may_go_on and self._more():
-                continue
-            where, part = self._where(0)[0], self._text[self._at : end]
-            self._at = end
-            try:
-                decoder.refuse_odd(value, part, where)
-            except DataError as error:
-                return error
-            return value
-
-    def fault(self, problem: str, offset: int = 0, cut: bool = False) -> DataError:
-        """Return what to raise for a fault so many characters from here."""
-        where, column = self._where(offset)
-        hint = " The file ends before the value does: was it cut off?" if cut else ""
-        problem = problem.removesuffix(" at").removesuffix(" starting")
-        return DataError(
-            f"{where}: is not valid JSON: {problem} at column {column}.{hint} Correct that line."
-        )
-
-    def _where(self, offset: int) -> tuple[str, int]:
-        at = self._at + offset
-        lines = self._text.count("\n", 0, at)
-        column = at - self._text.rfind("\n", 0, at) if lines else self._column + at + 1
-        return f"{self.path}:{self._line + lines}", column
-
-    def _more(self) -> bool:
-        """Read at least as much again, so that a long value is not parsed anew too often."""
-        parsed = self._text[: self._at]
-        lines = parsed.count("\n")
-        self._line += lines
-        self._column = len(parsed) - parsed.rfind("\n") - 1 if lines else self._column + self._at
-        pieces = [self._text[self._at :]]
-        wanted = max(PIECE, len(pieces[0]))
-        while not self._ended and wanted > 0:
-            try:
-                piece = next(self._pieces, "")
-            except GZIP_ERRORS as error:
-                raise damaged_gzip(self.path, self._line, error) from error
-            self._ended = not piece
-            pieces.append(piece)
-            wanted -= len(piece)
-        grown = len(pieces) > 1 and bool("".join(pieces[1:]))
-        self._text, self._at = "".join(pieces), 0
-        return grown
 
 
 def _delimited(path: Path, delimiter: str) -> Iterator[LocatedRow]:

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from operator import itemgetter
 from typing import Any
 
 from hf_rlhf.data.examples import Example
@@ -19,7 +20,7 @@ from hf_rlhf.errors import DataError, did_you_mean
 
 SAMPLE_ROWS = 1000
 """Rows of each split that detection looks at."""
-_EXAMPLES = 5
+_EXAMPLES, _NEAREST = 5, 3
 _PYTHON_LIST = re.compile(r"\s*\[\s*\{\s*'")
 _SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars"}
 """Separators in the header of a CSV file that is not separated by commas."""
@@ -215,26 +216,25 @@ class _Survey:
         return self._report(problem, *fitting, *self._hints(), cure)
 
     def several_fit(self, source: str) -> str:
-        both = {names: where for names, where in self.first.items() if len(names) > 1}
-        if both:
-            names, where = next(iter(both.items()))
-            problem = f"more than one schema fits: {' and '.join(names)} fit {where}."
-        else:
-            counts = ", ".join(
-                f"{self.votes[names[0]]} rows are {names[0]} (the first: {where})"
-                for names, where in self.first.items()
-            )
-            problem = f"rows of different schemas are mixed: {counts}."
+        fitting = "; ".join(
+            f"{' and '.join(names)} fit {where}" for names, where in self.first.items()
+        )
         cure = (
             "Name the one to use (`schema: NAME`; other rows are then rejected), or map the "
             "columns (`columns`)."
         )
-        return self._report(f"{source}: {problem}", cure)
+        return self._report(f"{source}: rows have more than one schema: {fitting}.", cure)
 
     def _report(self, problem: str, *after: str) -> str:
+        """Return a problem with the columns, the `_NEAREST` schemas, and what to do."""
         columns = "; ".join(map(self._column, self.kinds))
-        tried = [f"  {schema.name}: {self._verdict(schema)}" for schema in self.tried]
-        return "\n".join([f"{problem} Columns found: {columns}.", "Schemas tried:", *tried, *after])
+        verdicts = sorted(
+            ((len(self._problems(schema)), self._verdict(schema)) for schema in self.tried),
+            key=itemgetter(0),
+        )
+        nearest = [f"  {verdict}" for _, verdict in verdicts[:_NEAREST]]
+        head = f"{problem} Columns found: {columns}."
+        return "\n".join([head, "The nearest schemas:", *nearest, *after])
 
     def _column(self, name: str) -> str:
         kinds = self.kinds[name]
@@ -245,7 +245,11 @@ class _Survey:
     def _verdict(self, schema: Schema) -> str:
         """Return how many rows fit a schema, or what they lack."""
         if votes := self.votes[schema.name]:
-            return f"fits {votes} of {self.rows} rows"
+            return f"{schema.name}: fits {votes} of {self.rows} rows"
+        problems = self._problems(schema) or ["no single row has all of " + ", ".join(schema.needs)]
+        return f"{schema.name}: {'; '.join(problems)}"
+
+    def _problems(self, schema: Schema) -> list[str]:
         problems = []
         for column, kinds in schema.needs.items():
             if column not in self.kinds:
@@ -253,12 +257,11 @@ class _Survey:
             elif not any(kind in self.kinds[column] for kind in kinds):
                 present = ", ".join(self.kinds[column])
                 problems.append(f"{column} is {present} and not {' or '.join(kinds)}")
-        problems += [
+        return problems + [
             f"has {column}, which it must not"
             for column in schema.unless
             if any(kind != NULL for kind in self.kinds.get(column, ()))
         ]
-        return "; ".join(problems) or "no single row has all of " + ", ".join(schema.needs)
 
     def _hints(self) -> Iterator[str]:
         """Yield a hint for each column that seems to hold a schema's column in another form."""

@@ -10,7 +10,7 @@ import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from hf_rlhf.data.chat import Turn
 from hf_rlhf.data.examples import Example
@@ -76,7 +76,7 @@ class Split:
     max_train_rows: int | None = None
     max_test_rows: int | None = None
     seed: int = 42
-    drop_duplicates: str = "none"
+    drop_duplicates: Literal["none", "exact", "normalised"] = "none"
     drop_overlap: bool = True
 
     def __post_init__(self) -> None:

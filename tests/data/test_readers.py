@@ -12,7 +12,6 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from hf_rlhf.data import formats
 from hf_rlhf.data.sources import Row, read_file, read_rows, rename, require
 from hf_rlhf.errors import DataError
 
@@ -185,34 +184,15 @@ def test_damaged_parquet_and_json_arrays_are_data_errors(tmp_path: Path) -> None
         list(read_file(element))
 
 
-@given(
-    values=st.lists(st.dictionaries(st.text(), st.integers() | st.floats(allow_nan=False))),
-    indent=st.sampled_from([None, 1]),
-    piece=st.integers(1, 40),
-)
-@example(values=[{"a": "\n\\ud83d\\ude42 \U0001f642"}], indent=None, piece=1)  # type: ignore[dict-item]
-@settings(max_examples=60, deadline=None)
-def test_an_array_is_the_same_whatever_is_read_at_a_time(
-    tmp_path_factory: Any, values: list[dict[str, Any]], indent: int | None, piece: int
-) -> None:
-    path = tmp_path_factory.mktemp("array") / "rows.json"
-    path.write_text(json.dumps(values, indent=indent) + "\n", encoding="utf-8")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(formats, "PIECE", piece)
-        assert [row.values for row in read_file(path)] == values
-
-
-@given(cut=st.integers(1, len(ARRAY) - 1), piece=st.integers(1, 40))
+@given(cut=st.integers(1, len(ARRAY) - 1))
 @settings(max_examples=60, deadline=None)
 def test_an_array_cut_at_any_byte_gives_its_first_rows_and_then_the_line(
-    tmp_path_factory: Any, cut: int, piece: int
+    tmp_path_factory: Any, cut: int
 ) -> None:
     path = write(tmp_path_factory.mktemp("cut") / "rows.json", ARRAY[:cut])
     rows: list[dict[str, Any]] = []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(formats, "PIECE", piece)
-        with pytest.raises(DataError, match=r"rows\.json:\d+: is (not valid JSON|not UTF-8)"):
-            rows.extend(row.values for row in read_file(path))
+    with pytest.raises(DataError, match=r"rows\.json:\d+: is (not valid JSON|not UTF-8)"):
+        rows.extend(row.values for row in read_file(path))
     assert rows == ROWS[: len(rows)]
 
 
@@ -303,18 +283,6 @@ def test_a_key_that_stands_twice_is_named(tmp_path: Path) -> None:
     path = write(tmp_path / "rows.jsonl", b'{"a": 1}\n{"b": [{"c": 1, "d": 2, "c": 3}]}\n')
     with pytest.raises(DataError, match=r"rows\.jsonl:2: the key 'c' occurs twice"):
         list(read_file(path))
-
-
-def test_memory_stays_flat_on_an_array_in_one_line(tmp_path: Path) -> None:
-    item = json.dumps({"text": "x" * 10_000})
-    path = write(tmp_path / "long.json", ("[" + ",".join([item] * 2_000) + "]").encode())  # 20 MB
-    tracemalloc.start()
-    try:
-        assert sum(1 for _ in read_file(path)) == 2_000
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-    assert peak < 8 * formats.PIECE
 
 
 def test_a_source_without_rows_is_an_error_when_read(tmp_path: Path) -> None:

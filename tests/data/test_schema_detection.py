@@ -69,7 +69,6 @@ def test_two_that_fit_the_same_rows_are_an_error_until_one_is_named(tmp_path: Pa
     assert "prompt_response and instruction_output fit" in said
     assert "rows.jsonl:1" in said
     assert "Columns found: prompt (a text); response (a text);" in said
-    assert "question_answer: lacks question; lacks answer" in said
     assert load("sft", path, schema="prompt_response").dataset["train"][0]["prompt"] == [user("q")]
     named = load("sft", path, columns={"instruction": "instruction", "output": "output"})
     assert named.report["schema"] == "instruction_output"
@@ -78,7 +77,9 @@ def test_two_that_fit_the_same_rows_are_an_error_until_one_is_named(tmp_path: Pa
 def test_two_schemas_in_one_file_are_an_error_and_a_few_strays_are_rejected(tmp_path: Path) -> None:
     ones = [{"prompt": f"q{n}", "response": "a"} for n in range(60)]
     others = [{"question": f"q{n}", "answer": "a"} for n in range(40)]
-    with pytest.raises(DataError, match=r"60 rows are prompt_response .*40 rows are question_ans"):
+    with pytest.raises(
+        DataError, match=r"(?s)_response fit .*:1; question_answer fit .*:61.*: fits 40 of 100 rows"
+    ):
         load("sft", write_rows(tmp_path, [*ones, *others]))
     loaded = load("sft", write_rows(tmp_path, [*ones, *others[:2]]))
     assert loaded.report["rejected"] == {"other_schema:question_answer": 2}
@@ -93,7 +94,7 @@ def test_of_two_schemas_with_as_many_rows_none_is_picked(tmp_path: Path) -> None
     path = write_rows(
         tmp_path, [{"prompt": "q", "response": "a"}, {"question": "q", "answer": "a"}]
     )
-    with pytest.raises(DataError, match="rows of different schemas are mixed"):
+    with pytest.raises(DataError, match="rows have more than one schema"):
         load("sft", path, max_rejected_share=1.0)
 
 
@@ -111,7 +112,7 @@ def test_where_no_schema_fits_all_is_said(tmp_path: Path) -> None:
     said = str(caught.value)
     assert "Columns found: promt (a text); chosen (a text); rejected (null)." in said
     assert "prompt_chosen_rejected: lacks prompt (did you mean 'promt'?); rejected is null" in said
-    assert "hh_transcripts: chosen is a text and not a transcript" in said
+    assert said.count("\n  ") == 3  # the nearest ones
     assert "columns: {prompt: NAME_IN_THE_FILE" in said
 
 

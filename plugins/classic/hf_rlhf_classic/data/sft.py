@@ -1,43 +1,16 @@
 """`sft`: prompts with the response to learn, in the forms in which people have them."""
 
-from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from hf_rlhf.contracts import Loaded
-from hf_rlhf.data import load_chat_rows
+from hf_rlhf.data import ChatRowArguments, chat_adapter, load_chat_rows
 
 
+@chat_adapter
 def sft(
-    path: str | list[str],
+    arguments: ChatRowArguments,
     *,
-    tokenizer: Any,
-    rejected_rows: Path | None = None,
     target: Literal["final", "every"] = "final",
-    schema: str | None = None,
-    columns: dict[str, str] | None = None,
-    split: str | None = None,
-    revision: str | None = None,
-    subset: str | None = None,
-    format: Literal["auto", "conversational", "text"] = "auto",
-    template: str | None = None,
-    response_template: str | None = None,
-    system_template: str | None = None,
-    chat_template_kwargs: dict[str, Any] | None = None,
-    system: str | None = None,
-    context: Literal["full", "last_turn"] = "full",
-    keep: list[str] | None = None,
-    ignore: list[str] | None = None,
-    text: bool = False,
-    test_rows: int | None = None,
-    test_share: float | None = None,
-    max_train_rows: int | None = None,
-    max_test_rows: int | None = None,
-    seed: int = 42,
-    drop_duplicates: Literal["none", "exact", "normalised"] = "none",
-    drop_overlap: bool = True,
-    max_prompt_tokens: int | None = None,
-    max_tokens: int | None = None,
-    max_rejected_share: float = 0.05,
 ) -> Loaded:
     """Load prompts with demonstrated responses from a Hub dataset, a folder or a file.
 
@@ -93,4 +66,4 @@ def sft(
         DataError: no schema fits, or two do; too many rows cannot be used; a file cannot be read.
         ModelError: `format: conversational`, and the tokenizer has no chat template.
     """
-    return load_chat_rows("messages" if target == "every" else "sft", locals())
+    return load_chat_rows("messages" if target == "every" else "sft", arguments)
