@@ -37,11 +37,8 @@ def rows(size: float) -> Iterator[str]:
 
 def write(path: Path, size: float) -> int:
     """Write the file; return the number of rows."""
-    number = 0
     with path.open("w") as file:
-        for number, line in enumerate(rows(size), start=1):
-            file.write(line + "\n")
-    return number
+        return sum(file.write(line + "\n") > 0 for line in rows(size))
 
 
 def load(path: str) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """Files and datasets as rows, each with its place.
 
 Sources: a Hub dataset, a folder, JSON Lines (plain or gzip), JSON, Parquet, CSV, TSV, all but JSON
-arrays read a piece at a time. Every error is a `DataError` that begins with file and line (or row). pyarrow and
-datasets are imported when needed.
+arrays read a piece at a time. Every error is a `DataError` that begins with file and line (or
+row). pyarrow and datasets are imported when needed.
 """
 
 import os
