@@ -79,6 +79,7 @@ def train_main(argv: Sequence[str]) -> int:
     steps = _steps(workspace, chosen)
     left_out = [s for s in workspace.order if chosen.all and s not in steps]
 
+    from hf_rlhf.steps import Chain
     from hf_rlhf.storage import clear_unfinished
     from hf_rlhf_roles.ledger import Ledger
     from hf_rlhf_roles.plan import Planner
@@ -94,13 +95,15 @@ def train_main(argv: Sequence[str]) -> int:
             allow_shared_data=chosen.allow_shared_data,
         )
         plan = planner.plan(steps)
-        print(plan_table(plan, left_out), flush=True)
+        statuses = Chain(ledger, plan).statuses()
+        print(plan_table(statuses, left_out), flush=True)
+        due = [step for step, each in zip(plan, statuses, strict=True) if each.state != "done"]
         # A single step is checked when its training begins.
-        if chosen.dry_run or sum(step.state != "done" for step in plan) > 1:
-            check_steps(planner, plan)
+        if chosen.dry_run or len(due) > 1:
+            check_steps(planner, due)
         if not chosen.dry_run:
             clear_unfinished(workspace.folder / "adapters")
-            train_all(planner, steps)
+            train_all(planner, plan)
     return 0
 
 

@@ -18,7 +18,14 @@ class Ledger(StepLedger):
 
     def __init__(self, workspace: Workspace) -> None:
         """Open it; a new one is empty. Raises RunFolderError if it is damaged."""
-        super().__init__(workspace.folder, LEDGER, folder_option="--workspace")
+        super().__init__(
+            workspace.folder,
+            LEDGER,
+            folder_option="--workspace",
+            command=lambda step: "hf-rlhf roles train --role {} --stage {}".format(
+                *step.split("/")
+            ),
+        )
         self.workspace = workspace
 
     def is_isolated(self, key: str) -> bool:

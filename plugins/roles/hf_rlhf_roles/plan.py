@@ -1,15 +1,15 @@
-"""The plan of a training: the inputs of each step, and whether the step is up to date."""
+"""The plan of a training: the tasks of a chain, with the inputs of each."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from hf_rlhf.config import RunFile
 from hf_rlhf.errors import ConfigError, DataError, Problem
-from hf_rlhf.steps import digest
+from hf_rlhf.steps import Task, digest
 from hf_rlhf_roles.data import Inspected, check_kind, check_system, inspect_data, pins_of
-from hf_rlhf_roles.guard import adapter_digests, base_digests
+from hf_rlhf_roles.guard import base_digests
 from hf_rlhf_roles.ledger import Ledger, Trained, check_isolation
 from hf_rlhf_roles.role import BASE, OWNED, REFERENCE, Role, Stage
 from hf_rlhf_roles.workspace import Step, Workspace
@@ -22,41 +22,29 @@ _FIXED = {key: fix for key, fix in OWNED.items() if key != "dataset"} | {
     "dataset.subset": "Write it under the stage's `dataset`.",
 }
 """Keys that no option may change."""
-State = Literal["done", "to do", "stale", "waiting"]
 
 
-@dataclass(frozen=True)
-class Planned:
-    """One step, resolved against the workspace as it is now."""
+@dataclass(frozen=True, kw_only=True)
+class Planned(Task):
+    """A step of a role, resolved against the workspace as it is now."""
 
-    step: Step
+    entry: Step
     role: Role
     stage: Stage
     data: Inspected
     start: str | None
     """The stage whose adapter it continues."""
     values: Mapping[str, Any]
-    """The run file, without `output_dir`."""
-    inputs: Mapping[str, Any]
-    """Everything that determines the adapter: settings, and digests of files."""
-    state: State
-    why: str
-    """Why it is stale, or what it waits for."""
+    """The run file, without `output_dir`; base and adapters of other stages are placeholders."""
     shared: Sequence[str]
     """Steps of other roles with some of its rows, where that is allowed."""
-
-    def run_folder(self) -> Path:
-        """Return the run folder, relative to the workspace; its name depends on the inputs."""
-        return Path("runs", self.step.role, f"{self.step.stage}-{digest(self.inputs)[:8]}")
 
 
 class Planner:
     """Resolves steps against one workspace.
 
-    The settings name the adapter that a step continues, which depends on the stages trained so far,
-    so each step is resolved when those before it are done. The adapters' digests are inputs of a
-    step, in place of the ledger's `after`: with it, the steps of older workspaces would be trained
-    again.
+    A step is stale when its settings or rows change, or the adapter that it reads has been trained
+    again: the inputs name that adapter by its stage, and the ledger knows what became of the stage.
     """
 
     def __init__(
@@ -90,49 +78,60 @@ class Planner:
         return self._inspected[key]
 
     def plan(self, steps: Sequence[Step]) -> list[Planned]:
-        """Resolve steps in order; what an earlier one will change makes a later one stale."""
-        plan: list[Planned] = []
-        for step in steps:
-            changing = [before.step.key for before in plan if before.state != "done"]
-            plan.append(self.resolve(step, steps, changing))
-        return plan
-
-    def resolve(
-        self, step: Step, beside: Sequence[Step] = (), changing: Sequence[str] = ()
-    ) -> Planned:
-        """Resolve one step, before any weights load.
-
-        Args:
-            step: the step.
-            beside: other steps to train; an isolated role may share no rows with them.
-            changing: keys of steps that will run before it.
+        """Resolve steps in order, before any weights load; isolated roles may share no rows.
 
         Raises ConfigError for wrong settings and missing adapters, DataError for unfit data.
         """
+        trained = [*self.ledger.entries()]
+        plan = []
+        for step in steps:
+            plan.append(self._resolve(step, steps, trained))
+            trained.append(step.key)
+        return plan
+
+    def _resolve(self, step: Step, steps: Sequence[Step], trained: Collection[str]) -> Planned:
         role = self.workspace.role(step.role)
         stage = role.stage(step.stage)
         data = self.inspected(step)
-        shared = self._shared(step, role, data, beside)
-        start = self._start(step, role, changing)
+        shared = self._shared(step, role, data, steps)
+        start, after = _upstream(step, stage, trained)
         values = self._values(step, role, stage, start, shared)
         if values["dataset"].keys().isdisjoint(("columns", "schema")):
             check_kind(data, role, step.stage, stage)  # else the run file says how to read it
         columns = values["dataset"].get("columns")
         system = columns.get("system", "system") if isinstance(columns, Mapping) else "system"
         check_system(self.inspected(step, str(system)), role)
-        inputs = {
-            "data": data.digest,
-            "settings": _without_paths(values),
-            "base": self.base,
-            "adapters": self._adapters(step, stage, start),
+        arguments = {key: value for key, value in values["dataset"].items() if key != "path"}
+        settings = {**values, "dataset": arguments}
+        inputs = {"data": data.digest, "settings": settings, "base": self.base}
+        return Planned(
+            step=step.key,
+            inputs=lambda: inputs,
+            after=after,
+            entry=step,
+            role=role,
+            stage=stage,
+            data=data,
+            start=start,
+            values=values,
+            shared=shared,
+        )
+
+    def filled(self, step: Planned) -> dict[str, Any]:
+        """Return the run file with base and adapters as far as they are trained."""
+        adapters = {
+            key.partition("/")[2]: folder
+            for key, folder in self.ledger.adapters().items()
+            if key.startswith(f"{step.role.name}/")
         }
-        state: State = "waiting"
-        why = self._waits(step, stage, start, changing)
-        if not why:
-            reasons = self.ledger.reasons(step.key, inputs)
-            state = "to do" if reasons is None else "stale" if reasons else "done"
-            why = "; ".join(reasons or ())
-        return Planned(step, role, stage, data, start, values, inputs, state, why, shared)
+        return dict(_substitute(step.values, self.workspace.base, adapters))
+
+    def folder(self, step: Planned) -> Path:
+        """Return the run folder, relative to the workspace; its name depends on what is read."""
+        read = [self.ledger.entry(other)["digest"] for other in step.after]
+        return Path(
+            "runs", step.role.name, f"{step.entry.stage}-{digest([step.inputs(), read])[:8]}"
+        )
 
     def _shared(self, step: Step, role: Role, data: Inspected, beside: Sequence[Step]) -> list[str]:
         others: dict[str, Trained] = {}
@@ -148,34 +147,10 @@ class Planner:
         with self.workspace.inside():
             return check_isolation(role, data, others)
 
-    def _start(self, step: Step, role: Role, changing: Sequence[str]) -> str | None:
-        """Return the stage whose adapter this one continues: the first that is trained."""
-        stages = role.stage(step.stage).continues
-        trained = {*self.ledger.entries(), *changing}
-        if start := next((name for name in stages if f"{step.role}/{name}" in trained), None):
-            return start
-        if stages:
-            what = f"continues the adapter of {' or '.join(stages)}"
-            raise ConfigError([_untrained(step, what, stages[-1])])
-        return None
-
-    def _waits(self, step: Step, stage: Stage, start: str | None, changing: Sequence[str]) -> str:
-        """Return which adapters this step needs that earlier steps will make."""
-        trained, names = {*self.ledger.entries(), *changing}, _upstream(stage, start)
-        if missing := [name for name in names if f"{step.role}/{name}" not in trained]:
-            raise ConfigError(
-                [
-                    _untrained(step, f"needs the adapter of {step.role}/{name}", name)
-                    for name in missing
-                ]
-            )
-        due = [key for key in (f"{step.role}/{name}" for name in names) if key in changing]
-        return f"for {', '.join(due)}" if due else ""
-
     def _values(
         self, step: Step, role: Role, stage: Stage, start: str | None, shared: Sequence[str]
     ) -> Mapping[str, Any]:
-        run = _substitute(stage.run, self.workspace.base, self._folders(step.role))
+        run = stage.run
         values: dict[str, Any] = {
             "schema": 1,
             "plugin": stage.trainer,
@@ -185,21 +160,17 @@ class Planner:
                 "path": step.data,
                 "system": role.system,
             },
-            "model_name_or_path": self.workspace.base,
+            "model_name_or_path": BASE,
             "use_peft": True,
             "card": _card(role, step, shared),
             **run,
             # A null in the role wins over the workspace: the stage cannot have that setting.
-            **{
-                key: value
-                for key, value in _substitute(self.workspace.run, self.workspace.base, {}).items()
-                if run.get(key, value) is not None
-            },
+            **{k: v for k, v in self.workspace.run.items() if run.get(k, v) is not None},
         }
         if self.workspace.base_revision:
             values["model_revision"] = self.workspace.base_revision
         if start is not None:
-            values["adapter"] = self._folders(step.role).get(start, f"{{adapter:{start}}}")
+            values["adapter"] = f"{{adapter:{start}}}"
         return self._overridden(values)
 
     def _overridden(self, values: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -214,29 +185,34 @@ class Planner:
             raise ConfigError([*file.problems, *changed])
         return file.values
 
-    def _folders(self, role: str) -> dict[str, str]:
-        """Return the adapter's folder of each stage of a role that is trained."""
-        adapters = (key.split("/") + [folder] for key, folder in self.ledger.adapters().items())
-        return {stage: folder for name, stage, folder in adapters if name == role}
 
-    def _adapters(self, step: Step, stage: Stage, start: str | None) -> dict[str, Any]:
-        """Return the digests of each adapter that this step reads."""
-        folders = self._folders(step.role)
-        return {
-            name: adapter_digests(self.workspace.folder / folders[name])
-            for name in _upstream(stage, start)
-            if name in folders
-        }
+def _upstream(
+    step: Step, stage: Stage, trained: Collection[str]
+) -> tuple[str | None, tuple[str, ...]]:
+    """Return the stage that a step continues, the first that is trained, and all that it reads.
+
+    Raises ConfigError for one that is neither trained nor will be before.
+    """
+    stages = stage.continues
+    start = next((name for name in stages if f"{step.role}/{name}" in trained), None)
+    problems = []
+    if stages and start is None:
+        what = f"continues the adapter of {' or '.join(stages)}"
+        problems.append(_untrained(step, what, stages[-1]))
+    after = sorted(f"{step.role}/{name}" for name in {*stage.needs(), *filter(None, [start])})
+    problems += [
+        _untrained(step, f"needs the adapter of {key}", key.partition("/")[2])
+        for key in after
+        if key not in trained
+    ]
+    if problems:
+        raise ConfigError(problems)
+    return start, tuple(after)
 
 
 def _untrained(step: Step, what: str, stage: str) -> Problem:
     fix = f"First: hf-rlhf roles train --role {step.role} --stage {stage} --data FILE."
     return Problem(step.key, f"{what}, which is not trained yet.", fix)
-
-
-def _upstream(stage: Stage, start: str | None) -> list[str]:
-    """Return the stages whose adapters a stage reads."""
-    return sorted({*stage.needs(), *([start] if start else [])})
 
 
 def _at(values: Any, key: str) -> Any:
@@ -274,10 +250,3 @@ def _substitute(value: Any, base: str, adapters: Mapping[str, str]) -> Any:
         return value
     text = value.replace(BASE, base)
     return REFERENCE.sub(lambda match: adapters.get(match[1], match[0]), text)
-
-
-def _without_paths(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a run file without the paths of data, base and adapter: their hashes count."""
-    settings = {k: v for k, v in values.items() if k not in ("adapter", "model_name_or_path")}
-    settings["dataset"] = {k: v for k, v in values["dataset"].items() if k != "path"}
-    return settings

@@ -4,13 +4,15 @@ import shlex
 import shutil
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from hf_rlhf.cards import refresh_card, render_card
 from hf_rlhf.config import RunFile
 from hf_rlhf.errors import ConfigError, HfRlhfError, ModelError, Problem
 from hf_rlhf.models import check_head, read_adapter
-from hf_rlhf.steps import run_training
+from hf_rlhf.steps import Chain, Recording, TaskStatus, run_training
 from hf_rlhf.storage import atomic_dir, atomic_write_text, load_record
 from hf_rlhf_roles.caches import workspace_caches
 from hf_rlhf_roles.guard import (
@@ -25,8 +27,8 @@ from hf_rlhf_roles.role import REFERENCE
 from hf_rlhf_roles.workspace import Step, Workspace
 
 
-def check_steps(planner: Planner, plan: Sequence[Planned]) -> None:
-    """Check the settings and rows of each remaining step as its training will.
+def check_steps(planner: Planner, due: Sequence[Planned]) -> None:
+    """Check the settings and rows of steps as their training will.
 
     Checks that need an adapter which an earlier step makes are left out. Raises ConfigError with
     the problems of all steps.
@@ -35,30 +37,28 @@ def check_steps(planner: Planner, plan: Sequence[Planned]) -> None:
 
     problems: list[Problem] = []
     with planner.workspace.inside(), workspace_caches(planner.workspace.folder):
-        for step in plan:
-            if step.state == "done":
-                continue
+        for step in due:
             processes = step.values.get("expect_world_size")
             try:
                 with planned(processes if isinstance(processes, int) and processes > 0 else 1):
-                    _prepare(step)
+                    _prepare(planner.filled(step), step)
             except ConfigError as error:
                 problems += [
-                    replace(problem, where=f"{step.step.key}: {problem.where}")
+                    replace(problem, where=f"{step.step}: {problem.where}")
                     for problem in error.problems
                 ]
     if problems:
         raise ConfigError(problems)
 
 
-def _prepare(step: Planned) -> None:
+def _prepare(values: dict[str, Any], step: Planned) -> None:
     from hf_rlhf.models import find_model, load_tokenizer
     from hf_rlhf.runs import resolve_run, resolve_scoring
 
-    values = {**step.values, "output_dir": str(step.run_folder())}
+    values["output_dir"] = f"runs/{step.step}"
     if REFERENCE.search(str(values.get("adapter"))):
         del values["adapter"]  # an earlier step makes it
-    file = RunFile.from_mapping(values, name=str(step.run_folder().with_suffix(".yaml")))
+    file = RunFile.from_mapping(values, name=f"runs/{step.step}.yaml")
     if not REFERENCE.search(str(values)):
         resolve_run(file)
         return
@@ -72,18 +72,18 @@ def _prepare(step: Planned) -> None:
     resolve_scoring(file, tokenizer, plugin=step.stage.trainer)
 
 
-def train_step(planner: Planner, planned: Planned) -> Path:
-    """Train one step and return the folder its adapter was installed in.
+def train_step(planner: Planner, planned: Planned, recording: Recording) -> None:
+    """Train one step and install its adapter.
 
     The same step on the same inputs continues where it stopped. Raises what the run raises, and
     RunFolderError, without installing the adapter, if weights of others changed meanwhile.
     """
-    workspace, ledger, key = planner.workspace, planner.ledger, planned.step.key
-    with workspace.inside(), ledger.recording(key, planned.inputs) as recording:
-        folder = planned.run_folder()
+    workspace, ledger = planner.workspace, planner.ledger
+    with workspace.inside():
+        folder = planner.folder(planned)
         file = folder.with_suffix(".yaml")
-        target = workspace.adapter(planned.step.role, planned.stage.makes)
-        values = {**planned.values, "output_dir": str(folder)}
+        target = workspace.adapter(planned.role.name, planned.stage.makes)
+        values = {**planner.filled(planned), "output_dir": str(folder)}
         atomic_write_text(file, RunFile.from_mapping(values).to_yaml())
         before = workspace_digests(workspace)
         check_as_left(before, ledger, str(target))
@@ -93,33 +93,28 @@ def train_step(planner: Planner, planned: Planned) -> Path:
             raise HfRlhfError(f"{folder} is {record.status}: the same command continues it.")
         adapter = folder / "adapter"
         check_adapter(adapter, planned.stage.makes)
-        check_untouched(before, workspace_digests(workspace), planned.step.role)
+        check_untouched(before, workspace_digests(workspace), planned.role.name)
         _install(adapter, target)
         if not workspace.keep_merged:
             shutil.rmtree(folder / "merged", ignore_errors=True)
             refresh_card(folder)
-        ledger.write_fingerprints(key, planned.data)
+        ledger.write_fingerprints(planned.step, planned.data)
         recording.outputs = [adapter / name for name in adapter_digests(adapter)]
-        recording.result = {
-            "data": planned.step.data,
-            "pins": dict(planned.data.pins),
-            "rows": planned.data.rows,
-            "starts_from": planned.start,
-            "run": str(folder),
-            "run_id": record.run_id,
-            "makes": planned.stage.makes,
-            "isolated": planned.role.isolated,
-            "adapter": str(adapter),
-            "placed": str(target),
-            "shared_data": list(planned.shared),
-        }
-        recording.notes = {
-            "number": ledger.next_number(),
-            "untouched": {
-                name: digest for name, digest in before.items() if not name.startswith(f"{target}/")
-            },
-        }
-    return target
+    recording.result = {
+        "data": planned.entry.data,
+        "pins": dict(planned.data.pins),
+        "rows": planned.data.rows,
+        "starts_from": planned.start,
+        "run": str(folder),
+        "run_id": record.run_id,
+        "makes": planned.stage.makes,
+        "isolated": planned.role.isolated,
+        "adapter": str(adapter),
+        "placed": str(target),
+        "shared_data": list(planned.shared),
+    }
+    others = {name: each for name, each in before.items() if not name.startswith(f"{target}/")}
+    recording.notes = {"number": ledger.next_number(), "untouched": others}
 
 
 def _install(adapter: Path, target: Path) -> None:
@@ -172,7 +167,7 @@ def check_adapter(adapter: Path, makes: str) -> None:
         )
 
 
-def train_all(planner: Planner, steps: Sequence[Step]) -> None:
+def train_all(planner: Planner, plan: Sequence[Planned]) -> None:
     """Do the steps in order, except those that are done, and print a line for each."""
     workspace, relative = planner.workspace, ""
     push = "hf-rlhf roles push --prefix YOU/NAME"
@@ -182,27 +177,30 @@ def train_all(planner: Planner, steps: Sequence[Step]) -> None:
     if workspace.has_local_base() and not workspace.base_on_hub:
         push += " --base_model YOU/BASE --push_base"
     trained = False
-    for step in steps:
-        planned = planner.resolve(step, steps)
-        if planned.state == "done":
-            folder = restore(planner, step.key)
-            print(f"{step.key}: done already" + (f"; {folder} was restored" if folder else ""))
+    chain = Chain(planner.ledger, plan)
+    for step in plan:
+        reasons = planner.ledger.reasons(step.step, step.inputs(), step.after)
+        if reasons == []:
+            folder = restore(planner, step.step)
+            print(f"{step.step}: done already" + (f"; {folder} was restored" if folder else ""))
             continue
-        trained, reason = True, f" ({planned.why})" if planned.why else ""
-        print(f"{step.key}: training on {step.data}, {planned.data.rows} rows{reason}{relative}")
-        folder = train_step(planner, planned)
-        print(f"{step.key}: {folder}; base and other roles unchanged, bit for bit")
+        trained, why = True, f" ({'; '.join(reasons)})" if reasons else ""
+        print(f"{step.step}: training on {step.entry.data}, {step.data.rows} rows{why}{relative}")
+        result = chain.do(replace(step, work=partial(train_step, planner, step)))
+        print(f"{step.step}: {result['placed']}; base and other roles unchanged, bit for bit")
     if trained:
         print(f"To publish all roles: {push}")
 
 
-def plan_table(plan: Sequence[Planned], left_out: Sequence[Step]) -> str:
+def plan_table(statuses: Sequence[TaskStatus], left_out: Sequence[Step]) -> str:
     """Return the plan as text, a line for each step."""
     lines = []
-    for number, planned in enumerate(plan, start=1):
-        step, rows = planned.step, planned.data.rows
-        line = f"  {number}. {step.key:24} {planned.state:7} {rows:>7} rows of {step.data}"
-        details = [f"from {planned.start}"] if planned.start else []
-        lines.append("; ".join([line, *details, *([planned.why] if planned.why else [])]))
+    for number, status in enumerate(statuses, start=1):
+        step = status.task
+        assert isinstance(step, Planned), "a plan has no others"
+        line = f"  {number}. {step.step:24} {status.state:7} {step.data.rows:>7} rows of "
+        line += step.entry.data
+        details = [f"from {step.start}"] if step.start else []
+        lines.append("; ".join([line, *details, *filter(None, [status.why])]))
     lines += [f"  -  {step.key:24} optional; --optional adds it" for step in left_out]
     return "\n".join(lines)

@@ -155,10 +155,10 @@ def test_the_other_stages_of_data_insight_fit_their_trainers(home, tmp_path, sta
     data.write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
     workspace = read_workspace(home)
     planner = Planner(workspace, Ledger(workspace))
-    planned = planner.resolve(Step("data_insight", stage, str(data)))
-    assert (planned.state, planned.start) == ("to do", "sft")
+    (planned,) = planner.plan([Step("data_insight", stage, str(data))])
+    assert planned.start == "sft"
     with workspace.inside():
-        values = {**planned.values, "output_dir": str(tmp_path / "run")}
+        values = {**planner.filled(planned), "output_dir": str(tmp_path / "run")}
         run = resolve_run(RunFile.from_mapping(values))
     assert sum(split.num_rows for split in run.dataset.values()) == len(pairs)
     assert "You do not plan, recommend or write reports" in str(run.dataset["train"][0]["prompt"])

@@ -126,7 +126,7 @@ def test_what_changed_makes_a_step_and_what_follows_stale(home, runs, capsys):
     output = capsys.readouterr().out
     assert re.search(r"data_insight/sft +done", output)
     assert re.search(r"writer/sft +stale.*data changed", output)
-    assert re.search(r"writer/dpo +waiting.*for writer/sft", output)
+    assert re.search(r"writer/dpo +stale.*writer/sft will be done anew", output)
     assert len(runs.ran) == 4
     train(home, "--all")
     assert plugins(runs)[4:] == ["sft", "dpo", "reward"]
