@@ -6,9 +6,10 @@ import re
 import shutil
 import textwrap
 from collections.abc import Mapping, Sequence
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
-from hf_rlhf.storage.record_schema import Estimate
+if TYPE_CHECKING:
+    from hf_rlhf.storage.record_schema import Estimate
 
 NOT_MEASURED = "not measured"
 NOT_RECORDED = "not recorded"
@@ -185,7 +186,7 @@ def share(value: float | None) -> str:
     return NOT_MEASURED if value is None else f"{100 * value:.1f}%"
 
 
-def interval(estimate: Estimate | Mapping[str, Any] | None, *, signed: bool = False) -> str:
+def interval(estimate: "Estimate | Mapping[str, Any] | None", *, signed: bool = False) -> str:
     """Return `mean [low, high]` of an estimate or its JSON, or `not measured`.
 
     Of one row, of several of one question, or of rows that are all the same, the interval would
@@ -205,12 +206,14 @@ def interval(estimate: Estimate | Mapping[str, Any] | None, *, signed: bool = Fa
     return f"{text(value.mean)} [{text(value.low)}, {text(value.high)}]"
 
 
-def as_estimate(estimate: Estimate | Mapping[str, Any] | None) -> Estimate:
+def as_estimate(estimate: "Estimate | Mapping[str, Any] | None") -> "Estimate":
     """Return an estimate, of which JSON may be passed; one without values for None."""
+    from hf_rlhf.storage.record_schema import Estimate
+
     return estimate if isinstance(estimate, Estimate) else Estimate(**(estimate or {}))
 
 
-def missing_interval(estimate: Estimate) -> str:
+def missing_interval(estimate: "Estimate") -> str:
     """Return why an estimate has no interval to show; empty where it has one."""
     if estimate.n == 1:
         return "one row"
@@ -219,7 +222,7 @@ def missing_interval(estimate: Estimate) -> str:
     return f"all {estimate.n:,} alike" if estimate.n and estimate.low == estimate.high else ""
 
 
-def verdict(difference: Estimate | Mapping[str, Any] | None) -> str:
+def verdict(difference: "Estimate | Mapping[str, Any] | None") -> str:
     """Return `rose`, `fell` or `no change shown`, as the interval of a paired difference allows."""
     value = as_estimate(difference)
     if value.low is None or value.high is None:

@@ -4,12 +4,13 @@
 and has no switch for adapters.
 """
 
-import argparse
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
+
+import typer
 
 from hf_rlhf.cli.chat_model import ChatModel
 from hf_rlhf.errors import HfRlhfError
@@ -21,35 +22,26 @@ HELP = (
 )
 
 
-def chat_main(argv: Sequence[str]) -> int:
-    """Talk to a model: a run folder, a checkpoint, an adapter or a Hub id."""
-    parser = argparse.ArgumentParser(
-        prog="hf-rlhf chat",
-        description=f"Chat with a trained model. {HELP}. Lines may also come from a pipe.",
-        allow_abbrev=False,
-    )
-    parser.add_argument(
-        "model", metavar="MODEL", help="a run or phase folder, a checkpoint, an adapter, a Hub id"
-    )
-    parser.add_argument(
-        "--adapter",
-        action="append",
-        default=[],
-        metavar="NAME=WHERE",
-        help="another adapter on the same base, for /adapter NAME; repeatable",
-    )
-    parser.add_argument("--system", metavar="TEXT", help="the system prompt")
-    parser.add_argument(
-        "--plain",
-        action=argparse.BooleanOptionalAction,
-        help="each line is a prompt of its own, without the chat template; default: as the run's "
-        "prompts were",
-    )
-    parser.add_argument("--temperature", type=float, default=0.0, help="default: 0, greedy")
-    parser.add_argument("--top_p", type=float, default=1.0)
-    parser.add_argument("--max_new_tokens", type=int, default=512, help="default: %(default)s")
-    chosen = parser.parse_args(argv)
+def chat_command(
+    model: str = typer.Argument(help="A run or phase folder, a checkpoint, an adapter, a Hub id."),
+    adapter: list[str] | None = typer.Option(
+        None, metavar="NAME=WHERE", help="Another adapter on the same base; repeatable."
+    ),
+    system: str | None = typer.Option(None, metavar="TEXT", help="The system prompt."),
+    plain: bool | None = typer.Option(
+        None,
+        help="Each line is a prompt of its own, without the chat template; by default as in "
+        "the run.",
+    ),
+    temperature: float = typer.Option(0.0, help="0 is greedy."),
+    top_p: float = typer.Option(1.0, "--top_p"),
+    max_new_tokens: int = typer.Option(512, "--max_new_tokens"),
+) -> None:
+    """Chat with a trained model.
 
+    /adapter NAME switches, /adapter lists, /clear forgets, /help, /exit; <<< begins and >>> ends
+    several lines. Lines may also come from a pipe.
+    """
     from transformers.utils import logging
 
     from hf_rlhf.config import EvaluationSpec, bind
@@ -59,29 +51,25 @@ def chat_main(argv: Sequence[str]) -> int:
 
     quiet_libraries()
     logging.disable_progress_bar()
-    names = ("temperature", "top_p", "max_new_tokens")
-    values, problems = bind(
-        EvaluationSpec, {name: getattr(chosen, name) for name in names}, where="--{}".format
-    )
+    sampling = {"temperature": temperature, "top_p": top_p, "max_new_tokens": max_new_tokens}
+    values, problems = bind(EvaluationSpec, sampling, where="--{}".format)
     if problems:
         raise ConfigError(problems)
-    others = {name: where for name, (where, *_) in Candidate.parse(chosen.adapter).items()}
+    others = {name: where for name, (where, *_) in Candidate.parse(adapter or []).items()}
     with ExitStack() as stack:
-        model = ChatModel.open(stack, chosen.model, others)
-        chat = Chat(model, model.own, EvaluationSpec(**values), chosen.max_new_tokens)
-        chat.system = chosen.system
-        data = model.record.data if model.record else None
+        loaded = ChatModel.open(stack, model, others)
+        chat = Chat(loaded, loaded.own, EvaluationSpec(**values), max_new_tokens)
+        chat.system = system
+        data = loaded.record.data if loaded.record else None
         is_text = data is not None and data.conversational is False
-        chat.plain = is_text or not model.tokenizer.chat_template
-        chat.plain = chat.plain if chosen.plain is None else chosen.plain
+        chat.plain = (is_text or not loaded.tokenizer.chat_template) if plain is None else plain
         if chat.plain and chat.system:
             raise HfRlhfError("--system needs a chat template, and each line is a plain prompt.")
-        if not chat.plain and not model.tokenizer.chat_template:
-            raise HfRlhfError(f"{chosen.model} has no chat template. Leave --no-plain out.")
+        if not chat.plain and not loaded.tokenizer.chat_template:
+            raise HfRlhfError(f"{model} has no chat template. Leave --no-plain out.")
         form = "each line is a prompt of its own" if chat.plain else "a conversation"
-        print(f"{chosen.model} ({chat.active}), {form}. {HELP}", file=sys.stderr)
+        print(f"{model} ({chat.active}), {form}. {HELP}", file=sys.stderr)
         chat.run(terminal_lines())
-    return 0
 
 
 @dataclass

@@ -1,90 +1,74 @@
-"""Tab completion: ``hf-rlhf completion SHELL`` prints what a shell has to evaluate.
+"""``hf-rlhf completion SHELL`` prints what a shell evaluates to complete verbs, options and names.
 
-At each Tab the shell runs `hf-rlhf`. The verb of the line is imported up to the point where it
-parses its options, which is where they, and the names that fit, are listed instead.
+Completing runs `hf-rlhf`, which imports the verb of the line, but neither a plugin nor torch.
 """
 
-import argparse
-import os
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Annotated, Any, Literal
+
+import typer
 
 from hf_rlhf.config import registry
-from hf_rlhf.config.registry import KINDS
-from hf_rlhf.config.run_files import run_files
 from hf_rlhf.errors import HfRlhfError
 
 
-def completion_main(argv: Sequence[str]) -> int:
-    """Print the code with which a shell completes `hf-rlhf`."""
-    from argcomplete.shell_integration import shellcode
+def completion(
+    shell: Literal["bash", "zsh", "fish"] = typer.Argument(help="The shell."),
+) -> None:
+    """Print the shell code for Tab completion.
 
-    parser = argparse.ArgumentParser(
-        prog="hf-rlhf completion",
-        description="Print the code that completes verbs, options and names at Tab. Evaluate it "
-        "where the shell starts:\n\n"
-        '  bash (~/.bashrc), zsh (~/.zshrc):    eval "$(hf-rlhf completion bash)", or zsh\n'
-        "  fish (~/.config/fish/config.fish):   hf-rlhf completion fish | source",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("shell", choices=("bash", "zsh", "fish"))
-    shell = parser.parse_args(argv).shell
-    print(shellcode(["hf-rlhf"], shell=shell))
-    return 0
-
-
-def complete(verbs: Sequence[str]) -> list[str]:
-    """Answer the shell that asks what fits at the cursor, and exit.
-
-    Within a verb return the words up to the cursor instead: the verb's parser answers.
+    In ~/.bashrc or ~/.zshrc: eval "$(hf-rlhf completion bash)", or zsh. In
+    ~/.config/fish/config.fish: hf-rlhf completion fish | source
     """
-    import argcomplete
-    from argcomplete.lexers import split_line
+    from typer.completion import get_completion_script  # type: ignore[attr-defined]
 
-    start = int(os.environ["_ARGCOMPLETE"]) - 1
-    line = os.environ["COMP_LINE"][: int(os.environ["COMP_POINT"])]
-    words = split_line(line)[3][start:]
-    if len(words) > 1:
-        parse = argparse.ArgumentParser.parse_known_args
-
-        def answer(parser: Any, *_: Any, **__: Any) -> None:
-            argparse.ArgumentParser.parse_known_args = parse  # type: ignore[method-assign]
-            # To the parser of `hf-rlhf VERB` these two words are the program.
-            os.environ["_ARGCOMPLETE"] = str(start + len(parser.prog.split()))
-            names: Any = _Names(parser.prog)
-            argcomplete.autocomplete(parser, default_completer=names)
-
-        argparse.ArgumentParser.parse_known_args = answer  # type: ignore[assignment, method-assign]
-        return [str(word) for word in words[1:]]
-    parser = argparse.ArgumentParser(prog="hf-rlhf")
-    parser.add_argument("--version", action="store_true")
-    parser.add_argument("verb", choices=verbs)
-    argcomplete.autocomplete(parser)
-    return []
+    names = {"prog_name": "hf-rlhf", "complete_var": "_HF_RLHF_COMPLETE"}
+    print(get_completion_script(**names, shell=shell))
 
 
-class _Names:
-    """What fits an argument by its name: trainers, run files, components; else files."""
+def of_names(names: Callable[[], Iterable[str]]) -> Callable[[str], list[str]]:
+    """Return a completer of the names that begin with the word at the cursor."""
+    return lambda incomplete: [name for name in names() if name.startswith(incomplete)]
 
-    def __init__(self, prog: str) -> None:
-        self.verb = prog.rpartition(" ")[2]
 
-    def __call__(self, *, prefix: str, action: Any, parsed_args: Any, **rest: Any) -> Any:
-        from argcomplete.completers import FilesCompleter
+def trainers() -> list[str]:
+    """Return the names of the installed trainers."""
+    return [*registry.unique_names(registry.offered("trainers"))]
 
-        if action.dest == "plugin":
-            return [*registry.unique_names(registry.offered("trainers"))]
-        if action.dest == "run":
-            try:
-                return list(run_files(parsed_args.plugin)) if parsed_args.plugin else []
-            except HfRlhfError:
-                return []
-        if action.dest == "kind":
-            return KINDS
-        if action.dest == "name" and self.verb == "describe":
-            return {point.name for kind in KINDS for point in registry.offered(kind)}
-        if action.dest == "name" and self.verb == "launch-configs":
-            from hf_rlhf.cli.launch import launch_configs
 
-            return list(launch_configs())
-        return FilesCompleter()(prefix=prefix, action=action, parsed_args=parsed_args, **rest)
+def components() -> set[str]:
+    """Return the names of all installed components."""
+    return {point.name for kind in registry.KINDS for point in registry.offered(kind)}
+
+
+def runs_of(ctx: typer.Context, incomplete: str) -> Iterable[str]:
+    """Yield the run files of the trainer in the same line."""
+    from hf_rlhf.config.run_files import run_files
+
+    plugin: Any = ctx.params.get("plugin")
+    try:
+        return [name for name in run_files(plugin) if name.startswith(incomplete)] if plugin else []
+    except HfRlhfError:
+        return []
+
+
+Plugin = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="A trainer; without FILE, its default run file.",
+        autocompletion=of_names(trainers),
+    ),
+]
+RunName = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="Another run file that the trainer's package ships.",
+        autocompletion=runs_of,
+    ),
+]
+Machine = Annotated[
+    str | None,
+    typer.Option("--for", metavar="8xH100", help="Number and kind of GPUs to plan for."),
+]

@@ -4,17 +4,19 @@ A trainer is described from its source, unexecuted, because importing one takes 
 kinds are light and are imported.
 """
 
-import argparse
 import ast
 import inspect
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
 from importlib.metadata import EntryPoint
 from typing import Any
 
+import typer
+
 from hf_rlhf import __version__
 from hf_rlhf.cli.columns import fill, list_line
+from hf_rlhf.cli.completion import components, of_names
 from hf_rlhf.config import registry
 from hf_rlhf.config.registry import KINDS, Kind
 from hf_rlhf.environments.toolset import NOT_TOOLS
@@ -31,36 +33,42 @@ _INJECTED: Mapping[str, Mapping[str, str]] = {
 }
 
 
-def list_main(argv: Sequence[str]) -> int:
-    """Print every installed component with its package and a description."""
-    parser = argparse.ArgumentParser(prog="hf-rlhf list", description=list_main.__doc__)
-    parser.add_argument("kind", nargs="?", type=_kind, help=f"only one of {', '.join(KINDS)}")
-    parser.add_argument(
-        "--check",
-        action="store_true",
-        help="import each (seconds), say which do not import and why; exit status 1 if any",
-    )
-    args = parser.parse_args(argv)
-    broken = 0
-    for kind in (args.kind,) if args.kind else KINDS:
-        points = registry.offered(kind)
-        if points:
-            print(kind)
-        for name, point in registry.unique_names(points).items():
-            is_broken, text = _state(kind, name, point, args.check)
-            broken += is_broken
-            print(list_line(f"  {name:24}", text, registry.source(point)))
-    print("\nArguments: `hf-rlhf describe NAME`. Options of a command: `hf-rlhf NAME --help`.")
-    return int(broken > 0 and args.check)
-
-
 def _kind(word: str) -> Kind:
     """Return the kind that a word names, in the plural or the singular."""
     for kind in KINDS:
         if word.lower().replace("-", "_") in (kind, registry.singular(kind)):
             return kind
     hint = did_you_mean(word, KINDS)
-    raise argparse.ArgumentTypeError(f"no kind is named {word!r}{hint}. Kinds: {', '.join(KINDS)}.")
+    raise typer.BadParameter(f"no kind is named {word!r}{hint}. Kinds: {', '.join(KINDS)}.")
+
+
+_KIND: dict[str, Any] = {
+    "parser": _kind,
+    "metavar": "KIND",
+    "autocompletion": of_names(lambda: KINDS),
+}
+
+
+def list_components(
+    kind: Kind | None = typer.Argument(None, help="Only one of these.", **_KIND),
+    check: bool = typer.Option(
+        False,
+        "--check",
+        help="Import each (seconds), say which do not import and why; exit status 1 if any.",
+    ),
+) -> int:
+    """List the installed components and their packages."""
+    broken = 0
+    for each in (kind,) if kind else KINDS:
+        points = registry.offered(each)
+        if points:
+            print(each)
+        for name, point in registry.unique_names(points).items():
+            is_broken, text = _state(each, name, point, check)
+            broken += is_broken
+            print(list_line(f"  {name:24}", text, registry.source(point)))
+    print("\nArguments: `hf-rlhf describe NAME`. Options of a command: `hf-rlhf NAME --help`.")
+    return int(broken > 0 and check)
 
 
 def _state(kind: Kind, name: str, point: EntryPoint, check: bool) -> tuple[bool, str]:
@@ -78,31 +86,27 @@ def _state(kind: Kind, name: str, point: EntryPoint, check: bool) -> tuple[bool,
     return False, registry.summary(point)
 
 
-def describe_main(argv: Sequence[str]) -> int:
-    """Print the documentation of a component and its arguments."""
-    parser = argparse.ArgumentParser(prog="hf-rlhf describe", description=describe_main.__doc__)
-    parser.add_argument("name")
-    parser.add_argument("--kind", type=_kind, help="needed if two kinds have this name")
-    parser.add_argument(
-        "--settings",
-        nargs="?",
-        const="",
-        metavar="WORD",
-        help="a trainer's settings by name; with WORD, those with it in their name, with type, "
-        "default and help; with `all`, all of them (imports the trainer: seconds)",
-    )
-    arguments = parser.parse_args(argv)
+def describe_component(
+    name: str = typer.Argument(autocompletion=of_names(components)),
+    word: str | None = typer.Argument(
+        None, help="With --settings: explain those with WORD in their name; `all`: all of them."
+    ),
+    kind: Kind | None = typer.Option(None, help="Needed if two kinds have this name.", **_KIND),
+    settings: bool = typer.Option(
+        False, "--settings", help="A trainer's settings by name (imports the trainer: seconds)."
+    ),
+) -> None:
+    """Describe a component: arguments, defaults, documentation."""
+    if ":" in name:
+        print("\n".join(describe_code(name)))
+        return
     # Only trainers have settings; a dataset may have the name of one.
-    only: Kind | None = "trainers" if arguments.settings is not None else None
-    if ":" in arguments.name:
-        print("\n".join(describe_code(arguments.name)))
-        return 0
-    for number, (kind, point) in enumerate(_find(arguments.name, arguments.kind or only)):
+    only = kind or ("trainers" if settings else None)
+    for number, (each, point) in enumerate(_find(name, only)):
         if number:
             print()
-        for line in describe(kind, arguments.name, point, settings=arguments.settings):
+        for line in describe(each, name, point, settings=(word or "") if settings else None):
             print(line)
-    return 0
 
 
 def _find(name: str, kind: Kind | None) -> list[tuple[Kind, EntryPoint]]:

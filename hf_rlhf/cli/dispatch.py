@@ -4,76 +4,47 @@ Only the verb that is called is imported, and finding the verbs imports no plugi
 broken package cannot break the command line or slow it down.
 """
 
-import argparse
 import os
 import sys
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from importlib.metadata import EntryPoint
+from typing import Any
+
+import typer
 
 from hf_rlhf import __version__
-from hf_rlhf.cli.columns import list_line
 from hf_rlhf.config import registry
 from hf_rlhf.errors import HfRlhfError, PublishError, UnknownPlugin, did_you_mean, no_exit
 
 BUILT_IN = {
-    "list": (
-        "hf_rlhf.cli.describe",
-        "list_main",
-        "List the installed components and their packages",
-    ),
-    "describe": (
-        "hf_rlhf.cli.describe",
-        "describe_main",
-        "Describe a component: arguments, defaults, documentation",
-    ),
-    "runs": ("hf_rlhf.cli.run_files", "runs_main", "List the run files that ship, or print one"),
-    "init": ("hf_rlhf.cli.run_files", "init_main", "Copy a shipped run file to start your own"),
-    "check": ("hf_rlhf.cli.check", "check_main", "Dry run: check everything without training"),
-    "memory": ("hf_rlhf.cli.memory", "memory_main", "Plan the memory of a run or a model"),
-    "chat": ("hf_rlhf.cli.chat", "chat_main", "Chat with a trained model"),
-    "publish": ("hf_rlhf.cli.publish", "publish_main", "Push a run folder, or finish a push"),
-    "pull": ("hf_rlhf.cli.publish", "pull_main", "Download a published run and verify it"),
-    "new": ("hf_rlhf.cli.new", "new_main", "Create a plugin package"),
-    "launch-configs": (
-        "hf_rlhf.cli.launch",
-        "launch_configs_main",
-        "List or copy launch configurations",
-    ),
-    "completion": (
-        "hf_rlhf.cli.completion",
-        "completion_main",
-        "Print the shell code for Tab completion",
-    ),
+    "list": "hf_rlhf.cli.describe:list_components",
+    "describe": "hf_rlhf.cli.describe:describe_component",
+    "runs": "hf_rlhf.cli.run_files:runs",
+    "init": "hf_rlhf.cli.run_files:init",
+    "check": "hf_rlhf.cli.check:check",
+    "memory": "hf_rlhf.cli.memory:memory",
+    "chat": "hf_rlhf.cli.chat:chat_command",
+    "publish": "hf_rlhf.cli.publish:publish",
+    "pull": "hf_rlhf.cli.publish:pull",
+    "new": "hf_rlhf.cli.new:new",
+    "launch-configs": "hf_rlhf.cli.launch:copy_launch_config",
+    "completion": "hf_rlhf.cli.completion:completion",
 }
-
-_PARSERS = ("/argparse.py", "/click/core.py", "/typer/core.py")
+"""The function of each verb, with the types and texts of its options."""
+_COMPLETE = "_HF_RLHF_COMPLETE"
+_PARSERS = ("/argparse.py", "/click/core.py", "/typer/core.py", "/typer/_click/core.py")
 """Files of the parsers of options, which exit after `--help` and a wrong option."""
+_PASS_ON = {"ignore_unknown_options": True, "allow_interspersed_args": False}
 _TO_TRAIN = "To train: accelerate launch -m hf_rlhf.train --plugin NAME"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb and return its exit status."""
-    arguments = list(sys.argv[1:] if argv is None else argv)
+    arguments = list(sys.argv[1:] if argv is None else argv) or ["--help"]
     try:
-        if "_ARGCOMPLETE" in os.environ:
-            from hf_rlhf.cli.completion import complete
-
-            arguments = complete([*BUILT_IN, *_plugin_verbs()])
-        verb, *rest = arguments or ["--help"]
-        if verb.startswith("-"):
-            _parser(_plugin_verbs()).parse_args([verb])
-        if verb in BUILT_IN:
-            module, name, _ = BUILT_IN[verb]
-            with no_exit(*_PARSERS):
-                return int(getattr(import_module(module), name)(rest))
-        if verb not in _plugin_verbs():
-            raise UnknownPlugin(_unknown(verb))
-        from hf_rlhf.config.components import load_component
-
-        command = load_component("commands", verb)
         with no_exit(*_PARSERS):
-            return int(command(rest) or 0)
+            return _run(arguments)
     except HfRlhfError as error:
         from hf_rlhf.formatting import terminal_message
         from hf_rlhf.storage.secrets import redact_secrets
@@ -89,41 +60,86 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
 
 
-def _plugin_verbs() -> dict[str, EntryPoint]:
+def _run(arguments: Sequence[str]) -> int:
+    if _COMPLETE in os.environ:
+        from typer.completion import completion_init  # type: ignore[attr-defined]
+
+        completion_init()
+        _command(None).main([], prog_name="hf-rlhf", complete_var=_COMPLETE)
+    verb = arguments[0]
+    if not verb.startswith("-") and verb not in {**BUILT_IN, **_plugin_verbs(verb)}:
+        raise UnknownPlugin(_unknown(verb))
+    try:
+        # Not `main`, which ends the process where a pipe closes or the user interrupts.
+        command = _command(verb)
+        with command.make_context("hf-rlhf", list(arguments)) as context:
+            return int(command.invoke(context) or 0)
+    except typer.Exit as finished:
+        return int(finished.exit_code)
+    except typer.TyperException as error:
+        error.show()  # type: ignore[attr-defined]
+        return error.exit_code
+
+
+def _command(verb: str | None) -> Any:
+    """Return the command line: with one verb, or with all for the list of them."""
+    app = typer.Typer(
+        add_completion=False,
+        context_settings={"help_option_names": ["--help", "-h"]},
+        epilog=_TO_TRAIN,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+    )
+    app.callback(help="The verbs of hf-rlhf; options of one: `hf-rlhf VERB --help`.")(_root)
+    for name in [verb] if verb in BUILT_IN else BUILT_IN:
+        module, _, function = BUILT_IN[name].partition(":")
+        settings = {"ignore_unknown_options": name in ("check", "init", "memory")}
+        app.command(name, context_settings=settings)(getattr(import_module(module), function))
+    for name, point in _plugin_verbs(verb).items():
+        text = registry.summary(point).rstrip(".")
+        text = f"{text + ' ' if text else ''}(from {registry.source(point)})"
+        verb_of = app.command(name, help=text, add_help_option=False, context_settings=_PASS_ON)
+        verb_of(_of_plugin(name))
+    return typer.main.get_command(app)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"hf-rlhf {__version__}")
+        raise typer.Exit
+
+
+def _root(version: bool = typer.Option(False, "--version", callback=_version)) -> None:
+    pass
+
+
+def _of_plugin(name: str) -> Any:
+    """Return the verb of a plugin: all that follows its name is for the plugin to parse."""
+
+    def run(words: list[str] | None = typer.Argument(None)) -> int:
+        from hf_rlhf.config.components import load_component
+
+        return int(load_component("commands", name)(words or []) or 0)
+
+    return run
+
+
+def _plugin_verbs(verb: str | None) -> Mapping[str, EntryPoint]:
     """Return the verbs of plugins; one that is taken is written package/name."""
-    points = registry.offered("commands")
-    return registry.unique_names(points, taken=BUILT_IN)
+    if verb in BUILT_IN:
+        return {}
+    return registry.unique_names(registry.offered("commands"), taken=BUILT_IN)
 
 
 def _unknown(verb: str) -> str:
-    text = f"hf-rlhf has no verb {verb!r}."
+    text, verbs = f"hf-rlhf has no verb {verb!r}", [*_plugin_verbs(verb)]
     if verb == "train":
-        return f"{text} {_TO_TRAIN}"
-    shared = [name for name in _plugin_verbs() if name.rpartition("/")[2] == verb]
+        return f"{text}. {_TO_TRAIN}"
+    shared = [name for name in verbs if name.rpartition("/")[2] == verb]
     if shared:
-        return f"{text} Several packages offer it. Write {' or '.join(shared)}."
+        return f"{text}. Several packages offer it. Write {' or '.join(shared)}."
     for kind in registry.KINDS:
         if any(point.name == verb for point in registry.offered(kind)):
-            return f"{text} It is one of the {kind}: `hf-rlhf describe {verb}`."
-    hint = did_you_mean(verb, [*BUILT_IN, *_plugin_verbs()])
-    return f"hf-rlhf has no verb {verb!r}{hint}. `hf-rlhf --help` lists all."
-
-
-def _parser(plugins: Mapping[str, EntryPoint]) -> argparse.ArgumentParser:
-    lines = [list_line(f"  {verb:16}", text) for verb, (_, _, text) in BUILT_IN.items()]
-    for verb, point in plugins.items():
-        text = registry.summary(point).rstrip(".")
-        text = f"{text + ' ' if text else ''}(from {registry.source(point)})"
-        lines.append(list_line(f"  {verb:16}", text))
-    parser = argparse.ArgumentParser(
-        prog="hf-rlhf",
-        description="verbs:\n" + "\n".join(lines),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-        epilog=_TO_TRAIN,
-    )
-    parser.add_argument("--version", action="version", version=f"hf-rlhf {__version__}")
-    parser.add_argument(
-        "verb", metavar="VERB", help="one of the above; for its options `hf-rlhf VERB --help`"
-    )
-    return parser
+            return f"{text}. It is one of the {kind}: `hf-rlhf describe {verb}`."
+    hint = did_you_mean(verb, [*BUILT_IN, *verbs])
+    return f"{text}{hint}. `hf-rlhf --help` lists all."

@@ -4,13 +4,14 @@ Each begins with a comment on its purpose, and a line `# $ COMMAND`. The command
 to expect, so that a run that gets another one stops (`--expect_world_size`).
 """
 
-import argparse
 import shutil
-from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 
+import typer
+
 from hf_rlhf.cli.columns import list_line
+from hf_rlhf.cli.completion import of_names
 from hf_rlhf.errors import HfRlhfError
 
 _KINDS = (".yaml", ".sbatch", ".sh")
@@ -43,28 +44,25 @@ def _comments(path: Path) -> list[str]:
     return [line.removeprefix("# ") for line in lines if line.startswith("# ")]
 
 
-def launch_configs_main(argv: Sequence[str]) -> int:
-    """List the launch configurations, or copy one and print its command."""
-    parser = argparse.ArgumentParser(
-        prog="hf-rlhf launch-configs",
-        description="List the launch configurations that ship, or copy one and print its command.",
-        allow_abbrev=False,
-    )
-    parser.add_argument("name", nargs="?", help="copy this one")
-    parser.add_argument("to", nargs="?", default=".", help="folder or file to copy it to")
-    arguments = parser.parse_args(argv)
+def copy_launch_config(
+    name: str | None = typer.Argument(
+        None, help="Copy this one.", autocompletion=of_names(launch_configs)
+    ),
+    to: Path = typer.Argument(Path("."), help="Folder or file to copy it to."),
+) -> None:
+    """List launch configurations, or copy one and print its command."""
     configs = launch_configs()
-    if arguments.name is None:
-        for name, path in configs.items():
-            print(list_line(f"{name:17}", summary(path)))
+    if name is None:
+        for each, path in configs.items():
+            print(list_line(f"{each:17}", summary(path)))
         print("To copy one and see its command: hf-rlhf launch-configs NAME [FOLDER]")
-        return 0
-    if arguments.name not in configs:
+        return
+    if name not in configs:
         raise HfRlhfError(
-            f"No launch configuration is named {arguments.name!r}. There are: {', '.join(configs)}."
+            f"No launch configuration is named {name!r}. There are: {', '.join(configs)}."
         )
-    source, target = configs[arguments.name], Path(arguments.to)
-    target = target / source.name if target.is_dir() else target
+    source = configs[name]
+    target = to / source.name if to.is_dir() else to
     if target.exists():
         raise HfRlhfError(f"{target} exists. Name another file, or delete it.")
     try:
@@ -73,4 +71,3 @@ def launch_configs_main(argv: Sequence[str]) -> int:
         raise HfRlhfError(f"{target} cannot be written: {error.strerror}.") from error
     print(f"{target}: {summary(source)}")
     print(f"  {command(source).replace(source.name, str(target))}")
-    return 0

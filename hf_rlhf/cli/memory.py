@@ -1,11 +1,14 @@
 """``hf-rlhf memory``: the memory of a run or a model on each GPU, and what to change first."""
 
-import argparse
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import typer
+
+from hf_rlhf.cli.check import file_and_overrides
+from hf_rlhf.cli.completion import Machine, Plugin, RunName
 from hf_rlhf.config import registry
 from hf_rlhf.distributed import planned, processes
 from hf_rlhf.errors import HfRlhfError
@@ -23,49 +26,40 @@ _UNVERIFIED = (
 )
 
 
-def memory_main(argv: Sequence[str]) -> int:
-    """Print the memory plan of a run file or a model."""
-    parser = argparse.ArgumentParser(
-        prog="hf-rlhf memory",
-        usage="hf-rlhf memory FILE|MODEL [--for 8xH100] [--picture FILE] [--KEY VALUE ...]\n"
-        "       hf-rlhf memory --plugin NAME [--run NAME] [...]\n"
-        "       hf-rlhf memory --table | --deep MODEL",
-        description="The memory of a run on each GPU, counted without weights, by component and\n"
-        "kind of sharding; the fewest devices, the largest batch and length, and\n"
-        "what to change first. MODEL is a known name, a folder or a Hub id; it is planned as\n"
-        "SFT of all weights in bf16 with checkpointing, rows of 2,048 tokens, unless\n"
-        "--KEY VALUE says otherwise: --max_length 8192 --use_peft true.",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    parser.add_argument("--plugin", metavar="NAME", help="a trainer, with its default run file")
-    parser.add_argument("--run", metavar="NAME", help="another run file of the trainer's package")
-    parser.add_argument("--for", dest="machine", metavar="8xH100", help="number and kind of GPUs")
-    parser.add_argument("--picture", metavar="FILE", type=Path, help="write the table as a PNG")
-    parser.add_argument("--table", action="store_true", help="known models, from GPT-2 to 70B")
-    parser.add_argument("--deep", action="store_true", help="how the numbers are counted")
-    # Not an argparse positional: argparse would mistake the value of an override for it.
-    words = [word for word in argv if word != "--deep"]
-    subject = words[0] if words and not words[0].startswith("-") else None
-    arguments, options = parser.parse_known_args(words[1:] if subject else words)
-    with _runs(subject, arguments, options) as (runs, device):
-        if arguments.table:
-            return _print(_table(device, runs))
-        for run in runs:
-            needs = _needs(run)
-            if "--deep" in argv:
-                _print(_derivation(needs))
-                continue
+def memory(
+    words: list[str] | None = typer.Argument(None, metavar="[FILE|MODEL] [--KEY VALUE ...]"),
+    plugin: Plugin = None,
+    run: RunName = None,
+    machine: Machine = None,
+    table: bool = typer.Option(False, "--table", help="Known models, from GPT-2 to 70B."),
+) -> None:
+    """Plan the memory of a run or a model on each GPU, and what to change first.
+
+    Counted without weights, by component and kind of sharding; the fewest devices, and the largest
+    batch and length. MODEL is a known name, a folder or a Hub id; it is planned as SFT of all
+    weights in bf16 with checkpointing, rows of 2,048 tokens, unless --KEY VALUE says otherwise:
+    --max_length 8192 --use_peft true.
+    """
+    subject, options = file_and_overrides(words)
+    chosen = (plugin, run, subject, options, machine)
+    with _runs(*chosen, table=table) as (runs, device):
+        if table:
+            _print(_table(device, runs))
+        for each in runs if not table else ():
+            needs = _needs(each)
             plans = [_corrected(plan, needs, device) for plan in needs.plans(processes())]
-            if arguments.picture:
-                _draw(plans, device, arguments.picture)
             _print(_report(needs, plans, device))
-    return 0
 
 
 @contextmanager
 def _runs(
-    subject: str | None, arguments: argparse.Namespace, options: Sequence[str]
+    plugin: str | None,
+    run: str | None,
+    subject: str | None,
+    options: Sequence[str],
+    machine: str | None,
+    *,
+    table: bool,
 ) -> "Iterator[tuple[list[Run], Device | None]]":
     """Yield the runs to plan, one for each phase, and the kind of GPU."""
     from hf_rlhf.runs.devices import parse_machine
@@ -76,12 +70,11 @@ def _runs(
         raise HfRlhfError(f"{subject} is a trainer: write `hf-rlhf memory --plugin {subject}`.")
 
     file = subject is not None and Path(subject).suffix in (".yaml", ".yml")
-    if file or arguments.plugin:
-        chosen = (arguments.plugin, arguments.run, subject, options, arguments.machine)
-        with planned_run(*chosen) as (run, device):
-            yield [phase.run for phase in run.phases], device
+    if file or plugin:
+        with planned_run(plugin, run, subject, options, machine) as (resolved, device):
+            yield [phase.run for phase in resolved.phases], device
         return
-    if subject is None and not arguments.table:
+    if subject is None and not table:
         raise HfRlhfError(
             "hf-rlhf memory needs a run file, a model or --plugin NAME: `hf-rlhf memory RUN.yaml "
             "--for 8xH100`, `hf-rlhf memory Llama-3.1-8B`. `--table` lists known models."
@@ -89,7 +82,7 @@ def _runs(
     from hf_rlhf.training.library_warnings import quiet_libraries
 
     quiet_libraries({})
-    count, device = parse_machine(arguments.machine) if arguments.machine else (1, None)
+    count, device = parse_machine(machine) if machine else (1, None)
     names = [subject] if subject else [*known_models()]
     with planned(count, elsewhere=True):
         yield [run_of_model(name, _settings(options)) for name in names], device
@@ -123,10 +116,9 @@ def _corrected(plan: "Plan", needs: "Needs", device: "Device | None") -> "Plan":
     return plan.corrected(correction(needs.run.folder.parent, device))
 
 
-def _print(lines: Iterator[str]) -> int:
+def _print(lines: Iterator[str]) -> None:
     for line in lines:
         print(line, flush=True)
-    return 0
 
 
 def _report(needs: "Needs", plans: Sequence["Plan"], device: "Device | None") -> Iterator[str]:
@@ -224,62 +216,3 @@ def _table(device: "Device | None", runs: Sequence["Run"]) -> Iterator[str]:
         yield " ".join([f"{name:34}", *(f"{cell:>13}" for cell in cells)])
     yield "LoRA: r 16 on a base in bfloat16; -: cannot be counted in these dtypes."
     yield _UNVERIFIED
-
-
-def _derivation(needs: "Needs") -> Iterator[str]:
-    """Yield how the memory of one device is counted."""
-    from hf_rlhf.models.loading import trained_skeleton
-    from hf_rlhf.runs.allocations import repetition
-
-    need, run = needs.plain, needs.run
-    layers = repetition(trained_skeleton(run))
-    yield f"{run.model.model_name_or_path}: {_described(needs)}, on one GPU"
-    yield (
-        f"layers: {layers.total}; the first {layers.first} alone, then {layers.periods} "
-        f"times a period of {layers.period}, then {layers.rest}"
-    )
-    if layers.periods > 3:
-        few, more = layers.short(2), layers.short(3)
-        yield (
-            f"counted with {few} and with {more} layers; the difference is what a period adds, "
-            f"{layers.periods - 3} times more: each stage is linear in the layers."
-        )
-    yield f"weights: {human(need.weights)} ({human(need.root)} outside the layers)"
-    yield f"gradients: {human(need.gradients)}, {need.trained:,} parameters of {need.width} bytes"
-    state = need.optimizer / max(need.trained, 1)
-    yield f"optimizer: {human(need.optimizer)}, {state:.2f} bytes for each trained parameter"
-    for role, size in need.held.items():
-        yield f"{role}: {human(size)}"
-    for phase in need.phases:
-        total = sum(need.parts(phase).values())
-        yield (
-            f"{phase.name}: {human(phase.working)} of its own, {human(phase.gradients)} of "
-            f"gradients, {human(total)} in all"
-        )
-    yield f"the highest peak: {human(need.per_device())}"
-    yield "sharded: each part is divided by the number of shards, and gathered parts are added"
-
-
-def _draw(plans: Sequence["Plan"], device: "Device | None", path: Path) -> None:
-    """Write bars of the parts under each strategy as a PNG."""
-    from hf_rlhf.cards.plots import png_panels
-
-    least = max(plan.bytes for plan in plans) / 100
-    large = [part for plan in plans for part, size in plan.parts.items() if size > least]
-    names = list(dict.fromkeys(large))
-    heads = [plan.strategy.name if plan.devices > 1 else "one GPU" for plan in plans]
-    with png_panels(path, 1, (8, 0.9 + 0.45 * len(plans) + 0.2 * len(names))) as (axes,):
-        left = [0.0] * len(plans)
-        for index, name in enumerate(names):
-            sizes = [plan.parts.get(name, 0) / 2**30 for plan in plans]
-            # There are seven colours.
-            look = {"color": f"C{index % 7}", "hatch": "//" * (index // 7), "edgecolor": "white"}
-            axes.barh(heads, sizes, left=left, label=name, **look)
-            left = [start + size for start, size in zip(left, sizes, strict=True)]
-        if device is not None:
-            room = device.memory_gb * 1e9 / 2**30
-            axes.axvline(room, color="black", linestyle="--", label=device.name)
-        axes.invert_yaxis()
-        axes.set_xlabel("GiB on each GPU, counted; not verified on GPUs")
-        axes.legend(fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.15), ncols=2)
-    print(f"wrote {path}")

@@ -1,14 +1,14 @@
 """``hf-rlhf new NAME``: create a package with one component, its tests and a run file."""
 
-import argparse
 import keyword
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+import typer
 from packaging.utils import canonicalize_name
 
 from hf_rlhf import __version__
@@ -22,6 +22,7 @@ _NAME = re.compile(r"[A-Za-z](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
 _LONGEST = 64
 _RESERVED_FOLDERS = ("dist", "runs", "tests")
 """Beside the package; git ignores two of them."""
+Word = Literal["reward", "dataset", "trainer", "judge", "environment", "codec", "command"]
 KIND_OF: Mapping[str, Kind] = {
     "reward": "rewards",
     "dataset": "datasets",
@@ -34,26 +35,23 @@ KIND_OF: Mapping[str, Kind] = {
 """Word of `--kind` -> kind in the registry."""
 
 
-def new_main(argv: Sequence[str]) -> int:
-    """Create a package with one component: a reward, or that of --kind."""
-    parser = argparse.ArgumentParser(prog="hf-rlhf new", description=new_main.__doc__)
-    parser.add_argument("name", help="of the component and of its package, such as my_reward")
-    parser.add_argument("--kind", choices=KIND_OF, default="reward")
-    parser.add_argument("--out", metavar="DIR", default=".", help="where to create the folder NAME")
-    args = parser.parse_args(argv)
-    folder = new_package(args.name, kind=args.kind, out=args.out)
-    name = component_name(args.name, args.kind)
-    for point in registry.offered(KIND_OF[args.kind]):
-        if point.name == name:
+def new(
+    name: str = typer.Argument(help="Of the component and its package, such as my_reward."),
+    kind: Word = typer.Option("reward", help="What it is."),
+    out: Path = typer.Option(Path("."), metavar="DIR", help="Where to create the folder NAME."),
+) -> None:
+    """Create a plugin package with one component: a reward, or that of --kind."""
+    folder = new_package(name, kind=kind, out=out)
+    component = component_name(name, kind)
+    for point in registry.offered(KIND_OF[kind]):
+        if point.name == component:
             print(
-                f"note: {registry.source(point)} has a {args.kind} {name!r} too: with both "
+                f"note: {registry.source(point)} has a {kind} {component!r} too: with both "
                 "installed, runs must write PACKAGE/NAME.",
                 file=sys.stderr,
             )
-    article = "an" if args.kind[0] in "aeiou" else "a"
-    print(f"{folder}: {article} {args.kind}. Next:")
+    print(f"{folder}: {'an' if kind[0] in 'aeiou' else 'a'} {kind}. Next:")
     print(f"  cd {folder}\n  pip install -e '.[dev]' && pytest")
-    return 0
 
 
 def new_package(name: str, *, kind: str = "reward", out: str | Path = ".") -> Path:

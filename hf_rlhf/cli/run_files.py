@@ -1,25 +1,21 @@
 """``hf-rlhf runs`` and ``hf-rlhf init``: see the run files that packages ship, and copy one."""
 
-import argparse
 import json
 import re
 import sys
-from collections.abc import Sequence
 from itertools import takewhile
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import typer
 
 from hf_rlhf.cli.columns import fill, list_line
-from hf_rlhf.config import (
-    RunFile,
-    choose_run_file,
-    dump_yaml,
-    registry,
-    without_shipped_card,
-)
-from hf_rlhf.config.run_files import default_run, inherited_settings, run_files
+from hf_rlhf.cli.completion import RunName, of_names, runs_of, trainers
 from hf_rlhf.errors import ConfigError, HfRlhfError
 from hf_rlhf.storage.files import atomic_write_text
+
+if TYPE_CHECKING:
+    from hf_rlhf.config import RunFile
 
 _BY_NAME = re.compile(r"--plugin \S+(?: --run \S+)?")
 """How the comment of a shipped run file names it."""
@@ -32,23 +28,23 @@ def first_comment(path: Path) -> str:
     return " ".join(takewhile(bool, texts))
 
 
-def runs_main(argv: Sequence[str]) -> int:
-    """List the run files that ship with trainers, or print one."""
-    parser = argparse.ArgumentParser(
-        prog="hf-rlhf runs",
-        description="List the run files that ship, those of PLUGIN, or print the one called RUN.",
-        epilog="To copy one: hf-rlhf init PLUGIN FILE. To train by one: accelerate launch -m "
-        "hf_rlhf.train --plugin PLUGIN --run RUN",
-        allow_abbrev=False,
-    )
-    parser.add_argument("plugin", nargs="?", metavar="PLUGIN", help="a trainer")
-    parser.add_argument("run", nargs="?", metavar="RUN", help="one of its run files: print it")
-    chosen = parser.parse_args(argv)
-    if chosen.run is not None:
-        print(_shipped(chosen.plugin, chosen.run)[1].read_text(encoding="utf-8"), end="")
-        return 0
-    trainers = [chosen.plugin] if chosen.plugin else [*registry.unique_names(_trainers())]
-    for trainer in trainers:
+def runs(
+    plugin: str | None = typer.Argument(None, help="A trainer.", autocompletion=of_names(trainers)),
+    run: str | None = typer.Argument(
+        None, help="One of its run files: print it.", autocompletion=runs_of
+    ),
+) -> None:
+    """List the run files that ship, those of PLUGIN, or print the one called RUN.
+
+    To copy one: hf-rlhf init PLUGIN FILE. To train by one: accelerate launch -m hf_rlhf.train
+    --plugin PLUGIN --run RUN
+    """
+    from hf_rlhf.config.run_files import default_run, run_files
+
+    if plugin is not None and run is not None:
+        print(_shipped(plugin, run)[1].read_text(encoding="utf-8"), end="")
+        return
+    for trainer in [plugin] if plugin else trainers():
         shipped = run_files(trainer)
         default = default_run(trainer) if shipped else None
         for name, path in shipped.items():
@@ -57,55 +53,54 @@ def runs_main(argv: Sequence[str]) -> int:
             print(list_line(f"{trainer:18} {mark}{name:12}", purpose))
     print()
     print(fill("*: the one of `--plugin PLUGIN` alone. To print one: hf-rlhf runs PLUGIN RUN", 0))
-    return 0
 
 
-def init_main(argv: Sequence[str]) -> int:
-    """Copy a shipped run file as the start of one's own."""
-    parser = argparse.ArgumentParser(
-        prog="hf-rlhf init",
-        usage="hf-rlhf init PLUGIN FILE [--run RUN] [--KEY VALUE ...]",
-        description="Copy a run file that ships to FILE, with its comments, and with any keys of "
-        "it\nreplaced: --dataset.path my.jsonl --learning_rate 1e-5. `hf-rlhf runs` lists them.",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    parser.add_argument("plugin", metavar="PLUGIN", help="a trainer")
-    parser.add_argument("file", metavar="FILE", type=Path, help="the file to write")
-    parser.add_argument("--run", metavar="RUN", help="default: the one of PLUGIN alone")
-    chosen, overrides = parser.parse_known_args(argv)
-    if chosen.file.exists():
-        raise HfRlhfError(f"{chosen.file} exists. Name another file, or delete it.")
-    shipped, path = _shipped(chosen.plugin, chosen.run)
-    changed = shipped.override(overrides)
+def init(
+    plugin: str = typer.Argument(help="A trainer.", autocompletion=of_names(trainers)),
+    file: Path = typer.Argument(help="The file to write."),
+    overrides: list[str] | None = typer.Argument(None, metavar="[--KEY VALUE ...]"),
+    run: RunName = None,
+) -> None:
+    """Copy a shipped run file to FILE, to start your own.
+
+    It keeps its comments; keys of it are replaced: --dataset.path my.jsonl --learning_rate 1e-5.
+    `hf-rlhf runs` lists them.
+    """
+    from hf_rlhf.config import without_shipped_card
+    from hf_rlhf.config.run_files import inherited_settings
+
+    if file.exists():
+        raise HfRlhfError(f"{file} exists. Name another file, or delete it.")
+    shipped, path = _shipped(plugin, run)
+    changed = shipped.override(overrides or [])
     if changed.problems:
         raise ConfigError(changed.problems)
     changed, left_out = without_shipped_card(changed)
     for note in filter(None, (left_out, inherited_settings(changed))):
         print(f"note: {note}", file=sys.stderr)
     text = _copy(path.read_text(encoding="utf-8"), changed)
-    atomic_write_text(chosen.file, _BY_NAME.sub(f"--config {chosen.file}", text))
-    print(f"{chosen.file}: {first_comment(chosen.file)}")
-    print(f"To check it:  hf-rlhf check {chosen.file}")
-    print(f"To train:     accelerate launch -m hf_rlhf.train --config {chosen.file}")
-    return 0
+    atomic_write_text(file, _BY_NAME.sub(f"--config {file}", text))
+    print(f"{file}: {first_comment(file)}")
+    print(f"To check it:  hf-rlhf check {file}")
+    print(f"To train:     accelerate launch -m hf_rlhf.train --config {file}")
 
 
-def _trainers() -> Any:
-    return registry.offered("trainers")
+def _shipped(trainer: str, run: str | None) -> "tuple[RunFile, Path]":
+    from hf_rlhf.config import choose_run_file
+    from hf_rlhf.config.run_files import run_files
 
-
-def _shipped(trainer: str, run: str | None) -> tuple[RunFile, Path]:
     file = choose_run_file(trainer, run, None)
     return file, run_files(trainer)[Path(file.name).stem]
 
 
-def _copy(text: str, changed: RunFile) -> str:
+def _copy(text: str, changed: "RunFile") -> str:
     """Return the text of a shipped run file with the values of `changed`, and its comments.
 
     Its `output_dir` is left out: the folder of the copy is named after the file.
     """
     import yaml
+
+    from hf_rlhf.config import dump_yaml
 
     root: Any = yaml.compose(text)
     keys = {key.value: (key, value) for key, value in root.value}

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from hf_rlhf import dry_run, train
-from hf_rlhf.cli.check import check_main
+from hf_rlhf.cli import main as hf_rlhf
 from hf_rlhf.config import RunFile, run_files
 from hf_rlhf.config.run_files import (
     choose_run_file,
@@ -215,7 +215,7 @@ def test_what_still_applies_and_what_is_left_out_is_told_by_check_and_dry_run(
 ):
     other = ["--plugin", "sft", "--dataset", f"{{name: sft, path: {rows}, test_rows: 4}}"]
     other += ["--output_dir", str(tmp_path / "run")]
-    for do in (check_main, lambda argv: main([*argv, "--dry_run"])):
+    for do in (lambda argv: hf_rlhf(["check", *argv]), lambda argv: main([*argv, "--dry_run"])):
         assert do(other) == 0
         note = capsys.readouterr().out
         assert "`dataset` differs from tiny.yaml, but these settings of that file still" in note

@@ -21,7 +21,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 
 from hf_rlhf.cards.folders import write_card
 from hf_rlhf.cards.render import render_card
-from hf_rlhf.cli.publish import publish_main, pull_main
+from hf_rlhf.cli import main
 from hf_rlhf.config.schema import PublishSpec
 from hf_rlhf.errors import ModelError, PublishError, RunFolderError
 from hf_rlhf.hub import commit as push_module
@@ -437,7 +437,7 @@ def test_a_hub_that_stays_broken_lists_what_is_missing_and_the_command(
     hub.faults.clear()
     words = command.split()
     assert words[:2] == ["hf-rlhf", "publish"]
-    assert publish_main(words[2:]) == 0
+    assert main(words[1:]) == 0
     assert tree(repo_of(run)) == SINGLE
     assert "verified" in capsys.readouterr().out
     assert api().model_info(repo_of(run)).private
@@ -500,7 +500,7 @@ def test_the_command_that_finishes_an_overwrite_overwrites(run: Path, hub: Any) 
     with pytest.raises(PublishError) as caught:
         publish(run, overwrite=True)
     hub.faults.clear()
-    assert publish_main(finish(caught)) == 0
+    assert main(["publish", *finish(caught)]) == 0
     assert tree(repo_id) == SINGLE
 
 
@@ -706,7 +706,7 @@ def test_a_base_whose_push_was_cut_short_is_pushed_by_the_command(
     with pytest.raises(PublishError, match="--push_base") as caught:
         publish(run, base_model=wanted, push_base=True)
     hub.faults.clear()
-    assert publish_main(finish(caught)) == 0
+    assert main(["publish", *finish(caught)]) == 0
     assert "model.safetensors" in tree(wanted)
 
 
@@ -787,7 +787,7 @@ def test_pull_is_whole_verified_and_repeatable(
 ) -> None:
     publish(run)
     out = tmp_path / "pulled"
-    assert pull_main([repo_of(run), "--out", str(out)]) == 0
+    assert main(["pull", repo_of(run), "--out", str(out)]) == 0
     assert {path.relative_to(out).as_posix() for path in out.rglob("*") if path.is_file()} == SINGLE
     assert (out / "model.safetensors").read_bytes() == (
         run / "merged" / "model.safetensors"

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from hf_rlhf.cli.publish import publish_main
+from hf_rlhf.cli import main
 from hf_rlhf.config.schema import PublishSpec
 from hf_rlhf.errors import PublishError
 from hf_rlhf.hub import retries as retries_module
@@ -196,13 +196,13 @@ def test_what_is_refused_is_said_tried_again_and_listed_with_the_command(
     hub.faults.clear()
     words = shlex.split(told.splitlines()[-1])
     assert words[:2] == ["hf-rlhf", "publish"]
-    assert publish_main(words[2:]) == 0
+    assert main(words[1:]) == 0
     assert "verified" in capsys.readouterr().out
     assert tree("step-2") == tree("step-4") == ADAPTER
     assert [commits(f"step-{step}") for step in (2, 4)] == [1, 1]
     assert pushes.summary(load_record(run)) is None
     assert set(load_record(run).publish["steps"]) == {"2", "4"}
-    assert publish_main(words[2:]) == 0
+    assert main(words[1:]) == 0
     assert "every checkpoint is already published" in capsys.readouterr().out
 
 

@@ -13,7 +13,6 @@ from huggingface_hub import CommitOperationAdd, HfApi
 
 from hf_rlhf.cards.folders import refresh_card, write_card
 from hf_rlhf.cli import main
-from hf_rlhf.cli.publish import publish_main
 from hf_rlhf.errors import PublishError, RunFolderError
 from hf_rlhf.hub import publishing
 from hf_rlhf.hub.client import connect
@@ -218,7 +217,7 @@ def test_a_public_push_first_prints_what_goes_along(
     with_paths(run, tmp_path / "home")
     publish(run, private=True)
     assert "is public" not in capsys.readouterr().err
-    publish_main([str(run), "--repo_id", "demo/open", "--no-private"])
+    main(["publish", str(run), "--repo_id", "demo/open", "--no-private"])
     line = next(line for line in capsys.readouterr().err.splitlines() if "is public" in line)
     assert line == (
         "demo/open is public. Your content on its card and in run.json: prompts of 2 held-out rows "
@@ -227,12 +226,12 @@ def test_a_public_push_first_prints_what_goes_along(
         "rewards, which quote their gold data (`evaluation.samples: 0` in the run file leaves out "
         "all rows)."
     )
-    publish_main([str(run), "--repo_id", "demo/open", "--no-private"])
+    main(["publish", str(run), "--repo_id", "demo/open", "--no-private"])
     assert "is public" not in capsys.readouterr().err
     # Nothing is pushed to a repository that becomes public, and all that it has is shown.
-    publish_main([str(run), "--repo_id", "demo/later", "--private"])
+    main(["publish", str(run), "--repo_id", "demo/later", "--private"])
     assert "is public" not in capsys.readouterr().err
-    publish_main([str(run), "--repo_id", "demo/later", "--no-private"])
+    main(["publish", str(run), "--repo_id", "demo/later", "--no-private"])
     assert "demo/later is public. Your content" in capsys.readouterr().err
 
 
@@ -332,7 +331,7 @@ def test_a_push_whose_record_cannot_be_written_is_a_success_with_a_note(
             raise error
 
         monkeypatch.setattr(publishing, "_update_run", refuse)
-        assert publish_main([str(run), "--repo_id", "demo/model"]) == 0
+        assert main(["publish", str(run), "--repo_id", "demo/model"]) == 0
         said = capsys.readouterr().out
         assert f"note: everything is published; only {run} could not be updated: " in said
         assert "verified: " in said

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 from transformers import AutoModelForCausalLM, MixtralConfig
 
-from hf_rlhf.cli.memory import memory_main
+from hf_rlhf.cli import main
 from hf_rlhf.contracts import HeldModel
 from hf_rlhf_classic.iterative_dpo import IterativeDPOTrainer
 from hf_rlhf_classic.ppo_models import step_shape
@@ -89,5 +89,5 @@ def test_no_prompt_is_shared_under_an_auxiliary_loss(settings, off):
 
 
 def test_a_change_is_of_a_setting_that_the_trainer_has(capsys):
-    assert memory_main(["--plugin", "online_dpo", "--max_new_tokens", "32"]) == 0
+    assert main(["memory", "--plugin", "online_dpo", "--max_new_tokens", "32"]) == 0
     assert "max_new_tokens: 16 (longer rows are cut)" in capsys.readouterr().out

@@ -212,9 +212,9 @@ def _run_verb(step: str, words: Sequence[str]) -> int:
     from hf_rlhf_traces.command import VERBS
 
     if step == "publish":
-        from hf_rlhf.cli import publish_main
+        from hf_rlhf.cli import main
 
-        return publish_main(words)
+        return main(["publish", *words])
     module, name, _ = VERBS[step]
     return int(getattr(import_module(f"hf_rlhf_traces.{module}"), name)(words))
 
