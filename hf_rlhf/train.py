@@ -10,7 +10,6 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from textwrap import shorten
 from typing import TYPE_CHECKING, Any
@@ -76,7 +75,6 @@ def train(
     """
     few_threads()
     settings |= _given(locals())
-    from hf_rlhf.config.run_files import annotate_shipped_errors
     from hf_rlhf.storage.disk import explain_disk_errors
 
     file = _run_file(plugin, run, config, overrides, settings)
@@ -88,10 +86,9 @@ def train(
     else:
         argv = _argv(plugin, run, os.fspath(config) if config else None, overrides)
     with no_exit(), explain_disk_errors(Path.cwd()):
-        with annotate_shipped_errors(file):
-            from hf_rlhf.runs.resolve import resolve_run
+        from hf_rlhf.runs.resolve import resolve_run
 
-            resolved = resolve_run(file, plugin=plugin, python_keys=settings)
+        resolved = resolve_run(file, plugin=plugin, python_keys=settings)
         from hf_rlhf.training.session import Session
 
         return Session(resolved).go(argv)
@@ -124,10 +121,9 @@ def dry_run(
     """
     few_threads()
     settings |= _given(locals())
-    from hf_rlhf.config.run_files import annotate_shipped_errors
 
     file = _run_file(plugin, run, config, overrides, settings)
-    with no_exit(), _planned(file, machine) as device, annotate_shipped_errors(file):
+    with no_exit(), _planned(file, machine) as device:
         from hf_rlhf.training.dry_run import report_of
 
         report = report_of(file, plugin, list(settings), device)
@@ -147,10 +143,9 @@ def planned_run(
 ) -> "Iterator[tuple[Run, Device | None]]":
     """Yield a run that is resolved and not trained, for `machine` as in `dry_run`."""
     few_threads()
-    from hf_rlhf.config.run_files import annotate_shipped_errors
 
     file = _run_file(plugin, run, config, overrides, {})
-    with no_exit(), _planned(file, machine) as device, annotate_shipped_errors(file):
+    with no_exit(), _planned(file, machine) as device:
         from hf_rlhf.runs.resolve import resolve_run
 
         yield resolve_run(file), device
@@ -199,38 +194,14 @@ def _run_file(
     settings: Mapping[str, Any],
 ) -> Any:
     """Return the chosen run file with settings and overrides applied; print notes on it."""
-    from hf_rlhf.config.objects import IN_MEMORY, name_objects
-    from hf_rlhf.config.run_file import RunFile, merged
-    from hf_rlhf.config.run_files import (
-        choose_run_file,
-        inherited_settings,
-        without_settings,
-        without_shipped_card,
-    )
+    from hf_rlhf.config.run_files import configure
     from hf_rlhf.formatting import terminal_message
     from hf_rlhf.training.library_warnings import quiet_libraries
 
-    named, objects = name_objects(settings)
-    if isinstance(config, Mapping):
-        file = RunFile.from_mapping(config)
-    elif IN_MEMORY in objects and plugin and not run and not config:
-        file = RunFile.from_mapping({"plugin": plugin})
-    else:
-        file = choose_run_file(plugin, run, os.fspath(config) if config else None)
-    if settings:
-        changed = RunFile.from_mapping(merged(file.values, named), name=file.name)
-        file = replace(
-            changed,
-            shipped=without_settings(file, settings),
-            folder=file.folder,
-            python_keys=tuple(settings),
-            objects={**file.objects, **objects},
-        )
-    file = file.override(overrides)
-    file, left_out = without_shipped_card(file, own=settings.get("card") or ())
-    for note in filter(None, (left_out, inherited_settings(file))) if rank() == 0 else ():
+    file, notes = configure(plugin, run, config, settings, overrides)
+    for note in notes if rank() == 0 else ():
         print(terminal_message(f"note: {note}", sys.stdout), flush=True)
-    quiet_libraries(file.values)
+    quiet_libraries(file.values.keys())
     return file
 
 

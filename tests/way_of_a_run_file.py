@@ -44,7 +44,6 @@ def stays() -> list[str]:
         if any(map(_carries, values)):
             known.add(code)
             entered.append(str(Path(code.co_filename).relative_to(ROOT)))
-            if "--calls" in sys.argv: print(entered[-1], code.co_qualname)
 
     before = Path.cwd()
     with tempfile.TemporaryDirectory() as folder:

@@ -1,9 +1,9 @@
 from .components import load_component as load_component
-from .evaluation_schema import EvaluationSpec as EvaluationSpec
+from .options import value_of as value_of
 from .run_file import RunFile as RunFile
-from .run_file import value_of as value_of
 from .run_files import choose_run_file as choose_run_file
 from .run_files import without_shipped_card as without_shipped_card
+from .schema import EvaluationSpec as EvaluationSpec
 from .schema import MonitorSpec as MonitorSpec
 from .schema import RunSpec as RunSpec
 from .validation import InvalidValue as InvalidValue

@@ -14,8 +14,6 @@ from hf_rlhf.config.components import PYTHON
 from hf_rlhf.config.cures import TRL_ARGUMENTS
 from hf_rlhf.errors import ConfigError, Problem
 
-IN_MEMORY = f"{PYTHON}dataset"
-"""The name of rows in memory."""
 _LISTS = ("rewards", "gates", "callbacks", "tools")
 _OF_TRL = {
     "reward_funcs": "Write `rewards=[...]`.",
@@ -71,7 +69,7 @@ class _Names:
         """Return the entry of a run file for a name, an object, or a mapping with its `name`."""
         if isinstance(value, str):
             return {"name": value}
-        if isinstance(value, Mapping) and not _is_data(value):
+        if isinstance(value, Mapping) and not is_rows(value):
             name = value.get("name")
             return value if isinstance(name, str | None) else {**value, "name": self.name(name)}
         if value is None:
@@ -81,7 +79,7 @@ class _Names:
 
     def name(self, value: Any, own: str | None = None) -> str:
         """Return the name of an object: `own`, or by default that of its definition."""
-        own = own or ("dataset" if _is_data(value) else _own_name(value))
+        own = own or ("dataset" if is_rows(value) else _own_name(value))
         module = str(getattr(value, "__module__", ""))
         if getattr(sys.modules.get(module), own, None) is value and package_of(module):
             return f"{module}:{own}"
@@ -97,7 +95,8 @@ def _own_name(value: Any) -> str:
     return str(getattr(value, "__name__", type(value).__name__))
 
 
-def _is_data(value: Any) -> bool:
+def is_rows(value: Any) -> bool:
+    """Return whether a value is rows in memory, a `Dataset` or `DatasetDict`."""
     return any(base.__module__.startswith("datasets.") for base in type(value).__mro__)
 
 
@@ -106,7 +105,7 @@ def _splits(value: Any, problems: list[Problem]) -> Any:
     if isinstance(value, list | tuple):
         what = "is a list of rows."
         problems.append(Problem("python dataset", what, "Write `Dataset.from_list(rows)`."))
-    if not _is_data(value):
+    if not is_rows(value):
         return value
     from datasets import Dataset, DatasetDict
 

@@ -6,24 +6,47 @@ docs/reference/run-files.md. Nothing here knows a plugin or imports the training
 """
 
 import copy
+import hashlib
 import json
-import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, is_dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_origin, get_type_hints
 
 from hf_rlhf.config import yaml
 from hf_rlhf.config.components import Component, Kind, absolute_name, label_of, look_up
+from hf_rlhf.config.cures import KNOWN_CURES
 from hf_rlhf.config.objects import name_objects
-from hf_rlhf.config.schema import SCHEMA, RunSpec
-from hf_rlhf.config.spec_reader import SpecReader
+from hf_rlhf.config.options import assign, merged, read_options, value_of
+from hf_rlhf.config.schema import (
+    SCHEMA,
+    ComponentSpec,
+    DatasetSpec,
+    JudgeSpec,
+    Limits,
+    MonitorSpec,
+    RunSpec,
+    SourceSpec,
+    TopLevel,
+    keys_of,
+)
+from hf_rlhf.config.validation import bind, unknown_setting
 from hf_rlhf.config.yaml import KeyPath, dotted
 from hf_rlhf.contracts import Trainer, as_trainer
 from hf_rlhf.errors import ConfigError, Problem, suggest
-from hf_rlhf.storage.secrets import REDACTED, redact_secrets
+from hf_rlhf.storage.secrets import SECRET_HINT, misplaced_secrets
 
-_INDEX = re.compile(r"[0-9]{1,6}")
+SUBJECTS = ("dataset", "model_name_or_path", "adapter")
+"""Keys of a run file that decide the subject of its `card` section."""
+_HINTS = get_type_hints(RunSpec)
+_PARTS: dict[str, type] = {
+    key: cls
+    for key, hint in _HINTS.items()
+    for cls in (*get_args(hint), hint)
+    if is_dataclass(cls) and isinstance(cls, type) and cls is not Limits
+}
+"""Key of a section, or of entries that name components -> its class."""
+_TOP = ("schema", "plugin", *_PARTS, *keys_of(TopLevel), *keys_of(Limits))
 
 
 @dataclass(frozen=True)
@@ -73,6 +96,26 @@ class RunFile:
             raise ConfigError(problems)
         return cls(name, {"schema": SCHEMA, **plain}, objects=objects)
 
+    def with_settings(self, settings: Mapping[str, Any]) -> "RunFile":
+        """Return this file with top-level settings from Python merged into it.
+
+        Raises ConfigError as `from_mapping` does.
+        """
+        own = type(self).from_mapping(settings, self.name)
+        shipped = {
+            key: value
+            for key, value in (self.shipped or {}).items()
+            if key not in settings or key in SUBJECTS or isinstance(value, Mapping)
+        }
+        return replace(
+            self,
+            values=merged(self.values, {key: own.values[key] for key in settings}),
+            lines={path: n for path, n in self.lines.items() if {*path[:1]} - settings.keys()},
+            shipped=None if self.shipped is None else shipped,
+            python_keys=tuple(settings),
+            objects={**self.objects, **own.objects},
+        )
+
     @property
     def plugin(self) -> str | None:
         """The trainer that the file names, if it names one."""
@@ -108,13 +151,13 @@ class RunFile:
         """
         values, lines, overrides = dict(self.values), dict(self.lines), dict(self.overrides)
         problems = list(self.problems)
-        for token, option, text in _options(argv):
+        for token, option, text in read_options(argv):
             try:
                 if not option.startswith("--") or option == "--":
                     raise ValueError("is not an option. Options are written `--key value`.")
                 value = True if text is None else value_of(text)
                 changed = copy.deepcopy(values)  # a path that leads nowhere leaves `values` alone
-                new_containers, path = _assign(changed, option[2:].split("."), value)
+                new_containers, path = assign(changed, option[2:].split("."), value)
             except ValueError as error:
                 problems.append(Problem(f"{token} (command line)", str(error)))
                 continue
@@ -166,117 +209,183 @@ class RunFile:
             when there is no plugin or dataset to speak of; and every problem. The spec may be run
             only if there are none.
         """
-        reader = SpecReader(self.values, self.where, allowed_settings, list(self.problems))
-        return reader.spec(self.name, plugin or self.plugin), reader.problems
+        reader = _Reader(self, allowed_settings)
+        spec = reader.spec(plugin or self.plugin)
+        return spec, [*self.problems, *reader.problems]
+
+    def sources(
+        self, path: KeyPath, entries: Sequence[Any]
+    ) -> tuple[tuple[SourceSpec, ...], list[Problem]]:
+        """Return the usable entries of a list of datasets at `path`, and the problems of others."""
+        reader = _Reader(self, ())
+        sources = reader.entries(SourceSpec, path, enumerate(entries))
+        reader.check_labels(sources)
+        return sources, reader.problems
+
+    def refusal(self, problems: Sequence[Problem]) -> ConfigError:
+        """Return the error of all `problems`; of a shipped file, the user did not write it."""
+        of_file = any(problem.where.startswith(f"{self.name}:") for problem in problems)
+        hint = f"{self.name} is the run file that {self.plugin!r} ships. An option replaces a "
+        hint += "value of it: --KEY VALUE."
+        return ConfigError(problems, hint if self.shipped is not None and of_file else "")
 
 
-def value_of(text: str) -> Any:
-    """Return the value that an option's text stands for. Raises ValueError.
+class _Reader:
+    """Reads the values of a run file as its sections, and collects what is wrong with them."""
 
-    Text that begins with a bracket, a brace or a quote is YAML; any other is one plain scalar, so
-    that `a: b # c` needs no quotes. Empty text is empty text, not null.
-    """
-    if not text:
-        return ""
-    if text[0] not in "[{\"'":
-        return yaml.scalar(text)
-    try:
-        document = yaml.load_yaml(text, "value")
-    except ConfigError as error:
-        problem = error.problems[0]
-        fix = "Text that begins with a bracket or quote needs quotes of its own: '\"[draft] x\"'."
-        raise ValueError(f"{problem.what} {fix}") from error
-    if document.problems:
-        raise ValueError(str(document.problems[0]))
-    return document.value
+    def __init__(self, file: RunFile, allowed_settings: Collection[str]) -> None:
+        self.file = file
+        self.allowed_settings = allowed_settings
+        self.problems: list[Problem] = []
 
+    def spec(self, plugin: str | None) -> RunSpec | None:
+        """Return the valid part; None without a plugin or dataset, or with a secret in the file."""
+        values = self.file.values
+        self._check_schema(values.get("schema"))
+        secrets = misplaced_secrets(yaml.leaves(values))
+        for path, what in secrets:
+            self._report(path, what, SECRET_HINT)
+        if secrets:
+            return None  # other messages could repeat one
+        if plugin is None:
+            self._report(("plugin",), "is missing or not text.", "Name a trainer: `plugin: NAME`.")
+        settings = self._settings()
+        parts = {key: self._part(key, cls) for key, cls in _PARTS.items()}
+        self.check_labels((*parts["rewards"], *parts["gates"]))
+        top, limits = self._top_level(TopLevel), self._top_level(Limits)
+        if parts["publish"].checkpoints and parts["publish"].repo_id is None:
+            what = "is set, but `publish.repo_id` is not."
+            self._report(("publish", "checkpoints"), what, "Write `repo_id: ID`.")
+        if plugin is None or parts["dataset"] is None:
+            return None
+        plain = {**values, "plugin": plugin}
+        return RunSpec(
+            plugin=plugin,
+            **parts,
+            **top,
+            limits=Limits(**limits),
+            settings=settings,
+            plain=plain,
+            name=self.file.name,
+            sha256=hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest(),
+        )
 
-def without_secrets(argv: Sequence[str]) -> list[str]:
-    """Return a command line without the secrets that `redact_secrets` finds in its YAML."""
-    clean: list[str] = []
-    for word in argv:
-        option, equals, text = word.partition("=") if word.startswith("--") else ("", "", word)
-        if text[:1] in ("[", "{"):
-            try:
-                value = value_of(text)
-                text = text if redact_secrets(value) == value else json.dumps(redact_secrets(value))
-            except ValueError:
-                text = REDACTED  # what cannot be read cannot be cleaned
-        clean.append(f"{option}{equals}{text}")
-    return clean
+    def _check_schema(self, version: Any) -> None:
+        if version is None:
+            self._report(("schema",), "is missing.", f"Write `schema: {SCHEMA}`.")
+        elif version != SCHEMA or isinstance(version, bool):
+            fix = f"This hf_rlhf reads schema {SCHEMA}."
+            if isinstance(version, int) and version > SCHEMA:
+                fix += " Upgrade with `pip install --upgrade hf-rlhf`."
+            self._report(("schema",), f"is {version!r}.", fix)
 
+    def _settings(self) -> dict[str, Any]:
+        """Return the settings of trainer and model, without unknown ones."""
+        settings = {key: value for key, value in self.file.values.items() if key not in _TOP}
+        unknown = [key for key in settings if key not in (self.allowed_settings or settings)]
+        self.problems += [self._unknown_setting(key) for key in unknown]
+        return {key: value for key, value in settings.items() if key not in unknown}
 
-def merged(values: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a run file's values with top-level settings from Python put in.
+    def _unknown_setting(self, key: str) -> Problem:
+        where, owner = self.file.where((key,)), "the trainer or model"
+        fix = None if key in KNOWN_CURES else self._home(key)
+        if key.startswith("no_") and key[3:] in self.allowed_settings:
+            fix = f"Write `{key[3:]}: false` (`--{key[3:]} false`)."
+        if fix:
+            return Problem(where, f"`{key}` is not a setting of {owner}.", fix)
+        return unknown_setting(where, key, [*_TOP, *self.allowed_settings], owner)
 
-    A section is merged key by key, unless it names another component, whose arguments differ; a
-    list is replaced.
-    """
-    result = {**values, **settings}
-    for key, value in settings.items():
-        old = values.get(key)
-        if not isinstance(old, Mapping) or not isinstance(value, Mapping):
-            continue
-        if value.get("name", old.get("name")) == old.get("name"):
-            result[key] = {**old, **value}
-    return result
+    def _home(self, key: str) -> str | None:
+        """Return a hint on the section in which a misplaced key belongs."""
+        if key in self.allowed_settings or key in _TOP:
+            return "It belongs at the top level."
+        sections = (name for name, cls in _PARTS.items() if not issubclass(cls, ComponentSpec))
+        section = next((name for name in sections if key in keys_of(_PARTS[name])), None)
+        return f"It belongs under `{section}:`." if section else None
 
+    def _part(self, key: str, cls: type) -> Any:
+        """Read a section, or the entries of components under a key."""
+        value = self.file.values.get(key)
+        if cls is JudgeSpec:
+            judges = self._container(key, dict, "LABEL: {name: ...}")
+            return self.entries(cls, (key,), judges.items())
+        if get_origin(_HINTS[key]) is tuple:
+            return self.entries(cls, (key,), enumerate(self._container(key, list, "- name: ...")))
+        if cls is MonitorSpec and isinstance(value, bool):
+            return cls() if value else None
+        if value is None and key != "dataset":
+            return None if type(None) in get_args(_HINTS[key]) else cls()
+        if issubclass(cls, ComponentSpec):
+            return self._entry(cls, value, (key,))
+        values = self._container(key, dict, "KEY: VALUE")
+        for name in [name for name in values if name not in keys_of(cls)]:
+            if home := self._home(name):
+                del values[name]
+                self._report((key, name), f"`{name}` is not a setting of `{key}`.", home)
+        return cls(**self._bound(cls, values, (key,), key))
 
-def _options(argv: Sequence[str]) -> Iterator[tuple[str, str, str | None]]:
-    """Yield each word that should be an option, the option and its text; None if it has none."""
-    words = list(argv)
-    while words:
-        word = words.pop(0)
-        option, equals, text = word.partition("=")
-        follows = option.startswith("--") and words and not words[0].startswith("--")
-        if equals or not follows or option == "--":
-            yield word, option, text if equals else None
-        else:
-            yield word, option, words.pop(0)
+    def entries(self, cls: Any, path: KeyPath, items: Iterable[tuple[Any, Any]]) -> tuple[Any, ...]:
+        """Read entries of components; those that are unusable are left out."""
+        found = [self._entry(cls, value, (*path, at)) for at, value in items]
+        return tuple(each for each in found if each is not None)
 
+    def check_labels(self, parts: Sequence[Any]) -> None:
+        """Report labels that an earlier part has."""
+        first: dict[str, Any] = {}
+        for part in parts:
+            if first.setdefault(part.label, part) is not part:
+                what = f"{part.label!r} is already the label of {first[part.label].where}."
+                self._report((*part.path, "label"), what, "Give each its own `label:`.")
 
-def _assign(
-    root: dict[str, Any], segments: Sequence[str], value: Any
-) -> tuple[list[KeyPath], KeyPath]:
-    """Set one key in place. Return the paths of new containers, and the key's path."""
-    if not all(segments):
-        raise ValueError("has an empty part between its dots.")
-    containers: list[KeyPath] = []
-    node: Any = root
-    path: KeyPath = ()
-    for segment, following in zip(segments, [*segments[1:], None], strict=True):
-        if not isinstance(node, dict | list):
-            raise ValueError(f"`{dotted(path)}` is a single value: it has no `{segment}`.")
-        key: Any = segment if isinstance(node, dict) else _index(node, segment, path)
-        path = (*path, key)
-        exists = key in node if isinstance(node, dict) else key < len(node)
-        inner = node[key] if exists else None
-        if following is None:
-            inner = value
-        elif inner is None:
-            inner = [] if _INDEX.fullmatch(following) else {}
-            containers.append(path)
-        if exists or isinstance(node, dict):
-            node[key] = inner
-        else:
-            node.append(inner)
-        node = inner
-    return containers, path
+    def _top_level(self, cls: type) -> dict[str, Any]:
+        """Check the top-level keys that are fields of `cls`; null stands for the default."""
+        values = {key: self.file.values.get(key) for key in keys_of(cls)}
+        present = {key: value for key, value in values.items() if value is not None}
+        return self._bound(cls, present, (), "the run")
 
+    def _entry(self, cls: Any, value: Any, path: KeyPath) -> Any:
+        """Read the entry of a component; None, reported, if it has no name."""
+        if isinstance(value, str) and cls not in (DatasetSpec, JudgeSpec):
+            value = {"name": value}
+        if value is None or value == {}:
+            what = "is missing." if value is None else "is empty."
+            self._report(path, what, "Write `name: NAME`.")
+            return None
+        if not isinstance(value, dict):
+            example = value if isinstance(value, str) else "NAME"
+            self._report(path, "should be a mapping.", f"Write `name: {example}` under it.")
+            return None
+        name, keys = value.get("name"), keys_of(cls)
+        if not isinstance(name, str) or not name:
+            close = suggest("name", value.keys() - {"name"})
+            fix = f"Is `{close}` meant?" if close else "Write `name: NAME`."
+            self._report((*path, "name"), "is missing or not text.", fix)
+            return None
+        own = {key: each for key, each in value.items() if key in keys}
+        if "label" in keys:
+            own = {"label": path[-1] if cls is JudgeSpec else label_of(name), **own}
+        valid = self._bound(cls, own, path, str(path[0]))
+        if "label" in keys:
+            valid = {"label": "_".join(map(str, path)), **valid}
+        arguments = {key: each for key, each in value.items() if key not in keys}
+        return cls(**valid, arguments=arguments, where=self.file.where(path), path=path)
 
-def _index(items: list[Any], segment: str, path: KeyPath) -> int:
-    """Return the position in a list that an index, or the label of an item, names."""
-    if _INDEX.fullmatch(segment):
-        if int(segment) <= len(items):
-            return int(segment)
-        raise ValueError(f"`{dotted(path)}` has {len(items)} items; {len(items)} would add one.")
-    labels = [
-        str(each.get("label") or each.get("name")) if isinstance(each, dict) else str(each)
-        for each in items
-    ]
-    for names in (labels, [label_of(label) for label in labels]):
-        if segment in names:
-            return names.index(segment)
-    guess = suggest(segment, labels)
-    fix = f"Did you mean `{guess}`?" if guess else f"Labels: {', '.join(labels) or 'none'}."
-    raise ValueError(f"`{dotted(path)}` has no item labelled `{segment}`. {fix}")
+    def _bound(
+        self, cls: type, values: Mapping[str, Any], path: KeyPath, title: str
+    ) -> dict[str, Any]:
+        where = self.file.where
+        valid, problems = bind(cls, values, where=lambda key: where((*path, key)), title=title)
+        self.problems += problems
+        return valid
+
+    def _container(self, key: str, kind: type, example: str) -> Any:
+        """Return a copy of a list or mapping; an empty one, reported, for another value."""
+        value = self.file.values.get(key)
+        if value is not None and not isinstance(value, kind):
+            word = "a list" if kind is list else "a mapping"
+            self._report((key,), f"should be {word}.", f"Write `{example}` under it.")
+            value = None
+        return kind(value or ())
+
+    def _report(self, path: KeyPath, what: str, fix: str) -> None:
+        self.problems.append(Problem(self.file.where(path), what, fix))

@@ -6,9 +6,10 @@ run and is left out for another: on the card it would look like the user's own w
 are listed.
 """
 
+import os
 import re
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from importlib.util import find_spec
@@ -17,14 +18,13 @@ from typing import Any
 
 from hf_rlhf.config import registry
 from hf_rlhf.config.components import is_file_component, label_of, load_component
+from hf_rlhf.config.objects import is_rows
 from hf_rlhf.config.packages import package_and_path, package_folder
-from hf_rlhf.config.run_file import RunFile
+from hf_rlhf.config.run_file import SUBJECTS, RunFile
 from hf_rlhf.config.yaml import KeyPath, dotted, leaves
 from hf_rlhf.contracts import as_trainer
 from hf_rlhf.errors import BrokenPlugin, ConfigError, Problem, suggest
 
-SUBJECTS = ("dataset", "model_name_or_path", "adapter")
-"""Keys of a run file that decide the subject of its `card` section."""
 _NOT_FITTED = frozenset(
     {
         *("schema", "card", "publish", "judges", "rewards", "gates", "dataloader_pin_memory"),
@@ -85,6 +85,30 @@ def default_folder(trainer: str, file: str) -> Path:
     return Path(f"runs/{re.sub('[/:]', '-', trainer)}-{Path(file).stem}")
 
 
+def configure(
+    plugin: str | None,
+    run: str | None,
+    config: str | os.PathLike[str] | Mapping[str, Any] | None,
+    settings: Mapping[str, Any],
+    overrides: Sequence[str],
+) -> tuple[RunFile, list[str]]:
+    """Return the chosen run file with settings from Python and options applied, and notes on it.
+
+    Raises ConfigError as `choose_run_file` and `RunFile.from_mapping` do.
+    """
+    own = settings.get("dataset")
+    if isinstance(config, Mapping):
+        file = RunFile.from_mapping(config)
+    elif plugin and not run and not config and own is not None and is_rows(own):
+        file = RunFile.from_mapping({"plugin": plugin})
+    else:
+        file = choose_run_file(plugin, run, os.fspath(config) if config else None)
+    file = file.with_settings(settings) if settings else file
+    file = file.override(overrides)
+    file, left_out = without_shipped_card(file, own=settings.get("card") or ())
+    return file, [*filter(None, (left_out, inherited_settings(file)))]
+
+
 def choose_run_file(trainer: str | None, run: str | None, config: str | None) -> RunFile:
     """Return the run file that `--plugin`, `--run` and `--config` name together.
 
@@ -126,22 +150,6 @@ def _path_of(config: str) -> Path:
 
 def _refused(where: str, what: str, fix: str) -> ConfigError:
     return ConfigError([Problem(where, what, fix)])
-
-
-@contextmanager
-def annotate_shipped_errors(file: RunFile) -> Iterator[None]:
-    """Add to a ConfigError about a shipped run file that the user did not write it."""
-    try:
-        yield
-    except ConfigError as error:
-        in_file = any(problem.where.startswith(f"{file.name}:") for problem in error.problems)
-        if file.shipped is None or not in_file:
-            raise
-        hint = (
-            f"{file.name} is the run file that {file.plugin!r} ships. An option replaces a value "
-            "of it: --KEY VALUE."
-        )
-        raise ConfigError(error.problems, hint) from error
 
 
 def without_shipped_card(
@@ -197,17 +205,6 @@ def inherited_settings(file: RunFile) -> str:
         f"{_differ(changed)} from {file.name}, but these settings of that file still apply: "
         f"{', '.join(settings)}. To change one: --KEY VALUE"
     )
-
-
-def without_settings(file: RunFile, settings: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Return the shipped values without those that are set from Python."""
-    if file.shipped is None:
-        return None
-    return {
-        key: value
-        for key, value in file.shipped.items()
-        if key not in settings or key in SUBJECTS or isinstance(value, Mapping)
-    }
 
 
 def is_as_shipped(file: RunFile, path: KeyPath) -> bool:

@@ -1,18 +1,18 @@
-"""The sections of a run file as frozen values; `SpecReader` creates them."""
+"""The one model of a run file: every section and key, with the rules that its values keep.
+
+The fields of `RunSpec` and of its sections are the only list of keys. `hf_rlhf.config.validation`
+checks values against them by pydantic, and `RunFile.spec` collects what is wrong.
+"""
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Le
+from pydantic import AfterValidator
 
-from hf_rlhf.config.evaluation_schema import (
-    EarlyStoppingSpec,
-    EvaluationSpec,
-    RewardValidationSpec,
-    ValidationSpec,
-)
 from hf_rlhf.config.yaml import KeyPath
 
 SCHEMA = 1
@@ -20,6 +20,25 @@ RESERVED_LABELS = frozenset(
     {"total", "completion_tokens", "truncated", "turns", "tool_calls", "tool_failures"}
 )
 """Names that a run uses for metrics other than its rewards."""
+_LABEL = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
+
+
+def _check_label(label: str) -> str:
+    if not _LABEL.fullmatch(label):
+        rule = "Use letters, digits, `_` and `-`, and begin with a letter."
+        raise ValueError(f"{label!r} is not a label. {rule}")
+    if label in RESERVED_LABELS:
+        raise ValueError(f"{label!r} is measured by every run. Pick another.")
+    return label
+
+
+def _check_interval(interval: tuple[float, float]) -> tuple[float, float]:
+    if interval[0] >= interval[1]:
+        raise ValueError(f"is {list(interval)}. Write `[low, high]`.")
+    return interval
+
+
+Label = Annotated[str, AfterValidator(_check_label)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +60,7 @@ class DatasetSpec(ComponentSpec):
 class SourceSpec(DatasetSpec):
     """One of the datasets that an adapter such as `mixture` combines."""
 
-    label: str
+    label: Label
     weight: Annotated[float, Gt(0)] | None = None
 
 
@@ -49,7 +68,7 @@ class SourceSpec(DatasetSpec):
 class JudgeSpec(ComponentSpec):
     """One entry of `judges:`, under its label."""
 
-    label: str
+    label: Label
     reads: list[str] | None = None
 
 
@@ -62,6 +81,12 @@ class Transform:
     different rewards in different batches."""
     sigmoid: Annotated[float, Gt(0)] | None = None
     """A temperature: 1 / (1 + exp(-score / temperature)), of the z-score where both are set."""
+
+    def __post_init__(self) -> None:
+        """Refuse a transform without a number."""
+        if self.zscore is None and self.sigmoid is None:
+            fix = "Write `sigmoid`, `{sigmoid: TEMPERATURE}` or `{zscore: [MEAN, STD]}`."
+            raise ValueError(f"is empty. {fix}")
 
     def __call__(self, score: float) -> float:
         """Return the transformed score."""
@@ -77,12 +102,12 @@ class Transform:
 class RewardSpec(ComponentSpec):
     """One entry of `rewards:`."""
 
-    label: str
+    label: Label
     weight: float = 1.0
     on_none: Literal["void", "skip"] = "void"
     transform: Literal["sigmoid"] | Transform | None = None
     """`sigmoid` alone has temperature 1."""
-    clip: tuple[float, float] | None = None
+    clip: Annotated[tuple[float, float], AfterValidator(_check_interval)] | None = None
     judge: str | None = None
     reads: list[str] | None = None
     """Files that its code opens: with another content it is another reward to a demanded report."""
@@ -92,7 +117,7 @@ class RewardSpec(ComponentSpec):
 class GateSpec(ComponentSpec):
     """One entry of `gates:`. A gate passes when its score is at least `threshold`."""
 
-    label: str
+    label: Label
     threshold: float = 0.5
     judge: str | None = None
     reads: list[str] | None = None
@@ -103,6 +128,85 @@ class CallbackSpec(ComponentSpec):
     """One entry of `callbacks:`, or of `tools:`."""
 
     label: str
+
+
+@dataclass(frozen=True)
+class BenchmarkSpec:
+    """One entry of `evaluation.benchmarks`, with the names that lm-eval gives its options."""
+
+    name: str
+    """A task, group or tag of lm-eval, or the YAML file of a task."""
+    num_fewshot: Annotated[int, Ge(0)] | None = None
+    """None: the task's own."""
+    limit: Annotated[int, Ge(1)] | None = None
+    """Only the first rows of each task."""
+    apply_chat_template: bool = False
+    confirm_run_unsafe_code: bool = False
+    dataset_id: str | None = None
+    """The benchmark's dataset on the Hub, for its leaderboard; else the one that the task reads."""
+    task_id: str | None = None
+    """Of that leaderboard, as in the dataset's `eval.yaml`; None: the result is on the card only.
+    It gets the first metric, or `metric`."""
+    metric: str | None = None
+
+
+@dataclass(frozen=True)
+class EvaluationSpec:
+    """The `evaluation:` section: held-out rows are scored before and after training."""
+
+    split: str = "test"
+    rows: Annotated[int, Ge(1)] | None = 100
+    """None: all rows of the split."""
+    batch_size: Annotated[int, Ge(1)] = 32
+    temperature: Annotated[float, Ge(0)] = 0.0
+    """0 decodes greedily."""
+    top_p: Annotated[float, Gt(0), Le(1)] = 1.0
+    max_new_tokens: Annotated[int, Ge(1)] | None = None
+    """None: as many as in training."""
+    samples: Annotated[int, Ge(0)] = 8
+    """Number of completions kept for the card."""
+    seed: int = 0
+    completions_per_prompt: Annotated[int, Ge(1)] = 1
+    benchmarks: list[BenchmarkSpec] = field(default_factory=list)
+    """Measured before and after training (`hf-rlhf[benchmarks]`)."""
+
+
+@dataclass(frozen=True)
+class ValidationSpec:
+    """The `validation:` section: the rows of evaluations during training (`eval_strategy`)."""
+
+    split: str | None = None
+    """None: the rows of `evaluation.split` after those of the results, so that weights are not
+    chosen by the rows on which they are then measured."""
+    rows: Annotated[int, Ge(1)] = 100
+
+
+@dataclass(frozen=True)
+class EarlyStoppingSpec:
+    """The `early_stopping:` section: training ends when `metric_for_best_model` stops improving."""
+
+    patience: Annotated[int, Ge(1)] = 3
+    """After so many evaluations in a row without an improvement."""
+    threshold: Annotated[float, Ge(0)] = 0.0
+    """An improvement is more than this."""
+
+
+@dataclass(frozen=True)
+class RewardValidationSpec:
+    """The `reward_validation:` section: reports that the run's rewards must have."""
+
+    report: str | list[str] = field(default_factory=list)
+    """What `hf-rlhf rewards validate` wrote, its folder or validation.json: of the total, or one
+    for each reward."""
+    require: dict[str, float] = field(default_factory=dict)
+    """Measure -> the least or the most that it may be, at least one; each report must meet all."""
+    enforce: bool = True
+    """False: the run begins although a requirement is not met, and its card says so."""
+
+    @property
+    def reports(self) -> list[str]:
+        """The reports as a list."""
+        return [self.report] if isinstance(self.report, str) else self.report
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from hf_rlhf.cards.metadata import is_hub_id
-from hf_rlhf.config.evaluation_schema import BenchmarkSpec
+from hf_rlhf.config.schema import BenchmarkSpec
 from hf_rlhf.contracts import Score
 from hf_rlhf.data.arrow_rows import rows_digest
 from hf_rlhf.errors import ConfigError, Problem, did_you_mean

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from hf_rlhf.config import EvaluationSpec
-from hf_rlhf.config.evaluation_schema import ValidationSpec
+from hf_rlhf.config.schema import ValidationSpec
 from hf_rlhf.evaluation.scoring import held_out_rows
 
 if TYPE_CHECKING:

@@ -16,7 +16,6 @@ from hf_rlhf.config.schema import (
     Transform,
     keys_of,
 )
-from hf_rlhf.config.spec_reader import SpecReader
 from hf_rlhf.config.validation import accepted_by, bind
 from hf_rlhf.contracts import Loaded
 from hf_rlhf.data.mixture import MixedSource
@@ -203,9 +202,9 @@ class ComponentBuilder:
     ) -> list[MixedSource]:
         """Load the `sources` of a dataset. Raises ConfigError with the problems of all of them."""
         builder = ComponentBuilder(self.file)
-        reader = SpecReader(self.file.values, self.file.where, (), builder.problems)
+        specs, builder.problems = self.file.sources((*spec.path, "sources"), entries)
         sources = []
-        for source in reader.sources((*spec.path, "sources"), entries):
+        for source in specs:
             rejected = rejected_rows
             if rejected is not None:
                 rejected = rejected.with_stem(f"{rejected.stem}_{source.label}")

@@ -14,9 +14,10 @@ from functools import reduce
 from pathlib import Path
 from typing import Any
 
-from hf_rlhf.config.run_file import RunFile, merged
+from hf_rlhf.config.options import merged
+from hf_rlhf.config.run_file import RunFile
 from hf_rlhf.config.yaml import KeyPath
-from hf_rlhf.errors import ConfigError, Problem
+from hf_rlhf.errors import Problem
 
 SECTION = "phases"
 """The section, and the folder in the run's folder in which the phases have theirs."""
@@ -42,7 +43,7 @@ class PhaseFile:
 def check_phases(file: RunFile) -> None:
     """Raise ConfigError for what is wrong with the section `phases` itself."""
     if problems := list(_problems(file)):
-        raise ConfigError([*file.problems, *problems])
+        raise file.refusal([*file.problems, *problems])
 
 
 def phase_files(file: RunFile, trainer: str, folder: Path) -> list[PhaseFile]:

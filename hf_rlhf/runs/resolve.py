@@ -94,7 +94,7 @@ def _resolve_phases(file: RunFile, plugin: str, trainer: str, python_keys: Colle
         except ConfigError as error:
             problems[phase.name] = list(error.problems)
     if any(problems.values()):
-        raise ConfigError(problems_by_phase(problems))
+        raise file.refusal(problems_by_phase(problems))
     last = phases[-1].run
     spec = _spec_of_all(file, files[-1].file, plugin, [phase.run for phase in phases])
     trainer_component = {"kind": "trainers", "name": plugin, "label": plugin, "arguments": {}}
@@ -118,7 +118,7 @@ def _spec_of_all(file: RunFile, last: RunFile, plugin: str, runs: Sequence[Run])
     last = replace(last, values={**last.values, **common})
     spec, problems = last.spec(allowed_settings={}, plugin=plugin)
     if spec is None:  # a secret in `publish`, which the phases do not have
-        raise ConfigError(problems)
+        raise file.refusal(problems)
     if spec.publish.checkpoints:
         fix = "A phase can be published by itself: hf-rlhf publish FOLDER/phases/1-NAME."
         where = file.where(("publish", "checkpoints"))
@@ -132,7 +132,7 @@ def _spec_of_all(file: RunFile, last: RunFile, plugin: str, runs: Sequence[Run])
         if len(values) > 1
     ]
     if problems:
-        raise ConfigError(list(dict.fromkeys(problems)))
+        raise file.refusal(list(dict.fromkeys(problems)))
     plain = {**file.values, "plugin": plugin}
     digest = hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
     return replace(spec, plain=plain, sha256=digest)
@@ -222,7 +222,7 @@ class _Preparation(ComponentBuilder):
         return run
 
     def _error(self) -> ConfigError:
-        return ConfigError(list(dict.fromkeys(self.problems)))
+        return self.file.refusal(list(dict.fromkeys(self.problems)))
 
     def _raise_problems(self) -> None:
         if self.problems:

@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hf_rlhf.config.components import look_up
-from hf_rlhf.config.evaluation_schema import RewardValidationSpec
-from hf_rlhf.config.schema import RewardSpec, keys_of
+from hf_rlhf.config.schema import RewardSpec, RewardValidationSpec, keys_of
 from hf_rlhf.errors import DataError, Problem, did_you_mean
 from hf_rlhf.rewards.identity import identified_component, identified_parts, reward_identity
 from hf_rlhf.rewards.report import MEASURES, REPORT_NAME, ValidationReport, requirements

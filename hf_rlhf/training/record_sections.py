@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from hf_rlhf.cards.render import TEMPLATE
-from hf_rlhf.config.run_file import without_secrets
+from hf_rlhf.config.options import without_secrets
 from hf_rlhf.config.schema import GateSpec, RewardSpec
 from hf_rlhf.data.arrow_rows import rows_digest
 from hf_rlhf.distributed import config_file, distributed_type

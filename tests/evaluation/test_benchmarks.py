@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hf_rlhf.config import EvaluationSpec, RunFile
-from hf_rlhf.config.evaluation_schema import BenchmarkSpec
+from hf_rlhf.config.schema import BenchmarkSpec
 from hf_rlhf.errors import ConfigError
 from hf_rlhf.evaluation import benchmarks
 from hf_rlhf.evaluation.benchmarks import find_benchmarks, measure_benchmarks

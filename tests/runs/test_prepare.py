@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from hf_rlhf.config.run_file import RunFile
-from hf_rlhf.config.run_files import annotate_shipped_errors, choose_run_file, run_files
+from hf_rlhf.config.run_files import choose_run_file, run_files
 from hf_rlhf.contracts import Trainer, as_trainer
 from hf_rlhf.errors import BrokenPlugin, ConfigError, Problem
 from hf_rlhf.runs.resolve import resolve_run
@@ -283,10 +283,9 @@ def test_a_wrong_setting_still_lets_the_columns_be_checked(tiny_run, offer):
 def test_a_run_file_that_the_user_did_not_write_is_said_to_be_shipped(where, shipped, told):
     file = RunFile.from_mapping({"plugin": "sft"}, name="tiny.yaml")
     file = replace(file, shipped=file.values if shipped else None)
-    with pytest.raises(ConfigError) as caught, annotate_shipped_errors(file):
-        raise ConfigError([Problem(where, "is wrong.")])
-    assert caught.value.problems == (Problem(where, "is wrong."),)
-    assert ("tiny.yaml is the run file that 'sft' ships." in str(caught.value)) == told
+    error = file.refusal([Problem(where, "is wrong.")])
+    assert error.problems == (Problem(where, "is wrong."),)
+    assert ("tiny.yaml is the run file that 'sft' ships." in str(error)) == told
 
 
 def test_output_dir_and_model_of_the_wrong_type(tiny_run):

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from hf_rlhf.config.run_file import merged
+from hf_rlhf.config.options import merged
 from hf_rlhf.distributed import few_threads
 
 FILE = {

@@ -2,7 +2,7 @@
 
 import pytest
 
-from hf_rlhf.config.run_file import RunFile, value_of
+from hf_rlhf.config import RunFile, value_of
 from hf_rlhf.errors import ConfigError
 from hf_rlhf_studies.runs import as_option, compared, shared_by_all
 from hf_rlhf_studies.sweep import cell_label, cell_name, combinations, parse_axes, parse_seeds
