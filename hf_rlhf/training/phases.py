@@ -1,14 +1,14 @@
 """Where each phase of a run begins, and the one record of all of them.
 
-The phases have run folders of their own in `phases/`. Their records, and the checksums of what they
-saved, decide which of them are done: there is no ledger beside them. The run's folder has one
-record, one card and the weights of the last phase.
+The phases have run folders of their own in `phases/`. Their records decide which of them are done,
+and a ledger (`phases/steps.json`) whether what they saved is as they left it. The run's folder has
+one record, one card and the weights of the last phase.
 """
 
 import math
 import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,21 +18,16 @@ from accelerate.utils import broadcast_object_list
 from hf_rlhf.errors import ModelError
 from hf_rlhf.evaluation.results import Evaluation
 from hf_rlhf.formatting import duration
-from hf_rlhf.models.adapter import CONFIG
 from hf_rlhf.runs.estimate import planned_steps
 from hf_rlhf.runs.resolve import with_settings
 from hf_rlhf.runs.run import Phase, Run
-from hf_rlhf.storage.checkpoints import changed, contents
-from hf_rlhf.storage.files import atomic_dir, atomic_write_bytes, atomic_write_json
-from hf_rlhf.storage.pure_json import parse_json
+from hf_rlhf.steps.ledger import Ledger
+from hf_rlhf.storage.files import atomic_dir, atomic_write_bytes
 from hf_rlhf.storage.record import RECORD_NAME, RunRecord, load_record
 from hf_rlhf.storage.record_schema import EvaluationSection, TrainingSection, ValidationSection
-from hf_rlhf.training.checkpoints import newest_valid
 from hf_rlhf.training.progress import SAMPLES_NAME
 from hf_rlhf.training.run_folder import differences
 
-SAVED = "saved.json"
-"""In a phase's folder: the files of what it has saved, with their sizes and checksums."""
 _START = {
     *("model_name_or_path", "model_revision", "adapter", "adapter_revision"),
     "adapter's weights",
@@ -54,54 +49,47 @@ def is_finished(run: Run) -> bool:
     return bool(broadcast_object_list([done])[0])
 
 
-def note_saved(run: Run) -> None:
-    """Write the checksums of what a finished phase has saved, once."""
-    if not (run.folder / SAVED).exists():
-        atomic_write_json(run.folder / SAVED, contents(_saved(run)))
+def note_saved(phase: Phase) -> None:
+    """Record what a finished phase has saved, once for each run of it."""
+    ledger, step = _ledger(phase)
+    inputs = {"run_id": load_record(phase.run.folder).run_id}
+    if ledger.entries().get(step, {}).get("inputs") != inputs:
+        with ledger.recording(step, inputs) as recording:
+            recording.outputs.append(_saved(phase.run))
 
 
-def with_weights_of(run: Run, before: Phase, say: Callable[[str], None]) -> tuple[Run, Path]:
+def with_weights_of(run: Run, before: Phase) -> tuple[Run, Path]:
     """Return a phase's run with the weights of the phase `before`, and the folder of those.
 
-    They are what that phase has saved: an adapter on the base, or whole weights. If a file is
-    missing or damaged, they are its newest valid checkpoint. All processes must call this.
+    They are what that phase has saved: an adapter on the base, or whole weights. All processes must
+    call this.
 
-    Raises ModelError when there is neither.
+    Raises ModelError when a file of it is missing or damaged.
     """
-    start = _start(before, say)
-    if run.model.use_peft:
-        return with_settings(run, {"adapter": str(start), "adapter_revision": None}), start
-    return with_settings(run, {"model_name_or_path": str(start), "model_revision": None}), start
-
-
-def _start(before: Phase, say: Callable[[str], None]) -> Path:
-    saved, folder = _saved(before.run), before.run.folder
+    ledger, step = _ledger(before)
     # All files are read, so by one process only.
-    wrong = _damaged(folder, saved) if PartialState().is_main_process else []
-    wrong = broadcast_object_list([wrong])[0]
-    if not wrong:
-        return saved
-    problem = f"{saved} is not as phase {before.name} left it ({', '.join(wrong[:3])})"
-    checkpoint = newest_valid(folder / "checkpoints")
-    needed = CONFIG if before.run.model.use_peft else "config.json"
-    if checkpoint is None or not (checkpoint / needed).exists():
+    reasons = ledger.reasons(step) if PartialState().is_main_process else []
+    start, reasons = _saved(before.run), broadcast_object_list([reasons])[0]
+    if reasons != []:
+        why = "; ".join(reasons or ["not recorded"])
         raise ModelError(
-            f"{problem}, and has no valid checkpoint. Delete {folder} to train it again."
+            f"{start} is not as phase {before.name} left it ({why}). Restore it, or delete "
+            f"{before.run.folder} to train it again."
         )
-    say(f"{problem}: beginning with {checkpoint}, its newest valid checkpoint")
-    return checkpoint
+    names = ("adapter", "adapter_revision")
+    if not run.model.use_peft:
+        names = ("model_name_or_path", "model_revision")
+    return with_settings(run, {names[0]: str(start), names[1]: None}), start
 
 
-def _damaged(folder: Path, saved: Path) -> list[str]:
-    """Return the files of a saved model that are missing or changed."""
-    try:
-        return changed(saved, parse_json((folder / SAVED).read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError, AttributeError):
-        return [f"{SAVED} cannot be read"]
+def _ledger(phase: Phase) -> tuple[Ledger, str]:
+    """Return the ledger of a run's phases, and the name of a phase in it."""
+    folder = phase.run.folder
+    return Ledger(folder.parent.resolve(), folder_option="`output_dir`"), folder.name
 
 
 def _saved(run: Run) -> Path:
-    return run.folder / ("adapter" if run.model.use_peft else "merged")
+    return run.folder.resolve() / ("adapter" if run.model.use_peft else "merged")
 
 
 def take_over(run: Run) -> None:

@@ -249,13 +249,13 @@ class Session:
         else:
             start: str | Path = run.model.model_name_or_path
             if index:
-                run, start = with_weights_of(run, phases[index - 1], self._say)
+                run, start = with_weights_of(run, phases[index - 1])
             self._say(f"{title}: from {start}")
             try:
                 Session(run, self.stopping).go(self._argv)
             finally:
                 end_runs()
-        run_on_main_process(partial(note_saved, run))
+        run_on_main_process(partial(note_saved, phase))
         self._current = None
         run_on_main_process(partial(compose_record, self.record, self.run))
         self.recorder.write()

@@ -15,7 +15,7 @@ from hf_rlhf import ConfigError, Problem
 from hf_rlhf.config import RunFile, choose_run_file, value_of
 from hf_rlhf.steps import Task, differences, file_digest, train_words
 from hf_rlhf.storage import atomic_write_text, redact_secrets
-from hf_rlhf_studies.study import PLACEHOLDER, Cell, Condition, Study, given_by_study
+from hf_rlhf_studies.study import PLACEHOLDER, AdapterOf, Cell, Condition, Study, given_by_study
 
 REFERENCE = re.compile(r"\{(weights|folder|prepared):(\{\w+\}|[\w.=+-]+)\}")
 """A placeholder that names a condition or preparation; the name may be a placeholder itself."""
@@ -65,9 +65,21 @@ class Runs:
     def start(self, cell: Cell) -> str | None:
         """Return the model that a cell begins with; None: the one that its run file names."""
         start = self.condition(cell).start
+        if isinstance(self.condition(cell).begins, AdapterOf):
+            other = replace(cell, condition=start or "")
+            return self.start(other) if start in self.study.file.conditions else None
         if start in self.study.file.conditions:
             return self.weights(replace(cell, condition=start))
         return None if start is None else str(self.fill(start, cell))
+
+    def adapter(self, cell: Cell) -> Path | None:
+        """Return the adapter that a cell goes on with."""
+        condition = self.condition(cell)
+        if not isinstance(condition.begins, AdapterOf):
+            return None
+        if condition.begins.adapter in self.study.file.conditions:
+            return self.folder(replace(cell, condition=condition.begins.adapter)) / "adapter"
+        return Path(self.fill(condition.begins.adapter, cell))
 
     def weights(self, cell: Cell) -> str:
         """Return the model that a cell ends with."""
@@ -87,7 +99,9 @@ class Runs:
             path = Path(self.fill(condition.settings_file, cell))
             if path.exists() or not skip_missing:
                 settings |= _read_settings(path)
-        base, start = self.base, self.start(cell)
+        base, start, adapter = self.base, self.start(cell), self.adapter(cell)
+        if adapter is not None and not (skip_missing and not adapter.exists()):
+            settings["adapter"] = str(adapter)
         missing = start is not None and Path(start).is_absolute() and not Path(start).exists()
         if start is not None and not (missing and skip_missing):
             settings["model_name_or_path"] = start

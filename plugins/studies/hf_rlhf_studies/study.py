@@ -20,6 +20,13 @@ class _Section(BaseModel):
     model_config = ConfigDict(extra="forbid", populate_by_name=True)
 
 
+class AdapterOf(_Section):
+    """A start with the LoRA adapter of a condition, on the base that this one began with."""
+
+    adapter: str
+    """A condition, or a folder."""
+
+
 class Condition(_Section):
     """One way of training, or of preparing a model; its runs differ by their seed alone."""
 
@@ -27,7 +34,7 @@ class Condition(_Section):
     like: str | None = None
     """A condition whose keys this one has, unless it sets them; `settings` and `values` are added
     to that one's."""
-    start: str | None = Field(None, alias="from")
+    begins: str | AdapterOf | None = Field(None, alias="from")
     """The condition whose weights it begins with, or a model. None: what the settings name."""
     settings: dict[str, Any] = {}
     """Value by dotted key, over the study's run file."""
@@ -41,6 +48,11 @@ class Condition(_Section):
     seeds: list[int] | None = None
     trained: bool = True
     """False: `from` is measured as it is."""
+
+    @property
+    def start(self) -> str | None:
+        """The condition or model that it begins with, merged or as an adapter."""
+        return self.begins.adapter if isinstance(self.begins, AdapterOf) else self.begins
 
 
 class Preparation(_Section):
@@ -241,8 +253,8 @@ def _problems(file: StudyFile, document: RunFile) -> Iterator[Problem]:
                 fix = "Use letters, digits and `_ . = + -`: it names a folder."
                 yield Problem(where((section, key)), f"{key!r} is not a name.", fix)
     for name, condition in file.conditions.items():
-        if not condition.trained and condition.start is None:
-            what = "is not trained and has no `from`."
+        if not condition.trained and not isinstance(condition.begins, str):
+            what = "is not trained and has no model as `from`."
             yield Problem(where(("conditions", name)), what, "Name a model.")
         if circle := _circle(file, name):
             yield Problem(where(("conditions", name)), f"depends on itself: {circle}.")

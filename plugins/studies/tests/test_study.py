@@ -127,6 +127,22 @@ def test_runs_begin_with_weights_of_other_runs_and_are_not_repeated(folder, caps
     assert "the second, seed 1: finished" in capsys.readouterr().out
 
 
+def test_a_condition_goes_on_with_the_adapter_of_another_on_the_base_of_that(folder):
+    more = "  fourth: {from: {adapter: second}, blocks: [hard]}\n  untrained:"
+    file = folder / "study.yaml"
+    file.write_text(STUDY.replace("  untrained:", more))
+    runs, cell = Runs(Study.read(file), folder / "out"), Cell("hard", "fourth", 1)
+    values = runs.run_file(cell).values
+    assert values["adapter"] == str(folder / "out/hard/second/seed-1/adapter")
+    assert values["model_name_or_path"] == str(folder / "out/hard/first/seed-1/merged")
+    assert "adapter" not in runs.run_file(cell, skip_missing=True).values
+    assert "hard/second/seed-1" in runs.tasks([cell])[-2].after
+    file.write_text(
+        STUDY.replace("  untrained:", "  fourth: {from: {adapter: secnd}}\n  untrained:")
+    )
+    assert Runs(Study.read(file), folder).adapter(cell) == Path("secnd")
+
+
 @pytest.mark.parametrize("by_seed", [False, True])
 def test_seeds_that_are_added_may_have_held_out_rows_of_their_own_if_the_study_says_so(
     folder, by_seed, capsys
@@ -333,7 +349,7 @@ def test_another_folder_is_not_taken(folder):
         ("against: first", "against: frist", r"questions.0.against: `frist` does not.*`first`"),
         ("blocks: [hard]", "blocks: [hrd]", r"blocks: `hrd` does not exist.*`hard`"),
         ("from: first", "from: second", "depends on itself: second -> second"),
-        ("from: base, trained", "trained", "is not trained and has no `from`"),
+        ("from: base, trained", "trained", "is not trained and has no model as `from`"),
         ("seeds: [1, 2]", "seeds: []", r"study.yaml:5 seeds: "),
         (
             "learning_rate: 2.0}",

@@ -155,7 +155,7 @@ def test_one_record_and_one_card_tell_of_all_phases(unbroken: tuple[str, Path]) 
         ("2 second", 48, 8),
         ("3 third", 32, 4),
     ]
-    phases = [record(folder) for folder in sorted((out / "phases").iterdir())]
+    phases = [record(folder) for folder in sorted((out / "phases").glob("*/"))]
     means = [(phase["evaluation"]["before"], phase["evaluation"]["after"]) for phase in phases]
     # What a phase begins with is what the one before ended with; the chain began with the base.
     assert means[0][1]["loss"] == pytest.approx(means[1][0]["loss"], rel=1e-4)
@@ -169,7 +169,7 @@ def test_one_record_and_one_card_tell_of_all_phases(unbroken: tuple[str, Path]) 
 
 
 @pytest.mark.parametrize("harm", ["gone", "other bytes"])
-def test_a_phase_begins_with_a_checkpoint_where_the_saved_model_is_not_as_it_was(
+def test_a_phase_does_not_begin_with_a_saved_model_that_is_not_as_it_was(
     harm: str, unbroken: tuple[str, Path], tmp_path: Path
 ) -> None:
     kind, whole = unbroken
@@ -195,9 +195,9 @@ def test_a_phase_begins_with_a_checkpoint_where_the_saved_model_is_not_as_it_was
         content = bytearray(weights.read_bytes())
         content[-1] ^= 1
         weights.write_bytes(content)
-    output = train(file)
-    assert f"{saved} is not as phase first left it" in output
-    assert "beginning with " + str(out / "phases/1-first/checkpoints/checkpoint-4") in output
+    assert f"{saved} is not as phase first left it" in train(file, status=2)
+    shutil.rmtree(out / "phases/1-first")
+    train(file)
     assert same_weights(out / "merged/model.safetensors", whole / "merged/model.safetensors")
 
 
