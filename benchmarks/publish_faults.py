@@ -252,6 +252,7 @@ def kill_midway(transport: str, files: int = 300) -> Killed:
         repo_id = "demo/many"
         upload = "PUT /lfs/" if transport == "lfs" else "POST .*/v1/xorbs/"
         hub.faults.add(Fault(upload, status=None, delay=0.05, times=EVER))
+        hub.faults.add(Fault("POST .*/v1/shards", status=None, delay=3.0))
         command = bench.command(Case(HF_RLHF, transport, "none"), run, repo_id)
         environment = bench.environment(transport, Path(scratch) / "home")
         half = files // 2 if transport == "lfs" else max(1, files // 100)

@@ -36,10 +36,8 @@ def write_card(record: RunRecord, folder: Path) -> None:
     if published.get("commit"):
         keys = {field.name for field in fields(PublishSpec)}
         spec = PublishSpec(**{key: value for key, value in published.items() if key in keys})
-        if "adapter" in {*saved_weights(folder), *(record.model.saved or ())}:
-            options["adapter_repo"] = adapter_repo(spec)
-            if not spec.merged:
-                options["kind"] = "adapter"
+        if "adapter" in {*saved_weights(folder), *(record.model.saved or ())} and not spec.merged:
+            options["kind"] = "adapter"
         record = public_record(record, spec)
     place_card(folder, render_card(record, **options), record)
 
@@ -121,14 +119,6 @@ def record_comparison(
     write_card(record, folder)
 
 
-def adapter_repo(spec: PublishSpec) -> str | None:
-    """Return the repository that has the adapter in its root, if one has."""
-    assert spec.repo_id is not None
-    if not spec.merged:
-        return spec.repo_id
-    return f"{spec.repo_id}-adapter" if spec.layout == "separate" else None
-
-
 def public_record(record: RunRecord, spec: PublishSpec) -> RunRecord:
     """Return the record as it is published and its card shows it: the base by its Hub name."""
     public = record.model_copy(deep=True)
@@ -141,7 +131,7 @@ def public_record(record: RunRecord, spec: PublishSpec) -> RunRecord:
     # The card describes the repository, whatever is in the folder.
     model.saved = None
     # Without commit and address: a card that named its own commit could never be pushed twice.
-    public.publish = {"repo_id": spec.repo_id, "layout": spec.layout}
+    public.publish = {"repo_id": spec.repo_id}
     renamed = record.model.base != model.base
     if base_was := record.model.base if renamed else record.published().get("base_was"):
         public.publish["base_was"] = base_was

@@ -80,7 +80,6 @@ def render_card(
     *,
     kind: Kind = "model",
     repo_id: str | None = None,
-    adapter_repo: str | None = None,
     step: int | None = None,
     revision: str | None = None,
     endpoint: str = HUB,
@@ -89,11 +88,9 @@ def render_card(
 
     Args:
         record: a run's record; the card states which facts are missing in it.
-        kind: `model` (full or merged weights in the root), `adapter`, or `checkpoint` (an
-            intermediate one, laid out as a model).
+        kind: `model` (full or merged weights in the root, an adapter in `adapter/`), `adapter`
+            (in the root), or `checkpoint` (an intermediate one, laid out as a model).
         repo_id: the card's repository; by default the one in the record.
-        adapter_repo: the repository that holds the adapter in its root. Without it, the adapter
-            is in the subfolder `adapter` of `repo_id`.
         step: the optimizer step of a `checkpoint`, or of the checkpoint that an `adapter` is of.
             Later measurements are left out.
         revision: the branch of `repo_id` that it will stand on, if not main.
@@ -125,7 +122,6 @@ def render_card(
         "algorithm": record.method.name,
         "base": base(record),
         "license": license_of(record, hub=endpoint),
-        "adapter": {"repo": adapter_repo or repo_id, "root": adapter_repo is not None},
         "datasets": hub_datasets(record),
         "setup": setup(record),
         "main_setup": MAIN_SETUP,

@@ -14,9 +14,6 @@ def publish(
     gated: Literal["auto", "manual"] | None = typer.Option(
         None, help="Readers must request access."
     ),
-    layout: Literal["single", "separate"] | None = typer.Option(
-        None, help="The adapter in adapter/ (default), or in a repository NAME-adapter."
-    ),
     base_model: str | None = typer.Option(
         None, "--base_model", metavar="ID", help="The base's id on the Hub."
     ),
@@ -32,7 +29,6 @@ def publish(
         help="An intermediate checkpoint, to branch step-STEP; `all`: those not published yet.",
     ),
     revision: str | None = typer.Option(None, metavar="BRANCH"),
-    sign: str | None = typer.Option(None, metavar="KEY", help="Sign all files."),
     endpoint: str | None = typer.Option(None, metavar="URL", help="Instead of HF_ENDPOINT's Hub."),
     overwrite: bool = typer.Option(
         False, "--overwrite", help="Replace files that this run did not push."
@@ -47,9 +43,9 @@ def publish(
     from hf_rlhf.hub.publishing import Published, publish, publish_steps
 
     options: dict[str, Any] = {
-        **{"repo_id": repo_id, "private": private, "gated": gated, "layout": layout},
+        **{"repo_id": repo_id, "private": private, "gated": gated},
         **{"base_model": base_model, "push_base": push_base or None},
-        **{"merged": False if adapter_only else None, "revision": revision, "sign": sign},
+        **{"merged": False if adapter_only else None, "revision": revision},
         **{"step": int(step) if step and step != "all" else step},
         **{"endpoint": endpoint, "overwrite": overwrite},
     }
@@ -66,8 +62,7 @@ def publish(
             print(f"left out: {path} ({reason})")
         for note in published.notes:
             print(f"note: {note}")
-        for repo_id, commit in published.commits.items():
-            print(f"{repo_id} at {published.revision}: {commit}")
+        print(f"{published.repo_id} at {published.revision}: {published.commit}")
         verb = "published" if published.new_commits else "already published, nothing pushed"
         print(f"{verb}: {len(published.files)} files, verified: {published.url}")
 
@@ -78,10 +73,6 @@ def pull(
     revision: str | None = typer.Option(None, help="A branch, tag or commit; main by default."),
     endpoint: str | None = typer.Option(None, metavar="URL", help="Instead of HF_ENDPOINT's Hub."),
     overwrite: bool = typer.Option(False, "--overwrite", help="Replace what is in DIR."),
-    verify: str | None = typer.Option(
-        None, metavar="KEY|IDENTITY", help="Refuse what this key or identity did not sign."
-    ),
-    issuer: str | None = typer.Option(None, metavar="URL", help="Of a Sigstore identity."),
 ) -> None:
     """Download a published run and verify it; prints its folder.
 
@@ -90,15 +81,10 @@ def pull(
     """
     from hf_rlhf.hub.download import pull
 
-    if issuer and not verify:
-        raise typer.BadParameter("--issuer needs --verify IDENTITY")
     target = pull(
         *(repo_id, out or repo_id.rpartition("/")[2]),
         revision=revision,
         endpoint=endpoint,
         overwrite=overwrite,
-        verify=verify,
-        issuer=issuer,
     )
-    signed = f", signed by {verify}" if verify else ""
-    print(f"pulled and verified{signed}: {target}")
+    print(f"pulled and verified: {target}")

@@ -217,8 +217,6 @@ class PublishSpec:
     private: bool | None = None
     """None: the default of the Hub or the organisation."""
     gated: Literal["auto", "manual"] | None = None
-    layout: Literal["single", "separate"] = "single"
-    """One repository with the adapter in `adapter/`, or the adapter in one of its own."""
     base_model: str | None = None
     """The base's Hub id, if the run loads it from a folder."""
     push_base: bool = False
@@ -227,8 +225,6 @@ class PublishSpec:
     revision: str | None = None
     checkpoints: bool = False
     """Push each checkpoint during training to `step-STEP`: LoRA's adapter, or all weights."""
-    sign: bool | str | None = None
-    """Sign all pushed files: true by Sigstore, or a file with a private key."""
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,6 @@ from hf_rlhf.errors import PublishError
 from hf_rlhf.hub.client import MANIFEST, NOT_CONTENT, Hub, listed
 from hf_rlhf.hub.commit import push
 from hf_rlhf.hub.layout import add_record, hide_paths
-from hf_rlhf.hub.signing import sign_files
 from hf_rlhf.hub.upload_set import UploadSet
 from hf_rlhf.models.locate import resolve_model_path
 from hf_rlhf.storage.local_paths import LocalPaths
@@ -50,7 +49,7 @@ def with_base(
 
 
 def is_empty(hub: Hub, repo_id: str) -> bool:
-    """Say whether a repository has nothing on main, or does not exist."""
+    """Return whether a repository has nothing on main, or does not exist."""
     state = hub.state(repo_id, "main")
     return state is None or set(state.files) <= set(NOT_CONTENT)
 
@@ -72,14 +71,10 @@ def _push_base(hub: Hub, repo_id: str, model: ModelSection, spec: PublishSpec) -
     if record is not None:
         record.publish = None  # the run itself is published elsewhere
         public = shareable(record.model_copy(deep=True), record)
-        add_record(bundle, public, repo_id=repo_id, layout="single", step=None)
+        add_record(bundle, public, repo_id=repo_id, step=None)
     bundle.check(hub.secrets())
-    if spec.sign:
-        sign_files(bundle, spec.sign, repo_id)
     hub.prepare_repo(repo_id, "main", private=spec.private, gated=None)
-    state = hub.state(repo_id, "main")
-    if state is None:
-        raise PublishError(f"{repo_id} has no branch main, so the base cannot be pushed there.")
+    state = hub.existing_state(repo_id, "main")
     push(hub, repo_id, "main", bundle, before=state, message="Base model of a run")
 
 

@@ -6,15 +6,15 @@ Every request is retried as `hf_rlhf.hub.retries` says: the client itself retrie
 import json
 import operator
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from hf_rlhf.errors import PublishError
-from hf_rlhf.hub.retries import RetryPolicy, UnexpectedAnswer, content_s
+from hf_rlhf.hub.retries import RetryPolicy, UnexpectedAnswer, failures
 from hf_rlhf.hub.upload_set import PushedFile, UploadSet
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ NOT_CONTENT = (".gitattributes",)
 LARGEST_READ = 100 * 2**20
 """Bytes of a card, a record or an index."""
 Kind = Literal["model", "dataset"]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -81,9 +82,17 @@ class Hub:
         return {"the Hub token in use": token} if token else {}
 
     @cached_property
-    def _account(self) -> "_Account":
+    def _account(self) -> tuple[str, str | None, dict[str, str | None]]:
+        """The name, its role, and its role in each organisation."""
+
+        def step() -> tuple[str, str | None, dict[str, str | None]]:
+            answer = self.api.whoami()
+            role = ((answer.get("auth") or {}).get("accessToken") or {}).get("role")
+            orgs = {_text(org["name"]): org.get("roleInOrg") for org in answer.get("orgs") or []}
+            return _text(answer["name"]), role, orgs
+
         # The Hub allows few of these requests, so there is one for all pushes of a run.
-        return self.retries.call("reading the account", lambda: _account(self.api.whoami()))
+        return self.retries.call("reading the account", step)
 
     def writable_repo(self, repo_id: str) -> str:
         """Return `repo_id` with its namespace, if the token may write there; else PublishError.
@@ -93,56 +102,50 @@ class Hub:
         from huggingface_hub.errors import LocalTokenNotFoundError
 
         try:
-            account = self._account
+            name, role, orgs = self._account
         except LocalTokenNotFoundError as error:
             raise PublishError(
                 f"No token for {self.endpoint}. Run `hf auth login`, or set HF_TOKEN to a token "
                 "with the write role."
             ) from error
-        if account.role == "read":
+        namespace, slash, repo = repo_id.rpartition("/")
+        if slash and namespace != name and namespace not in orgs:
             raise PublishError(
-                f"The token of {account.name!r} at {self.endpoint} has the role 'read', so nothing "
-                "can be pushed. Create one with the write role, and set HF_TOKEN to it."
-            )
-        namespace, slash, _ = repo_id.rpartition("/")
-        if not slash:
-            return f"{account.name}/{repo_id}"
-        if namespace == account.name:
-            return repo_id
-        if namespace not in account.orgs:
-            raise PublishError(
-                f"{account.name!r} may not write to {repo_id!r}: at {self.endpoint} it is not a "
+                f"{name!r} may not write to {repo_id!r}: at {self.endpoint} it is not a "
                 f"member of an organisation {namespace!r} (member of: "
-                f"{', '.join(sorted(account.orgs)) or 'none'}). "
-                f"Publish to '{account.name}/{repo_id.rpartition('/')[2]}', or set HF_TOKEN to "
-                "a token that may."
+                f"{', '.join(sorted(orgs)) or 'none'}). Publish to '{name}/{repo}', or set "
+                "HF_TOKEN to a token that may."
             )
-        if account.orgs[namespace] == "read":
+        if "read" in (role, orgs.get(namespace)):
             raise PublishError(
-                f"{account.name!r} has only the role 'read' in the organisation {namespace!r}."
+                f"The token of {name!r} at {self.endpoint} has the role 'read' there, so nothing "
+                f"can be pushed to {repo_id!r}. Set HF_TOKEN to one with the write role."
             )
-        return repo_id
+        return repo_id if slash else f"{name}/{repo_id}"
 
     def exists(self, repo_id: str, revision: str | None = None) -> bool:
-        """Say whether a repository, at that revision, exists and may be seen (gated ones count)."""
-        from huggingface_hub.errors import (
-            GatedRepoError,
-            HFValidationError,
-            RepositoryNotFoundError,
-            RevisionNotFoundError,
-        )
+        """Return whether a repository, or its revision, exists and may be seen (gated ones too)."""
+        from huggingface_hub.errors import HFValidationError
+
+        def step() -> bool:
+            if revision is None:
+                return self.api.repo_exists(repo_id, repo_type=self.kind)
+            return self.api.revision_exists(repo_id, revision, repo_type=self.kind)
 
         try:
-            self.retries.call(f"looking for {repo_id}", lambda: self._info(repo_id, revision))
-        except GatedRepoError:
-            return True
-        except (HFValidationError, RepositoryNotFoundError, RevisionNotFoundError):
+            return self.retries.call(f"looking for {repo_id}", step)
+        except HFValidationError:
             return False
-        return True
 
     def state(self, repo_id: str, revision: str) -> RemoteState | None:
         """Return the content of a repository at a revision; None if either does not exist."""
         return self.retries.call(f"listing {repo_id}", lambda: self.state_once(repo_id, revision))
+
+    def existing_state(self, repo_id: str, revision: str) -> RemoteState:
+        """Return the content of a repository at a revision; PublishError if it has no such one."""
+        if (state := self.state(repo_id, revision)) is None:
+            raise PublishError(f"{repo_id} has no revision {revision!r}.")
+        return state
 
     def state_once(self, repo_id: str, revision: str) -> RemoteState | None:
         """Do as `state` does, without a retry."""
@@ -166,6 +169,13 @@ class Hub:
         except (RepositoryNotFoundError, RevisionNotFoundError):
             return None
         return RemoteState(commit, files)
+
+    def look(self, step: Callable[[], T]) -> T | None:
+        """Return `step()`, tried once; None if the Hub does not answer."""
+        try:
+            return replace(self.retries, seconds=0.0).call("final check", step)
+        except failures():
+            return None  # the failure before it says more
 
     def prepare_repo(
         self, repo_id: str, revision: str, *, private: bool | None, gated: str | None
@@ -225,7 +235,7 @@ class Hub:
                     local_dir=folder,
                     repo_type=self.kind,
                 ),
-                content_s=content_s(size),
+                size=size,
             )
         )
 
@@ -267,20 +277,6 @@ def listed(record: Any) -> dict[str, dict[str, str]]:
         }
     except (KeyError, TypeError, AttributeError):
         return {}
-
-
-@dataclass(frozen=True)
-class _Account:
-    name: str
-    role: str | None
-    orgs: Mapping[str, str | None]
-    """Organisation -> the role there."""
-
-
-def _account(answer: Mapping[str, Any]) -> _Account:
-    role = ((answer.get("auth") or {}).get("accessToken") or {}).get("role")
-    orgs = {_text(org["name"]): org.get("roleInOrg") for org in answer.get("orgs") or []}
-    return _Account(_text(answer["name"]), role, orgs)
 
 
 def _text(value: Any) -> str:

@@ -7,9 +7,8 @@ from pathlib import Path, PurePosixPath
 
 from hf_rlhf.cards.metadata import OF_NO_RUN, TAG, card_tags
 from hf_rlhf.errors import ModelError
-from hf_rlhf.hub.client import MANIFEST, NOT_CONTENT, Hub, RemoteFile, RemoteState, connect, listed
+from hf_rlhf.hub.client import MANIFEST, Hub, RemoteFile, RemoteState, connect, listed
 from hf_rlhf.hub.retries import describe_error, failures
-from hf_rlhf.hub.signing import verifier_of, verify_files
 from hf_rlhf.hub.upload_set import ALLOWED, PushedFile, is_pickle
 from hf_rlhf.models.safetensors import read_header
 from hf_rlhf.storage.files import atomic_dir
@@ -28,8 +27,6 @@ def pull(
     endpoint: str | None = None,
     token: str | None = None,
     overwrite: bool = False,
-    verify: str | Path | None = None,
-    issuer: str | None = None,
 ) -> Path:
     """Download `repo_id` at `revision` (a branch, tag or commit) to `out_dir`, and return it.
 
@@ -37,16 +34,11 @@ def pull(
     that the Hub states; of a repository that hf-rlhf published, the revision must hold all files
     that the run listed. A folder that holds the same already is left as it is.
 
-    With `verify`, a file with a public key, or with `issuer` an identity of Sigstore, it must also
-    hold exactly the files that were signed by it (`publish.sign`).
-
     Raises ModelError for a repository that does not exist, is incomplete, has its weights only as
-    pickles, or whose files or signature do not verify; RunFolderError when `out_dir` holds
-    something else.
+    pickles, or whose files do not verify; RunFolderError when `out_dir` holds something else.
     """
     hub = connect(endpoint, token)
     out = Path(out_dir)
-    verifier = None if verify is None else verifier_of(str(verify), issuer)
     try:
         state = hub.state(repo_id, revision or "main")
         if state is None:
@@ -60,16 +52,8 @@ def pull(
                 f"{hub.endpoint}/{repo_id} holds nothing to download at {revision or 'main'}: "
                 "nothing was published there yet, or on another branch."
             )
-        others = sorted(state.files.keys() - wanted.keys() - set(NOT_CONTENT))
-        if verifier is not None and others:
-            raise ModelError(
-                f"{repo_id} holds files that a run never publishes, so nobody signed them: "
-                f"{', '.join(others[:8])}. Nothing was downloaded."
-            )
         _refuse_half(hub, repo_id, state)
         if out.is_dir() and not _differing(out, wanted):
-            if verifier is not None:
-                verify_files(out, repo_id, verifier)
             return out
         with atomic_dir(out, overwrite=overwrite) as folder:
             for path in sorted(wanted):
@@ -77,8 +61,6 @@ def pull(
             # The client's own notes, with paths of this machine.
             shutil.rmtree(folder / ".cache", ignore_errors=True)
             _verify(folder, repo_id, wanted)
-            if verifier is not None:
-                verify_files(folder, repo_id, verifier)
     except failures() as error:
         raise ModelError(
             f"{repo_id} could not be downloaded from {hub.endpoint}: {describe_error(error)}"
@@ -168,7 +150,7 @@ def _differing(folder: Path, wanted: Mapping[str, RemoteFile]) -> list[str]:
 
 
 def _fits(path: Path, remote: RemoteFile) -> bool:
-    file = PushedFile.of(path.name, path)
+    file = PushedFile(path.name, path)
     return remote.holds(file.sha256, file.git)
 
 

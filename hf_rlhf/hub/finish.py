@@ -1,17 +1,16 @@
-"""What is said of a push that failed: why, what is missing, and the command that finishes it."""
+"""The report on a failed push: why, what is missing, and the command that finishes it."""
 
 import shlex
 from pathlib import Path
 
 from hf_rlhf.config.schema import PublishSpec
+from hf_rlhf.errors import HfRlhfError
 from hf_rlhf.hub.client import Hub
-from hf_rlhf.hub.retries import describe_error, of_xet, status_of
+from hf_rlhf.hub.retries import describe_error, status_of
 
 
 def unfinished(hub: Hub, error: Exception, missing: list[str], finish: str) -> str:
     """Return why a push failed, the files that are not on the Hub, and the cure."""
-    if of_xet(error):
-        finish = f"HF_HUB_DISABLE_XET=1 {finish}"  # it would not send again what it thinks is there
     listing = "".join(f"\n  {path}" for path in missing)
     return (
         f"Not everything is on {hub.endpoint}: {describe(error)}\n"
@@ -28,6 +27,12 @@ def describe(error: Exception) -> str:
     return f"{describe_error(error)}.{cure}"
 
 
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error, with its class if it is not one of ours."""
+    text = next(iter(str(error).splitlines()), type(error).__name__)
+    return text if isinstance(error, HfRlhfError) else f"{type(error).__name__}: {text}"
+
+
 def finish_command(
     run: Path,
     spec: PublishSpec,
@@ -41,7 +46,6 @@ def finish_command(
     options = {
         **{"step": step, "revision": spec.revision, "base_model": spec.base_model},
         **{"gated": spec.gated, "endpoint": endpoint},
-        "layout": spec.layout if spec.layout != "single" else None,
     }
     for name, value in options.items():
         if value is not None:
@@ -52,8 +56,6 @@ def finish_command(
         words.append("--push_base")
     if not spec.merged:
         words.append("--adapter_only")
-    if spec.sign:
-        words += ["--sign", *([spec.sign] if isinstance(spec.sign, str) else ())]
     if overwrite:
         words.append("--overwrite")
     return shlex.join(words)

@@ -1,39 +1,33 @@
-"""Which files of a run go into which repository, and under which names.
+"""Which files of a run go into its repository, and under which names.
 
-`single`: merged weights, tokenizer and card in the root, the adapter in `adapter/`. Both in one
-root would load silently wrong: `from_pretrained` sees adapter_config.json, takes the merged
-weights for the base, and applies the adapter a second time. `separate`: two repositories, so that
-`PeftModel.from_pretrained(base, repo)` needs no `subfolder`.
+Merged weights, tokenizer and card in the root, the adapter in `adapter/`. Both in one root would
+load silently wrong: `from_pretrained` sees adapter_config.json, takes the merged weights for the
+base, and applies the adapter a second time.
 """
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Literal
+from typing import Any
 
 import yaml
 
-from hf_rlhf.cards.folders import (
-    PUBLISH_FIELDS_ON_CARD,
-    adapter_repo,
-    hides_rows,
-    public_record,
-)
+from hf_rlhf.cards.folders import PUBLISH_FIELDS_ON_CARD, hides_rows, public_record
 from hf_rlhf.cards.metadata import HUB
 from hf_rlhf.cards.render import SAMPLES, render_card
 from hf_rlhf.config.schema import PublishSpec
 from hf_rlhf.errors import ModelError, PublishError
 from hf_rlhf.hub.client import MANIFEST, listed
-from hf_rlhf.hub.outbox import complete_steps, staged
-from hf_rlhf.hub.upload_set import PushedFile, UploadSet, as_text
+from hf_rlhf.hub.upload_set import UploadSet, as_text
 from hf_rlhf.models.adapter import check_adapter
 from hf_rlhf.models.fingerprint import IDENTITY
 from hf_rlhf.models.locate import resolve_model_path
 from hf_rlhf.models.merge import merge_adapter
 from hf_rlhf.rewards.report import REPORT_NAME, sealed
+from hf_rlhf.storage.checkpoints import is_valid, step_of, valid_checkpoints
 from hf_rlhf.storage.local_paths import LocalPaths
 from hf_rlhf.storage.record import RunRecord, load_record
 from hf_rlhf.storage.secrets import redact_secrets
@@ -45,17 +39,6 @@ _ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors", IDENTITY)
 
 
 @dataclass(frozen=True)
-class RepoContent:
-    """The files for one repository."""
-
-    repo_id: str
-    kind: Literal["model", "adapter"]
-    bundle: UploadSet
-    notes: tuple[str, ...] = ()
-    """What a reader of the card, and whoever pushes, should know of the weights."""
-
-
-@dataclass(frozen=True)
 class Weights:
     """Where a run keeps its weights: complete ones, and those of the adapter."""
 
@@ -63,65 +46,32 @@ class Weights:
     adapter: Path | None
 
 
-def repo_contents(
+def upload_set(
     run: Path,
     record: RunRecord,
     spec: PublishSpec,
     weights: Weights,
     step: int | None,
-    *,
-    hashed: bool = True,
     endpoint: str = HUB,
-) -> list[RepoContent]:
-    """Return the repositories with their files; `spec.base_model` is the base's Hub id.
+) -> UploadSet:
+    """Return the files of the run's repository; `spec.base_model` is the base's Hub id.
 
-    Links on the cards lead to `endpoint`. With `hashed` false, the names are right and the contents
-    not read.
+    Links on the card lead to `endpoint`.
 
     Raises PublishError for an adapter that is not whole, ConfigError for a card that breaks the
     Hub's rules.
     """
-    assert spec.repo_id is not None
-    adapter_root = adapter_repo(spec) if weights.adapter else None
-    public = public_record(record, spec)
-    if step is not None:
-        # A checkpoint that is published later does not change this one.
-        public.publish = {k: v for k, v in public.published().items() if k != "steps"}
+    public = _public(record, spec, step)
     try:
-        notes = tuple(check_adapter(weights.adapter)) if weights.adapter and hashed else ()
+        notes = tuple(check_adapter(weights.adapter)) if weights.adapter else ()
     except ModelError as error:
         raise PublishError(f"{error} Nothing was pushed.") from error
     public.author.known_notes += notes
-    revision = None if spec.revision == "main" else spec.revision
-    contents = []
-    if weights.model is not None:
-        bundle = UploadSet(run, hashed=hashed)
-        bundle.add_folder(weights.model, skip=_ADAPTER_FILES)
-        if weights.adapter is not None and adapter_root is None:
-            _add_adapter(bundle, weights.adapter, f"{ADAPTER}/", spec, record)
-        contents.append(RepoContent(spec.repo_id, "model", bundle, notes))
-    if weights.adapter is not None and adapter_root is not None:
-        bundle = UploadSet(run, hashed=hashed)
-        _add_adapter(bundle, weights.adapter, "", spec, record)
-        contents.append(RepoContent(adapter_root, "adapter", bundle, notes))
-    for content in contents:
-        card = render_card(
-            public,
-            kind="checkpoint" if content.kind == "model" and step is not None else content.kind,
-            repo_id=content.repo_id,
-            adapter_repo=adapter_root,
-            step=step,
-            revision=revision,
-            endpoint=endpoint,
-        )
-        content.bundle.add_text("README.md", card)
-        _add_run_files(
-            content, run, public, step, f"{endpoint}/{content.repo_id}/blob/{revision or 'main'}"
-        )
-        if hashed:
-            hide_paths(content.bundle, LocalPaths(record.to_json()))
-        add_record(content.bundle, public, repo_id=content.repo_id, layout=spec.layout, step=step)
-    return contents
+    bundle = _files(run, record, public, spec, weights, step, endpoint)
+    bundle.notes = notes
+    hide_paths(bundle, LocalPaths(record.to_json()))
+    add_record(bundle, public, repo_id=spec.repo_id, step=step)
+    return bundle
 
 
 def expected_files(
@@ -131,10 +81,63 @@ def expected_files(
     saved = _saved(run, step)
     merged = run / MERGED if step is None and spec.merged else None
     model = saved.model or merged if spec.merged or saved.adapter is None else None
-    saved = Weights(model, saved.adapter)
     spec = spec if spec.base_model else replace(spec, base_model="BASE/MODEL")
-    contents = repo_contents(run, record, spec, saved, step, hashed=False)
-    return [(content.repo_id, path) for content in contents for path in content.bundle.files]
+    public = _public(record, spec, step)
+    bundle = _files(run, record, public, spec, Weights(model, saved.adapter), step, HUB)
+    return [(str(spec.repo_id), path) for path in (*bundle.files, MANIFEST)]
+
+
+def _public(record: RunRecord, spec: PublishSpec, step: int | None) -> RunRecord:
+    public = public_record(record, spec)
+    if step is not None:
+        # A checkpoint that is published later does not change this one.
+        public.publish = {k: v for k, v in public.published().items() if k != "steps"}
+    return public
+
+
+def _files(
+    run: Path,
+    record: RunRecord,
+    public: RunRecord,
+    spec: PublishSpec,
+    weights: Weights,
+    step: int | None,
+    endpoint: str,
+) -> UploadSet:
+    """Return the weights, the card and the run's own files, without the record."""
+    revision = None if spec.revision == "main" else spec.revision
+    bundle = UploadSet(run)
+    if weights.model is not None:
+        bundle.add_folder(weights.model, skip=_ADAPTER_FILES)
+    if weights.adapter is not None:
+        prefix = f"{ADAPTER}/" if weights.model else ""
+        _add_adapter(bundle, weights.adapter, prefix, spec, record)
+    card = render_card(
+        public,
+        kind="adapter" if weights.model is None else "model" if step is None else "checkpoint",
+        repo_id=spec.repo_id,
+        step=step,
+        revision=revision,
+        endpoint=endpoint,
+    )
+    bundle.add_text("README.md", card)
+    if (run / "config.yaml").exists():
+        bundle.add_file("config.yaml", run / "config.yaml")
+    # A report quotes the gold data; its plot does not.
+    ending = "png" if hides_rows(public) else "*"
+    for report in sorted(run.glob(f"reward_validation/*/validation.{ending}")):
+        bundle.add_file(report.relative_to(run).as_posix(), report)
+    if step is not None:
+        return bundle
+    for picture in sorted([*run.glob("*.png"), *run.glob("*.svg")]):
+        bundle.add_file(picture.name, picture)
+    if not hides_rows(public):
+        bundle.add_folder(run / SAMPLES, f"{SAMPLES}/")
+    if weights.model is not None:
+        source = f"{endpoint}/{spec.repo_id}/blob/{revision or 'main'}/{MANIFEST}"
+        for path, text in eval_results(public, source).items():
+            bundle.add_text(path, text)
+    return bundle
 
 
 def _add_adapter(
@@ -153,44 +156,16 @@ def _add_adapter(
         bundle.add_text(f"{prefix}{IDENTITY}", as_text(with_base))
 
 
-def _add_run_files(
-    content: RepoContent, run: Path, record: RunRecord, step: int | None, files: str
-) -> None:
-    """Add the run file, and for a whole run its pictures, samples and benchmark results.
-
-    `files` is the address below which they stand.
-    """
-    bundle = content.bundle
-    if (run / "config.yaml").exists():
-        bundle.add_file("config.yaml", run / "config.yaml")
-    # A report quotes the gold data; its plot does not.
-    ending = "png" if hides_rows(record) else "*"
-    for report in sorted(run.glob(f"reward_validation/*/validation.{ending}")):
-        bundle.add_file(report.relative_to(run).as_posix(), report)
-    if step is None:
-        for picture in sorted([*run.glob("*.png"), *run.glob("*.svg")]):
-            bundle.add_file(picture.name, picture)
-        if not hides_rows(record):
-            bundle.add_folder(run / SAMPLES, f"{SAMPLES}/")
-        if content.kind == "model":
-            for path, text in eval_results(record, f"{files}/{MANIFEST}").items():
-                bundle.add_text(path, text)
-
-
 def hide_paths(bundle: UploadSet, paths: LocalPaths) -> None:
     """Replace the texts in which paths of this machine stand."""
     for path, file in list(bundle.files.items()):
-        if isinstance(file.source, Path) and _is_text(file):
+        if isinstance(file.source, Path) and path.endswith(_TEXTS) and file.size <= _LARGEST_TEXT:
             text = file.source.read_text(encoding="utf-8", errors="surrogateescape")
             of_run = path == "config.yaml" or path.startswith(("reward_validation/", SAMPLES))
             if (hidden := paths.hide_in_text(text, known_only=not of_run)) != text:
                 if path.endswith(f"/{REPORT_NAME}"):
                     hidden = json.dumps(sealed(json.loads(hidden)), indent=2, ensure_ascii=False)
                 bundle.add_text(path, hidden)
-
-
-def _is_text(file: PushedFile) -> bool:
-    return file.path.endswith(_TEXTS) and file.size <= _LARGEST_TEXT
 
 
 def add_record(bundle: UploadSet, record: RunRecord, **where: Any) -> None:
@@ -297,7 +272,7 @@ def _has_model(folder: Path) -> bool:
     return any(path.name != _ADAPTER_FILES[1] for path in folder.glob("*.safetensors"))
 
 
-def check_unchanged(record: RunRecord, contents: Iterable[RepoContent], run: Path) -> None:
+def check_unchanged(record: RunRecord, bundle: UploadSet, run: Path) -> None:
     """Raise PublishError if weights in a pulled folder are not those that its record lists.
 
     Weights that were merged in the folder since then are new. An adapter that was pulled from its
@@ -306,9 +281,9 @@ def check_unchanged(record: RunRecord, contents: Iterable[RepoContent], run: Pat
     records = [record, *(load_record(each.parent) for each in run.glob(f"{ADAPTER}/{MANIFEST}"))]
     lists = (listed({"publish": e.publish}) for e in records if e.run_id == record.run_id)
     digests = {hashes["sha256"] for files in lists for hashes in files.values()}
-    for file in (file for content in contents for file in content.bundle.files.values()):
+    for file in bundle.files.values() if digests else ():
         pulled = isinstance(file.source, Path) and file.source.parent in (run, run / ADAPTER)
-        if digests and pulled and file.path.endswith(".safetensors") and file.sha256 not in digests:
+        if pulled and file.path.endswith(".safetensors") and file.sha256 not in digests:
             raise PublishError(
                 f"{file.origin} is not the file that the run {record.run_id} published: {MANIFEST} "
                 "lists another SHA-256, and the card's results are of that one. Nothing was "
@@ -326,10 +301,6 @@ def _merge(record: RunRecord, spec: PublishSpec, adapter: Path, out: Path) -> No
 
 
 def _checkpoint(run: Path, step: int) -> Path:
-    from hf_rlhf.storage.checkpoints import is_valid
-
-    if (folder := staged(run, step)).is_dir():
-        return folder
     folder = run / "checkpoints" / f"checkpoint-{step}"
     if not is_valid(folder):
         raise PublishError(
@@ -338,5 +309,10 @@ def _checkpoint(run: Path, step: int) -> Path:
     return folder
 
 
+def complete_steps(run: Path) -> list[int]:
+    """Return the steps of which a checkpoint can be pushed, in order."""
+    return [step_of(path) for path in valid_checkpoints(run / "checkpoints")]
+
+
 def _steps(run: Path) -> str:
-    return ", ".join(str(step) for step in complete_steps(run)) or "none"
+    return ", ".join(map(str, complete_steps(run))) or "none"

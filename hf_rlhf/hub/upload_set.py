@@ -5,11 +5,10 @@ A file is in the set because its kind is allowed, not because nobody thought of 
 
 import hashlib
 import json
-import os
-import threading
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 from hf_rlhf.cards.folders import EDITED_CARD
@@ -19,49 +18,55 @@ from hf_rlhf.storage.secrets import find_secrets
 
 ALLOWED = (
     ".safetensors", ".json", ".yaml", ".yml", ".md", ".png", ".svg", ".jpg", ".jpeg",
-    ".txt", ".model", ".jinja", ".sig", ".wav", ".flac",
+    ".txt", ".model", ".jinja", ".wav", ".flac",
 )  # fmt: skip
 """Weights, configuration, cards, pictures, tokenizers (merges.txt, ...), and short sounds."""
 SOUNDS = (".wav", ".flac")
 MAX_SOUND, MAX_SOUNDS = 2_000_000, 10_000_000
 """Bytes of one sound file, and of all in a folder: samples for the card, not a dataset."""
-SIGNATURE = "model.sig"
-"""Over all other files of a repository (`hf_rlhf.hub.signing`)."""
 _EXCLUDED = {
     "trainer_state.json": "state of training",
     "manifest.json": "the manifest of a local checkpoint",
     "merge.json": "a note on the local merge",
     "README.md": "the repository gets the card of the run",
     "run.json": "the repository gets the record of the run",
-    SIGNATURE: "the repository gets a signature of its own, if the run asks for one",
 }
 """Name -> why a file of an allowed kind is not pushed."""
 _PICKLES = (b"PK\x03\x04", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
-_CHUNK = 1 << 20
 
 
 @dataclass(frozen=True)
 class PushedFile:
-    """One file as it will stand in the repository."""
+    """One file as it will stand in the repository. It is hashed when a hash is first read."""
 
     path: str
     source: Path | bytes
-    size: int
-    sha256: str
-    git: str
-    """Its git blob id, by which the Hub names files that it does not keep in LFS."""
 
-    @classmethod
-    def of(cls, path: str, source: Path | bytes, *, hashed: bool = True) -> "PushedFile":
-        """Hash `source`, in chunks; or do not, where only the name matters."""
-        size = len(source) if isinstance(source, bytes) else source.stat().st_size
-        if not hashed:
-            return cls(path, source, size, "", "")
-        sha256, git = hashlib.sha256(), hashlib.sha1(b"blob %d\0" % size, usedforsecurity=False)
-        for chunk in _chunks(source):
+    @cached_property
+    def size(self) -> int:
+        """Its bytes."""
+        if isinstance(self.source, bytes):
+            return len(self.source)
+        return self.source.stat().st_size
+
+    @property
+    def sha256(self) -> str:
+        """The hash by which the Hub names files that it keeps in LFS."""
+        return self._hashes[0]
+
+    @property
+    def git(self) -> str:
+        """The git blob id, by which the Hub names all others."""
+        return self._hashes[1]
+
+    @cached_property
+    def _hashes(self) -> tuple[str, str]:
+        sha256 = hashlib.sha256()
+        git = hashlib.sha1(b"blob %d\0" % self.size, usedforsecurity=False)
+        for chunk in _chunks(self.source):
             sha256.update(chunk)
             git.update(chunk)
-        return cls(path, source, size, sha256.hexdigest(), git.hexdigest())
+        return sha256.hexdigest(), git.hexdigest()
 
     @property
     def origin(self) -> str:
@@ -82,24 +87,21 @@ class UploadSet:
     files: dict[str, PushedFile] = field(default_factory=dict)
     left_out: dict[str, str] = field(default_factory=dict)
     """Path below `root` -> why a file of an added folder is not pushed."""
-    hashed: bool = True
-    """False where only the names are wanted: hashing 100 GB takes minutes."""
+    notes: tuple[str, ...] = ()
+    """What a reader of the card, and whoever pushes, should know of the weights."""
 
     def add_text(self, path: str, text: str) -> None:
         """Add a file with this text."""
-        self.files[path] = PushedFile.of(path, text.encode("utf-8"), hashed=self.hashed)
+        self.files[path] = PushedFile(path, text.encode("utf-8"))
 
     def add_file(self, path: str, source: Path) -> None:
         """Add one file; PublishError if a link leads out of the run folder."""
-        self.files[path] = self._file(path, source)
-
-    def _file(self, path: str, source: Path) -> PushedFile:
         if not source.resolve().is_relative_to(self.root.resolve()):
             raise PublishError(
                 f"{source} is a link to {source.resolve()}, outside {self.root}. Nothing was "
                 "pushed. Copy the file into the folder if it belongs to the run."
             )
-        return PushedFile.of(path, source, hashed=self.hashed)
+        self.files[path] = PushedFile(path, source)
 
     def add_folder(self, folder: Path, prefix: str = "", skip: Iterable[str] = ()) -> None:
         """Add the allowed files of a model or adapter folder, without its subfolders.
@@ -107,26 +109,19 @@ class UploadSet:
         Subfolders hold other things: a reference adapter (`ref/`), optimizer shards. Chat
         templates are the one exception that tokenizers know.
         """
-        sources = {}
         sounds = 0
-        for path in _model_files(folder):
-            if path.name in skip:
-                continue
+        paths = [*folder.glob("*"), *folder.glob("additional_chat_templates/*")]
+        for path in sorted(path for path in paths if path.is_file() and path.name not in skip):
             if reason := _exclusion(path, sounds):
                 self.left_out[path.relative_to(self.root).as_posix()] = reason
             else:
                 sounds += path.stat().st_size if path.suffix.lower() in SOUNDS else 0
-                sources[f"{prefix}{path.relative_to(folder).as_posix()}"] = path
-        # A process waits for a pool's threads before it ends, and a daemon must not be waited for.
-        if threading.current_thread().daemon:
-            files = list(map(self._file, sources, sources.values()))
-        else:
-            with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:  # hashing frees the GIL
-                files = list(pool.map(self._file, sources, sources.values()))
-        self.files |= {file.path: file for file in files}
+                self.add_file(f"{prefix}{path.relative_to(folder).as_posix()}", path)
 
     def manifest(self) -> dict[str, dict[str, str | int]]:
         """Return path -> size and hashes, to be kept in the repository itself."""
+        with ThreadPoolExecutor() as pool:  # hashing frees the GIL
+            list(pool.map(lambda file: file.sha256, self.files.values()))
         return {
             path: {"size": file.size, "sha256": file.sha256, "git": file.git}
             for path, file in sorted(self.files.items())
@@ -142,17 +137,7 @@ class UploadSet:
                 )
 
 
-def publishable_files(folder: Path) -> list[Path]:
-    """Return the files of a model or adapter folder that `UploadSet.add_folder` takes."""
-    return [path for path in _model_files(folder) if not _exclusion(path)]
-
-
-def _model_files(folder: Path) -> list[Path]:
-    paths = [*folder.glob("*"), *folder.glob("additional_chat_templates/*")]
-    return sorted(path for path in paths if path.is_file())
-
-
-def _exclusion(path: Path, sounds: int = 0) -> str:
+def _exclusion(path: Path, sounds: int) -> str:
     """Return why a file is not pushed, empty if it is; `sounds`: bytes of sounds before it."""
     if path.suffix.lower() not in ALLOWED:
         return f"files of the kind {path.suffix or path.name} are never pushed"
@@ -192,7 +177,7 @@ def _chunks(source: Path | bytes) -> Iterator[bytes]:
         yield source
         return
     with source.open("rb") as stream:
-        while chunk := stream.read(_CHUNK):
+        while chunk := stream.read(2**20):
             yield chunk
 
 

@@ -12,10 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hf_rlhf.config.packages import package_and_path
-from hf_rlhf.config.schema import PublishSpec
 from hf_rlhf.distributed import is_elsewhere
-from hf_rlhf.errors import Problem, PublishError, suggest
-from hf_rlhf.hub.signing import check_signer
+from hf_rlhf.errors import Problem, suggest
 from hf_rlhf.models.ends import end_problems
 from hf_rlhf.models.lengths import model_config
 from hf_rlhf.models.lora_checks import adapter_problems
@@ -151,18 +149,6 @@ def _base(run: "Run") -> Iterator[Problem]:
             "Add `base_model: ITS/ID`, its name on the Hub; if it is not there, `push_base: true` "
             "too, and it is pushed there first.",
         )
-
-
-def signing_problems(publish: PublishSpec) -> Iterator[Problem]:
-    """A signature must be possible before training, not found impossible after it."""
-    try:
-        check_signer(publish.sign)
-    except PublishError as error:
-        yield Problem("publish", f"`sign` would fail. {error}")
-
-
-def _signing(run: "Run") -> Iterator[Problem]:
-    yield from signing_problems(run.spec.publish)
 
 
 def _model(run: "Run") -> Iterator[Problem]:
@@ -354,9 +340,7 @@ _MODEL_CHECKS: tuple[Check, ...] = (
     *(tokenizer_size, end_problems, length_problems, _merge, adapter_problems, settings_problems),
     master_copy_problems,
 )
-_MACHINE_CHECKS: tuple[Check, ...] = (
-    *(_packages, _signing, vllm_problems, _attention, _deepspeed, _folder),
-)
+_MACHINE_CHECKS: tuple[Check, ...] = (*(_packages, vllm_problems, _attention, _deepspeed, _folder),)
 """Of packages, servers and folders of the machine that trains."""
 _CHECKS: tuple[Check, ...] = (
     column_problems,

@@ -35,7 +35,7 @@ from hf_rlhf.runs.phases import (
     phase_files,
     problems_by_phase,
 )
-from hf_rlhf.runs.preflight import problems_of, signing_problems
+from hf_rlhf.runs.preflight import problems_of
 from hf_rlhf.runs.preflight_data import scored_columns
 from hf_rlhf.runs.run import Phase, Run, trains_by_rewards
 from hf_rlhf.storage.record import RECORD_NAME
@@ -123,7 +123,6 @@ def _spec_of_all(file: RunFile, last: RunFile, plugin: str, runs: Sequence[Run])
         fix = "A phase can be published by itself: hf-rlhf publish FOLDER/phases/1-NAME."
         where = file.where(("publish", "checkpoints"))
         problems.append(Problem(where, "is not supported in a run with phases.", fix))
-    problems += signing_problems(spec.publish)
     kinds = {"use_peft": {run.model.use_peft for run in runs}, "plugin": {run.task for run in runs}}
     fix = "Each phase continues the model of the one before it."
     problems += [

@@ -3,7 +3,7 @@
 What makes a checkpoint valid: `hf_rlhf.storage.checkpoints`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +71,7 @@ class CheckpointManifestCallback(TrainerCallback):  # type: ignore[misc]
         keep_best: bool = False,
         monitor: Monitor | None = None,
         wait: float | None = None,
+        in_use: Callable[[], set[int]] = set,
     ) -> None:
         self.keep = keep
         self.monitor = monitor
@@ -79,6 +80,8 @@ class CheckpointManifestCallback(TrainerCallback):  # type: ignore[misc]
         """Whether the weights of the best step so far may be saved at the end."""
         self.wait = wait_seconds() if wait is None else wait
         """For how many seconds a save waits for space, before the run ends with DiskError."""
+        self.in_use = in_use
+        """Returns the steps whose checkpoints stay as long as the disk has space for them."""
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Make room, if a save follows this step."""
@@ -100,7 +103,7 @@ class CheckpointManifestCallback(TrainerCallback):  # type: ignore[misc]
             return
         folder = Path(args.output_dir)
         seal(folder / f"checkpoint-{state.global_step}")
-        prune(folder, self.keep or 0, self._spared(folder, state))
+        prune(folder, self.keep or 0, self._spared(folder, state) | self.in_use())
 
     def _spared(self, folder: Path, state: Any) -> set[int | None]:
         """Return the steps whose checkpoints stay."""

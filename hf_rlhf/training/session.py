@@ -348,7 +348,10 @@ class Session:
             cycle,
             *validation.callbacks,
             CheckpointManifestCallback(
-                keep, keep_best=run.training.load_best_model_at_end, monitor=monitor
+                keep,
+                keep_best=run.training.load_best_model_at_end,
+                monitor=monitor,
+                in_use=lambda: self.pushes.waiting() if self.pushes else set(),
             ),
             self.progress,
             AfterSave(after_save),

@@ -115,7 +115,7 @@ CASES = {
     "finished_lora": (example(), {}),
     "interrupted": (interrupted(), {}),
     "full_fine_tune": (full_fine_tune(), {}),
-    "adapter": (example(), {"kind": "adapter", "adapter_repo": "acme/tiny-refiner-adapter"}),
+    "adapter": (example(), {"kind": "adapter", "repo_id": "acme/tiny-refiner-adapter"}),
     "checkpoint": (example(), {"kind": "checkpoint", "step": 30}),
     "nothing_recorded": ({}, {}),
     "older_version": (json.loads((GOLDEN / "older_version.json").read_text(encoding="utf-8")), {}),
@@ -564,12 +564,9 @@ class TestLoadSnippets:
         assert 'from_pretrained("acme/x", dtype="auto")' in merged
         assert 'PeftModel.from_pretrained(base, "acme/x", subfolder="adapter")' in adapter
 
-    def test_two_repositories_hold_it_in_the_root(self):
-        arguments = {"repo_id": "acme/x", "adapter_repo": "acme/x-lora"}
-        _, adapter = _python(render_card(example(), **arguments))
-        assert 'PeftModel.from_pretrained(base, "acme/x-lora")' in adapter
-        (alone,) = _python(render_card(example(), kind="adapter", **arguments))
-        assert alone == adapter
+    def test_an_adapter_alone_is_in_the_root(self):
+        (alone,) = _python(render_card(example(), kind="adapter", repo_id="acme/x-lora"))
+        assert 'PeftModel.from_pretrained(base, "acme/x-lora")' in alone
 
 
 class TestRewardCurve:

@@ -99,7 +99,7 @@ class NaiveHub:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        content = PushedFile.of("x", b"{}")
+        content = PushedFile("x", b"{}")
         self.found = RemoteState("0" * 40, {path: RemoteFile(content.git, False, content.size)})
 
     def state(self, repo_id, revision):

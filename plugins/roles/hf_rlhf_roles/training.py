@@ -119,7 +119,7 @@ def train_step(planner: Planner, planned: Planned, recording: Recording) -> None
 
 def _install(adapter: Path, target: Path) -> None:
     """Copy the adapter of a run, with the run's card in place of peft's empty one."""
-    card = render_card(load_record(adapter.parent), kind="adapter", adapter_repo=".")
+    card = render_card(load_record(adapter.parent), kind="adapter", repo_id=".")
     with atomic_dir(target, overwrite=True) as new:
         shutil.copytree(adapter, new, dirs_exist_ok=True)
         atomic_write_text(new / "README.md", card)
