@@ -1,6 +1,6 @@
 """What every classic stage looks at before weights load."""
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 from hf_rlhf.data import is_media
@@ -115,6 +115,21 @@ def within_positions(
                     f"Write `max_length: {room}` or less.",
                 )
                 return
+
+
+def with_row_problems(
+    run: Run,
+    problems: list[Problem],
+    names: Sequence[str],
+    lengths: Callable[[str, Any], Iterable[int]],
+    *,
+    drops: bool = False,
+) -> list[Problem]:
+    """Return problems with those of the rows' columns `names`, if they can be tokenized."""
+    if not can_encode(run, *names):
+        return problems
+    problems = [*problems, *check_single_kind(run, *names)]
+    return problems or list(within_positions(run, lengths, drops=drops))
 
 
 def choice(run: Run, key: str, known: Iterable[str]) -> Iterator[Problem]:

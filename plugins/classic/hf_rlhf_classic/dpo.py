@@ -10,9 +10,8 @@ from hf_rlhf import Method
 from hf_rlhf.contracts import StepShape
 from hf_rlhf.distributed import is_planned
 from hf_rlhf.errors import Problem
-from hf_rlhf.models import policy_arguments
 from hf_rlhf.runs import Run
-from hf_rlhf_classic.checks import choice, eval_rows, fixed_reference, no_lengths, training_rows
+from hf_rlhf_classic.checks import choice, fixed_reference, no_lengths
 from hf_rlhf_classic.dpo_reference import (
     ReferenceConfig,
     describe_reference,
@@ -21,7 +20,7 @@ from hf_rlhf_classic.dpo_reference import (
 )
 from hf_rlhf_classic.implicit_rewards import measure_reference
 from hf_rlhf_classic.pair_training import PairTraining, pair_texts
-from hf_rlhf_classic.reference import DropComputed, drop_reference, held_reference, rows_in_files
+from hf_rlhf_classic.reference import SavesNoReference, held_reference, trainer_arguments
 from hf_rlhf_classic.row_lengths import SIDES, prompt_share
 from hf_rlhf_classic.shares_prompt import SharesPrompt, SharesPromptConfig, sharing_problems
 from hf_rlhf_classic.tokens_seen import TokensSeen
@@ -46,7 +45,7 @@ class DirectPreferenceConfig(ReferenceConfig, PreferenceConfig):
     """The settings of `dpo`: also where the reference comes from."""
 
 
-class PreferenceTrainer(SharesPrompt, PairTraining, DPOTrainer):  # type: ignore[misc]
+class PreferenceTrainer(SavesNoReference, SharesPrompt, PairTraining, DPOTrainer):  # type: ignore[misc]
     """Direct preference optimization (Rafailov et al. 2023) on pairs: `--plugin dpo`.
 
     The reference is where training starts: with a new LoRA the base with the adapter off, with a
@@ -85,14 +84,7 @@ class PreferenceTrainer(SharesPrompt, PairTraining, DPOTrainer):  # type: ignore
     def from_run(cls, run: Run) -> Self:
         """Build the trainer that `run` describes; this is where the weights are loaded."""
         measure_reference(run, pair_texts(run))
-        trainer = cls(
-            **policy_arguments(run),
-            args=run.training,
-            train_dataset=rows_in_files(run, training_rows(run, "prompt", *SIDES), "train"),
-            eval_dataset=rows_in_files(run, eval_rows(run, "prompt", *SIDES), "eval"),
-            processing_class=run.tokenizer,
-            callbacks=[*run.callbacks, DropComputed(run)],
-        )
+        trainer = cls(**trainer_arguments(run, "prompt", *SIDES))
         if run.training.reference == "cpu_offload":
             offload_blocks(trainer.ref_model, run.training.device)
         if trainer.accelerator.is_main_process and not is_planned():
@@ -131,12 +123,6 @@ class PreferenceTrainer(SharesPrompt, PairTraining, DPOTrainer):  # type: ignore
             "trained on": remaining,
         }
         return {**super().report(), "Training pairs": rows}
-
-    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        """Save the adapter or weights, without the frozen copy that is the reference."""
-        super().save_model(output_dir, _internal_call)
-        if self.args.should_save:
-            drop_reference(output_dir or self.args.output_dir)
 
 
 def loss_problems(run: Run) -> Iterator[Problem]:

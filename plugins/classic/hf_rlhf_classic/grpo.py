@@ -15,7 +15,7 @@ from hf_rlhf.evaluation import validation_rows
 from hf_rlhf.models import policy_arguments
 from hf_rlhf.runs import Run
 from hf_rlhf_classic.checks import common_problems
-from hf_rlhf_classic.reference import drop_reference, held_reference
+from hf_rlhf_classic.reference import SavesNoReference, held_reference
 from hf_rlhf_classic.shares_prompt import SharesPrompt, SharesPromptConfig, sharing_problems
 
 FLAT = "frac_reward_zero_std"
@@ -27,7 +27,7 @@ class GroupConfig(SharesPromptConfig, PromptsPerStep, GRPOConfig):  # type: igno
     """TRL's `GRPOConfig`, in which the global batch can be said in prompts."""
 
 
-class GroupSampling(SharesPrompt):
+class GroupSampling(SavesNoReference, SharesPrompt):
     """What trainers share that sample a group of completions for each prompt."""
 
     columns = frozenset({"prompt"})
@@ -82,12 +82,6 @@ class GroupSampling(SharesPrompt):
             },
         }
 
-    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        """Save the adapter or weights, without the frozen copy that is the reference."""
-        super().save_model(output_dir, _internal_call)
-        if self.args.should_save:
-            drop_reference(output_dir or self.args.output_dir)
-
 
 class GroupTrainer(GroupSampling, GRPOTrainer):  # type: ignore[misc]
     """GRPO (Shao et al. 2024) under the run's composed reward: `--plugin grpo`.
@@ -110,39 +104,19 @@ class GroupTrainer(GroupSampling, GRPOTrainer):  # type: ignore[misc]
 
 
 class TellFlatGroups(TrainerCallback):  # type: ignore[misc]
-    """Says so when training begins with groups that all have equal rewards: nothing is learned."""
-
-    SAID_AT = (1, 10)
-    """At which flat logging since the start it is said."""
-
-    def __init__(self) -> None:
-        self.flat = 0
-        self.varied = False
-
-    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Take up what was logged before an interruption."""
-        self.flat, self.varied = 0, False
-        for logs in state.log_history:
-            self._count(logs)
+    """Prints a note if training begins with groups that all have equal rewards."""
 
     def on_log(
         self, args: Any, state: Any, control: Any, logs: Mapping[str, Any], **_: Any
     ) -> None:
-        """Count loggings in which no group has rewards that differ, until one has."""
-        counted = self._count(logs)
-        if counted and self.flat in self.SAID_AT and state.is_world_process_zero:
+        """Print it at the first and at the tenth logging, if no group had differing rewards."""
+        shares = [entry[FLAT] for entry in state.log_history if FLAT in entry]
+        flat = FLAT in logs and len(shares) in (1, 10) and min(shares) == 1
+        if flat and state.is_world_process_zero:
             print(
                 f"note: to step {state.global_step}, every completion of a prompt got the same "
                 "reward as the others, so nothing is learned. Rewards must tell completions of one "
-                "prompt apart: `hf-rlhf check` shows what they say; a higher `temperature`, more "
+                "prompt apart: `hf-rlhf check` shows their scores; a higher `temperature`, more "
                 "`num_generations`, or a policy that is sometimes right (SFT first) may help.",
                 flush=True,
             )
-
-    def _count(self, logs: Mapping[str, float]) -> bool:
-        """Return whether this is one more logging of flat groups, none having differed so far."""
-        if FLAT not in logs or self.varied:
-            return False
-        self.varied = logs[FLAT] < 1
-        self.flat += not self.varied
-        return not self.varied

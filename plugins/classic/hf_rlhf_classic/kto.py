@@ -9,19 +9,15 @@ from hf_rlhf import Method, RowCounts, Trainer
 from hf_rlhf.contracts import StepShape
 from hf_rlhf.errors import Problem
 from hf_rlhf.evaluation import Evaluation, held_out_rows
-from hf_rlhf.models import FOR_TEMPLATES, policy_arguments
+from hf_rlhf.models import FOR_TEMPLATES
 from hf_rlhf.runs import Run
 from hf_rlhf_classic.checks import (
-    can_encode,
-    check_single_kind,
     choice,
     common_problems,
-    eval_rows,
     fixed_reference,
     no_lengths,
     splits,
-    training_rows,
-    within_positions,
+    with_row_problems,
 )
 from hf_rlhf_classic.encoding import Encoded, encode_response, encode_responses
 from hf_rlhf_classic.implicit_rewards import (
@@ -31,13 +27,18 @@ from hf_rlhf_classic.implicit_rewards import (
     reference_log_probs,
 )
 from hf_rlhf_classic.likelihood import Metrics
-from hf_rlhf_classic.reference import DropComputed, drop_reference, held_reference, rows_in_files
+from hf_rlhf_classic.reference import (
+    SavesNoReference,
+    held_reference,
+    rows_in_files,
+    trainer_arguments,
+)
 from hf_rlhf_classic.row_lengths import Size, counts_of_texts, once, sizes_of_texts
 
 LOSS_TYPES = ("kto", "apo_zero_unpaired")
 
 
-class JudgedResponseTrainer(Trainer, KTOTrainer):  # type: ignore[misc]
+class JudgedResponseTrainer(SavesNoReference, Trainer, KTOTrainer):  # type: ignore[misc]
     """KTO (Ethayarajh et al. 2024) on responses judged good or bad: `--plugin kto`.
 
     The loss needs no pairs: it raises the implicit reward of responses with `label: true` above the
@@ -68,14 +69,11 @@ class JudgedResponseTrainer(Trainer, KTOTrainer):  # type: ignore[misc]
     def preflight(cls, run: Run) -> Iterable[Problem]:
         """Yield what would stop or spoil training, before weights load."""
         problems = [*common_problems(run, FOR_TEMPLATES), *_settings(run), *_labels(run)]
-        names = ("prompt", "completion")
-        if can_encode(run, *names):
-            problems += check_single_kind(run, *names)
-            if not problems:
-                problems += within_positions(
-                    run, lambda split, rows: [size.whole for size in _sizes(run, split, rows)]
-                )
-        return problems
+
+        def lengths(split: str, rows: Any) -> list[int]:
+            return [size.whole for size in _sizes(run, split, rows)]
+
+        return with_row_problems(run, problems, ("prompt", "completion"), lengths)
 
     @classmethod
     def row_counts(cls, run: Run) -> Mapping[str, RowCounts]:
@@ -95,27 +93,15 @@ class JudgedResponseTrainer(Trainer, KTOTrainer):  # type: ignore[misc]
     def from_run(cls, run: Run) -> Self:
         """Build the trainer that `run` describes; this is where the weights are loaded."""
         measure_reference(run, _texts(run))
-        rows = training_rows(run, *sorted(cls.columns)).shuffle(seed=run.training.seed)
-        return cls(
-            **policy_arguments(run),
-            args=run.training,
-            train_dataset=rows_in_files(run, rows, "train"),
-            eval_dataset=rows_in_files(run, eval_rows(run, *sorted(cls.columns)), "eval"),
-            processing_class=run.tokenizer,
-            callbacks=[*run.callbacks, DropComputed(run)],
-        )
+        arguments = trainer_arguments(run, *sorted(cls.columns))
+        rows = arguments["train_dataset"].shuffle(seed=run.training.seed)
+        return cls(**{**arguments, "train_dataset": rows_in_files(run, rows, "train")})
 
     def report(self) -> Mapping[str, Any]:
         """Return how many good and bad responses were trained on."""
         labels = self.train_dataset["label"]
         good = sum(labels)
         return {"Training responses": {"good": good, "bad": len(labels) - good}}
-
-    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        """Save the adapter or weights, without the frozen copy that is the reference."""
-        super().save_model(output_dir, _internal_call)
-        if self.args.should_save:
-            drop_reference(output_dir or self.args.output_dir)
 
     @classmethod
     def held_out(cls, run: Run, model: Any, model_kwargs: Mapping[str, Any]) -> Evaluation:

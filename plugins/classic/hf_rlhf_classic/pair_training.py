@@ -1,6 +1,7 @@
 """What DPO, ORPO and CPO share: pairs of a chosen and a rejected response, checked and measured."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, ClassVar
 
 from hf_rlhf import RowCounts, Trainer
@@ -9,12 +10,7 @@ from hf_rlhf.errors import Problem
 from hf_rlhf.evaluation import Evaluation
 from hf_rlhf.models import FOR_TEMPLATES
 from hf_rlhf.runs import Run
-from hf_rlhf_classic.checks import (
-    can_encode,
-    check_single_kind,
-    common_problems,
-    within_positions,
-)
+from hf_rlhf_classic.checks import common_problems, with_row_problems
 from hf_rlhf_classic.encoding import Encoded, encode_pair
 from hf_rlhf_classic.implicit_rewards import LogProbs, Texts, log_probs, reference_log_probs
 from hf_rlhf_classic.likelihood import Metrics
@@ -52,13 +48,7 @@ class PairTraining(Trainer):
     def preflight(cls, run: Run) -> Iterable[Problem]:
         """Yield what would stop or spoil training, before weights load."""
         problems = [*common_problems(run, cls.for_templates), *cls.setting_problems(run)]
-        if can_encode(run, "prompt", *SIDES):
-            problems += check_single_kind(run, "prompt", *SIDES)
-            if not problems:
-                problems += within_positions(
-                    run, lambda split, rows: longer_texts(run, split, rows)
-                )
-        return problems
+        return with_row_problems(run, problems, ("prompt", *SIDES), partial(longer_texts, run))
 
     @classmethod
     def row_counts(cls, run: Run) -> Mapping[str, RowCounts]:

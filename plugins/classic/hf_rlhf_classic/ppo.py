@@ -31,10 +31,11 @@ from hf_rlhf import Method, Trainer
 from hf_rlhf.contracts import StepShape
 from hf_rlhf.errors import ModelError, Problem
 from hf_rlhf.evaluation import Evaluation, until, validation_rows
+from hf_rlhf.formatting import settings_line
 from hf_rlhf.models import end_tokens, find_adapter, policy_arguments, prompt_ids
 from hf_rlhf.rewards import TOTAL
 from hf_rlhf.runs import Run
-from hf_rlhf_classic import ppo_card, ppo_math, ppo_models, ppo_preflight, ppo_rewards
+from hf_rlhf_classic import ppo_math, ppo_models, ppo_preflight, ppo_rewards
 from hf_rlhf_classic.held_out_only import HeldOutOnly
 from hf_rlhf_classic.ppo_config import REFUSED, PPOConfig
 from hf_rlhf_classic.ppo_experience import (
@@ -102,7 +103,13 @@ class PPOTrainer(HeldOutOnly, Trainer, transformers.Trainer):  # type: ignore[mi
     @classmethod
     def card_facts(cls, run: Run) -> Mapping[str, str]:
         """Return the settings of PPO, and the learned reward, for the training setup."""
-        return ppo_card.facts(run.training, composed=run.reward is not None)
+        settings = vars(run.training)
+        lines = {title: settings_line(settings, *names) for title, names in _CARD.items()}
+        if not (settings["reward_adapter"] or settings["reward_model_path"]):
+            del lines["Learned reward"]
+        elif run.reward is not None:
+            lines["Learned reward"] += "; not in the held-out `total`"
+        return {title: text for title, text in lines.items() if text}
 
     held_out_metrics: ClassVar = {
         "reward_adapter": "score of a completion by the reward adapter, before any normalising",
@@ -664,6 +671,20 @@ class PPOTrainer(HeldOutOnly, Trainer, transformers.Trainer):  # type: ignore[mi
             save_value(value, target / VALUE_NAME)
 
 
+_CARD = {
+    "Learned reward": (
+        *("reward_adapter", "reward_model_path", "learned_reward_weight"),
+        *("score_normalisation", "score_clip"),
+    ),
+    "KL": ("kl_coef", "kl_target", "kl_horizon", "kl_estimator"),
+    "Loss": ("cliprange", "cliprange_value", "vf_coef", "gamma", "lam"),
+    "Rollouts": (
+        *("rollout_batch_size", "per_device_train_batch_size", "num_ppo_epochs"),
+        *("num_mini_batches", "temperature"),
+    ),
+    "Value function": ("value_learning_rate",),
+}
+"""Lines of the card's training setup: title -> settings."""
 _UPDATE_METRICS = (
     "tokens",
     "approx_kl",

@@ -1,5 +1,6 @@
 """What `--plugin ppo` takes beside transformers' TrainingArguments, and what of it cannot be."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -45,6 +46,23 @@ REFUSED = {
     ),
 }
 """Settings of TrainingArguments that PPO passes over, or that would spoil it, and what to do."""
+
+
+_RANGES: tuple[tuple[str, str, Callable[[float], bool]], ...] = (
+    (
+        "temperature cliprange cliprange_value target_kl kl_target kl_horizon score_clip",
+        "above 0",
+        lambda value: value > 0,
+    ),
+    (
+        "num_ppo_epochs max_completion_length rollout_micro_batch_size",
+        "at least 1",
+        lambda value: value >= 1,
+    ),
+    ("vf_coef kl_coef missing_eos_penalty", "0 or more", lambda value: value >= 0),
+    ("gamma", "in (0, 1]", lambda value: 0 < value <= 1),
+    ("lam", "in [0, 1]", lambda value: 0 <= value <= 1),
+)
 
 
 @dataclass
@@ -190,29 +208,10 @@ class PPOConfig(TrainingArguments):  # type: ignore[misc]
 
     def _check_numbers(self) -> None:
         wrong = [
-            f"{name} {getattr(self, name)} is not {text}"
-            for name, text, right in (
-                ("temperature", "above 0", self.temperature > 0),
-                ("num_ppo_epochs", "at least 1", self.num_ppo_epochs >= 1),
-                ("max_completion_length", "at least 1", self.max_completion_length >= 1),
-                ("gamma", "in (0, 1]", 0 < self.gamma <= 1),
-                ("lam", "in [0, 1]", 0 <= self.lam <= 1),
-                ("cliprange", "above 0", self.cliprange > 0),
-                ("vf_coef", "0 or more", self.vf_coef >= 0),
-                ("target_kl", "above 0", self.target_kl is None or self.target_kl > 0),
-                (
-                    "rollout_micro_batch_size",
-                    "at least 1",
-                    self.rollout_micro_batch_size is None or self.rollout_micro_batch_size >= 1,
-                ),
-                ("kl_coef", "0 or more", self.kl_coef >= 0),
-                ("kl_target", "above 0", self.kl_target is None or self.kl_target > 0),
-                ("kl_horizon", "above 0", self.kl_horizon > 0),
-                ("score_clip", "above 0", self.score_clip is None or self.score_clip > 0),
-                ("cliprange_value", "above 0", (self.cliprange_value or 1) > 0),
-                ("missing_eos_penalty", "0 or more", (self.missing_eos_penalty or 0) >= 0),
-            )
-            if not right
+            f"{name} {value} is not {text}"
+            for names, text, right in _RANGES
+            for name in names.split()
+            if (value := getattr(self, name)) is not None and not right(value)
         ]
         if self.kl_target is not None and self.kl_coef == 0:
             wrong.append("kl_target adapts kl_coef by a factor, which leaves 0 at 0")

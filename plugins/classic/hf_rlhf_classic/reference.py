@@ -9,7 +9,9 @@ from transformers import TrainerCallback
 
 from hf_rlhf.contracts import HeldModel
 from hf_rlhf.distributed import processes, run_on_main_process
+from hf_rlhf.models import policy_arguments
 from hf_rlhf.runs import Run
+from hf_rlhf_classic.checks import eval_rows, training_rows
 
 NAME = "ref"
 """What TRL calls the frozen copy of a continued adapter, and the folder that peft saves it in."""
@@ -28,14 +30,32 @@ def held_reference(run: Run) -> dict[str, HeldModel]:
     return {"reference": HeldModel(adapter=run.model.use_peft, in_host=in_host)}
 
 
-def drop_reference(folder: str | Path) -> None:
-    """Remove the copy from what was saved: it is the adapter that the run file names.
+class SavesNoReference:
+    """A base class, before TRL's, of a trainer with a reference model."""
 
-    A checkpoint with it would hold two adapters, and a resumed run makes it anew.
-    """
-    copy = Path(folder) / NAME
-    if (copy / "adapter_config.json").exists():
-        shutil.rmtree(copy)
+    args: Any
+
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        """Save the adapter or weights, without the frozen adapter that is the reference.
+
+        A checkpoint with it would hold two adapters, and a resumed run makes it anew.
+        """
+        super().save_model(output_dir, _internal_call)  # type: ignore[misc]
+        copy = Path(output_dir or self.args.output_dir) / NAME
+        if self.args.should_save and (copy / "adapter_config.json").exists():
+            shutil.rmtree(copy)
+
+
+def trainer_arguments(run: Run, *columns: str) -> dict[str, Any]:
+    """Return the arguments of a TRL trainer on rows with these columns: this loads the weights."""
+    return {
+        **policy_arguments(run),
+        "args": run.training,
+        "train_dataset": rows_in_files(run, training_rows(run, *columns), "train"),
+        "eval_dataset": rows_in_files(run, eval_rows(run, *columns), "eval"),
+        "processing_class": run.tokenizer,
+        "callbacks": [*run.callbacks, DropComputed(run)],
+    }
 
 
 def rows_in_files(run: Run, rows: Any, split: str) -> Any:
@@ -44,7 +64,8 @@ def rows_in_files(run: Run, rows: Any, split: str) -> Any:
     TRL's main process then writes the values beside the rows, where the others read them. For rows
     in memory it would be a temporary folder of its own, and the others would fail.
     """
-    if rows is None or not run.training.precompute_ref_log_probs or processes() == 1:
+    precomputed = getattr(run.training, "precompute_ref_log_probs", False)
+    if rows is None or not precomputed or processes() == 1:
         return rows
     folder = run.folder / COMPUTED / split
 

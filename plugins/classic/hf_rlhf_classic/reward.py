@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -12,21 +13,14 @@ from hf_rlhf import Method, RowCounts, Trainer
 from hf_rlhf.contracts import StepShape
 from hf_rlhf.errors import Problem
 from hf_rlhf.evaluation import Evaluation, held_out_rows, measure_rows, saved_model
-from hf_rlhf.models import FOR_TEMPLATES, policy_arguments
+from hf_rlhf.models import FOR_TEMPLATES
 from hf_rlhf.runs import Run
 from hf_rlhf_classic.at_end import MeasuresAtEnd
-from hf_rlhf_classic.checks import (
-    can_encode,
-    check_single_kind,
-    common_problems,
-    eval_rows,
-    no_lengths,
-    training_rows,
-    within_positions,
-)
+from hf_rlhf_classic.checks import common_problems, no_lengths, with_row_problems
 from hf_rlhf_classic.likelihood import Metrics, batch_size
 from hf_rlhf_classic.pairs import Pair, as_metrics, read_pairs, row_metrics, tables
-from hf_rlhf_classic.row_lengths import longer_texts, longest_text, parts, reward_counts
+from hf_rlhf_classic.reference import trainer_arguments
+from hf_rlhf_classic.row_lengths import SIDES, longer_texts, longest_text, parts, reward_counts
 from hf_rlhf_classic.tokens_seen import TokensSeen
 
 
@@ -66,10 +60,8 @@ class RewardModelTrainer(MeasuresAtEnd, Trainer, RewardTrainer):  # type: ignore
     def preflight(cls, run: Run) -> Iterable[Problem]:
         """Yield what would stop or spoil training, before weights load."""
         result = [*common_problems(run, FOR_TEMPLATES), *no_lengths(run), *_margins(run)]
-        if can_encode(run, "prompt", "chosen", "rejected"):
-            result += check_single_kind(run, "prompt", "chosen", "rejected")
-            result += _lengths(run) if not result else ()
-        return result
+        lengths = partial(longer_texts, run)
+        return with_row_problems(run, result, ("prompt", *SIDES), lengths, drops=True)
 
     @classmethod
     def step_shape(cls, run: Run) -> StepShape:
@@ -84,14 +76,7 @@ class RewardModelTrainer(MeasuresAtEnd, Trainer, RewardTrainer):  # type: ignore
     @classmethod
     def from_run(cls, run: Run) -> Self:
         """Build the trainer that `run` describes; this is where the weights are loaded."""
-        trainer = cls(
-            **policy_arguments(run),
-            args=run.training,
-            train_dataset=training_rows(run, "prompt", "chosen", "rejected", "margin"),
-            eval_dataset=eval_rows(run, "prompt", "chosen", "rejected", "margin"),
-            processing_class=run.tokenizer,
-            callbacks=list(run.callbacks),
-        )
+        trainer = cls(**trainer_arguments(run, "prompt", *SIDES, "margin"))
         trainer.add_callback(TokensSeen(trainer))
         trainer.run = run
         return trainer
@@ -166,8 +151,3 @@ def _margins(run: Run) -> Iterator[Problem]:
                 "Give every row a number, or leave the column out.",
             )
             return
-
-
-def _lengths(run: Run) -> Iterator[Problem]:
-    """No pair that is trained on is too long for the model."""
-    yield from within_positions(run, lambda split, rows: longer_texts(run, split, rows), drops=True)

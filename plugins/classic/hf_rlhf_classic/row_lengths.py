@@ -24,7 +24,7 @@ SIDES = ("chosen", "rejected")
 
 
 def once(rows: Any, key: Hashable, make: Callable[[], T]) -> T:
-    """Return what `make` finds of `rows`, found once for each `key`."""
+    """Return the result of `make` for `rows`, computed once for each `key`."""
     known = _KNOWN.setdefault(rows, {})
     if key not in known:
         known[key] = make()

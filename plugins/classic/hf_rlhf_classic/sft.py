@@ -14,20 +14,19 @@ from hf_rlhf import Method, RowCounts, Trainer
 from hf_rlhf.contracts import StepShape
 from hf_rlhf.errors import Problem
 from hf_rlhf.evaluation import Evaluation, held_out_rows, measure_rows, saved_model
-from hf_rlhf.models import FOR_TEMPLATES, generation_ends, policy_arguments
+from hf_rlhf.models import FOR_TEMPLATES, generation_ends
 from hf_rlhf.runs import Run
 from hf_rlhf_classic.checks import (
     can_encode,
     check_single_kind,
     common_problems,
-    eval_rows,
     positions,
     splits,
-    training_rows,
     within_positions,
 )
 from hf_rlhf_classic.encoding import Encoded, encode_messages, encode_responses, is_text, joined
 from hf_rlhf_classic.likelihood import Likelihood, Metrics, batch_size, likelihoods
+from hf_rlhf_classic.reference import trainer_arguments
 from hf_rlhf_classic.row_lengths import Size, counts_of_texts, once, sizes_of_texts
 from hf_rlhf_classic.tokens_seen import TokensSeen
 from hf_rlhf_classic.unlearned import unlearned
@@ -123,14 +122,7 @@ class SupervisedTrainer(Trainer, SFTTrainer):  # type: ignore[misc]
     def from_run(cls, run: Run) -> Self:
         """Build the trainer that `run` describes; this is where the weights are loaded."""
         run.training.assistant_only_loss = assistant_only(run)
-        trainer = cls(
-            **policy_arguments(run),
-            args=run.training,
-            train_dataset=training_rows(run, *_names(run)),
-            eval_dataset=eval_rows(run, *_names(run)),
-            processing_class=run.tokenizer,
-            callbacks=list(run.callbacks),
-        )
+        trainer = cls(**trainer_arguments(run, *_names(run)))
         trainer.add_callback(TokensSeen(trainer))
         trainer.rows = _counts(run)
         return trainer

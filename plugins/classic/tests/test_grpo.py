@@ -151,16 +151,11 @@ def test_rewards_that_differ_are_not(run, capsys):
     assert {"entropy", "clip_ratio/region_mean", "reward_std"} <= logged
 
 
-def test_after_a_resumption_it_knows_what_was_logged_before(capsys):
-    said = TellFlatGroups()
-    state = TrainerState(log_history=[{FLAT: 0.5}])
-    said.on_train_begin(None, state, None)
-    said.on_log(None, state, None, {FLAT: 1.0})
-    assert "so nothing is learned" not in capsys.readouterr().out
-    state.log_history = [{FLAT: 1.0}] * 9
-    said.on_train_begin(None, state, None)
-    said.on_log(None, state, None, {FLAT: 1.0})
-    assert capsys.readouterr().out.count("so nothing is learned") == 1
+@pytest.mark.parametrize(("before", "told"), [([0.5], 0), ([1.0] * 9, 1), ([1.0] * 3, 0)])
+def test_the_note_counts_what_was_logged_before(before, told, capsys):
+    state = TrainerState(log_history=[{FLAT: share} for share in (*before, 1.0)])
+    TellFlatGroups().on_log(None, state, None, {FLAT: 1.0})
+    assert capsys.readouterr().out.count("so nothing is learned") == told
 
 
 def test_the_batch_is_said_in_prompts(run):
