@@ -78,13 +78,15 @@ def train(
     from hf_rlhf.storage.disk import explain_disk_errors
 
     file = _run_file(plugin, run, config, overrides, settings)
+    argv: list[str] = []
     if file.objects:
-        argv = []
+        pass  # no command line has these
     elif settings or isinstance(config, Mapping):
-        # No command line has these settings; the file in the run folder does.
-        argv = ["--config", "config.yaml"]
+        argv = ["--config", "config.yaml"]  # the file in the run folder has all settings
     else:
-        argv = _argv(plugin, run, os.fspath(config) if config else None, overrides)
+        chosen = {"--plugin": plugin, "--run": run, "--config": config and os.fspath(config)}
+        argv = [word for key, value in chosen.items() if value for word in (key, value)]
+        argv += overrides
     with no_exit(), explain_disk_errors(Path.cwd()):
         from hf_rlhf.runs.resolve import resolve_run
 
@@ -203,13 +205,6 @@ def _run_file(
         print(terminal_message(f"note: {note}", sys.stdout), flush=True)
     quiet_libraries(file.values.keys())
     return file
-
-
-def _argv(
-    plugin: str | None, run: str | None, config: str | None, overrides: Sequence[str]
-) -> list[str]:
-    by_name = {"--plugin": plugin, "--run": run, "--config": config}
-    return [word for key, value in by_name.items() if value for word in (key, value)] + [*overrides]
 
 
 def parser() -> argparse.ArgumentParser:

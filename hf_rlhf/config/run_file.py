@@ -8,6 +8,7 @@ docs/reference/run-files.md. Nothing here knows a plugin or imports the training
 import copy
 import hashlib
 import json
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, is_dataclass, replace
 from pathlib import Path
@@ -230,6 +231,11 @@ class RunFile:
         return ConfigError(problems, hint if self.shipped is not None and of_file else "")
 
 
+def default_folder(trainer: str, file: str) -> Path:
+    """Return the run folder of a run file that names none."""
+    return Path(f"runs/{re.sub('[/:]', '-', trainer)}-{Path(file).stem}")
+
+
 class _Reader:
     """Reads the values of a run file as its sections, and collects what is wrong with them."""
 
@@ -265,6 +271,7 @@ class _Reader:
             **top,
             limits=Limits(**limits),
             settings=settings,
+            default_folder=default_folder(plugin, self.file.name),
             plain=plain,
             name=self.file.name,
             sha256=hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest(),

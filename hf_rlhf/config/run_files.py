@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from hf_rlhf.config import registry
-from hf_rlhf.config.components import is_file_component, label_of, load_component
+from hf_rlhf.config.components import label_of, load_component
 from hf_rlhf.config.objects import is_rows
 from hf_rlhf.config.packages import package_and_path, package_folder
 from hf_rlhf.config.run_file import SUBJECTS, RunFile
@@ -33,6 +33,8 @@ _NOT_FITTED = frozenset(
     }
 )
 """Keys and sections whose numbers suit any model and data."""
+_DEFAULT = "default_run"
+"""The attribute of a trainer that names its run file."""
 
 
 def run_files(trainer: str) -> dict[str, Path]:
@@ -42,7 +44,7 @@ def run_files(trainer: str) -> dict[str, Path]:
     `plugin` is that trainer. Of two with one name the one in a folder counts. The package itself
     is not imported. A trainer in a file has none.
     """
-    if is_file_component(trainer):
+    if ":" in trainer:
         return {}
     point = registry.find("trainers", trainer)
     spec = find_spec(point.module.split(".")[0])
@@ -71,18 +73,13 @@ def _read(path: Path, modified: int) -> RunFile:
 
 def default_run(trainer: str) -> str | None:
     """Return the name of the run file for `--plugin` alone: the trainer's `default_run`."""
-    shipped = run_files(trainer)
-    if len(shipped) == 1:
+    if ":" not in trainer:
+        with suppress(BrokenPlugin):  # an imported class is not in that source
+            if name := registry.constant_in_source(registry.find("trainers", trainer), _DEFAULT):
+                return str(name)
+    if len(shipped := run_files(trainer)) == 1:
         return next(iter(shipped))
-    name: str | None = None
-    with suppress(BrokenPlugin):  # an imported class is not in that source
-        name = registry.constant_in_source(registry.find("trainers", trainer), "default_run")
-    return name or as_trainer(load_component("trainers", trainer), trainer).default_run
-
-
-def default_folder(trainer: str, file: str) -> Path:
-    """Return the run folder of a run file that names none."""
-    return Path(f"runs/{re.sub('[/:]', '-', trainer)}-{Path(file).stem}")
+    return as_trainer(load_component("trainers", trainer), trainer).default_run
 
 
 def configure(
@@ -125,8 +122,8 @@ def choose_run_file(trainer: str | None, run: str | None, config: str | None) ->
     if trainer is None:
         what = "neither --plugin NAME nor --config FILE is given."
         raise _refused("command line", what, "`hf-rlhf list trainers` lists the names.")
-    shipped = run_files(trainer)
     name = run or default_run(trainer)
+    shipped = run_files(trainer)
     if name is None or name not in shipped:
         close = suggest(name or "", shipped)
         fix = f"Did you mean `{close}`? " if close else ""

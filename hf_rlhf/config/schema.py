@@ -8,6 +8,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Le
@@ -337,6 +338,8 @@ class RunSpec(TopLevel):
     limits: Limits
     settings: Mapping[str, Any]
     """Every other key: fields of the trainer's Config and of ModelConfig, unchecked."""
+    default_folder: Path
+    """The run folder where `output_dir` is not set."""
     plain: Mapping[str, Any]
     """The whole file with overrides applied, as JSON-able values."""
     name: str

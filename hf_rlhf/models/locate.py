@@ -14,7 +14,8 @@ from typing import Any, Literal
 
 from hf_rlhf.config import registry
 from hf_rlhf.config.packages import package_and_path, package_folder
-from hf_rlhf.config.run_files import default_folder, read_shipped, run_files
+from hf_rlhf.config.run_file import default_folder
+from hf_rlhf.config.run_files import read_shipped, run_files
 from hf_rlhf.errors import HfRlhfError, ModelError, did_you_mean, suggest
 
 Kind = Literal["model", "dataset"]

@@ -1,6 +1,7 @@
 """Builds the components named in a run file, and reports those that cannot be built."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import FunctionType
@@ -17,12 +18,14 @@ from hf_rlhf.config.schema import (
     keys_of,
 )
 from hf_rlhf.config.validation import accepted_by, bind
-from hf_rlhf.contracts import Loaded
+from hf_rlhf.contracts import Loaded, Trainer, as_trainer
 from hf_rlhf.data.mixture import MixedSource
-from hf_rlhf.distributed import is_elsewhere
+from hf_rlhf.data.table_rows import trainable_rows
+from hf_rlhf.distributed import is_elsewhere, is_planned, rank
 from hf_rlhf.environments.toolset import Toolset
 from hf_rlhf.errors import (
     ConfigError,
+    DataError,
     HfRlhfError,
     ModelError,
     PluginError,
@@ -40,15 +43,53 @@ from hf_rlhf.models.locate import (
 from hf_rlhf.rewards.abstentions import Abstentions
 from hf_rlhf.rewards.composed import ComposedReward, Part
 from hf_rlhf.rewards.functions import reward_maker
+from hf_rlhf.storage.record import RECORD_NAME
 
 
 class ComponentBuilder:
     """Builds the components of one run file; collects their problems and their provenance."""
 
-    def __init__(self, file: RunFile) -> None:
+    def __init__(self, file: RunFile, plugin: str | None) -> None:
         self.file = file
+        self.plugin = plugin or file.plugin
         self.problems: list[Problem] = []
         self.components: list[Mapping[str, Any]] = []
+
+    def trainer(self) -> type[Trainer] | None:
+        """Return the trainer; None, reported, if it does not load."""
+        if not self.plugin:
+            return None
+        try:
+            name, path = self.plugin, ("plugin",)
+            trainer = as_trainer(self._load("trainers", name, name, {}, path), name)
+            if base := trainer.variant_of:
+                self._load("trainers", base, base, {}, path)
+            return trainer
+        except PluginError as error:
+            fix = "Until it loads, its settings are not checked."
+            self.problems.append(Problem(self.file.where(("plugin",)), str(error), fix))
+            return None
+
+    def build(
+        self, spec: RunSpec, trainer: Any, training: Any, model: Any, folder: Path | None
+    ) -> dict[str, Any]:
+        """Return what a `Run` has of components, and `loaded`; None for what cannot be built."""
+        judges = self._judges(spec)
+        reward = self._reward(spec, judges)
+        toolset = self._toolset(spec, getattr(training, "max_tool_calling_iterations", None))
+        if reward is not None and toolset is not None:
+            reward = replace(reward, logs_turns=True)
+        callbacks = self._callbacks(spec)
+        path, tokenizer = self._tokenizer(spec, model, training, trainer)
+        return {
+            "judges": judges,
+            "reward": reward,
+            "toolset": toolset,
+            "callbacks": callbacks,
+            "model_path": path,
+            "tokenizer": tokenizer,
+            "loaded": self._dataset(spec, tokenizer, folder, getattr(trainer, "columns", ())),
+        }
 
     def _load(self, kind: Kind, name: str, label: str, arguments: Any, path: KeyPath) -> Any:
         component = self.file.component(kind, name, path)
@@ -166,6 +207,21 @@ class ComponentBuilder:
         self.problems.append(Problem(self.file.where((key,)), *problem))
         return "", None
 
+    def _dataset(
+        self, spec: RunSpec, tokenizer: Any, folder: Path | None, columns: Collection[str] = ()
+    ) -> Loaded | None:
+        # One process writes the file, and a dry run none. It stays as it is when the run resumes,
+        # and when another run is refused its folder.
+        writes = folder is not None and rank() == 0 and not is_planned()
+        begun = folder is not None and (folder / RECORD_NAME).exists()
+        rejected = folder / "rejected_rows.jsonl" if folder and writes and not begun else None
+        loaded = self._loaded(spec.dataset, tokenizer, rejected)
+        try:
+            return loaded and trainable_rows(loaded, columns)
+        except DataError as error:
+            self.problems.append(Problem(self.file.where(spec.dataset.path), str(error)))
+            return None
+
     def _loaded(
         self, spec: DatasetSpec, tokenizer: Any, rejected_rows: Path | None
     ) -> Loaded | None:
@@ -201,7 +257,7 @@ class ComponentBuilder:
         entries: Sequence[Mapping[str, Any]],
     ) -> list[MixedSource]:
         """Load the `sources` of a dataset. Raises ConfigError with the problems of all of them."""
-        builder = ComponentBuilder(self.file)
+        builder = ComponentBuilder(self.file, self.plugin)
         specs, builder.problems = self.file.sources((*spec.path, "sources"), entries)
         sources = []
         for source in specs:

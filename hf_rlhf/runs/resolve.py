@@ -7,22 +7,19 @@ unknown adapter, say) is not checked, so that one mistake is not reported as fiv
 import hashlib
 import json
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from hf_rlhf.config.components import is_file_component
-from hf_rlhf.config.run_file import RunFile
-from hf_rlhf.config.run_files import default_folder, is_as_shipped, without_rewards
+from hf_rlhf.config.run_file import RunFile, default_folder
+from hf_rlhf.config.run_files import is_as_shipped, without_rewards
 from hf_rlhf.config.schema import RunSpec
 from hf_rlhf.config.settings import refusals, refused_problems, value_problems
 from hf_rlhf.config.validation import check_settings, setting_names
-from hf_rlhf.contracts import Loaded, Trainer, as_trainer
-from hf_rlhf.data.table_rows import trainable_rows
-from hf_rlhf.distributed import is_elsewhere, is_planned, rank
-from hf_rlhf.errors import ConfigError, DataError, ModelError, PluginError, Problem
+from hf_rlhf.contracts import Trainer
+from hf_rlhf.distributed import is_elsewhere, rank
+from hf_rlhf.errors import ConfigError, ModelError, Problem
 from hf_rlhf.models.loading import find_adapter
 from hf_rlhf.models.lora_checks import adapter_problems
 from hf_rlhf.rewards.composed import ComposedReward
@@ -38,7 +35,6 @@ from hf_rlhf.runs.phases import (
 from hf_rlhf.runs.preflight import problems_of
 from hf_rlhf.runs.preflight_data import scored_columns
 from hf_rlhf.runs.run import Phase, Run, trains_by_rewards
-from hf_rlhf.storage.record import RECORD_NAME
 
 
 def resolve_run(
@@ -54,16 +50,14 @@ def resolve_run(
     Raises:
         ConfigError: with every problem found, in any phase.
     """
-    name = plugin or file.plugin
-    trainer = None
-    if plugin is not None and is_file_component(plugin):
+    if ":" in (plugin or ""):  # a file in an option is in the working directory
         file = replace(file, overrides={("plugin",): "--plugin", **file.overrides})
-    if name is not None:
-        with suppress(PluginError):  # which is reported with the rest of the run file
-            trainer = file.trainer(name).phase_trainer
-    if name is None or trainer is None:
-        return _Preparation(file, plugin).run()
-    return _resolve_phases(file, name, trainer, python_keys)
+    preparation = _Preparation(file, plugin)
+    trainer = preparation.trainer()
+    if trainer is not None and trainer.phase_trainer is not None:
+        component = preparation.components[0]
+        return _resolve_phases(file, component, trainer.phase_trainer, python_keys)
+    return preparation.run(trainer)
 
 
 def with_settings(run: Run, settings: Mapping[str, Any]) -> Run:
@@ -79,8 +73,14 @@ def with_settings(run: Run, settings: Mapping[str, Any]) -> Run:
     return _Preparation(RunFile.from_mapping(values, run.spec.name), None).with_settings(run)
 
 
-def _resolve_phases(file: RunFile, plugin: str, trainer: str, python_keys: Collection[str]) -> Run:
-    """Return the run of `file`: its last phase, but begun with the base and in its own folder."""
+def _resolve_phases(
+    file: RunFile, component: Mapping[str, Any], trainer: str, python_keys: Collection[str]
+) -> Run:
+    """Return the run of `file`: its last phase, but begun with the base and in its own folder.
+
+    `component` is the trainer of the whole, `trainer` the name of that of the phases.
+    """
+    plugin = str(component["name"])
     check_phases(file)
     file = apply_to_all(file, python_keys)
     folder = Path(file.values.get("output_dir") or default_folder(plugin, file.name))
@@ -97,14 +97,12 @@ def _resolve_phases(file: RunFile, plugin: str, trainer: str, python_keys: Colle
         raise file.refusal(problems_by_phase(problems))
     last = phases[-1].run
     spec = _spec_of_all(file, files[-1].file, plugin, [phase.run for phase in phases])
-    trainer_component = {"kind": "trainers", "name": plugin, "label": plugin, "arguments": {}}
-    trainer_component |= file.component("trainers", plugin, ("plugin",)).provenance
     return replace(
         last,
         # What a phase has left out, the whole has too.
         spec=replace(spec, rewards=last.spec.rewards),
         folder=folder,
-        components=(trainer_component, *last.components),
+        components=(component, *last.components),
         phase_list=tuple(phases),
     )
 
@@ -162,27 +160,16 @@ def resolve_scoring(file: RunFile, tokenizer: Any, *, plugin: str) -> Scoring:
 class _Preparation(ComponentBuilder):
     """The steps of `resolve_run`, collecting problems; a step without its input is left out."""
 
-    def __init__(self, file: RunFile, plugin: str | None) -> None:
-        super().__init__(file)
-        self.plugin = plugin or file.plugin
-
-    def run(self) -> Run:
-        trainer_class = self._trainer()
+    def run(self, trainer_class: type[Trainer] | None) -> Run:
         classes = self._config_classes(trainer_class)
         spec, problems = self.file.spec(allowed_settings=setting_names(classes), plugin=self.plugin)
         self.problems += problems
         if spec is None:
             raise self._error()
         training, model = self._settings(spec, trainer_class, classes) if classes else (None, None)
-        judges = self._judges(spec)
-        reward = self._reward(spec, judges)
-        toolset = self._toolset(spec, getattr(training, "max_tool_calling_iterations", None))
-        if reward is not None and toolset is not None:
-            reward = replace(reward, logs_turns=True)
-        callbacks = self._callbacks(spec)
-        path, tokenizer = self._tokenizer(spec, model, training, trainer_class)
         folder = Path(training.output_dir).parent if training is not None else None
-        loaded = self._dataset(spec, tokenizer, folder, getattr(trainer_class, "columns", ()))
+        parts = self.build(spec, trainer_class, training, model, folder)
+        loaded, reward = parts.pop("loaded"), parts.pop("reward")
         adapter = self._adapter(spec)
         if loaded is not None and reward is not None:
             trained = (
@@ -193,39 +180,33 @@ class _Preparation(ComponentBuilder):
             self.problems += scored_columns(reward, loaded.dataset, spec, self.file.where)
         if trainer_class is None or training is None or loaded is None or folder is None:
             raise self._error()
-        self._raise_problems()
+        if self.problems:
+            raise self._error()
         run = Run(
             spec=spec,
             trainer_class=trainer_class,
             training=training,
             model=model,
-            model_path=path,
-            tokenizer=tokenizer,
             dataset=loaded.dataset,
             report=loaded.report,
             reward=reward,
-            judges=judges,
             folder=folder,
             components=tuple(self.components),
-            callbacks=callbacks,
             adapter=adapter,
-            toolset=toolset,
+            **parts,
         )
         where = self.file.where_key
         self.problems += problems_of(run, where)
         if not self.problems and not is_elsewhere():
             self.problems += disk_problems(run, where)
-        self._raise_problems()
+        if self.problems:
+            raise self._error()
         if reward is not None:
             reward.final_state = final_state(planned_steps(run), training.num_train_epochs)
         return run
 
     def _error(self) -> ConfigError:
         return self.file.refusal(list(dict.fromkeys(self.problems)))
-
-    def _raise_problems(self) -> None:
-        if self.problems:
-            raise self._error()
 
     def _without_unfed_monitors(
         self, spec: RunSpec, reward: ComposedReward, dataset: Any, trained: bool
@@ -270,12 +251,14 @@ class _Preparation(ComponentBuilder):
         path, tokenizer = self._tokenizer(spec, model, training, run.trainer_class, run.tokenizer)
         new = {"spec": spec, "training": training, "model": model, "model_path": path}
         begun = replace(run, **new, tokenizer=tokenizer, adapter=self._adapter(spec))
-        self._raise_problems()
+        if self.problems:
+            raise self._error()
         self.problems += [
             replace(problem, where=self.file.where_key(problem.where))
             for problem in adapter_problems(begun)
         ]
-        self._raise_problems()
+        if self.problems:
+            raise self._error()
         return begun
 
     def scoring(self, tokenizer: Any) -> Scoring:
@@ -300,20 +283,6 @@ class _Preparation(ComponentBuilder):
         components = tuple(self.components)
         return Scoring(spec, loaded.dataset, loaded.report, reward, judges, components)
 
-    def _trainer(self) -> type[Trainer] | None:
-        if not self.plugin:
-            return None
-        try:
-            name, path = self.plugin, ("plugin",)
-            trainer = as_trainer(self._load("trainers", name, name, {}, path), name)
-            if base := trainer.variant_of:
-                self._load("trainers", base, base, {}, path)
-            return trainer
-        except PluginError as error:
-            fix = "Until it loads, its settings are not checked."
-            self.problems.append(Problem(self.file.where(("plugin",)), str(error), fix))
-            return None
-
     def _config_classes(self, trainer_class: Any) -> tuple[type, ...]:
         if trainer_class is None:
             return ()
@@ -334,7 +303,7 @@ class _Preparation(ComponentBuilder):
             problems += value_problems(cls, fitted, where)
         self.problems += problems
         output_dir = settings[0].get("output_dir")
-        folder = Path(output_dir) if output_dir else default_folder(spec.plugin, spec.name)
+        folder = Path(output_dir) if output_dir else spec.default_folder
         settings[0]["output_dir"] = str(folder / "checkpoints")
         settings[0]["report_to"] = settings[0].get("report_to") or "none"
         training = None if problems else self._construct(classes[0], settings[0], spec)
@@ -375,19 +344,4 @@ class _Preparation(ComponentBuilder):
             return find_adapter(spec.adapter, spec.adapter_revision)
         except ModelError as error:
             self.problems.append(Problem(self.file.where(("adapter",)), str(error)))
-            return None
-
-    def _dataset(
-        self, spec: RunSpec, tokenizer: Any, folder: Path | None, columns: Collection[str] = ()
-    ) -> Loaded | None:
-        # One process writes the file, and a dry run none. It stays as it is when the run resumes,
-        # and when another run is refused its folder.
-        writes = folder is not None and rank() == 0 and not is_planned()
-        begun = folder is not None and (folder / RECORD_NAME).exists()
-        rejected = folder / "rejected_rows.jsonl" if folder and writes and not begun else None
-        loaded = self._loaded(spec.dataset, tokenizer, rejected)
-        try:
-            return loaded and trainable_rows(loaded, columns)
-        except DataError as error:
-            self.problems.append(Problem(self.file.where(spec.dataset.path), str(error)))
             return None
