@@ -75,6 +75,25 @@ def suggest(name: str, names: Iterable[str]) -> str | None:
     return next((each for each in candidates if sorted(each) == sorted(spelled)), None)
 
 
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's message, or its type where there is none."""
+    return str(error).strip().partition("\n")[0] or type(error).__name__
+
+
+def causes(error: BaseException) -> list[BaseException]:
+    """Return an error, its causes and contexts, and those of an exception group, nearest first."""
+    found: list[BaseException] = []
+    stack: list[BaseException | None] = [error]
+    while stack:
+        cause = stack.pop()
+        if cause is not None and cause not in found:
+            found.append(cause)
+            stack += [cause.__context__, cause.__cause__]  # the cause comes off first
+            if isinstance(cause, BaseExceptionGroup):
+                stack += cause.exceptions
+    return found
+
+
 def did_you_mean(name: str, names: Iterable[str]) -> str:
     """Return ` (did you mean 'x'?)` for the most similar of `names`, or an empty string."""
     close = suggest(name, names)

@@ -2,17 +2,17 @@
 
 import pytest
 from hf_rlhf.errors import DataError, RewardError
-from hf_rlhf.testing.suites import RewardTests
+from hf_rlhf.testing import check_reward
 
 from language_consistency import LanguageConsistency
 
 
-class TestRules(RewardTests):
-    """One test per rule; see hf_rlhf.testing.check_reward."""
-
-    reward = LanguageConsistency
-    completions = ("The mill was built in 1925.", "磨坊建于一九二五年。", "Мельница, 1925.")
-    columns = {"language": ["en", "zh", "ru"]}
+def test_conforms():
+    check_reward(
+        LanguageConsistency,
+        completions=("The mill was built in 1925.", "磨坊建于一九二五年。", "Мельница, 1925."),
+        columns={"language": ["en", "zh", "ru"]},
+    )
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from hf_rlhf.cli.check import file_and_overrides
 from hf_rlhf.cli.completion import Machine, Plugin, RunName
 from hf_rlhf.config import registry
 from hf_rlhf.distributed import planned, processes
-from hf_rlhf.errors import HfRlhfError
+from hf_rlhf.errors import HfRlhfError, first_line
 from hf_rlhf.storage.disk import human
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def _needs(run: "Run") -> "Needs":
     except (ValueError, AttributeError) as error:
         name = run.model.model_name_or_path
         raise HfRlhfError(
-            f"the memory of {name} is not counted: {str(error).splitlines()[0]}. Train a few "
+            f"the memory of {name} is not counted: {first_line(error)}. Train a few "
             "steps, and read `peak_memory` in its run.json."
         ) from error
 

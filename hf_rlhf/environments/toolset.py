@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
 
-from hf_rlhf.errors import HfRlhfError, Problem, RolloutError
+from hf_rlhf.errors import HfRlhfError, Problem, RolloutError, first_line
 
 NOT_TOOLS = ("reset", "get_reward")
 """Public methods of an environment that the model cannot call."""
@@ -110,7 +110,7 @@ class Toolset:
             try:
                 get_json_schema(function)
             except Exception as error:  # noqa: BLE001 - of transformers, and of plugin code
-                reason = str(error).strip().partition("\n")[0] or type(error).__name__
+                reason = first_line(error)
                 yield Problem(
                     where,
                     f"the tool {function.__name__!r} cannot be described to the model: {reason}",

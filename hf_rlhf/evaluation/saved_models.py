@@ -12,7 +12,7 @@ from typing import Any
 from huggingface_hub.errors import EntryNotFoundError
 
 from hf_rlhf.distributed import whole_weights
-from hf_rlhf.errors import ModelError
+from hf_rlhf.errors import ModelError, first_line
 from hf_rlhf.models.adapter import CLASSIFIERS
 from hf_rlhf.models.fingerprint import check_base
 from hf_rlhf.models.loading import INNER, find_adapter
@@ -258,7 +258,7 @@ def _on_hub(source: str, model: str, revision: str | None) -> SavedModel:
         except ModelError:
             raise ModelError(
                 f"{model!r} is no folder here ({Path.cwd()}), and from the Hub it does not load: "
-                f"{str(error).strip().splitlines()[0]} Check the name, HF_ENDPOINT, and for a "
+                f"{first_line(error)} Check the name, HF_ENDPOINT, and for a "
                 "gated model HF_TOKEN."
             ) from error
         return _adapted(source, adapter, None, None)

@@ -16,7 +16,7 @@ from hf_rlhf.config import registry
 from hf_rlhf.config.packages import package_and_path, package_folder
 from hf_rlhf.config.run_file import default_folder
 from hf_rlhf.config.run_files import read_shipped, run_files
-from hf_rlhf.errors import HfRlhfError, ModelError, did_you_mean, suggest
+from hf_rlhf.errors import HfRlhfError, ModelError, did_you_mean, first_line, suggest
 
 Kind = Literal["model", "dataset"]
 _PAUSE_S = 1.0
@@ -107,7 +107,7 @@ def load_processing(
     except (OSError, ValueError) as error:
         raise ModelError(
             f"{path} has nothing that {auto_processor} loads, such as preprocessor_config.json: "
-            f"{str(error).splitlines()[0]} Name a model of the kind that this trainer trains."
+            f"{first_line(error)} Name a model of the kind that this trainer trains."
         ) from error
 
 

@@ -31,6 +31,7 @@ from hf_rlhf.errors import (
     PluginError,
     Problem,
     RewardError,
+    first_line,
 )
 from hf_rlhf.models.locate import (
     check_tokenizer,
@@ -203,7 +204,7 @@ class ComponentBuilder:
             problem = str(error), fix
         except Exception as error:  # noqa: BLE001 - the tokenizers library raises bare Exception
             fix = "Check the name, HF_ENDPOINT, and for a gated model HF_TOKEN."
-            problem = f"the tokenizer of {name!r} does not load: {_first_line(error)}", fix
+            problem = f"the tokenizer of {name!r} does not load: {first_line(error)}", fix
         self.problems.append(Problem(self.file.where((key,)), *problem))
         return "", None
 
@@ -388,7 +389,3 @@ def _maker(kind: Kind, component: Any, arguments: Mapping[str, Any]) -> Callable
 
 def _inside(file: RunFile, path: Sequence[str | int], key: str) -> str:
     return file.where((*path, key))
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from hf_rlhf.contracts import HeldModel, StepShape, Trainer
-from hf_rlhf.errors import HfRlhfError, did_you_mean
+from hf_rlhf.errors import HfRlhfError, did_you_mean, first_line
 from hf_rlhf.runs.run import Run
 
 USUAL = {
@@ -129,7 +129,7 @@ def check_sizes(run: Run) -> None:
         near = did_you_mean(name, known_models())
         raise HfRlhfError(
             f"{name} is no run file, and no model whose config.json can be read{near}: "
-            f"{str(error).splitlines()[0]} Write a run file, a folder, a Hub id, or one of "
+            f"{first_line(error)} Write a run file, a folder, a Hub id, or one of "
             f"{', '.join(known_models())}."
         ) from error
     if config.is_encoder_decoder:

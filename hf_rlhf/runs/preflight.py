@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from hf_rlhf.config.packages import package_and_path
 from hf_rlhf.distributed import is_elsewhere
-from hf_rlhf.errors import Problem, suggest
+from hf_rlhf.errors import Problem, first_line, suggest
 from hf_rlhf.models.ends import end_problems
 from hf_rlhf.models.lengths import model_config
 from hf_rlhf.models.lora_checks import adapter_problems
@@ -157,7 +157,7 @@ def _model(run: "Run") -> Iterator[Problem]:
     except (OSError, ValueError, KeyError, ImportError, RecursionError) as error:
         yield Problem(
             "model_name_or_path",
-            f"the configuration of {run.model_path!r} does not load: {str(error).splitlines()[0]}",
+            f"the configuration of {run.model_path!r} does not load: {first_line(error)}",
             "It should be a model that transformers can load, with a config.json.",
         )
         return

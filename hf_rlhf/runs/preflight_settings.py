@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from hf_rlhf.distributed import is_elsewhere
-from hf_rlhf.errors import Problem
+from hf_rlhf.errors import Problem, first_line
 from hf_rlhf.models.lengths import model_config
 from hf_rlhf.models.loading import skeleton
 from hf_rlhf.models.lora_checks import lora_problems
@@ -161,7 +161,7 @@ def _optimizer(run: "Run") -> Iterator[Problem]:
     except Exception as error:  # noqa: BLE001 - optimizers of any package raise what they like
         if is_elsewhere() and isinstance(error, ImportError):
             return  # its package may be installed there
-        what = f"{name} cannot be built: {_first_line(error)}"
+        what = f"{name} cannot be built: {first_line(error)}"
         yield Problem("optim", what, "Install what it needs, or choose another.")
 
 
@@ -188,7 +188,7 @@ def _schedule(run: "Run") -> Iterator[Problem]:
     try:
         _try_schedule(training)
     except (TypeError, ValueError, ArithmeticError) as error:
-        yield Problem(key, f"{name} cannot be built: {_first_line(error)}")
+        yield Problem(key, f"{name} cannot be built: {first_line(error)}")
 
 
 def _try_schedule(training: Any) -> None:
@@ -233,11 +233,7 @@ def _attention(run: "Run") -> Iterator[Problem]:
     try:
         skeleton(run, attn_implementation=name)
     except (ValueError, ImportError) as error:
-        yield Problem("attn_implementation", f"{name!r} cannot be used: {_first_line(error)}")
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        yield Problem("attn_implementation", f"{name!r} cannot be used: {first_line(error)}")
 
 
 Check = Callable[["Run"], Iterator[Problem]]

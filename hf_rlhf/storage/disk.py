@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hf_rlhf.errors import DiskError, HfRlhfError
+from hf_rlhf.errors import DiskError, HfRlhfError, causes
 
 WAIT = "HF_RLHF_WAIT_FOR_SPACE"
 """Environment variable: the seconds that a save waits for space."""
@@ -164,7 +164,7 @@ def write_failure(error: BaseException) -> str | None:
     Looks at all causes of `error`. OSErrors carry a number; torch, safetensors and SQLite have
     errors of their own, with the system's words in them or without any.
     """
-    return next((failure for cause in _causes(error) if (failure := _failure(cause))), None)
+    return next((failure for cause in causes(error) if (failure := _failure(cause))), None)
 
 
 def _failure(error: BaseException) -> str | None:
@@ -180,19 +180,6 @@ def _failure(error: BaseException) -> str | None:
         if f"(os error {number})" in text or f"strerror: {os.strerror(number)}" in text:
             return os.strerror(number)
     return "a file was cut short" if any(words in text for words in _WRITER_TEXTS) else None
-
-
-def _causes(error: BaseException) -> list[BaseException]:
-    causes: list[BaseException] = []
-    stack: list[BaseException | None] = [error]
-    while stack:
-        cause = stack.pop()
-        if cause is not None and cause not in causes:
-            causes.append(cause)
-            stack += [cause.__context__, cause.__cause__]  # the cause comes off first
-            if isinstance(cause, BaseExceptionGroup):
-                stack += cause.exceptions
-    return causes
 
 
 def disk_error(

@@ -6,8 +6,7 @@
         check_reward(Brevity, completions=["Yes.", "A longer answer."])
 
 Each check raises `AssertionError` with all problems: what was observed, what is expected, and how
-to fix it. `hf_rlhf.testing.suites` has the same checks as classes, one test per check, and
-the pytest plugin `hf_rlhf.testing.plugin`, which installs itself, has fixtures.
+to fix it. The pytest plugin `hf_rlhf.testing.plugin`, which installs itself, has fixtures.
 """
 
 import lazy_loader

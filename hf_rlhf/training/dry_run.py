@@ -14,7 +14,7 @@ from hf_rlhf.cards.render import render_card
 from hf_rlhf.cards.sharing import will_be_shared
 from hf_rlhf.config.run_file import RunFile
 from hf_rlhf.distributed import is_elsewhere, processes
-from hf_rlhf.errors import HfRlhfError
+from hf_rlhf.errors import HfRlhfError, first_line
 from hf_rlhf.evaluation.benchmarks import find_benchmarks
 from hf_rlhf.formatting import counted, duration, visible
 from hf_rlhf.models.lengths import positions, prompt_lengths
@@ -281,7 +281,7 @@ def _disk(run: Run, steps: int) -> tuple[Finding, int | None]:
     try:
         need = disk_need(run, steps)
     except ValueError as error:  # no causal language model
-        return Finding("disk", "note", f"not estimated: {error}".splitlines()[0]), None
+        return Finding("disk", "note", f"not estimated: {first_line(error)}"), None
     space = Space.of(run.folder) if not is_elsewhere() else "the disk there is not checked"
     beside = f", {human(need.beside)} for the trainer's own files" if need.beside else ""
     text = (
@@ -309,7 +309,7 @@ def _memory(run: Run, device: Device | None) -> Finding:
     try:
         plans = memory_plans(run, count)
     except (ValueError, AttributeError) as error:  # a model that only its trainer can build
-        return Finding("memory", "note", f"not estimated: {error}".splitlines()[0])
+        return Finding("memory", "note", f"not estimated: {first_line(error)}")
     if engine := sharding(run) or kind:
         chosen = [plan for plan in plans if plan.strategy.engine == engine] or plans[:1]
     else:

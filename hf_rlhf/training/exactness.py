@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from hf_rlhf.data.messages import text_of
 from hf_rlhf.distributed import run_on_main_process
-from hf_rlhf.errors import ModelError
+from hf_rlhf.errors import ModelError, first_line
 from hf_rlhf.formatting import number
 from hf_rlhf.runs.run import AUTO_CLASSES, Run
 from hf_rlhf.storage.exactness_schema import Comparison, ExactnessSection
@@ -86,7 +86,7 @@ def measure(run: Run, trainer: Any) -> ExactnessSection:
             if own.dtype != torch.float32:
                 _add_float32(section, own, trainer, stack)
     except Exception as error:  # noqa: BLE001 - the code of any model; an attention's dtypes
-        missing[part] = f"{type(error).__name__}: {error}".splitlines()[0]
+        missing[part] = f"{type(error).__name__}: {first_line(error)}"
     return section
 
 

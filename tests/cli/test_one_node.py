@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from hf_rlhf.cli.launch import launch_configs
-from hf_rlhf.testing.launched import launch_environment
+from tests.launched.environment import launch_environment
 
 VLLM = """
 import json, os, sys, time

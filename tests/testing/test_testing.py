@@ -273,4 +273,4 @@ def test_the_core_imports_pytest_nowhere_else():
         for path in core.rglob("*.py")
         if re.search(r"^\s*(import|from) pytest\b", path.read_text(), re.M)
     }
-    assert users == {"testing/plugin.py", "testing/suites.py"}
+    assert users == {"testing/plugin.py"}

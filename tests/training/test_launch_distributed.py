@@ -18,7 +18,7 @@ import yaml
 from safetensors.torch import load_file
 
 from hf_rlhf.cli.launch import launch_configs
-from hf_rlhf.testing.launched import lacking, launch_environment
+from tests.launched.environment import lacking, launch_environment
 
 # On a busy machine two processes wait for each other much longer than they compute.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]

@@ -8,7 +8,7 @@ from trl import DistillationConfig, DistillationTrainer
 from hf_rlhf import Method, Trainer
 from hf_rlhf.contracts import HeldModel, StepShape
 from hf_rlhf.distributed import processes
-from hf_rlhf.errors import ModelError, Problem
+from hf_rlhf.errors import ModelError, Problem, first_line
 from hf_rlhf.evaluation import validation_rows
 from hf_rlhf.models import find_model, load_tokenizer, policy_arguments
 from hf_rlhf.runs import Run
@@ -74,7 +74,7 @@ def _teacher(run: Run) -> Iterator[Problem]:
     try:
         tokenizer = load_tokenizer(find_model(name), None, revision=revision)
     except (ModelError, OSError, ValueError) as error:
-        yield Problem(TEACHER, f"its tokenizer does not load: {str(error).splitlines()[0]}")
+        yield Problem(TEACHER, f"its tokenizer does not load: {first_line(error)}")
         return
     if tokenizer.get_vocab() != run.tokenizer.get_vocab():
         yield Problem(

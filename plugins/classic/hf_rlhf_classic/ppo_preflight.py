@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from hf_rlhf.distributed import distributed_type, processes
-from hf_rlhf.errors import ModelError, Problem
+from hf_rlhf.errors import ModelError, Problem, first_line
 from hf_rlhf.evaluation import is_validated
 from hf_rlhf.models import check_base, find_adapter, find_model, model_config, read_adapter
 from hf_rlhf.runs import Run
@@ -177,7 +177,7 @@ def _same_tokens(run: Run, where: str, name: str) -> Iterator[Problem]:
         config = AutoConfig.from_pretrained(path)
         tokenizer = AutoTokenizer.from_pretrained(path)
     except (ModelError, OSError, ValueError, KeyError) as error:
-        yield Problem(where, f"{name!r} does not load: {str(error).splitlines()[0]}")
+        yield Problem(where, f"{name!r} does not load: {first_line(error)}")
         return
     own, other = run.tokenizer.get_vocab(), tokenizer.get_vocab()
     if own != other:

@@ -27,7 +27,6 @@ from hf_rlhf.errors import ConfigError
 from hf_rlhf.runs.preflight import advice
 from hf_rlhf.runs.resolve import resolve_run
 from hf_rlhf.storage.record import load_record
-from hf_rlhf.testing.launched import launch_environment
 from hf_rlhf_speech.audio import write_wav
 from hf_rlhf_speech.codecs.codec import load_codec
 from hf_rlhf_speech.dia_dpo import (
@@ -37,6 +36,7 @@ from hf_rlhf_speech.dia_dpo import (
     unusable_pairs,
     usable_pairs,
 )
+from tests.launched.environment import launch_environment
 
 RATE = 16_000
 

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from hf_rlhf.cli.launch import launch_configs
-from hf_rlhf.testing.launched import launch_environment
+from tests.launched.environment import launch_environment
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 LORA = {

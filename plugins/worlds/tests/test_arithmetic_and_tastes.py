@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from hf_rlhf import Question
 from hf_rlhf.errors import DataError
-from hf_rlhf.testing import check_judge
-from hf_rlhf.testing.suites import DatasetTests, RewardTests
+from hf_rlhf.testing import check_dataset, check_judge, check_reward
 from hf_rlhf_worlds import arithmetic as sums
 from hf_rlhf_worlds import tastes as orders
 from hf_rlhf_worlds.arithmetic import ArithmeticCorrect, arithmetic
@@ -24,36 +23,44 @@ FORMS = ("sft", "preference", "unpaired", "prompts")
 ADAPTERS = {"arithmetic": arithmetic, "tastes": tastes}
 
 
-class TestArithmetic(DatasetTests):
-    adapter = staticmethod(arithmetic)
-    arguments = {"train_rows": 12, "test_rows": 6, "form": "sft"}  # noqa: RUF012
-    columns = ("answer", "completion")
-    bad = (
-        ({"form": "chat"}, "form is 'chat'. Known forms: sft, preference, unpaired, prompts"),
-        ({"train_rows": 0}, "train_rows is 0"),
-        ({"digits": 5}, "digits is 5"),
-        ({"slips": 1.5}, "slips is 1.5"),
-        ({"digits": 1, "train_rows": 500}, "different prompts"),
+def test_arithmetic_conforms():
+    check_dataset(
+        arithmetic,
+        arguments={"train_rows": 12, "test_rows": 6, "form": "sft"},
+        columns=("answer", "completion"),
+        bad=(
+            ({"form": "chat"}, "form is 'chat'. Known forms: sft, preference, unpaired, prompts"),
+            ({"train_rows": 0}, "train_rows is 0"),
+            ({"digits": 5}, "digits is 5"),
+            ({"slips": 1.5}, "slips is 1.5"),
+            ({"digits": 1, "train_rows": 500}, "different prompts"),
+        ),
     )
 
 
-class TestTastes(DatasetTests):
-    adapter = staticmethod(tastes)
-    arguments = {"train_rows": 12, "test_rows": 6, "form": "preference"}  # noqa: RUF012
-    columns = ("chosen", "rejected")
-    bad = (({"form": ""}, "form is ''"), ({"temperature": -1.0}, "temperature is -1.0"))
+def test_tastes_conforms():
+    check_dataset(
+        tastes,
+        arguments={"train_rows": 12, "test_rows": 6, "form": "preference"},
+        columns=("chosen", "rejected"),
+        bad=(({"form": ""}, "form is ''"), ({"temperature": -1.0}, "temperature is -1.0")),
+    )
 
 
-class TestArithmeticCorrect(RewardTests):
-    reward = ArithmeticCorrect
-    completions = ("85", " 85", "85 or 86", "37+48=85")
-    columns = {"answer": ["85"]}  # noqa: RUF012
+def test_arithmetic_correct_conforms():
+    check_reward(
+        ArithmeticCorrect,
+        completions=("85", " 85", "85 or 86", "37+48=85"),
+        columns={"answer": ["85"]},
+    )
 
 
-class TestKnownUtility(RewardTests):
-    reward = KnownUtility
-    completions = (" red tea", " tea tea tea", " red tea and warm cake")
-    columns = {"taste": ["likes red warm tea, hates old:"]}  # noqa: RUF012
+def test_known_utility_conforms():
+    check_reward(
+        KnownUtility,
+        completions=(" red tea", " tea tea tea", " red tea and warm cake"),
+        columns={"taste": ["likes red warm tea, hates old:"]},
+    )
 
 
 @pytest.mark.parametrize("world", ADAPTERS)
@@ -275,11 +282,13 @@ def test_taste_judge_scores_by_utility_and_its_faults_are_the_given_ones():
     assert scores(noise=1.0) == scores(noise=1.0) != scores()
 
 
-class TestGradedTastes(DatasetTests):
-    adapter = staticmethod(graded_tastes)
-    arguments = {"train_rows": 12, "test_rows": 6}  # noqa: RUF012
-    columns = ("taste", "completion", "grades")
-    bad = (({"noise": 2.0}, "noise is 2.0"),)
+def test_graded_tastes_conforms():
+    check_dataset(
+        graded_tastes,
+        arguments={"train_rows": 12, "test_rows": 6},
+        columns=("taste", "completion", "grades"),
+        bad=(({"noise": 2.0}, "noise is 2.0"),),
+    )
 
 
 def test_grades_of_orders():

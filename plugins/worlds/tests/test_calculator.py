@@ -11,7 +11,7 @@ from hf_rlhf.config.run_file import RunFile
 from hf_rlhf.config.run_files import choose_run_file
 from hf_rlhf.environments import Toolset, roll_out
 from hf_rlhf.runs.resolve import resolve_run
-from hf_rlhf.testing.suites import DatasetTests, EnvironmentTests
+from hf_rlhf.testing import check_dataset, check_environment
 from hf_rlhf_worlds.calculator import (
     Calculator,
     CalculatorCorrect,
@@ -23,19 +23,23 @@ from hf_rlhf_worlds.calculator import (
 MODEL = Path(str(files("hf_rlhf_worlds"))) / "tiny_caller"
 
 
-class TestCalculator(EnvironmentTests):
-    environment = Calculator
-    calls = (("calculate", {"expression": "37+48"}), ("calculate", {"expression": "3-10"}))
-    bad = (
-        *(("calculate", {"expression": text}) for text in ("", "37+", "2**9", "1+1+1", "٣+٤")),
-        ("calculate", {}),
+def test_calculator_conforms():
+    check_environment(
+        Calculator,
+        calls=(("calculate", {"expression": "37+48"}), ("calculate", {"expression": "3-10"})),
+        bad=(
+            *(("calculate", {"expression": text}) for text in ("", "37+", "2**9", "1+1+1", "٣+٤")),
+            ("calculate", {}),
+        ),
     )
 
 
-class TestCalculatorRows(DatasetTests):
-    adapter = staticmethod(calculator)
-    arguments = {"train_rows": 20, "test_rows": 5, "forgetting": 0.5}
-    columns = ("answer", "completion")
+def test_calculator_rows_conforms():
+    check_dataset(
+        calculator,
+        arguments={"train_rows": 20, "test_rows": 5, "forgetting": 0.5},
+        columns=("answer", "completion"),
+    )
 
 
 def messages(*contents):

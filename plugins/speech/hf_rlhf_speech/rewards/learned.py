@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hf_rlhf.contracts import Score
-from hf_rlhf.errors import ModelError, RewardError
+from hf_rlhf.errors import ModelError, RewardError, first_line
 from hf_rlhf_speech.rewards.listening import Metric, SpeechReward
 from hf_rlhf_speech.speech import Speech
 
@@ -104,7 +104,7 @@ class AudioRewardModel(SpeechReward):
         except (OSError, ValueError) as error:
             raise ModelError(
                 f"audio_reward_model {self.model!r} does not load as a model of sound: "
-                f"{str(error).splitlines()[0]} Train one with `--plugin audio_reward`."
+                f"{first_line(error)} Train one with `--plugin audio_reward`."
             ) from error
         if loading["missing_keys"] or model.config.num_labels != 1:
             missing = ", ".join(sorted(loading["missing_keys"])[:3])

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from hf_rlhf.contracts import Score
-from hf_rlhf.errors import ConfigError, ModelError, Problem
+from hf_rlhf.errors import ConfigError, ModelError, Problem, first_line
 from hf_rlhf_speech.audio import RATE, Wave
 from hf_rlhf_speech.codecs.codec import FILE
 from hf_rlhf_speech.rewards.listening import Metric, SpeechReward
@@ -149,7 +149,7 @@ def _x_vectors(model: str, revision: str | None, device: Any) -> tuple[Embed, in
     except (OSError, ValueError) as error:
         raise ModelError(
             f"speaker_similarity: {model} is no network with a trained x-vector head: "
-            f"{str(error).splitlines()[0]} Name one for speaker verification."
+            f"{first_line(error)} Name one for speaker verification."
         ) from error
     network.to(device).eval()
     rate = int(extractor.sampling_rate)

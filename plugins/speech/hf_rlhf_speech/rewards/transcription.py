@@ -8,7 +8,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from hf_rlhf.errors import ModelError
+from hf_rlhf.errors import ModelError, first_line
 from hf_rlhf.rewards import OpenAITranscription
 from hf_rlhf_speech.audio import RATE, wav_bytes
 from hf_rlhf_speech.speech import Speech
@@ -140,7 +140,7 @@ def _load(model: str, revision: str | None) -> tuple[Any, Any, Any]:
     except (OSError, ValueError) as error:
         raise ModelError(
             f"intelligible: {model!r} does not load as a recogniser of speech: "
-            f"{str(error).splitlines()[0]} Name a CTC model (wav2vec 2.0) or Whisper."
+            f"{first_line(error)} Name a CTC model (wav2vec 2.0) or Whisper."
         ) from error
     return network, tokenizer, extractor
 
