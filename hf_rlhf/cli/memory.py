@@ -31,6 +31,8 @@ def memory(
     plugin: Plugin = None,
     run: RunName = None,
     machine: Machine = None,
+    picture: Path | None = typer.Option(None, metavar="FILE", help="Write the table as a PNG."),
+    deep: bool = typer.Option(False, "--deep", help="How the numbers are counted."),
     table: bool = typer.Option(False, "--table", help="Known models, from GPT-2 to 70B."),
 ) -> None:
     """Plan the memory of a run or a model on each GPU, and what to change first.
@@ -47,7 +49,12 @@ def memory(
             _print(_table(device, runs))
         for each in runs if not table else ():
             needs = _needs(each)
+            if deep:
+                _print(_derivation(needs))
+                continue
             plans = [_corrected(plan, needs, device) for plan in needs.plans(processes())]
+            if picture:
+                _draw(plans, device, picture)
             _print(_report(needs, plans, device))
 
 
@@ -216,3 +223,62 @@ def _table(device: "Device | None", runs: Sequence["Run"]) -> Iterator[str]:
         yield " ".join([f"{name:34}", *(f"{cell:>13}" for cell in cells)])
     yield "LoRA: r 16 on a base in bfloat16; -: cannot be counted in these dtypes."
     yield _UNVERIFIED
+
+
+def _derivation(needs: "Needs") -> Iterator[str]:
+    """Yield how the memory of one device is counted."""
+    from hf_rlhf.models.loading import trained_skeleton
+    from hf_rlhf.runs.allocations import repetition
+
+    need, run = needs.plain, needs.run
+    layers = repetition(trained_skeleton(run))
+    yield f"{run.model.model_name_or_path}: {_described(needs)}, on one GPU"
+    yield (
+        f"layers: {layers.total}; the first {layers.first} alone, then {layers.periods} "
+        f"times a period of {layers.period}, then {layers.rest}"
+    )
+    if layers.periods > 3:
+        few, more = layers.short(2), layers.short(3)
+        yield (
+            f"counted with {few} and with {more} layers; the difference is what a period adds, "
+            f"{layers.periods - 3} times more: each stage is linear in the layers."
+        )
+    yield f"weights: {human(need.weights)} ({human(need.root)} outside the layers)"
+    yield f"gradients: {human(need.gradients)}, {need.trained:,} parameters of {need.width} bytes"
+    state = need.optimizer / max(need.trained, 1)
+    yield f"optimizer: {human(need.optimizer)}, {state:.2f} bytes for each trained parameter"
+    for role, size in need.held.items():
+        yield f"{role}: {human(size)}"
+    for phase in need.phases:
+        total = sum(need.parts(phase).values())
+        yield (
+            f"{phase.name}: {human(phase.working)} of its own, {human(phase.gradients)} of "
+            f"gradients, {human(total)} in all"
+        )
+    yield f"the highest peak: {human(need.per_device())}"
+    yield "sharded: each part is divided by the number of shards, and gathered parts are added"
+
+
+def _draw(plans: Sequence["Plan"], device: "Device | None", path: Path) -> None:
+    """Write bars of the parts under each strategy as a PNG."""
+    from hf_rlhf.cards.plots import png_panels
+
+    least = max(plan.bytes for plan in plans) / 100
+    large = [part for plan in plans for part, size in plan.parts.items() if size > least]
+    names = list(dict.fromkeys(large))
+    heads = [plan.strategy.name if plan.devices > 1 else "one GPU" for plan in plans]
+    with png_panels(path, 1, (8, 0.9 + 0.45 * len(plans) + 0.2 * len(names))) as (axes,):
+        left = [0.0] * len(plans)
+        for index, name in enumerate(names):
+            sizes = [plan.parts.get(name, 0) / 2**30 for plan in plans]
+            # There are seven colours.
+            look = {"color": f"C{index % 7}", "hatch": "//" * (index // 7), "edgecolor": "white"}
+            axes.barh(heads, sizes, left=left, label=name, **look)
+            left = [start + size for start, size in zip(left, sizes, strict=True)]
+        if device is not None:
+            room = device.memory_gb * 1e9 / 2**30
+            axes.axvline(room, color="black", linestyle="--", label=device.name)
+        axes.invert_yaxis()
+        axes.set_xlabel("GiB on each GPU, counted; not verified on GPUs")
+        axes.legend(fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.15), ncols=2)
+    print(f"wrote {path}")

@@ -27,8 +27,10 @@ def tiny(tmp_path, monkeypatch):
 
 
 def test_a_model_is_reported_by_strategy(tiny, tmp_path, capsys):
-    assert main(["memory", tiny, "--for", "16xL4", *SHORT]) == 0
+    picture = tmp_path / "memory.png"
+    assert main(["memory", tiny, "--for", "16xL4", "--picture", str(picture), *SHORT]) == 0
     text = capsys.readouterr().out
+    assert picture.read_bytes().startswith(b"\x89PNG")
     lines = {line[:7].strip(): line for line in text.splitlines()}
     for name in ("DDP", "ZeRO-1", "ZeRO-3", "FSDP2 grad/op", "FSDP2 hybrid"):
         assert name in lines["MiB on"]
@@ -37,6 +39,13 @@ def test_a_model_is_reported_by_strategy(tiny, tmp_path, capsys):
     assert "2 x 32 tokens, checkpointed, computed in bfloat16" in text
     assert "per_device_train_batch_size: 1" in text
     assert "not on GPUs" in text
+
+
+def test_the_derivation_of_a_model(tiny, capsys):
+    assert main(["memory", "--deep", tiny, *SHORT]) == 0
+    text = capsys.readouterr().out
+    assert "5 times a period of 1" in text
+    assert "optimizer: 451 KiB, 8.00 bytes" in text
 
 
 def test_a_run_file_is_reported(tiny_run, tmp_path, capsys):
