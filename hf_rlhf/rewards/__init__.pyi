@@ -7,11 +7,11 @@ from .gathered import gather_rows as gather_rows
 from .identity import identified_parts as identified_parts
 from .identity import reward_identity as reward_identity
 from .judges.client import Messages as Messages
+from .judges.lexical import STOPWORDS as STOPWORDS
 from .judges.lexical import LexicalJudge as LexicalJudge
 from .judges.openai import OpenAIJudge as OpenAIJudge
 from .judges.prompts import escaped as escaped
 from .judges.prompts import fenced as fenced
-from .judges.terms import STOPWORDS as STOPWORDS
 from .judges.text_generation import NoText as NoText
 from .judges.text_generation import OpenAIText as OpenAIText
 from .judges.text_generation import Text as Text

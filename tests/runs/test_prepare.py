@@ -306,7 +306,7 @@ def test_judge_for_a_reward_that_takes_none(tiny_run):
 
 
 def test_which_of_two_judges_a_reward_gets_must_be_said(tiny_run):
-    tiny_run["judges"]["strict"] = {"name": "lexical", "full": 0.95}
+    tiny_run["judges"]["strict"] = {"name": "lexical"}
     said(tiny_run, r"rewards\.0\.judge: refiner_reward needs a judge.*words, strict")
     tiny_run["rewards"][0]["judge"] = "strict"
     run = resolve_run(RunFile.from_mapping(tiny_run))

@@ -36,6 +36,8 @@ OTHERS = [
     for name, m, low in (("a", 0.9, 0.59), ("b", 0.7, 0.65))
 ]
 
+MODEL_JUDGE = {"words": {"name": "openai", "model": "m"}}
+
 
 def identity(run, label="total"):
     return reward_identity(trained_parts(resolve_run(RunFile.from_mapping(run))), label)
@@ -156,9 +158,8 @@ def test_a_report_on_another_reward_is_refused_with_the_difference(tiny_run, tmp
     hard = {"name": "refiner_reward", "label": "refiner", "preset": "card_faithful"}
     found = problems({**tiny_run, "rewards": [hard]}, report=path)
     assert 'version of it: refiner (arguments.preset was added ("card_faithful"))' in found
-    judge = {"words": {"name": "lexical", "partial": 0.6}}
-    found = problems({**tiny_run, "judges": judge}, report=path)
-    assert "judge.describes.partial: 0.75 -> 0.6" in found
+    found = problems({**tiny_run, "judges": MODEL_JUDGE}, report=path)
+    assert 'judge.describes.judge: "lexical" -> "openai"' in found
     assert problems({**tiny_run, "rewards": [*tiny_run["rewards"][:1]]}, report=path) == ""
 
 
@@ -219,7 +220,7 @@ REFINER, GATE = {"name": "refiner_reward", "label": "refiner"}, [{"name": "answe
         ({"rewards": [{**REFINER, "transform": {"zscore": [0, 2]}}]}, False),
         ({"gates": GATE}, False),
         ({"rewards": [REFINER, {"name": "answer_length", "weight": 1e-3}]}, False),
-        ({"judges": {"words": {"name": "lexical", "partial": 0.1}}}, False),
+        ({"judges": MODEL_JUDGE}, False),
     ],
 )
 def test_a_report_on_a_reward_counts_where_the_total_is_that_reward(

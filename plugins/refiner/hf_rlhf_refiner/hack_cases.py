@@ -10,7 +10,7 @@ Spellings = Mapping[str, str]
 HONEST = "honest"
 MEANING = ("word order", "hedges", "time and modality", "emoji", "unit", "self-denial")
 """Classes whose words are those of honest answers, in another sense: for a judge that reads."""
-OPEN = ("restatement", "invention in lower case", *MEANING)
+OPEN = ("restatement", "invention in lower case", "swapped roles", *MEANING)
 """Classes that neither form nor the words tell from honest answers: paid as much, never more."""
 
 
