@@ -63,12 +63,12 @@ def test_rows_of_a_prompt_are_counted_as_one_where_they_will_be(
 @pytest.mark.parametrize(
     ("trainer", "model", "how"),
     [
-        ("sft", "gemma3", {}),
+        pytest.param("sft", "gemma3", {}, marks=pytest.mark.slow),
         ("dpo", "gpt2", {"lora": True}),
         ("grpo", "qwen3", {"checkpointed": True}),
-        ("ppo", "llama", {"lora": True, "dtype": "bfloat16"}),
-        ("reward", "llama", {}),
-        ("sft", "qwen3", {"settings": EVALUATED}),
+        pytest.param("ppo", "llama", {"lora": True, "dtype": "bfloat16"}, marks=pytest.mark.slow),
+        pytest.param("reward", "llama", {}, marks=pytest.mark.slow),
+        pytest.param("sft", "qwen3", {"settings": EVALUATED}, marks=pytest.mark.slow),
     ],
 )
 def test_no_count_is_low_or_far_off(memory, models, tmp_path, trainer, model, how):

@@ -161,6 +161,7 @@ def test_both_responses_are_measured_from_where_trl_has_them_begin(run, gpt2):
     assert len(set(starts)) == 2
 
 
+@pytest.mark.slow
 def test_what_training_adds_to_the_margin_is_the_implicit_reward(run, tmp_path):
     """It is what TRL logs as rewards/margins, and (after - before) * beta."""
     settings = {"max_steps": 3, "per_device_train_batch_size": 8, "beta": 0.2}

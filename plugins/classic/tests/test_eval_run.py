@@ -8,7 +8,6 @@ import pytest
 from hf_rlhf.config import RunFile
 from hf_rlhf.errors import ConfigError, JudgeError
 from hf_rlhf.evaluation import completions
-from hf_rlhf.testing.commands import check_command
 from hf_rlhf.testing.judges import ScriptedJudge
 from hf_rlhf.testing.minimal import LetterShare, minimal_rows
 from hf_rlhf.testing.offering import offering
@@ -199,17 +198,6 @@ def test_the_same_command_generates_nothing_again(evaluated, tmp_path, monkeypat
     assert len(calls) == 1 + 3
 
 
-def test_another_chat_template_asks_other_questions(tiny_policy, tmp_path):
-    model = shutil.copytree(tiny_policy, tmp_path / "model")
-    options, paths = Options((f"a={model}",)), set()
-    for _ in range(2):
-        plan = make_plan(_file(), options)
-        paths.add(_completions(_evaluate(plan, tmp_path / "out"), tmp_path, "a"))
-        template = model / "chat_template.jinja"
-        template.write_text("b" + template.read_text())
-    assert len(paths) == 2
-
-
 def test_a_judge_that_is_down_costs_no_completions(
     tiny_policy, other_policy, tmp_path, monkeypatch
 ):
@@ -271,6 +259,7 @@ def test_a_reward_that_abstains_is_counted_and_counts_for_nothing(tiny_policy, t
     assert "a: abstains abstained on 6 of 12." in results["notes"]
 
 
+@pytest.mark.slow
 def test_seeds_of_one_name_are_one_row(tiny_policy, other_policy, tmp_path):
     models = (f"base={tiny_policy}", f"ppo={tiny_policy}", f"ppo={other_policy}")
     plan = make_plan(_file(), Options(models))
@@ -392,6 +381,7 @@ def run_folder(other_policy, tmp_path):
     return folder
 
 
+@pytest.mark.slow
 def test_results_go_into_record_and_card(tiny_policy, run_folder, tmp_path):
     from hf_rlhf.storage.record import load_record
 
@@ -409,17 +399,3 @@ def test_results_go_into_record_and_card(tiny_policy, run_folder, tmp_path):
     assert "512 MiB (RSS)" in card
     assert "comparison.png" in card
     assert (run_folder / "comparison.png").stat().st_size > 10_000
-
-
-def test_record_needs_a_run(tiny_policy, tmp_path):
-    path = tmp_path / "eval.yaml"
-    path.write_text(_file().to_yaml())
-    with pytest.raises(ConfigError, match="none of the models is a run folder"):
-        command([str(path), "--model", f"a={tiny_policy}", "--record"])
-
-
-def test_the_command_behaves_as_the_others_do(tiny_policy, tmp_path):
-    path = tmp_path / "eval.yaml"
-    path.write_text(_file(evaluation={**SAMPLING, "rows": 1}).to_yaml())
-    argv = [str(path), "--model", f"a={tiny_policy}", "--out", str(tmp_path / "out")]
-    check_command(command, argv)

@@ -5,14 +5,12 @@ from collections import Counter
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hf_rlhf_classic.iterative_dpo_measures import (
     exact_kl,
     held_out_entry,
-    rollout_entry,
-    tables,
     win_rate,
 )
 from hf_rlhf_classic.preference_buffer import (
@@ -132,19 +130,6 @@ def test_a_win_rate_worked_by_hand():
     assert win_rate([None], [1.0]) is None
 
 
-@settings(max_examples=10, deadline=None)  # each takes four bootstraps
-@given(st.lists(st.tuples(REWARDS, REWARDS), min_size=1, max_size=8))
-def test_what_one_wins_the_other_loses(pairs):
-    one, other = [a for a, _ in pairs], [b for _, b in pairs]
-    there, back = win_rate(one, other), win_rate(other, one)
-    assert (there is None) == (back is None)
-    if there is not None and back is not None:
-        assert there.mean + back.mean == pytest.approx(1)
-        assert there.low + back.high == pytest.approx(1)
-    same = win_rate(one, one)
-    assert same is None or (same.mean, same.low, same.high) == (0.5, 0.5, 0.5)
-
-
 def test_kl_worked_by_hand():
     """0.75 ln(0.75/0.5) + 0.25 ln(0.25/0.5) at the first position, 0 at the second."""
     policy = torch.tensor([[0.75, 0.25], [0.2, 0.8]]).log() + 3  # logits are free of a constant
@@ -169,30 +154,3 @@ def test_what_is_logged_of_a_policy():
     first = held_out_entry(0, rows[:1])
     assert first["held_out/none"] == 1
     assert not [name for name in first if "win_rate" in name]
-
-
-def test_the_tables_of_the_card_come_from_the_log():
-    rows = [
-        {
-            "completions": [
-                {"reward": 1.0, "ids": [1, 2], "truncated": False, "parts": {"a": 1.0, "b": None}},
-                {"reward": None, "ids": [1], "truncated": True, "parts": {"a": None, "b": None}},
-            ]
-        }
-    ]
-    made = rollout_entry(1, rows, zero_std=0.25) | {
-        **{"pairs/prompts": 2, "pairs/new": 1, "pairs/tied": 1, "pairs/dropped": 0},
-        **{"pairs/buffer": 1, "pairs/passes": 8.0},
-    }
-    assert made["rollouts/a"] == 1.0
-    assert "rollouts/b" not in made
-    assert (made["rollouts/length"], made["rollouts/truncated"]) == (1.5, 0.5)
-    history = [{"loss": 0.7}, held_out_entry(0, [held_out([1.0])]), made]
-    shown = tables(history)
-    assert [row["iteration"] for row in shown["Pairs of each iteration"]] == [1]
-    (initial,) = shown["Held out, after each iteration"]
-    assert initial["reward"] == "1.000", "one prompt has no interval"
-    (of_iteration,) = shown["Pairs of each iteration"]
-    assert of_iteration["tokens of a completion"] == 1.5
-    assert initial["wins against its start"] is None
-    assert tables([{"loss": 0.7}]) == {}

@@ -3,14 +3,13 @@
 import json
 import math
 
-import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForSequenceClassification, TrainerCallback
 
 from hf_rlhf.errors import ConfigError
-from hf_rlhf_classic.pairs import Pair, calibration, length_bias, row_metrics, scores, tables
+from hf_rlhf_classic.pairs import Pair, calibration, length_bias, row_metrics, scores
 from hf_rlhf_classic.reward import RewardModelTrainer
 
 MODEL = "package://hf_rlhf_classic/tiny_sft"
@@ -218,22 +217,6 @@ def test_a_row_says_what_length_has_to_do_with_it():
     assert tie["accuracy_longer_chosen"] is tie["accuracy_longer_rejected"] is None
 
 
-def test_a_model_that_only_likes_length_has_a_delta_of_one():
-    rng = np.random.default_rng(0)
-    pairs = []
-    for _ in range(200):
-        chosen, rejected = (int(one) for one in rng.integers(1, 50, 2))
-        pairs.append(Pair(float(chosen), float(rejected), chosen, rejected))
-    found = length_bias(pairs)
-    assert found["delta"] == 1.0
-    assert found["accuracy, longer one chosen"] == 1.0
-    assert found["accuracy, longer one rejected"] == 0.0
-    assert found["correlation of score and length"] == pytest.approx(1.0)
-    blind = [Pair(1.0, 0.0, one.chosen_tokens, one.rejected_tokens) for one in pairs]
-    assert length_bias(blind)["delta"] == 0.0
-    assert length_bias(blind)["correlation of margin and length difference"] is None
-
-
 def test_delta_by_hand():
     """Right on 2 of 3 pairs whose longer one is chosen, on 1 of 2 whose longer one is rejected."""
     right, wrong = (1.0, 0.0), (0.0, 1.0)
@@ -256,10 +239,6 @@ def test_calibration_by_hand():
     assert found["mean confidence"] == pytest.approx(0.8)
     sure = [Pair(50.0, 0.0, 2, 2)] * 4
     assert calibration(sure)["expected calibration error"] == pytest.approx(0, abs=1e-6)
-
-
-def test_no_pairs_no_tables():
-    assert tables([]) == {}
 
 
 @pytest.mark.slow

@@ -53,22 +53,6 @@ def run_of(trainer, model, path, folder, **settings):
     return RunFile.from_mapping({**values, **settings})
 
 
-@pytest.mark.parametrize("trainer", RECIPE)
-def test_the_run_files_say_what_the_recipe_says(trainer):
-    values = choose_run_file(trainer, "gpt2_hh", None).values
-    assert {key: values[key] for key in RECIPE[trainer]} == RECIPE[trainer]
-    asked = values["evaluation"]
-    assert asked["rows"] == 500
-    if trainer != "reward":
-        assert (asked["temperature"], asked["top_p"], asked["max_new_tokens"]) == (0.7, 0.9, 150)
-    if trainer == "sft":
-        assert values["dataset"]["max_train_rows"] == 10_000
-        assert values["warmup_steps"] == 0.05
-        assert values["pad_token"] == "<|endoftext|>"
-    if trainer in ("dpo", "grpo", "ppo", "iterative_dpo"):
-        assert values["dataset"]["max_prompt_tokens"] == 256
-
-
 @pytest.mark.parametrize("trainer", ["sft", "reward", "dpo"])
 def test_a_tokenizer_without_a_pad_token_is_refused_or_given_one(
     trainer, plain_gpt2, transcripts, tmp_path
@@ -114,27 +98,6 @@ def assert_rewarded(record):
     assert record.status == "finished"
     assert {"reward", "total"} <= record.evaluation.after.keys()
     assert "after" in {row.stage for row in record.samples}
-
-
-@pytest.mark.slow
-@pytest.mark.smoke
-def test_the_whole_recipe_runs_from_stage_to_stage(go, plain_gpt2, tmp_path):
-    """SFT, then a reward model, then what trains under it, each from what the SFT wrote."""
-    from transformers import AutoModelForSequenceClassification, AutoTokenizer
-
-    go("sft", plain_gpt2)
-    merged = str(tmp_path / "sft" / "merged")
-    assert AutoTokenizer.from_pretrained(merged).pad_token == "<|endoftext|>"
-    report = go("reward", merged).training.report
-    assert {"Pairwise accuracy", "Length bias", "Calibration"} <= report.keys()
-    assert report["Score"]["read off"].endswith("so the one before it")
-    scorer = str(tmp_path / "reward" / "merged")
-    model = AutoModelForSequenceClassification.from_pretrained(scorer)
-    assert model.config.pad_token_id == 256
-    assert model.score.bias is None
-    by_model = [{"name": "reward_model", "label": "reward", "model": scorer}]
-    for trainer in ("dpo", "grpo", "ppo"):
-        assert_rewarded(go(trainer, merged, rewards=by_model))
 
 
 @pytest.mark.slow

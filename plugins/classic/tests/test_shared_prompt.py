@@ -388,11 +388,6 @@ def test_check_says_what_it_will_save(prepared, offer, settings, planned):
     assert bool(GroupTrainer.planned_forms(run)) is bool(planned)
 
 
-def test_without_the_comparison_it_is_off(trained, capsys):
-    trainer, _ = trained(PreferenceTrainer, PAIRS, **DPO | {"max_steps": 1, "exactness": "off"})
-    assert trainer.report()["Each prompt once"] == {"off": "`exactness` is off"}
-
-
 @pytest.mark.parametrize(
     ("rows", "settings"),
     [(PROMPTS, GRPO), (PROMPTS, GRPO | {"plugin": "rloo"}), (PROMPTS, ONLINE), (PAIRS, DPO)],

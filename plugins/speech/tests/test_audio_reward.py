@@ -14,9 +14,8 @@ import torch
 import transformers
 
 from hf_rlhf import train
-from hf_rlhf.config import RunFile, choose_run_file
+from hf_rlhf.config import RunFile
 from hf_rlhf.errors import ConfigError, ModelError
-from hf_rlhf.models import resolve_model_path
 from hf_rlhf.runs import resolve_run
 from hf_rlhf_lab.command import run_file
 from hf_rlhf_speech.audio import RATE, write_wav
@@ -25,7 +24,7 @@ from hf_rlhf_speech.audio_reward.feature_scorer import (
     FeatureScorer,
     FeatureScorerConfig,
 )
-from hf_rlhf_speech.audio_reward.trainer import AudioRewardTrainer, human_note
+from hf_rlhf_speech.audio_reward.trainer import AudioRewardTrainer
 from hf_rlhf_speech.rewards.learned import AudioRewardModel
 
 BASE = "package://hf_rlhf_speech/feature_scorer"
@@ -242,17 +241,6 @@ def test_without_a_usable_cache_it_warns_once_and_trains(clips, tmp_path, monkey
     assert all(torch.equal(a["chosen"], b["chosen"]) for a, b in zip(first, again, strict=True))
 
 
-def test_a_process_keeps_a_bounded_number_of_clips(clips, monkeypatch):
-    monkeypatch.setattr(vectors, "_KEPT", 3)
-    extractor = transformers.AutoFeatureExtractor.from_pretrained(resolve_model_path(BASE))
-    model = FeatureScorer(FeatureScorerConfig(num_labels=1))
-    files = [str(clips / f"{number}-good.wav") for number in range(5)]
-    read = vectors.read_clips(model, extractor, files, "file")
-    assert all(read)
-    kept = list(vectors._clips.values())
-    assert [id(each) for each in kept] == [id(each) for each in read[-3:]]
-
-
 @pytest.mark.parametrize(("kind", "dtype"), [("features", "bfloat16"), ("hubert", "float16")])
 def test_it_trains_and_scores_in_a_lower_precision(clips, tmp_path, encoder, kind, dtype):
     base = BASE if kind == "features" else encoder(kind)
@@ -338,21 +326,6 @@ def test_an_encoder_of_another_kind_is_refused(clips, tmp_path, encoder):
     layers = encoder("wavlm", use_weighted_layer_sum=True)
     with pytest.raises(ConfigError, match="its head is another one"):
         resolved(pairs(clips, bool), tmp_path, model_name_or_path=layers)
-
-
-def test_the_shipped_file_for_an_encoder_resolves(clips, tmp_path, encoder):
-    values = dict(choose_run_file("audio_reward", "wavlm", None).values)
-    values["dataset"] = {**values["dataset"], "path": pairs(clips, bool), "test_share": None}
-    here = {"model_name_or_path": encoder("wavlm"), "use_cpu": True, "output_dir": str(tmp_path)}
-    run = resolve_run(RunFile.from_mapping({**values, **here}, "wavlm.yaml"))
-    assert AudioRewardTrainer.card_facts(run)["Reads"].startswith("the mean over time of the last")
-
-
-def test_only_people_set_the_bar_of_people():
-    assert "less than SpeechJudge's" in human_note("human", 0.72)
-    assert (
-        human_note("human", 0.73) == human_note("planted", 0.5) == human_note("human", None) == ""
-    )
 
 
 @pytest.mark.slow

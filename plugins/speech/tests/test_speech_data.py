@@ -29,13 +29,6 @@ def test_sentences_have_all_styles_and_no_text_in_both_splits():
     assert row["prompt"] == f"{row['style']}, {row['voice']}: {row['text']}"
 
 
-def test_a_template_and_voices_of_a_real_model():
-    rows = speech_prompts(template="{voice}: {text}", voices=["tara"], styles=["technical"])
-    row = rows.dataset["test"][0]
-    assert row["prompt"] == f"tara: {row['text']}"
-    assert set(rows.dataset["train"]["style"]) == {"technical"}
-
-
 def test_texts_of_your_own_in_a_chat(tmp_path):
     path = tmp_path / "texts.jsonl"
     rows = [{"text": f"Text {number}.", "style": "sung"} for number in range(30)]

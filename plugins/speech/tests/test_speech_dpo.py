@@ -15,7 +15,7 @@ from hf_rlhf_speech.codecs.codec import load_codec
 from hf_rlhf_speech.codecs.policy import codec_problems
 from hf_rlhf_speech.rewards.recognition import Intelligible
 from hf_rlhf_speech.samples import gains_by_style, write_samples
-from hf_rlhf_speech.speech_dpo import SpeechDPOConfig, SpeechDPOTrainer
+from hf_rlhf_speech.speech_dpo import SpeechDPOTrainer
 from hf_rlhf_speech.world.quality import references
 from hf_rlhf_speech.world.speaker import Line
 
@@ -50,6 +50,7 @@ def test_each_style_is_heard_before_and_after(tmp_path):
     assert 0.9 < read_audio(tmp_path / "samples/after-1.wav").seconds < 1.1
 
 
+@pytest.mark.slow
 def test_the_median_and_the_largest_gain_are_among_the_clips_and_marked(tmp_path):
     rows = [{"text": f"text {n}", "style": "ab"[n % 2]} for n in range(8)]
     before, after = spoken([1.0] * 8), spoken([1.0, 1.0, 1.0, 1.2, 1.3, 1.4, None, 1.9])
@@ -101,15 +102,6 @@ def test_a_policy_that_cannot_speak_in_the_codec_is_refused():
     assert "there is no codec 'embeded'" in problems("embeded")
     assert "no policy writes sound files" in problems("file")
     assert "decodes 'mimi'" in problems("embedded", tokens=tokens, rewards=["mimi"])
-
-
-def test_steps_may_be_given_in_all():
-    on_cpu = {"use_cpu": True, "bf16": False, "output_dir": "nowhere"}
-    assert SpeechDPOConfig(**on_cpu).max_steps == 600
-    assert SpeechDPOConfig(**on_cpu, max_steps=30).steps_per_iteration == 10
-    assert SpeechDPOConfig(**on_cpu).stop_without_gain
-    with pytest.raises(ValueError, match="max_steps"):
-        SpeechDPOConfig(**on_cpu, steps_per_iteration=200, max_steps=30)
 
 
 def test_rewards_are_tried_on_speech_where_the_clean_speech_is_known():

@@ -98,17 +98,6 @@ def test_no_seed_trains_on_held_out_prompts_of_another_and_nothing_repeats(world
     assert {split_of(prompt) for prompt in test} == {"test"}
 
 
-@pytest.mark.parametrize("world", ADAPTERS)
-def test_more_rows_keep_the_first_ones(world):
-    few, many = (ADAPTERS[world]("preference", n, 5).dataset["train"].to_list() for n in (9, 30))
-    assert many[:9] == few
-
-
-def test_a_fifth_of_the_prompts_is_held_out():
-    held = [split_of(f"{a}+{b}=") == "test" for a in range(50) for b in range(50)]
-    assert 0.17 < sum(held) / len(held) < 0.23
-
-
 problems = st.builds(
     lambda a, b, operation: sums.Problem(max(a, b), operation, min(a, b)),
     st.integers(0, 9999),
@@ -153,11 +142,6 @@ def test_the_number_is_right_as_text_and_as_a_message():
     assert ArithmeticCorrect()(["", ""], ["85", chat], ["85", "85"]) == [1.0, 1.0]
 
 
-def test_a_row_of_the_other_world_is_not_scored():
-    assert ArithmeticCorrect()(["likes ..."], ["85"], [None]) == [None]
-    assert KnownUtility()(["37+48="], ["85"], [None]) == [None]
-
-
 def test_an_invalid_taste_is_an_error_with_an_example():
     with pytest.raises(DataError, match="likes red warm tea, hates old:"):
         KnownUtility()(["x"], ["y"], ["likes green tea"])
@@ -189,16 +173,6 @@ def best_order(things: int) -> str:
     """Return an order of so many things with the highest utility to TASTE that many can have."""
     nouns = ["tea", *(noun for noun in orders.NOUNS if noun != "tea")][:things]
     return " " + " and ".join(f"{('red', 'warm')[at % 2]} {noun}" for at, noun in enumerate(nouns))
-
-
-def test_the_proxy_rewards_word_salad():
-    salad = " red" * 11
-    best = best_order(4)
-    proxy = KnownUtility(style_weight=0.0, saturating=False)
-    first, second = proxy([""] * 2, [salad, best], [TASTE.prompt] * 2)
-    assert first == pytest.approx(11 - 0.55)
-    assert second == pytest.approx(2 + 2 + 1 - 0.55)
-    assert orders.utility(TASTE, salad) < orders.utility(TASTE, best)
 
 
 def test_no_order_beats_the_ceiling():
@@ -234,12 +208,6 @@ def test_labels_follow_the_utility_as_bradley_and_terry_say():
         expected = sum(1 / (1 + math.exp(-abs(value) / 0.5)) for value in near) / len(near)
         right = sum(value > 0 for value in near) / len(near)
         assert right == pytest.approx(expected, abs=4 * math.sqrt(0.25 / len(near)))
-
-
-@pytest.mark.parametrize("temperature", [0.0, 1e-300])
-def test_without_noise_the_better_order_is_chosen(temperature):
-    rows = tastes("preference", 200, 10, temperature=temperature, margin=True).dataset["train"]
-    assert min(rows["margin"]) > 0
 
 
 def test_the_demonstrators_leave_much_to_gain():
