@@ -1,10 +1,8 @@
 """What a study's plan calls failure: the sentences that say so, and whether each came true.
 
-A failure criterion is a sentence of the plan with a word such as "fails", "refuted", "falsified",
-"unsuccessful" or "does not succeed"; a planted failure, a question, and a run that "failed to" do
-something are none. After a heading or words that only announce it ("What would count as failure."),
-it is the next sentence, or each item of a list. Every one stands in the study file word for word,
-once and by itself, so that no report leaves one out.
+A failure criterion is a sentence of the plan that says under which condition the study fails, is
+refuted or does not succeed. Every one stands in the study file word for word, so that no report
+leaves one out.
 """
 
 import re
@@ -19,18 +17,12 @@ from hf_rlhf_studies.study import MetIf, Study
 if TYPE_CHECKING:
     from hf_rlhf_studies.results import Results
 
-_BLOCK = re.compile(r"\n\s*\n|\n(?=\s*(?:[-*+|#]|\d+\.)\s)")
-_ITEM = re.compile(r"\s*(?:[-*+]|\d+\.)\s")
-_SENTENCE_END = re.compile(r"(?<=[.!?])[*_]*\s+")
-_FAILURE = re.compile(
-    r"(?<!planted )\b(?:fail(?:s|ed|ing|ures?)?|refut\w+|falsif\w+|disprove\w*|unsuccessful|"
-    r"no(?:t|r)? succe\w+)\b(?! modes?\b)(?!.*\?$)",
+_SENTENCE_END = re.compile(r"(?<=[.!?])[*_]*\s+|\n\s*\n|\n(?=\s*(?:[-*+|#]|\d+\.)\s)")
+_MARK = re.compile(r"\s*(?:[-*+#]+|\d+\.)\s")
+_CRITERION = re.compile(
+    r"(?=.*\b(?:if|when|unless)\b|.*\bfailures?\b[^:]*: .)(?!.*[?:]$).*(?<!planted )"
+    r"\b(?:fail(?:s|ed|ures?)?|refut\w+|falsif\w+|unsuccessful|no(?:t|r)? succe\w+)\b",
     re.IGNORECASE,
-)
-_OF_A_RUN = re.compile(r"\bfail\w* (?:to|for)\b", re.IGNORECASE)
-_CONDITION = re.compile(r"\b(?:if|when|unless)\b", re.IGNORECASE)
-_ANNOUNCES = re.compile(
-    r"\bfail[^.]*:$|^(?:[#*_ ]*what |[*_]{2}).*\bfail\w*(?: criteri\w+)?\W*$", re.IGNORECASE
 )
 MET, NOT_DECIDABLE, NOT_MET = OUTCOMES = ("met", "not decidable", "not met")
 """Of several tests the first of these counts."""
@@ -48,32 +40,8 @@ class CriterionResult:
 
 def failure_sentences(plan: str) -> list[str]:
     """Return the sentences of a plan that are failure criteria, with single blanks."""
-    required: list[str] = []
-    announced = listed = False
-    for block in _BLOCK.split(plan):
-        item = _ITEM.match(block)
-        first, *rest = _SENTENCE_END.split(_collapsed(block[item.end() :] if item else block))
-        if block.startswith("#"):
-            announced = _is_failure(first) or _ANNOUNCES.search(first) is not None
-            continue
-        listed = item is not None and (listed or announced)
-        if listed:
-            required.append(first)
-            announced = False
-            continue
-        for sentence in (first, *rest):
-            if _ANNOUNCES.search(sentence):
-                announced = True
-            elif sentence and (announced or _is_failure(sentence)):
-                required.append(sentence)
-                announced = False
-    return required
-
-
-def _is_failure(sentence: str) -> bool:
-    if _FAILURE.search(sentence) is None:
-        return False
-    return not _OF_A_RUN.search(sentence) or _CONDITION.search(sentence) is not None
+    sentences = (_collapsed(_MARK.sub("", each, count=1)) for each in _SENTENCE_END.split(plan))
+    return [sentence for sentence in sentences if _CRITERION.match(sentence)]
 
 
 def check_criteria(study: Study, plan: str, recorded: str = "") -> None:
@@ -92,16 +60,6 @@ def check_criteria(study: Study, plan: str, recorded: str = "") -> None:
         for number, quote in enumerate(quotes)
         if quote not in text
     ]
-    sentences = dict.fromkeys([*failure_sentences(recorded), *failure_sentences(plan)])
-    problems += [
-        Problem(
-            f"{study.source.name} criteria.{number}.quote",
-            f"{quote!r} is quoted before, or holds several failure criteria.",
-            "Quote each once, by itself: it has one outcome.",
-        )
-        for number, quote in enumerate(quotes)
-        if quote in quotes[:number] or sum(sentence in quote for sentence in sentences) > 1
-    ]
     problems += [
         Problem(
             f"{study.source.name} criteria",
@@ -109,7 +67,7 @@ def check_criteria(study: Study, plan: str, recorded: str = "") -> None:
             f"Quote it under `criteria`, with `met_if`, or with `outcome` and a `note`. If {name} "
             "was changed since the first run, put the sentence back.",
         )
-        for sentence in sentences
+        for sentence in dict.fromkeys([*failure_sentences(recorded), *failure_sentences(plan)])
         if not any(sentence in quote for quote in quotes)
     ]
     if problems:

@@ -63,25 +63,12 @@ def outcome(results):
     [
         ("The study fails if a is low. Then more.", ["The study fails if a is low."]),
         ("Failure: prediction 1\nnot shown.", ["Failure: prediction 1 not shown."]),
-        ("If a is above 0.5, it is a failure. B.", ["If a is above 0.5, it is a failure."]),
-        ("It failed unless a.\n\nB failed when c.", ["It failed unless a.", "B failed when c."]),
-        ("What would count as failure: a.", ["What would count as failure: a."]),
-        ("**What would count as failure.** `a` low. B.", ["`a` low."]),
-        ("## What would count as failure\n\nA low. B.", ["A low."]),
-        ("What counts as a failure?\n\nA low.", ["A low."]),
-        ("Failure criteria:\n\n- a low\n- b\n  high\n\nMore.", ["a low", "b high"]),
-        ("The study fails if:\n1. a\n2. b\n", ["a", "b"]),
-        ("- x\n- It fails if y.\n- z", ["It fails if y."]),
-        ("If a is low, it fails to measure b.", ["If a is low, it fails to measure b."]),
-        ("We take H1 as refuted if a is low.", ["We take H1 as refuted if a is low."]),
-        ("H1 is falsified by a. B.", ["H1 is falsified by a."]),
-        ("It is unsuccessful when a. B.", ["It is unsuccessful when a."]),
         (
-            "It does not succeed if a. No success: b.",
-            ["It does not succeed if a.", "No success: b."],
+            "It failed unless a.\n\nB is refuted when c.",
+            ["It failed unless a.", "B is refuted when c."],
         ),
-        ("The study fails to show c unless d.", ["The study fails to show c unless d."]),
-        ("A planted failure. It failed to start. Does it fail? Failure modes.", []),
+        ("- x\n- It does not succeed if y.\n- z", ["It does not succeed if y."]),
+        ("A planted failure, if any. It failed to start. Does it fail if a? It fails if:\n- b", []),
         ("# Does what should fail fail?\n\nIt learns.", []),
     ],
 )
@@ -99,10 +86,6 @@ def test_failure_sentences_of_a_plan(plan, expected):
         (criteria(CONTROL, quote=QUOTE[:-8]), "leaves out: 'The study fails"),
         (criteria(CONTROL, quote="It fails if I say so."), "'It fails if I say so.' does not st"),
         (criteria(CONTROL, quote=QUOTE.replace("above", "over")), "criteria.0.quote: .*not stand"),
-        (
-            criteria(CONTROL) + criteria(NEW).removeprefix("criteria:\n"),
-            "criteria.1.quote: .* is quoted before",
-        ),
     ],
 )
 def test_a_report_that_leaves_out_or_misquotes_a_criterion_is_refused(folder, section, message):
@@ -111,14 +94,6 @@ def test_a_report_that_leaves_out_or_misquotes_a_criterion_is_refused(folder, se
         with pytest.raises(ConfigError, match=message):
             study([words[0], str(folder / "study.yaml"), *words[1:]])
     assert not (folder / "RESULTS.md").exists()
-
-
-def test_one_outcome_is_of_one_criterion(folder):
-    both = f"{QUOTE} It fails if it is slow."
-    (folder / "PLAN.md").write_text(both)
-    measured(folder, criteria(CONTROL, quote=both))
-    with pytest.raises(ConfigError, match=r"criteria.0.quote: .* holds several failure criteria"):
-        study(["report", str(folder / "study.yaml")])
 
 
 def test_a_criterion_that_was_taken_out_of_the_plan_is_still_asked_for(folder):
