@@ -260,8 +260,8 @@ def _problems(file: StudyFile, document: RunFile) -> Iterator[Problem]:
             yield Problem(where(("conditions", name)), f"depends on itself: {circle}.")
     whats = map(_criterion_problem, file.criteria)
     yield from (Problem(where(("criteria", at)), what) for at, what in enumerate(whats) if what)
-    for path, name, names in [*_references(file), *_criterion_references(file)]:
-        if name not in names:
+    for path, name, names in _references(file):
+        if name and name not in names:
             guess = suggest(name, names)
             fix = f"Did you mean `{guess}`?" if guess else f"Choose from: {', '.join(names)}."
             yield Problem(where(path), f"`{name}` does not exist.", fix)
@@ -281,39 +281,31 @@ def _criterion_problem(criterion: Criterion) -> str:
     return ""
 
 
-def _references(file: StudyFile) -> Iterator[tuple[tuple[str | int, ...], str, list[str]]]:
-    """Yield each name of a condition, block or preparation that a key has, and the valid names."""
-    conditions = list(file.conditions)
-    if file.reference is not None:
-        yield ("reference",), file.reference, conditions
+def _references(file: StudyFile) -> Iterator[tuple[tuple[str | int, ...], str | None, list[str]]]:
+    """Yield each name of a condition, block or the like that a key has, and the valid names."""
+    conditions, blocks = list(file.conditions), list(file.blocks)
+    predicted = [each.name for each in file.questions if each.name and each.predicted]
+    yield ("reference",), file.reference, conditions
     for name, condition in file.conditions.items():
-        if condition.like is not None:
-            yield ("conditions", name, "like"), condition.like, conditions
+        yield ("conditions", name, "like"), condition.like, conditions
         for block in condition.blocks or ():
-            yield ("conditions", name, "blocks"), block, list(file.blocks)
+            yield ("conditions", name, "blocks"), block, blocks
     for name, preparation in file.prepare.items():
         for step in preparation.after:
             yield ("prepare", name, "after"), step, [*conditions, *file.prepare]
-    for number, question in enumerate(file.questions):
-        yield ("questions", number, "condition"), question.condition, conditions
-        if question.against is not None:
-            yield ("questions", number, "against"), question.against, conditions
-    for number, control in enumerate(file.controls):
-        yield ("controls", number, "condition"), control.condition, conditions
-
-
-def _criterion_references(
-    file: StudyFile,
-) -> Iterator[tuple[tuple[str | int, ...], str, list[str]]]:
-    """Yield the same of the failure criteria."""
-    predicted = [each.name for each in file.questions if each.name and each.predicted]
-    valid = {"not_shown": predicted, "block": list(file.blocks)}
-    valid |= dict.fromkeys(("condition", "against"), list(file.conditions))
-    for number, criterion in enumerate(file.criteria):
-        for at, test in enumerate(criterion.met_if):
-            for key, names in valid.items():
-                if name := getattr(test, key):
-                    yield ("criteria", number, "met_if", at, key), name, names
+    valid = {"condition": conditions, "against": conditions, "block": blocks}
+    places: list[tuple[tuple[str | int, ...], _Section]] = [
+        *((("questions", at), each) for at, each in enumerate(file.questions)),
+        *((("controls", at), each) for at, each in enumerate(file.controls)),
+        *(
+            (("criteria", number, "met_if", at), test)
+            for number, criterion in enumerate(file.criteria)
+            for at, test in enumerate(criterion.met_if)
+        ),
+    ]
+    for path, each in places:
+        for key, names in {**valid, "not_shown": predicted}.items():
+            yield (*path, key), getattr(each, key, None), names
 
 
 def _circle(file: StudyFile, name: str) -> str:
