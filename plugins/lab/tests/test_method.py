@@ -64,8 +64,11 @@ METHOD = {
 
 
 @pytest.fixture(autouse=True)
-def _files(tmp_path, monkeypatch):
+def _files(tmp_path, monkeypatch, request):
     monkeypatch.chdir(tmp_path)
+    if "fragment" not in request.node.name:  # pictures take longer than all the rest
+        for module in ("method.page", "validation.plot"):
+            monkeypatch.setattr(f"hf_rlhf_lab.{module}.draw", lambda *_: None)
     monkeypatch.setenv("HF_RLHF_CACHE", str(tmp_path / "cache"))
     (tmp_path / "signals.py").write_text(SIGNALS)
     write_rows(60)

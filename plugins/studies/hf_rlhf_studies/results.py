@@ -1,7 +1,7 @@
 """What the cells of a study measured, row by row, as `rows.parquet` keeps it."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -98,19 +98,17 @@ class Results:
 
     def of(self, block: str, condition: str, metric: str) -> Estimate | None:
         """Return a condition's mean."""
-        key = ("of", block, condition, metric)
-        if key not in self._estimates:
-            values = self.values(block, condition, metric)
-            self._estimates[key] = self.estimate(values, block, condition, metric)
-        return self._estimates[key]
+        return self._mean(self.values, block, condition, metric)
 
     def gain(self, block: str, condition: str, metric: str) -> Estimate | None:
         """Return the mean of `gains`; None where there is nothing to compare with."""
-        key = ("gain", block, condition, metric)
-        if key not in self._estimates:
-            gains = self.gains(block, condition, metric)
-            self._estimates[key] = self.estimate(gains, block, condition, metric)
-        return self._estimates[key]
+        return self._mean(self.gains, block, condition, metric)
+
+    def _mean(self, values: Callable[..., Values], *key: str) -> Estimate | None:
+        name = (values.__name__, *key)
+        if name not in self._estimates:
+            self._estimates[name] = self.estimate(values(*key), *key)
+        return self._estimates[name]
 
     def difference(
         self, block: str, condition: str, other: str, metric: str, *, of_gains: bool = False
@@ -232,9 +230,7 @@ def rounded(values: Sequence[float | None]) -> list[float | None]:
 
 def _training(record: Mapping[str, Any]) -> dict[str, Any]:
     training, environment = record["training"], record.get("environment") or {}
-    sources = environment.get("sources") or {}
-    # Records of older versions have the checkout that the command ran in.
-    git = sources.get(record["plugin"].get("package")) or environment.get("git") or {}
+    git = (environment.get("sources") or {}).get(record["plugin"].get("package")) or {}
     return {
         "commit": f"{git['commit'][:12]}{', changed' * bool(git.get('dirty'))}"
         if git.get("commit")

@@ -260,11 +260,11 @@ def _problems(file: StudyFile, document: RunFile) -> Iterator[Problem]:
             yield Problem(where(("conditions", name)), f"depends on itself: {circle}.")
     whats = map(_criterion_problem, file.criteria)
     yield from (Problem(where(("criteria", at)), what) for at, what in enumerate(whats) if what)
-    for path, name, names in _references(file):
-        if name and name not in names:
-            guess = suggest(name, names)
+    for path, used, names in _references(file):
+        if used and used not in names:
+            guess = suggest(used, names)
             fix = f"Did you mean `{guess}`?" if guess else f"Choose from: {', '.join(names)}."
-            yield Problem(where(path), f"`{name}` does not exist.", fix)
+            yield Problem(where(path), f"`{used}` does not exist.", fix)
 
 
 def _criterion_problem(criterion: Criterion) -> str:
