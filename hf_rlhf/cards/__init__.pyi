@@ -3,10 +3,11 @@ from .folders import refresh_card as refresh_card
 from .folders import write_card as write_card
 from .metadata import COLLECTION as COLLECTION
 from .metadata import TAG as TAG
-from .metadata import hub_rules as hub_rules
+from .metadata import hub_licenses as hub_licenses
 from .metadata import is_hub_id as is_hub_id
 from .metadata import is_language as is_language
-from .metadata import validate_card as validate_card
+from .metadata import listed as listed
+from .metadata import metadata_problems as metadata_problems
 from .plots import png_panels as png_panels
 from .plots import step_curve as step_curve
 from .render import render_card as render_card

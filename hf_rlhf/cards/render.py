@@ -25,7 +25,7 @@ from hf_rlhf.cards.metadata import (
     is_hub_id,
     license_of,
     metadata,
-    validate_card,
+    metadata_problems,
 )
 from hf_rlhf.cards.monitor import monitor_lines
 from hf_rlhf.cards.notes import known_notes
@@ -162,13 +162,13 @@ def _citation(record: RunRecord) -> str:
 def render_template(name: str, head: Mapping[str, Any], view: Mapping[str, Any], hub: str) -> str:
     """Return the card of a template, with `head` as its front matter.
 
-    Raises ConfigError when it breaks the Hub's rules.
+    Raises ConfigError for a licence or a language that the Hub does not know.
     """
+    if problems := metadata_problems(head):
+        raise ConfigError([Problem("card", problem) for problem in problems])
     front_matter = yaml.safe_dump(dict(head), sort_keys=False, allow_unicode=True).rstrip()
     template = _templates().get_template(f"{name}.md.jinja")
     text = redact_secrets(template.render(view, metadata=front_matter, hub=hub.rstrip("/")))
-    if problems := validate_card(text):
-        raise ConfigError([Problem("card", problem) for problem in problems])
     return str(text)
 
 

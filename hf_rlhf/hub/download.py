@@ -1,11 +1,9 @@
 """Download a published run or model: files of known kinds only, each verified by its hash."""
 
-import json
 import shutil
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 
-from hf_rlhf.cards.metadata import OF_NO_RUN, TAG, card_tags
 from hf_rlhf.errors import ModelError
 from hf_rlhf.hub.client import MANIFEST, Hub, RemoteFile, RemoteState, connect, listed
 from hf_rlhf.hub.retries import describe_error, failures
@@ -13,7 +11,6 @@ from hf_rlhf.hub.upload_set import ALLOWED, PushedFile, is_pickle
 from hf_rlhf.models.safetensors import read_header
 from hf_rlhf.storage.files import atomic_dir
 
-_INDEX = ".safetensors.index.json"
 _PICKLED = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".h5", ".msgpack", ".npz")
 _EDITABLE = (".md", ".gitattributes")
 """Files that people edit on the Hub after a push; their hashes then differ from the run's list."""
@@ -69,11 +66,7 @@ def pull(
 
 
 def _refuse_half(hub: Hub, repo_id: str, state: RemoteState) -> None:
-    """Refuse a revision that lacks files of its own, before anything large is downloaded.
-
-    hf-rlhf pushes one commit, whose run.json lists the other files. A push by other means may be
-    read half done: without run.json, without listed files, or without shards.
-    """
+    """Refuse a revision that lacks files which its run.json lists, or has others in their place."""
     cure = (
         "Push it again (with --overwrite if that is refused), or pull an earlier commit: "
         "--revision COMMIT."
@@ -92,30 +85,6 @@ def _refuse_half(hub: Hub, repo_id: str, state: RemoteState) -> None:
                 f"{repo_id}/{path} is not the file that the run published: it was changed on the "
                 f"Hub since, or its push is not done. {cure}"
             )
-    if not files and "README.md" in state.files and _is_of_a_run(hub, repo_id, state):
-        raise ModelError(
-            f"{repo_id} is incomplete: its card is of a run of hf-rlhf, but {MANIFEST}, which "
-            f"lists the run's files, is not there or damaged. {cure}"
-        )
-    for path in sorted(path for path in state.files if path.endswith(_INDEX)):
-        folder = PurePosixPath(path).parent
-        for shard in _shards(hub.read(repo_id, path, state), f"{repo_id}/{path}"):
-            if str(folder / shard) not in state.files:
-                raise ModelError(
-                    f"{repo_id} is incomplete: {path} names {shard}, which is not there. {cure}"
-                )
-
-
-def _is_of_a_run(hub: Hub, repo_id: str, state: RemoteState) -> bool:
-    tags = card_tags(hub.read(repo_id, "README.md", state).decode("utf-8", "replace"))
-    return TAG in tags and OF_NO_RUN.isdisjoint(tags)
-
-
-def _shards(index: bytes, name: str) -> set[str]:
-    try:
-        return {str(shard) for shard in json.loads(index)["weight_map"].values()}
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise ModelError(f"{name} is not an index of safetensors files: {error!r}.") from error
 
 
 def _wanted(repo_id: str, state: RemoteState) -> dict[str, RemoteFile]:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from hf_rlhf.cards.history import reward_history
-from hf_rlhf.cards.metadata import card_folder, validate_card
+from hf_rlhf.cards.metadata import card_folder, metadata_problems
 from hf_rlhf.cards.plots import png_panels
 from hf_rlhf.errors import ConfigError
 from hf_rlhf.formatting import (
@@ -130,7 +130,6 @@ def test_golden(name):
     if os.environ.get("HF_RLHF_REGENERATE"):
         path.write_text(card, encoding="utf-8")
     assert card == path.read_text(encoding="utf-8")
-    assert validate_card(card) == []
 
 
 def test_the_shipped_example_is_what_its_record_renders():
@@ -389,47 +388,24 @@ class TestMetadata:
         }
 
 
-class TestValidateCard:
+class TestProblems:
     @pytest.mark.parametrize(
-        ("yaml_text", "said"),
+        ("head", "said"),
         [
-            ("license: apache", "license: 'apache' is not one"),
-            ("license: other", "license_name: `license: other` needs one"),
-            ("license: other\nlicense_name: Two Words", "license_name"),
-            ("license: other\nlicense_name: a\nlicense_link: COPYING", "license_link"),
-            ("base_model: /home/me/model", "base_model: '/home/me/model' is a path"),
-            ("base_model: ./model", "is a path"),
-            ("base_model: package://a/b", "is a path"),
-            ("base_model: a/b/c", "base_model: 'a/b/c' is not the id"),
-            ("base_model: None", "base_model: it has no value"),
-            ("datasets:\n- data/rows.jsonl.gz/x", "datasets: "),
-            ("license:", "license: it has no value"),
-            ("pipeline_tag: chat", "pipeline_tag: 'chat' is not a task"),
-            ("language: English", "language: 'English'"),
-            ("language: no", "language: False"),
-            *((f"language: {code}", f"language: '{code}'") for code in ("jp", "xx", "qaa", "EN")),
-            ("tags:\n- 1", "tags: expected texts"),
-            ("tags: [", "metadata: not YAML"),
-            ("- a", "metadata: expected keys"),
+            ({"license": "apache"}, "license: 'apache' is not one"),
+            ({"license": "other"}, "license_name: `license: other` needs one"),
+            ({"license": "other", "license_name": "Two Words"}, "license_name"),
+            ({"license": "mit", "license_link": "COPYING"}, "license_link"),
+            *(({"language": n}, f"language: {n!r}") for n in ("English", False, "jp", "qaa", "EN")),
         ],
     )
-    def test_bad_heads(self, yaml_text, said):
-        problems = validate_card(f"---\n{yaml_text}\n---\n\n# Title\n")
-        assert any(said in problem for problem in problems), problems
+    def test_bad_heads(self, head, said):
+        (problem,) = metadata_problems(head)
+        assert said in problem
 
-    @pytest.mark.parametrize("code", ["ja", "'no'", "[zu, sr]", "eng", "code", "multilingual"])
+    @pytest.mark.parametrize("code", ["ja", "no", ["zu", "sr"], "eng", "code", "multilingual"])
     def test_languages_of_the_hub(self, code):
-        assert validate_card(f"---\nlanguage: {code}\n---\n") == []
-
-    def test_no_head(self):
-        assert validate_card("# Title\n") == [
-            "metadata: the card does not begin with a YAML block between lines of ---."
-        ]
-
-    def test_a_secret_in_the_text(self):
-        assert validate_card(f"---\nlicense: mit\n---\nhf_{'a1' * 17}\n") == [
-            "text: it holds a secret."
-        ]
+        assert metadata_problems({"language": code}) == []
 
     def test_a_bad_author_field_is_a_configuration_error(self):
         record = new_record(author={"language": "English"})

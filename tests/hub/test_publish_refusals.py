@@ -11,12 +11,11 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from hf_rlhf.cards.metadata import card_tags
 from hf_rlhf.config.run_file import RunFile
 from hf_rlhf.config.schema import PublishSpec
 from hf_rlhf.errors import ModelError, PublishError
 from hf_rlhf.hub.base_model import with_base
-from hf_rlhf.hub.client import Hub, RemoteFile, RemoteState, connect
+from hf_rlhf.hub.client import RemoteFile, RemoteState, connect
 from hf_rlhf.hub.download import pull
 from hf_rlhf.hub.layout import _add_adapter
 from hf_rlhf.hub.ownership import stale_files
@@ -164,31 +163,6 @@ def test_a_listed_file_that_is_another_is_not_even_downloaded(hub: Any, tmp_path
     assert not hub.faults.requests("resolve/.*/config.json")
 
 
-def test_a_card_of_ours_without_the_list(hub: Any, tmp_path: Path) -> None:
-    card = b"---\nlibrary_name: peft\ntags:\n- hf-rlhf\n---\n\n# A run\n"
-    repo_id = upload(README__md=card, config__json=b"{}")
-    with pytest.raises(ModelError, match="is incomplete: its card is of a run of hf-rlhf"):
-        pull(repo_id, tmp_path / "out")
-
-
-@pytest.mark.parametrize("tag", ["base-model", "collection"])
-def test_a_card_of_ours_that_is_of_no_run_needs_no_list(tag: str, hub: Any, tmp_path: Path) -> None:
-    card = f"---\ntags:\n- hf-rlhf\n- {tag}\n---\n\n# No run\n".encode()
-    repo_id = upload(README__md=card, config__json=b"{}")
-    assert (pull(repo_id, tmp_path / "out") / "config.json").exists()
-
-
-def test_an_index_whose_shards_are_not_all_there(hub: Any, tmp_path: Path) -> None:
-    index = {"weight_map": {"a": "model-1-of-2.safetensors", "b": "model-2-of-2.safetensors"}}
-    save_file({"a": np.ones(2, np.float32)}, tmp_path / "one")
-    repo_id = upload(
-        model__safetensors__index__json=json.dumps(index).encode(),
-        **{"model-1-of-2__safetensors": (tmp_path / "one").read_bytes()},
-    )
-    with pytest.raises(ModelError, match=r"names model-2-of-2\.safetensors, which is not there"):
-        pull(repo_id, tmp_path / "out")
-
-
 def test_what_was_made_but_not_published_yet(hub: Any, tmp_path: Path) -> None:
     repo_id = upload()
     with pytest.raises(ModelError, match="nothing was published there yet"):
@@ -199,31 +173,6 @@ def test_what_was_made_but_not_published_yet(hub: Any, tmp_path: Path) -> None:
 def test_a_repository_of_others_needs_no_list(hub: Any, tmp_path: Path) -> None:
     card = b"---\nlibrary_name: peft\n---\n\n# Mine\n"
     assert pull(upload(README__md=card, config__json=b"{}"), tmp_path / "out").is_dir()
-
-
-@pytest.mark.parametrize(
-    "head",
-    [
-        *("tags: 5", "tags: null", "tags: {a: b}", "tags: [[hf-rlhf]]", "- tags", "5", "tags: ["),
-        *("5: x\n? [a]\n: b", "model-index: 5", "tags: &a [*a]", "[" * 5000, "\x00"),
-    ],
-)
-def test_the_head_of_anybodys_card_can_be_anything(head: str) -> None:
-    assert card_tags(f"---\n{head}\n---\n# A model\n") == frozenset()
-
-
-def test_tags_of_a_card() -> None:
-    assert card_tags("---\ntags:\n- hf-rlhf\n- 5\n- grpo\n---\n") == {"hf-rlhf", "grpo"}
-    assert card_tags("---\ntags: hf-rlhf\n---\n") == {"hf-rlhf"}
-    assert card_tags("no head") == frozenset()
-
-
-def test_pull_reads_a_card_whose_tags_are_a_number(
-    hub: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    repo_id = upload(README__md=b"# Mine\n", config__json=b"{}")
-    monkeypatch.setattr(Hub, "read", lambda *_: b"---\ntags: 5\n---\n# Mine\n")
-    assert (pull(repo_id, tmp_path / "out") / "config.json").exists()
 
 
 def test_pull_compares_what_came_with_the_hashes(hub: Any, tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 from huggingface_hub.repocard import REGEX_YAML_BLOCK
 
-from hf_rlhf.cards import hub_rules, is_hub_id, is_language
+from hf_rlhf.cards import hub_licenses, is_hub_id, is_language, listed
 from hf_rlhf.config import load_yaml
 from hf_rlhf.errors import ConfigError
 from hf_rlhf_local_hub.refusals import Refused
@@ -59,17 +59,10 @@ def derived_tags(kind: str, data: Mapping[str, Any]) -> list[str]:
     return list(dict.fromkeys(tag for tag in tags if isinstance(tag, str)))
 
 
-def listed(value: Any) -> list[Any]:
-    """Return a value of metadata as a list: it may be single, several, or missing."""
-    if value is None:
-        return []
-    return value if isinstance(value, list) else [value]
-
-
 def _errors(data: Mapping[str, Any]) -> list[str]:
     errors = []
     for name in listed(data.get("license")):
-        if not (isinstance(name, str) and name in hub_rules("licenses")):
+        if not (isinstance(name, str) and name in hub_licenses()):
             errors.append(f'"license" must be one of the identifiers the Hub knows, not {name!r}')
     for key, page in (("base_model", "models"), ("datasets", "datasets")):
         errors += [
@@ -80,9 +73,6 @@ def _errors(data: Mapping[str, Any]) -> list[str]:
     for code in listed(data.get("language")):
         if not is_language(code):
             errors.append(f'"language" must be an ISO 639 code, not {code!r}')
-    task = data.get("pipeline_tag")
-    if task is not None and not (isinstance(task, str) and task in hub_rules("pipeline_tags")):
-        errors.append(f'"pipeline_tag" must be a task the Hub knows, not {task!r}')
     if not all(isinstance(tag, str) for tag in listed(data.get("tags"))):
         errors.append('"tags" must be texts')
     return errors

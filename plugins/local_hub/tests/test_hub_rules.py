@@ -213,7 +213,6 @@ def test_the_card_becomes_metadata(hub: RunningHub, api: HfApi) -> None:
     [
         (("license: apache-2.0", "license: mine"), "license"),
         (("acme/base", "./outputs/run"), "base_model"),
-        (("text-generation", "text-generating"), "pipeline_tag"),
         (("language: en", "language: English"), "language"),
         (("language: en", "language: jp"), "language"),
         (("tags: [grpo]", "tags: [1]"), "tags"),

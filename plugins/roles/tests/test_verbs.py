@@ -4,7 +4,6 @@ import re
 
 import pytest
 
-from hf_rlhf.cards.metadata import validate_card
 from hf_rlhf.errors import ConfigError, DataError, ModelError, PublishError, UnknownPlugin
 from hf_rlhf_roles.command import command
 from hf_rlhf_roles.workspace import make_workspace
@@ -28,7 +27,6 @@ def test_the_index_card_lists_what_is_in_use(home, runs, capsys):
         command(push)
     assert command([*push, "--base_model", "you/base"]) == 0
     card = capsys.readouterr().out
-    assert validate_card(card) == []
     assert re.search(r"\| `writer` \| \[you/team-writer\]\(.*\) \| dpo \| 512 \|", card)
     assert "| `writer_reward` | [you/team-writer-reward]" in card
     assert "`data_insight` is isolated" in card

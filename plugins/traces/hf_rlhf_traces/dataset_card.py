@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hf_rlhf.cards import TAG, validate_card
+from hf_rlhf.cards import TAG, metadata_problems
 from hf_rlhf.config import dump_yaml
 from hf_rlhf.errors import PublishError
 from hf_rlhf.formatting import code, count, fence, markdown_table, plain
@@ -78,8 +78,11 @@ def render(store: Store, names: Sequence[str], facts: Mapping[str, Any]) -> str:
     steps = ["build", *dict.fromkeys(BUILT_BY[name] for name in names)]
     summarised = ["summarize"] if "split_summary" in steps else []
     settings = {step: store.settings(step) for step in ("format", *steps, *summarised)}
+    head = _metadata(counts, facts)
+    if problems := metadata_problems(head):
+        raise PublishError("The dataset card does not fit the Hub's rules: " + "; ".join(problems))
     text = _template().render(
-        head=dump_yaml(_metadata(counts, facts)),
+        head=dump_yaml(head),
         facts={name: plain(value) for name, value in facts.items() if value},
         sizes=[(code(name), _ABOUT[name], *map(count, rows)) for name, rows in counts.items()],
         first=names[0] if names else None,
@@ -104,10 +107,7 @@ def render(store: Store, names: Sequence[str], facts: Mapping[str, Any]) -> str:
         columns=list(_columns(names)),
         settings=dump_yaml(_file_names(settings)).rstrip(),
     )
-    card = str(redact_secrets(text))
-    if problems := validate_card(card):
-        raise PublishError("The dataset card does not fit the Hub's rules: " + "; ".join(problems))
-    return card
+    return str(redact_secrets(text))
 
 
 def _template() -> Any:
