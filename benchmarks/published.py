@@ -120,13 +120,13 @@ def commits(hub: RunningHub, repo_id: str) -> int:
 
 def stored(hub: RunningHub, transport: str) -> set[str]:
     """Return the digests of the uploads that have arrived."""
-    folder = hub.root / ("blobs" if transport == "lfs" else "xet/xorbs")
+    folder = hub.root / ("blobs" if transport == "lfs" else "xet")
     return {path.name for path in folder.rglob("*") if path.is_file() and len(path.name) == 64}
 
 
 def stored_bytes(hub: RunningHub, transport: str) -> int:
     """Return how much the uploads take."""
-    folder = hub.root / ("blobs" if transport == "lfs" else "xet/xorbs")
+    folder = hub.root / ("blobs" if transport == "lfs" else "xet")
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 

@@ -147,9 +147,9 @@ def _large(number: int, value: dict[str, Any], find_large: FindLarge) -> tuple[s
     return path, entry
 
 
-def large_entry(sha256: str, size: int, xet: str | None = None) -> Entry:
-    """Return the entry of a file that came by LFS or, with its Xet hash, by Xet."""
-    return Entry(git_oid(lfs_pointer(sha256, size)), size, sha256, lfs=True, xet=xet)
+def large_entry(sha256: str, size: int) -> Entry:
+    """Return the entry of a file that came by LFS or Xet."""
+    return Entry(git_oid(lfs_pointer(sha256, size)), size, sha256, lfs=True)
 
 
 def _check_folders(files: Mapping[str, Entry]) -> None:

@@ -1,10 +1,9 @@
 """Contents: downloads, LFS uploads, commits."""
 
 import re
-from collections.abc import Iterator
 from typing import Any
 
-from starlette.responses import FileResponse, Response, StreamingResponse
+from starlette.responses import FileResponse, Response
 from starlette.routing import Route
 
 from hf_rlhf_local_hub.commits import large_entry, read_commit
@@ -13,15 +12,13 @@ from hf_rlhf_local_hub.http import (
     Call,
     Guard,
     Handler,
-    byte_range,
     endpoint,
-    in_threads,
     shorten,
 )
 from hf_rlhf_local_hub.hub import Hub
 from hf_rlhf_local_hub.names import check_digest
 from hf_rlhf_local_hub.refusals import Refused, entry_not_found
-from hf_rlhf_local_hub.store import Entry, Repository
+from hf_rlhf_local_hub.store import Entry
 
 _UPLOAD_SECONDS = 24 * 3600
 _LFS = "/{namespace}/{name}.git/info/lfs/objects/batch"
@@ -64,55 +61,14 @@ def resolve(call: Call) -> Response:
     if entry.lfs:
         headers |= {"X-Linked-Etag": etag, "X-Linked-Size": str(entry.size)}
     text = "text/plain; charset=utf-8" if _PLAIN_TEXT.search(path) else "application/octet-stream"
-    if entry.xet is None:
-        return FileResponse(
-            call.hub.store.blobs.path(entry.sha256), headers=headers, media_type=text
-        )
-    return _from_xet(call, repository, entry, entry.xet, headers, commit.oid)
-
-
-def _from_xet(
-    call: Call,
-    repository: Repository,
-    entry: Entry,
-    xet: str,
-    headers: dict[str, str],
-    oid: str,
-) -> Response:
-    refresh = f"{call.base}/api/{repository.kind}/{repository.id}/xet-read-token/{oid}"
-    headers |= {
-        "X-Xet-Hash": xet,
-        "X-Xet-Refresh-Route": refresh,
-        "Link": f'<{refresh}>; rel="xet-auth"',
-    }
-    wanted = byte_range(call.headers.get("range"), entry.size)
-    first, last = wanted or (0, entry.size - 1)
-    assert last is not None
-    headers["Content-Length"] = str(last - first + 1)
-    if wanted:
-        headers["Content-Range"] = f"bytes {first}-{last}/{entry.size}"
-    status = 206 if wanted else 200
-    if call.method == "HEAD":
-        return Response(None, status, headers)
-    content = _read_xet(call.hub, xet, entry.size, first, last + 1)
-    stream = in_threads(content, call.hub.content_threads)
-    return StreamingResponse(stream, status, headers, "application/octet-stream")
-
-
-def _read_xet(hub: Hub, xet: str, size: int, start: int, end: int) -> Iterator[bytes]:
-    return hub.reader.read(hub.cas_url(hub.loopback_url), xet, size, start, end)
+    content = call.hub.store.blobs.path(entry.sha256)
+    return FileResponse(content, headers=headers, media_type=text)
 
 
 def _find_large(hub: Hub, digest: str, size: int | None) -> Entry | None:
     path = hub.store.blobs.path(digest)
-    if path.is_file():
-        entry = large_entry(digest, path.stat().st_size)
-    else:
-        claim = hub.xet.find(digest, lambda xet, size: _read_xet(hub, xet, size, 0, size))
-        if claim is None:
-            return None
-        entry = large_entry(digest, claim["size"], claim["file"])
-    return entry if size in (None, entry.size) else None
+    entry = large_entry(digest, path.stat().st_size) if path.is_file() else None
+    return entry if entry is not None and size in (None, entry.size) else None
 
 
 def _may_commit(call: Call) -> None:

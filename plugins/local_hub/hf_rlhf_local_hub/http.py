@@ -5,8 +5,7 @@ one (reading back a large file) cannot starve those that it waits for.
 """
 
 import json
-import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -28,7 +27,6 @@ from hf_rlhf_local_hub.store import Repository
 
 _LARGEST_JSON = 32 * 1024 * 1024
 _WRITE_AT_ONCE = 1024 * 1024
-_RANGE = re.compile(r"bytes=([0-9]{0,18})-([0-9]{0,18})")
 
 
 @dataclass
@@ -191,42 +189,6 @@ def read_json(data: bytes) -> Any:
 def shorten(text: str, most: int) -> str:
     """Return the beginning of a text."""
     return text if len(text) <= most else f"{text[:most]}..."
-
-
-def byte_range(header: str | None, size: int | None = None) -> tuple[int, int | None] | None:
-    """Return the first and last byte (inclusive) of a Range header; None for the whole.
-
-    Without `size`, the last byte may be None, for the end; with it, it is a number. Several
-    ranges, and what is not a range, count as the whole, as RFC 9110 (14.2) allows. Raises
-    Refused (416) for a range behind the end.
-    """
-    match = _RANGE.fullmatch((header or "").replace(" ", ""))
-    if match is None or match.groups() == ("", ""):
-        return None
-    low, high = match.groups()
-    if size is None:
-        return (int(low), int(high) if high else None) if low else None
-    first = int(low) if low else max(size - int(high), 0)
-    last = min(int(high), size - 1) if low and high else size - 1
-    if first >= size:
-        raise Refused(416, f"There are {size} bytes, and none of {header}.")
-    return (first, last) if first <= last else None
-
-
-async def in_threads(
-    content: Iterator[bytes], threads: anyio.CapacityLimiter
-) -> AsyncIterator[bytes]:
-    """Yield what a blocking iterator does, in threads that files are not read in.
-
-    Starlette would use the threads that its file responses use too; and content put together from
-    Xet waits for file responses of this very server.
-    """
-    try:
-        while chunk := await anyio.to_thread.run_sync(next, content, b"", limiter=threads):
-            yield chunk
-    finally:
-        if isinstance(content, Generator):
-            content.close()
 
 
 def _call(hub: Hub, request: Request) -> Call:

@@ -10,14 +10,13 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-import anyio
 from filelock import FileLock, Timeout
 
 from hf_rlhf.errors import RunFolderError
 from hf_rlhf.storage import atomic_write_json
 from hf_rlhf_local_hub.access import Access
 from hf_rlhf_local_hub.store import Store
-from hf_rlhf_local_hub.xet import XetReader, XetStore
+from hf_rlhf_local_hub.xet import XetStore
 
 _SCHEMA = 1
 THREADS = 32
@@ -30,13 +29,9 @@ class Hub:
     def __init__(self, root: Path, access: Access, identity: dict[str, Any]) -> None:
         self.access = access
         self.store = Store(root)
-        self.xet = XetStore(root / "xet")
-        self.reader = XetReader(lambda seconds: self.ticket("read", seconds))
+        self.xet = XetStore(root / "xet", self.store.blobs)
         self.id: str = identity["id"]
         self._secret = bytes.fromhex(identity["secret"])
-        self.content_threads = anyio.CapacityLimiter(THREADS)
-        self.loopback_url = ""
-        """Where this process reaches its own server; set once it listens."""
 
     @property
     def cas_path(self) -> str:
@@ -46,10 +41,6 @@ class Hub:
         and another hub may listen at this port tomorrow.
         """
         return f"/xet/{self.id}"
-
-    def cas_url(self, base: str) -> str:
-        """Return the address of the Xet service, as seen from whoever reaches us at `base`."""
-        return base + self.cas_path
 
     def ticket(self, scope: str, seconds: int) -> str:
         """Return a token that allows `scope` until `seconds` from now."""

@@ -121,8 +121,6 @@ def file_info(path: str, entry: Entry) -> dict[str, Any]:
     }
     if entry.lfs:
         info["lfs"] = {"oid": entry.sha256, **_pointer(entry)}
-    if entry.xet:
-        info["xetHash"] = entry.xet
     return info
 
 

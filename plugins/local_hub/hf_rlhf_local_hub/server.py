@@ -67,8 +67,6 @@ def serve(
         name = f"[{host}]" if ":" in host else host
         bound = listener.getsockname()[1]
         url = f"http://{name}:{bound}"
-        # 0.0.0.0 is where one listens, not where one calls.
-        hub.loopback_url = f"http://127.0.0.1:{bound}" if remote and host == "0.0.0.0" else url
         hosts = ["*"] if remote else ["127.0.0.1", "localhost", name]
         config = uvicorn.Config(
             app.build(hub, faults, lambda scope: _drop(server, scope), hosts),

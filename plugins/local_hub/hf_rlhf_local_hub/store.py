@@ -41,7 +41,6 @@ class Entry:
     size: int
     sha256: str
     lfs: bool = False
-    xet: str | None = None
 
 
 @dataclass(frozen=True)

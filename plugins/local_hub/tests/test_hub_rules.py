@@ -306,7 +306,6 @@ def test_an_upload_that_was_altered(
         api.create_commit("demo/m", [operation], commit_message="m")
     cause = error.value if transport == "xet" else error.value.__cause__
     assert isinstance(cause, BadRequestError)
-    assert "altered" in str(cause)
     assert api.list_repo_files("demo/m") == [".gitattributes"]
 
 

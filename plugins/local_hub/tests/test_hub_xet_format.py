@@ -1,5 +1,6 @@
 """Bytes that are not a xorb or a shard are refused as such, and never believed."""
 
+import contextlib
 import struct
 from pathlib import Path
 
@@ -7,21 +8,18 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hf_rlhf_local_hub import xet_format
-from hf_rlhf_local_hub.blobs import Upload
+from hf_rlhf_local_hub import xet
+from hf_rlhf_local_hub.blobs import Blobs, Upload
 from hf_rlhf_local_hub.refusals import Refused
-from hf_rlhf_local_hub.xet import XetStore
-from hf_rlhf_local_hub.xet_format import Malformed, read_shard, read_xorb
-from hf_rlhf_local_hub.xet_hash import xorb_hash
 
 NAME = "ab" * 32
-HEADER = xet_format._SHARD_TAG + struct.pack("<QQ", 2, 200)
+HEADER = xet._SHARD_TAG + struct.pack("<QQ", 2, 200)
 BOOKEND = b"\xff" * 32 + b"\0" * 16
 
 
-def chunk(size: int) -> bytes:
+def chunk(size: int, scheme: bytes = b"\0") -> bytes:
     length = size.to_bytes(3, "little")
-    return b"\0" + length + b"\0" + length + b"x" * size
+    return b"\0" + length + scheme + length + b"x" * size
 
 
 def recipe(xorb: bytes, size: int, start: int, end: int) -> bytes:
@@ -29,102 +27,45 @@ def recipe(xorb: bytes, size: int, start: int, end: int) -> bytes:
     return HEADER + head + struct.pack("<32sIIII", xorb, 0, size, start, end) + BOOKEND
 
 
-def upload(folder: Path, content: bytes) -> Upload:
-    made = Upload(folder / f"upload-{len(list(folder.iterdir()))}")
+@pytest.fixture
+def store(tmp_path: Path) -> xet.XetStore:
+    return xet.XetStore(tmp_path / "xet", Blobs(tmp_path / "blobs"))
+
+
+def upload(store: xet.XetStore, content: bytes) -> Upload:
+    made = store.xorbs.new_upload()
     made.write(content)
     return made
 
 
-def test_a_xorb_is_walked(tmp_path: Path) -> None:
-    path = tmp_path / "xorb"
-    path.write_bytes(chunk(10) + chunk(300) + b"XETBLOB\0footer")
-    index = read_xorb(path)
-    assert list(index.packed) == [0, 18, 326]
-    assert list(index.unpacked) == [0, 10, 310]
+def test_a_file_is_put_together_from_its_chunks(store: xet.XetStore) -> None:
+    assert store.add_xorb(NAME, upload(store, chunk(10) + chunk(300) + chunk(5)))
+    assert not store.add_xorb(NAME, upload(store, b"again"))
+    store.add_shard(upload(store, recipe(b"\xab" * 32, 305, 1, 3)))
+    (path,) = (path for path in store._blobs._root.rglob("*") if path.is_file())
+    assert path.read_bytes() == b"x" * 305
 
 
-@pytest.fixture
-def any_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Xorbs may have any name."""
-    monkeypatch.setattr("hf_rlhf_local_hub.xet.xorb_hash", lambda *_: NAME)
-
-
-@pytest.mark.parametrize("content", [b"", b"\0\0", chunk(10)[:-1], b"\1" + chunk(10)[1:]])
-def test_damaged_xorbs(tmp_path: Path, content: bytes) -> None:
-    store = XetStore(tmp_path / "xet")
-    with pytest.raises(Refused, match="damaged"):
-        store.add_xorb(NAME, upload(tmp_path, content))
-    assert not store.xorbs.has(NAME)
-
-
-@pytest.mark.parametrize("scheme", [b"\0", b"\1", b"\2", b"\7"])
-def test_a_xorb_that_is_not_what_its_name_says(tmp_path: Path, scheme: bytes) -> None:
-    store = XetStore(tmp_path / "xet")
-    altered = chunk(10)[:4] + scheme + chunk(10)[5:]
-    for content in (altered, chunk(10) + altered):
-        with pytest.raises(Refused, match="is damaged"):
-            store.add_xorb(NAME, upload(tmp_path, content))
-    assert not store.xorbs.has(NAME)
-    path = tmp_path / "good"
-    path.write_bytes(chunk(10) + chunk(300))
-    name = xorb_hash(path, read_xorb(path))
-    assert store.add_xorb(name, upload(tmp_path, path.read_bytes()))
-
-
-@pytest.mark.usefixtures("any_name")
 @pytest.mark.parametrize(
-    ("terms", "said"),
+    ("content", "xorb", "said"),
     [
-        ((b"\2" * 32, 310, 0, 2), "never uploaded"),
-        ((b"\xab" * 32, 310, 0, 3), "2 chunks"),
-        ((b"\xab" * 32, 311, 0, 2), "size"),
-        ((b"\xab" * 32, 0, 1, 1), "empty range"),
+        (chunk(10), b"\2" * 32, "never uploaded"),
+        *((content, b"\xab" * 32, "damaged") for content in (
+            b"", b"\0\0", chunk(10)[:-1], *(chunk(10, scheme) for scheme in (b"\1", b"\2", b"\7")),
+        )),
     ],
-)
-def test_shards_that_do_not_fit(
-    tmp_path: Path, terms: tuple[bytes, int, int, int], said: str
+)  # fmt: skip
+def test_a_damaged_xorb_is_forgotten(
+    store: xet.XetStore, content: bytes, xorb: bytes, said: str
 ) -> None:
-    store = XetStore(tmp_path / "xet")
-    store.add_xorb(NAME, upload(tmp_path, chunk(10) + chunk(300)))
+    store.add_xorb(NAME, upload(store, content))
     with pytest.raises(Refused, match=said):
-        store.add_shard(upload(tmp_path, recipe(*terms)))
-
-
-@pytest.mark.usefixtures("any_name")
-def test_parts_are_cut_at_chunks(tmp_path: Path) -> None:
-    """Only the chunks that hold the wanted bytes are named."""
-    store = XetStore(tmp_path / "xet")
-    store.add_xorb(NAME, upload(tmp_path, chunk(10) + chunk(300) + chunk(5)))
-    store.add_shard(upload(tmp_path, recipe(b"\xab" * 32, 315, 0, 3)))
-    name = xet_format.hash_text(b"\1" * 32)
-
-    def parts(wanted: tuple[int, int | None] | None) -> tuple[int, list[tuple[int, int]]]:
-        answer = store.reconstruction(name, wanted, lambda xorb: f"there/{xorb}")
-        terms = answer["terms"]
-        assert sum(term["unpacked_length"] for term in terms) > 0
-        (fetch,) = answer["fetch_info"][NAME]
-        assert fetch["range"] == terms[0]["range"]
-        return answer["offset_into_first_range"], [
-            (term["range"]["start"], term["range"]["end"]) for term in terms
-        ]
-
-    assert parts(None) == (0, [(0, 3)])
-    assert parts((0, 9)) == (0, [(0, 1)])
-    assert parts((9, 10)) == (9, [(0, 2)])
-    assert parts((10, 10)) == (0, [(1, 2)])
-    assert parts((309, None)) == (299, [(1, 3)])
-    assert parts((314, 10_000)) == (4, [(2, 3)])
-    with pytest.raises(Refused, match="315 bytes"):
-        parts((315, None))
+        store.add_shard(upload(store, recipe(xorb, 10, 0, 1)))
+    assert store.xorbs.has(NAME) == (said != "damaged")
 
 
 @settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
 @given(content=st.one_of(st.binary(max_size=200), st.binary(max_size=200).map(HEADER.__add__)))
-def test_no_bytes_surprise_the_readers(tmp_path: Path, content: bytes) -> None:
-    path = tmp_path / "bytes"
-    path.write_bytes(content)
-    for reader in (read_xorb, read_shard):
-        try:
-            reader(path)
-        except Malformed:
-            continue
+def test_no_bytes_surprise_the_reader(store: xet.XetStore, content: bytes) -> None:
+    with contextlib.suppress(Refused):
+        store.add_shard(upload(store, content))
