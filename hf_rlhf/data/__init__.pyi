@@ -13,6 +13,7 @@ from .lines import read_lines as read_lines
 from .messages import split_thoughts as split_thoughts
 from .messages import text_of as text_of
 from .rejected import BadRow as BadRow
+from .rejected import RejectedRows as RejectedRows
 from .rejected import format_counts as format_counts
 from .sources import Row as Row
 from .sources import Source as Source

@@ -3,10 +3,8 @@
 import json
 import pickle
 import re
-import sqlite3
 import subprocess
 import sys
-from contextlib import closing
 
 import numpy as np
 import pytest
@@ -50,9 +48,8 @@ def clips(tmp_path_factory):
 
 
 @pytest.fixture(autouse=True)
-def own_cache(tmp_path_factory, monkeypatch):
+def own_cache():
     """Let no test find the vectors of another."""
-    monkeypatch.setenv("HF_RLHF_CACHE", str(tmp_path_factory.mktemp("cache")))
     vectors._clips.clear()
 
 
@@ -183,12 +180,11 @@ def test_the_saved_model_scores_as_the_head_on_a_frozen_encoder(clips, tmp_path,
     assert paid == pytest.approx(1 / (1 + np.exp(-scores[0])), abs=1e-5)
 
 
-def test_embeddings_come_from_the_cache_of_their_encoder(clips, tmp_path, encoder, monkeypatch):
+def test_an_embedding_is_computed_once_for_each_encoder(clips, tmp_path, encoder, monkeypatch):
     path = pairs(clips, lambda _: False)
     folder = encoder("hubert")
     run = resolved(path, tmp_path, model_name_or_path=folder, max_steps=1)
     first = AudioRewardTrainer.from_run(run).train_dataset
-    vectors._clips.clear()
     read = []
     monkeypatch.setattr(vectors, "vector_of", lambda *args: read.append(args))
     again = AudioRewardTrainer.from_run(run).train_dataset
@@ -200,45 +196,6 @@ def test_embeddings_come_from_the_cache_of_their_encoder(clips, tmp_path, encode
     with pytest.raises(AttributeError):
         AudioRewardTrainer.from_run(run)
     assert read, "another encoder has other embeddings"
-
-
-def test_another_process_can_write_to_the_cache_while_a_vector_is_computed(
-    clips, tmp_path, monkeypatch
-):
-    run = resolved(pairs(clips, bool), tmp_path)
-    wrote = []
-
-    def vector_of(*_):
-        (path,) = vectors._folder().glob("*.sqlite")
-        with closing(sqlite3.connect(path, timeout=0)) as cache, cache:
-            cache.execute("INSERT INTO vectors VALUES (?, ?)", (f"{len(wrote)}", b""))
-        wrote.append(path)
-        if len(wrote) == 3:
-            raise KeyboardInterrupt
-        return torch.zeros(5)
-
-    monkeypatch.setattr(vectors, "vector_of", vector_of)
-    with pytest.raises(KeyboardInterrupt):
-        AudioRewardTrainer.from_run(run)
-    with closing(sqlite3.connect(wrote[0])) as cache:
-        (kept,) = cache.execute("SELECT COUNT(*) FROM vectors WHERE vector != x''").fetchone()
-    assert kept == 2, "what was computed before the interruption"
-
-
-@pytest.mark.parametrize("damage", ["corrupt", "no folder"])
-def test_without_a_usable_cache_it_warns_once_and_trains(clips, tmp_path, monkeypatch, damage):
-    run = resolved(pairs(clips, bool), tmp_path)
-    first = AudioRewardTrainer.from_run(run).train_dataset
-    vectors._clips.clear()
-    (path,) = vectors._folder().glob("*.sqlite")
-    path.write_bytes(b"no database" * 100)
-    if damage == "no folder":
-        monkeypatch.setenv("HF_RLHF_CACHE", str(path))
-    monkeypatch.setattr(vectors, "_AT_ONCE", 16)
-    with pytest.warns(RuntimeWarning, match=r"sqlite cannot be used .* HF_RLHF_CACHE") as warned:
-        again = AudioRewardTrainer.from_run(run).train_dataset
-    assert len([each for each in warned if "cannot be used" in str(each.message)]) == 1
-    assert all(torch.equal(a["chosen"], b["chosen"]) for a, b in zip(first, again, strict=True))
 
 
 @pytest.mark.parametrize(("kind", "dtype"), [("features", "bfloat16"), ("hubert", "float16")])

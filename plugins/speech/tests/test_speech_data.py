@@ -193,7 +193,7 @@ def test_files_are_coded_and_bad_rows_are_counted_and_listed(clips):
         for side in ("chosen", "rejected")
     ]
     assert 2 ** np.array(pitch) == pytest.approx([120, 240], rel=0.05)
-    with pytest.raises(DataError, match=r"8 of 28 rows cannot be used"):
+    with pytest.raises(DataError, match=r"8 of 28 rows \(28.6%\) cannot be used"):
         speech_preferences(path, test_rows=4)
 
 

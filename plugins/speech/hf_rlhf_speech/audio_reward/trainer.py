@@ -1,6 +1,5 @@
 """`audio_reward`: a reward model of sound from pairs of clips, by Bradley and Terry's loss."""
 
-import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,9 +33,6 @@ from hf_rlhf_speech.audio_reward.vectors import ENCODERS, Clip, head_scores, rea
 from hf_rlhf_speech.codecs.codec import FILE, check_codec, load_codec
 from hf_rlhf_speech.speech import decode_completions
 
-SPEECH_JUDGE = 0.727
-"""The share of human preferences on which SpeechJudge's Bradley-Terry baseline agrees (Zhang et
-al. 2025, arXiv:2511.07931)."""
 _SIDES = ("chosen", "rejected")
 _NO_SOUND, _EQUAL = "a clip without sound", "both clips the same"
 
@@ -196,12 +192,7 @@ class AudioRewardTrainer(MeasuresAtEnd, Trainer, transformers.Trainer):  # type:
         known = [(pair, text_of(text)) for pair, text in zip(pairs, texts, strict=True) if pair]
         if not known:
             return {}
-        measured = tables(*map(list, zip(*known, strict=True)))
-        note = human_note(run.report.get("label"), measured["Pairwise accuracy"]["accuracy"])
-        if note:
-            logging.getLogger(__name__).warning("audio_reward: %s", note)
-            measured["Agreement with people"] = {"note": note}
-        return measured
+        return tables(*map(list, zip(*known, strict=True)))
 
     def report(self) -> Mapping[str, Any]:
         """Return how many pairs were trained on, and how the model does on held-out ones."""
@@ -225,17 +216,6 @@ class AudioRewardTrainer(MeasuresAtEnd, Trainer, transformers.Trainer):  # type:
             if isinstance(scorer, FeatureScorer) and not scorer.is_standardised:
                 scorer.standardise(_all_vectors(_pairs(run, scorer, run.dataset["train"])))
             return measure_rows(held_out_rows(run), measure)
-
-
-def human_note(label: Any, accuracy: float | None) -> str:
-    """Return the warning on a model of people's labels that is below a known baseline."""
-    if label != "human" or accuracy is None or accuracy >= SPEECH_JUDGE:
-        return ""
-    return (
-        f"it agrees with people on {accuracy:.3f} of held-out pairs, less than SpeechJudge's "
-        f"Bradley-Terry baseline on other data ({SPEECH_JUDGE}): a policy trained on it may learn "
-        "what people do not prefer. Try more pairs or a better encoder."
-    )
 
 
 def _scored(run: Run, model: Any, rows: Iterable[Mapping[str, Any]]) -> list[Pair | None]:

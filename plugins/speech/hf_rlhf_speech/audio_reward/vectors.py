@@ -1,16 +1,10 @@
 """What a reward model knows of a clip before its head: acoustic features, or an embedding.
 
-An encoder is frozen, so a clip has one embedding: it is kept on disk, by the content of the clip
-and of the encoder, in `$HF_RLHF_CACHE` or the user's cache folder. A cache that cannot be read or
-written costs a warning, once, and never a run.
+An encoder is frozen, so a clip has one embedding, which a process computes once.
 """
 
 import hashlib
-import os
-import sqlite3
-import warnings
-from collections.abc import Callable, Hashable, Sequence
-from contextlib import closing
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,8 +26,7 @@ _SHORTEST = 0.1
 """Seconds; a shorter clip gets silence at its end. One frame of these encoders takes 0.025."""
 _AT_ONCE = 64
 _KEPT = 20_000
-"""Clips whose vectors a process keeps, about 0.1 GB of a large encoder; others are on disk."""
-_LOCKED_S = 10.0
+"""Clips whose vectors a process keeps, about 0.1 GB of a large encoder."""
 
 
 def head_scores(model: Any, vectors: torch.Tensor) -> torch.Tensor:
@@ -70,8 +63,7 @@ def read_clips(
 ) -> list[Clip | None]:
     """Return the clip of each completion, None for one without sound.
 
-    A clip is decoded once in a process, if there are not too many, and its vector computed once on
-    a machine.
+    A process decodes a clip and computes its vector once, if there are not too many clips.
     """
     if model not in _identities:
         _identities[model] = _identity(model, extractor)
@@ -82,10 +74,11 @@ def read_clips(
     for start in range(0, len(new), _AT_ONCE):
         some = list(new.items())[start : start + _AT_ONCE]
         speech = decode_completions([each for _, each in some], codec, rate)
-        vectors = _vectors(model, extractor, identity, [each.wave for each in speech])
-        for (key, _), each, vector in zip(some, speech, vectors, strict=True):
-            sounds = len(each.wave) > 0
-            clips[key] = Clip(vector, round(1000 * each.seconds)) if sounds else None
+        for (key, _), each in zip(some, speech, strict=True):
+            clips[key] = None
+            if len(each.wave):
+                vector = vector_of(model, extractor, each.wave).cpu().clone()
+                clips[key] = Clip(vector, round(1000 * each.seconds))
     _clips.update(clips)
     for key in list(_clips)[:-_KEPT]:
         del _clips[key]
@@ -95,59 +88,10 @@ def read_clips(
 _identities: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
 _clips: dict[bytes, Clip | None] = {}
 """By a digest, since the texts of completions are long."""
-_unusable: set[Path] = set()
-"""Files that failed once: to wait for a locked one again would take seconds each time."""
 
 
 def _digest(*parts: Hashable) -> bytes:
     return hashlib.sha256(repr(parts).encode()).digest()
-
-
-def _vectors(
-    model: Any, extractor: Any, identity: str, waves: Sequence[Wave]
-) -> list[torch.Tensor]:
-    """Return the vector of each wave, from the cache or computed and then kept there."""
-    path = _folder() / f"{identity}.sqlite"
-    keys = [hashlib.sha256(wave.tobytes()).digest() for wave in waves]
-    select = f"SELECT key, vector FROM vectors WHERE key IN ({','.join('?' * len(keys))})"
-    known: dict[bytes, bytes] = {}
-    fresh: dict[bytes, bytes] = {}
-    _use_cache(path, lambda cache: known.update(cache.execute(select, keys)))
-    try:
-        for key, wave in zip(keys, waves, strict=True):
-            if key not in known:
-                vector = vector_of(model, extractor, wave).cpu().numpy().astype(np.float32)
-                known[key] = fresh[key] = vector.tobytes()
-    finally:  # An interruption loses no vector that is computed.
-        insert = "INSERT OR REPLACE INTO vectors VALUES (?, ?)"
-        if fresh:
-            _use_cache(path, lambda cache: cache.executemany(insert, fresh.items()))
-    return [torch.from_numpy(np.frombuffer(known[key], np.float32).copy()) for key in keys]
-
-
-def _use_cache(path: Path, use: Callable[[sqlite3.Connection], object]) -> None:
-    """Call `use` in one transaction, which is short, so that other processes wait for it."""
-    if path in _unusable:
-        return
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with closing(sqlite3.connect(path, timeout=_LOCKED_S)) as cache, cache:
-            cache.execute("CREATE TABLE IF NOT EXISTS vectors (key BLOB PRIMARY KEY, vector BLOB)")
-            use(cache)
-    except (OSError, sqlite3.Error) as error:
-        _unusable.add(path)
-        warnings.warn(
-            f"The cache {path} cannot be used ({error}); the vectors of clips are computed again. "
-            "Delete it if it is damaged, free disk space, or set HF_RLHF_CACHE to a writable "
-            "folder.",
-            RuntimeWarning,
-            stacklevel=2,
-        )
-
-
-def _folder() -> Path:
-    xdg = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return Path(os.environ.get("HF_RLHF_CACHE") or xdg / "hf_rlhf") / "speech_vectors"
 
 
 def _identity(model: Any, extractor: Any) -> str:

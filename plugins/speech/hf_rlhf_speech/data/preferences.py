@@ -1,6 +1,5 @@
 """`speech_preferences`: pairs of clips of the same text, the better one known."""
 
-import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
@@ -11,9 +10,8 @@ import numpy as np
 
 from hf_rlhf.config import load_component
 from hf_rlhf.contracts import Loaded
-from hf_rlhf.data import BadRow, Row, Source, Split, convert_source, format_counts, read_rows
+from hf_rlhf.data import BadRow, RejectedRows, Row, Source, Split, convert_source, read_rows
 from hf_rlhf.errors import DataError
-from hf_rlhf.storage import atomic_write_text
 from hf_rlhf_speech.audio import Clip, read_audio
 from hf_rlhf_speech.codecs.codec import FILE, Codec, check_codec, load_codec
 from hf_rlhf_speech.data.graded import render_line
@@ -184,7 +182,7 @@ class _Conversion:
     template: str | None
     device: str | None = None
     changes: Counter[str] = field(default_factory=Counter)
-    rejected: list[dict[str, Any]] = field(default_factory=list)
+    rejected: RejectedRows = field(default_factory=lambda: RejectedRows(None))
     rows: int = 0
 
     def __post_init__(self) -> None:
@@ -201,9 +199,7 @@ class _Conversion:
         try:
             return self._convert(row)
         except BadRow as error:
-            values = {name: str(value)[:200] for name, value in row.values.items()}
-            entry = {"where": row.where, "reason": error.reason, "message": str(error)}
-            self.rejected.append({**entry, "values": values})
+            self.rejected.add(row, self.rows, error)
             raise
 
     def _convert(self, row: Row) -> dict[str, Any]:
@@ -279,21 +275,11 @@ def _converted(
 ) -> Loaded:
     from datasets import Dataset, DatasetDict
 
-    try:
+    with RejectedRows(listed) as convert.rejected:
         pairs = convert_source(
             source, convert, split, text=lambda row: str(row["text"]), stops=lambda error: False
         )
-    finally:
-        if listed is not None and convert.rejected:
-            lines = (json.dumps(entry, ensure_ascii=False) for entry in convert.rejected)
-            atomic_write_text(listed, "\n".join(lines) + "\n")
-    count = len(convert.rejected)
-    if count > max_share * convert.rows:
-        raise DataError(
-            f"{source.name}: {count} of {convert.rows} rows cannot be used, more than "
-            f"`max_rejected_share` ({max_share:.1%}) allows ({format_counts(pairs.dropped)}). "
-            f"The first: {convert.rejected[0]['message']}"
-        )
+    convert.rejected.check_share(source.name, convert.rows, max_share)
     splits = {"train": pairs.train[:train_rows], "test": pairs.test}
     dataset = DatasetDict({name: Dataset.from_list(rows) for name, rows in splits.items()})
     report = {

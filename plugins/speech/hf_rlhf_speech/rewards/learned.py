@@ -66,14 +66,9 @@ class AudioRewardModel(SpeechReward):
 
     def advice(self) -> list[str]:
         """Return what is to be known before a policy learns from it: how well it was measured."""
-        from hf_rlhf_classic.reward_quality import METRIC, quality_advice, record_of
-        from hf_rlhf_speech.audio_reward.trainer import human_note
+        from hf_rlhf_classic.reward_quality import quality_advice
 
         text = quality_advice(self.model, self.revision, plugin="audio_reward")
-        record = record_of(self.model, self.revision)
-        if not text and record is not None and record.evaluation is not None:
-            accuracy = record.evaluation.estimate("after", METRIC).mean
-            text = human_note(record.data.report.get("label"), accuracy)
         return [text] if text else []
 
     def __getstate__(self) -> dict[str, Any]:
