@@ -18,7 +18,6 @@ from hf_rlhf.evaluation import (
     Suite,
     Task,
 )
-from hf_rlhf_roles.caches import workspace_caches
 from hf_rlhf_roles.evidence import COMPONENTS, EvidenceReliability
 from hf_rlhf_roles.guard import base_folder
 from hf_rlhf_roles.insights import evidence_of
@@ -177,6 +176,4 @@ def _reward(judge: str | None, workspace: Workspace) -> EvidenceReliability:
     bound, problems = bind(target, arguments, where=lambda key: f"judge.{key}", title=name)
     if problems:
         raise ConfigError(problems)
-    # A judge looks where its cache is when it is made.
-    with workspace_caches(workspace.folder):
-        return EvidenceReliability(judge=target(**bound))
+    return EvidenceReliability(judge=target(**bound))

@@ -14,7 +14,6 @@ from hf_rlhf.errors import ConfigError, HfRlhfError, ModelError, Problem
 from hf_rlhf.models import check_head, read_adapter
 from hf_rlhf.steps import Chain, Recording, TaskStatus, run_training
 from hf_rlhf.storage import atomic_dir, atomic_write_text, load_record
-from hf_rlhf_roles.caches import workspace_caches
 from hf_rlhf_roles.guard import (
     adapter_digests,
     changed_in_use,
@@ -36,7 +35,7 @@ def check_steps(planner: Planner, due: Sequence[Planned]) -> None:
     from hf_rlhf.distributed import planned
 
     problems: list[Problem] = []
-    with planner.workspace.inside(), workspace_caches(planner.workspace.folder):
+    with planner.workspace.inside():
         for step in due:
             processes = step.values.get("expect_world_size")
             try:
@@ -141,16 +140,10 @@ def restore(planner: Planner, key: str) -> Path | None:
 
 def _run(workspace: Workspace, file: Path) -> None:
     if workspace.launch is None:
-        import datasets.config  # noqa: F401 - it reads the environment when it is imported
-
         from hf_rlhf import train
 
-        with workspace_caches(workspace.folder):
-            train(config=str(file))
-        return
-    with workspace_caches(workspace.folder):
-        status = run_training(workspace.launch, file)
-    if status:
+        train(config=str(file))
+    elif status := run_training(workspace.launch, file):
         raise HfRlhfError(
             f"The training of {file} ended with status {status}; its messages are above. The same "
             "command continues where it stopped."

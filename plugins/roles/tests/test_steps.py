@@ -4,11 +4,8 @@ The run itself is replaced by one that leaves what a run leaves (`test_pipeline.
 """
 
 import json
-import os
 import re
 import shutil
-import sys
-from dataclasses import replace
 
 import pytest
 from safetensors.torch import load_file, save_file
@@ -425,32 +422,6 @@ def test_an_unknown_launcher_is_reported(home, monkeypatch):
     assert workspace.launch is None
     with pytest.raises(HfRlhfError, match="no-such-launcher"):
         step(home, "writer", "sft")
-
-
-PRINT_CACHES = (
-    "import os; print(*(os.environ.get('HF_' + x) for x in ('DATASETS_CACHE', 'RLHF_CACHE')))"
-)
-
-
-@pytest.mark.parametrize("preset", [False, True])
-def test_a_step_caches_rows_and_verdicts_in_the_workspace(home, monkeypatch, capfd, preset):
-    from datasets import config
-
-    monkeypatch.undo()
-    for name in ("HF_DATASETS_CACHE", "HF_RLHF_CACHE"):
-        monkeypatch.setenv(name, "/elsewhere") if preset else monkeypatch.delenv(name, False)
-    monkeypatch.setattr(config, "HF_DATASETS_CACHE", "before")
-    caches = ["/elsewhere"] * 2 if preset else [f"{home}/.cache/datasets", f"{home}/.cache"]
-    used = []
-    monkeypatch.setattr("hf_rlhf.train", lambda **_: used.append(str(config.HF_DATASETS_CACHE)))
-    training._run(read_workspace(home), home / "run.yaml")
-    assert used == ["before" if preset else caches[0]]
-    assert config.HF_DATASETS_CACHE == "before"
-    launched = replace(read_workspace(home), launch=[sys.executable, "-c", PRINT_CACHES])
-    training._run(launched, home / "run.yaml")
-    assert capfd.readouterr().out.split() == caches
-    if not preset:
-        assert os.environ.keys().isdisjoint(("HF_DATASETS_CACHE", "HF_RLHF_CACHE"))
 
 
 def test_mapped_columns_are_left_to_the_adapter(home, runs):
