@@ -7,8 +7,10 @@ import pytest
 
 from hf_rlhf.errors import DataError, RunFolderError
 from hf_rlhf.steps import (
+    Chain,
     Ledger,
     Recording,
+    Task,
     differences,
     digest,
     file_digests,
@@ -38,18 +40,19 @@ class Work:
             raise DataError("row 2 is empty")
         recording.result["loss"] = self.seed / self.rows
 
+    def chain(self) -> Chain:
+        """Return the two steps as tasks."""
+        read = Task(step="read", inputs=lambda: {"rows": self.rows}, work=self.read)
+        inputs = {"seed": self.seed}
+        train = Task(step="train", inputs=lambda: inputs, after=("read",), work=self.train)
+        return Chain(Ledger(self.folder), [read, train])
+
     def run(self) -> list[str]:
         """Do the steps that are not done, and return their names."""
-        ledger, names = Ledger(self.folder), []
-        for name, inputs, after, action in (
-            ("read", {"rows": self.rows}, (), self.read),
-            ("train", {"seed": self.seed}, ("read",), self.train),
-        ):
-            if ledger.reasons(name, inputs, after) != []:
-                with ledger.recording(name, inputs, after=after) as recording:
-                    action(recording)
-                names.append(name)
-        return names
+        before, chain = len(self.done), self.chain()
+        for task in chain.tasks:
+            chain.do(task)
+        return self.done[before:]
 
 
 @pytest.fixture
@@ -64,8 +67,16 @@ def test_steps_that_are_done_are_skipped(work):
 
 
 def test_a_changed_setting_makes_its_step_stale_and_names_the_setting(work):
+    assert [str(each) for each in work.chain().statuses()] == [
+        "read: to do",
+        "train: waiting: for read",
+    ]
     work.run()
     work.seed = 2
+    assert [str(each) for each in work.chain().statuses()] == [
+        "read: done",
+        "train: stale: seed: 1 -> 2",
+    ]
     assert Ledger(work.folder).reasons("train", {"seed": 2}) == ["seed: 1 -> 2"]
     assert Ledger(work.folder).reasons("read", {"rows": 3}) == []
     assert work.run() == ["train"]
