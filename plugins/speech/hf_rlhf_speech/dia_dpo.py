@@ -206,7 +206,6 @@ def pair_log_probs(
         start=decoder.bos_token_id,
         pad=decoder.pad_token_id,
         conditions={"input_ids": inputs["text"], "attention_mask": inputs["mask"]},
-        frame_major=True,
     ).chunk(2)
 
 
