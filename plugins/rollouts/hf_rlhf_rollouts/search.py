@@ -18,6 +18,7 @@ from hf_rlhf_rollouts.columns import QUESTION_KEYS, first_present, other_fields,
 from hf_rlhf_rollouts.content import scalar_text
 from hf_rlhf_rollouts.documents import documents_in, full
 from hf_rlhf_rollouts.steps import (
+    RIGHT_ANSWER,
     SEARCH_TOOL,
     Answer,
     Document,
@@ -74,6 +75,8 @@ def _exact(trace: list[Any], noted: Noted) -> list[Step]:
         steps = msgspec.convert(trace, list[Step])
     except msgspec.ValidationError:
         return []
+    if any(type(step) is Answer and step.kind != RIGHT_ANSWER for step in steps):
+        return []  # a row says that in the type
     for at, step in enumerate(steps):
         if type(step) is SearchResult:
             documents = full(step.documents, noted)

@@ -16,9 +16,10 @@ from hf_rlhf_traces.outcomes import NOTED, REJECTED
 from hf_rlhf_traces.read_files import Reading
 from hf_rlhf_traces.reading import Options
 from hf_rlhf_traces.store import REJECTS, Store
+from hf_rlhf_traces.terminal import no_bars_of_datasets
 
 if TYPE_CHECKING:
-    from hf_rlhf_traces.building import RowBuilder
+    from hf_rlhf_traces.pipeline import RowBuilder
 
 BUILT = ("multiturn", "steps")
 """The datasets that are built from raw files."""
@@ -26,6 +27,7 @@ BUILT = ("multiturn", "steps")
 
 def build_main(argv: Sequence[str]) -> int:
     """Build datasets of files in a folder that the other verbs work in, or only count."""
+    no_bars_of_datasets()
     from hf_rlhf_traces.pipeline import Build, count_build, row_builders, run_build
 
     chosen = build_parser().parse_args(argv)

@@ -1,8 +1,8 @@
-"""The first pass of `build` as datatrove tasks, on this machine or on a Slurm cluster.
+"""The reading of `build` as datatrove tasks, on this machine or on a Slurm cluster.
 
-Each task builds its shards into DIR/build/KEY/, with their facts beside them; one task then
-completes the datasets as `build` does on one machine. KEY is a digest of the files and settings.
-Finished tasks are not run again by the same command.
+Each task reads its part of the input into DIR/build/KEY/; one task then counts the rows and builds
+the datasets as `build` does on one machine. KEY is a digest of the files and settings. Finished
+tasks are not run again by the same command.
 """
 
 import inspect
@@ -14,51 +14,44 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from hf_rlhf.errors import ConfigError, DataError, PluginError, Problem, did_you_mean
 from hf_rlhf.steps import digest
-from hf_rlhf.storage import atomic_write_bytes
-from hf_rlhf_traces.blocks import cores
-from hf_rlhf_traces.building import Shard
+from hf_rlhf_traces.blocks import Block, cores
 from hf_rlhf_traces.dataset_card import write_card
-from hf_rlhf_traces.pipeline import Build, FileShards, ShardFacts, input_shards, run_build
+from hf_rlhf_traces.pipeline import Build, input_blocks, read_blocks, run_build
+from hf_rlhf_traces.reading import Options
 from hf_rlhf_traces.store import Store
 
-PLAN = "shards.msgpack"
 
-
-def build_shards(
-    data: Any, rank: int = 0, world_size: int = 1, *, job: FileShards
+def read_part(
+    data: Any,
+    rank: int = 0,
+    world_size: int = 1,
+    *,
+    blocks: Sequence[Block],
+    options: Options,
+    folder: Path,
 ) -> Iterator[None]:
-    """Build the shards of a task: a step of a datatrove pipeline."""
-    assert job.folder is not None
-    plan = msgspec.msgpack.decode((job.folder / PLAN).read_bytes(), type=list[Shard])
-    for shard in plan[rank::world_size]:
-        _facts_file(job.folder, shard).write_bytes(msgspec.msgpack.encode(job(shard)))
+    """Read the part of a task into `folder`: a step of a datatrove pipeline."""
+    start, end = (len(blocks) * each // world_size for each in (rank, rank + 1))
+    path = folder / f"part-{rank:05d}"
+    read_blocks(blocks[start:end], options, folder / "cache" / path.name, 1).save_to_disk(path)
     yield from ()
 
 
 def complete(
-    data: Any, rank: int = 0, world_size: int = 1, *, build: Build, folder: Path
+    data: Any, rank: int = 0, world_size: int = 1, *, build: Build, folder: Path, tasks: int
 ) -> Iterator[None]:
-    """Complete the datasets and write their card: a step of a datatrove pipeline."""
-    run_build(build, folder=folder, first_pass=_built_shards)
+    """Build the datasets of all parts, and write their card: a step of a datatrove pipeline."""
+    from datasets import concatenate_datasets, load_from_disk
+
+    parts = sorted(folder.glob("part-*/state.json"))
+    if len(parts) < tasks:
+        raise DataError(f"{folder}: {tasks - len(parts)} of {tasks} tasks failed. Run it again.")
+    run_build(build, rows=concatenate_datasets([load_from_disk(str(p.parent)) for p in parts]))
     write_card(Store.open(build.reading.out))
+    shutil.rmtree(folder)
     yield from ()
-
-
-def _built_shards(job: FileShards, shards: Sequence[Shard]) -> Iterator[ShardFacts]:
-    assert job.folder is not None
-    for shard in shards:
-        path = _facts_file(job.folder, shard)
-        if not path.exists():
-            raise DataError(f"{path} is missing: a task failed. The same command runs it again.")
-        yield msgspec.msgpack.decode(path.read_bytes(), type=ShardFacts)
-
-
-def _facts_file(folder: Path, shard: Shard) -> Path:
-    return folder / f"facts-{shard.number:05d}.msgpack"
 
 
 def run_tasks(build: Build, tasks: int | None, workers: int | None, slurm: str | None) -> str:
@@ -79,10 +72,10 @@ def run_tasks(build: Build, tasks: int | None, workers: int | None, slurm: str |
     datasets = {builder.dataset: builder.settings for builder in build.builders}
     inputs = [reading.settings(), reading.sources(), build.form.settings(), datasets, count]
     home = reading.out.absolute() / "build" / digest(inputs)
-    shards = home / "shards"
-    if not shards.exists():  # they were moved: finished tasks are to run again
+    parts = home / "parts"
+    if not parts.exists():  # they are built: finished tasks are to run again
         shutil.rmtree(home, ignore_errors=True)
-        shards.mkdir(parents=True)
+        parts.mkdir(parents=True)
     arguments = _slurm_arguments(slurm) if slurm else {}
 
     def executor(name: str, step: Any, tasks: int, **others: Any) -> Any:
@@ -91,10 +84,9 @@ def run_tasks(build: Build, tasks: int | None, workers: int | None, slurm: str |
             return SlurmPipelineExecutor(job_name=f"traces_{name}", **arguments, **others)
         return LocalPipelineExecutor(**others)
 
-    atomic_write_bytes(shards / PLAN, msgspec.msgpack.encode(input_shards(reading)))
-    job = build.first_job(shards)
-    first = executor("shards", partial(build_shards, job=job), count, workers=workers or -1)
-    last = partial(complete, build=build, folder=shards)
+    step = partial(read_part, blocks=input_blocks(reading), options=reading.options, folder=parts)
+    first = executor("read", step, count, workers=workers or -1)
+    last = partial(complete, build=build, folder=parts, tasks=count)
     executor("complete", last, 1, skip_completed=False, depends=first).run()
     return f"Submitted {count} tasks. Logs: {home / 'logs'}" if slurm else ""
 

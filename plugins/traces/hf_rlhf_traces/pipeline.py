@@ -1,155 +1,67 @@
-"""From files to the shards of datasets in one pass: the worker that reads a trace builds its rows.
+"""From files to datasets, by the processes of `datasets`.
 
-Repeated rows and the cut of the split are known only when all rows are read. The cut will be near
-its ratio, so traces whose rank is not near it are built at once, the few others in a last shard.
-Shards with repeated rows, and all shards if the cut is elsewhere (few questions), are built again.
+Every row is read once, into a scratch dataset of traces. Whether a row repeats an earlier one, and
+the split by question, are known when all of them are counted; then traces become samples.
 """
 
+import json
+import os
 import shutil
+import tempfile
 import uuid
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from array import array
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
-from msgspec import Struct
+import msgspec
 from msgspec.structs import replace
 
+from hf_rlhf.errors import DataError
 from hf_rlhf.steps import Recording
-from hf_rlhf.storage import atomic_dir
-from hf_rlhf_traces.blocks import Block, in_order
-from hf_rlhf_traces.building import (
-    AFTER,
-    RowBuilder,
-    Shard,
-    dataset_report,
-    shard_size,
-    shards_of,
-)
+from hf_rlhf_rollouts import Rollout
+from hf_rlhf_traces.blocks import Block, cores
 from hf_rlhf_traces.format import Format, store_format
-from hf_rlhf_traces.read_files import Reading, rejects_file, total_bytes, write_reject
-from hf_rlhf_traces.reading import Read, Rejected, read_row
+from hf_rlhf_traces.read_files import Reading, rejects_file, write_reject
+from hf_rlhf_traces.reading import Options, Read, Rejected, read_row
 from hf_rlhf_traces.rows import Split as Side
+from hf_rlhf_traces.rows import arrow_schema
 from hf_rlhf_traces.samples import multiturn_rows, step_rows
-from hf_rlhf_traces.shards import ShardWriter, name_shards
+from hf_rlhf_traces.shards import SPLITS, Row, dataset_writer
 from hf_rlhf_traces.sources import blocks_of, rows_in
-from hf_rlhf_traces.split import Split, rank
+from hf_rlhf_traces.split import Split
 from hf_rlhf_traces.store import Store
 from hf_rlhf_traces.tally import Tally
-from hf_rlhf_traces.terminal import bars
 
-NEAR = 0.01
-"""Ranks this near to the ratio, as a share of all ranks, have no side yet."""
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from datasets import Dataset
+
+AFTER = ("build", "format")
+"""Steps of a store that datasets are built from."""
+_NEEDED = {"steps": "a result and a reply to it", "multiturn": "a reply"}
+_SKIPPED = ("trailing_results", "empty_reply")
+_BATCH = 16
+"""Traces at a time: one may have many megabytes of samples."""
+_ENCODER = msgspec.msgpack.Encoder(enc_hook=str)
+_FACTS = msgspec.msgpack.Decoder(Read | Rejected | None)
+_TRACE = msgspec.msgpack.Decoder(Rollout)
 
 
 @dataclass(frozen=True, slots=True)
-class Band:
-    """The ranks near the ratio, where the cut will be unless there are few questions."""
+class RowBuilder:
+    """How a trace becomes the rows of a dataset."""
 
-    low: int
-    high: int
-    seed: int
-
-    @classmethod
-    def around(cls, ratio: float, seed: int) -> "Band":
-        """Return the band around a ratio."""
-        return cls(int((ratio - NEAR) * 2**64), int((ratio + NEAR) * 2**64), seed)
-
-    def of(self, key: str) -> Side | None:
-        """Return the side of a question, None if it is not decided yet."""
-        position = rank(key, self.seed)
-        if position < self.low:
-            return "validation"
-        return None if position < self.high else "train"
-
-
-class ShardFacts(Struct):
-    """The rows and counts of one shard."""
-
-    rows: list[Read | Rejected | None]
-    """Without their contents."""
-    undecided: list[Block]
-    """The traces whose side is not decided yet."""
-    counts: dict[str, dict[str, int]]
-    """Of each dataset."""
-
-
-@dataclass(frozen=True)
-class FileShards:
-    """Builds shards from blocks of the input files, in a worker."""
-
-    reading: Reading
-    builders: Sequence[RowBuilder]
-    folder: Path | None
-    """With a folder for each dataset. None only counts."""
-    split: Split | Band
-    corrections: Mapping[str, str | None] = field(default_factory=dict)
-    """Row -> the id that replaces its own; None leaves the row out."""
-
-    def __call__(self, shard: Shard) -> ShardFacts:
-        """Write a shard, replacing an earlier one."""
-        facts = ShardFacts([], [], {})
-        targets = [
-            (builder, self._writer(builder, shard), Counter[str]()) for builder in self.builders
-        ]
-        for line, row in self._rows(shard):
-            facts.rows.append(row)
-            if isinstance(row, Read) and row.trace is not None:
-                name = self.corrections.get(row.where, row.id)
-                if (side := self.split.of(row.key)) is None:
-                    facts.undecided.append(line)
-                elif name is not None:
-                    trace = replace(row.trace, id=name)
-                    for builder, writer, counts in targets:
-                        builder.add(trace, side, writer, counts)
-                row.trace = None
-        for builder, writer, counts in targets:
-            if writer is not None:
-                writer.close()
-            facts.counts[builder.dataset] = dict(counts)
-        return facts
-
-    def _writer(self, builder: RowBuilder, shard: Shard) -> ShardWriter | None:
-        if self.folder is None:
-            return None
-        folder = self.folder / builder.dataset
-        folder.mkdir(exist_ok=True)
-        return ShardWriter(folder, builder.dataset, shard.number)
-
-    def _rows(self, shard: Shard) -> Iterator[tuple[Block, Read | Rejected | None]]:
-        options = self.reading.options
-        for block in shard.blocks:
-            for line, where, raw in rows_in(block, options):
-                yield line, read_row(raw, where, options)
-
-
-FirstPass = Callable[[FileShards, Sequence[Shard]], Iterator[ShardFacts]]
-"""Builds the shards of the first pass: here, or by tasks on a cluster."""
-
-
-def input_shards(reading: Reading) -> list[Shard]:
-    """Divide the input files into shards."""
-    size = shard_size(total_bytes(reading.files))
-    blocks = chain.from_iterable(blocks_of(file, size) for file in reading.files)
-    return list(shards_of(blocks, size))
-
-
-@dataclass(frozen=True)
-class Build:
-    """What is built of which files."""
-
-    reading: Reading
-    form: Format
-    builders: Sequence[RowBuilder]
-
-    def first_job(self, folder: Path | None) -> FileShards:
-        """Return the builder of the first pass, when the cut is not known."""
-        band = Band.around(self.reading.validation_ratio, self.reading.seed)
-        return FileShards(self.reading, self.builders, folder, band)
+    dataset: str
+    rows_of: Callable[[Rollout], tuple[Sequence[Row], Counter[str]]]
+    """A pure function: the rows, and counts as `hf_rlhf_traces.samples` has them."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """What the rows depend on, beside the traces and the format."""
 
 
 def row_builders(
@@ -163,55 +75,47 @@ def row_builders(
     return tuple(builder for builder in builders if builder.dataset in names)
 
 
-def run_build(
-    build: Build,
-    *,
-    workers: int | None = None,
-    folder: Path | None = None,
-    first_pass: FirstPass | None = None,
-) -> None:
-    """Read files and build the datasets of a store. The traces are not written.
+@dataclass(frozen=True)
+class Build:
+    """What is built of which files."""
 
-    `first_pass` reads the shards that other processes have built in `folder`. Raises RunFolderError
-    when the store's folder holds other files or another process works in it; DataError when too
-    many rows are rejected (rejects.refused.jsonl has them), or no trace gives a sample.
+    reading: Reading
+    form: Format
+    builders: Sequence[RowBuilder]
+
+
+def run_build(build: Build, *, workers: int | None = None, rows: "Dataset | None" = None) -> None:
+    """Read files, or take the `rows` read by tasks, and build the datasets of a store.
+
+    Raises RunFolderError when the store's folder holds other files or another process works in it;
+    DataError when too many rows are rejected (rejects.refused.jsonl has them), or no trace gives a
+    sample.
     """
     reading = build.reading
     store, sources = Store.make(reading.out), reading.sources()
-    with store.locked(), _scratch_folder(reading.out, folder) as folder:
-        job, shards = build.first_job(folder), input_shards(reading)
-        facts = (first_pass or partial(in_order, workers=workers))(job, shards)
+    # A folder of this name that a killed process left is removed by the next command.
+    scratch = reading.out / f".build.{uuid.uuid4().hex}.tmp"
+    with store.locked(), ExitStack() as at_end:
+        at_end.callback(shutil.rmtree, scratch, ignore_errors=True)
+        rows = rows or read_blocks(input_blocks(reading), reading.options, scratch, workers)
         with (
             store.recording("build", reading.settings(), replaces=True) as recording,
             rejects_file(reading.out) as rejects,
             reading.tallied(recording, sources) as tally,
         ):
-            first = _count_rows(reading, shards, facts, tally, rejects)
+            kept = _count_rows(rows, tally, rejects)
         store_format(store, build.form, overwrite=reading.overwrite)
         split = Split.of_report(store.report("build"))
-        exact = FileShards(reading, build.builders, folder, split, first.corrections)
-        counts = _complete(first, exact, shards, workers)
-        # Renamed, because after a kill between two moves tasks would count as finished.
-        built = folder.rename(folder.with_name(f".shards.{uuid.uuid4().hex}.tmp"))
-        try:
-            for builder in build.builders:
-                _record_dataset(store, builder, counts[builder.dataset], built, reading)
-        finally:
-            shutil.rmtree(built, ignore_errors=True)
-
-
-def _record_dataset(
-    store: Store, builder: RowBuilder, counts: Counter[str], built: Path, reading: Reading
-) -> None:
-    name = builder.dataset
-    with (
-        store.recording(name, builder.settings, after=AFTER, replaces=True) as recording,
-        atomic_dir(store.folder / "datasets" / name, overwrite=True) as dataset,
-    ):
-        recording.result.update(dataset_report(name, counts, ", ".join(reading.files[:3])))
-        for path in (built / name).glob("*.parquet"):
-            shutil.move(path, dataset / path.name)
-        name_shards(dataset)
+        for builder in build.builders:
+            name = builder.dataset
+            with (
+                store.recording(name, builder.settings, after=AFTER, replaces=True) as recording,
+                dataset_writer(store.folder / "datasets", name) as write,
+            ):
+                counts = Counter[str]()
+                for side, samples in _samples(kept, split, builder, workers, counts):
+                    write(side, samples)
+                recording.result.update(_report(name, counts, reading))
 
 
 def count_build(
@@ -222,100 +126,174 @@ def count_build(
     Raises DataError as `run_build` does.
     """
     reading, recording = build.reading, Recording()
-    shards = input_shards(reading)
-    facts = in_order(build.first_job(None), shards, workers=workers)
-    with reading.tallied(recording, reading.sources(), dry_run=True) as tally:
-        first = _count_rows(reading, shards, facts, tally, None)
-    report = {**recording.result, **recording.notes}
-    exact = FileShards(reading, build.builders, None, Split.of_report(report), first.corrections)
-    counts = _complete(first, exact, shards, workers)
-    files = ", ".join(reading.files[:3])
-    return report, {name: dataset_report(name, counts[name], files) for name in counts}
+    with tempfile.TemporaryDirectory() as folder:
+        rows = read_blocks(input_blocks(reading), reading.options, Path(folder), workers)
+        with reading.tallied(recording, reading.sources(), dry_run=True) as tally:
+            kept = _count_rows(rows, tally, None)
+        report = {**recording.result, **recording.notes}
+        counts = {builder.dataset: Counter[str]() for builder in build.builders}
+        for builder in build.builders:
+            made = _samples(
+                kept, Split.of_report(report), builder, workers, counts[builder.dataset]
+            )
+            deque(made, maxlen=0)
+    return report, {name: _report(name, each, reading) for name, each in counts.items()}
 
 
-@contextmanager
-def _scratch_folder(out: Path, folder: Path | None) -> Iterator[Path]:
-    # A folder of this name that a killed process left is removed by the next command.
-    scratch = folder or out / f".build.{uuid.uuid4().hex}.tmp"
-    scratch.mkdir(parents=True, exist_ok=True)
+def input_blocks(reading: Reading) -> list[Block]:
+    """Return the blocks of the input files, in order."""
+    return list(chain.from_iterable(map(blocks_of, reading.files)))
+
+
+def read_blocks(
+    blocks: Sequence[Block], options: Options, folder: Path, workers: int | None
+) -> "Dataset":
+    """Return what is read of each row of blocks, as a dataset in `folder`. Raises DataError."""
+    from datasets import Dataset, Features, Value
+    from datasets.exceptions import DatasetGenerationError
+
+    features = Features({"facts": Value("large_binary"), "trace": Value("large_binary")})
+    if not blocks:
+        return Dataset.from_dict({"facts": [], "trace": []}, features=features)
     try:
-        yield scratch
-    except BaseException:
-        if folder is None:  # the shards of other processes are kept
-            shutil.rmtree(scratch, ignore_errors=True)
-        raise
-    shutil.rmtree(scratch, ignore_errors=True)
+        return Dataset.from_generator(
+            _read_rows,
+            features=features,
+            cache_dir=str(folder),
+            gen_kwargs={"blocks": list(blocks), "options": options},
+            num_proc=_processes(workers, len(blocks)),
+        )
+    except DatasetGenerationError as error:
+        cause = error.__cause__
+        raise cause if isinstance(cause, DataError) else DataError(str(cause)) from error
+    except RuntimeError as error:
+        raise _worker_ended(error) from error
 
 
-@dataclass
-class _FirstPass:
-    """The result of the first pass."""
-
-    counts: dict[int, Mapping[str, Mapping[str, int]]] = field(default_factory=dict)
-    """Shard number -> dataset -> counts."""
-    undecided: dict[int, list[Block]] = field(default_factory=dict)
-    """By the number of the shard."""
-    corrections: dict[str, str | None] = field(default_factory=dict)
-    corrected: set[int] = field(default_factory=set)
-    """Numbers of the shards with corrections."""
+def _read_rows(blocks: list[Block], options: Options) -> Iterator[dict[str, bytes]]:
+    for block in blocks:
+        for where, raw in rows_in(block, options):
+            row, trace = read_row(raw, where, options), b""
+            if isinstance(row, Read):
+                trace, row.trace = _ENCODER.encode(row.trace), None
+            yield {"facts": _ENCODER.encode(row), "trace": trace}
 
 
-def _count_rows(
-    reading: Reading,
-    shards: Sequence[Shard],
-    facts_of_shards: Iterable[ShardFacts],
-    tally: Tally,
-    rejects: IO[bytes] | None,
-) -> _FirstPass:
-    """Count the rows of all shards in order, and write the rejected ones."""
-    first = _FirstPass()
-    with bars() as progress:
-        task = progress.add_task("build", total=total_bytes(reading.files) or None)
-        for shard, facts in zip(shards, facts_of_shards, strict=True):
-            first.counts[shard.number] = facts.counts
-            first.undecided[shard.number] = facts.undecided
-            for row in facts.rows:
-                if row is None:
-                    tally.noted["blank_lines"] += 1
-                    continue
-                counted = tally.add(row)
-                if isinstance(counted, Rejected) and rejects is not None:
-                    write_reject(rejects, counted)
-                if counted is not row:
-                    first.corrections[row.where] = getattr(counted, "id", None)
-                    first.corrected.add(shard.number)
-            progress.advance(task, shard.size)
-    return first
+def _processes(workers: int | None, most: int) -> int | None:
+    count = min(cores() if workers is None else workers, most)
+    return count if count > 1 else None
 
 
-def _complete(
-    first: _FirstPass, exact: FileShards, shards: Sequence[Shard], workers: int | None
-) -> dict[str, Counter[str]]:
-    """Build the wrong shards again, and a last one of the undecided traces; return all counts."""
-    assert isinstance(exact.split, Split)
-    band = Band.around(exact.split.ratio, exact.split.seed)
-    outside = not band.low <= exact.split.cut <= band.high
-    again = [
-        shard
-        for shard in shards
-        if outside
-        or shard.number in first.corrected
-        or any(not block.size for block in first.undecided[shard.number])
-    ]
-    rebuilt = {shard.number for shard in again}
-    undecided = [
-        block
-        for number, blocks in first.undecided.items()
-        if number not in rebuilt
-        for block in blocks
-    ]
-    if undecided:
-        again.append(Shard(len(shards), tuple(undecided)))
-    counts = dict(first.counts)
-    for shard, facts in zip(again, in_order(exact, again, workers=workers), strict=True):
-        counts[shard.number] = facts.counts
-    totals = {builder.dataset: Counter[str]() for builder in exact.builders}
-    for shard_counts in counts.values():
-        for name, total in totals.items():
-            total.update(shard_counts[name])
-    return totals
+def _worker_ended(error: RuntimeError) -> DataError:
+    return DataError(
+        f"{error} A worker process ended unexpectedly; most often the system killed it because "
+        "memory ran out. Use fewer: --workers 1 works in this process alone."
+    )
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """The traces to build samples of."""
+
+    rows: "Dataset"
+    indices: "array[int]"
+    """Of the traces in `rows`."""
+    ranks: "array[int]"
+    """Of their questions."""
+    names: Mapping[str, str]
+    """Place of a row -> the id that replaces its own."""
+
+
+def _count_rows(rows: "Dataset", tally: Tally, rejects: IO[bytes] | None) -> _Kept:
+    """Count all rows in order, and write the rejected ones."""
+    indices, names = array("q"), dict[str, str]()
+    facts = rows.select_columns("facts").with_format("arrow")
+    encoded = (each for table in facts.iter(1000) for each in table["facts"])
+    for index, each in enumerate(encoded):
+        row = _FACTS.decode(each.as_buffer())
+        if row is None:
+            tally.noted["blank_lines"] += 1
+            continue
+        counted = tally.add(row)
+        if isinstance(counted, Read):
+            indices.append(index)
+            if counted is not row:
+                names[counted.where] = counted.id
+        elif rejects is not None:
+            write_reject(rejects, counted)
+    return _Kept(rows, indices, tally.ranks, names)
+
+
+def _samples(
+    kept: _Kept, split: Split, builder: RowBuilder, workers: int | None, counts: Counter[str]
+) -> "Iterator[tuple[Side, pa.Table]]":
+    """Yield the samples of each side in tables, and add to the counts."""
+    import numpy as np
+
+    is_held_out = np.frombuffer(kept.ranks, np.uint64) < np.uint64(split.cut)
+    indices, environ = np.frombuffer(kept.indices, np.int64), os.environ
+    for side, mask in zip(SPLITS, (~is_held_out, is_held_out), strict=True):
+        traces = kept.rows.select(indices[mask])
+        counts[f"traces {side}"] = len(traces)
+        try:
+            built = traces.map(
+                partial(_build_samples, builder=builder, names=kept.names),
+                batched=True,
+                batch_size=_BATCH,
+                writer_batch_size=_BATCH,
+                remove_columns=traces.column_names,
+                num_proc=_processes(workers, len(traces)),
+                desc=f"{builder.dataset}, {side}",
+            )
+        except RuntimeError as error:
+            raise _worker_ended(error) from error
+        finally:
+            os.environ = environ  # noqa: B003 - `datasets` leaves a copy in its place
+        for table in built.with_format("arrow").iter(_BATCH):
+            for text in table["counts"].to_pylist():
+                counts.update(json.loads(text))
+            if len(rows := _flat(table)):
+                counts[f"rows {side}"] += len(rows)
+                yield side, rows
+
+
+def _build_samples(
+    batch: Mapping[str, Sequence[bytes]], builder: RowBuilder, names: Mapping[str, str]
+) -> "pa.Table":
+    """Return a list of samples, and their counts, for each trace."""
+    import pyarrow as pa
+
+    rows, counts = [], []
+    for encoded in batch["trace"]:
+        trace = _TRACE.decode(encoded)
+        samples, more = builder.rows_of(replace(trace, id=names.get(trace.where, trace.id)))
+        more["traces_without_samples"] += not samples
+        rows.append(samples)
+        counts.append(json.dumps(more))
+    kind = pa.list_(pa.struct(list(arrow_schema(builder.dataset))))
+    return pa.table({"rows": pa.array(rows, kind), "counts": counts})
+
+
+def _flat(table: "pa.Table") -> "pa.Table":
+    """Return the samples of traces as the rows of a table."""
+    import pyarrow as pa
+
+    samples = table["rows"].combine_chunks().flatten()
+    return pa.Table.from_arrays(samples.flatten(), [each.name for each in samples.type])
+
+
+def _report(dataset: str, counts: Counter[str], reading: Reading) -> dict[str, Any]:
+    """Return the report of a dataset from its counts. Raises DataError where there is no sample."""
+    if not counts["samples"]:
+        reasons = [f"{counts[reason]} {reason}" for reason in _SKIPPED if counts[reason]]
+        raise DataError(
+            f"{', '.join(reading.files[:3])}: no trace gives a sample of {dataset}, which needs "
+            f"{_NEEDED[dataset]}. Cuts: {', '.join(reasons) or 'none'}."
+        )
+    report: dict[str, Any] = {
+        "traces": {side: counts.pop(f"traces {side}", 0) for side in SPLITS},
+        "samples": {side: counts.pop(f"rows {side}", 0) for side in SPLITS},
+        "skipped": {reason: counts.pop(reason, 0) for reason in _SKIPPED},
+    }
+    del counts["samples"]  # the sum of both splits
+    return {**report, **dict(sorted(counts.items()))}

@@ -98,11 +98,6 @@ class Reading:
         recording.notes["seconds"] = round(time.monotonic() - began, 3)
 
 
-def total_bytes(files: Sequence[str]) -> int:
-    """Return the size of the files that are on this machine."""
-    return sum(os.path.getsize(file) for file in files if os.path.exists(file))
-
-
 def write_reject(file: IO[bytes], row: Rejected) -> None:
     """Write a line of rejects.jsonl."""
     values = {name: getattr(row, name) for name in row.__struct_fields__}

@@ -54,44 +54,36 @@ def _check(files: Sequence[str], options: Options) -> None:
             raise DataError(f"{file!r}: the name has unprintable characters. Rename it.")
 
 
-def blocks_of(file: str, size: int | None = None) -> Iterator[Block]:
+def blocks_of(file: str) -> Iterator[Block]:
     """Yield the blocks of one of `files_of`: one of size 0 for a file without lines to seek to."""
-    if is_seekable(file):
-        yield from blocks(Path(file), size)
+    path = Path(file)
+    if path.suffix.lower() != ".gz" and path.is_file() and has_json_lines(path):
+        yield from blocks(path)
     else:
         yield Block(file, 0, 0, 1)
 
 
-def is_seekable(file: str) -> bool:
-    """Return whether a file can be read from the middle: JSON Lines that are not compressed."""
-    path = Path(file)
-    return path.suffix.lower() != ".gz" and path.is_file() and has_json_lines(path)
+def rows_in(block: Block, options: Options) -> Iterator[tuple[str, RawRow]]:
+    """Yield the rows of a block: the place for messages, and the content; a blank line is b"".
 
-
-def rows_in(block: Block, options: Options) -> Iterator[tuple[Block, str, RawRow]]:
-    """Yield the rows of a block: where to seek to for the row, its place for messages, its content.
-
-    A blank line is b"". Where a file cannot be read from the middle, the block is `block`. Raises
-    DataError for a source that cannot be opened.
+    Raises DataError for a source that cannot be opened.
     """
     path = Path(block.path)
     try:
         if not path.exists():
             for rows in hub_source(block.path, options).splits.values():
-                yield from ((block, row.where, row.values) for row in rows)
+                yield from ((row.where, row.values) for row in rows)
         elif block.size or has_json_lines(path):
             yield from _lines(block, int(options.max_row_mb * 1e6))
         else:
             path.open("rb").close()  # one that cannot be opened is no damaged file
-            for where, row in _parsed_rows(path):
-                yield block, where, row
+            yield from _parsed_rows(path)
     except OSError as error:
         raise unreadable(block.path, error) from error
 
 
-def _lines(block: Block, max_bytes: int) -> Iterator[tuple[Block, str, RawRow]]:
-    """Yield the lines of a block, each as its own block."""
-    current = Block(block.path, block.start, 0, block.line)
+def _lines(block: Block, max_bytes: int) -> Iterator[tuple[str, RawRow]]:
+    number = block.line
     lines = read_lines(
         Path(block.path),
         start=block.start,
@@ -101,17 +93,15 @@ def _lines(block: Block, max_bytes: int) -> Iterator[tuple[Block, str, RawRow]]:
     )
     try:
         for line in lines:
-            current = Block(block.path, line.start, line.size, line.number)
+            where, number = f"{block.path}:{line.number}", line.number + 1
             row: RawRow = b"" if line.content.isspace() else line.content
             if line.is_cut:
                 detail = f"{line.size / 1e6:.1f} MB, more than --max_row_mb {max_bytes / 1e6:g}"
-                row = rejected(current.where, "too_large", detail, line.content)
-            yield current, current.where, row
+                row = rejected(where, "too_large", detail, line.content)
+            yield where, row
     except DataError as error:
-        current = Block(
-            block.path, current.start + current.size, 0, current.line + bool(current.size)
-        )
-        yield current, current.where, rejected(current.where, "file_damaged", _lost(error))
+        where = f"{block.path}:{number}"
+        yield where, rejected(where, "file_damaged", _lost(error))
 
 
 def _parsed_rows(path: Path) -> Iterator[tuple[str, RawRow]]:

@@ -22,8 +22,6 @@ NAMES = 60
 """Names of unknown types and fields in a report; rarer ones are counted together."""
 PLACES = 3
 """Rows that a message names for each reason."""
-EARLY = 1_000
-"""Rows after which a file without a single trace is given up."""
 
 
 class Tally:
@@ -49,10 +47,7 @@ class Tally:
         """Hash of an id -> beginning of the digest of its row."""
 
     def add(self, row: Read | Rejected) -> Read | Rejected:
-        """Count a row and return it, renamed or rejected if it repeats another.
-
-        Raises DataError when the first `EARLY` rows are all rejected.
-        """
+        """Count a row and return it, renamed or rejected if it repeats another."""
         self.rows += 1
         if isinstance(row, Read):
             row = self._resolve_repeats(row)
@@ -63,8 +58,6 @@ class Tally:
                 places.append(f"{row.where}: {row.detail}")
         else:
             self._count(row)
-        if self.rows == EARLY == self.bad:
-            self.refuse_if_more(0)
         return row
 
     def _resolve_repeats(self, read: Read) -> Read | Rejected:

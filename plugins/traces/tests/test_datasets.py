@@ -190,7 +190,7 @@ def test_a_build_that_fails_leaves_what_was_there(
     def failing(*_: object) -> None:
         raise DataError("no space")
 
-    monkeypatch.setattr("hf_rlhf_traces.pipeline.name_shards", failing)
+    monkeypatch.setattr("hf_rlhf_traces.pipeline._report", failing)
     with pytest.raises(DataError, match="no space"):
         build_again(store, "--overwrite", "--format.think", "thought")
     assert bytes_of(store / "datasets") == before
@@ -204,7 +204,7 @@ def test_a_process_killed_as_it_swaps_files_leaves_no_word_on_the_old_ones(store
         import os
         from pathlib import Path
         from hf_rlhf_traces import command, pipeline
-        pipeline.name_shards = lambda *_: os._exit(9)
+        pipeline._report = lambda *_: os._exit(9)
         words = ["build", {raw!r}, "--out", {str(store)!r}, "--workers", "1"]
         command.command([*words, "--format.think", "thought", "--overwrite"])
     """
@@ -225,17 +225,15 @@ def test_no_sample_at_all_is_an_error(tmp_path: Path) -> None:
     assert not (tmp_path / "store/datasets/steps").exists()
 
 
-def test_row_groups_and_shards_are_bounded(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shards_are_bounded(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     everything = rows_of(store, "steps", "train")
-    monkeypatch.setattr("hf_rlhf_traces.shards.ROW_GROUP", 10_000)
-    monkeypatch.setattr("hf_rlhf_traces.building.SHARD", 30_000)
+    monkeypatch.setattr("hf_rlhf_traces.shards.SHARD_ROWS", 20)
     shutil.rmtree(store / "datasets/steps")
     build_again(store)
     shards = shard_files(store / "datasets/steps", "train")
     assert len(shards) > 1
-    assert pq.ParquetFile(shards[0]).num_row_groups > 1
-    by_id = {row["id"]: row for row in rows_of(store, "steps", "train")}
-    assert by_id == {row["id"]: row for row in everything}
+    assert shards[0].name.startswith(f"train-00000-of-{len(shards):05d}")
+    assert rows_of(store, "steps", "train") == everything
 
 
 # The format of a store

@@ -1,4 +1,4 @@
-"""Datasets in one pass: the same rows for any shards, workers and tasks."""
+"""Datasets of files: the same rows for any blocks, workers and tasks."""
 
 import gzip
 import json
@@ -7,31 +7,24 @@ import re
 import stat
 import subprocess
 import sys
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 from hf_rlhf.errors import ConfigError, DataError, RunFolderError
-from hf_rlhf_traces import building, pipeline
+from hf_rlhf_traces import blocks, pipeline
 from hf_rlhf_traces.command import command
 from hf_rlhf_traces.format import Format
 from hf_rlhf_traces.pipeline import Build, row_builders
 from hf_rlhf_traces.read_files import Reading
 from hf_rlhf_traces.reading import Options
-from hf_rlhf_traces.shards import dataset_rows, shard_files
+from hf_rlhf_traces.shards import dataset_rows
 from hf_rlhf_traces.store import Store
 
 LAX = ("--max_rejected_share", "0.5")
-
-
-@pytest.fixture
-def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have many shards of a small file, and some traces near to the split's cut."""
-    monkeypatch.setattr(building, "SHARD", 20_000)
-    monkeypatch.setattr(pipeline, "NEAR", 0.05)
 
 
 def run(files: list[Path], out: Path, *more: str) -> None:
@@ -64,30 +57,17 @@ def check_same(out: Path, in_one_shard: Path) -> None:
     assert not list(out.glob(".build*"))
 
 
-@pytest.mark.usefixtures("small_shards")
-def test_many_shards_have_the_rows_of_one(
+def test_any_number_of_workers_and_blocks_gives_the_same_datasets(
     files: list[Path],
     in_one_shard: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    rebuilt: list[int] = []
-    complete = pipeline._complete
-
-    def watched(first: Any, exact: Any, shards: Any, workers: Any) -> Any:
-        waiting = sum(map(len, first.undecided.values()))
-        assert 0 < waiting < 100, "some traces wait for the cut, most do not"
-        assert first.corrected, "rows of the second file repeat those of the first"
-        rebuilt.append(len(shards) - len(first.corrected))
-        return complete(first, exact, shards, workers)
-
-    monkeypatch.setattr(pipeline, "_complete", watched)
+    monkeypatch.setattr(blocks, "BLOCK", 20_000)
     out = tmp_path / "store"
-    run(files, out, "--workers", "1")
-    assert rebuilt[0] > 3, "most shards were built once"
+    run(files, out, "--workers", "2")
     check_same(out, in_one_shard)
-    assert len(shard_files(out / "datasets" / "steps", "train")) > 3
     capsys.readouterr()
     run(files, out, "--workers", "1")
     assert "done already" in capsys.readouterr().out
@@ -95,26 +75,14 @@ def test_many_shards_have_the_rows_of_one(
         run(files, out, "--seed", "3")
 
 
-@pytest.mark.usefixtures("small_shards")
-def test_a_cut_that_is_not_near_to_the_ratio_builds_all_again(
-    files: list[Path], in_one_shard: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_worker_that_is_killed_is_an_error_that_says_what_to_do(
+    files: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pipeline, "NEAR", 1e-9)
-    run(files, tmp_path / "store", "--workers", "1")
-    check_same(tmp_path / "store", in_one_shard)
+    monkeypatch.setattr(pipeline, "read_row", lambda *_: os._exit(9))
+    with pytest.raises(DataError, match=r"worker process ended.*--workers 1"):
+        run(files, tmp_path / "store", "--workers", "2")
 
 
-@pytest.mark.usefixtures("small_shards")
-def test_the_number_of_workers_changes_nothing(files: list[Path], tmp_path: Path) -> None:
-    outputs = []
-    for workers in ("1", "2"):
-        run(files, tmp_path / workers, "--workers", workers)
-        folder = tmp_path / workers / "datasets"
-        outputs.append({p.relative_to(folder): p.read_bytes() for p in folder.rglob("*.parquet")})
-    assert outputs[0] == outputs[1]
-
-
-@pytest.mark.usefixtures("small_shards")
 def test_a_row_that_is_repeated_in_another_shard_is_left_out_and_counted(tmp_path: Path) -> None:
     raw = tmp_path / "raw.jsonl"
     command(["generate", "--out", str(raw), "--traces", "60"])
@@ -131,7 +99,6 @@ def test_a_row_that_is_repeated_in_another_shard_is_left_out_and_counted(tmp_pat
     assert where == [f"{raw}:61", f"{raw}:62"]
 
 
-@pytest.mark.usefixtures("small_shards")
 def test_files_that_are_read_from_their_start_give_the_same_rows(
     files: list[Path], in_one_shard: Path, tmp_path: Path
 ) -> None:
@@ -142,7 +109,6 @@ def test_files_that_are_read_from_their_start_give_the_same_rows(
         assert rows_of(tmp_path / "store", split) == rows_of(in_one_shard, split)
 
 
-@pytest.mark.usefixtures("small_shards")
 def test_a_failure_leaves_nothing_behind(files: list[Path], tmp_path: Path) -> None:
     out, bad = tmp_path / "store", tmp_path / "bad.jsonl"
     bad.write_bytes(files[0].read_bytes() + b"{}\n" * 400)
@@ -218,52 +184,27 @@ def test_datatrove_tasks_make_what_one_process_makes(
     check_same(out, in_one_shard)
 
 
-def test_what_tasks_built_is_kept_until_it_is_complete(
+def test_what_tasks_read_is_kept_until_the_datasets_are_built(
     files: list[Path], in_one_shard: Path, tmp_path: Path
 ) -> None:
     pytest.importorskip("datatrove")
     from hf_rlhf_traces import datatrove_tasks as tasks
 
     out, folder = tmp_path / "store", tmp_path / "store" / "build" / "key"
-    folder.mkdir(parents=True)
     build = build_of(files, out)
-    job = build.first_job(folder)
-    shards = pipeline.input_shards(build.reading)
-    (folder / tasks.PLAN).write_bytes(msgspec.msgpack.encode(shards))
-    with pytest.raises(DataError, match="is missing: a task failed"):
-        list(tasks.complete(None, build=build, folder=folder))
-    for rank in (1, 0):
-        list(tasks.build_shards(None, rank, 2, job=job))
-    list(tasks.complete(None, build=build, folder=folder))
+    step = partial(
+        tasks.read_part,
+        blocks=pipeline.input_blocks(build.reading),
+        options=build.reading.options,
+        folder=folder,
+    )
+    list(step(None, 1, 2))
+    with pytest.raises(DataError, match="1 of 2 tasks failed"):
+        list(tasks.complete(None, build=build, folder=folder, tasks=2))
+    list(step(None, 0, 2))
+    list(tasks.complete(None, build=build, folder=folder, tasks=2))
     check_same(out, in_one_shard)
     assert not folder.exists()
-
-
-def test_tasks_are_done_again_when_completing_was_killed_between_two_moves(
-    files: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytest.importorskip("datatrove")
-    from hf_rlhf_traces import datatrove_tasks as tasks
-
-    out, folder = tmp_path / "store", tmp_path / "store" / "build" / "key" / "shards"
-    folder.mkdir(parents=True)
-    build = build_of(files, out)
-    job = build.first_job(folder)
-    shards = pipeline.input_shards(build.reading)
-    (folder / tasks.PLAN).write_bytes(msgspec.msgpack.encode(shards))
-    list(tasks.build_shards(None, 0, 1, job=job))
-
-    class Killed(BaseException):
-        pass
-
-    def killed(folder: Path) -> None:
-        raise Killed
-
-    with monkeypatch.context() as patch:
-        patch.setattr(pipeline, "name_shards", killed)
-        with pytest.raises(Killed):
-            list(tasks.complete(None, build=build, folder=folder))
-    assert not folder.exists(), "shards are missing, so that the tasks are to run again"
 
 
 SBATCH = """#!{python}
@@ -317,7 +258,7 @@ def test_slurm_jobs_write_what_one_process_writes(
     ]
     jobs = [text for text in submitted if "launch_pickled_pipeline" in text]
     assert [text.split("--job-name=")[1].split()[0] for text in jobs] == [
-        *("traces_shards", "traces_complete")
+        *("traces_read", "traces_complete")
     ]
     assert "--dependency=afterok:" in jobs[1].splitlines()[0]
     assert "#SBATCH --qos=low" in jobs[0]

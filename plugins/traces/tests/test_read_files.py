@@ -178,10 +178,10 @@ def test_too_many_rejected_rows_stop_the_reading_and_leave_the_rejects(tmp_path:
     assert len(rejects(out)) == 1, "what belongs to the datasets stands"
 
 
-def test_a_file_without_any_trace_is_given_up_early(tmp_path: Path) -> None:
+def test_a_file_without_any_trace_is_an_error(tmp_path: Path) -> None:
     file = tmp_path / "t.jsonl"
-    file.write_bytes(b'{"a": 1}\n' * 5_000)
-    with pytest.raises(DataError, match="1,000 of 1,000 rows are no traces") as caught:
+    file.write_bytes(b'{"a": 1}\n' * 50)
+    with pytest.raises(DataError, match="50 of 50 rows are no traces") as caught:
         done(file, tmp_path / "out")
     assert str(caught.value).endswith(
         f"{tmp_path / 'out' / 'rejects.refused.jsonl'}. Mend them, or name their form by --form."

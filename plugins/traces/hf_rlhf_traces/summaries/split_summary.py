@@ -4,12 +4,14 @@ Every sample of `steps` is a row of both, or is counted under the reason why not
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from itertools import groupby, islice
+from operator import itemgetter
 from typing import Any
 
 from hf_rlhf.errors import DataError
 from hf_rlhf_traces.format import Format
-from hf_rlhf_traces.rows import Chat, Origin, Summarised
+from hf_rlhf_traces.rows import Chat, Origin, Split, Summarised
 from hf_rlhf_traces.shards import SPLITS, dataset_writer, shard_files
 from hf_rlhf_traces.store import Store
 from hf_rlhf_traces.summaries import summarize
@@ -18,6 +20,8 @@ from hf_rlhf_traces.summaries.summary import Quote, Summary, render
 
 STEP = "split_summary"
 PREFIX, ONLY = "summary_prefix", "summary_only"
+_GROUP = 256
+"""Rows that are written at a time."""
 
 
 def split_summary(
@@ -54,22 +58,11 @@ def split_summary(
         dataset_writer(folder, PREFIX) as write_prefix,
         dataset_writer(folder, ONLY) as write_only,
     ):
-        outcomes = stored_outcomes(store.folder / FOLDER)
-        for (side, row), outcome in zip(summarize.steps_rows(store), outcomes, strict=False):
-            counts["steps"] += 1
-            if outcome is None:
-                counts["missing"] += 1
-            elif "failed" in outcome:
-                failed[outcome["failed"]] += 1
-            elif (share := _verbatim_share(outcome)) < min_verbatim:
-                counts["min_verbatim"] += 1
-            elif drop_unverbatim and share == 0:
-                counts["all_quotes_invented"] += 1
-            else:
-                counts[side] += 1
-                summary = _trained_summary(outcome, counts, drop_unverbatim=drop_unverbatim)
-                write_prefix(side, prefix_row(row, summary, share, form))
-                write_only(side, only_row(row, summary, share, form))
+        rows = _kept(store, counts, failed, min_verbatim, drop_unverbatim)
+        for side, group in groupby(rows, key=itemgetter(0)):
+            while made := [each[1:] for each in islice(group, _GROUP)]:
+                write_prefix(side, [prefix_row(*each, form) for each in made])
+                write_only(side, [only_row(*each, form) for each in made])
         if not counts["train"] + counts["validation"]:
             raise DataError(
                 f"{store.folder}: no row is left of {counts['steps']} samples: "
@@ -86,6 +79,27 @@ def split_summary(
             **{name: counts[name] for name in _COUNTS},
         )
     return store.report(STEP)
+
+
+def _kept(
+    store: Store, counts: Counter[str], failed: Counter[str], least: float, drop_unverbatim: bool
+) -> Iterator[tuple[Split, Row, Summary, float]]:
+    """Yield each row that is trained on, with its summary; count it and the others."""
+    outcomes = stored_outcomes(store.folder / FOLDER)
+    for (side, row), outcome in zip(summarize.steps_rows(store), outcomes, strict=False):
+        counts["steps"] += 1
+        if outcome is None:
+            counts["missing"] += 1
+        elif "failed" in outcome:
+            failed[outcome["failed"]] += 1
+        elif (share := _verbatim_share(outcome)) < least:
+            counts["min_verbatim"] += 1
+        elif drop_unverbatim and share == 0:
+            counts["all_quotes_invented"] += 1
+        else:
+            counts[side] += 1
+            summary = _trained_summary(outcome, counts, drop_unverbatim=drop_unverbatim)
+            yield side, row, summary, share
 
 
 _COUNTS = ("steps", "missing", "quotes", "verbatim", "dropped_quotes", "without_quotes")
