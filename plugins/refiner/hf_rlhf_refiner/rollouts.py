@@ -141,7 +141,7 @@ def tool_results(rollout: Rollout, longest: int) -> tuple[list[Result], int]:
 
 
 def _converted(row: Row, row_id: str, maker: PromptMaker, longest: int) -> Converted:
-    counts: Counter[str] = Counter()
+    counts = Counter[str]()
     rollout = read_rollout(row.values, row.where, counts)
     results, counts["empty_tool_results"] = tool_results(rollout, longest)
     if not results:

@@ -19,10 +19,8 @@ from hf_rlhf_rollouts.tags import pairs, without_pairs
 _TITLES = ("title", "name", "heading", "headline")
 _SNIPPETS = ("snippets", "passages", "highlights")
 """Fields with several texts of a document, as a list."""
-_CONTENTS = (
-    *("content", "contents", "text", "snippet", "body", "passage", "page_content"),
-    *_SNIPPETS,
-)
+_TEXTS = ("content", "contents", "text", "snippet", "body", "passage", "page_content")
+_CONTENTS = (*_TEXTS, *_SNIPPETS)
 _URLS = ("url", "link", "href")
 _WRAPPERS = (
     *("results", "result", "search_results", "documents", "output", "data", "items", "hits"),
