@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from importlib.metadata import entry_points
 from typing import Any
 
@@ -48,8 +48,9 @@ class Form:
 
 
 def _of_conversation(
-    conversation: Conversation | None, row: Mapping[str, Any], noted: Noted
+    find: Callable[[Mapping[str, Any]], Conversation | None], row: Mapping[str, Any], noted: Noted
 ) -> Rollout:
+    conversation = find(row)
     assert conversation is not None
     items = read_conversation(conversation, noted)
     response = row.get("response") if "response" in conversation.columns else None
@@ -61,15 +62,19 @@ def _of_conversation(
 
 
 _FORMS: dict[str, Form] = {
-    "search": Form(search.fits, search.read, "`question` and a list `trace` of steps"),
+    "search": Form(
+        search.fits,
+        search.read,
+        "`question` and a list `trace` of steps (in a table, as JSON text)",
+    ),
     "responses": Form(
         lambda row: find_items(row) is not None,
-        lambda row, noted: _of_conversation(find_items(row), row, noted),
+        partial(_of_conversation, find_items),
         "`responses_create_params.input` and `response.output`, lists of items",
     ),
     "chat": Form(
         lambda row: find_conversation(row) is not None and not tagged.fits(row),
-        lambda row, noted: _of_conversation(find_conversation(row), row, noted),
+        partial(_of_conversation, find_conversation),
         "a list `messages` with roles, or `conversations` with `from` and `value`",
     ),
     "tagged": Form(
@@ -104,7 +109,7 @@ def read_rollout(
         name, values = _recognise(values, form, noted)
         rollout = rollout_forms()[name].read(values, noted)
         if not rollout.question.strip():
-            raise _without_question(values, name)
+            raise _without_question(values)
     except BadRow as error:
         raise BadRow(error.reason, f"{where}: {error}") from error
     return replace(rollout, where=where, form=name)
@@ -127,31 +132,30 @@ def _recognise(
     Where none fits, the only other column with the text or messages of a trace is read as
     `response` or `messages`. Raises BadRow, naming what fits or what such columns there are.
     """
-    names = [form] if form else list(rollout_forms())
-    fitting = [name for name in names if rollout_forms()[name].fits(values)]
+    known = {form: rollout_forms()[form]} if form else rollout_forms()
+    fitting = [name for name, each in known.items() if each.fits(values)]
     columns = [] if fitting else _trace_columns(values)
     if len(columns) == 1:
-        column, free = (
-            columns[0],
-            MESSAGES if isinstance(values[columns[0]], list) else tagged.TEXTS,
-        )
-        noted[f"column_read.{column}"] += 1
-        renamed = {next(name for name in free if name not in values): values[column], **values}
-        values = {name: value for name, value in renamed.items() if name != column}
-        fitting = [name for name in names if rollout_forms()[name].fits(values)]
+        value = values[columns[0]]
+        free = MESSAGES if isinstance(value, list) else tagged.TEXTS
+        noted[f"column_read.{columns[0]}"] += 1
+        renamed = {next(name for name in free if name not in values): value, **values}
+        values = {name: value for name, value in renamed.items() if name != columns[0]}
+        fitting = [name for name, each in known.items() if each.fits(values)]
     if len(fitting) == 1:
         return fitting[0], values
     if fitting:
         listed = ", ".join(fitting)
         raise BadRow("two_forms", f"{listed} fit this row. Say which: --form {fitting[0]}")
-    has = f"has: {_column_names(values)}"
+    problem = f"the row has: {_column_names(values)}{_near((*TRACE_KEYS, *MESSAGES), values)}"
     if columns:
         several = " and ".join(f"`{name}`" for name in columns)
-        has = f"has traces in {several}: rename one of them to `response` or `messages`"
-    if any(values.get(key) is not None for key in QUESTION_KEYS):
-        raise BadRow("no_trace", f"{_without_trace(values)}. It {has}")
-    known = "; ".join(f"{name}: {rollout_forms()[name].expects}" for name in names)
-    raise BadRow("no_form", f"the row {has}. Expected {known}")
+        problem = f"{several} have traces: rename one of them to `response` or `messages`"
+    elif values.get(column := first_present(values, TRACE_KEYS)) is not None:
+        problem = f"`{column}` is {describe_value(values[column])}"
+    expected = "; ".join(f"{name}: {each.expects}" for name, each in known.items())
+    asks = any(values.get(key) is not None for key in QUESTION_KEYS)
+    raise BadRow("no_trace" if asks else "no_form", f"{problem}. Expected {expected}")
 
 
 def _trace_columns(values: Mapping[str, Any]) -> list[str]:
@@ -171,42 +175,20 @@ def _trace_columns(values: Mapping[str, Any]) -> list[str]:
     return [*(complete or whole), *talks]
 
 
-def _without_trace(values: Mapping[str, Any]) -> str:
-    steps = "a list of steps (in a table, as JSON text)"
-    column = first_present(values, TRACE_KEYS)
-    if values.get(column) is not None:
-        kind = describe_value(values[column])
-        return f"`{column}` is {kind}, expected {steps}, or a text with tags such as <search>"
-    names = (*TRACE_KEYS, *MESSAGES)
-    meant = _near(names, values)
-    expected = f"{steps} in {_listed(TRACE_KEYS)}, messages in {_listed(MESSAGES)}"
-    return f"the row has a question and no trace{meant}. Expected {expected}, or a text with tags"
-
-
-def _without_question(values: Mapping[str, Any], form: str) -> BadRow:
-    """Return the error for a row of a form in which no question was found."""
+def _without_question(values: Mapping[str, Any]) -> BadRow:
+    """Return the error for a row in which no question was found."""
     column = first_present(values, QUESTION_KEYS)
-    if form in ("chat", "responses"):
-        detail = "no turn of the user before the agent's has a text"
-    elif isinstance(values.get(column), list):
-        detail = f"no turn of the user in `{column}` has a text"
-    elif column in values:
-        kind = "null" if values[column] is None else "empty"
-        detail = f"the question is {kind}, in `{column}`"
-    else:
-        meant = _near(QUESTION_KEYS, values)
-        read = f"It is read from {_listed(QUESTION_KEYS)}"
-        detail = f"the question is missing{meant}. {read}. The row has: {_column_names(values)}"
-    return BadRow("no_question", detail)
+    problem = f"the row has: {_column_names(values)}{_near(QUESTION_KEYS, values)}"
+    if column in values:
+        problem = f"`{column}` is {describe_value(values[column])}"
+    place = "in the last turn of the user before the agent's, or in"
+    expected = f"Expected a text {place} {', '.join(QUESTION_KEYS)}"
+    return BadRow("no_question", f"there is no question: {problem}. {expected}")
 
 
 def _near(names: Sequence[str], values: Mapping[str, Any]) -> str:
-    return next(filter(None, (did_you_mean(name, map(str, values)) for name in names)), "")
-
-
-def _listed(names: Sequence[str]) -> str:
-    *first, last = (f"`{name}`" for name in names)
-    return f"{', '.join(first)} or {last}"
+    hints = (did_you_mean(name, map(str, values)) for name in names if name not in values)
+    return next(filter(None, hints), "")
 
 
 def _column_names(values: Mapping[str, Any]) -> str:

@@ -43,20 +43,22 @@ BAD = {
     "a list": (b"[1, 2]\n", "not_object", "a list"),
     "nested": (b"[" * 100_000 + b"\n", "not_json", ""),
     "nested within": (row(*GOOD)[:-2] + b', "x": ' + b"[" * 900 + b"]" * 900 + b"}", "malf", ""),
-    "no trace": (b'{"question": "Who?"}', "no_trace", "a question and no trace"),
-    "null trace": (b'{"question": "Who?", "trace": null}', "no_trace", "a question and no trace"),
+    "no trace": (b'{"question": "Who?"}', "no_trace", "the row has: question"),
+    "null trace": (
+        b'{"question": "Who?", "trace": null}',
+        "no_trace",
+        "the row has: question, trace. Expected search",
+    ),
     "misspelt trace": (
         b'{"question": "Who?", "traces": []}',
         "no_trace",
-        "no trace (did you mean 'traces'?). Expected a list of steps (in a table, as JSON text) in "
-        "`trace`, `steps` or `trajectory`, messages in `messages`, `conversation` or "
-        "`conversations`, or a text with tags. It has: question, traces",
+        "the row has: question, traces (did you mean 'traces'?). Expected search: `question` and a "
+        "list `trace` of steps (in a table, as JSON text); responses: ",
     ),
     "trace a text": (
         b'{"question": "Who?", "trace": "hello"}',
         "no_trace",
-        "`trace` is 'hello', expected a list of steps (in a table, as JSON text), or a text with "
-        "tags such as <search>. It has: question, trace",
+        "`trace` is 'hello'. Expected search: ",
     ),
     "empty trace": (row(), "no_trace", "0 steps"),
     "only unknown": (row({"type": "Thougt"}), "no_trace", "but: 'Thougt' (did you mean 'thought'?"),
@@ -80,11 +82,11 @@ BAD = {
     "misspelt question": (
         b'{"qestion": "Who?", "trace": [{"type": "search", "query": "a"}]}',
         "no_question",
-        "the question is missing (did you mean 'qestion'?). It is read from `question`, `problem`, "
-        "`query` or `prompt`. The row has: qestion, trace",
+        "the row has: qestion, trace (did you mean 'qestion'?). Expected a text in the last turn of "
+        "the user before the agent's, or in question, problem, query, prompt",
     ),
-    "null question": (row(*GOOD, question=None), "no_question", "is null, in `question`"),
-    "blank question": (row(*GOOD, question=" \n"), "no_question", "is empty, in `question`"),
+    "null question": (row(*GOOD, question=None), "no_question", "`question` is null"),
+    "blank question": (row(*GOOD, question=" \n"), "no_question", "`question` is ' \\n'"),
     "a call without a name": (
         b'{"input": "Who?", "output": [{"type": "function_call", "call_id": "c", "name": ""}]}',
         "malformed",
@@ -93,12 +95,12 @@ BAD = {
     "no turn of the user in a prompt": (
         b'{"prompt": [{"role": "system", "content": "x"}], "response": "<answer>c</answer>"}',
         "no_question",
-        "no turn of the user in `prompt` has a text",
+        "`prompt` is a list",
     ),
     "no turn of the user": (
         b'{"messages": [{"role": "assistant", "content": "Hm."}]}',
         "no_question",
-        "no turn of the user before the agent's has a text",
+        "the row has: messages",
     ),
     "question a list": (row(*GOOD, question=["Who?"]), "content_not_text", "question is a list"),
     "step a text": (row("Hm."), "step_not_object", "trace[0] is 'Hm.'"),

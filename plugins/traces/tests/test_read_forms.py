@@ -541,7 +541,7 @@ def test_the_text_is_found_in_a_column_of_any_name(column: str) -> None:
     assert read({**row, "end": end}).trace.answer == "France"  # a part of the text
     reason, detail = reasons({**row, "draft": text.replace("Paris", "Lyon")})
     assert reason == "no_trace"
-    assert f"It has traces in `{column}` and `draft`: rename one of them to `response`" in detail
+    assert f"`{column}` and `draft` have traces: rename one of them to `response`" in detail
 
 
 def test_messages_are_found_in_a_column_of_any_name_and_ids_are_used_again() -> None:
