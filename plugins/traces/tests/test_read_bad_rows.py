@@ -82,8 +82,8 @@ BAD = {
     "misspelt question": (
         b'{"qestion": "Who?", "trace": [{"type": "search", "query": "a"}]}',
         "no_question",
-        "the row has: qestion, trace (did you mean 'qestion'?). Expected a text in the last turn of "
-        "the user before the agent's, or in question, problem, query, prompt",
+        "the row has: qestion, trace (did you mean 'qestion'?). Expected a text in the last turn "
+        "of the user before the agent's, or in question, problem, query, prompt",
     ),
     "null question": (row(*GOOD, question=None), "no_question", "`question` is null"),
     "blank question": (row(*GOOD, question=" \n"), "no_question", "`question` is ' \\n'"),
