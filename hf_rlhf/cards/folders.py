@@ -12,6 +12,7 @@ from huggingface_hub import constants
 from hf_rlhf.cards.metadata import is_hub_id
 from hf_rlhf.cards.render import has_samples, render_card
 from hf_rlhf.config.schema import PublishSpec
+from hf_rlhf.formatting import listed
 from hf_rlhf.storage.files import atomic_write_bytes, atomic_write_text
 from hf_rlhf.storage.local_paths import LocalPaths
 from hf_rlhf.storage.record import RunRecord, load_record, write_record
@@ -20,6 +21,10 @@ CARD_DIGESTS = ".card.sha256"
 """File in a run folder with the digests of the last two cards that were written."""
 EDITED_CARD = "README.edited"
 COMPARISON_PICTURE = "comparison.png"
+ROWS_SHOWN = (
+    "prompts of a few rows with completions (`evaluation.samples: 0` in the run file leaves out "
+    "all rows)"
+)
 PUBLISH_FIELDS_ON_CARD = ("base_was", "steps")
 """What the card of a published run shows of the record's `publish`, beside the repository."""
 
@@ -39,10 +44,10 @@ def write_card(record: RunRecord, folder: Path) -> None:
         if "adapter" in {*saved_weights(folder), *(record.model.saved or ())} and not spec.merged:
             options["kind"] = "adapter"
         record = public_record(record, spec)
-    place_card(folder, render_card(record, **options), record)
+    place_card(folder, render_card(record, **options))
 
 
-def place_card(folder: Path, card: str, record: RunRecord) -> None:
+def place_card(folder: Path, card: str) -> None:
     """Write a card into a run folder; a card that was edited by hand is kept beside it.
 
     A folder of an older version has no digests: its card is kept too, as it may be edited.
@@ -50,7 +55,7 @@ def place_card(folder: Path, card: str, record: RunRecord) -> None:
     path, content = folder / "README.md", card.encode("utf-8")
     if path.exists() and path.read_bytes() == content:
         return
-    if path.exists() and _digest(path) not in _known_digests(folder, record):
+    if path.exists() and _digest(path) not in _card_digests(folder):
         names = (f"{EDITED_CARD}{n}.md" for n in ("", *(f"-{i}" for i in range(2, 1000))))
         kept = next(folder / name for name in names if not (folder / name).exists())
         path.rename(kept)
@@ -61,18 +66,13 @@ def place_card(folder: Path, card: str, record: RunRecord) -> None:
     atomic_write_bytes(path, content)
 
 
-def card_is_edited(folder: Path, record: RunRecord) -> bool:
-    """Return whether the card in a run folder, trained here or pulled, is known to be edited.
+def card_is_edited(folder: Path) -> bool:
+    """Return whether the card in a run folder is known to be edited.
 
     In a folder of an older version this is not known.
     """
-    known, path = _known_digests(folder, record), folder / "README.md"
+    known, path = _card_digests(folder), folder / "README.md"
     return bool(known) and path.exists() and _digest(path) not in known
-
-
-def _known_digests(folder: Path, record: RunRecord) -> set[str]:
-    pushed = (record.published().get("files") or {}).get("README.md") or {}
-    return {*_card_digests(folder), *filter(None, [pushed.get("sha256")])}
 
 
 def _card_digests(folder: Path) -> list[str]:
@@ -156,3 +156,10 @@ def shareable(public: RunRecord, record: RunRecord) -> RunRecord:
 def hides_rows(record: RunRecord) -> bool:
     """Return whether no row of the data is published, as the run file wants it."""
     return (record.config.get("evaluation") or {}).get("samples") == 0
+
+
+def shared_content(record: RunRecord) -> str:
+    """Return which content of the author a published record shows; empty if it shows none."""
+    own = sorted({each.name or "" for each in record.components if each.source})
+    source = [f"the source of {listed(own)}"] if own else []
+    return "; ".join([*([] if hides_rows(record) else [ROWS_SHOWN]), *source])

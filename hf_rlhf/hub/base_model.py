@@ -1,6 +1,5 @@
 """The base model that an adapter and a card name: it is on the Hub, or is pushed there first."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,7 +7,7 @@ from hf_rlhf.cards.base_card import base_card
 from hf_rlhf.cards.folders import shareable
 from hf_rlhf.config.schema import PublishSpec
 from hf_rlhf.errors import PublishError
-from hf_rlhf.hub.client import MANIFEST, NOT_CONTENT, Hub, listed
+from hf_rlhf.hub.client import NOT_CONTENT, Hub
 from hf_rlhf.hub.commit import push
 from hf_rlhf.hub.layout import add_record, hide_paths
 from hf_rlhf.hub.upload_set import UploadSet
@@ -65,7 +64,8 @@ def _push_base(hub: Hub, repo_id: str, model: ModelSection, spec: PublishSpec) -
         bundle.add_file("README.md", folder / "README.md")
     else:
         bundle.add_text("README.md", base_card(folder, model, repo_id, endpoint=hub.endpoint))
-    record = _record_of(folder)
+    run = run_of_merged(folder)
+    record = load_record(run) if run else None
     known = record or RunRecord(model=model)
     hide_paths(bundle, LocalPaths(known.to_json()))
     if record is not None:
@@ -76,15 +76,3 @@ def _push_base(hub: Hub, repo_id: str, model: ModelSection, spec: PublishSpec) -
     hub.prepare_repo(repo_id, "main", private=spec.private, gated=None)
     state = hub.existing_state(repo_id, "main")
     push(hub, repo_id, "main", bundle, before=state, message="Base model of a run")
-
-
-def _record_of(folder: Path) -> RunRecord | None:
-    """Return the record of the run that made a base: of its merged weights, or as pulled."""
-    if (run := run_of_merged(folder)) is not None:
-        return load_record(run)
-    try:
-        content = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-        # Its list is of the repository it came from, whose subfolders are not pushed.
-        return RunRecord.from_json(content) if listed(content) else None
-    except (OSError, ValueError):
-        return None

@@ -20,7 +20,7 @@ from hf_rlhf.cards.metadata import HUB
 from hf_rlhf.cards.render import SAMPLES, render_card
 from hf_rlhf.config.schema import PublishSpec
 from hf_rlhf.errors import ModelError, PublishError
-from hf_rlhf.hub.client import MANIFEST, listed
+from hf_rlhf.hub.client import MANIFEST
 from hf_rlhf.hub.upload_set import UploadSet, as_text
 from hf_rlhf.models.adapter import check_adapter
 from hf_rlhf.models.fingerprint import IDENTITY
@@ -29,7 +29,7 @@ from hf_rlhf.models.merge import merge_adapter
 from hf_rlhf.rewards.report import REPORT_NAME, sealed
 from hf_rlhf.storage.checkpoints import is_valid, step_of, valid_checkpoints
 from hf_rlhf.storage.local_paths import LocalPaths
-from hf_rlhf.storage.record import RunRecord, load_record
+from hf_rlhf.storage.record import RunRecord
 from hf_rlhf.storage.secrets import redact_secrets
 
 ADAPTER, MERGED = "adapter", "merged"
@@ -216,24 +216,17 @@ def merged_weights(
     """
     saved = _saved(run, step)
     model, adapter = saved.model, saved.adapter
-    if step is None and adapter is None and model is not None and record.model.adapter:
+    if step is None and adapter is None and (model is None or record.model.adapter):
+        missing = f"{ADAPTER}/" if model is not None else f"weights in {MERGED}/ or {ADAPTER}/"
         raise PublishError(
-            f"{run} has no {ADAPTER}/ with the adapter that its record and card describe. Nothing "
-            "was pushed. If it was pulled, pull the adapter's repository into that folder."
+            f"{run} has no {missing}, so there is nothing to publish of what its record describes: "
+            f"the run is {record.status}. Resume it, or publish one of its checkpoints with --step "
+            f"(complete: {_steps(run)})."
         )
-    if adapter is None:
-        if model is None:
-            raise PublishError(
-                f"{run} holds no *.safetensors, neither in merged/ and adapter/ nor, as a pulled "
-                f"folder, beside its {MANIFEST}, so there is nothing to publish: the run is "
-                f"{record.status}. Resume it, or publish one of its checkpoints with "
-                f"--step (complete: {_steps(run)})."
-            )
+    if adapter is None or (spec.merged and model is not None):
         yield saved
     elif not spec.merged:
         yield Weights(None, adapter)
-    elif model is not None:
-        yield saved
     elif step is None:
         _merge(record, spec, adapter, run / MERGED)
         yield Weights(run / MERGED, adapter)
@@ -244,52 +237,20 @@ def merged_weights(
 
 
 def _saved(run: Path, step: int | None) -> Weights:
-    """Return where the weights of a run lie, or of its checkpoint of `step`.
-
-    A pulled folder has them in its root, as the repository has. PublishError for full weights both
-    there and in `merged`, of which one would be left out.
-    """
-    if step is not None:
-        folder = _checkpoint(run, step)
-        is_adapter = (folder / _ADAPTER_FILES[0]).exists()
-        return Weights(None, folder) if is_adapter else Weights(folder, None)
-    adapters = [each for each in (run / ADAPTER, run) if (each / _ADAPTER_FILES[0]).exists()]
-    models = [each for each in (run / MERGED, run) if _has_model(each)]
-    if len(models) > 1:
-        raise PublishError(
-            f"{run} holds weights in its root, as it was pulled, and in {MERGED}/. Nothing was "
-            "pushed. Delete or move away those that are not to be published."
+    """Return where the weights of a run lie, or of its checkpoint of `step`."""
+    if step is None:
+        model, adapter = run / MERGED, run / ADAPTER
+        return Weights(
+            model if any(model.glob("*.safetensors")) else None,
+            adapter if (adapter / _ADAPTER_FILES[0]).exists() else None,
         )
-    return Weights(next(iter(models), None), next(iter(adapters), None))
-
-
-def is_pulled_adapter(run: Path) -> bool:
-    """Say whether a folder is a pulled repository of an adapter alone."""
-    return (run / _ADAPTER_FILES[0]).exists() and not _has_model(run)
-
-
-def _has_model(folder: Path) -> bool:
-    return any(path.name != _ADAPTER_FILES[1] for path in folder.glob("*.safetensors"))
-
-
-def check_unchanged(record: RunRecord, bundle: UploadSet, run: Path) -> None:
-    """Raise PublishError if weights in a pulled folder are not those that its record lists.
-
-    Weights that were merged in the folder since then are new. An adapter that was pulled from its
-    own repository has its own record.
-    """
-    records = [record, *(load_record(each.parent) for each in run.glob(f"{ADAPTER}/{MANIFEST}"))]
-    lists = (listed({"publish": e.publish}) for e in records if e.run_id == record.run_id)
-    digests = {hashes["sha256"] for files in lists for hashes in files.values()}
-    for file in bundle.files.values() if digests else ():
-        pulled = isinstance(file.source, Path) and file.source.parent in (run, run / ADAPTER)
-        if pulled and file.path.endswith(".safetensors") and file.sha256 not in digests:
-            raise PublishError(
-                f"{file.origin} is not the file that the run {record.run_id} published: {MANIFEST} "
-                "lists another SHA-256, and the card's results are of that one. Nothing was "
-                "pushed. Pull it again, or push changed weights without this run's card "
-                "(`hf upload`)."
-            )
+    folder = run / "checkpoints" / f"checkpoint-{step}"
+    if not is_valid(folder):
+        raise PublishError(
+            f"{run} has no complete checkpoint of step {step}. It has: {_steps(run)}."
+        )
+    is_adapter = (folder / _ADAPTER_FILES[0]).exists()
+    return Weights(None, folder) if is_adapter else Weights(folder, None)
 
 
 def _merge(record: RunRecord, spec: PublishSpec, adapter: Path, out: Path) -> None:
@@ -298,15 +259,6 @@ def _merge(record: RunRecord, spec: PublishSpec, adapter: Path, out: Path) -> No
     missing = not model.base_is_hub_id and not Path(local).is_dir()
     base = spec.base_model if missing and spec.base_model else local
     merge_adapter(base, adapter, out, revision=model.revision if base == local else None)
-
-
-def _checkpoint(run: Path, step: int) -> Path:
-    folder = run / "checkpoints" / f"checkpoint-{step}"
-    if not is_valid(folder):
-        raise PublishError(
-            f"{run} has no complete checkpoint of step {step}. It has: {_steps(run)}."
-        )
-    return folder
 
 
 def complete_steps(run: Path) -> list[int]:

@@ -9,8 +9,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from hf_rlhf.cards.folders import card_is_edited, place_card, public_record
-from hf_rlhf.cards.sharing import shared_by
+from hf_rlhf.cards.folders import card_is_edited, place_card, public_record, shared_content
 from hf_rlhf.config.schema import PublishSpec
 from hf_rlhf.errors import HfRlhfError, PublishError
 from hf_rlhf.hub.base_model import is_empty, with_base
@@ -19,10 +18,8 @@ from hf_rlhf.hub.commit import DamagedCommit, Overtaken, push
 from hf_rlhf.hub.finish import describe, finish_command, unfinished
 from hf_rlhf.hub.layout import (
     Weights,
-    check_unchanged,
     complete_steps,
     expected_files,
-    is_pulled_adapter,
     merged_weights,
     upload_set,
 )
@@ -83,8 +80,10 @@ def publish(
     """
     run = Path(run_dir)
     record = load_record(run)
-    if merged is None and is_pulled_adapter(run):
-        merged = False
+    if record.published().get("files"):
+        raise PublishError(
+            f"{run} was pulled from a Hub, so it is not the folder of a run. Push it by `hf upload`."
+        )
     spec = publish_settings(
         record,
         repo_id=repo_id,
@@ -98,7 +97,7 @@ def publish(
     if step is not None:
         # The recorded branch is that of the finished run.
         spec = replace(spec, revision=revision)
-    elif not overwrite and card_is_edited(run, record):
+    elif not overwrite and card_is_edited(run):
         raise PublishError(
             f"{run / 'README.md'} was changed since it was written, and the card that is pushed is "
             "rendered from the record, without the change. Nothing was pushed. Move the file to "
@@ -214,12 +213,9 @@ def _push_weights(
     overwrite: bool,
 ) -> tuple[Published, str]:
     repo_id, revision, run_id = str(spec.repo_id), spec.revision or "main", str(record.run_id)
-    # A pulled folder may hold a checkpoint, as its record says.
-    of_step = record.published().get("step") if step is None else step
-    bundle = upload_set(run, record, spec, weights, of_step, hub.endpoint)
-    check_unchanged(record, bundle, run)
+    bundle = upload_set(run, record, spec, weights, step, hub.endpoint)
     bundle.check(hub.secrets())
-    shares = shared_by(public_record(record, spec))
+    shares = shared_content(public_record(record, spec))
     url = f"{hub.endpoint}/{repo_id}"
     try:
         if spec.private is False and hub.exists(repo_id) and not hub.is_public(repo_id):
@@ -308,7 +304,7 @@ def _update_run(
     before = record.published()
     if step is None:
         after = {**before, **asdict(spec), **published.where()}
-        place_card(run, card, record)
+        place_card(run, card)
     else:
         after = {**before, "steps": {**(before.get("steps") or {}), str(step): published.where()}}
     if after != before:

@@ -10,8 +10,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from hf_rlhf.cards.folders import ROWS_SHOWN
 from hf_rlhf.cards.render import render_card
-from hf_rlhf.cards.sharing import will_be_shared
 from hf_rlhf.config.run_file import RunFile
 from hf_rlhf.distributed import is_elsewhere, processes
 from hf_rlhf.errors import HfRlhfError, first_line
@@ -26,7 +26,7 @@ from hf_rlhf.runs.preflight_data import data_lines
 from hf_rlhf.runs.preflight_launch import launch_kind, sharding
 from hf_rlhf.runs.resolve import resolve_run
 from hf_rlhf.runs.reward_validation import reward_validation_section
-from hf_rlhf.runs.run import Phase, Run, trains_by_rewards
+from hf_rlhf.runs.run import Phase, Run
 from hf_rlhf.runs.sharded_memory import memory_plans
 from hf_rlhf.storage.disk import Space, human, taken_bytes
 from hf_rlhf.storage.record import load_record
@@ -339,16 +339,6 @@ def _totals(reports: Sequence[PhaseReport]) -> Iterator[Finding]:
     yield Finding("disk", "ok" if enough else "FAIL", text)
 
 
-def _shown(run: Run) -> str:
-    spec = run.spec.evaluation
-    return will_be_shared(
-        spec.samples if spec and run.writes_text else None,
-        trains_by_rewards=bool(trains_by_rewards(run.trainer_class, run.training)),
-        adapter=run.spec.dataset.name,
-        data={**run.spec.dataset.arguments, **run.report},
-    )
-
-
 def _hub(run: Run) -> Iterator[Finding]:
     repo_id = run.spec.publish.repo_id
     if repo_id is None:
@@ -360,6 +350,8 @@ def _hub(run: Run) -> Iterator[Finding]:
         text = check_target(run.spec.publish, model_section(run), run.folder)
         yield Finding("hub", "ok", text)
         if not run.spec.publish.private:
-            yield Finding("in public", "note", f"unless the repository is private, {_shown(run)}")
+            hidden = run.spec.evaluation and run.spec.evaluation.samples == 0
+            text = "no row of the data" if hidden else ROWS_SHOWN
+            yield Finding("in public", "note", f"unless the repository is private: {text}")
     except HfRlhfError as error:
         yield Finding("hub", "FAIL", str(error))

@@ -612,7 +612,7 @@ def test_a_local_base_is_pushed_on_request(run: Path, base: Path) -> None:
     assert f"[`{wanted}`]({endpoint}/{wanted})" in text_of(repo_of(run), "README.md")
 
 
-def test_a_run_pushed_as_the_base_of_another_is_pulled_and_then_published_whole(
+def test_a_run_pushed_as_the_base_of_another_is_then_published_whole(
     run: Path, template: Path, tmp_path: Path
 ) -> None:
     first = tmp_path / "first"
@@ -628,12 +628,6 @@ def test_a_run_pushed_as_the_base_of_another_is_pulled_and_then_published_whole(
         publish(run, repo_id=wanted, base_model="demo/base")
     assert publish(first, repo_id=wanted).new_commits == 1
     assert "adapter/adapter_model.safetensors" in tree(wanted)
-    # As pulled, it can be a base again: under another name, and without the adapter.
-    local_base(run, pull(wanted, tmp_path / "whole"))
-    publish(run, base_model=f"{wanted}-again", push_base=True)
-    again = pull(f"{wanted}-again", tmp_path / "again")
-    listing = json.loads((again / "run.json").read_text())["publish"]["files"]
-    assert {*listing, "run.json"} == tree(f"{wanted}-again")
 
 
 def test_a_base_whose_push_was_cut_short_is_pushed_by_the_command(
