@@ -82,7 +82,7 @@ def publish(
     record = load_record(run)
     if record.published().get("files"):
         raise PublishError(
-            f"{run} was pulled from a Hub, so it is not the folder of a run. Push it by `hf upload`."
+            f"{run} was pulled from a Hub and is not the folder of a run. Use `hf upload`."
         )
     spec = publish_settings(
         record,
