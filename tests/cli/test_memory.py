@@ -13,7 +13,7 @@ from hf_rlhf.runs.known_models import known_models, run_of_model
 from hf_rlhf.runs.memory_changes import largest, plan_of
 from hf_rlhf.runs.sharded_memory import STRATEGIES
 
-TINY: dict[str, Any] = {"model_type": "llama", "hidden_size": 32, "num_hidden_layers": 5}
+TINY: dict[str, Any] = {"model_type": "llama", "hidden_size": 32, "num_hidden_layers": 2}
 TINY |= {"num_attention_heads": 2, "intermediate_size": 64, "vocab_size": 96}
 SHORT = ("--max_length", "32", "--per_device_train_batch_size", "2")
 
@@ -41,7 +41,8 @@ def test_a_model_is_reported_by_strategy(tiny, tmp_path, capsys):
     assert "not on GPUs" in text
 
 
-def test_the_derivation_of_a_model(tiny, capsys):
+def test_the_derivation_of_a_model(tiny, tmp_path, capsys):
+    (tmp_path / "config.json").write_text(json.dumps({**TINY, "num_hidden_layers": 5}))
     assert main(["memory", "--deep", tiny, *SHORT]) == 0
     text = capsys.readouterr().out
     assert "5 times a period of 1" in text
@@ -50,7 +51,9 @@ def test_the_derivation_of_a_model(tiny, capsys):
 
 def test_a_run_file_is_reported(tiny_run, tmp_path, capsys):
     file = tmp_path / "run.yaml"
-    file.write_text(json.dumps({"schema": 1, **tiny_run, "use_peft": False, "beta": 0.1}))
+    file.write_text(
+        json.dumps({"schema": 1, **tiny_run, "use_peft": False, "beta": 0.1, "evaluation": None})
+    )
     assert main(["memory", str(file)]) == 0
     text = capsys.readouterr().out
     assert "reference" in text

@@ -109,20 +109,19 @@ def test_a_step_is_counted_as_real_tensors_are():
     assert peak <= most < 1.03 * peak
 
 
-def need_of(tiny_run: dict[str, Any], **settings: Any) -> Any:
-    return memory_need(resolve_run(RunFile.from_mapping({**tiny_run, **settings})))
-
-
 def test_the_parts_of_a_run(tiny_run):
-    full = need_of(tiny_run, use_peft=False, beta=0.1)
+    def need_of(**settings: Any) -> MemoryNeed:
+        return memory_need(resolve_run(RunFile.from_mapping({**tiny_run, **settings})))
+
+    full = need_of(use_peft=False, beta=0.1)
     model = full.weights
     assert full.held == {"reference": model}
     assert full.gradients == model
     assert {phase.name for phase in full.phases} >= {"optimizer step", "rollout", "evaluation"}
-    lora = need_of(tiny_run, beta=0.1)
+    lora = need_of(beta=0.1, evaluation=None)
     assert lora.held == {}
     assert lora.gradients < lora.weights / 4
-    assert need_of(tiny_run, beta=0.0, use_peft=False).held == {}
+    assert need_of(beta=0.0, use_peft=False, evaluation=None).held == {}
     assert full.per_device() == sum(full.parts().values())
 
 
@@ -136,7 +135,7 @@ def test_a_held_model_that_cannot_be_read_is_not_counted(monkeypatch):
 
 
 def test_a_larger_pass_samples_and_scores_more(tiny_run):
-    run = resolve_run(RunFile.from_mapping(tiny_run))
+    run = resolve_run(RunFile.from_mapping({**tiny_run, "evaluation": None}))
 
     def rollout(**given: int) -> int:
         phases = memory_need(run, **given).phases
@@ -152,7 +151,7 @@ def test_a_larger_pass_samples_and_scores_more(tiny_run):
 
 
 def test_no_sharded_launch_is_counted_with_each_prompt_once(tiny_run):
-    run = resolve_run(RunFile.from_mapping(tiny_run))
+    run = resolve_run(RunFile.from_mapping({**tiny_run, "evaluation": None}))
     row = {"input_ids": torch.zeros(1, 8, dtype=torch.long)}
     shape = StepShape(packed=lambda rows, tokens: ("sdpa", row))
     with patch.object(run.trainer_class, "step_shape", return_value=shape):
@@ -163,7 +162,7 @@ def test_no_sharded_launch_is_counted_with_each_prompt_once(tiny_run):
 
 def test_each_strategy_holds_less_than_the_one_before(tiny_run, monkeypatch):
     monkeypatch.setattr("hf_rlhf.runs.sharded_memory._BUCKET", 1)
-    run = resolve_run(RunFile.from_mapping({**tiny_run, "use_peft": False}))
+    run = resolve_run(RunFile.from_mapping({**tiny_run, "use_peft": False, "evaluation": None}))
     plans = {plan.strategy.name: plan for plan in memory_plans(run, 4)}
     assert "FSDP2 hybrid" not in plans
     sizes = [plans[name].bytes for name in ("DDP", "ZeRO-1", "ZeRO-2", "ZeRO-3")]
@@ -217,7 +216,7 @@ def test_hybrid_shards_within_a_node_and_offload_leaves_what_is_gathered():
 
 
 def test_a_base_of_4_bits_and_a_reference_in_the_host(tiny_run):
-    run = resolve_run(RunFile.from_mapping(tiny_run))
+    run = resolve_run(RunFile.from_mapping({**tiny_run, "evaluation": None}))
     whole, narrow = (memory_need(changed(run, load_in_4bit=bits)) for bits in (False, True))
     linear = sum(
         module.weight.numel()
