@@ -10,6 +10,7 @@ import math
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, TypeVar
 
 import numpy as np
@@ -26,15 +27,12 @@ _SEED = 0
 _ROUNDING = 1e-12
 """Relative size below which a sum of values that cancel is 0."""
 
-_KEPT_BYTES = 2**27
-
+_KEPT_BYTES = 2**25
 P = TypeVar("P", float, float | None)
 Array = NDArray[np.float64]
 Draw = NDArray[np.unsignedinteger[Any]]
 Table = Sequence[Sequence[Score]]
 """Shape (seeds, rows): a value for each, None where there is none."""
-_kept: dict[tuple[int, ...], list[tuple[Draw, Draw]]] = {}
-"""Draws by their sizes: the same for every interval, and most of what one costs."""
 
 
 @dataclass(frozen=True)
@@ -199,20 +197,8 @@ def _draws(seeds: int, clusters: int, draw_seeds: bool) -> Iterable[tuple[Draw, 
     # Smaller blocks for many clusters, so that memory does not grow with their number.
     block = min(_BLOCK, max(1, _CELLS // clusters)) if seeds == 1 else _BLOCK
     sizes = seeds, clusters, draw_seeds, RESAMPLES, block
-    if sizes in _kept:
-        return _kept[sizes]
-    drawn = _drawn(*sizes)
-    if RESAMPLES * (seeds + clusters) > _KEPT_BYTES:
-        return drawn
-    kept = list(drawn)
-    while sum(_bytes(each) for each in (kept, *_kept.values())) > _KEPT_BYTES and _kept:
-        _kept.pop(next(iter(_kept)))  # the oldest
-    _kept[sizes] = kept
-    return kept
-
-
-def _bytes(draws: Sequence[tuple[Draw, Draw]]) -> int:
-    return sum(each.nbytes for block in draws for each in block)
+    kept = RESAMPLES * (seeds + clusters) <= _KEPT_BYTES
+    return _kept_draws(*sizes) if kept else _drawn(*sizes)
 
 
 def _drawn(
@@ -223,6 +209,12 @@ def _drawn(
         size = min(block, resamples - start)
         by_seed = _weights(rng, seeds, size) if draw_seeds else np.ones((size, seeds), np.uint8)
         yield by_seed, _weights(rng, clusters, size)
+
+
+@lru_cache(maxsize=4)
+def _kept_draws(*sizes: int) -> list[tuple[Draw, Draw]]:
+    """Return the draws of a size: the same for every interval, and most of what one costs."""
+    return list(_drawn(*sizes))  # type: ignore[arg-type]
 
 
 def _weights(rng: np.random.Generator, count: int, size: int) -> Draw:

@@ -1,7 +1,7 @@
 """Models whose memory is planned by name, without a run file: SFT with common settings."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields, replace
 from importlib.resources import files
 from pathlib import Path
@@ -9,10 +9,11 @@ from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 from typing import Any
 
-import yaml
-
+from hf_rlhf.config import value_of
+from hf_rlhf.config.settings import value_problems
+from hf_rlhf.config.validation import check_settings, setting_names
 from hf_rlhf.contracts import HeldModel, StepShape, Trainer
-from hf_rlhf.errors import HfRlhfError, did_you_mean, first_line
+from hf_rlhf.errors import ConfigError, HfRlhfError, Problem, did_you_mean, first_line
 from hf_rlhf.runs.run import Run
 
 USUAL = {
@@ -26,7 +27,6 @@ USUAL = {
 }
 """Settings of a model without a run file on which memory depends: those of TRL's SFT, and with
 `reference: model` those of its DPO."""
-_COUNTS = ("max_length", "per_device_train_batch_size", "gradient_accumulation_steps", "lora_r")
 _SIZES = ("num_hidden_layers", "hidden_size", "vocab_size")
 
 
@@ -54,23 +54,13 @@ def run_of_model(name: str, options: Mapping[str, str]) -> Run:
     Raises HfRlhfError for a model or setting that is not known, an encoder-decoder, and a
     configuration without sizes.
     """
-    from transformers import TrainingArguments
-    from trl import ModelConfig
+    from trl import ModelConfig, SFTConfig
 
+    values = _checked(options, (SFTConfig, ModelConfig))
     model = ModelConfig(model_name_or_path=name)
-    training = SimpleNamespace(**_defaults(TrainingArguments), device=SimpleNamespace(type="cuda"))
-    for key, text in {**USUAL, **options}.items():
-        target = model if hasattr(model, key) else training
-        if key not in USUAL and not hasattr(target, key):
-            near = did_you_mean(key, [*vars(model), *vars(training)])
-            raise HfRlhfError(
-                f"--{key} is no setting that a model's memory depends on{near}. A run file has all "
-                "settings of its trainer: `hf-rlhf memory FILE`."
-            )
-        value = _value(key, text) if isinstance(text, str) else text
-        if isinstance(getattr(target, key, None), bool) and not isinstance(value, bool):
-            raise HfRlhfError(f"--{key} {text}: expected true or false.")
-        setattr(target, key, value)
+    training = SimpleNamespace(**_defaults(SFTConfig), device=SimpleNamespace(type="cuda"))
+    for key, value in {**USUAL, **values}.items():
+        setattr(model if hasattr(model, key) else training, key, value)
     run = Run(
         spec=SimpleNamespace(evaluation=None, plugin="sft", init_lora_weights=True),  # type: ignore[arg-type]
         trainer_class=_Supervised,
@@ -88,34 +78,25 @@ def run_of_model(name: str, options: Mapping[str, str]) -> Run:
     return run
 
 
-def _value(key: str, text: str) -> Any:
-    """Return the value of a setting. Raises HfRlhfError for one that would be counted as another's.
-
-    A run file's settings are checked where it is read.
-    """
-    import torch
-    from transformers.training_args import OptimizerNames
-
-    if key in _COUNTS:
-        wanted, known = "a number above 0", text.isdecimal() and int(text) > 0
-    elif key == "dtype":
-        wanted, known = "such as bfloat16", isinstance(getattr(torch, text, None), torch.dtype)
-    elif key == "optim":
-        names = [str(each.value) for each in OptimizerNames]
-        wanted, known = f"of {', '.join(names)}", text in names
-    else:
-        wanted, known = "of YAML, such as 1, true or text", _is_yaml(text)
-    if not known:
-        raise HfRlhfError(f"--{key} {text}: expected a value, {wanted}.")
-    return yaml.safe_load(text)
-
-
-def _is_yaml(text: str) -> bool:
-    try:
-        yaml.safe_load(text)
-    except yaml.YAMLError:
-        return False
-    return True
+def _checked(options: Mapping[str, str], classes: Sequence[type]) -> dict[str, Any]:
+    """Return the values of options, as a run file's are checked. Raises ConfigError."""
+    where, names = "--{}".format, {*setting_names(classes), *USUAL}
+    values, problems = {}, []
+    for key, text in options.items():
+        if key not in names:
+            what = f"is no setting that a model's memory depends on{did_you_mean(key, names)}."
+            fix = "A run file has all settings of its trainer: `hf-rlhf memory FILE`."
+            problems.append(Problem(where(key), what, fix))
+        try:
+            values[key] = value_of(text)
+        except ValueError as error:
+            problems.append(Problem(where(key), f"{text}: {error}"))
+    fitted, wrong = check_settings(values, classes, where=where)
+    for cls, settings in zip(classes, fitted, strict=True):
+        wrong += value_problems(cls, settings, where)
+    if problems + wrong:
+        raise ConfigError([*problems, *wrong])
+    return values | {key: value for settings in fitted for key, value in settings.items()}
 
 
 def check_sizes(run: Run) -> None:

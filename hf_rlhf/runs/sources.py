@@ -58,22 +58,7 @@ def _checkout(file: Path) -> Source:
     if not commit or not output(*git, "ls-files", "--", file.name):
         return Source(kind="editable")  # in no repository, or ignored by the one around it
     changes = output(*git, "status", "--porcelain", "--", ".")
-    url, subdirectory = None, None
-    # Only what was pushed can be installed by others, and only from where it was pushed to.
-    pushed = (output(*git, "branch", "--remotes", "--contains", commit) or "").split("\n")
-    remotes = {name.strip().partition("/")[0] for name in pushed} - {""}
-    if remotes:
-        remote = "origin" if "origin" in remotes else min(remotes)
-        url = _public(output(*git, "remote", "get-url", remote) or "")
-        project = next((p for p in file.parents if (p / "pyproject.toml").exists()), file.parent)
-        subdirectory = output("git", "-C", str(project), "rev-parse", "--show-prefix")
-    return Source(
-        kind="editable",
-        url=url and f"git+{url}",
-        commit=commit,
-        dirty=None if changes is None else bool(changes),
-        subdirectory=(subdirectory or "").strip("/") or None,
-    )
+    return Source(kind="editable", commit=commit, dirty=None if changes is None else bool(changes))
 
 
 def _public(url: str) -> str | None:

@@ -322,8 +322,7 @@ class Source(Section):
     kind: Literal["index", "archive", "repository", "folder", "editable"] | None = None
     """`folder`: copied when it was installed; `editable`: read from where it is edited."""
     url: str | None = None
-    """As pip takes it; null for what lies on one machine only. Of an editable install, that of the
-    repository that its commit was pushed to."""
+    """As pip takes it; null for what lies on one machine only."""
     subdirectory: str | None = None
     commit: str | None = None
     dirty: bool | None = None

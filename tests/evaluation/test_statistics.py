@@ -46,7 +46,7 @@ def test_many_clusters_are_drawn_in_smaller_blocks_with_the_same_result(monkeypa
 def draws(monkeypatch):
     """How many blocks of resamples were drawn, of none kept before."""
     sizes, draw = [], statistics._weights
-    monkeypatch.setattr(statistics, "_kept", {})
+    statistics._kept_draws.cache_clear()
     monkeypatch.setattr(statistics, "_weights", lambda *sized: sizes.append(sized) or draw(*sized))
     return sizes
 
@@ -67,9 +67,9 @@ def test_draws_that_are_not_kept_are_the_same_and_memory_is_bounded(draws, kept,
     values = np.random.default_rng(6).normal(size=12).tolist()
     intervals = [Interval.of_mean(values[:size]) for size in (8, 10, 11)]
     monkeypatch.setattr(statistics, "_KEPT_BYTES", kept)
-    statistics._kept.clear()
+    statistics._kept_draws.cache_clear()
     assert [Interval.of_mean(values[:size]) for size in (8, 10, 11)] == intervals
-    assert [sizes[1] for sizes in statistics._kept] == ([11] if kept else [])
+    assert statistics._kept_draws.cache_info().currsize == (3 if kept else 0)
 
 
 def test_more_draws_of_one_cluster_than_a_byte_holds_are_counted(monkeypatch):

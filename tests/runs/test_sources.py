@@ -44,14 +44,13 @@ def installed(tmp_path, monkeypatch):
 
 @pytest.fixture
 def checkout(tmp_path):
-    """Return a repository with a package in a subfolder, and with a remote."""
+    """Return a repository with a package in a subfolder."""
     folder = tmp_path / "plugins"
     project = folder / "rewards"
     project.mkdir(parents=True)
     (project / "pyproject.toml").write_text("")
     (project / "acme_rewards.py").write_text("")
     git(folder, "init", "-q")
-    git(folder, "remote", "add", "origin", "git@example.org:acme/plugins.git")
     git(folder, "add", ".")
     git(folder, "commit", "-qm", "a")
     return folder
@@ -125,18 +124,6 @@ def test_code_that_is_read_from_a_checkout_has_its_commit(installed, checkout, h
     assert source_of(package, "acme_rewards").dirty is False
     (checkout / "rewards" / "new_module.py").write_text("")
     assert source_of(package, "acme_rewards").dirty is True
-
-    git(checkout, "update-ref", "refs/remotes/origin/main", commit)
-    where = f"git+https://example.org/acme/plugins.git@{commit}#subdirectory=rewards"
-    assert requirement(source_of(package, "acme_rewards")) == f"acme-rewards @ {where}"
-
-
-def test_the_repository_is_the_one_that_the_commit_was_pushed_to(installed, checkout):
-    package = installed({"url": "", "dir_info": {"editable": True}}, code=checkout / "rewards")
-    git(checkout, "remote", "add", "fork", "https://example.org/me/plugins.git")
-    git(checkout, "update-ref", "refs/remotes/fork/main", git(checkout, "rev-parse", "HEAD"))
-    url = "git+https://example.org/me/plugins.git"
-    assert source_of(package, "acme_rewards").url == url
 
 
 def test_a_repository_around_ignored_code_is_not_its_own(installed, checkout, monkeypatch):
