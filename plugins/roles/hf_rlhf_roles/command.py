@@ -63,9 +63,6 @@ def train_main(argv: Sequence[str]) -> int:
     parser.add_argument("--role", metavar="NAME")
     parser.add_argument("--stage", metavar="NAME")
     parser.add_argument("--data", metavar="FILE", help="default: the file in the workspace's order")
-    parser.add_argument(
-        "--role_file", type=Path, metavar="FILE", help="the file of an additional role"
-    )
     parser.add_argument("--all", action="store_true", help="all remaining steps of the order")
     parser.add_argument("--optional", action="store_true", help="include optional steps")
     parser.add_argument("--dry_run", action="store_true", help="print the plan, train nothing")
@@ -75,7 +72,7 @@ def train_main(argv: Sequence[str]) -> int:
         help="allow other roles to use the rows of an isolated one",
     )
     chosen, overrides = parser.parse_known_args(argv)
-    workspace = read_workspace(chosen.workspace, role_file=chosen.role_file)
+    workspace = read_workspace(chosen.workspace)
     steps = _steps(workspace, chosen)
     left_out = [s for s in workspace.order if chosen.all and s not in steps]
 
@@ -114,7 +111,7 @@ def _steps(workspace: Workspace, chosen: argparse.Namespace) -> list[Step]:
                 "--all", "cannot be combined with --role, --stage or --data.", "Pick one."
             )
         return [step for step in workspace.order if chosen.optional or not step.optional]
-    role = chosen.role or (chosen.role_file.stem if chosen.role_file else None)
+    role = chosen.role
     if role is None or chosen.stage is None:
         raise config_error(
             "command line",

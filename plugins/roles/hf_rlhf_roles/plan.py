@@ -150,7 +150,6 @@ class Planner:
     def _values(
         self, step: Step, role: Role, stage: Stage, start: str | None, shared: Sequence[str]
     ) -> Mapping[str, Any]:
-        run = stage.run
         values: dict[str, Any] = {
             "schema": 1,
             "plugin": stage.trainer,
@@ -163,9 +162,9 @@ class Planner:
             "model_name_or_path": BASE,
             "use_peft": True,
             "card": _card(role, step, shared),
-            **run,
+            **stage.run,
             # A null in the role wins over the workspace: the stage cannot have that setting.
-            **{k: v for k, v in self.workspace.run.items() if run.get(k, v) is not None},
+            **{k: v for k, v in self.workspace.run.items() if stage.run.get(k, v) is not None},
         }
         if self.workspace.base_revision:
             values["model_revision"] = self.workspace.base_revision
@@ -193,26 +192,21 @@ def _upstream(
 
     Raises ConfigError for one that is neither trained nor will be before.
     """
-    stages = stage.continues
-    start = next((name for name in stages if f"{step.role}/{name}" in trained), None)
-    problems = []
-    if stages and start is None:
-        what = f"continues the adapter of {' or '.join(stages)}"
-        problems.append(_untrained(step, what, stages[-1]))
-    after = sorted(f"{step.role}/{name}" for name in {*stage.needs(), *filter(None, [start])})
-    problems += [
-        _untrained(step, f"needs the adapter of {key}", key.partition("/")[2])
-        for key in after
-        if key not in trained
+    last = stage.continues[-1] if stage.continues else None
+    start = next((name for name in stage.continues if f"{step.role}/{name}" in trained), last)
+    names = sorted({*stage.needs(), *filter(None, [start])})
+    problems = [
+        Problem(
+            step.key,
+            f"needs the adapter of {step.role}/{name}, which is not trained yet.",
+            f"First: hf-rlhf roles train --role {step.role} --stage {name} --data FILE.",
+        )
+        for name in names
+        if f"{step.role}/{name}" not in trained
     ]
     if problems:
         raise ConfigError(problems)
-    return start, tuple(after)
-
-
-def _untrained(step: Step, what: str, stage: str) -> Problem:
-    fix = f"First: hf-rlhf roles train --role {step.role} --stage {stage} --data FILE."
-    return Problem(step.key, f"{what}, which is not trained yet.", fix)
+    return start, tuple(f"{step.role}/{name}" for name in names)
 
 
 def _at(values: Any, key: str) -> Any:

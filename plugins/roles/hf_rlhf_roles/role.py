@@ -1,7 +1,7 @@
 """Roles are data: a system prompt, stages, and what each of them runs.
 
 A role is a YAML file (docs/how-to/roles.md has the format). The package ships `data_insight` and
-`writer`; a workspace's `roles/NAME.yaml`, or `--role_file`, adds others or replaces these.
+`writer`; a workspace's `roles/NAME.yaml` adds others or replaces these.
 """
 
 import re

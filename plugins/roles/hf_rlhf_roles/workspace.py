@@ -144,11 +144,11 @@ def find_workspace(start: Path | None = None) -> Path:
     )
 
 
-def read_workspace(folder: Path | None = None, *, role_file: Path | None = None) -> Workspace:
+def read_workspace(folder: Path | None = None) -> Workspace:
     """Read a workspace; by default the one that the working directory is in.
 
-    `role_file` is a further role, which replaces one of its name. Raises ConfigError with all
-    problems of workspace.yaml and of its roles' files, RunFolderError if there is no workspace.
+    Raises ConfigError with all problems of workspace.yaml and of its roles' files, RunFolderError
+    if there is no workspace.
     """
     home = find_workspace() if folder is None else folder
     if not (home / NAME).is_file():
@@ -171,13 +171,9 @@ def read_workspace(folder: Path | None = None, *, role_file: Path | None = None)
         if name not in paths:
             problems.append(unknown_role(name, paths, file.where(("roles", number))))
     listed = {name: paths[name] for name in names if name in paths}
-    if role_file is not None:
-        listed[role_file.stem] = role_file.resolve()
     roles, role_problems = _read_roles(listed)
     problems += role_problems
-    problems += _order_problems(
-        file, fields.get("order", ()), dict.fromkeys([*names, *listed]), roles
-    )
+    problems += _order_problems(file, fields.get("order", ()), names, roles)
     if problems:
         raise ConfigError(problems)
     return Workspace(**{**fields, "roles": roles}, folder=home)

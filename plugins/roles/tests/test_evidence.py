@@ -343,7 +343,7 @@ def test_thinking_is_left_out():
 TEXTS = st.text(st.sampled_from("[]E123.,%-:\n <>") | st.characters(codec="utf-8"), max_size=200)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(TEXTS, TEXTS, TEXTS)
 def test_any_text_gets_a_score_between_0_and_1(insights, conclusion, uncertainty):
     for text in (insights, answer(f"- {insights} [E1]", conclusion, uncertainty)):

@@ -105,12 +105,6 @@ def test_a_further_role_is_a_file(home):
     assert read_workspace(home).role("tutor").stage("rm").makes == "reward"
 
 
-def test_role_file_adds_a_role_for_one_call(home, tmp_path):
-    (tmp_path / "tutor.yaml").write_text(TUTOR)
-    workspace = read_workspace(home, role_file=tmp_path / "tutor.yaml")
-    assert workspace.role("tutor").system == "Explain it."
-
-
 def test_unknown_names_are_reported_with_near_ones(home):
     workspace = read_workspace(home)
     with pytest.raises(ConfigError, match=r"did you mean 'writer'\?.*data_insight, writer"):

@@ -72,14 +72,15 @@ def test_a_run_file_has_the_role_and_the_workspace_in_it(home, runs):
     assert "adapter" not in values
 
 
-def test_null_in_a_role_wins_over_the_workspace(home, tmp_path, runs):
+def test_null_in_a_role_wins_over_the_workspace(home, runs):
     stage = "{trainer: sft, data: sft, run: {evaluation: null}}"
     role = (
         f"schema: 1\nname: tutor\ntitle: T\ndescription: D\nsystem: S\nstages: {{sft: {stage}}}\n"
     )
-    (tmp_path / "tutor.yaml").write_text(role)
-    file = ("--role_file", str(tmp_path / "tutor.yaml"))
-    step(home, "tutor", "sft", *file, "--data", str(home / "data" / "writer_sft.jsonl"))
+    (home / "roles" / "tutor.yaml").write_text(role)
+    workspace = home / "workspace.yaml"
+    workspace.write_text(workspace.read_text().replace("writer]", "writer, tutor]"))
+    step(home, "tutor", "sft", "--data", str(home / "data" / "writer_sft.jsonl"))
     assert runs.ran[0]["evaluation"] is None
 
 
@@ -142,7 +143,7 @@ def test_changed_settings_and_base_are_reported(home, runs, capsys):
 
 
 def test_a_later_stage_needs_the_earlier_one(home, runs):
-    with pytest.raises(ConfigError, match="adapter of sft, which is not trained yet"):
+    with pytest.raises(ConfigError, match="adapter of writer/sft, which is not trained yet"):
         step(home, "writer", "dpo")
     step(home, "writer", "sft")
     with pytest.raises(ConfigError, match="needs the adapter of writer/reward"):
