@@ -160,7 +160,7 @@ def main() -> None:
     chosen = options.parse_args()
     rounds, steps = (1, 4) if chosen.quick else (chosen.rounds, chosen.steps)
     if chosen.quick:
-        import_once("trl.trainer.grpo_trainer", "hf_rlhf.training.session", "hf_rlhf_classic.sft")
+        import_once("trl.trainer.grpo_trainer", "hf_rlhf.training.start", "hf_rlhf_classic.sft")
     report = Report(f"Steps of the classic stages, {steps - WARM_UP} of {rounds} processes each")
     for stage in chosen.stages:
         comparisons, note = compare(stage, rounds, steps)

@@ -151,7 +151,7 @@ def main() -> None:
     # No save among the steps: both would write the same files.
     sizes: dict[str, Any] = {"max_steps": steps, "save_steps": 1000}
     if chosen.quick:
-        import_once("trl.trainer.grpo_trainer", "hf_rlhf.training.session")
+        import_once("trl.trainer.grpo_trainer", "hf_rlhf.training.start")
         sizes |= {"prompts_per_step": 1, "per_device_train_batch_size": 8}
     timings = in_turn(
         rounds,

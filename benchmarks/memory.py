@@ -277,7 +277,7 @@ def one_case(case: Case, folder: Path, what: str) -> dict[str, int]:
 def each_alone() -> Executor:
     """Return what runs each case in a process of its own, forked from one with the imports."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["hf_rlhf.training.session", "trl", "peft"])
+    context.set_forkserver_preload(["hf_rlhf.training.start", "trl", "peft"])
     return ProcessPoolExecutor(1, context, max_tasks_per_child=1)
 
 

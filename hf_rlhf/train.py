@@ -91,9 +91,9 @@ def train(
         from hf_rlhf.runs.resolve import resolve_run
 
         resolved = resolve_run(file, plugin=plugin, python_keys=settings)
-        from hf_rlhf.training.session import Session
+        from hf_rlhf.training.start import open_session
 
-        return Session(resolved).go(argv)
+        return open_session(resolved).go(argv)
 
 
 def dry_run(

@@ -25,7 +25,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent))
 from opens import Opens, resize, tmpfs, used
 
-import hf_rlhf.training.session  # noqa: F401 - for the runs that are forked from here
+import hf_rlhf.training.start  # noqa: F401 - for the runs that are forked from here
 from hf_rlhf.config import load_component
 from hf_rlhf.config.run_file import RunFile
 from hf_rlhf.storage.checkpoints import valid_checkpoints

@@ -112,7 +112,7 @@ def preload() -> None:
     from accelerate.utils import is_deepspeed_available
 
     import hf_rlhf.runs.resolve
-    import hf_rlhf.training.session  # noqa: F401
+    import hf_rlhf.training.start  # noqa: F401
     import hf_rlhf_refiner.trainer  # noqa: F401
 
     if is_deepspeed_available():

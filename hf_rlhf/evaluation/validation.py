@@ -6,10 +6,13 @@ from typing import TYPE_CHECKING, Any
 from hf_rlhf.config import EvaluationSpec
 from hf_rlhf.config.schema import ValidationSpec
 from hf_rlhf.evaluation.scoring import held_out_rows
+from hf_rlhf.storage.record_schema import HELD_OUT
 
 if TYPE_CHECKING:
     from hf_rlhf.runs.run import Run
 
+LOSS = "loss"
+"""transformers' own metric, the loss on the validation rows."""
 NAME = "validation"
 """The split of these rows in a `validation_run`."""
 
@@ -64,3 +67,10 @@ def validation_run(run: "Run") -> "Run":
     evaluation = replace(held_out, split=NAME, rows=None, samples=0)
     dataset = DatasetDict({**run.dataset, NAME: validation_rows(run)})
     return replace(run, dataset=dataset, spec=replace(run.spec, evaluation=evaluation))
+
+
+def metric_key(run: "Run") -> str | None:
+    """Return the name of `metric_for_best_model` in an evaluation's metrics, without `eval_`."""
+    name: str | None = run.training.metric_for_best_model
+    name = None if name is None else name.removeprefix("eval_")
+    return name if name is None or name == LOSS or name.startswith(HELD_OUT) else HELD_OUT + name

@@ -5,7 +5,13 @@ from typing import TYPE_CHECKING
 
 from hf_rlhf.distributed import distributed_type
 from hf_rlhf.errors import Problem
-from hf_rlhf.evaluation.validation import is_validated, validation_range, validation_run
+from hf_rlhf.evaluation.validation import (
+    LOSS,
+    is_validated,
+    metric_key,
+    validation_range,
+    validation_run,
+)
 from hf_rlhf.rewards.composed import TOTAL
 from hf_rlhf.runs.estimate import cycle_in_steps
 from hf_rlhf.runs.preflight_data import evaluation_problems, length_problems
@@ -13,9 +19,6 @@ from hf_rlhf.storage.record_schema import HELD_OUT
 
 if TYPE_CHECKING:
     from hf_rlhf.runs.run import Run
-
-LOSS = "loss"
-"""transformers' own metric, the loss on the validation rows."""
 
 
 def validation_problems(run: "Run") -> Iterator[Problem]:
@@ -50,13 +53,6 @@ def validation_problems(run: "Run") -> Iterator[Problem]:
     yield from rows or _problems_of_rows(run)
     yield from _metric_problems(run)
     yield from _alignment_problems(run)
-
-
-def metric_key(run: "Run") -> str | None:
-    """Return the name of `metric_for_best_model` in an evaluation's metrics, without `eval_`."""
-    name: str | None = run.training.metric_for_best_model
-    name = None if name is None else name.removeprefix("eval_")
-    return name if name is None or name == LOSS or name.startswith(HELD_OUT) else HELD_OUT + name
 
 
 def _row_problems(run: "Run") -> Iterator[Problem]:

@@ -5,4 +5,4 @@ from .library_warnings import quiet_libraries as quiet_libraries
 from .progress import clock as clock
 from .record_sections import TYPED_NAME as TYPED_NAME
 from .run_folder import differences as differences
-from .session import Session as Session
+from .start import open_session as open_session

@@ -1,7 +1,6 @@
 """Keeps the record, `config.yaml` and the card of a run up to date."""
 
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 from hf_rlhf.cards.folders import saved_weights, write_card
@@ -10,9 +9,12 @@ from hf_rlhf.cards.monitor import MONITOR_PICTURE, monitor_panels
 from hf_rlhf.cards.plots import reward_curve, training_curves
 from hf_rlhf.cards.render import render_card
 from hf_rlhf.config.yaml import dump_yaml
+from hf_rlhf.evaluation.results import Measured
 from hf_rlhf.models.contents import with_written
 from hf_rlhf.rewards.composed import TOTAL
 from hf_rlhf.runs.measured_memory import counted_peak
+from hf_rlhf.runs.preflight import advice
+from hf_rlhf.runs.preflight_data import data_lines
 from hf_rlhf.runs.reward_validation import copy_reports, reward_validation_section
 from hf_rlhf.runs.run import Run
 from hf_rlhf.storage.files import atomic_write_text
@@ -20,12 +22,17 @@ from hf_rlhf.storage.pure_json import as_json
 from hf_rlhf.storage.record import RunRecord, load_record, now, write_record
 from hf_rlhf.storage.record_schema import Author, Picture, TrainingSection
 from hf_rlhf.storage.secrets import redact_secrets
+from hf_rlhf.training.model_record import add_weights
 from hf_rlhf.training.record_sections import (
+    as_shell,
     distribution,
+    evaluation_section,
     judges_section,
     opening,
     reproduction,
+    samples_section,
     sessions,
+    training_section,
     usage_elsewhere,
 )
 from hf_rlhf.training.run_folder import (
@@ -91,6 +98,38 @@ class Recorder:
             self.write()
             write_card(self.record, self.run.folder)
 
+    @property
+    def command(self) -> str:
+        """The command that repeats the run, as it is typed in a shell."""
+        return as_shell(self.record.command)
+
+    def data_lines(self) -> Iterable[str]:
+        """Return lines on the data that the run trains on."""
+        return data_lines(self.run)
+
+    def advice(self) -> Sequence[str]:
+        """Record the warnings that do not stop the run, and return them."""
+        self.record.advice = advice(self.run)
+        return self.record.advice
+
+    def loaded(self, trainer: Any) -> None:
+        """Record what is known only once the weights are loaded."""
+        add_weights(self.record.model, trainer, self.run)
+
+    def measured(self, before: Measured, after: Measured) -> None:
+        """Record the held-out results."""
+        self.record.evaluation = evaluation_section(self.run, before, after)
+
+    def sampled(
+        self, before: Measured, after: Measured, trained: Sequence[Mapping[str, Any]]
+    ) -> None:
+        """Record completions of before, during and after training."""
+        self.record.samples = samples_section(before, after, trained)
+
+    def training(self, trainer: Any, seconds: float) -> TrainingSection:
+        """Return how far training got, from the trainer's own state."""
+        return training_section(self.run, trainer, seconds)
+
     def trained(self, training: TrainingSection, resumed_at: int) -> None:
         """Record how far training got, in the run and in this session."""
         before = self.record.training.monitor
@@ -141,14 +180,3 @@ class Recorder:
         self.record.model.saved = saved_weights(self.run.folder)
         self.write()
         write_card(self.record, self.run.folder)
-
-
-def without_hiding_an_error(note: Callable[[], object]) -> None:
-    """Call `note`; if it fails while training has failed, print that and keep the first error."""
-    first = sys.exception()
-    try:
-        note()
-    except Exception as second:
-        if first is None:
-            raise
-        print(f"the progress of training could not be recorded: {second}", file=sys.stderr)

@@ -2,31 +2,24 @@
 
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
-from shlex import quote
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from accelerate import PartialState
 
 from hf_rlhf.distributed import run_on_main_process
-from hf_rlhf.errors import DiskError, DriftError, HfRlhfError, JudgeError, PublishError, RewardError
+from hf_rlhf.errors import DiskError, DriftError, HfRlhfError, JudgeError, RewardError
 from hf_rlhf.evaluation.example import greedy_example
 from hf_rlhf.evaluation.held_out import measure, measure_before, without_revision
-from hf_rlhf.evaluation.results import Measured
-from hf_rlhf.hub.checkpoints import INTERRUPTED_S, CheckpointPushes
-from hf_rlhf.hub.finish import finish_command
-from hf_rlhf.hub.publishing import publish
+from hf_rlhf.evaluation.results import Evaluation, Measured
 from hf_rlhf.models.lengths import has_new_head
 from hf_rlhf.models.loading import check_continued
 from hf_rlhf.monitoring.monitor import Monitor
 from hf_rlhf.rewards.abstentions import check_learned
 from hf_rlhf.rewards.composed import TOTAL
-from hf_rlhf.runs.preflight import advice
-from hf_rlhf.runs.preflight_data import data_lines
-from hf_rlhf.runs.run import Phase, Run
+from hf_rlhf.runs.run import Run
 from hf_rlhf.storage.checkpoints import discard_unsealed, step_of, valid_checkpoints
 from hf_rlhf.storage.disk import disk_error
 from hf_rlhf.storage.lock import locked_folder
@@ -40,15 +33,6 @@ from hf_rlhf.training.checkpoints import (
 from hf_rlhf.training.exactness import check_exactness
 from hf_rlhf.training.generation_cycle import Cycle
 from hf_rlhf.training.library_warnings import head_is_new, tied_weights_ignored
-from hf_rlhf.training.model_record import add_weights
-from hf_rlhf.training.phases import (
-    compose_record,
-    is_finished,
-    measured_after,
-    note_saved,
-    take_over,
-    with_weights_of,
-)
 from hf_rlhf.training.progress import (
     SAMPLES_NAME,
     AfterSave,
@@ -61,36 +45,36 @@ from hf_rlhf.training.progress import (
     remove_printers,
     say,
 )
-from hf_rlhf.training.record_sections import (
-    as_shell,
-    evaluation_section,
-    samples_section,
-    training_section,
-)
-from hf_rlhf.training.recorder import EndStatus, Recorder, without_hiding_an_error
 from hf_rlhf.training.saving import save_boundary, save_weights
 from hf_rlhf.training.signals import Stopping, Terminated
-from hf_rlhf.training.trackers import continued_tracker_run, end_runs, track_new_steps
+from hf_rlhf.training.trackers import continued_tracker_run, track_new_steps
 from hf_rlhf.training.validation import Validation
+
+if TYPE_CHECKING:
+    from hf_rlhf.training.publication import Publication
+    from hf_rlhf.training.recorder import Recorder
 
 
 class Session:
     """Takes one process through a run. Collective calls are made by all processes alike."""
 
-    def __init__(self, run: Run, stopping: Stopping | None = None) -> None:
+    def __init__(
+        self,
+        run: Run,
+        recorder: "Recorder",
+        publication: "Publication",
+        stopping: Stopping | None = None,
+    ) -> None:
         """Prepare a session; that of a phase shares `stopping` with the run it is a phase of."""
         if not sys.stderr.isatty():
             disable_progress_bars()
         self.run = run
         self.state = PartialState()
-        self.recorder = Recorder(run, self.state)
+        self.recorder = recorder
+        self.publication = publication
         self.stopping = stopping or Stopping(run.spec.limits.stop_grace)
         self._is_phase = stopping is not None
         self._argv: Sequence[str] = ()
-        self._current: Phase | None = None
-        """The phase that is under way in a session of its own."""
-        self.pushes: CheckpointPushes | None = None
-        """Of the main process, where the run asks for them."""
 
     @property
     def record(self) -> RunRecord:
@@ -116,8 +100,7 @@ class Session:
             finished = self.record.status == "finished"
             run_on_main_process(self.recorder.refresh if finished else self.recorder.write)
             if self.main:
-                spec = self.run.spec.publish
-                self.pushes = CheckpointPushes.of(self.run.folder, spec, self.record)
+                self.publication.open()
             if finished:
                 self._say(f"the run in {self.run.folder} is finished: nothing is left to train")
             else:
@@ -128,7 +111,8 @@ class Session:
             if self.main:
                 print_results(self.record)
                 self._say(f"card: {self.run.folder / 'README.md'}")
-                self._publish()
+                if not self._is_phase or self.run.spec.publish.repo_id is not None:
+                    self.publication.publish()  # of phases only the end is published
             return load_record(self.run.folder)
 
     def _train_and_record(self) -> None:
@@ -139,14 +123,14 @@ class Session:
             disk_error = self._disk_error(error)
             if disk_error is None:
                 error.add_note(self._how_to_resume())
-            status: EndStatus = "failed"
+            status: Literal["interrupted", "failed"] = "failed"
             if isinstance(error, KeyboardInterrupt | DriftError):
                 status = "interrupted"
             raised = disk_error or error
 
             def close() -> None:
                 self.recorder.close(status)
-                for note in self._drain_pushes(INTERRUPTED_S):
+                for note in self.publication.drain(interrupted=True):
                     raised.add_note(note)
                 self.recorder.write()
 
@@ -163,38 +147,17 @@ class Session:
                 raise disk_error from error
             raise
 
-    def _drain_pushes(self, seconds: float | None = None) -> list[str]:
-        """Wait for the pushes of checkpoints; return a message if some did not succeed."""
-        if self.pushes is None:
-            return []
-        stopped: KeyboardInterrupt | None = None
-        try:
-            self.pushes.drain(seconds)
-        except KeyboardInterrupt as error:
-            stopped = error
-        self.pushes.update_record(self.record)
-        message = self.pushes.summary(self.record)
-        # While the run is being interrupted (`seconds`), a second request ends the wait alone.
-        if stopped is not None and seconds is None:
-            stopped.add_note(message or "every checkpoint is published")
-            raise stopped
-        return [message] if message else []
-
     def _how_to_resume(self) -> str:
-        if (phase := self._current) is not None:
-            return f"It was in phase {phase.name}, {phase.number} of {len(self.run.phases)}."
         checkpoints = valid_checkpoints(Path(self.run.training.output_dir))
         where = f"from {checkpoints[-1]}" if checkpoints else "from the start of training"
-        return f"The same command resumes {where}:\n  {as_shell(self.record.command)}"
+        return f"The same command resumes {where}:\n  {self.recorder.command}"
 
     def _disk_error(self, error: BaseException) -> DiskError | None:
         """Return the error to raise if a disk stopped the run; delete half-written checkpoints."""
-        if self._current is not None and isinstance(error, DiskError):
-            return None  # the phase's session has made it
         checkpoints = Path(self.run.training.output_dir)
         newest = valid_checkpoints(checkpoints)
-        command = as_shell(self.record.command)
-        message = disk_error(error, self.run.folder, newest[-1] if newest else None, command)
+        last = newest[-1] if newest else None
+        message = disk_error(error, self.run.folder, last, self.recorder.command)
         if message is not None and self.main:
             discard_unsealed(checkpoints)
         return message
@@ -203,68 +166,41 @@ class Session:
         run = self.run
         # A trainer may change what `model_kwargs` is made of.
         kwargs = without_revision(run.model_kwargs())
-        if run.phase_list:
-            names = " -> ".join(phase.name for phase in run.phases)
-            self._say(f"training {run.spec.plugin} in {run.folder}: {names}")
-        else:
-            for line in data_lines(run):
-                self._say(f"data: {line}")
+        self._announce()
         with head_is_new(has_new_head(run)):
             before = measure_before(run, self._say)
-        self.record.evaluation = evaluation_section(run, before, Measured())
+        self.recorder.measured(before, Measured())
+        trained: Sequence[Mapping[str, Any]] = ()
         try:
-            for index in range(len(run.phases)):
-                self._train_phase(index)
+            self._train()
         finally:
-            if self.main and run.phase_list:
-                compose_record(self.record, run)
             trained = evenly(read_samples(run.phases[-1].run.folder / SAMPLES_NAME), 6)
-            self.record.samples = samples_section(before, Measured(), trained)
-        measured = {}
-        if run.phase_list:
-            run_on_main_process(partial(take_over, run))
-            measured = measured_after(run)
-        after = measure(run, "after", run.folder / "merged", kwargs, self._say, measured)
-        self.record.evaluation = evaluation_section(run, before, after)
-        self.record.samples = samples_section(before, after, trained)
+            self.recorder.sampled(before, Measured(), trained)
+        known = self._known_results()
+        after = measure(run, "after", run.folder / "merged", kwargs, self._say, known)
+        self.recorder.measured(before, after)
+        self.recorder.sampled(before, after, trained)
         if not self._is_phase:
             run_on_main_process(self._record_generation)
         self.recorder.gather_usage()
         run_on_main_process(lambda: self.recorder.close("finished"))
 
+    def _announce(self) -> None:
+        """Print what the training reads."""
+        for line in self.recorder.data_lines():
+            self._say(f"data: {line}")
+
+    def _known_results(self) -> dict[str, Evaluation]:
+        """Return the results after training that need not be measured."""
+        return {}
+
     def _record_generation(self) -> None:
         self.record.generation = greedy_example(self.run, self.run.folder / "merged")
-
-    def _train_phase(self, index: int) -> None:
-        """Train one phase, or see that it is done; the only phase of a run is the run itself."""
-        phases = self.run.phases
-        phase = phases[index]
-        if phase.run is self.run:
-            self._train()
-            return
-        self._current, run = phase, phase.run
-        title = f"phase {phase.number} of {len(phases)}, {phase.name}"
-        if is_finished(run):
-            self._say(f"{title}: already done")
-        else:
-            start: str | Path = run.model.model_name_or_path
-            if index:
-                run, start = with_weights_of(run, phases[index - 1])
-            self._say(f"{title}: from {start}")
-            try:
-                Session(run, self.stopping).go(self._argv)
-            finally:
-                end_runs()
-        run_on_main_process(partial(note_saved, phase))
-        self._current = None
-        run_on_main_process(partial(compose_record, self.record, self.run))
-        self.recorder.write()
 
     def _train(self) -> None:
         """Train the model, and save what was trained."""
         run = self.run
-        self.record.advice = advice(run)
-        for text in self.record.advice:
+        for text in self.recorder.advice():
             self._say(f"note: {text}")
         self._say(f"training {run.spec.plugin} in {run.folder}")
         with continued_tracker_run(run.training, str(self.record.run_id), run.folder):
@@ -289,15 +225,14 @@ class Session:
         def note() -> None:
             # Before the checkpoint is loaded, the trainer's state lacks the steps that it holds.
             if trainer.state.global_step >= resumed_at:
-                section = training_section(run, trainer, earlier + time.monotonic() - started)
+                seconds = earlier + time.monotonic() - started
+                section = self.recorder.training(trainer, seconds)
                 section.validation = validation.section(trainer.state)
                 section.monitor = self.monitor.section() if self.monitor else None
                 self.recorder.trained(section, resumed_at)
 
         def push() -> None:
-            if self.pushes is not None:
-                self.pushes.add(trainer.state.global_step, self.record)
-                self.pushes.update_record(self.record)
+            self.publication.push_checkpoint(trainer.state.global_step)
 
         after_save += [note, push, self.recorder.write]
         try:
@@ -321,7 +256,7 @@ class Session:
     def _load(self, run: Run, new_head: bool) -> Any:
         with head_is_new(new_head):
             trainer = _trainer(run)
-        add_weights(self.record.model, trainer, run)
+        self.recorder.loaded(trainer)
         check_exactness(self.record, run, trainer, self._say)
         return trainer
 
@@ -351,41 +286,13 @@ class Session:
                 keep,
                 keep_best=run.training.load_best_model_at_end,
                 monitor=monitor,
-                in_use=lambda: self.pushes.waiting() if self.pushes else set(),
+                in_use=self.publication.in_use,
             ),
             self.progress,
             AfterSave(after_save),
             StopIfTrained(validation),
             *(notebook_callbacks() if self.main else ()),
         )
-
-    def _publish(self) -> None:
-        repo_id = self.run.spec.publish.repo_id
-        if repo_id is None and self._is_phase:
-            return  # of phases only the end is published
-        if repo_id is None:
-            base = "" if self.record.model.base_is_hub_id else " --base_model YOU/BASE --push_base"
-            self._say(
-                "not published: `publish.repo_id` is not set. To publish:\n"
-                f"  hf-rlhf publish {quote(str(self.run.folder))} --repo_id YOU/NAME{base}"
-            )
-            return
-        unpublished: list[str] = []
-        try:
-            # Before the run itself: its card names the branches of its checkpoints.
-            unpublished = self._drain_pushes()
-            self.recorder.refresh()
-            published = publish(self.run.folder, repo_id=repo_id)
-            self._say(f"published: {published.url}")
-        except BaseException as error:
-            if isinstance(error, KeyboardInterrupt):
-                finish = finish_command(self.run.folder, self.run.spec.publish, None)
-                error.add_note(f"The run is not published, or not verified. To finish:\n  {finish}")
-            for message in unpublished:
-                error.add_note(message)
-            raise
-        if unpublished:
-            raise PublishError("\n".join(unpublished))
 
     def _say(self, text: str) -> None:
         if self.main:
@@ -398,3 +305,14 @@ def _trainer(run: Run) -> Any:
     remove_printers(trainer)
     track_new_steps(trainer, run.folder)
     return trainer
+
+
+def without_hiding_an_error(note: Callable[[], object]) -> None:
+    """Call `note`; if it fails while training has failed, print that and keep the first error."""
+    first = sys.exception()
+    try:
+        note()
+    except Exception as second:
+        if first is None:
+            raise
+        print(f"the progress of training could not be recorded: {second}", file=sys.stderr)

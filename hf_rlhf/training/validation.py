@@ -18,12 +18,12 @@ from hf_rlhf.evaluation.held_out import measure_in_training
 from hf_rlhf.evaluation.validation import (
     is_separate,
     is_validated,
+    metric_key,
     validation_range,
     validation_run,
 )
 from hf_rlhf.formatting import counted
 from hf_rlhf.runs.run import Run
-from hf_rlhf.runs.validation import metric_key
 from hf_rlhf.storage.checkpoints import flaw
 from hf_rlhf.storage.record_schema import HELD_OUT, ValidationSection
 from hf_rlhf.training.generation_cycle import Boundary

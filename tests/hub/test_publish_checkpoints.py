@@ -319,16 +319,14 @@ def test_stopped_while_checkpoints_are_pushed_it_says_how_to_finish_the_run_too(
         def summary(self, record: dict[str, Any]) -> str:
             return "1 checkpoints are not published"
 
-    from hf_rlhf.training.session import Session
+    from hf_rlhf.training.publication import Publication
 
-    session: Any = Session.__new__(Session)
-    session.run = SimpleNamespace(
-        folder=tmp_path, spec=SimpleNamespace(publish=PublishSpec(repo_id=REPO))
-    )
-    session.recorder = SimpleNamespace(record={})
-    session.pushes = Waiting()
+    spec = SimpleNamespace(publish=PublishSpec(repo_id=REPO))
+    run: Any = SimpleNamespace(folder=tmp_path, spec=spec)
+    publication: Any = Publication(run, SimpleNamespace(record={}))  # type: ignore[arg-type]
+    publication._pushes = Waiting()
     with pytest.raises(KeyboardInterrupt) as caught:
-        session._publish()
+        publication.publish()
     told = "\n".join(caught.value.__notes__)
     assert "1 checkpoints are not published" in told
     assert (

@@ -23,6 +23,7 @@ from hf_rlhf.storage.lock import OWNER_NAME, locked_folder
 from hf_rlhf.storage.record import load_record, write_record
 from hf_rlhf.training import model_record
 from hf_rlhf.training.dry_run import report_of
+from hf_rlhf.training.publication import Publication
 from hf_rlhf.training.record_sections import (
     judges_section,
     method_section,
@@ -31,8 +32,6 @@ from hf_rlhf.training.record_sections import (
 )
 from hf_rlhf.training.recorder import Recorder
 from hf_rlhf.training.run_folder import changed_settings, differences, previous_record
-from hf_rlhf.training.session import Session
-from hf_rlhf.training.signals import Stopping
 
 TOLD = {"repo_id": "me/it", "base_model": "me/base"}
 
@@ -121,11 +120,9 @@ def test_options_of_publish_that_the_run_file_lacks_stand_when_it_resumes(tiny_r
     assert recorder.record.publish | TOLD == recorder.record.publish
 
 
-def test_of_phases_only_the_end_is_published(tiny_run, capsys):
+def test_a_run_without_a_repository_prints_the_command_that_publishes_it(tiny_run, capsys):
     run = resolved({**tiny_run, "output_dir": "my run"})
-    Session(run, Stopping(25.0))._publish()
-    assert capsys.readouterr().out == ""
-    Session(run)._publish()
+    Publication(run, Recorder(run, PartialState())).publish()
     printed = capsys.readouterr().out
     assert "not published" in printed
     assert "publish 'my run' --repo_id" in printed

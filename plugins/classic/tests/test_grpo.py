@@ -7,7 +7,7 @@ from hf_rlhf import contracts
 from hf_rlhf.errors import ConfigError, ModelError, RewardError
 from hf_rlhf.evaluation.held_out import measure_in_training
 from hf_rlhf.storage.record import load_record
-from hf_rlhf.training.session import Session
+from hf_rlhf.training import open_session
 from hf_rlhf.training.trial import try_rewards
 from hf_rlhf_classic.grpo import FLAT, GroupTrainer, TellFlatGroups
 from hf_rlhf_classic.rloo import LeaveOneOutTrainer
@@ -187,7 +187,7 @@ def test_a_model_that_depends_on_its_batch_is_not_trained(run, gpt2, monkeypatch
     monkeypatch.setattr(contracts, "add_positions", lambda models: None)
     prepared = run(model_name_or_path=gpt2())
     with pytest.raises(ModelError, match="exactness: .*padded on the left"):
-        Session(prepared).go([])
+        open_session(prepared).go([])
     record = load_record(prepared.folder)
     assert (record.status, record.training.steps) == ("failed", None)
     assert "padded on the left" in record.exactness.comparisons[0].exceeding

@@ -7,7 +7,7 @@ import torch
 from transformers import AutoTokenizer
 
 from hf_rlhf.errors import ConfigError
-from hf_rlhf.training import Session
+from hf_rlhf.training import open_session
 from hf_rlhf_classic.sft import SupervisedTrainer
 
 SETTINGS = {
@@ -66,7 +66,7 @@ def test_a_chat_template_is_trained_measured_and_saved(run, tmp_path, inline):
     row = SupervisedTrainer.from_run(prepared).train_dataset[0]
     assert prepared.tokenizer.decode(row["input_ids"]) == "[user]1+1=<end>[assistant]2<end>"
     whole = run(**settings)
-    Session(whole).go([])
+    open_session(whole).go([])
     saved = AutoTokenizer.from_pretrained(whole.folder / "merged")
     assert saved.chat_template == TEMPLATE
 
@@ -119,6 +119,6 @@ def test_what_has_no_such_effect_is_refused_with_the_reason(run, without, settin
 def test_a_quantised_base_is_trained_and_merged_whole(run):
     pytest.importorskip("bitsandbytes")
     prepared = run(**{**LORA, "lora_target_modules": ["all-linear"]}, load_in_4bit=True)
-    record = Session(prepared).go([])
+    record = open_session(prepared).go([])
     assert record.model.parameters == 182_592
     assert (prepared.folder / "merged" / "model.safetensors").stat().st_size > 182_592 * 4

@@ -1,6 +1,6 @@
 """The way of a run file from `train()` to a resolved run, and what a training session imports.
 
-    python tests/way_of_a_run_file.py
+    python tests/test_way_of_a_run_file.py
 
 prints each stay of the run file in a file of the core. Functions count in the order of their first
 call, if the trainer's name or the run file (its values, `RunFile`, `RunSpec`) is among their
@@ -13,11 +13,13 @@ import os
 import sys
 import tempfile
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
 import hf_rlhf
+from hf_rlhf.config import load_component
 
 ROOT = Path(hf_rlhf.__file__).parent
 PLUGIN = "refiner_grpo"
@@ -45,12 +47,15 @@ def stays() -> list[str]:
             known.add(code)
             entered.append(str(Path(code.co_filename).relative_to(ROOT)))
 
+    # Imports take long under a profiler.
+    load_component("trainers", PLUGIN)
+    import_module("hf_rlhf.runs.resolve")
     before = Path.cwd()
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         sys.setprofile(enter)
         try:
-            hf_rlhf.train(PLUGIN, overrides=["--rewards.refiner.weight", "0.5"], model=None)
+            hf_rlhf.train(PLUGIN, overrides=["--dataset.train_rows", "8"])
         except _Arrived:
             pass
         finally:
@@ -99,6 +104,20 @@ def _faces(stub: Path) -> dict[str, str]:
     package = ".".join(stub.parent.relative_to(ROOT.parent).parts)
     imports = [n for n in ast.parse(stub.read_text()).body if isinstance(n, ast.ImportFrom)]
     return {alias.name: f"{package}.{each.module}" for each in imports for alias in each.names}
+
+
+def test_a_run_file_goes_one_way(capsys):
+    way = stays()
+    assert len(way) <= 25, way
+    assert len(way) - len({*way}) <= 12, way
+
+
+def test_what_records_and_publishes_is_handed_to_a_session():
+    modules = closure("hf_rlhf.training.session")
+    assert len(modules) <= 80
+    assert not [
+        name for name in modules if name.startswith(("hf_rlhf.hub", "hf_rlhf.cards.render"))
+    ]
 
 
 if __name__ == "__main__":
