@@ -11,17 +11,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self
 
 from hf_rlhf.errors import BrokenPlugin, Problem
 from hf_rlhf.positions import add_positions
+from hf_rlhf.scores import LARGEST_SCORE as LARGEST_SCORE
+from hf_rlhf.scores import Score as Score
 
 if TYPE_CHECKING:
     from datasets import DatasetDict
 
     from hf_rlhf.evaluation.results import Evaluation
     from hf_rlhf.runs.run import Run
-
-Score = float | None
-"""The score of one completion. None means that the reward abstains, which is not the same as 0."""
-LARGEST_SCORE = 3.4e38
-"""Of either sign: trainers compute in float32."""
 
 
 class Reward(Protocol):

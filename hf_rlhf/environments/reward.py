@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hf_rlhf.contracts import Score
 from hf_rlhf.rewards.loop import run_together
+from hf_rlhf.scores import Score
 
 
 @dataclass

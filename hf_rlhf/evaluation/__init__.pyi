@@ -8,6 +8,7 @@ from .generation import until as until
 from .plot import Panel as Panel
 from .report import Metric as Metric
 from .results import Evaluation as Evaluation
+from .scoring import Scoring as Scoring
 from .scoring import evaluate as evaluate
 from .scoring import held_out_rows as held_out_rows
 from .scoring import measure_rows as measure_rows

@@ -16,7 +16,6 @@ from typing import Any
 
 from hf_rlhf.cards.metadata import is_hub_id
 from hf_rlhf.config.schema import BenchmarkSpec
-from hf_rlhf.contracts import Score
 from hf_rlhf.data.arrow_rows import rows_digest
 from hf_rlhf.errors import ConfigError, Problem, did_you_mean
 from hf_rlhf.evaluation.completions import SavedValues
@@ -25,6 +24,7 @@ from hf_rlhf.evaluation.results import Evaluation
 from hf_rlhf.evaluation.saved_models import SavedModel
 from hf_rlhf.evaluation.statistics import Interval
 from hf_rlhf.evaluation.task import Answers, Candidate, Pass, Task
+from hf_rlhf.scores import Score
 from hf_rlhf.steps.digests import digest
 from hf_rlhf.storage.record import now
 

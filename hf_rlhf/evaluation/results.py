@@ -6,9 +6,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from hf_rlhf.contracts import Score
 from hf_rlhf.errors import RunFolderError
 from hf_rlhf.evaluation.statistics import Interval, mean_intervals
+from hf_rlhf.scores import Score
 from hf_rlhf.storage.files import atomic_write_text
 from hf_rlhf.storage.pure_json import parse_json
 from hf_rlhf.storage.secrets import redact_secrets

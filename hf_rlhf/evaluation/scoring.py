@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hf_rlhf.config import EvaluationSpec
-from hf_rlhf.contracts import Score
 from hf_rlhf.data.messages import text_of, tool_counts, transcript_of
 from hf_rlhf.environments.rollouts import Rollout, roll_out
 from hf_rlhf.environments.toolset import Toolset
@@ -25,13 +24,27 @@ from hf_rlhf.models.lengths import prompt_ids
 from hf_rlhf.models.loading import model_class
 from hf_rlhf.rewards.composed import TOTAL, ComposedReward, by_row
 from hf_rlhf.rewards.gathered import gather_rows
+from hf_rlhf.scores import Score
 
 _Scored = tuple[dict[str, Score], dict[str, Any]]
 """The metrics of a completion, and a sample of it for the card."""
 
 if TYPE_CHECKING:
-    from hf_rlhf.runs.resolve import Scoring
+    from hf_rlhf.config import RunSpec
     from hf_rlhf.runs.run import Run
+
+
+@dataclass(frozen=True)
+class Scoring:
+    """The rows and rewards of a run file without its trainer, as an evaluation needs them."""
+
+    spec: "RunSpec"
+    dataset: Any
+    """A `datasets.DatasetDict`."""
+    report: Mapping[str, Any]
+    reward: ComposedReward | None
+    judges: Mapping[str, Any]
+    components: Sequence[Mapping[str, Any]]
 
 
 def evaluate(

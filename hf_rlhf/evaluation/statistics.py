@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from hf_rlhf.contracts import Score
+from hf_rlhf.scores import Score
 
 RESAMPLES = 10_000
 FEW = 10

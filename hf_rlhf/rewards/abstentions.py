@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hf_rlhf.contracts import Score
 from hf_rlhf.errors import DataError, RewardError
+from hf_rlhf.scores import Score
 
 
 @dataclass

@@ -27,13 +27,13 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from hf_rlhf.config.schema import Transform
-from hf_rlhf.contracts import LARGEST_SCORE, Score
 from hf_rlhf.data.messages import text_of, tool_counts, transcript_of
 from hf_rlhf.errors import HfRlhfError, RewardError
 from hf_rlhf.rewards.abstentions import Abstentions
 from hf_rlhf.rewards.copies import own_copy
 from hf_rlhf.rewards.gathered import ScoredRow, gather_rows, summarise
 from hf_rlhf.rewards.loop import run_together
+from hf_rlhf.scores import LARGEST_SCORE, Score
 
 TOTAL = "total"
 TRL_SUPPLIES = frozenset(

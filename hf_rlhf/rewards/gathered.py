@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any
 
-from hf_rlhf.contracts import Score
 from hf_rlhf.errors import HfRlhfError, RewardError
+from hf_rlhf.scores import Score
 
 
 @dataclass(frozen=True)

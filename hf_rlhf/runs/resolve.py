@@ -7,7 +7,7 @@ unknown adapter, say) is not checked, so that one mistake is not reported as fiv
 import hashlib
 import json
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from hf_rlhf.config.validation import check_settings, setting_names
 from hf_rlhf.contracts import Trainer
 from hf_rlhf.distributed import is_elsewhere, rank
 from hf_rlhf.errors import ConfigError, ModelError, Problem
+from hf_rlhf.evaluation.scoring import Scoring
 from hf_rlhf.models.loading import find_adapter
 from hf_rlhf.models.lora_checks import adapter_problems
 from hf_rlhf.rewards.composed import ComposedReward
@@ -133,19 +134,6 @@ def _spec_of_all(file: RunFile, last: RunFile, plugin: str, runs: Sequence[Run])
     plain = {**file.values, "plugin": plugin}
     digest = hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
     return replace(spec, plain=plain, sha256=digest)
-
-
-@dataclass(frozen=True)
-class Scoring:
-    """The rows and rewards of a run file without its trainer, as an evaluation needs them."""
-
-    spec: RunSpec
-    dataset: Any
-    """A `datasets.DatasetDict`."""
-    report: Mapping[str, Any]
-    reward: ComposedReward | None
-    judges: Mapping[str, Any]
-    components: Sequence[Mapping[str, Any]]
 
 
 def resolve_scoring(file: RunFile, tokenizer: Any, *, plugin: str) -> Scoring:

@@ -69,15 +69,6 @@ def remove_printers(trainer: Any) -> None:
             trainer.remove_callback(callback)
 
 
-def notebook_callbacks() -> list[TrainerCallback]:
-    """Return the callback that shows training in a notebook, where this is one."""
-    if not is_in_notebook():
-        return []
-    from hf_rlhf.training.notebook import NotebookTable
-
-    return [NotebookTable()]
-
-
 class _TimeLeft:
     """The seconds that training still takes, by the steps so far.
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from accelerate import PartialState
+from transformers.utils.import_utils import is_in_notebook
 
 from hf_rlhf.distributed import run_on_main_process
 from hf_rlhf.errors import DiskError, DriftError, HfRlhfError, JudgeError, RewardError
@@ -39,7 +40,6 @@ from hf_rlhf.training.progress import (
     ShowProgress,
     disable_progress_bars,
     evenly,
-    notebook_callbacks,
     print_results,
     read_samples,
     remove_printers,
@@ -291,7 +291,7 @@ class Session:
             self.progress,
             AfterSave(after_save),
             StopIfTrained(validation),
-            *(notebook_callbacks() if self.main else ()),
+            *(_notebook_callbacks() if self.main else ()),
         )
 
     def _say(self, text: str) -> None:
@@ -305,6 +305,15 @@ def _trainer(run: Run) -> Any:
     remove_printers(trainer)
     track_new_steps(trainer, run.folder)
     return trainer
+
+
+def _notebook_callbacks() -> list[Any]:
+    """Return the callback that shows training in a notebook, where this is one."""
+    if not is_in_notebook():
+        return []
+    from hf_rlhf.training.notebook import NotebookTable
+
+    return [NotebookTable()]
 
 
 def without_hiding_an_error(note: Callable[[], object]) -> None:

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from hf_rlhf.contracts import Score
 from hf_rlhf.data.messages import text_of
 from hf_rlhf.distributed import is_elsewhere
 from hf_rlhf.errors import HfRlhfError
 from hf_rlhf.rewards.composed import TOTAL, ComposedReward, Part
 from hf_rlhf.runs.run import Run
+from hf_rlhf.scores import Score
 
 ROWS_TRIED = 4
 """Rows for which completions are scored."""

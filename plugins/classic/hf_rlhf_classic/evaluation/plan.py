@@ -8,8 +8,8 @@ from typing import Any
 
 from hf_rlhf.config import EvaluationSpec, RunFile
 from hf_rlhf.errors import ConfigError, JudgeError, ModelError, Problem
-from hf_rlhf.evaluation import Candidate, find_benchmarks, held_out_rows
-from hf_rlhf.runs import Scoring, resolve_scoring
+from hf_rlhf.evaluation import Candidate, Scoring, find_benchmarks, held_out_rows
+from hf_rlhf.runs import resolve_scoring
 from hf_rlhf_classic.evaluation.spec import (
     LOADING,
     SECTION,

@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 
 from hf_rlhf.config import RunFile, dump_yaml
 from hf_rlhf.errors import ConfigError, Problem
+from hf_rlhf.evaluation import Scoring
 from hf_rlhf.formatting import counted, listed, number
 from hf_rlhf.rewards import ComposedReward, Part
-from hf_rlhf.runs import Scoring, resolve_scoring
+from hf_rlhf.runs import resolve_scoring
 from hf_rlhf.steps import Chain, Ledger, Recording, Task, digest
 from hf_rlhf.storage import atomic_write_json, atomic_write_text, load_record
 from hf_rlhf_lab.command import tokenizer_of

@@ -9,9 +9,10 @@ from typing import Any
 
 from hf_rlhf.data import TrainedRows, row_digest, rows_digest
 from hf_rlhf.errors import HfRlhfError
+from hf_rlhf.evaluation import Scoring
 from hf_rlhf.models import commit_of, download, resolve_model_path
 from hf_rlhf.rewards import TOTAL
-from hf_rlhf.runs import Scoring, resolve_scoring
+from hf_rlhf.runs import resolve_scoring
 from hf_rlhf.storage import RECORD_NAME, load_record
 from hf_rlhf_lab.validation.checks import Check, not_measurable
 from hf_rlhf_lab.validation.gold import Gold

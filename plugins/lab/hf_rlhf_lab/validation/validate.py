@@ -10,8 +10,9 @@ import numpy as np
 
 from hf_rlhf.config import load_component
 from hf_rlhf.contracts import HackCase, Score
+from hf_rlhf.evaluation import Scoring
 from hf_rlhf.rewards import TOTAL, ComposedReward, Part, identified_parts, reward_identity
-from hf_rlhf.runs import Scoring, environment
+from hf_rlhf.runs import environment
 from hf_rlhf.storage import ReportCheck, now
 from hf_rlhf_lab.validation.agreement import accuracy_difference, agreement
 from hf_rlhf_lab.validation.best_of_n import best_of_n
