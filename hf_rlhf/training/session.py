@@ -47,7 +47,7 @@ from hf_rlhf.training.progress import (
 )
 from hf_rlhf.training.saving import save_boundary, save_weights
 from hf_rlhf.training.signals import Stopping, Terminated
-from hf_rlhf.training.trackers import continued_tracker_run, track_new_steps
+from hf_rlhf.training.trackers import continued_tracker_run
 from hf_rlhf.training.validation import Validation
 
 if TYPE_CHECKING:
@@ -303,7 +303,6 @@ def _trainer(run: Run) -> Any:
     trainer = run.trainer_class.from_run(run)
     check_continued(run, trainer.accelerator.unwrap_model(trainer.model))
     remove_printers(trainer)
-    track_new_steps(trainer, run.folder)
     return trainer
 
 

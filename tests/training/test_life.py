@@ -24,7 +24,7 @@ from hf_rlhf.training import signals as stopping
 from hf_rlhf.training.generation_cycle import Boundary, Cycle
 from hf_rlhf.training.record_sections import sessions
 from hf_rlhf.training.signals import Stopping, Terminated
-from hf_rlhf.training.trackers import NewSteps, continued_tracker_run
+from hf_rlhf.training.trackers import continued_tracker_run
 
 
 def pause(seconds: float) -> None:
@@ -314,44 +314,6 @@ def test_sessions_tell_of_a_kill_and_of_what_changed():
 def test_help_needs_none_of_what_stopping_does():
     code = "import sys, hf_rlhf.train; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-
-
-class Tracker:
-    """Keeps what it is told."""
-
-    def __init__(self) -> None:
-        self.steps: list[int] = []
-
-    def on_log(self, args, state, control, **_):
-        self.steps.append(state.global_step)
-
-    def on_train_begin(self, args, state, control, **_):
-        self.steps.append(-1)
-
-    def on_train_end(self, args, state, control, **_):
-        self.steps.append(-2)
-
-
-def test_a_tracker_is_told_of_each_step_once(tmp_path, monkeypatch):
-    now = [0.0]
-    monkeypatch.setattr("hf_rlhf.training.trackers.time", SimpleNamespace(monotonic=lambda: now[0]))
-
-    def session(first: int, last: int, *, ends: bool) -> list[int]:
-        tracker = Tracker()
-        watched = NewSteps(tracker, tmp_path / ".tracked")
-        watched.on_train_begin(None, None, None)
-        for step in range(first, last + 1):
-            now[0] += 1.0
-            state = SimpleNamespace(global_step=step, is_world_process_zero=True)
-            watched.on_log(None, state, None, logs={})
-        if ends:
-            watched.on_train_end(None, state, None)
-        return tracker.steps
-
-    assert session(1, 10, ends=False) == [-1, *range(1, 11)]
-    # Killed: what had not surely been delivered by then comes once more.
-    assert session(5, 12, ends=True) == [-1, 9, 10, 11, 12, -2]
-    assert session(9, 13, ends=True) == [-1, 13, -2]
 
 
 def test_trackers_get_the_runs_own_name_and_the_environment_comes_back(tmp_path, monkeypatch):
