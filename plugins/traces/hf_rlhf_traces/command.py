@@ -51,7 +51,7 @@ VERBS: dict[str, tuple[str, str, str]] = {
     "analyze": (
         "evaluation.analysis",
         "main",
-        "where they do well and badly: tables, pictures, worst cases",
+        "where they do well and badly, by depth of the trace",
     ),
     "push": ("push_command", "push_main", "push the datasets and their card to the Hub"),
     "run": ("run_command", "main", "all of build to analyze, with one command"),

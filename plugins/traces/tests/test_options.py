@@ -34,7 +34,6 @@ OPTIONS = {
         NOT_NEGATIVE: ("temperature",),
         SEED: ("seed",),
     },
-    "analyze": {COUNT: ("worst",)},
     "run": {SEED: ("seed",)},
     "generate": {COUNT: ("traces",)},
 }

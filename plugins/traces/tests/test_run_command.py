@@ -54,7 +54,6 @@ def test_options_of_training_are_refused_before_the_first_step(
     ("option", "message"),
     [
         (["--eval.batch_size", "0"], "traces eval: error: argument --batch_size: is '0'"),
-        (["--analyze.worst", "-1"], "traces analyze: error: argument --worst: is '-1'"),
         (["--split_summary.min_verbatim", "2"], "argument --min_verbatim: is '2'"),
         (["--summarize.keep", "nan"], "argument --keep: is 'nan'"),
         (["--eval.batchsize", "8"], "unrecognized arguments: --batchsize 8"),

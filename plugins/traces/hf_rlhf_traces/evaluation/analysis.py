@@ -1,4 +1,4 @@
-"""`hf-rlhf traces analyze`: where models do well and badly, by depth and case by case."""
+"""`hf-rlhf traces analyze`: where models do well and badly, by depth of the trace."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -8,15 +8,14 @@ from typing import Any
 
 from hf_rlhf.errors import RunFolderError
 from hf_rlhf.evaluation import Evaluation
-from hf_rlhf.formatting import excerpt, fence, interval, markdown_table
+from hf_rlhf.formatting import interval, markdown_table
 from hf_rlhf.storage import atomic_write_text
 from hf_rlhf_traces.evaluation.metrics import METRICS, TaskName
-from hf_rlhf_traces.options import Parser, count, verb_parser
+from hf_rlhf_traces.options import Parser, verb_parser
 from hf_rlhf_traces.shards import split_digest
 from hf_rlhf_traces.store import Store
 
 EVALUATION = "eval"
-_EXCERPT = 1200
 SCORE_METRICS: Mapping[TaskName, Sequence[str]] = {
     "prefix": (
         *("format_valid", "kind_right", "summary_rouge_l", "quotes_recall"),
@@ -24,7 +23,7 @@ SCORE_METRICS: Mapping[TaskName, Sequence[str]] = {
     ),
     "only": ("format_valid", "kind_right", "answer_f1", "query_f1"),
 }
-"""What a case is scored by, and a table by depth has: all from 0 to 1, higher is better."""
+"""What the table by depth has: all from 0 to 1, higher is better."""
 Sample = Mapping[str, Any]
 """A line of `samples.jsonl`: one reply with its metrics."""
 Samples = Mapping[str, Sequence[Sample]]
@@ -89,50 +88,15 @@ def depth_table(task: TaskName, samples: Samples) -> tuple[list[str], list[list[
     return ["metric", "model", *map(str, depths)], rows
 
 
-def worst_cases(task: TaskName, samples: Sequence[Sample], number: int) -> list[Sample]:
-    """Return the samples of one model with the lowest score, the worst first."""
-    return sorted(samples, key=lambda each: (score_of(task, each), each["id"]))[:number]
-
-
-def score_of(task: TaskName, sample: Sample) -> float:
-    """Return how good a reply is on the whole: the mean of `SCORE_METRICS`, where defined."""
-    values = [sample["metrics"][name] for name in SCORE_METRICS[task]]
-    defined = [value for value in values if value is not None]
-    return float(sum(defined) / len(defined))
-
-
-def report(
-    results: Mapping[str, Any], samples: Mapping[TaskName, Samples], worst: int
-) -> Iterator[str]:
-    """Yield Markdown: verdicts, tables by depth, and the `worst` cases of each model and task."""
+def report(results: Mapping[str, Any], samples: Mapping[TaskName, Samples]) -> Iterator[str]:
+    """Yield Markdown: verdicts, the plot of all means, and a table by depth for each task."""
     yield "# Analysis\n"
     yield from (f"- {line}" for line in results["verdicts"])
     yield f"\nIntervals: {results['method']}.\n"
     yield f"![Means of all metrics, by model](../{EVALUATION}/results.png)\n"
     for name, by_model in samples.items():
-        yield f"## {results['tasks'][name]['title'].capitalize()}\n"
-        yield "### By results in the whole trace\n"
-        yield markdown_table(*depth_table(name, by_model))
-        titles = ", ".join(METRICS[metric].title for metric in SCORE_METRICS[name])
-        yield f"\n### Worst cases\n\nBy the mean of those that are defined: {titles}.\n"
-        for label, lines in by_model.items():
-            for case in worst_cases(name, lines, worst):
-                yield (
-                    f"#### `{label}`: {score_of(name, case):.2f}, sample `{case['id']}` (step "
-                    f"{case['step']} of {case['steps']})\n"
-                )
-                yield from _case_lines(case)
-
-
-def _case_lines(case: Sample) -> Iterator[str]:
-    defined = {name: value for name, value in case["metrics"].items() if value is not None}
-    yield "; ".join(f"{METRICS[name].title} {value:.2f}" for name, value in defined.items()) + "\n"
-    for title, text in (
-        ("End of the prompt", case["prompt_tail"][-_EXCERPT:]),
-        ("Expected", case["expected"]),
-        ("Reply", case["text"]),
-    ):
-        yield f"{title}:\n\n{fence(excerpt(text, _EXCERPT) or '(nothing)')}\n"
+        yield f"## {results['tasks'][name]['title'].capitalize()}: by results in the whole trace\n"
+        yield markdown_table(*depth_table(name, by_model)) + "\n"
 
 
 def main(argv: Sequence[str]) -> int:
@@ -149,20 +113,16 @@ def main(argv: Sequence[str]) -> int:
         title = f"{results['tasks'][name]['title'].capitalize()}: by results in the whole trace"
         print_table(console(), headings, rows, title)
     path = store.folder / "analysis" / "report.md"
-    atomic_write_text(path, "\n".join(report(results, samples, chosen.worst)))
+    atomic_write_text(path, "\n".join(report(results, samples)))
     print(path)
     return 0
 
 
 def analyze_parser() -> Parser:
     """Return the options of the verb."""
-    parser = verb_parser(
+    return verb_parser(
         "analyze",
         "The last evaluation of DIR by depth of the trace, all its models side by side, with the "
-        "verdict and the worst cases: DIR/analysis/report.md.",
+        "verdict: DIR/analysis/report.md.",
         folder="the folder that the verbs work in",
     )
-    parser.add_argument(
-        "--worst", type=count, default=5, help="of each model and task; default: %(default)s"
-    )
-    return parser

@@ -26,7 +26,7 @@ from hf_rlhf_traces.store import Store
 FOLDER = "eval"
 """In the store."""
 _TAIL = 1500
-"""Characters of a prompt's end that are saved for readers of the worst cases."""
+"""Characters of a prompt's end that are saved with each reply."""
 
 
 class TraceTask(Task):
