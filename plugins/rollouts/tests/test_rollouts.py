@@ -52,9 +52,11 @@ NUDGE = message("user", "Research is complete. Provide your final answer now.")
 
 
 def test_outputs_of_parallel_calls_come_in_their_order_with_the_calls() -> None:
-    rollout = read([call(1), call(2, "browse"), output(2, "B"), output(1, "A")])
+    noted: Counter[str] = Counter()
+    steps = [call(1), call(2, "browse"), output(2, "B"), output(1, "A")]
+    rollout = read_rollout({"input": "Who?", "output": steps}, "runs.jsonl:3", noted)
     assert rollout.steps[2:] == (result("A"), result("B"))
-    assert rollout.callers == ((1, "search"), (2, "browse"))
+    assert (rollout.callers, noted["results_reordered"]) == (((1, "search"), (2, "browse")), 1)
 
 
 @pytest.mark.parametrize(

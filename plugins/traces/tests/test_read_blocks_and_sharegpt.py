@@ -270,47 +270,6 @@ def tool_calls(*numbers: int) -> list[dict[str, Any]]:
     ]
 
 
-def item(kind: str, number: int, **more: str) -> dict[str, Any]:
-    return {"type": f"function_call{kind}", "call_id": f"t{number}", **more}
-
-
-IN_ANOTHER_ORDER: dict[str, dict[str, Any]] = {
-    "chat": {
-        "messages": [
-            {"role": "user", "content": QUESTION},
-            {"role": "assistant", "content": "", "tool_calls": tool_calls(1, 2)},
-            {"role": "tool", "tool_call_id": "t2", "content": "of 2"},
-            {"role": "tool", "tool_call_id": "t1", "content": "of 1"},
-            {"role": "assistant", "content": "", "tool_calls": tool_calls(3)},
-            {"role": "tool", "tool_call_id": "t3", "content": "of 3"},
-        ]
-    },
-    "blocks": anthropic(
-        [use(1, "1"), use(2, "2")],
-        [result(2, "of 2"), result(1, "of 1")],
-        [use(3, "3")],
-        [result(3, "of 3")],
-    ),
-    "responses": {
-        "input": QUESTION,
-        "output": [
-            *(item("", n, name="search", arguments=f'{{"query": "{n}"}}') for n in (1, 2)),
-            *(item("_output", n, output=f"of {n}") for n in (2, 1)),
-            item("", 3, name="search", arguments='{"query": "3"}'),
-            item("_output", 3, output="of 3"),
-        ],
-    },
-}
-
-
-@pytest.mark.parametrize("form", IN_ANOTHER_ORDER)
-def test_outputs_of_parallel_calls_come_in_the_order_of_the_calls(form: str) -> None:
-    assert isinstance(found := taken(IN_ANOTHER_ORDER[form]), Read), found
-    first, second, third = (SearchResult((Document("", f"of {n}"),)) for n in (1, 2, 3))
-    assert found.trace.steps == (Search("1"), Search("2"), first, second, Search("3"), third)
-    assert +found.noted == {"results_reordered": 1, "without_answer": 1}
-
-
 def test_images_of_parallel_outputs_stand_behind_them_all() -> None:
     image = {"type": "image", "source": {"type": "base64", "data": "x"}}
     unknown = Unknown("part image", {"part": image})

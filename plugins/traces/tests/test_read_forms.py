@@ -224,50 +224,6 @@ def test_a_call_in_tags_hands_in_the_answer_too() -> None:
         assert read({"question": "Where is Paris?", "response": other}).trace.answer == "I am done."
 
 
-def test_what_is_beside_a_submitted_answer_is_counted() -> None:
-    given = {"final_result": "France", "explanation": "Because the page says so, at length."}
-    searched = (call(1, "search", '{"query": "Paris"}'), output(1, "In France."))
-    found = read(responses(*searched, call(2, "submit_final_result", json.dumps(given))))
-    assert found.trace.answer == "France"
-    assert found.noted["answer_arguments_left_out.explanation"] == 1
-    unclear = read(responses(*searched, call(2, "submit_answer", '{"a": "x", "b": "y"}')))
-    assert unclear.trace.answer == ""
-    assert unclear.noted["submissions_unclear"] == 1
-
-
-def test_a_rollout_carried_on_has_the_question_before_its_first_call() -> None:
-    turns_of_user = [{"role": "user", "content": text} for text in ("Hi", "Where is Paris?")]
-    demand = {"role": "user", "content": "Research is complete. Provide your final answer now."}
-    said = {"role": "assistant", "content": "<think>In France.</think>France"}
-    asked = [*turns_of_user, call(1, "find", '{"q": "Paris"}'), output(1, "In France."), demand]
-    row = {"responses_create_params": {"input": asked}, "response": {"output": [said]}}
-    found = read(row)
-    assert found.trace.question == "Where is Paris?"
-    assert found.trace.steps == (
-        Search("Paris", "find"),
-        SearchResult((Document("", "In France."),)),
-        Unknown("message of user", demand),
-        Reasoning("In France."),
-        Answer("France", "answer"),
-    )
-    assert (found.noted["earlier_turns"], found.noted["later_turns"]) == (1, 1)
-    again = [said, {"role": "user", "content": "And Rome?"}, said]
-    assert reasons({**row, "response": {"output": again}})[0] == "user_turn_in_the_middle"
-    before = [said, demand, call(2, "find", "{}"), output(2, "x"), said]
-    row = {"input": turns_of_user, "output": before}
-    assert read(row).trace.question == demand["content"], "without a call before it"
-
-
-def test_the_last_message_of_a_rollout_is_its_answer() -> None:
-    said = {"type": "message", "role": "assistant", "content": "France"}
-    steps = steps_of(responses(call(1, "calc", "{}"), output(1, '{"result": 3.5}'), said))
-    assert steps == (
-        Search("{}", "calc"),
-        SearchResult((Document("", "3.5"),)),
-        Answer("France", "answer"),
-    )
-
-
 CHAT = [
     {"role": "system", "content": "You search."},
     {"role": "user", "content": "Where is Paris?"},
@@ -471,20 +427,6 @@ def test_turns_before_the_question_are_kept_beside_the_trace() -> None:
     assert found.trace.question == "Where is Paris?"
     assert found.trace.fields == {"input": [*before, CHAT[1]]}
     assert found.noted["earlier_turns"] == 2
-
-
-def test_a_second_question_in_the_middle_is_rejected() -> None:
-    called = {"role": "assistant", "tool_calls": [{"function": {"name": "search"}}]}
-    messages = [*CHAT, called, {"role": "tool", "content": "x"}]
-    answer = {"role": "assistant", "content": "France"}
-    reason, detail = reasons({"messages": [*messages, answer, CHAT[1]]})
-    assert reason == "user_turn_in_the_middle"
-    assert detail.endswith("first turn: Where is Paris?")
-    demand = {"role": "user", "content": "Answer now."}
-    found = read({"messages": [*messages, demand, answer]})
-    assert found.trace.question == "Where is Paris?"
-    assert found.trace.steps[2:] == (Unknown("message of user", demand), Answer("France", "answer"))
-    assert found.noted["later_turns"] == 1
 
 
 SEARCH_R1 = (
