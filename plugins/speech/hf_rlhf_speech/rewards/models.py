@@ -2,12 +2,12 @@
 
 The networks come inside other packages, of which only the ONNX files are used, so that nothing
 else is imported: silero-vad (MIT) and speechmos (MIT), which has DNSMOS by P.835 (Reddy et al.
-2022, arXiv:2110.01763) and by P.808 (arXiv:2010.15258).
+2022, arXiv:2110.01763).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
@@ -21,13 +21,12 @@ from hf_rlhf_speech.audio import RATE, Wave
 from hf_rlhf_speech.rewards.listening import Metric, SpeechReward, within
 from hf_rlhf_speech.speech import Speech
 
-Opinion = Literal["overall", "signal", "background", "p808"]
+Opinion = Literal["overall", "signal", "background"]
 VAD_PACKAGES = ("onnxruntime", "silero_vad")
 _VAD_FRAME, _VAD_CONTEXT, _SPOKEN = 512, 64, 0.5
 _MARGIN = RATE // 10
 """Kept before and after speech, whose first and last sounds may be too soft to be detected."""
 _SECONDS = 9.01
-_MELS, _MEL_WINDOW, _MEL_STEP = 120, 321, 160
 _CURVES: Mapping[Opinion, tuple[float, float, float]] = {
     "signal": (-0.08397278, 1.22083953, 0.0052439),
     "background": (-0.13166888, 1.60915514, -0.39604546),
@@ -103,36 +102,6 @@ def mean_opinion_scores(wave: Wave) -> Mapping[Opinion, float]:
     return {name: float(np.polyval(curve, values).mean()) for (name, curve), values in curves}
 
 
-def p808_score(wave: Wave) -> float:
-    """Return the DNSMOS of P.808 of a wave of 16 kHz, 1 to 5: one opinion of the whole."""
-    session = _session("speechmos", "dnsmos_models/model_v8.onnx", "speechmos")
-    mels = np.stack([_log_mels(piece[:-_MEL_STEP]) for piece in _mos_windows(wave)])
-    return float(session.run(None, {"input_1": mels})[0].mean())
-
-
-def _log_mels(wave: Wave) -> NDArray[np.float32]:
-    """Return the mel spectrogram that librosa makes with speechmos' settings: [frames, mels]."""
-    padded = np.pad(wave.astype(np.float64), _MEL_WINDOW // 2)
-    frames = np.lib.stride_tricks.sliding_window_view(padded, _MEL_WINDOW)[::_MEL_STEP]
-    window = np.hanning(_MEL_WINDOW + 1)[:-1]
-    power = np.abs(np.fft.rfft(frames * window)) ** 2 @ _mel_filters()
-    decibels = 10 * np.log10(np.maximum(power, 1e-10))
-    return np.asarray(np.maximum(decibels - decibels.max(), -80) / 40 + 1, np.float32)
-
-
-@cache
-def _mel_filters() -> NDArray[np.float64]:
-    """Return triangles of equal area on the mel scale of Slaney, 0 to 8 kHz: [bins, mels]."""
-    step = np.log(6.4) / 27
-    mels = np.linspace(0, 15 + np.log(RATE / 2 / 1000) / step, _MELS + 2)
-    edges = np.where(mels < 15, mels * 200 / 3, 1000 * np.exp(step * (mels - 15)))
-    hertz = np.fft.rfftfreq(_MEL_WINDOW, 1 / RATE)[:, None]
-    rising = (hertz - edges[:-2]) / (edges[1:-1] - edges[:-2])
-    falling = (edges[2:] - hertz) / (edges[2:] - edges[1:-1])
-    triangles = np.maximum(0, np.minimum(rising, falling))
-    return np.asarray(triangles * 2 / (edges[2:] - edges[:-2]))
-
-
 @dataclass
 class SpeechPresent(SpeechReward):
     """The share of a clip in which a voice activity detector (silero-vad) hears speech."""
@@ -166,8 +135,7 @@ class AutoMos(SpeechReward):
 
     packages = (*VAD_PACKAGES, "speechmos")
     part: Opinion = "overall"
-    """Which opinion: by P.835 of the clip, of the speech in it, or of the noise behind it; or that
-    of the clip by P.808, from another network."""
+    """Which opinion by P.835: of the clip, of the speech in it, or of the noise behind it."""
 
     def __call__(
         self,
@@ -181,10 +149,7 @@ class AutoMos(SpeechReward):
         def score(_: int, speech: Speech) -> float:
             trimmed = trim_silence(speech.wave)
             wave = trimmed if len(trimmed) else speech.wave
-            value = (
-                p808_score(wave) if self.part == "p808" else mean_opinion_scores(wave)[self.part]
-            )
-            return min(1.0, max(0.0, (value - 1) / 4))
+            return min(1.0, max(0.0, (mean_opinion_scores(wave)[self.part] - 1) / 4))
 
         return self.listen(completions, score, log_metric)
 
