@@ -86,7 +86,7 @@ def _teacher(run: Run) -> Iterator[Problem]:
 
 
 def _batch(run: Run) -> Iterator[Problem]:
-    """TRL trains 0 steps, without an error, on fewer prompts than one optimizer step takes."""
+    """TRL trains 0 steps, without an error, on fewer prompts than a single optimizer step takes."""
     training, rows = run.training, len(run.dataset["train"])
     prompts = training.per_device_train_batch_size * training.gradient_accumulation_steps
     if rows < (batch := prompts * processes()):

@@ -86,10 +86,10 @@ class GroupSampling(SavesNoReference, SharesPrompt):
 class GroupTrainer(GroupSampling, GRPOTrainer):  # type: ignore[misc]
     """GRPO (Shao et al. 2024) under the run's composed reward: `--plugin grpo`.
 
-    Advantages are rewards standardised within the completions of one prompt; a group whose rewards
-    are all the same teaches nothing, and their share is logged and reported. KL to where training
-    starts (the base, or the adapter that is continued) is the k3 estimator in the loss, times
-    `beta`.
+    Advantages are rewards standardised within the completions of a single prompt; a group whose
+    rewards are all the same teaches nothing, and their share is logged and reported. KL to where
+    training starts (the base, or the adapter that is continued) is the k3 estimator in the loss,
+    times `beta`.
     """
 
     Config = GroupConfig

@@ -45,10 +45,10 @@ _ID_AND_TEXT, _BESIDE_TOKENS = 14, 200
 class IterativeDPOTrainer(SharesPrompt, DPOTrainer):  # type: ignore[misc]
     """DPO (Rafailov et al. 2023) on pairs sampled from the policy: `--plugin iterative_dpo`.
 
-    Each iteration is one epoch of TRL's trainer, whose rows are made when it begins. One optimizer
-    and one learning-rate schedule span the whole run. The reference's log-probabilities of an
-    iteration's pairs are computed before its first step, by the initial policy or by the one that
-    the iteration begins with, so no second model runs in the steps.
+    Each iteration is a single epoch of TRL's trainer, whose rows are made when it begins. One
+    optimizer and one learning-rate schedule span the whole run. The reference's log-probabilities
+    of an iteration's pairs are computed before its first step, by the initial policy or by the one
+    that the iteration begins with, so no second model runs in the steps.
     """
 
     Config = IterativeDPOConfig
@@ -142,7 +142,7 @@ class IterativeDPOTrainer(SharesPrompt, DPOTrainer):  # type: ignore[misc]
         return trainer
 
     def train(self, resume_from_checkpoint: str | bool | None = None, **kwargs: Any) -> Any:
-        """Train to the end, from a checkpoint of this run folder or of another if one is given."""
+        """Train to the end, from a checkpoint of this run folder or of another if one is passed."""
         if isinstance(resume_from_checkpoint, (str, Path)):
             folder = Path(resume_from_checkpoint).resolve().parents[1] / "iterations"
             if self.is_world_process_zero() and folder != self.rounds.folder.resolve():

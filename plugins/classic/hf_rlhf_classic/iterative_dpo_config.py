@@ -50,7 +50,7 @@ class IterativeDPOConfig(PreferenceConfig):
     """TRL's `DPOConfig`, with the iterations. Its batch is counted in pairs, as in DPO.
 
     `max_steps` is `iterations * steps_per_iteration`; give either of the last two, or none: an
-    iteration then has as many steps as one pass over all the pairs that its rollouts can give.
+    iteration then has as many steps as a single pass over all the pairs that its rollouts can give.
     """
 
     iterations: int = _setting(3, "How often to sample, label and train.")
@@ -134,6 +134,6 @@ class IterativeDPOConfig(PreferenceConfig):
 
     @property
     def pairs_per_step(self) -> int:
-        """Pairs of one optimizer step, over all processes."""
+        """Pairs of a single optimizer step, over all processes."""
         each = self.per_device_train_batch_size * self.gradient_accumulation_steps
         return int(each) * processes()

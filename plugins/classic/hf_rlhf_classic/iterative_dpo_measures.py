@@ -33,7 +33,7 @@ def held_out_split(run: Run) -> str:
 def win_rate(new: Sequence[Score], old: Sequence[Score]) -> Interval | None:
     """Return how often `new` beats `old` on the same prompts; a tie counts one half.
 
-    Rewards of one completion to a prompt from each policy, shape (prompts,). The interval is a
+    Rewards of a single completion to a prompt from each policy, shape (prompts,). The interval is a
     percentile bootstrap over prompts. Prompts where either has no reward are left out; None if
     that is all of them. 0.5 is what a policy scores against itself, in expectation.
     """

@@ -1,6 +1,6 @@
 """What happens between two epochs of an iterative DPO run: measure, sample, score, pair.
 
-One epoch of the trainer is one iteration. At its beginning the policy is measured on held-out
+One epoch of the trainer is a single iteration. At its beginning the policy is measured on held-out
 prompts, completions are sampled from it and scored by the run's reward, and the epoch's rows are
 drawn from the buffer.
 
@@ -182,7 +182,7 @@ class Rounds(TrainerCallback):  # type: ignore[misc]
     def _in_batches(
         self, policy: int, kind: str, items: Sequence[Any], size: int, make: Callable[..., Any]
     ) -> list[Any]:
-        """Return one row for each of `items`, made by `make` in batches of `size`.
+        """Return one row for each of `items`, created by `make` in batches of `size`.
 
         The batches are the same on any number of processes, which take turns; each is written to
         disk as soon as it is made. All processes must call this.

@@ -1,4 +1,4 @@
-"""Kahneman-Tversky optimization: responses judged one by one, on TRL's public surface alone."""
+"""Kahneman-Tversky optimization: responses judged individually, on TRL's public surface alone."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Self

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 Metrics = dict[str, Score]
 """Of one row, by name. None: the row says nothing about it."""
 LOGITS_AT_ONCE = 2**27
-"""Numbers in the logits of one batch, batch x tokens x vocabulary: 0.5 GB as float32."""
+"""Numbers in the logits of a single batch, batch x tokens x vocabulary: 0.5 GB as float32."""
 
 
 def batch_size(run: Run) -> int:
@@ -44,7 +44,7 @@ def likelihoods(
 ) -> list[Likelihood]:
     """Return what a causal `model` makes of each sequence, in order. The first token has none.
 
-    Log-probabilities are those of the softmax at `temperature`.
+    Log-probabilities come from the softmax at `temperature`.
 
     All are taken at once, unless their logits would be more than `LOGITS_AT_ONCE`.
     """

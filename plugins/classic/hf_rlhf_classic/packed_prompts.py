@@ -1,4 +1,4 @@
-"""Packs the rows of a call into one row with each prompt once, before its completions."""
+"""Packs the rows of a call into a single row with each prompt once, before its completions."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

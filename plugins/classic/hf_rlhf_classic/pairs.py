@@ -42,7 +42,7 @@ def scores(model: Any, sequences: Sequence[Sequence[int]], pad: int, batch: int)
 
 @dataclass(frozen=True)
 class Pair:
-    """Scores and lengths, in tokens, of the two responses of one row."""
+    """Scores and lengths, in tokens, of the two responses of a single row."""
 
     chosen: float
     rejected: float

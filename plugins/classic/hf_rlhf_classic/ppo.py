@@ -4,7 +4,7 @@
 completions, look at them with policy, value and reference, turn scores into advantages, and pass
 over them several times. The formulas are in `ppo_math`, the models in `ppo_models`.
 
-It passes 400 lines, so that the whole algorithm is in one place. What it consists of, below
+It passes 400 lines, so that the whole algorithm is in a single place. What it consists of, below
 `training_step`, stands in the order in which it is called.
 
 It is transformers' own loop that calls it, once a batch of prompts, and that shuffles, logs, saves
@@ -53,7 +53,7 @@ from hf_rlhf_classic.sampling import complete_by_length, noise
 
 
 class PPOTrainer(HeldOutOnly, Trainer, transformers.Trainer):  # type: ignore[misc]
-    """PPO with policy, value, reference and reward on one base or several: `--plugin ppo`.
+    """PPO with policy, value, reference and reward on a single base or several: `--plugin ppo`.
 
     With LoRA all four are one base: the policy is an adapter, the reference the base with adapters
     off, the reward an adapter with a score head (`reward_adapter`), the value a head on an adapter

@@ -1,6 +1,6 @@
 """The formulas of PPO for language models, each on tensors of shape (rows, tokens) and a mask.
 
-One row is one completion, one column one of its tokens, and the token is the action: `mask` is
+One row is a single completion, one column one of its tokens, and the token is the action: `mask` is
 True where a token was sampled, the stop token included, and False after it. A completion begins in
 column 0. Log-probabilities are in nats.
 
@@ -92,7 +92,7 @@ def whiten(
 ) -> Tensor:
     """Return masked values scaled to variance 1, and to mean 0 unless `shift_mean` is False.
 
-    Mean and variance are those of the tokens of all rows on all processes.
+    Mean and variance come from the tokens of all rows on all processes.
     """
     mean, variance = (number.to(values.dtype) for number in moments(values, mask, reduce))
     whitened = (values - mean) * torch.rsqrt(variance + 1e-8)

@@ -1,4 +1,4 @@
-"""Policy, value, reference and reward of PPO on one base model, or on models of their own.
+"""Policy, value, reference and reward of PPO on a single base model, or on models of their own.
 
 What is trained is one module, the policy, with the value head (and the second
 model, if the value has one) as submodules, so that DDP and DeepSpeed wrap all of it at once. On a

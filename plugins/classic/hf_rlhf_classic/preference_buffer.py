@@ -34,7 +34,7 @@ class Answered:
 
 @dataclass(frozen=True)
 class Pair:
-    """Two completions of one prompt, of which the reward prefers `chosen`."""
+    """Two completions of a single prompt, of which the reward prefers `chosen`."""
 
     prompt_ids: tuple[int, ...]
     chosen_ids: tuple[int, ...]
@@ -47,7 +47,7 @@ class Pair:
 
 @dataclass(frozen=True)
 class Paired:
-    """The pairs of one iteration, and the prompts that gave none, by cause."""
+    """The pairs of a single iteration, and the prompts that gave none, by cause."""
 
     pairs: tuple[Pair, ...]
     prompts: int
@@ -77,7 +77,7 @@ def most_pairs(selection: str, completions: int) -> int:
 
 
 def make_pairs(answers: Sequence[Answered], selection: str, margin: float) -> Paired:
-    """Return the pairs of one iteration's completions.
+    """Return the pairs of a single iteration's completions.
 
     `best_worst` (Dong et al. 2024, RLHF Workflow; Xiong et al. 2024) takes the completions of
     highest and of lowest reward, the first of each where several share it; with two completions
@@ -95,7 +95,7 @@ def make_pairs(answers: Sequence[Answered], selection: str, margin: float) -> Pa
 
 
 def _pairs_of(answer: Answered, selection: str, margin: float) -> tuple[list[Pair], str]:
-    """Return the pairs of one prompt, or none and the cause."""
+    """Return the pairs of a single prompt, or none and the cause."""
     scored = [(each.reward, each.ids) for each in answer.completions if each.reward is not None]
     if len(scored) < 2:
         return [], "abstained"

@@ -157,7 +157,7 @@ def sizes_of_texts(
 
 
 def counts_of_texts(most: int | None, sizes: Sequence[Size]) -> RowCounts:
-    """Return the counts of rows of one response."""
+    """Return the counts of rows of a single response."""
     none = sum(not size.trained for size in sizes)
     cut = sum(size.kept < size.whole and size.trained > 0 for size in sizes)
     return RowCounts(

@@ -3,7 +3,7 @@
 Policy and reward model meet in text. The reward model reads prompt and completion with its own
 tokenizer and, for messages, its own chat template, so the two may be of different families, and
 special tokens of the policy never reach it. As in its training (TRL's `RewardTrainer`) a
-plain-text completion is given the reward model's end-of-sequence token, also one that was cut.
+plain-text completion is passed the reward model's end-of-sequence token, also one that was cut.
 """
 
 import json
@@ -29,11 +29,11 @@ class RewardModel:
     """The score of a saved reward model, minus `mean`, divided by `std`.
 
     A model that `--plugin reward` trained, or any other that transformers loads as a sequence
-    classification model with one label. Loaded when first asked, by each process for itself.
+    classification model with a single label. Loaded when first asked, by each process for itself.
     """
 
     model: str
-    """Folder, package://PACKAGE/FOLDER or Hub id; of an adapter's base, if `adapter` is given."""
+    """Folder, package://PACKAGE/FOLDER or Hub id; of an adapter's base, if `adapter` is passed."""
     adapter: str | None = None
     """A LoRA reward adapter with its score head: a folder, a run's folder or a Hub id."""
     revision: str | None = None
@@ -43,9 +43,9 @@ class RewardModel:
     batch_size: int = 16
     """How many texts are scored at once. The last digits of a score depend on it."""
     device: str | None = None
-    """Where it runs, such as `cuda:1`; where the policy does if not said."""
+    """Where it runs, for example `cuda:1`; where the policy does by default."""
     dtype: str | None = None
-    """In which it is loaded, such as `bfloat16`; as it was saved if not said."""
+    """In which it is loaded, for example `bfloat16`; as it was saved by default."""
     max_length: int | None = None
     """The most tokens that it reads of a text; never more than it has positions for."""
     too_long: Literal["cut", "abstain", "error"] = "cut"
@@ -78,7 +78,7 @@ class RewardModel:
         """Return one score per completion.
 
         Raises RewardError for a score that is not finite, and for a text that is too long where
-        the run asked for that; ModelError when the model cannot be used.
+        the run requested that; ModelError when the model cannot be used.
         """
         model, tokenizer = self._model()
         texts = [
@@ -197,7 +197,7 @@ class RewardModel:
         return model, tokenizer
 
     def use(self, model: Any, tokenizer: Any) -> None:
-        """Score by a model that is loaded already, such as one that several adapters share."""
+        """Score by a model that is loaded already, for example one that several adapters share."""
         self._loaded = model, tokenizer
 
     def load_tokenizer(self) -> Any:

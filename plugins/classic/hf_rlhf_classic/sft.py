@@ -153,7 +153,7 @@ class SupervisedTrainer(Trainer, SFTTrainer):  # type: ignore[misc]
 def assistant_only(run: Run) -> bool:
     """Return whether only assistant turns count: as the run says, or where others are to be left.
 
-    The completion of a prompt counts whole when it is one turn or plain text.
+    The completion of a prompt counts whole when it is a single turn or plain text.
     """
     requested = run.training.assistant_only_loss
     if requested is not None:

@@ -1,8 +1,8 @@
 """Each prompt once: the completions of a prompt are computed after one copy of it.
 
-GRPO, RLOO and DPO compute the log-probabilities of several completions of one prompt, and TRL runs
-the prompt again for each. Here a forward pre-hook puts the rows of a call into one packed row, in
-which each distinct prompt stands once, followed by its completions; an attention registered with
+GRPO, RLOO and DPO compute the log-probabilities of several completions of a single prompt, and TRL
+runs the prompt again for each. Here a forward pre-hook puts the rows of a call into one packed row,
+in which each distinct prompt stands once, followed by its completions; an attention registered with
 transformers lets a completion attend to its prompt and itself; a forward hook moves the values back
 to where TRL expects them. There is no cache, so gradients, checkpointing and LoRA work as usual.
 The idea is that of prefix grouping (Liu et al. 2025, Prefix Grouper, arXiv:2506.05433).
@@ -91,7 +91,7 @@ def _of_block(
 
 
 def _kept(values: Tensor, real: Tensor, block: Block) -> Tensor:
-    """Return values, shape (rows, longest, ...), in one row without the padding."""
+    """Return values, shape (rows, longest, ...), in a single row without the padding."""
     return values.flatten(0, 1) if block.whole else values[real]
 
 

@@ -36,7 +36,7 @@ class SharesPromptConfig:
 
 
 class SharesPrompt(Trainer):
-    """A base class, before a TRL trainer whose loss compares completions of one prompt."""
+    """A base class, before a TRL trainer whose loss compares completions of a single prompt."""
 
     fused_head: ClassVar = True
     """Whether TRL gets log-probabilities from the model by its fused head, not whole logits."""

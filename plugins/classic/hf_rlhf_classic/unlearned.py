@@ -19,7 +19,7 @@ from hf_rlhf_classic.encoding import Encoded
 
 _HEADS = ("lm_head", "embed_out")
 _ROWS = 32
-"""How many training rows are looked at for special tokens."""
+"""How many training rows are searched for special tokens."""
 _COMPARED = 512
 """With how many rows of the embedding each is compared."""
 _ALIKE, _ENOUGH = 0.98, 3

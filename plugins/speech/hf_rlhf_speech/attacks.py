@@ -1,4 +1,4 @@
-"""`speech_attacks`: hacks of rewards that listen, made from honest speech.
+"""`speech_attacks`: hacks of rewards that listen, built from honest speech.
 
 Seen in the wild: a recogniser's reward makes speech monotone, and preference optimisation by
 automatic scores brings clicks, speech that rushes through long texts, and tokens that run on as

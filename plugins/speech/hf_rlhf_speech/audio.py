@@ -72,7 +72,7 @@ def read_audio(
     max_seconds: float = MAX_SECONDS,
     where: str | None = None,
 ) -> Clip:
-    """Return a WAV or FLAC file, or another form that libsndfile reads, as one channel.
+    """Return a WAV or FLAC file, or another form that libsndfile reads, as a single channel.
 
     Args:
         source: a file, or its content.

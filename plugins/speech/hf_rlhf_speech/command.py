@@ -41,7 +41,7 @@ _TEXT = (
 
 @dataclass
 class Measured:
-    """What is known of one clip."""
+    """What is known of a single clip."""
 
     file: Path
     clip: Clip

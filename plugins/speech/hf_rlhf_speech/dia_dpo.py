@@ -1,7 +1,8 @@
 """`dia_dpo`: DPO of Dia, which predicts all codebooks at once, on pairs of clips.
 
-TRL's trainers read the logits of one head. Dia has a head for each codebook and writes codebook `k`
-of a frame some steps later, so its loss is here; the log-probabilities are `delayed_log_probs`.
+TRL's trainers read the logits of a single head. Dia has a head for each codebook and writes
+codebook `k` of a frame some steps later, so its loss is here; the log-probabilities are
+`delayed_log_probs`.
 """
 
 from collections import Counter, defaultdict

@@ -25,7 +25,7 @@ def delayed(
     """Return the decoder's inputs and labels for codes, both (batch, codebooks, steps).
 
     Step `t` reads what is left of it and predicts frame `t - delays[k]` of codebook `k`. Labels are
-    -100 where there is no such frame: the log-probability is of the codes alone.
+    -100 where there is no frame of this kind: the log-probability is of the codes alone.
 
     Args:
         codes: (batch, codebooks, frames).
@@ -66,7 +66,7 @@ def delayed_log_probs(
         delays: see `delayed`.
         start: the id before an utterance.
         pad: the id behind it.
-        conditions: the other arguments of the model, such as `input_ids` of the text.
+        conditions: the other arguments of the model, for example `input_ids` of the text.
     """
     batch, codebooks, _ = codes.shape
     inputs, labels = delayed(codes, lengths, delays, start, pad)

@@ -1,6 +1,6 @@
 """`speech_dpo`: iterative DPO of a policy that writes speech, with what a listener wants to know.
 
-Sampling, pairs, buffers and the loss are those of `iterative_dpo`; a completion is text in which
+Sampling, pairs, buffers and the loss come from `iterative_dpo`; a completion is text in which
 the tokens of a codec stand, so nothing of it is about sound but the rewards. What is added: the
 codec's tokens are checked before training, training stops when an iteration gains nothing, and
 the card plays the same held-out texts before and after.

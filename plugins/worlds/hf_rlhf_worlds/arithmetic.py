@@ -59,7 +59,7 @@ def draw(rng: random.Random, digits: int) -> Problem:
 
 
 def slip(problem: Problem, rng: random.Random) -> str:
-    """Return a wrong answer such as a careless person gives; never the right one."""
+    """Return a wrong answer that a careless person might give; never the right one."""
     right = int(problem.answer)
     digits = problem.answer
     wrong = {right + 1, right - 1, right + 10, right - 10, _without_carry(problem)}

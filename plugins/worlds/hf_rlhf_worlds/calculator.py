@@ -41,7 +41,7 @@ class Calculator:
         """Compute a sum or a difference of two whole numbers.
 
         Args:
-            expression: two whole numbers with + or - between them, such as 37+48.
+            expression: two whole numbers with + or - between them, for example 37+48.
         """
         self.calls += 1
         match = _EXPRESSION.fullmatch(expression)
@@ -97,7 +97,7 @@ def demonstrate(problem: Problem, forgetting: float, rng: random.Random) -> list
 
 
 def _called(expression: str) -> list[dict[str, Any]]:
-    """Return the messages of one call and its result."""
+    """Return the messages of a single call and its result."""
     function = {"name": TOOL, "arguments": {"expression": expression}}
     try:
         result = Calculator().calculate(expression)

@@ -79,7 +79,7 @@ def draw(rng: random.Random, steps: int, largest: int) -> Chain:
 
 
 def with_error(chain: Chain, error: ErrorKind, rng: random.Random) -> Chain:
-    """Return the chain with an error in one step: a slip that a careless person makes."""
+    """Return the chain with an error in a single step: a slip that a careless person makes."""
     values = [chain.start, *chain.results]
     while error != "none":
         step = rng.randrange(len(chain.terms))

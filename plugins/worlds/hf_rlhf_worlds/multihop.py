@@ -93,7 +93,7 @@ def chains(kind: Kind, hops: int) -> tuple[tuple[str, ...], ...]:
 
 
 class World:
-    """The facts of one seed."""
+    """The facts of a single seed."""
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
@@ -203,7 +203,7 @@ class Recipe:
 
 
 def trace_rows(recipe: Recipe, count: int) -> Iterator[Row]:
-    """Yield traces one by one: the first `n` of a recipe are the same whatever `count` is."""
+    """Yield traces individually: the first `n` of a recipe are the same whatever `count` is."""
     world = World(recipe.seed)
     return (trace_row(world, recipe, number) for number in range(count))
 

@@ -34,7 +34,7 @@ def graded_tastes(
 ) -> Loaded:
     """Orders with grades by a rubric, for `--plugin rubric_reward`.
 
-    The columns are `prompt`, `taste` (the same), `completion` and `grades`. The orders are those of
+    The columns are `prompt`, `taste` (the same), `completion` and `grades`. The orders come from
     `tastes` in the form `sft`. A grade of `train` is off by one with probability `noise`, as those
     of graders are; those of `test` are exact.
     """

@@ -1,4 +1,4 @@
-"""`taste_judge`: a judge of orders with a known utility, and known faults, in place of a model."""
+"""`taste_judge`: a judge of orders with a known utility, and known faults, instead of a model."""
 
 import math
 import random

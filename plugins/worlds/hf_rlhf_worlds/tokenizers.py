@@ -20,7 +20,7 @@ def byte_level(model: "Model", pieces: str = "") -> "Tokenizer":
     """Return a tokenizer that splits text by a regular expression and spells the pieces in bytes.
 
     Args:
-        model: encodes a piece, such as `tokenizers.models.BPE`.
+        model: encodes a piece, for example `tokenizers.models.BPE`.
         pieces: the regular expression; what it matches, and what lies between, is a piece each.
             Empty: GPT-2's.
     """
@@ -37,7 +37,7 @@ def byte_level(model: "Model", pieces: str = "") -> "Tokenizer":
 
 
 def word_model(special: Iterable[str], words: Iterable[str]) -> "Model":
-    """Return a BPE model with one token per special token, per byte, and per word.
+    """Return a BPE model with a single token per special token, per byte, and per word.
 
     Merges of earlier words come first, and stay as they are.
     """

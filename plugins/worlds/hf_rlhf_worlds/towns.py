@@ -4,10 +4,10 @@ A problem is one agent's search: some facts about the entity that was asked abou
 another, each a snippet with an id, and a question about a few of them. Full marks need every
 asked fact, each with its own snippet's id, and nothing else; the rubrics follow from the facts.
 
-The world is made for a model that can barely copy: one word is one token,
+The world is made for a model that can barely copy: one word is a single token,
 every fact has the same shape, and ids and values have to be read, because they are drawn anew for
 every problem. The traps are the ones of real tool output: the same attribute of another entity,
-and facts of the right entity that nobody asked for.
+and facts of the right entity that nobody requested.
 """
 
 import random
@@ -80,7 +80,7 @@ class Problem:
 
     @property
     def distractors(self) -> tuple[tuple[str, Fact], ...]:
-        """The snippets that nobody asked for."""
+        """The snippets that nobody requested."""
         return tuple(pair for pair in self.snippets if pair not in self.facts)
 
     @property
@@ -134,7 +134,7 @@ class Problem:
 
     @property
     def negative_rubrics(self) -> tuple[str, ...]:
-        """One for each other entity, and one for each fact of this one that nobody asked for."""
+        """One for each other entity, and one for each fact of this one that nobody requested."""
         unwanted = (
             f"the {fact.attribute} of {fact.entity}" if self.owns(fact) else fact.entity
             for _, fact in self.distractors
@@ -171,7 +171,7 @@ def draw(rng: random.Random, facts: int = 3, wanted: int = 2, others: int = 2) -
     """Draw one problem: `facts` of an entity, a question about `wanted` of them, and
     `others` about another entity.
 
-    The first fact about the other entity has an attribute that was asked for: the nearest trap.
+    The first fact about the other entity has an attribute that was requested: the nearest trap.
     """
     entity, other = rng.sample(ENTITIES, 2)
     attributes = rng.sample(tuple(VALUES), facts)

@@ -21,7 +21,7 @@ def sft(
 
     Args:
         path: a JSONL(.gz), JSON, Parquet or CSV file, a folder, or the id of a Hub dataset; or
-            several files and folders, also by patterns such as `data/*.jsonl`.
+            several files and folders, also by patterns like `data/*.jsonl`.
         tokenizer: the policy's; for the format and the lengths of rows.
         rejected_rows: file for rows that cannot be used, one JSON object per line.
         target: `final` learns the last assistant turn; `every` returns `messages`, of which a
@@ -43,7 +43,7 @@ def sft(
             the user, and counts them.
         keep: which other columns to keep for rewards; all of them by default, `[]` for none.
         ignore: columns and keys of turns to leave out although they would change what is learned,
-            such as `image`, `weight` or `reasoning_content`.
+            like `image`, `weight` or `reasoning_content`.
         text: texts of prompts and answers are texts, also those that look like turns as JSON text
             or like a transcript.
         test_rows: number of rows to hold out. By default the source's test split, or a tenth.

@@ -8,7 +8,7 @@ from hf_rlhf.data import ChatRowArguments, chat_adapter, load_chat_rows
 def unpaired(
     arguments: ChatRowArguments,
 ) -> Loaded:
-    """Load responses that were judged one by one, for KTO.
+    """Load responses that were judged individually, for KTO.
 
     Rows are `{system?, prompt, completion, label}`, or have another form of a prompt with a
     response, as in `sft`, and a column `label`: true, false, 1 or 0.

@@ -1,4 +1,4 @@
-"""Which of two answers to one prompt is better: by a score that both have, or by a judge."""
+"""Which of two answers to a single prompt is better: by a score that both have, or by a judge."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -20,7 +20,7 @@ _BETTER = (
 
 @dataclass(frozen=True)
 class Pair:
-    """Two answers to one prompt, with their scores by label and the row's columns."""
+    """Two answers to a single prompt, with their scores by label and the row's columns."""
 
     prompt: str
     answer: str

@@ -32,9 +32,9 @@ class EvalSpec:
     models: dict[str, Any] = field(default_factory=dict)
     """name -> where it is, `{base, adapter, revision}`, or a list of them: one a training seed."""
     baseline: str | None = None
-    """The name that the others are compared with; the first if not given."""
+    """The name that the others are compared with; the first by default."""
     reference: str | None = None
-    """The name from which KL is measured; the baseline if not given, `none` for no KL."""
+    """The name from which KL is measured; the baseline by default, `none` for no KL."""
     compare: list[str | dict[str, Any]] = field(default_factory=list)
     """By what a pair of answers is decided; see `Compare`."""
     dtype: str | None = None

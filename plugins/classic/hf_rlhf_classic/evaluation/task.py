@@ -333,7 +333,7 @@ def _wins(compared: Sequence[Compared]) -> dict[str, Any]:
 def reward_spread(seeds: Sequence[Evaluation]) -> dict[str, float]:
     """Return the standard deviation of the total over completions, and over prompts' means.
 
-    Each is of one seed (ddof 0), averaged over the seeds. Empty without totals.
+    Each is of a single seed (ddof 0), averaged over the seeds. Empty without totals.
     """
     spread: dict[str, list[float]] = {"completions": [], "prompts": []}
     for seed in seeds:

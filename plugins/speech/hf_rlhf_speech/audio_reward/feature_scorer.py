@@ -110,7 +110,7 @@ class FeatureScorer(PreTrainedModel):  # type: ignore[misc]
 
     @property
     def is_standardised(self) -> bool:
-        """Return whether mean and standard deviation are those of clips."""
+        """Return whether mean and standard deviation come from clips."""
         return bool(self.projector.scale.ne(1).any())
 
     def forward(self, input_values: torch.Tensor, **_: Any) -> SequenceClassifierOutput:

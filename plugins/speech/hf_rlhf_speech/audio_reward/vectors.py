@@ -40,7 +40,7 @@ def head_scores(model: Any, vectors: torch.Tensor) -> torch.Tensor:
 def vector_of(model: Any, extractor: Any, wave: Wave) -> torch.Tensor:
     """Return the vector of a clip at the extractor's rate.
 
-    Clips are read one by one: padding would change an encoder with group normalisation.
+    Clips are read individually: padding would change an encoder with group normalisation.
     """
     rate = extractor.sampling_rate
     wave = np.pad(wave, (0, max(0, round(_SHORTEST * rate) - len(wave))))

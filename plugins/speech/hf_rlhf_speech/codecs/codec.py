@@ -16,7 +16,7 @@ from hf_rlhf.models import find_model
 from hf_rlhf_speech.audio import Wave
 
 Codes = NDArray[np.int64]
-"""Indices of one utterance, [frames, codebooks], each in [0, size)."""
+"""Indices of a single utterance, [frames, codebooks], each in [0, size)."""
 
 
 PROBLEMS = ("no speech", "not speech", "wrong tokens", "no end", "early end")

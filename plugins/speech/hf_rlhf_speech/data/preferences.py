@@ -59,7 +59,7 @@ def speech_preferences(
         label: who decides. `planted` (of the world, its default): the smaller flaws; `human` (of
             rows, their default): the rows; `acoustic` and `auto_mos`: the reward of that kind.
         codec: how chosen and rejected are written; `file` leaves paths.
-        device: where a network of the codec runs, such as `cuda:0`; by default the processor.
+        device: where a network of the codec runs, for example `cuda:0`; by default the processor.
         template: of the prompt of a row, by default that of `speech_prompts`.
         columns: names wanted -> names in the source.
         split: the split to train on; by default `train`, or the only one.

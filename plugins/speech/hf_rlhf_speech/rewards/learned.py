@@ -24,7 +24,7 @@ class AudioRewardModel(SpeechReward):
     revision: str | None = None
     """Of a model on the Hub: a branch, tag or commit."""
     device: str | None = None
-    """Where it runs, such as `cuda:1`; by default where the policy does."""
+    """Where it runs, for example `cuda:1`; by default where the policy does."""
     _loaded: Any = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

@@ -29,7 +29,7 @@ class SpeechReward:
     file."""
 
     device: str | None = field(default=None, kw_only=True)
-    """Where a network of the codec runs, such as `cuda:1`; by default where the policy does."""
+    """Where a network of the codec runs, for example `cuda:1`; by default where the policy does."""
 
     packages: ClassVar[tuple[str, ...]] = ()
     """Modules that are imported only when a clip is scored."""

@@ -37,7 +37,7 @@ _CURVES: Mapping[Opinion, tuple[float, float, float]] = {
 
 @lru_cache(maxsize=3)
 def _session(package: str, file: str, distribution: str) -> Any:
-    """Return an ONNX session of one thread; a process has one for each network."""
+    """Return an ONNX session of a single thread; a process has one for each network."""
     import onnxruntime
 
     spec = find_spec(package)

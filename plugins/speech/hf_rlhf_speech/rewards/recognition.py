@@ -1,4 +1,4 @@
-"""`intelligible`: does a recogniser hear the words that were asked for."""
+"""`intelligible`: does a recogniser hear the words that were requested."""
 
 import re
 import threading
@@ -38,7 +38,7 @@ DISTRACTORS = (
 _WORD = re.compile(r"[a-z]+(?:'[a-z]+)*|\d+")
 _INSERTION, _SILENCE = 0.01, 1e-4
 """Probabilities of a word and of silence between words. With the model's own for silence, words
-that were not asked for are heard as silence more often."""
+that were not requested are heard as silence more often."""
 _TRIES = ((2e-4, 0.0), (2e-4, 0.5), (8e-4, 1.0))
 """RMS of the noise that is added (-74 dBFS, which nobody hears), and the seconds of it before and
 after. Among samples that are exactly 0 the recogniser fails, and it hears no single word that fills
@@ -157,10 +157,10 @@ class Intelligible(SpeechReward):
     revision: str | None = None
     """Of a model on the Hub: a branch, tag or commit."""
     device: str | None = None
-    """Where the model and a network of the codec run, such as `cuda:1`; by default where the policy
-    does."""
+    """Where the model and a network of the codec run, for example `cuda:1`; by default where the
+    policy does."""
     language: str | None = None
-    """What Whisper or the server expects, such as `de`; by default they guess."""
+    """What Whisper or the server expects, for example `de`; by default they guess."""
     unit: Literal["words", "characters"] = "words"
     """What errors are counted in: `characters` for a language written without spaces."""
     server: dict[str, Any] | None = None

@@ -29,7 +29,7 @@ _STRETCH, _STEP, _HOP = 160, 77, RATE // 100
 class SpeakerSimilarity(SpeechReward):
     """The cosine between the voice of a clip and that of the row's `reference_audio`.
 
-    0 to 1 by Resemblyzer's network, -1 to 1 by another one. It hears the voice and not the words.
+    0 to 1 by Resemblyzer's network, -1 to 1 by another. It hears the voice and not the words.
     """
 
     model: str | None = field(default=None, kw_only=True)
