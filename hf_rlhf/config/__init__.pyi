@@ -1,11 +1,15 @@
 from .components import load_component as load_component
+from .components import look_up as look_up
 from .options import value_of as value_of
 from .run_file import RunFile as RunFile
 from .run_files import choose_run_file as choose_run_file
 from .run_files import without_shipped_card as without_shipped_card
 from .schema import EvaluationSpec as EvaluationSpec
 from .schema import MonitorSpec as MonitorSpec
+from .schema import RewardSpec as RewardSpec
+from .schema import RewardValidationSpec as RewardValidationSpec
 from .schema import RunSpec as RunSpec
+from .schema import keys_of as keys_of
 from .validation import InvalidValue as InvalidValue
 from .validation import bind as bind
 from .validation import unknown_setting as unknown_setting

@@ -26,7 +26,7 @@ from hf_rlhf.models.adapter import check_adapter
 from hf_rlhf.models.fingerprint import IDENTITY
 from hf_rlhf.models.locate import resolve_model_path
 from hf_rlhf.models.merge import merge_adapter
-from hf_rlhf.rewards.report import REPORT_NAME, sealed
+from hf_rlhf.steps.digests import digest
 from hf_rlhf.storage.checkpoints import is_valid, step_of, valid_checkpoints
 from hf_rlhf.storage.local_paths import LocalPaths
 from hf_rlhf.storage.record import RunRecord
@@ -163,8 +163,9 @@ def hide_paths(bundle: UploadSet, paths: LocalPaths) -> None:
             text = file.source.read_text(encoding="utf-8", errors="surrogateescape")
             of_run = path == "config.yaml" or path.startswith(("reward_validation/", SAMPLES))
             if (hidden := paths.hide_in_text(text, known_only=not of_run)) != text:
-                if path.endswith(f"/{REPORT_NAME}"):
-                    hidden = json.dumps(sealed(json.loads(hidden)), indent=2, ensure_ascii=False)
+                if path.endswith("/validation.json"):  # a report, with a digest of itself
+                    rest = {k: v for k, v in json.loads(hidden).items() if k != "digest"}
+                    hidden = json.dumps({**rest, "digest": digest(rest)}, indent=2)
                 bundle.add_text(path, hidden)
 
 

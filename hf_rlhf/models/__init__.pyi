@@ -1,6 +1,7 @@
 from .adapter import check_head as check_head
 from .adapter import read_adapter as read_adapter
 from .contents import commit_of as commit_of
+from .contents import content_of as content_of
 from .ends import end_tokens as end_tokens
 from .ends import generation_ends as generation_ends
 from .fingerprint import check_base as check_base

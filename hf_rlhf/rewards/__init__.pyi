@@ -4,8 +4,6 @@ from .composed import ComposedReward as ComposedReward
 from .composed import Part as Part
 from .composed import by_row as by_row
 from .gathered import gather_rows as gather_rows
-from .identity import identified_parts as identified_parts
-from .identity import reward_identity as reward_identity
 from .judges.client import Messages as Messages
 from .judges.lexical import STOPWORDS as STOPWORDS
 from .judges.lexical import LexicalJudge as LexicalJudge
@@ -17,4 +15,3 @@ from .judges.text_generation import OpenAIText as OpenAIText
 from .judges.text_generation import Text as Text
 from .judges.transcription import OpenAITranscription as OpenAITranscription
 from .judges.verdicts import read_object as read_object
-from .report import ValidationReport as ValidationReport

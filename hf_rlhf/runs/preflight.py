@@ -44,7 +44,7 @@ from hf_rlhf.runs.preflight_sharding import (
     sharding_problems,
 )
 from hf_rlhf.runs.preflight_vllm import vllm_problems
-from hf_rlhf.runs.reward_validation import reward_validation_advice, reward_validation_problems
+from hf_rlhf.runs.reward_validation import hook
 from hf_rlhf.runs.run import trains_by_rewards
 from hf_rlhf.runs.validation import validation_problems
 
@@ -93,7 +93,7 @@ def machine_problems(run: "Run") -> Iterator[Problem]:
 
 def advice(run: "Run") -> list[str]:
     """Return notes on what the author of `run` has hardly meant."""
-    notes = [*run.trainer_class.advice(run), *reward_validation_advice(run)]
+    notes = [*run.trainer_class.advice(run), *hook().advice(run)]
     for part in (*run.reward.rewards, *run.reward.gates) if run.reward is not None else ():
         reward_advice = getattr(part.reward, "advice", None)
         if reward_advice is not None and part.weight:
@@ -348,7 +348,7 @@ _CHECKS: tuple[Check, ...] = (
     _batch,
     evaluation_problems,
     validation_problems,
-    reward_validation_problems,
+    lambda run: hook().problems(run),
     monitor_problems,
     tokenizer_problems,
     template_problems,

@@ -67,15 +67,6 @@ class Requirement(Section):
         return f"{text} ({required})" + (f", but {self.reason}" if self.reason else "")
 
 
-def bound_of(value: Estimate, at_least: bool) -> Number:
-    """Return what decides on a requirement: the unfavourable bound, without an interval the mean.
-
-    Of a measure that may be at most so large, of either sign, it is the larger absolute value.
-    """
-    bounds = [each for each in (value.low, value.high, value.mean) if each is not None]
-    return min(bounds) if at_least else max(map(abs, bounds))
-
-
 class RewardValidation(Section):
     """The reports that the run file names, and whether they meet what it requires."""
 

@@ -25,7 +25,7 @@ from hf_rlhf.runs.preflight import advice, machine_problems
 from hf_rlhf.runs.preflight_data import data_lines
 from hf_rlhf.runs.preflight_launch import launch_kind, sharding
 from hf_rlhf.runs.resolve import resolve_run
-from hf_rlhf.runs.reward_validation import reward_validation_section
+from hf_rlhf.runs.reward_validation import hook
 from hf_rlhf.runs.run import Phase, Run
 from hf_rlhf.runs.sharded_memory import memory_plans
 from hf_rlhf.storage.disk import Space, human, taken_bytes
@@ -263,7 +263,7 @@ def _work(run: Run, report: PhaseReport, trial: Trial) -> Iterator[Finding]:
     yield Finding("steps", "ok", text)
     if run.spec.monitor is not None:
         yield Finding("monitor", "ok", monitor_line(run))
-    if (validation := reward_validation_section(run)) is not None:
+    if (validation := hook().section(run)) is not None:
         met = [each.text for each in validation.requirements if each.met]
         for text in (*(report.headline or "" for report in validation.reports), *met):
             yield Finding("validation", "ok", text)

@@ -15,7 +15,7 @@ from hf_rlhf.rewards.composed import TOTAL
 from hf_rlhf.runs.measured_memory import counted_peak
 from hf_rlhf.runs.preflight import advice
 from hf_rlhf.runs.preflight_data import data_lines
-from hf_rlhf.runs.reward_validation import copy_reports, reward_validation_section
+from hf_rlhf.runs.reward_validation import hook
 from hf_rlhf.runs.run import Run
 from hf_rlhf.storage.files import atomic_write_text
 from hf_rlhf.storage.pure_json import as_json
@@ -68,7 +68,7 @@ class Recorder:
             command = reproduction(argv, world, distribution(self.run))
             self.record = opening(self.run, command)
             self.record.contents = found_contents(self.run)
-            self.record.reward_validation = reward_validation_section(self.run)
+            self.record.reward_validation = hook().section(self.run)
             # A card that cannot be rendered is an error now, not after the training.
             render_card(self.record)
         else:
@@ -146,7 +146,7 @@ class Recorder:
         """Write the record, the resolved configuration and the reports on the rewards."""
         if not self.state.is_main_process:
             return
-        copy_reports(self.run)
+        hook().copy_reports(self.run)
         # What was not in the cache when the run began has been loaded since.
         contents = with_written(self.record.contents, self.run.spec.plain)
         self.record.contents = found_commits(self.run) | contents

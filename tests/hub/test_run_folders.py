@@ -17,7 +17,7 @@ from hf_rlhf.hub import publishing
 from hf_rlhf.hub.client import connect
 from hf_rlhf.hub.download import pull
 from hf_rlhf.hub.publishing import publish, publish_steps
-from hf_rlhf.rewards.report import ValidationReport
+from hf_rlhf.steps.digests import digest
 from hf_rlhf.storage.checkpoints import seal
 from hf_rlhf.storage.local_paths import LocalPaths, local_files
 from hf_rlhf.storage.record import RunRecord, load_record, write_record
@@ -126,8 +126,8 @@ def with_paths(run: Path, home: Path) -> None:
     (run / "config.yaml").write_text(f"dataset:\n  path: {rows}\noutput_dir: {run}\n")
     report = run / "reward_validation" / "r"
     report.mkdir(parents=True)
-    written = ValidationReport(command=f"rewards validate {home}/gold/a.jsonl")
-    (report / "validation.json").write_text(json.dumps(written.to_json()))
+    written = {"command": f"rewards validate {home}/gold/a.jsonl"}
+    (report / "validation.json").write_text(json.dumps({**written, "digest": digest(written)}))
     (run / "merged" / "config.json").write_text(json.dumps({"_name_or_path": str(rows)}))
 
 
@@ -142,11 +142,12 @@ def test_published_files_name_no_path_of_this_machine(run: Path, tmp_path: Path)
             content = path.read_bytes()
             for private in (b"alice", b"initech", str(tmp_path).encode(), b"~/x"):
                 assert private not in content, path
-    (digest,) = load_record(run).files.values()
-    report = ValidationReport.read(pulled / "reward_validation" / "r")
-    assert report.command == "rewards validate a.jsonl"
+    (of_rows,) = load_record(run).files.values()
+    report = json.loads((pulled / "reward_validation" / "r" / "validation.json").read_text())
+    assert report.pop("digest") == digest(report)
+    assert report == {"command": "rewards validate a.jsonl"}
     for name in ("README.md", "run.json", "config.yaml"):
-        assert f"leads.jsonl (SHA-256 {digest})" in (pulled / name).read_text()
+        assert f"leads.jsonl (SHA-256 {of_rows})" in (pulled / name).read_text()
     public = json.loads((pulled / "run.json").read_text())
     assert public["samples"][0]["completion"] == "/usr/bin/env"
     assert public["command"][3:] == ["run.yaml", "--x=leads.jsonl"]

@@ -2,15 +2,28 @@
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any, Self
 
+from pydantic import Field, ValidationError
+
+from hf_rlhf.errors import DataError
 from hf_rlhf.formatting import code, counted, interval, markdown_table, number, plain, visible
-from hf_rlhf.rewards import ValidationReport
-from hf_rlhf.storage import ReportCheck, atomic_write_json, atomic_write_text
+from hf_rlhf.steps import digest
+from hf_rlhf.storage import (
+    Environment,
+    Json,
+    ReportCheck,
+    Section,
+    atomic_write_json,
+    atomic_write_text,
+    parse_json,
+)
 from hf_rlhf_lab.validation.reward_bench import subset_table
 from hf_rlhf_lab.validation.slices import slice_tables
 from hf_rlhf_lab.validation.usage import usage_lines
 from hf_rlhf_lab.validation.worst import worst_section
 
+SCHEMA = 2
 JSON_NAME, MARKDOWN_NAME, PLOT_NAME = "validation.json", "validation.md", "validation.png"
 _STYLES = {"pass": "green", "warn": "yellow", "fail": "bold red", "not measurable": "yellow"}
 _SIGNS = {
@@ -21,8 +34,63 @@ _SIGNS = {
 }
 
 
-class Report(ValidationReport):
+class Report(Section):
     """What was measured of one reward on one set of gold data."""
+
+    schema_version: int = Field(
+        default=SCHEMA, validation_alias="schema", serialization_alias="schema"
+    )
+    headline: str = ""
+    """The result in one sentence."""
+    reward: dict[str, Json] = {}
+    """By `reward_identity`: `label`, `digest` and what the digest is of."""
+    data: dict[str, Json] = {}
+    """Name, responses, pairs and digest of the gold data, and whether prompts are messages."""
+    attacks: list[str] = []
+    """Those whose hacks were tried."""
+    checks: list[ReportCheck] = []
+    cost: dict[str, Json] = {}
+    """Responses scored, seconds, and what judges used."""
+    created: str | None = None
+    command: str | None = None
+    environment: Environment = Environment()
+
+    @property
+    def failed(self) -> list[ReportCheck]:
+        """The checks that fail."""
+        return [check for check in self.checks if check.verdict == "fail"]
+
+    @classmethod
+    def read(cls, path: str | Path) -> Self:
+        """Read a report, or the one in a folder. Raises DataError for anything else.
+
+        Its digest shows edits by accident, not on purpose: anybody can compute it anew.
+        """
+        file = Path(path) / JSON_NAME if Path(path).is_dir() else Path(path)
+        cure = (
+            "Name what `hf-rlhf rewards validate` wrote, unchanged: validation.json, or its folder."
+        )
+        try:
+            content = parse_json(file.read_text(encoding="utf-8"))
+            if content.get("schema") != SCHEMA:
+                problem = f"has the schema {content.get('schema')!r}; this hf_rlhf reads {SCHEMA}"
+            elif content.pop("digest", None) != digest(content):
+                problem = "was edited since it was written"
+            else:
+                return cls.model_validate(content, strict=True)
+        except OSError as error:
+            problem = f"cannot be read ({error.strerror})"
+        except ValidationError as error:
+            where = ".".join(map(str, error.errors()[0]["loc"]))
+            problem = f"is no report of a validation: {where}: {error.errors()[0]['msg']}"
+        except (ValueError, AttributeError) as error:
+            problem = f"is no report of a validation: {error}"
+        raise DataError(f"{file} {problem}. {cure}")
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the report as JSON, with a digest of itself."""
+        content = super().to_json()
+        return {**content, "digest": digest(content)}
 
     def markdown(self) -> str:
         """Return the report as a page."""

@@ -11,7 +11,7 @@ import numpy as np
 from hf_rlhf.config import load_component
 from hf_rlhf.contracts import HackCase, Score
 from hf_rlhf.evaluation import Scoring
-from hf_rlhf.rewards import TOTAL, ComposedReward, Part, identified_parts, reward_identity
+from hf_rlhf.rewards import TOTAL, ComposedReward, Part
 from hf_rlhf.runs import environment
 from hf_rlhf.storage import ReportCheck, now
 from hf_rlhf_lab.validation.agreement import accuracy_difference, agreement
@@ -20,6 +20,7 @@ from hf_rlhf_lab.validation.calibration import calibration
 from hf_rlhf_lab.validation.checks import Check, degenerate, not_measurable
 from hf_rlhf_lab.validation.gold import Gold, Scored, score_gold
 from hf_rlhf_lab.validation.hacks import hacks, honest_rows
+from hf_rlhf_lab.validation.identity import identified_parts, reward_identity
 from hf_rlhf_lab.validation.length import length_bias
 from hf_rlhf_lab.validation.overlap import overlap
 from hf_rlhf_lab.validation.report import Report, headline
@@ -185,7 +186,7 @@ def report_of(
 
 
 def identity_of(scoring: Scoring, label: str = TOTAL) -> dict[str, Any]:
-    """Return what a reward of a composition is, or the total (`hf_rlhf.rewards`)."""
+    """Return what a reward of a composition is, or the total."""
     parts = identified_parts(scoring.reward, scoring.components, scoring.judges)
     return reward_identity(parts, label)
 

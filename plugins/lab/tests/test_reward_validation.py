@@ -8,13 +8,13 @@ import pytest
 
 from hf_rlhf.config import RunFile
 from hf_rlhf.errors import ConfigError
-from hf_rlhf.rewards import reward_identity
-from hf_rlhf.rewards.identity import identified_component
-from hf_rlhf.rewards.report import MEASURES, ValidationReport
 from hf_rlhf.runs import resolve_run
 from hf_rlhf.runs.preflight import advice
-from hf_rlhf.runs.reward_validation import reward_validation_section, trained_parts
 from hf_rlhf.steps.digests import digest
+from hf_rlhf_lab.validation import demanded
+from hf_rlhf_lab.validation.identity import identified_component, reward_identity
+from hf_rlhf_lab.validation.report import Report
+from hf_rlhf_lab.validation.requirements import MEASURES
 
 AGREEMENT = {
     "name": "agreement",
@@ -39,13 +39,37 @@ OTHERS = [
 MODEL_JUDGE = {"words": {"name": "openai", "model": "m"}}
 
 
+@pytest.fixture
+def tiny_run(tmp_path):
+    return {
+        "plugin": "refiner_grpo",
+        "model_name_or_path": "package://hf_rlhf_refiner/tiny_policy",
+        "output_dir": str(tmp_path / "run"),
+        "dataset": {"name": "tiny_world", "train_rows": 8, "test_rows": 4},
+        "judges": {"words": {"name": "lexical"}},
+        "rewards": [
+            {"name": "refiner_reward", "label": "refiner"},
+            {"name": "answer_format", "label": "format", "weight": 0},
+        ],
+        "num_generations": 2,
+        "prompts_per_step": 4,
+        "per_device_train_batch_size": 8,
+        "max_completion_length": 8,
+        "max_steps": 2,
+        "save_steps": 1,
+        "use_cpu": True,
+        "bf16": False,
+        "report_to": "none",
+    }
+
+
 def identity(run, label="total"):
-    return reward_identity(trained_parts(resolve_run(RunFile.from_mapping(run))), label)
+    return reward_identity(demanded.trained_parts(resolve_run(RunFile.from_mapping(run))), label)
 
 
 def report(folder, reward, checks=(AGREEMENT, LENGTH, HACKS, *OTHERS), **others):
     content = {"headline": "it fails.", "reward": reward, "checks": checks, **others}
-    made = ValidationReport.model_validate({"attacks": ["text_attacks"], **content})
+    made = Report.model_validate({"attacks": ["text_attacks"], **content})
     folder.mkdir(exist_ok=True)
     (folder / "validation.json").write_text(json.dumps(made.to_json()))
     return str(folder)
@@ -147,7 +171,7 @@ def test_the_page_shows_the_message_as_it_is_printed(tiny_run, tmp_path):
     path = report(tmp_path / "validation", reward, checks)
     required = {"accuracy": 0.6, "length_bias": 0.05, "hacks": 0}
     found = problems(tiny_run, report=path, require=required)
-    page = (Path(__file__).parents[2] / "docs/how-to/validate-rewards.md").read_text()
+    page = (Path(__file__).parents[3] / "docs/how-to/validate-rewards.md").read_text()
     assert found.partition("reward_validation: ")[2] in page
     for measure, table_row in MEASURES.items():
         assert f"| `{measure}` | {table_row.check.strip(': ')}: " in page
@@ -172,7 +196,7 @@ def test_the_content_of_a_file_counts_and_not_its_place(tiny_run, tmp_path):
     path = report(tmp_path / "validation", identity(runs["a"]))
     assert problems(runs["b"], report=path) == ""
     (tmp_path / "b" / "my.py").write_text(text.replace("len(each)", "len(each) + 1"))
-    assert "version of it: fn (code.fn changed; code.my.py " in problems(runs["b"], report=path)
+    assert "version of it: fn (code.my.py " in problems(runs["b"], report=path)
 
 
 def test_weights_that_are_trained_anew_in_place_are_another_model(tmp_path, monkeypatch):
@@ -354,7 +378,7 @@ def test_the_label_in_a_report_names_no_folder_elsewhere(tiny_run, tmp_path):
     reward = {**identity(tiny_run), "label": "../../outside"}
     section = {"report": report(tmp_path / "validation", reward), "require": {"accuracy": 0.5}}
     run = resolve_run(RunFile.from_mapping({**tiny_run, "reward_validation": section}))
-    assert reward_validation_section(run).reports[0].folder == "reward_validation/______outside"
+    assert demanded.section(run).reports[0].folder == "reward_validation/______outside"
 
 
 def test_a_trainer_without_rewards_has_none_to_validate(tiny_run):
@@ -369,7 +393,7 @@ def test_the_notes_and_the_record_say_what_was_not_validated_or_not_met(tiny_run
     run = resolve_run(RunFile.from_mapping(tiny_run))
     (note,) = [note for note in advice(run) if "validated" in note]
     assert note.startswith("no reward of this run was validated: `hf-rlhf rewards validate")
-    assert reward_validation_section(run) is None
+    assert demanded.section(run) is None
     path = report(tmp_path / "validation", identity(tiny_run), [AGREEMENT, NO_HACKS])
     section = {"report": path, "require": {"accuracy": 0.6, "hacks": 3}, "enforce": False}
     run = resolve_run(RunFile.from_mapping({**tiny_run, "reward_validation": section}))
@@ -377,7 +401,7 @@ def test_the_notes_and_the_record_say_what_was_not_validated_or_not_met(tiny_run
         "accuracy of refiner is 0.58 [0.51, 0.65] (required: at least 0.6 by the lower bound), "
         "which `reward_validation` does not enforce"
     ]
-    recorded = reward_validation_section(run)
+    recorded = demanded.section(run)
     assert [(each.measure, each.met) for each in recorded.requirements] == [
         ("accuracy", False),
         ("hacks", True),

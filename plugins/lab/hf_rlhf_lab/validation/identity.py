@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from hf_rlhf.contracts import Judge
-from hf_rlhf.models.contents import content_of
-from hf_rlhf.rewards.composed import TOTAL, ComposedReward, Part
-from hf_rlhf.steps.digests import digest
-from hf_rlhf.storage.pure_json import as_json
+from hf_rlhf.models import content_of
+from hf_rlhf.rewards import TOTAL, ComposedReward, Part
+from hf_rlhf.steps import digest
+from hf_rlhf.storage import as_json
 
 _CODE = ("package", "version", "target", "reads", "code")
 

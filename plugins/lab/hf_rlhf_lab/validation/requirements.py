@@ -1,89 +1,10 @@
-"""The report of a reward's validation, and what a run may require of it.
-
-`hf-rlhf rewards validate` (package hf-rlhf-lab) writes reports; a run file names them in its
-section `reward_validation`.
-"""
+"""What a run may require of the report on its reward."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Self
 
-from pydantic import Field, ValidationError
-
-from hf_rlhf.errors import DataError
-from hf_rlhf.steps.digests import digest
-from hf_rlhf.storage.pure_json import parse_json
-from hf_rlhf.storage.record_schema import Environment, Estimate
-from hf_rlhf.storage.reward_validation import ReportCheck, Requirement, bound_of
-from hf_rlhf.storage.section import Json, Section
-
-SCHEMA = 2
-REPORT_NAME = "validation.json"
-
-
-class ValidationReport(Section):
-    """What was measured of one reward on one set of gold data."""
-
-    schema_version: int = Field(
-        default=SCHEMA, validation_alias="schema", serialization_alias="schema"
-    )
-    headline: str = ""
-    """The result in one sentence."""
-    reward: dict[str, Json] = {}
-    """By `hf_rlhf.rewards.reward_identity`: `label`, `digest` and what the digest is of."""
-    data: dict[str, Json] = {}
-    """Name, responses, pairs and digest of the gold data, and whether prompts are messages."""
-    attacks: list[str] = []
-    """Those whose hacks were tried."""
-    checks: list[ReportCheck] = []
-    cost: dict[str, Json] = {}
-    """Responses scored, seconds, and what judges used."""
-    created: str | None = None
-    command: str | None = None
-    environment: Environment = Environment()
-
-    @property
-    def failed(self) -> list[ReportCheck]:
-        """The checks that fail."""
-        return [check for check in self.checks if check.verdict == "fail"]
-
-    @classmethod
-    def read(cls, path: str | Path) -> Self:
-        """Read a report, or the one in a folder. Raises DataError for anything else.
-
-        Its digest shows edits by accident, not on purpose: anybody can compute it anew.
-        """
-        file = Path(path) / REPORT_NAME if Path(path).is_dir() else Path(path)
-        cure = (
-            "Name what `hf-rlhf rewards validate` wrote, unchanged: validation.json, or its folder."
-        )
-        try:
-            content = parse_json(file.read_text(encoding="utf-8"))
-            if content.get("schema") != SCHEMA:
-                problem = f"has the schema {content.get('schema')!r}; this hf_rlhf reads {SCHEMA}"
-            elif content.pop("digest", None) != digest(content):
-                problem = "was edited since it was written"
-            else:
-                return cls.model_validate(content, strict=True)
-        except OSError as error:
-            problem = f"cannot be read ({error.strerror})"
-        except ValidationError as error:
-            where = ".".join(map(str, error.errors()[0]["loc"]))
-            problem = f"is no report of a validation: {where}: {error.errors()[0]['msg']}"
-        except (ValueError, AttributeError) as error:
-            problem = f"is no report of a validation: {error}"
-        raise DataError(f"{file} {problem}. {cure}")
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the report as JSON, with a digest of itself."""
-        return sealed(super().to_json())
-
-
-def sealed(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the JSON of a report with its digest, in place of one that it has."""
-    rest = {key: value for key, value in content.items() if key != "digest"}
-    return {**rest, "digest": digest(rest)}
+from hf_rlhf.storage import Estimate, Requirement
+from hf_rlhf_lab.validation.report import Report
 
 
 @dataclass(frozen=True)
@@ -124,7 +45,7 @@ _OPTIONS = {
 }
 
 
-def requirements(report: ValidationReport, require: Mapping[str, float]) -> Iterator[Requirement]:
+def requirements(report: Report, require: Mapping[str, float]) -> Iterator[Requirement]:
     """Yield for each required measure whether a report meets it; the keys are in `MEASURES`.
 
     The unfavourable bound of the interval decides. A check that fails, or is not measurable, meets
@@ -135,7 +56,7 @@ def requirements(report: ValidationReport, require: Mapping[str, float]) -> Iter
         measured, reason = _measured(report, measure)
         reached = False
         if measured is not None:
-            value = bound_of(measured, measure.at_least)
+            value = _bound_of(measured, measure.at_least)
             reached = value >= required if measure.at_least else value <= required
         yield Requirement(
             label=str(report.reward.get("label")), measure=key, required=required,
@@ -144,7 +65,7 @@ def requirements(report: ValidationReport, require: Mapping[str, float]) -> Iter
         )  # fmt: skip
 
 
-def _measured(report: ValidationReport, measure: Measure) -> tuple[Estimate | None, str | None]:
+def _measured(report: Report, measure: Measure) -> tuple[Estimate | None, str | None]:
     """Return the value, of several checks the worst, and why it cannot meet a requirement."""
     checks = [check for check in report.checks if check.name.startswith(measure.check)]
     if not checks:
@@ -157,7 +78,7 @@ def _measured(report: ValidationReport, measure: Measure) -> tuple[Estimate | No
             value = Estimate(mean=number)
         if check.verdict == "not measurable" or value is None or value.mean is None:
             return None, check.summary.rstrip(".") or "not measurable"
-        values.append((bound_of(value, measure.at_least) * (1 if measure.at_least else -1), value))
+        values.append((_bound_of(value, measure.at_least) * (1 if measure.at_least else -1), value))
     worst = min(values, key=lambda pair: pair[0])[1]
     seen = [check for check in report.failed if check.name == "overlap"]
     suspect = seen if measure.check not in _NOT_OF_GOLD else []
@@ -167,3 +88,12 @@ def _measured(report: ValidationReport, measure: Measure) -> tuple[Estimate | No
         tried = ", ".join(report.attacks) or "none"
         return worst, f"the attacks that were tried ({tried}) lack {DEFAULT_ATTACKS}"
     return worst, None
+
+
+def _bound_of(value: Estimate, at_least: bool) -> float:
+    """Return what decides on a requirement: the unfavourable bound, without an interval the mean.
+
+    Of a measure that may be at most so large, of either sign, it is the larger absolute value.
+    """
+    bounds = [each for each in (value.low, value.high, value.mean) if each is not None]
+    return min(bounds) if at_least else max(map(abs, bounds))
