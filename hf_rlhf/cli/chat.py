@@ -1,4 +1,4 @@
-"""``hf-rlhf chat MODEL``: talk to what was trained, on plain transformers, in one process.
+"""``hf-rlhf chat MODEL``: talk to a trained model, on plain transformers, in a single process.
 
 `transformers chat` needs a server beside it (`transformers serve`), a chat template and a terminal,
 and has no switch for adapters.
@@ -100,7 +100,7 @@ class Chat:
                 print(terminal_message(f"error: {error}", sys.stderr), file=sys.stderr, flush=True)
 
     def take(self, text: str) -> None:
-        """Answer one turn, or follow a command."""
+        """Answer a turn, or follow a command."""
         command, _, name = text.partition(" ")
         if command == f"/{self.noun}" and name.strip():
             self.model.load(name.strip())

@@ -1,4 +1,4 @@
-"""A loaded model, one of whose adapters is switched on for each reply."""
+"""A loaded model, whose adapters are switched for each reply."""
 
 import random
 from collections.abc import Callable, Mapping
@@ -68,7 +68,7 @@ class ChatModel:
     def load(self, name: str) -> str | None:
         """Load an adapter if it is not; return its name in peft, None for the base.
 
-        Raises ModelError for an unknown one, or one of another base.
+        Raises ModelError for an unknown adapter, or an adapter of another base.
         """
         from hf_rlhf.evaluation.saved_models import find_saved
 
@@ -100,7 +100,7 @@ class ChatModel:
         on_text: Callable[[str], object] | None = None,
         stop: Event | None = None,
     ) -> tuple[int, "Completion"]:
-        """Return how many tokens a prompt has, and its completion by one of the adapters.
+        """Return how many tokens a prompt has, and its completion by an adapter.
 
         It waits for replies that other threads have begun.
 
@@ -109,7 +109,7 @@ class ChatModel:
             prompt: a text, or a conversation.
             sampling: temperature and top_p.
             most: tokens of the completion; fewer where the model has no positions left.
-            seed: of the sampling; None draws one.
+            seed: of the sampling; None draws a seed.
             on_text: receives the text as it comes.
             stop: ends the reply when it is set.
 

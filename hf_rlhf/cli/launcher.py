@@ -10,9 +10,9 @@ from hf_rlhf.errors import ConfigError, Problem, did_you_mean
 
 
 def launch_words(text: str) -> list[str]:
-    """Return the words of a command, of an accelerate configuration, or of the name of one.
+    """Return the words of a command, of an accelerate configuration, or of its name.
 
-    Raises ConfigError when there is no such program or configuration.
+    Raises ConfigError when there is no program or configuration of that name.
     """
     configs = launch_configs()
     accelerate = [sys.executable, "-m", "accelerate.commands.launch"]

@@ -1,4 +1,4 @@
-"""The phases of a run file, each of which begins with the weights that the one before has made.
+"""The phases of a run file, each of which begins with the weights of the phase before.
 
 A trainer with a `phase_trainer` reads a section `phases`: a list of parts of a run file, each with
 a `name`. A phase is the whole file with its own keys over it, run by that trainer, or by the
@@ -32,7 +32,7 @@ _COMMON = (
 
 @dataclass(frozen=True)
 class PhaseFile:
-    """One phase, as the run file of a run that begins with the base model."""
+    """A phase, as the run file of a run that begins with the base model."""
 
     name: str
     file: RunFile
@@ -47,7 +47,7 @@ def check_phases(file: RunFile) -> None:
 
 
 def phase_files(file: RunFile, trainer: str, folder: Path) -> list[PhaseFile]:
-    """Return the run file of each phase; `trainer` runs those that name no other.
+    """Return the run file of each phase; `trainer` runs the phases that name no other.
 
     They write into `folder/phases/NUMBER-NAME`.
     """
@@ -61,7 +61,7 @@ def phase_files(file: RunFile, trainer: str, folder: Path) -> list[PhaseFile]:
 def apply_to_all(file: RunFile, python_keys: Collection[str] = ()) -> RunFile:
     """Return the file without the phases' own values of what an option sets for all of them.
 
-    An option for one phase stands. `python_keys`, top-level keys set from Python, are options too.
+    An option for a single phase stands. `python_keys`, top-level keys set from Python, are options.
     """
     values = deepcopy(dict(file.values))
     options = [*file.overrides, *((key,) for key in python_keys)]
@@ -141,14 +141,14 @@ def _phase_file(
 
 
 def _in_phase(origins: Mapping[KeyPath, Any], position: int) -> dict[KeyPath, Any]:
-    """Return where the keys of a phase were written: its own before those of the file."""
+    """Return where the keys of a phase were written: its own before the file's."""
     common = {path: at for path, at in origins.items() if path[:1] != (SECTION,)}
     inner = {path[2:]: at for path, at in origins.items() if path[:2] == (SECTION, position)}
     return {**common, **{path: at for path, at in inner.items() if path}}
 
 
 def _leaves(value: Any, path: KeyPath = ()) -> Iterator[KeyPath]:
-    """Yield the paths of the values within mappings; a list is one value."""
+    """Yield the paths of the values within mappings; a list is a single value."""
     if isinstance(value, Mapping) and value:
         for key, inner in value.items():
             yield from _leaves(inner, (*path, key))

@@ -1,4 +1,4 @@
-"""A chain of tasks in one folder: which are done, which are stale and why, and doing the others."""
+"""A chain of tasks in a folder: which are done, which are stale and why, and doing the others."""
 
 import shutil
 import time
@@ -20,7 +20,7 @@ ORPHAN_SECONDS = 60.0
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """One step of a chain: `work` does it in this process, or `command` in one of its own."""
+    """A step of a chain: `work` does it in this process, or `command` in its own process."""
 
     step: str
     inputs: Callable[[], Mapping[str, Any]]
@@ -51,7 +51,7 @@ class TaskStatus:
 
 
 class Chain:
-    """Tasks in an order in which each comes after those that it reads, and their ledger."""
+    """Tasks, each after the tasks that it reads, and their ledger."""
 
     def __init__(self, ledger: Ledger, tasks: Sequence[Task]) -> None:
         self.ledger = ledger
@@ -103,7 +103,7 @@ class Chain:
     def run_jobs(self, at_once: int, *, redo: bool) -> int | None:
         """Do the tasks that are not done, `at_once` at a time, each in a process of its own.
 
-        A task that fails stops only those that read it. Return the signal that stopped all, or
+        A task that fails stops only the tasks that read it. Return the signal that stopped all, or
         None. Raises RunFolderError when tasks are stale and `redo`, which deletes what they wrote,
         is not set.
         """
@@ -156,7 +156,7 @@ def await_orphans(folders: Sequence[Path]) -> None:
 
 @dataclass
 class _Queue:
-    """The tasks to do, each given out when what it reads is done; a line for each."""
+    """The tasks to do, each starts when its inputs are done; a line for each."""
 
     ledger: Ledger
     waiting: list[Task]
@@ -169,7 +169,7 @@ class _Queue:
         self.count = len(self.waiting)
 
     def next_job(self) -> Job | None:
-        """Return a task that can begin as a job, or None; one without a command has failed."""
+        """Return a task that can begin as a job, or None; without a command it has failed."""
         for task in [task for task in self.waiting if self.done.issuperset(task.after)]:
             assert task.command is not None, "a task without a command is done by `Chain.do`"
             self.waiting.remove(task)

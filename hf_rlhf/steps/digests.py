@@ -32,7 +32,7 @@ def file_digests(
 ) -> dict[str, str]:
     """Return the sha256 of each file in `folder` that matches a pattern, by its relative path.
 
-    Hidden files are left out: an unfinished write has such a name. A missing folder has no files.
+    Hidden files are left out: an unfinished write has a hidden name. A missing folder has no files.
     """
     paths = {path for pattern in patterns for path in folder.glob(pattern) if path.is_file()}
     names = {path.relative_to(folder).as_posix(): path for path in paths}
@@ -52,8 +52,8 @@ def file_digest(path: Path) -> str:
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """Return a line for each value that differs: `train.seed: 1 -> 2`, `data changed`.
 
-    Mappings, and lists of one length, are compared item by item at any depth. Of two digests only
-    the name is shown.
+    Mappings, and lists of equal length, are compared item by item at any depth. Digests appear only
+    by name.
     """
     return list(_differences(plain(before), plain(now), ""))
 

@@ -28,7 +28,7 @@ _ERROR = re.compile(
 
 @dataclass(frozen=True)
 class Job:
-    """One command: its title for people, its words, the file for its output."""
+    """A command: its title for people, its words, the file for its output."""
 
     title: str
     command: tuple[str, ...]
@@ -109,7 +109,7 @@ def run_jobs(
 ) -> int | None:
     """Run jobs, `at_once` at a time, until none runs and `next_job` has none.
 
-    A job that fails stops no other. After SIGINT or SIGTERM no job is started, those that run get
+    A job that fails stops no other. After SIGINT or SIGTERM no job is started, running jobs get
     SIGTERM and are waited for, and a second signal kills them. Return the first signal, or None.
     """
     running: list[_Running] = []
@@ -152,7 +152,7 @@ def _start(job: Job, slot: int) -> _Running:
 
 @contextmanager
 def _collected_signals() -> Iterator[list[int]]:
-    """Collect SIGINT and SIGTERM in place of ending."""
+    """Collect SIGINT and SIGTERM instead of ending."""
     signals: list[int] = []
 
     def collect(number: int, frame: FrameType | None) -> None:
@@ -170,7 +170,7 @@ def last_error(log: Path, since: int, status: int) -> str:
     """Return why a run failed, in a line: the last error in its log from byte `since` on.
 
     Indented lines below an error belong to it. A launcher's own error, which comes after and only
-    reports that there was one, is skipped. Without any error: the signal, or the last line.
+    reports the first, is skipped. Without any error: the signal, or the last line.
     """
     with log.open("rb") as file:
         file.seek(max(since, log.stat().st_size - _LOG_END))

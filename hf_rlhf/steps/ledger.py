@@ -30,7 +30,7 @@ class Recording:
 
 
 class Ledger:
-    """The finished steps of a folder, in one JSON file that is replaced whole at each change.
+    """The finished steps of a folder, in a JSON file that is replaced whole at each change.
 
     A step is `to do`, `done`, or `stale`: its inputs, the steps that it reads or its outputs have
     changed since it ended.
@@ -44,7 +44,7 @@ class Ledger:
         folder_option: str = "folder",
         command: Callable[[str], str] | None = None,
     ) -> None:
-        """Open the ledger `folder/name`; one that does not exist is empty.
+        """Open the ledger `folder/name`; a missing file is an empty ledger.
 
         Args:
             folder: the folder that the steps work in.
@@ -141,7 +141,7 @@ class Ledger:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep other processes from working in the folder; raise RunFolderError if one does."""
+        """Keep other processes from working in the folder; raise RunFolderError if any does."""
         from hf_rlhf.storage.lock import locked_folder
 
         with locked_folder(self.folder, self.folder_option):
@@ -210,7 +210,7 @@ class Ledger:
         return (path.relative_to(self.folder) if path.is_absolute() else path).as_posix()
 
     def _output_digests(self, names: Any) -> dict[str, Any]:
-        """Return digests by name: of a file one, of a folder one for each file, else none."""
+        """Return digests by name: of a file, or of each file in a folder, if it exists."""
         digests: dict[str, Any] = {}
         for name in names:
             path = self.folder / name

@@ -1,4 +1,4 @@
-"""The parts of one long step: numbered JSON files that all belong to the same inputs.
+"""The parts of a long step: numbered JSON files that all belong to the same inputs.
 
 Each file is written whole or not at all, by the process whose share it is, so a process that is
 killed continues with the first part that is missing.
@@ -24,9 +24,9 @@ class PartFiles:
         self.folder = folder
 
     def reset(self, inputs: Mapping[str, Any]) -> bool:
-        """Take the folder for parts made from `inputs`, and delete parts made from others.
+        """Take the folder for parts of `inputs`, and delete the parts of other inputs.
 
-        Returns whether anything was deleted. Only one process may call this, while the others wait.
+        Returns whether anything was deleted. A single process may call this, while the others wait.
         """
         # Parts without inputs are what was left when deleting them was cut off.
         stale = self._inputs() != plain(inputs) and any(self.folder.glob("*.json"))
@@ -41,11 +41,11 @@ class PartFiles:
         return [number for number in share if not self._path(kind, number).exists()]
 
     def write(self, kind: str, number: int, value: Any) -> None:
-        """Write one part, which is JSON."""
+        """Write a part, which is JSON."""
         atomic_write_text(self._path(kind, number), json.dumps(value))
 
     def read(self, kind: str, number: int) -> Any:
-        """Return one part. Raises RunFolderError when it is missing or damaged."""
+        """Return a part. Raises RunFolderError when it is missing or damaged."""
         path = self._path(kind, number)
         try:
             return json.loads(path.read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""Where each phase of a run begins, and the one record of all of them.
+"""Where each phase of a run begins, and their common record.
 
 The phases have run folders of their own in `phases/`. Their records decide which of them are done,
 and a ledger (`phases/steps.json`) whether what they saved is as they left it. The run's folder has
@@ -59,7 +59,7 @@ def note_saved(phase: Phase) -> None:
 
 
 def with_weights_of(run: Run, before: Phase) -> tuple[Run, Path]:
-    """Return a phase's run with the weights of the phase `before`, and the folder of those.
+    """Return a phase's run with the weights of the phase `before`, and their folder.
 
     They are what that phase has saved: an adapter on the base, or whole weights. All processes must
     call this.
@@ -142,10 +142,10 @@ def compose_record(record: RunRecord, run: Run) -> None:
 def composed_training(
     phases: Sequence[Phase], records: Sequence[RunRecord | None]
 ) -> TrainingSection:
-    """Return the section `training` of a run: sums, and its phases one after another.
+    """Return the section `training` of a run: sums, and its phases in order.
 
-    `records` has None for a phase that has not begun; one at least has trained. The steps of the
-    history continue from one phase to the next.
+    `records` has None for a phase that has not begun; not all are None. The steps of the history
+    continue from phase to phase.
     """
     trained = [each.training for each in records if each is not None and each.training.steps]
     last, peaks = trained[-1], [each.peak_memory for each in trained if each.peak_memory]

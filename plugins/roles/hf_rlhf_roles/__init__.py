@@ -1,1 +1,1 @@
-"""One LoRA adapter per role on one shared base."""
+"""A LoRA adapter per role on a shared base."""

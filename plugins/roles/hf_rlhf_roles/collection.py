@@ -34,7 +34,7 @@ from hf_rlhf_roles.workspace import Workspace, read_workspace
 
 @dataclass(frozen=True)
 class Member:
-    """One adapter of a collection."""
+    """An adapter of a collection."""
 
     name: str
     """The adapter's name when all are loaded: a role, or `ROLE_reward`."""
@@ -216,7 +216,7 @@ def _push_index(
 
 
 def _check_unchanged(ledger: Ledger, members: Sequence[Member]) -> None:
-    """Raise PublishError for weights that differ from those in the ledger."""
+    """Raise PublishError for weights that differ from the ledger."""
     for member in members:
         key = f"{member.role.name}/{member.stage}"
         if lines := ledger.reasons(key):

@@ -1,4 +1,4 @@
-"""`hf-rlhf roles VERB`: one base, one adapter for each role, in one workspace."""
+"""`hf-rlhf roles VERB`: a base, and an adapter for each role, in a workspace."""
 
 import argparse
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from hf_rlhf_roles.workspace import Step, Workspace, make_workspace, read_worksp
 
 
 def command(argv: Sequence[str]) -> int:
-    """Train, check, serve, merge and publish roles: one base, one adapter per role."""
+    """Train, check, serve, merge and publish roles: a base, an adapter per role."""
     if not argv or argv[0] not in VERBS:
         _parser().parse_args(list(argv[:1]) or ["--help"])
     module, name, _ = VERBS[argv[0]]
@@ -54,7 +54,7 @@ def init_main(argv: Sequence[str]) -> int:
 
 
 def train_main(argv: Sequence[str]) -> int:
-    """Train one stage of one role, or all remaining steps."""
+    """Train a stage of a role, or all remaining steps."""
     parser = verb_parser(
         "train",
         "Train one stage of one role on a file, or with --all the remaining steps of the "

@@ -36,7 +36,7 @@ EXPECTED = {
 
 @dataclass(frozen=True)
 class Inspected:
-    """The data of one step after one pass over its rows."""
+    """The data of a step after a single pass over its rows."""
 
     name: str
     rows: int
@@ -91,7 +91,7 @@ def inspect_data(
 
 
 def first_shared(data: Inspected, marks: "array[int]") -> str | None:
-    """Return the place of the first row that has one of `marks`."""
+    """Return the location of the first row with any of `marks`."""
     wanted = set(marks)
     rows = _rows(data.name, data.pins)
     return next((row.where for row in rows if not wanted.isdisjoint(_marks(row.values))), None)

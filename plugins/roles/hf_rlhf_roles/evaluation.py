@@ -95,7 +95,7 @@ class EvidenceTask(Task):
 
 
 def read_prompts(path: str, most: int | None, *, responses: bool) -> list[Row]:
-    """Return rows with evidence, and with `responses` only such that have one.
+    """Return rows with evidence, and with `responses` only rows that have a response.
 
     Raises DataError by row.
     """
@@ -161,7 +161,7 @@ def eval_main(argv: Sequence[str]) -> int:
 
 
 def _reward(judge: str | None, workspace: Workspace) -> EvidenceReliability:
-    """Return the reward with the judge of `--judge`, or of workspace.yaml, or without one."""
+    """Return the reward with the judge of `--judge` or workspace.yaml, or without a judge."""
     try:
         settings = workspace.judge if judge is None else json.loads(judge)
     except ValueError as error:

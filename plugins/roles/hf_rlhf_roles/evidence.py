@@ -82,7 +82,7 @@ class EvidenceReliability:
         log_metric: LogMetric | None = None,
         **_: Any,
     ) -> list[Score]:
-        """Return one score for each completion."""
+        """Return a score for each completion."""
         judged = await self.components(prompts, completions)
         if log_metric:
             for name in COMPONENTS:
@@ -155,7 +155,7 @@ def _check(verdicts: Sequence[Verdict], questions: int) -> None:
 
 @dataclass
 class _Assessment:
-    """The questions about one answer, and its score by the verdicts on them."""
+    """The questions about an answer, and its score by the verdicts on them."""
 
     answer: Answer
     evidence: Mapping[str, str]
@@ -207,7 +207,7 @@ class _Assessment:
         return parts
 
     def _insights(self) -> list[Claim]:
-        """Return the insights that do not repeat an earlier one."""
+        """Return the insights, without repetitions."""
         insights = self.answer.insights
         return [
             claim

@@ -1,15 +1,15 @@
-"""Figures of a claim that its evidence states, or that are one step of arithmetic away.
+"""Figures of a claim that its evidence states, or that are a step of arithmetic away.
 
 A figure agrees when the evidence states it (in the same kind: 12% is not 12; in the same currency,
-where both have one; 4.2 million is 4,200,000), or when it follows from two of its figures by
+where both have a currency; 4.2 million is 4,200,000), or when it follows from two of its figures by
 
 * sum or difference, for a plain figure, and between percentages (percentage points);
 * the change or the share in percent, for a percentage;
 * the quotient, for "2.5 times";
 
-rounded as the claim writes it. Of years ("in 2025") only the difference of two is a figure. One
-with a minus sign needs one in the evidence, a decline, or a later figure that is smaller. Numbers
-written as words are not read.
+rounded as the claim writes it. Of years ("in 2025") only the difference of two is a figure. A
+figure with a minus sign needs the sign in the evidence, a decline, or a later figure that is
+smaller. Numbers written as words are not read.
 """
 
 import re
@@ -56,7 +56,7 @@ UP, DOWN = frozenset(_UP.split()), frozenset(_DOWN.split())
 
 @dataclass(frozen=True)
 class Figure:
-    """One figure of a text."""
+    """A figure of a text."""
 
     text: str
     value: float
@@ -121,7 +121,7 @@ def disagreements(claim: str, passages: Sequence[str]) -> list[str]:
 
 
 def _mixed(text: str) -> Iterator[str]:
-    """Yield tokens of letters and digits, such as Q3, which stand in the evidence or do not."""
+    """Yield tokens of letters and digits (Q3), which stand in the evidence or do not."""
     figures = [match.span() for match in _FIGURE.finditer(text)]
     for match in _MIXED.finditer(text):
         if not any(start < match.end() and match.start() < end for start, end in figures):

@@ -1,4 +1,4 @@
-"""Hashes that show that training one role left the base and the other adapters unchanged."""
+"""Hashes that show that training a role left the base and the other adapters unchanged."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -88,7 +88,7 @@ def check_as_left(now: Digests, ledger: Ledger, replaced: str) -> None:
 def check_untouched(before: Digests, after: Digests, role: str) -> None:
     """Raise RunFolderError if any weights changed while `role` was trained.
 
-    Its own adapter is among them: the new one is installed only afterwards.
+    Its own adapter is among them: the new adapter is installed only afterwards.
     """
     if lines := differences(before, after):
         raise RunFolderError(

@@ -7,7 +7,7 @@
     Uncertainty: What is open, or "none". [E2]
 
 Evidence is in the last user turn of the prompt, each piece from `[E1]` at the start of a line to
-the next such line or an empty one. An answer cannot add evidence.
+the next line of this form or an empty line. An answer cannot add evidence.
 """
 
 import re
@@ -37,7 +37,7 @@ STOP = frozenset(_STOP_WORDS.split())
 
 @dataclass(frozen=True)
 class Claim:
-    """One insight, or the conclusion: its text, and the evidence cited for it."""
+    """An insight, or the conclusion: its text, and the evidence cited for it."""
 
     text: str
     """Without its references."""
@@ -61,7 +61,7 @@ class Answer:
 
 
 def evidence_of(prompt: Any) -> dict[str, str] | None:
-    """Return the evidence of a prompt by id; None for none, or an id given to two texts."""
+    """Return the evidence of a prompt by id; None for none, or for two texts with the same id."""
     text = prompt
     if not isinstance(prompt, str):
         turns = [turn for turn in prompt or () if turn.get("role") == "user"]
@@ -82,7 +82,7 @@ def evidence_of(prompt: Any) -> dict[str, str] | None:
 
 
 def parse_answer(text: str) -> Answer:
-    """Parse one completion, without a leading `<think>` block. Never raises."""
+    """Parse a completion, without a leading `<think>` block. Never raises."""
     body = _without_thinking(text)
     wrong = set(_hidden(body))
     sections = _sections(body, wrong)
@@ -191,7 +191,7 @@ def runs_of(passages: Sequence[str]) -> frozenset[Run]:
 def is_copy(claim: Claim, runs: frozenset[Run]) -> bool:
     """Return whether a claim consists of runs of the evidence, but for a few words.
 
-    A claim of up to 4 words is never one.
+    A claim of up to 4 words is never a copy.
     """
     words = claim.words
     copied = {
@@ -208,7 +208,7 @@ def _runs(words: Sequence[str]) -> list[Run]:
 
 
 def repeats(claim: Claim, earlier: Claim) -> bool:
-    """Return whether a claim repeats an earlier one: nearly its words, and no new figure.
+    """Return whether a claim repeats an earlier claim: nearly its words, and no new figure.
 
     A few other words make another claim only with other evidence.
     """

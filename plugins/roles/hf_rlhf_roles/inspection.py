@@ -68,7 +68,7 @@ def _step_problems(workspace: Workspace, ledger: Ledger, key: str) -> Iterator[s
 
 
 def _shared_rows(ledger: Ledger) -> Iterator[str]:
-    """Yield each pair of steps that share rows of which one belongs to an isolated role."""
+    """Yield each pair of steps that share rows, if either belongs to an isolated role."""
     results = {key: entry["result"] for key, entry in ledger.entries().items()}
     isolated = {key for key in results if ledger.is_isolated(key)}
     for other, key in combinations(results, 2):

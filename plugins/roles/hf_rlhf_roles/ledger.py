@@ -14,10 +14,10 @@ from hf_rlhf_roles.workspace import LEDGER, Workspace
 
 
 class Ledger(StepLedger):
-    """The ledger of a workspace; a step is called `role/stage`."""
+    """The ledger of a workspace; the name of a step is `role/stage`."""
 
     def __init__(self, workspace: Workspace) -> None:
-        """Open it; a new one is empty. Raises RunFolderError if it is damaged."""
+        """Open it; a new ledger is empty. Raises RunFolderError if it is damaged."""
         super().__init__(
             workspace.folder,
             LEDGER,
@@ -38,7 +38,7 @@ class Ledger(StepLedger):
         return trained_so or (role is not None and role.isolated)
 
     def adapters(self) -> dict[str, str]:
-        """Return the folder of the adapter that each finished step made."""
+        """Return the adapter's folder of each finished step."""
         return {key: entry["result"]["adapter"] for key, entry in self.entries().items()}
 
     def in_use(self) -> dict[str, str]:
@@ -48,7 +48,7 @@ class Ledger(StepLedger):
         return {entries[key]["result"]["placed"]: key for key in newest_last}
 
     def next_number(self) -> int:
-        """Return a number above those of all finished steps."""
+        """Return a number above all finished steps."""
         return 1 + max((entry["notes"]["number"] for entry in self.entries().values()), default=0)
 
     def fingerprints(self, key: str) -> "array[int]":
@@ -82,7 +82,7 @@ class Trained:
 def check_isolation(role: Role, data: Inspected, others: Mapping[str, Trained]) -> list[str]:
     """Return which steps of other roles share rows; `others` is by `role/stage`.
 
-    Raises DataError when one of the two roles is isolated.
+    Raises DataError when either role is isolated.
     """
     shared = [key for key, other in others.items() if data.shares(other.marks)]
     for key in shared:

@@ -41,7 +41,7 @@ class Planned(Task):
 
 
 class Planner:
-    """Resolves steps against one workspace.
+    """Resolves steps against a workspace.
 
     A step is stale when its settings or rows change, or the adapter that it reads has been trained
     again: the inputs name that adapter by its stage, and the ledger knows what became of the stage.
@@ -190,7 +190,7 @@ def _upstream(
 ) -> tuple[str | None, tuple[str, ...]]:
     """Return the stage that a step continues, the first that is trained, and all that it reads.
 
-    Raises ConfigError for one that is neither trained nor will be before.
+    Raises ConfigError for a stage that is neither trained nor will be before.
     """
     last = stage.continues[-1] if stage.continues else None
     start = next((name for name in stage.continues if f"{step.role}/{name}" in trained), last)

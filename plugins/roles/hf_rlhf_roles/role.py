@@ -37,7 +37,7 @@ OWNED = {
 
 @dataclass(frozen=True)
 class Stage:
-    """One stage of a role: which trainer, on which data, from which adapter."""
+    """A stage of a role: which trainer, on which data, from which adapter."""
 
     trainer: str
     """A trainer, by name: `sft`, `dpo`, `reward`, `ppo`, or any other that is installed."""
@@ -162,7 +162,7 @@ def _stage_faults(name: str, stages: Mapping[str, Stage], folder: Path) -> Itera
 
 
 def unknown_role(name: str, roles: Iterable[str], where: str = "") -> Problem:
-    """Return the problem of a role that is not among `roles`; `where` is its place in a file."""
+    """Return the problem of a role that is not among `roles`; `where` is its location in a file."""
     names = list(roles)
     return Problem(
         where or f"role {name!r}",

@@ -1,6 +1,6 @@
 """A small OpenAI-compatible server for trying the roles on this machine; `model` is a role.
 
-It listens on 127.0.0.1 and answers one request after another. For other machines, many users, tools
+It listens on 127.0.0.1 and answers requests in turn. For other machines, many users, tools
 and stop sequences, serve the adapters by vLLM (docs/how-to/serve-roles.md).
 """
 
@@ -62,7 +62,7 @@ class ChatRequest(BaseModel):
 def load_roles(stack: ExitStack, workspace: Workspace, only: list[str]) -> ChatModel:
     """Load the base with the adapters of `only`, by default of all roles that are trained.
 
-    Raises ConfigError for an unknown role, ModelError for one that is not trained, or whose
+    Raises ConfigError for an unknown role, ModelError for a role that is not trained, or whose
     adapter was trained on another base.
     """
     roles = [workspace.role(name).name for name in only or workspace.roles]
@@ -89,7 +89,7 @@ class RoleServer(ThreadingHTTPServer):
     roles: Mapping[str, Role]
 
     def __init__(self, port: int, max_tokens: int) -> None:
-        """Take a port of 127.0.0.1; 0 takes a free one. Raises HfRlhfError if it is in use."""
+        """Take a port of 127.0.0.1; 0 takes any free port. Raises HfRlhfError if it is in use."""
         self.max_tokens = max_tokens
         try:
             super().__init__(("127.0.0.1", port), _Handler)
@@ -211,7 +211,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._json(200, {**head, "object": "chat.completion", "choices": [choice], "usage": usage})
 
     def _event(self, head: Mapping[str, Any], delta: Any, reason: str | None = None) -> None:
-        """Send a piece of the reply. With the first one the prompt is known to be good."""
+        """Send a piece of the reply. With the first, the prompt is known to be good."""
         if not self._streaming:
             self._streaming = self.close_connection = True
             self.send_response(200)

@@ -72,7 +72,7 @@ def _prepare(values: dict[str, Any], step: Planned) -> None:
 
 
 def train_step(planner: Planner, planned: Planned, recording: Recording) -> None:
-    """Train one step and install its adapter.
+    """Train a step and install its adapter.
 
     The same step on the same inputs continues where it stopped. Raises what the run raises, and
     RunFolderError, without installing the adapter, if weights of others changed meanwhile.
@@ -117,7 +117,7 @@ def train_step(planner: Planner, planned: Planned, recording: Recording) -> None
 
 
 def _install(adapter: Path, target: Path) -> None:
-    """Copy the adapter of a run, with the run's card in place of peft's empty one."""
+    """Copy the adapter of a run, with the run's card instead of peft's empty card."""
     card = render_card(load_record(adapter.parent), kind="adapter", repo_id=".")
     with atomic_dir(target, overwrite=True) as new:
         shutil.copytree(adapter, new, dirs_exist_ok=True)
@@ -161,7 +161,7 @@ def check_adapter(adapter: Path, makes: str) -> None:
 
 
 def train_all(planner: Planner, plan: Sequence[Planned]) -> None:
-    """Do the steps in order, except those that are done, and print a line for each."""
+    """Do the steps in order, except finished steps, and print a line for each."""
     workspace, relative = planner.workspace, ""
     push = "hf-rlhf roles push --prefix YOU/NAME"
     if Path.cwd() != workspace.folder.resolve():

@@ -99,7 +99,7 @@ def serve_main(argv: Sequence[str]) -> int:
 
 
 def merge_main(argv: Sequence[str]) -> int:
-    """Merge one role's adapter into the base."""
+    """Merge a role's adapter into the base."""
     parser = verb_parser("merge", "Write the base with one role's adapter merged in to a folder.")
     parser.add_argument("role", metavar="ROLE")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR")

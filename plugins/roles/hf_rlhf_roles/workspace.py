@@ -1,13 +1,13 @@
-"""A workspace: one folder with the name of the base, the roles, their data, runs and adapters.
+"""A workspace: a folder with the name of the base, the roles, their data, runs and adapters.
 
     workspace.yaml   the base, the roles, the order of steps, and settings for this machine
-    data/            rows, one file for each step
+    data/            rows, a file for each step
     roles/           further roles, a YAML file each
     runs/            a run folder for each training, and its run file beside it
     adapters/        the adapter of each role, as its last step left it
     ledger.json      the inputs and outputs of each step, with hashes
 
-It can be moved: paths in it are relative, except those of data and base that the user wrote.
+It can be moved: paths in it are relative, except to data and base as the user wrote them.
 """
 
 import os
@@ -32,7 +32,7 @@ FOLDERS = ("data", "roles", "runs", "adapters")
 
 @dataclass(frozen=True)
 class Step:
-    """One stage of one role, and its data: an entry of `order`."""
+    """A stage of a role, and its data: an entry of `order`."""
 
     role: str
     stage: str
@@ -128,7 +128,7 @@ class Workspace(Settings):
         return path.relative_to(home).as_posix() if path.is_relative_to(home) else str(path)
 
     def step(self, role: str, stage: str) -> Step | None:
-        """Return the step of the order with that role and stage, if there is one."""
+        """Return the step of the order with that role and stage, if it exists."""
         return next((s for s in self.order if (s.role, s.stage) == (role, stage)), None)
 
 
@@ -145,7 +145,7 @@ def find_workspace(start: Path | None = None) -> Path:
 
 
 def read_workspace(folder: Path | None = None) -> Workspace:
-    """Read a workspace; by default the one that the working directory is in.
+    """Read a workspace; by default the workspace of the working directory.
 
     Raises ConfigError with all problems of workspace.yaml and of its roles' files, RunFolderError
     if there is no workspace.
@@ -196,7 +196,7 @@ def _order_problems(
 ) -> Iterator[Problem]:
     """Yield what is wrong in `order`: steps of unknown roles or stages, and repeated ones.
 
-    `names` are the workspace's roles; `roles` are those whose files have no errors.
+    `names` are the workspace's roles; `roles` are the roles whose files have no errors.
     """
     for number, step in enumerate(order):
         where = file.where(("order", number))
@@ -224,7 +224,7 @@ run:  # for a CPU, and an untrained base
 def make_workspace(folder: Path, base: str | None, *, tiny: bool = False) -> Workspace:
     """Make a workspace with the shipped roles, their sample rows and the recommended order.
 
-    With `tiny`, the base is a small random model made there, for trying everything on a CPU.
+    With `tiny`, the base is a new small random model, for trying everything on a CPU.
     """
     if (folder / NAME).exists():
         raise RunFolderError(f"{folder} is a workspace already. Choose another folder.")

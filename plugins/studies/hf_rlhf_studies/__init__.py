@@ -1,1 +1,1 @@
-"""Studies and sweeps: many runs from one file, compared with intervals and verdicts."""
+"""Studies and sweeps: many runs from a file, compared with intervals and verdicts."""

@@ -33,7 +33,7 @@ def check(folder: StudyFolder, statuses: Sequence[TaskStatus]) -> int:
     """Check the runs that are not done; return about how many bytes they will write.
 
     Raises ConfigError with all that is wrong with any of them, RunFolderError when the disk lacks
-    room, or when held-out rows are not those that finished runs of a cell were measured on.
+    room, or when finished runs of a cell were measured on other held-out rows.
     """
     due = {status.task.step for status in statuses if status.state != "done"}
     runs = folder.runs
@@ -80,7 +80,7 @@ def _plans(runs: Runs, files: Sequence[RunFile]) -> list[dict[str, Any]]:
 
 
 def as_json(file: RunFile) -> dict[str, Any]:
-    """Return a run file with the place of each key."""
+    """Return a run file with the location of each key."""
     return {
         "name": file.name,
         "values": file.values,
@@ -171,8 +171,8 @@ def main(request: str, answer: str) -> int:
 def plan_of(file: RunFile, held_out: bool) -> dict[str, Any]:
     """Return `problems`, or `bytes`, `rows` and `metrics` of a run file.
 
-    A problem is its place, the text, and the cure. `rows` tells whether two cells are measured on
-    the same held-out rows; `metrics` is null where the trainer does not list its own. With
+    A problem is its location, the text, and the cure. `rows` tells whether two cells are measured
+    on the same held-out rows; `metrics` is null where the trainer does not list its own. With
     `held_out` the run has to measure something.
     """
     from hf_rlhf.data import rows_digest

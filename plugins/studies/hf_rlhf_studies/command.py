@@ -1,4 +1,4 @@
-"""`hf-rlhf study`: many runs from one file, compared with intervals and verdicts.
+"""`hf-rlhf study`: many runs from a file, compared with intervals and verdicts.
 
 A study file names conditions, seeds, what is measured, and the questions with
 the predicted answers. The same command continues where it was stopped. This
@@ -116,7 +116,7 @@ def launch_of(options: argparse.Namespace) -> tuple[list[str], list[Problem]]:
 
 
 def _chosen(content: Study, options: argparse.Namespace) -> tuple[list[Cell], list[Problem]]:
-    """Return the cells that `--only` and `--seeds` choose, and what is wrong with those."""
+    """Return the cells that `--only` and `--seeds` choose, and the problems of the two options."""
     try:
         seeds = [int(word) for word in options.seeds.split(",") if word.strip()]
     except ValueError:
@@ -143,9 +143,9 @@ def run_study(
     Args:
         folder: of the study.
         cells: to run.
-        options: those of `add_run_options`.
+        options: of `add_run_options`.
         command: the words after `hf-rlhf`, which continue the study.
-        study_file: text of a study file to write into the folder; empty: there is one elsewhere.
+        study_file: text of a study file to write into the folder; empty: it exists elsewhere.
     """
     plan_text(folder.runs.study)  # one that cannot be read is an error of a dry run too
     chain = folder.chain(cells)

@@ -47,7 +47,7 @@ def failure_sentences(plan: str) -> list[str]:
 def check_criteria(study: Study, plan: str, recorded: str = "") -> None:
     """Raise ConfigError where the study file leaves out or misquotes a criterion of its plan.
 
-    Those of the plan as it was recorded at the first run count too.
+    The plan as it was recorded at the first run counts too.
     """
     name, text = study.file.plan, _collapsed(plan)
     quotes = [_collapsed(criterion.quote) for criterion in study.file.criteria]
@@ -79,8 +79,8 @@ def criterion_results(
 ) -> list[CriterionResult]:
     """Return whether each failure criterion is met; `verdicts`: name, block, verdict of questions.
 
-    Any of its tests meets it. One with a bound is met where both intervals lie beyond it, and not
-    met where both lie on the other side; in between, these runs cannot tell.
+    Any of its tests meets it. A test with a bound is met where both intervals lie beyond it, and
+    not met where both lie on the other side; in between, these runs cannot tell.
     """
     outcomes = []
     for criterion in results.study.file.criteria:

@@ -27,7 +27,7 @@ def crossed_interval(values: ArrayLike) -> TInterval:
 
     Both are random effects, crossed: their two-way layout gives the variance of the mean, and a t
     interval has Satterthwaite's degrees of freedom, as in multi-reader studies, where readers
-    stand in the place of seeds (Obuchowski & Rockette 1995; Hillis 2007). With one seed the
+    stand for seeds (Obuchowski & Rockette 1995; Hillis 2007). With one seed the
     interval is over rows alone, with one row over seeds alone. A percentile bootstrap of three
     seeds would be far too narrow. Raises ValueError without values.
     """

@@ -21,7 +21,7 @@ Decision = Literal["intervals", "signs"]
 class Estimate(Interval):
     """A mean over seeds and rows, or a mean of paired differences, with two intervals.
 
-    `low` and `high` are a cluster bootstrap over rows, and over seeds where those are drawn too.
+    `low` and `high` are a cluster bootstrap over rows, and over seeds where they are drawn too.
     """
 
     t: TInterval
@@ -69,7 +69,7 @@ def estimate(
 
     Args:
         values: of each seed.
-        clusters: of each seed, the cluster of each row; rows of one are drawn together. None:
+        clusters: of each seed, the cluster of each row; its rows are drawn together. None:
             each row is its own.
         shared: whether all seeds were measured on the same rows. Else the rows of each seed are
             its own clusters, and the t interval is over the seeds' means.
@@ -122,7 +122,7 @@ def _with_gaps(
 
 
 def paired(values: Values, other: Values) -> dict[int, list[float | None]]:
-    """Return one minus other, row by row, for the seeds that both have."""
+    """Return the difference, row by row, for the seeds that both have."""
     seeds = [seed for seed in values if seed in other]
     pairs = {seed: zip(values[seed], other[seed], strict=True) for seed in seeds}
     return {
@@ -134,7 +134,7 @@ def paired(values: Values, other: Values) -> dict[int, list[float | None]]:
 def verdict(
     difference: Estimate, predicted: str, p_holm: float | None, decision: Decision, spread: float
 ) -> str:
-    """Return whether a difference is the predicted one.
+    """Return whether a difference is as predicted.
 
     A difference that is the same in every row of three seeds or more has no variance to test: it
     is reported as such, and is no plain yes.

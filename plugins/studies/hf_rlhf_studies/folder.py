@@ -95,7 +95,7 @@ def plan_text(study: Study, recorded: str = "") -> str | None:
 
 
 def plan_changes(recorded: Mapping[str, str], text: str | None) -> list[str]:
-    """Return the lines in which a plan differs from the recorded one."""
+    """Return the lines in which a plan differs from the recorded text."""
     lines = difflib.unified_diff(
         recorded["text"].splitlines(), (text or "").splitlines(), lineterm="", n=0
     )

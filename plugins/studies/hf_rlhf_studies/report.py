@@ -70,7 +70,7 @@ class ControlResult:
 
     @property
     def fires(self) -> bool:
-        """Whether one metric rose and the other fell, each beyond its bootstrap interval."""
+        """Whether a metric rose and the other fell, each beyond its bootstrap interval."""
         return self.rose.low > 0 and self.fell.high < 0
 
     @property
@@ -84,9 +84,9 @@ class ControlResult:
 
 
 def answers(results: Results, *, predicted: bool) -> list[Answer]:
-    """Return the answers to the questions with a prediction, or to those without.
+    """Return the answers to the questions with a prediction, or without.
 
-    Those without include each condition against the study's reference. p is adjusted for the
+    The latter include each condition against the study's reference. p is adjusted for the
     number of questions in the list.
     """
     file = results.study.file

@@ -113,7 +113,7 @@ class Results:
     def difference(
         self, block: str, condition: str, other: str, metric: str, *, of_gains: bool = False
     ) -> Estimate | None:
-        """Return one condition minus another, or its gain minus the other's, paired by row."""
+        """Return the difference of two conditions, or of their gains, paired by row."""
         values = self.gains if of_gains else self.values
         pairs = paired(values(block, condition, metric), values(block, other, metric))
         return self.estimate(pairs, block, condition, metric)
@@ -124,7 +124,7 @@ class Results:
         return max((each.spread for each in estimates if each is not None), default=0.0)
 
     def incomparable(self, block: str, condition: str, other: str, metric: str) -> str:
-        """Say why a metric of two conditions is not one measurement; empty if it is."""
+        """Say why a metric of two conditions is not the same measurement; empty if it is."""
         cells = [list(self.of_condition(block, name).values()) for name in (condition, other)]
         if not all(cells):
             return ""  # nothing is compared
@@ -203,7 +203,7 @@ def read_content(path: Path) -> dict[str, Any]:
 
 
 def _cell_content(runs: Runs, cell: Cell) -> dict[str, Any] | None:
-    """Return what is kept of one cell; None of a run that measured nothing."""
+    """Return the content of a cell; None of a run that measured nothing."""
     training: dict[str, Any] = {}
     if runs.condition(cell).trained:
         record = record_of(runs.folder(cell))

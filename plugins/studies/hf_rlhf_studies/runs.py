@@ -63,7 +63,7 @@ class Runs:
         return folder.with_name(f"{folder.name}{ending}")
 
     def start(self, cell: Cell) -> str | None:
-        """Return the model that a cell begins with; None: the one that its run file names."""
+        """Return the model that a cell begins with; None: the model of its run file."""
         start = self.condition(cell).start
         if isinstance(self.condition(cell).begins, AdapterOf):
             other = replace(cell, condition=start or "")
@@ -119,7 +119,7 @@ class Runs:
         return file
 
     def read_by_settings(self, task: CellTask) -> set[str]:
-        """Return the steps without which a run's settings name nothing; its start is not one."""
+        """Return the steps that a run's settings name; its start is not among them."""
         settings = [self.study.file.settings, self.condition(task.cell).settings]
         prepared = {step for step in task.after if step.startswith("prepared/")}
         return prepared.union(self._steps_read(settings, task.cell))
@@ -129,7 +129,7 @@ class Runs:
         return train_words(self.launch, self.beside(cell, ".yaml"))
 
     def tasks(self, cells: Sequence[Cell] = ()) -> list[CellTask]:
-        """Return the tasks of some cells, or of all, each after those that it reads.
+        """Return the tasks of some cells, or of all, each after its inputs.
 
         Raises ConfigError when a task reads what no task of the study writes.
         """
@@ -220,7 +220,7 @@ class Runs:
         return self.out.joinpath("prepared", name, *parts)
 
     def fill(self, value: Any, cell: Cell, *, typed: bool = False, paths: Paths = NO_PATHS) -> Any:
-        """Return a value with its placeholders filled in, those for `paths` too.
+        """Return a value with its placeholders filled in, also from `paths`.
 
         With `typed`, text that had any is read again: `{seed}000` is a number. Raises ConfigError
         for a placeholder that does not exist.
@@ -306,7 +306,7 @@ class Runs:
         return self._shell(commands, cell, {"prepared": folder})
 
     def _shell(self, commands: Commands, cell: Cell, paths: Paths) -> list[str]:
-        """Return one command line that runs commands in turn, up to the first that fails."""
+        """Return a command line that runs commands in turn, up to the first that fails."""
         lines = [
             shlex.join(str(self.fill(word, cell, paths=paths)) for word in command)
             for command in commands

@@ -21,14 +21,14 @@ class _Section(BaseModel):
 
 
 class AdapterOf(_Section):
-    """A start with the LoRA adapter of a condition, on the base that this one began with."""
+    """A start with the LoRA adapter of a condition, on the base of that condition."""
 
     adapter: str
     """A condition, or a folder."""
 
 
 class Condition(_Section):
-    """One way of training, or of preparing a model; its runs differ by their seed alone."""
+    """A way of training, or of preparing a model; its runs differ by their seed alone."""
 
     label: str = ""
     like: str | None = None
@@ -65,7 +65,7 @@ class Preparation(_Section):
 
 
 class Question(_Section):
-    """Two conditions to compare by one metric, or one with its start."""
+    """Two conditions to compare by a metric, or a condition with its start."""
 
     name: str = ""
     condition: str
@@ -78,7 +78,7 @@ class Question(_Section):
 
 
 class Control(_Section):
-    """A planted failure: one metric should rise over the start while another falls, or not."""
+    """A planted failure: a metric should rise over the start while another falls, or not."""
 
     condition: str
     rises: str
@@ -88,7 +88,7 @@ class Control(_Section):
 
 
 class MetIf(_Section):
-    """What meets a failure criterion: a mean beyond a bound, or a prediction that is not shown."""
+    """What meets a failure criterion: a mean beyond a bound, or a prediction that fails."""
 
     condition: str = ""
     against: str | None = None
@@ -148,7 +148,7 @@ class StudyFile(_Section):
 
 @dataclass(frozen=True)
 class Cell:
-    """One condition in one block with one seed: one run."""
+    """A condition in a block with a seed: a run."""
 
     block: str
     condition: str
@@ -309,7 +309,7 @@ def _references(file: StudyFile) -> Iterator[tuple[tuple[str | int, ...], str | 
 
 
 def _circle(file: StudyFile, name: str) -> str:
-    """Return the conditions by which one is like itself or begins with itself; empty if not."""
+    """Return the path by which a condition is like itself or begins with itself; empty if none."""
     for key in ("like", "start"):
         path, current = [name], getattr(file.conditions[name], key)
         while current in file.conditions and current not in path:

@@ -1,4 +1,4 @@
-"""`hf-rlhf sweep`: one run file, some of its values varied, several seeds, one report.
+"""`hf-rlhf sweep`: a run file, some of its values varied, several seeds, a report.
 
 A sweep is the short form of a study: it writes a study file into its folder and
 runs it. The same command continues where it was stopped; with more values or
@@ -49,19 +49,19 @@ Settings = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Axis:
-    """One `--vary`: a key of the run file and its values."""
+    """A `--vary`: a key of the run file and its values."""
 
     path: KeyPath
     values: tuple[Any, ...]
 
     @property
     def key(self) -> str:
-        """The key, dotted, with indices in the place of labels: one key has one spelling."""
+        """The key, dotted, with indices instead of labels: each key has a single spelling."""
         return dotted(self.path)
 
 
 def sweep(argv: Sequence[str]) -> int:
-    """Run or continue a sweep: values of one run file, with several seeds."""
+    """Run or continue a sweep: values of a run file, with several seeds."""
     # Not a positional of argparse, which would take the value of an override for it.
     run = argv[0] if argv and not argv[0].startswith("-") else None
     options, overrides = _parser().parse_known_args(argv[1:] if run else argv)
@@ -232,7 +232,7 @@ def sweep_study(
 ) -> dict[str, Any]:
     """Return a sweep as the content of a study file, with the cells that its folder has already.
 
-    The first cell of all is the one that others are compared with. Raises RunFolderError when the
+    All others are compared with the first cell. Raises RunFolderError when the
     folder has a sweep of another run.
     """
     conditions: dict[str, Any] = {}

@@ -1,6 +1,6 @@
-"""`hf-rlhf traces run`: every verb one after the other, from raw files to a published model.
+"""`hf-rlhf traces run`: every verb in turn, from raw files to a published model.
 
-Each verb is called as by its own command, and knows by the ledger of the folder whether it is done:
+Each verb runs as by its own command, and knows by the ledger of the folder whether it is done:
 the same command continues where it stopped, and a verb can also be repeated alone.
 """
 
@@ -135,7 +135,7 @@ def _check_options(options: Options, out: Path) -> None:
 
 
 def _arguments(step: str, chosen: argparse.Namespace, options: Options) -> list[str]:
-    """Return the words of a step that follow from those of the run."""
+    """Return the words of a step that follow from the run's own."""
     folder, seed_words = str(chosen.out), ["--seed", str(chosen.seed)]
     anew = ["--overwrite"] if chosen.overwrite else []
     match step:
@@ -161,7 +161,7 @@ def _run_folder(folder: Path, options: Options) -> Path:
 
 
 def _eval_words(folder: Path, options: Options) -> list[str]:
-    """Return the models that are measured by default: the base and the trained one."""
+    """Return the models that are measured by default: the base and the trained model."""
     if _has_option(options.get("eval", []), "--model"):
         return []
     run = _run_folder(folder, options)
@@ -183,7 +183,7 @@ def _has_option(words: Sequence[str], name: str) -> bool:
 def _check_held_out(folder: Path, step: str, eval_words: Sequence[str]) -> None:
     """Raise DataError if no sample is held out, unless the evaluation is of another split.
 
-    Called after `build`, before summaries are paid for, and after the summaries, which may leave
+    It runs after `build`, before summaries are paid for, and after the summaries, which may leave
     out the held-out samples.
     """
     store = Store.open(folder)

@@ -1,4 +1,4 @@
-"""`hf-rlhf traces train`: train on the datasets of a store, by one of three strategies."""
+"""`hf-rlhf traces train`: train on the datasets of a store, by any of three strategies."""
 
 import argparse
 import os
@@ -120,7 +120,7 @@ def _check_options(overrides: Sequence[str]) -> None:
 
 
 def _check_model(name: str | None) -> None:
-    """Raise ConfigError for a missing model, named by the option, not by the run file's key."""
+    """Raise ConfigError for a missing model, with the name of the option."""
     from hf_rlhf.models import find_model
 
     try:
@@ -148,7 +148,7 @@ def check_overrides(chosen: argparse.Namespace, overrides: Sequence[str]) -> Non
 
 @contextmanager
 def _restart_command(argv: Sequence[str]) -> Iterator[None]:
-    """Have a run that is stopped print this command, not the one that it launches."""
+    """Have a run that is stopped print this command, not the command that it launches."""
     from hf_rlhf.training import TYPED_NAME
 
     again = [word for word in argv if word != "--overwrite"]

@@ -1,1 +1,1 @@
-"""From criteria to a reward that one may train on, in steps that stop at the first failure."""
+"""From criteria to a reward for training, in steps that stop at the first failure."""

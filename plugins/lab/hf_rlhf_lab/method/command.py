@@ -1,4 +1,4 @@
-"""`hf-rlhf rewards method`: from criteria to a reward that one may train on."""
+"""`hf-rlhf rewards method`: from criteria to a reward for training."""
 
 import argparse
 import shlex

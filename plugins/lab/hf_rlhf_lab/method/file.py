@@ -153,7 +153,7 @@ class Method:
         return ConfigError(problems, subject="method")
 
     def training_file(self, training: Training, **values: Any) -> RunFile:
-        """Return the run file of a training, with `values` in place of some of its sections."""
+        """Return the run file of a training, with `values` instead of some of its sections."""
         if training.run.endswith((".yaml", ".yml")):
             base = RunFile.read(self.document.folder / training.run)
         else:

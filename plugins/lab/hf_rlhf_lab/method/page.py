@@ -1,4 +1,4 @@
-"""What a method measured: `method.json`, a page and one picture."""
+"""What a method measured: `method.json`, a page and a picture."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -94,7 +94,7 @@ def _signals(steps: Mapping[str, Any]) -> Iterator[Sequence[str]]:
 
 
 def draw(steps: Mapping[str, Any], headline: str, spec: MethodFile, path: Path) -> None:
-    """Write the picture: green is kept or passed, orange dropped or stopped."""
+    """Write the picture: green is used or passed, orange dropped or stopped."""
     panels: Mapping[str, Callable[[Any, Mapping[str, Any]], None]] = {
         "calibration": partial(_draw_signals, min_rho=spec.min_rho),
         "weights": _draw_weights,

@@ -27,7 +27,7 @@ TRIAL = 4
 def prepare(method: Method, folder: Path, launch: Sequence[str]) -> Pipeline:
     """Return the steps of a method: names, data and judges are there, both trainings resolve.
 
-    Raises HfRlhfError with the place and the cure of what cannot work.
+    Raises HfRlhfError with the location and the cure of what cannot work.
     """
     file = method.scoring_file()
     try:

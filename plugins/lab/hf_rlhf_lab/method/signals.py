@@ -14,7 +14,7 @@ from hf_rlhf_lab.validation.validate import MOST_ABSTENTIONS
 
 
 def calibrate(scores: Array, gold: Gold, min_rho: float) -> dict[str, Any]:
-    """Return the rank correlation of a signal with the grades, and whether the signal is kept."""
+    """Return the rank correlation of a signal with the grades, and whether the signal is used."""
     scored = ~np.isnan(scores)
     rho = rank_correlation(scores[scored], gold.grades[scored], gold.clusters[scored])
     absent = 1 - float(scored.mean())
@@ -39,7 +39,7 @@ def fit_weights(
     """Return non-negative weights of standardised signals, and how well their sum agrees.
 
     Non-negative least squares (Lawson and Hanson 1974) on the prompts that are not for testing;
-    mean and standard deviation of each signal are of those prompts, too. On the others: rho of the
+    mean and standard deviation of each signal are of the same prompts. On the others: rho of the
     weighted sum, and for each signal by how much rho falls without it, all weights fitted again.
 
     Args:

@@ -40,7 +40,7 @@ Result = dict[str, Any]
 
 @dataclass
 class Pipeline:
-    """A method whose names are resolved, and its results; `prepare` makes one."""
+    """A method whose names are resolved, and its results; `prepare` returns it."""
 
     method: Method
     folder: Path
@@ -62,12 +62,12 @@ class Pipeline:
 
     @property
     def reward(self) -> ComposedReward:
-        """Signals and graders as one reward."""
+        """Signals and graders as a single reward."""
         assert self.scoring.reward is not None, "a method has signals"
         return self.scoring.reward
 
     def run(self) -> str:
-        """Do the steps in turn. Return the name of the one that stopped, or an empty text."""
+        """Do the steps in turn. Return the name of the step that stopped, or an empty text."""
         spec = self.method.spec
         steps = {"grades": self._grades, "calibration": self._calibration, "weights": self._weights}
         if spec.reward_model is not None:
@@ -215,7 +215,7 @@ class Pipeline:
         return entries
 
     def _entries(self) -> list[Result]:
-        """Return the entries of the reward that the method made."""
+        """Return the entries of the method's reward."""
         if model := self.results.get("reward_model"):
             return [{"name": "reward_model", "label": "reward_model", "model": model["model"]}]
         return self._weighted(self.results["weights"])

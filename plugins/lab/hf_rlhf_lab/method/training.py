@@ -46,7 +46,7 @@ def write_pairs(path: Path, gold: Gold, scores: Array) -> dict[str, int]:
 def train(file: RunFile, folder: Path, name: str, inputs: str, launch: Sequence[str]) -> Path:
     """Do a training as a process of its own, and return its run folder.
 
-    The folder is named by a digest of its inputs: a run that was cut off is continued, and one of
+    The folder is named by a digest of its inputs: a run that was cut off is continued, and a run of
     other inputs is deleted. Raises RunFolderError, with the end of the log, when it fails; that its
     monitor stopped it is no failure.
     """
