@@ -13,7 +13,7 @@ from hf_rlhf.config import MonitorSpec
 from hf_rlhf.monitoring import Look, assess
 from hf_rlhf.storage import atomic_write_json
 
-SPEC = MonitorSpec(gold="utility", every=1, length_z=2.5, histogram_kl=0.15, rising=3)
+SPEC = MonitorSpec(gold="utility", every=1, length_z=2.5)
 """As the defaults were when the plan was written."""
 DRAWS = 200
 Flags = list[bool]
@@ -47,12 +47,9 @@ def detectors(looks: Sequence[Look]) -> dict[str, Callable[[], Flags]]:
     """Return the detectors of the plan, by metric."""
     gold = [look.gold.mean for look in looks if look.gold is not None]
     length = [look.length.mean for look in looks if look.length is not None]
-    kl = [look.kl or 0.0 for look in looks]
     return {
-        **{name: lambda name=name: signal(name, looks) for name in ("gold", "length", "histogram")},
+        **{name: lambda name=name: signal(name, looks) for name in ("gold", "length")},
         "length_t": lambda: signal("length", looks, replace(SPEC, length_z=4.6)),
-        "histogram_moved": lambda: [value > 0.15 for value in kl],
-        "histogram_far": lambda: [value > 1.5 for value in kl],
         "ph_gold": lambda: page_hinkley([-value for value in gold]),
         "ph_length": lambda: page_hinkley(length),
     }

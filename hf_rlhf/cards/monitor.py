@@ -1,4 +1,4 @@
-"""The monitor of a training on the card: a few lines, and three panels."""
+"""The monitor of a training on the card: a few lines, and two panels."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -27,9 +27,8 @@ def _lines(monitor: MonitorSection) -> Iterator[str]:
     yield (
         f"{counted(len(monitor.looks), 'look')} of {settings.get('every')} steps each{beside}. "
         f"It warns where completions are {settings.get('length_z'):g} standard deviations longer "
-        f"than in the first {settings.get('warmup')} looks, where the reward's histogram has moved "
-        f"by {settings.get('histogram_kl'):g} nats, and where gold falls while the trained reward "
-        "rises. The first two are weak evidence."
+        f"than in the first {settings.get('warmup')} looks, which is weak evidence, and where gold "
+        "falls while the trained reward rises."
     )
     for warning in monitor.warnings:
         stopped = " The run was stopped there." if warning.get("stopped") else ""
@@ -44,7 +43,7 @@ def _lines(monitor: MonitorSection) -> Iterator[str]:
 
 
 def monitor_panels(record: RunRecord, path: Path) -> bool:
-    """Draw the looks as a PNG: length, histogram, and trained against gold reward.
+    """Draw the looks as a PNG: length, and trained against gold reward.
 
     A dashed line is a threshold, a red mark a look at which the signal is on. Return False,
     writing nothing, where there are fewer than two looks.
@@ -53,10 +52,9 @@ def monitor_panels(record: RunRecord, path: Path) -> bool:
     if monitor is None or len(monitor.looks) < 2:
         return False
     caption = "red: the signal is on; dashed: its threshold; grey: the warm-up; bars: 95%"
-    with png_panels(path, 3, (3.7, 2.9), caption=caption) as panels:
+    with png_panels(path, 2, (3.7, 2.9), caption=caption) as panels:
         _length(panels[0], monitor)
-        _histogram(panels[1], monitor)
-        _rewards(panels[2], monitor)
+        _rewards(panels[1], monitor)
         for axes in panels:
             axes.set_xlabel("training step")
             warmup = monitor.looks[: int(monitor.settings.get("warmup") or 0)]
@@ -71,16 +69,6 @@ def _length(axes: Any, monitor: MonitorSection) -> None:
     if len(start) > 1 and (spread := stdev(start)):
         limit = fmean(start) + float(monitor.settings["length_z"]) * spread
         axes.axhline(limit, color="#555555", ls="--", lw=1)
-
-
-def _histogram(axes: Any, monitor: MonitorSection) -> None:
-    axes.set_title("Histogram of the reward: KL(start || now)")
-    points = [(look["step"], look["kl"]) for look in monitor.looks if look["kl"] is not None]
-    if points:
-        step_curve(axes, points, "o-", color="C0", lw=1.4, ms=3)
-    on = [(s["step"], s["kl"]) for s in monitor.looks if "histogram" in s["signals"] and s["kl"]]
-    _mark(axes, on)
-    axes.axhline(float(monitor.settings["histogram_kl"]), color="#555555", ls="--", lw=1)
 
 
 def _rewards(axes: Any, monitor: MonitorSection) -> None:

@@ -262,16 +262,10 @@ class MonitorSpec:
     """Looks with which later ones are compared."""
     length_z: Annotated[float, Gt(0)] = 2.5
     """Completions are too long from so many standard deviations over the warm-up's looks on."""
-    histogram_kl: Annotated[float, Gt(0)] = 1.5
-    """The reward's histogram has moved by more than this, in nats, ..."""
-    bins: Annotated[int, Ge(2)] = 20
-    rising: Annotated[int, Ge(1)] = 1
-    """... after it has moved further at so many looks in a row."""
     window: Annotated[int, Ge(1)] = 3
     """Looks that are averaged before trained reward and gold are compared with earlier ones."""
-    stop_on: Literal["gold", "both", "never"] = "gold"
-    """gold: stop when gold falls while the trained reward rises; both: also when completions are
-    too long and the histogram has moved."""
+    stop_on: Literal["gold", "never"] = "gold"
+    """gold: stop when gold falls while the trained reward rises."""
     webhook: str | None = None
     """The name of an environment variable with a URL, to which each warning is posted."""
 

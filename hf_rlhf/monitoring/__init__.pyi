@@ -1,6 +1,5 @@
 from .monitor import RewardCallback as RewardCallback
 from .signals import Assessment as Assessment
-from .signals import Histogram as Histogram
 from .signals import Look as Look
 from .signals import Mean as Mean
 from .signals import Signal as Signal

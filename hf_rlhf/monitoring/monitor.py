@@ -10,7 +10,7 @@ from transformers.trainer_callback import ExportableState
 
 from hf_rlhf.config.schema import MonitorSpec
 from hf_rlhf.errors import DriftError, RewardError
-from hf_rlhf.monitoring.signals import Assessment, Histogram, Look, Mean, Signal, assess
+from hf_rlhf.monitoring.signals import Assessment, Look, Mean, Signal, assess
 from hf_rlhf.monitoring.webhook import post
 from hf_rlhf.rewards.composed import TOTAL, ComposedReward
 from hf_rlhf.rewards.gathered import ScoredRow
@@ -20,11 +20,10 @@ from hf_rlhf.storage.monitor_schema import MonitorSection
 
 CONSTANT = {
     "length": "in the warm-up every look had completions of the same mean length",
-    "histogram": "in the warm-up every completion had the same reward",
     "gold": "a look has the completions of one prompt, or gold abstained, so there is no interval",
 }
 """Why a signal cannot come on."""
-LOOK_SETTINGS = ("gold", "every", "warmup", "bins")
+LOOK_SETTINGS = ("gold", "every", "warmup")
 """With another value of these, looks cannot be compared with the earlier ones."""
 Row = tuple[int, int, float | None, float | None]
 """Of a completion: the checksum of its prompt, its length, trained reward, gold reward."""
@@ -66,9 +65,6 @@ class Monitor(RewardCallback, ExportableState):  # type: ignore[misc]
         self._rows: list[Row] = []
         self._finished = 0
         """How many of the rows belong to steps that are done; others may be of an evaluation."""
-        self._warmup: list[float] = []
-        """The trained rewards of the warm-up, until it is over."""
-        self._histogram: Histogram | None = None
         self._unlogged: dict[str, float] = {}
 
     @classmethod
@@ -118,10 +114,6 @@ class Monitor(RewardCallback, ExportableState):  # type: ignore[misc]
         self.looks = [Look.from_json(look) for look in values["looks"]]
         self._rows = [tuple(row) for row in values["rows"]]
         self._finished = len(self._rows)
-        self._warmup = values["warmup"]
-        if (histogram := values["histogram"]) is not None:
-            counts = tuple(histogram["counts"])
-            self._histogram = Histogram(histogram["low"], histogram["high"], counts)
         self._assessment = assess(self.looks, self.spec)
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
@@ -163,8 +155,6 @@ class Monitor(RewardCallback, ExportableState):  # type: ignore[misc]
                 "settings": asdict(self.spec),
                 "looks": [asdict(look) for look in self.looks],
                 "rows": self._rows[: self._finished],
-                "warmup": self._warmup,
-                "histogram": asdict(self._histogram) if self._histogram else None,
                 "warnings": self.warnings,
                 "posts": self.posts,
             },
@@ -174,21 +164,13 @@ class Monitor(RewardCallback, ExportableState):  # type: ignore[misc]
 
     def _add_look(self, step: int) -> None:
         rows, self._rows, self._finished = self._rows, [], 0
-        rewards = [reward for _, _, reward, _ in rows if reward is not None]
-        kl = None
-        if len(self.looks) < self.spec.warmup:
-            self._warmup += rewards
-        elif self._histogram is not None:
-            kl = self._histogram.divergence(rewards)
         length, trained, gold = (Mean.of((row[0], row[part]) for row in rows) for part in (1, 2, 3))
-        self.looks.append(Look(step, len(rows), length, trained, gold, kl))
-        if len(self.looks) == self.spec.warmup:
-            self._histogram = Histogram.of(self._warmup, self.spec.bins)
-            self._warmup = []
+        self.looks.append(Look(step, len(rows), length, trained, gold))
 
     def _act(self, new: Sequence[Signal], state: Any, folder: Path) -> None:
         step = state.global_step
-        stops = self.stopped_at is None and self._assessment.stops(self.spec.stop_on)
+        is_on = "gold" in self._assessment.names
+        stops = self.stopped_at is None and is_on and self.spec.stop_on == "gold"
         if not new and not stops:
             return
         for signal in new:
@@ -201,7 +183,7 @@ class Monitor(RewardCallback, ExportableState):  # type: ignore[misc]
         text = "; ".join(signal.text for signal in self._assessment.signals)
         if stops:
             self.stopped_at = step
-            cause = next((s.text for s in self._assessment.signals if s.name == "gold"), text)
+            cause = next(s.text for s in self._assessment.signals if s.name == "gold")
             self._stop(DriftError(_stopped_message(step, cause, before)))
         if self.spec.webhook is not None and state.is_world_process_zero:
             self._post(self.spec.webhook, step, stops, f"{text}. {before}")
@@ -228,8 +210,7 @@ class Monitor(RewardCallback, ExportableState):  # type: ignore[misc]
         values = {name: mean.mean for name, mean in means.items() if mean is not None}
         changes = {"trained_change": now.trained, "gold_change": now.gold}
         values |= {name: change.value for name, change in changes.items() if change is not None}
-        single = {"length_z": now.length_z, "histogram_kl": look.kl}
-        values |= {name: value for name, value in single.items() if value is not None}
+        values |= {} if now.length_z is None else {"length_z": now.length_z}
         values["signals"] = float(len(now.signals))
         return {f"monitor/{name}": value for name, value in values.items()}
 
@@ -244,7 +225,6 @@ class Monitor(RewardCallback, ExportableState):  # type: ignore[misc]
         golden = [look.gold for look in self.looks if look.gold is not None]
         missing = {
             "length": len(lengths) < 2,
-            "histogram": self._histogram is None,
             "gold": self.spec.gold is not None and not any(mean.error for mean in golden),
         }
         return [name for name, is_missing in missing.items() if is_missing]

@@ -1,11 +1,9 @@
 """Signals of an exploited reward, as functions of a series of looks at a training.
 
-A look summarises the completions of a few optimizer steps. Three signals:
+A measurement (`Look`) summarises the completions of a few optimizer steps. Two signals:
 
 * length: the mean length is above that of the warm-up by `length_z` standard deviations, which are
   taken over the warm-up's looks.
-* histogram: the reward's histogram has moved from the warm-up's by `histogram_kl` nats,
-  KL(warm-up || now), and moved further at `rising` looks in a row. It stays on while it is above.
 * gold: since the best `window` looks of the gold reward it fell and the trained reward rose, both
   beyond their intervals.
 
@@ -24,9 +22,7 @@ from typing import Any, Literal, Self
 from hf_rlhf.config.schema import MonitorSpec
 
 LEVEL = 0.05
-PSEUDO_COUNT = 0.5
-"""In each bin (Jeffreys), so that an empty one does not make the divergence infinite."""
-Name = Literal["length", "histogram", "gold"]
+Name = Literal["length", "gold"]
 
 
 @dataclass(frozen=True)
@@ -62,52 +58,13 @@ class Look:
     trained: Mean | None
     """The reward that is trained, where it does not abstain."""
     gold: Mean | None = None
-    kl: float | None = None
-    """How far the trained reward's histogram is from the warm-up's; None during the warm-up."""
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
         """Return the look that `dataclasses.asdict` has written."""
         means = {key: Mean(**values[key]) for key in ("length", "trained", "gold") if values[key]}
-        rest = {key: values[key] for key in ("step", "rows", "kl")}
+        rest = {key: values[key] for key in ("step", "rows")}
         return cls(**{**dict.fromkeys(("length", "trained", "gold")), **means, **rest})
-
-
-@dataclass(frozen=True)
-class Histogram:
-    """Counts of values in bins of equal width; the outer bins have what lies beyond them, too."""
-
-    low: float
-    high: float
-    counts: tuple[int, ...]
-
-    @classmethod
-    def of(cls, values: Sequence[float], bins: int) -> "Histogram | None":
-        """Return the histogram of values; None where all are the same, and bins have no width."""
-        if not values or min(values) == max(values):
-            return None
-        empty = cls(min(values), max(values), (0,) * bins)
-        return cls(empty.low, empty.high, empty.count(values))
-
-    def count(self, values: Iterable[float]) -> tuple[int, ...]:
-        """Return how many values are in each bin."""
-        counts, last = [0] * len(self.counts), len(self.counts) - 1
-        for value in values:
-            position = (value - self.low) / (self.high - self.low) * len(counts)
-            counts[int(min(max(position, 0), last))] += 1
-        return tuple(counts)
-
-    def divergence(self, values: Sequence[float]) -> float | None:
-        """Return KL(this || the histogram of `values`) in nats; None without values."""
-        if not values:
-            return None
-        here, there = map(_shares, (self.counts, self.count(values)))
-        return math.fsum(p * math.log(p / q) for p, q in zip(here, there, strict=True))
-
-
-def _shares(counts: Sequence[int]) -> list[float]:
-    total = sum(counts) + PSEUDO_COUNT * len(counts)
-    return [(count + PSEUDO_COUNT) / total for count in counts]
 
 
 @dataclass(frozen=True)
@@ -150,12 +107,6 @@ class Assessment:
         """The signals that are on."""
         return frozenset(signal.name for signal in self.signals)
 
-    def stops(self, stop_on: Literal["gold", "both", "never"]) -> bool:
-        """Return whether training is to stop."""
-        if stop_on == "never":
-            return False
-        return "gold" in self.names or (stop_on == "both" and len(self.signals) > 1)
-
 
 def assess(looks: Sequence[Look], spec: MonitorSpec) -> Assessment:
     """Return which signals the last look shows, and which step is before the drift."""
@@ -163,12 +114,11 @@ def assess(looks: Sequence[Look], spec: MonitorSpec) -> Assessment:
         return Assessment()
     scores = length_scores(looks, spec.warmup)
     change = compare_gold(looks, spec.window)
-    heuristics = [_length(looks, scores, spec), _histogram(looks, spec)]
-    gold = _gold(looks, change, spec)
-    # Heuristics are on in healthy trainings too, so a gold reward alone decides what is clean.
-    clean = gold[1] if spec.gold is not None else min(index for _, index in heuristics)
+    length, gold = _length(looks, scores, spec), _gold(looks, change, spec)
+    # Length grows in healthy trainings too, so a gold reward alone decides what is clean.
+    clean = (gold if spec.gold is not None else length)[1]
     return Assessment(
-        tuple(signal for signal, _ in (*heuristics, gold) if signal is not None),
+        tuple(signal for signal, _ in (length, gold) if signal is not None),
         looks[clean].step if clean >= 0 else 0,
         scores[-1],
         *(change[1:] if change is not None else ()),
@@ -240,29 +190,6 @@ def _length(looks: Sequence[Look], scores: Sequence[float | None], spec: Monitor
         f"in the warm-up (length_z {spec.length_z:g})"
     )
     return Signal("length", looks[clean + 1].step, text), clean
-
-
-def _histogram(looks: Sequence[Look], spec: MonitorSpec) -> Finding:
-    """Return the finding; a rise begins at 0, where the warm-up is."""
-    clean, rises, previous = len(looks) - 1, 0, 0.0
-    first: int | None = None
-    for index, look in enumerate(looks):
-        if look.kl is None:
-            continue
-        rises = rises + 1 if look.kl > previous else 0
-        previous = look.kl
-        if look.kl <= spec.histogram_kl:
-            first = None
-        elif first is None and rises >= spec.rising:
-            first = index - rises + 1
-        clean = first - 1 if first is not None else index - rises
-    if first is None:
-        return None, clean
-    text = (
-        f"the histogram of the trained reward has moved {previous:.2f} nats from the warm-up's "
-        f"(histogram_kl {spec.histogram_kl:g})"
-    )
-    return Signal("histogram", looks[first].step, text), clean
 
 
 def _gold(

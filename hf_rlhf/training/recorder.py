@@ -170,7 +170,7 @@ class Recorder:
         pictures = (
             ("reward_curve.png", reward_curve, reward),
             ("training_curves.png", training_curves, "Metrics that the trainer logged"),
-            (MONITOR_PICTURE, monitor_panels, "Completions' length, the reward's histogram, gold"),
+            (MONITOR_PICTURE, monitor_panels, "Completions' length, trained and gold reward"),
         )
         self.record.pictures = [
             Picture(file=name, alt=alt)

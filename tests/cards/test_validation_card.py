@@ -108,9 +108,9 @@ def test_few_logged_points_are_markers_at_whole_steps(record, tmp_path, drawn, p
         {"step": step, "loss": value, "rewards/total/mean": value} for step, value in values
     ]
     record.training.monitor = MonitorSection(
-        settings={"warmup": 1, "length_z": 3, "histogram_kl": 1},
+        settings={"warmup": 1, "length_z": 3},
         looks=[
-            {"step": step, "signals": [], "kl": value, "length": None, "gold": None}
+            {"step": step, "signals": [], "length": None, "gold": None}
             | {"trained": {"mean": value, "error": 0.1}}
             for step, value in values
         ],

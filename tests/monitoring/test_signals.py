@@ -1,6 +1,5 @@
 """Each signal on series for which the answer is known."""
 
-import math
 import random
 from dataclasses import replace
 from statistics import fmean
@@ -8,14 +7,14 @@ from statistics import fmean
 import pytest
 
 from hf_rlhf.config.schema import MonitorSpec
-from hf_rlhf.monitoring import Histogram, Look, Mean, assess
+from hf_rlhf.monitoring import Look, Mean, assess
 from hf_rlhf.monitoring.signals import LEVEL, compare_gold, length_scores
 
-SPEC = MonitorSpec(gold="truth", histogram_kl=0.15, rising=3)
+SPEC = MonitorSpec(gold="truth")
 WITHOUT_GOLD = replace(SPEC, gold=None)
 
 
-def series(count=20, *, length=None, kl=None, trained=None, gold=None, error=0.1):
+def series(count=20, *, length=None, trained=None, gold=None, error=0.1):
     """Return looks of 10 steps each; a list or a function gives the values."""
 
     def value(source, index, default):
@@ -28,7 +27,6 @@ def series(count=20, *, length=None, kl=None, trained=None, gold=None, error=0.1
             Mean(value(length, index, 30 + index % 2), 1.0),
             Mean(value(trained, index, 1.0), error),
             Mean(value(gold, index, 1.0), error),
-            None if index < SPEC.warmup else value(kl, index, 0.01),
         )
         for index in range(count)
     ]
@@ -64,22 +62,6 @@ def test_length_is_compared_with_the_spread_of_the_warm_up():
 
 def test_a_warm_up_of_equal_lengths_measures_nothing():
     assert set(length_scores(series(length=lambda i: 16.0 if i < 10 else 99.0), 5)) == {None}
-
-
-def test_the_histogram_must_be_far_and_rise_three_times_and_then_stays():
-    kl = dict(zip(range(8, 15), [0.05, 0.1, 0.2, 0.18, 0.3, 0.4, 0.5], strict=True))
-    looks = series(kl=lambda i: kl.get(i, 0.4 if i > 8 else 0.02))
-    signals = on(looks)
-    # 0.05, 0.1 and 0.2 are the first three rises.
-    assert signals[100] == set()
-    assert signals[110] == signals[120] == {"histogram"}
-    found = assess(looks, WITHOUT_GOLD)
-    assert (found.signals[0].since, found.clean) == (90, 80)
-    below = series(kl=lambda i: 0.5 if i == 12 else 0.1)
-    assert not any(on(below).values()), "one high look is no rise"
-    falls = series(kl=lambda i: {8: 0.1, 9: 0.2, 10: 0.3}.get(i, 0.01))
-    assert on(falls)[110] == {"histogram"}
-    assert on(falls)[120] == set()
 
 
 def test_gold_falls_while_the_trained_reward_rises():
@@ -128,22 +110,11 @@ def test_the_clean_step_only_increases():
         looks = series(
             30,
             length=lambda i: 30 + rng.gauss(0, 1) * (1 + i / 10),
-            kl=lambda i: rng.random() / 2,
             trained=lambda i: i / 20,
             gold=lambda i: rng.gauss(0, 0.2),
         )
         cleans = [assess(looks[:n], SPEC).clean for n in range(1, 31)]
         assert cleans == sorted(cleans)
-
-
-def test_when_to_stop():
-    gold = assess(series(trained=lambda i: i, gold=lambda i: -i), SPEC)
-    assert [gold.stops(when) for when in ("gold", "both", "never")] == [True, True, False]
-    two = assess(series(length=lambda i: 30 + i % 2 + 10 * (i > 9), kl=lambda i: i / 10), SPEC)
-    assert two.names == {"length", "histogram"}
-    assert [two.stops(when) for when in ("gold", "both", "never")] == [False, True, False]
-    one = assess(series(kl=lambda i: i / 10), SPEC)
-    assert not one.stops("both")
 
 
 def test_a_mean_counts_a_prompt_once_and_ignores_the_order_of_rows():
@@ -153,25 +124,6 @@ def test_a_mean_counts_a_prompt_once_and_ignores_the_order_of_rows():
     assert Mean.of(rows[::-1]) == mean
     assert Mean.of([(1, 2.0), (1, 3.0)]) == Mean(2.5, None)
     assert Mean.of([(1, None)]) is None
-
-
-def test_a_histogram_moves_with_its_values_and_holds_what_lies_outside():
-    start = [i / 100 for i in range(100)]
-    histogram = Histogram.of(start, 20)
-    assert sum(histogram.counts) == 100
-    assert histogram.divergence(start) == 0
-    shifted = [histogram.divergence([value + by for value in start]) for by in (0.1, 0.3, 5.0)]
-    assert 0 < shifted[0] < shifted[1] < shifted[2] < float("inf")
-    assert histogram.count([-9.0, 9.0]) == (1, *[0] * 18, 1)
-    assert Histogram.of([1.0, 1.0], 20) is None
-    assert histogram.divergence([]) is None
-
-
-def test_the_divergence_is_of_the_warm_up_from_the_values_now():
-    """KL(warm-up || now), by hand: with half a count in each bin, (.7, .3) and (.1, .9)."""
-    start = Histogram.of([0.0, 0.0, 0.0, 1.0], 2)
-    by_hand = 0.7 * math.log(0.7 / 0.1) + 0.3 * math.log(0.3 / 0.9)
-    assert start.divergence([1.0] * 4) == pytest.approx(by_hand)
 
 
 def test_the_gold_signal_needs_a_rise_beyond_its_interval_and_begins_after_the_best_looks():
