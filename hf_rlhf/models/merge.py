@@ -28,8 +28,7 @@ from hf_rlhf.storage.files import atomic_dir
 if TYPE_CHECKING:
     import torch
 
-_TARGETS = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}
-_FLOATS = {"F64": "float64", **{name: dtype for dtype, name in _TARGETS.items()}}
+_FLOATS = {"F64": "float64", "F32": "float32", "BF16": "bfloat16", "F16": "float16"}
 """Name of a dtype in safetensors -> in torch."""
 _COMPANIONS = (".json", ".jinja", ".txt", ".model", ".tiktoken", ".spm")
 """Config, tokenizer and chat template files, which are copied. Never a pickle."""
@@ -40,38 +39,20 @@ _NOT_COMPANIONS = (
 _BASE_PATTERNS = ["*.safetensors", *(f"*{suffix}" for suffix in _COMPANIONS)]
 
 
-@dataclass(frozen=True)
-class MergeReport:
-    """The outcome of a merge."""
-
-    folder: Path
-    files: tuple[str, ...]
-    merged: tuple[str, ...]
-    """Parameters that the adapter changed, under the model's own names."""
-    untied: bool
-    """Whether input and output embeddings, tied in the base, now differ."""
-    parameters: int
-    dtype: str
-
-
 def merge_adapter(
     base: str | os.PathLike[str],
     adapter: str | os.PathLike[str],
     out: str | os.PathLike[str],
     *,
     revision: str | None = None,
-    dtype: str | None = None,
-    max_shard_size: int | str = "5GB",
     overwrite: bool = False,
-    endpoint: str | None = None,
-    token: str | None = None,
-) -> MergeReport:
+) -> None:
     """Write `base` with `adapter` merged in, its config and its tokenizer, to the folder `out`.
 
     `base` is a folder or a Hub id (at `revision`). Handled: LoRA on Linear, Conv1D and Embedding;
     rslora, rank and alpha patterns, DoRA, `modules_to_save`, trained and LoRA biases; tied
     embeddings, which are untied when the adapter changes one side. A tokenizer saved beside the
-    adapter replaces the base's. `dtype` (float32, bfloat16, float16) casts all floating weights.
+    adapter replaces the base's.
 
     With an adapter of a classification model on a base of another kind, as of a reward model, the
     result is a classification model: the adapter's score head replaces the base's head.
@@ -79,34 +60,18 @@ def merge_adapter(
     `out` appears complete or not at all; one that exists is refused unless `overwrite`. Raises
     ModelError for what cannot be merged, RunFolderError for what cannot be written.
     """
-    if dtype is not None and dtype not in _TARGETS:
-        raise ModelError(f"dtype is {dtype!r}; expected one of {', '.join(_TARGETS)}.")
     lora = read_adapter(Path(adapter))
     source = Path(base)
     if not source.is_dir():
-        source = download(
-            os.fspath(base),
-            revision,
-            _BASE_PATTERNS,
-            "the base model",
-            endpoint=endpoint,
-            token=token,
-            ignore_patterns=["consolidated*", "*/*"],  # the same weights, for other libraries
-        )
-    plan = _plan(source, lora, _TARGETS[dtype] if dtype else None)
+        # Elsewhere in a repository are the same weights, for other libraries.
+        options = {"ignore_patterns": ["consolidated*", "*/*"]}
+        source = download(os.fspath(base), revision, _BASE_PATTERNS, "the base model", **options)
+    plan = _plan(source, lora)
     with atomic_dir(out, overwrite=overwrite) as folder:
-        write_checkpoint(folder, plan.tensors, max_shard_size)
+        write_checkpoint(folder, plan.tensors)
         _copy_companions(source, lora.folder, folder)
-        _write_config(source, folder, dtype, plan)
+        _write_config(source, folder, plan)
         list_end(folder)
-    return MergeReport(
-        folder=Path(out),
-        files=tuple(sorted(path.name for path in Path(out).iterdir())),
-        merged=tuple(sorted(lora.parameters())),
-        untied=plan.untied,
-        parameters=sum(math.prod(tensor.shape) for tensor in plan.tensors.values()),
-        dtype=dtype or _config_dtype(source),
-    )
 
 
 @dataclass(frozen=True)
@@ -118,7 +83,7 @@ class _Plan:
     """The model that the base becomes, on the meta device, where the base is of another kind."""
 
 
-def _plan(source: Path, lora: LoraAdapter, dtype: str | None) -> _Plan:
+def _plan(source: Path, lora: LoraAdapter) -> _Plan:
     stored = open_checkpoint(source)
     model = _skeleton(source)
     classifier, head = _classifier(model, lora)
@@ -152,33 +117,22 @@ def _plan(source: Path, lora: LoraAdapter, dtype: str | None) -> _Plan:
     _check_shapes(lora, {name: sources[keys[name]] for name in changed})
     names = {keys[name]: name for name in changed}
     tensors = {
-        key: _output(lora, model, names.get(key), each, dtype) for key, each in sources.items()
+        key: _output(lora, model, names[key], each) if key in names else each
+        for key, each in sources.items()
     }
     return _Plan(tensors, untied, classifier)
 
 
-def _output(
-    lora: LoraAdapter, model: Any, name: str | None, source: Stored, dtype: str | None
-) -> Stored | Computed:
-    """Return the tensor to write; `name` is that of a parameter which the adapter changes."""
+def _output(lora: LoraAdapter, model: Any, name: str, source: Stored) -> Computed:
+    """Return the tensor to write for a parameter that the adapter changes."""
     import torch
 
-    dtype = dtype if dtype and source.dtype in _FLOATS else source.dtype
-    if name is None and dtype == source.dtype:
-        return source
-    if dtype not in _FLOATS:
-        raise ModelError(f"{source.file}: {name} is {dtype}; LoRA is merged into floats only.")
-    torch_dtype: torch.dtype = getattr(torch, _FLOATS[dtype])
-    if name is None:
-        load = partial(_cast, source, torch_dtype)
-    else:
-        load = partial(_merged, lora, name, source, torch_dtype, _is_transposed(model, name))
-    nbytes = math.prod(source.shape) * torch_dtype.itemsize
-    return Computed(dtype, source.shape, nbytes, load)
-
-
-def _cast(source: Stored, dtype: "torch.dtype") -> "torch.Tensor":
-    return source.load().to(dtype)
+    if source.dtype not in _FLOATS:
+        what = f"{source.file}: {name} is {source.dtype}; LoRA is merged into floats only."
+        raise ModelError(what)
+    dtype: torch.dtype = getattr(torch, _FLOATS[source.dtype])
+    load = partial(_merged, lora, name, source, dtype, _is_transposed(model, name))
+    return Computed(source.dtype, source.shape, math.prod(source.shape) * dtype.itemsize, load)
 
 
 def _merged(
@@ -340,24 +294,11 @@ def _copy(path: Path, root: Path, folder: Path) -> None:
     shutil.copyfile(path, target)
 
 
-def _read_config(source: Path) -> dict[str, Any]:
+def _write_config(source: Path, folder: Path, plan: _Plan) -> None:
     config: dict[str, Any] = json.loads((source / "config.json").read_text(encoding="utf-8"))
-    return config
-
-
-def _config_dtype(source: Path) -> str:
-    config = _read_config(source)
-    return str(config.get("dtype") or config.get("torch_dtype") or "float32")
-
-
-def _write_config(source: Path, folder: Path, dtype: str | None, plan: _Plan) -> None:
-    config = _read_config(source)
     if plan.classifier is not None:
         _describe_classifier(config, plan.classifier, folder)
     for section in (config, *(each for each in config.values() if isinstance(each, dict))):
-        if dtype and ("dtype" in section or section is config):
-            section.pop("torch_dtype", None)
-            section["dtype"] = dtype
         if plan.untied and (section.get("tie_word_embeddings") or section is config):
             section["tie_word_embeddings"] = False
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")

@@ -60,7 +60,7 @@ def scores(model: torch.nn.Module, folder: Path) -> torch.Tensor:
 @pytest.mark.parametrize("labels", [1, 3])
 def test_it_equals_peft(base: Path, tmp_path: Path, labels: int) -> None:
     adapted(base, tmp_path / "adapter", labels)
-    report = merge_adapter(base, tmp_path / "adapter", tmp_path / "merged")
+    merge_adapter(base, tmp_path / "adapter", tmp_path / "merged")
     loaded, info = AutoModelForSequenceClassification.from_pretrained(
         tmp_path / "merged", output_loading_info=True
     )
@@ -76,10 +76,8 @@ def test_it_equals_peft(base: Path, tmp_path: Path, labels: int) -> None:
     assert config["architectures"] == [type(loaded).__name__]
     assert config["architectures"][0].endswith("ForSequenceClassification")
     assert len(config["id2label"]) == loaded.num_labels == labels
-    assert "score.weight" in report.merged
     names = load_file(tmp_path / "merged" / "model.safetensors")
     assert not any("lm_head" in name for name in names)
-    assert report.parameters == sum(tensor.numel() for tensor in names.values())
 
 
 def test_one_process_of_a_zero3_run_merges_alone(base: Path, tmp_path: Path) -> None:

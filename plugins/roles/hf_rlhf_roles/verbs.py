@@ -104,7 +104,6 @@ def merge_main(argv: Sequence[str]) -> int:
     parser.add_argument("role", metavar="ROLE")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR")
     parser.add_argument("--reward", action="store_true", help="its reward adapter, with the head")
-    parser.add_argument("--dtype", choices=["float32", "bfloat16", "float16"])
     parser.add_argument("--overwrite", action="store_true")
     chosen = parser.parse_args(argv)
     workspace = read_workspace(chosen.workspace)
@@ -119,8 +118,6 @@ def merge_main(argv: Sequence[str]) -> int:
     check_adapter(adapter, makes)
     base = base_folder(workspace)
     check_base(adapter, base, name=workspace.base)
-    report = merge_adapter(
-        base, adapter, chosen.out, dtype=chosen.dtype, overwrite=chosen.overwrite
-    )
-    print(f"{report.folder}: {report.parameters:,} parameters, {report.dtype}")
+    merge_adapter(base, adapter, chosen.out, overwrite=chosen.overwrite)
+    print(f"merged: {chosen.out}")
     return 0
