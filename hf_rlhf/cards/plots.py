@@ -114,17 +114,13 @@ def reward_curve(record: RunRecord, path: Path) -> bool:
     trained = len(total) >= 2
     if not (trained or held_out):
         return False
-    if not trained:
-        with png_panels(path, 1, (7, 0.9 + 0.5 * len(held_out))) as panels:
-            _draw_held_out_alone(panels[0], evaluation.rows, held_out)
-        return True
-    both = bool(held_out)
-    size = (4.5 if both else 7, 3.8)
+    count = trained + bool(held_out)
     # One scale for both: a held-out gain must not look larger than the same gain in training.
-    widths = (2.6, 1) if both else None
-    with png_panels(path, 1 + both, size, sharey=True, width_ratios=widths) as panels:
+    widths = (2.6, 1) if count == 2 else None
+    with png_panels(path, count, (9 / count, 3.8), sharey=True, width_ratios=widths) as panels:
         panels[0].set_ylabel("reward per completion")
-        _draw_training(panels[0], record, total)
+        if trained:
+            _draw_training(panels[0], record, total)
         if held_out:
             _draw_held_out(panels[-1], evaluation.rows, held_out)
     return True
@@ -165,43 +161,20 @@ def _draw_training(axes: Any, record: RunRecord, total: list[tuple[int, float]])
 
 def _draw_held_out(axes: Any, rows: int | None, held_out: Mapping[str, Estimate]) -> None:
     for x, (stage, estimate) in enumerate(held_out.items()):
-        mean, bar, style = _point(stage, estimate)
-        axes.errorbar([x], [mean], yerr=bar, **style)
+        mean, low, high = estimate.mean, estimate.low, estimate.high
+        assert mean is not None, "those without are left out"
+        bar = None if low is None or high is None else [[mean - low], [high - mean]]
+        color = "C0" if stage == "after" else _GREY
+        axes.errorbar([x], [mean], yerr=bar, fmt="o", color=color, capsize=6, lw=2, ms=7)
         axes.annotate(
             f"{mean:.3f}", (x, mean), xytext=(11, 0), textcoords="offset points", va="center",
-            color=style["color"], fontsize=10,
+            color=color, fontsize=10,
         )  # fmt: skip
     axes.set_xticks(range(len(held_out)), list(held_out))
     axes.set_xlim(-0.5, len(held_out) - 0.25)
     axes.margins(y=0.15)
     axes.set_title("Held out" if rows is None else f"Held out, {rows} rows")
     axes.set_xlabel("training (bars: 95%)")
-
-
-def _draw_held_out_alone(axes: Any, rows: int | None, held_out: Mapping[str, Estimate]) -> None:
-    """Draw the means along the x axis: upright, two points would leave the picture empty."""
-    for y, (stage, estimate) in enumerate(held_out.items()):
-        mean, bar, style = _point(stage, estimate)
-        axes.errorbar([mean], [-y], xerr=bar, **style)
-        axes.annotate(
-            f"{mean:.3f}", (mean, -y), xytext=(0, 9), textcoords="offset points", ha="center",
-            color=style["color"], fontsize=10,
-        )  # fmt: skip
-    axes.set_yticks(range(0, -len(held_out), -1), list(held_out))
-    axes.set_ylim(0.4 - len(held_out), 0.7)
-    axes.margins(x=0.1)
-    axes.grid(axis="x")
-    title = "Held-out reward" if rows is None else f"Held-out reward, {rows} rows"
-    axes.set_title(f"{title} (bars: 95%)")
-
-
-def _point(stage: str, estimate: Estimate) -> tuple[float, Any, dict[str, Any]]:
-    """Return the mean, the lengths of its error bar, and matplotlib's settings for both."""
-    mean, low, high = estimate.mean, estimate.low, estimate.high
-    assert mean is not None, "those without are left out"
-    bar = None if low is None or high is None else [[mean - low], [high - mean]]
-    colour = "C0" if stage == "after" else _GREY
-    return mean, bar, {"fmt": "o", "color": colour, "capsize": 6, "lw": 2, "ms": 7}
 
 
 def training_curves(record: RunRecord, path: Path) -> bool:

@@ -15,14 +15,11 @@ from markdown_it import MarkdownIt
 
 from hf_rlhf.cards.history import reward_history
 from hf_rlhf.cards.metadata import card_folder, metadata_problems
-from hf_rlhf.cards.plots import png_panels
 from hf_rlhf.errors import ConfigError
 from hf_rlhf.formatting import (
     cell,
     code,
-    excerpt,
     fence,
-    number,
     plain,
     verdict,
     visible,
@@ -195,15 +192,6 @@ class TestClaims:
             in headline(card)
         )
 
-    def test_a_fall_is_called_one(self):
-        record = example()
-        record["evaluation"]["difference"]["total"] = {
-            **{"mean": -0.1, "low": -0.2, "high": -0.05, "n": 128}
-        }
-        card = render_card(record)
-        assert re.search(r"\| `total` .*\| fell \|", card)
-        assert "the reward fell from 0.437 to 0.689: -0.100 [-0.200, -0.050]" in headline(card)
-
     def test_without_a_composed_reward_the_trainers_first_metric_is_the_headline(self):
         record = example()
         evaluation = record["evaluation"]
@@ -227,15 +215,6 @@ class TestClaims:
     )
     def test_verdicts(self, low, high, n, said):
         assert verdict(Estimate(mean=0.1, low=low, high=high, n=n)) == said
-
-    def test_a_metric_measured_only_before(self):
-        record = example()
-        for stage in ("after", "difference"):
-            del record["evaluation"][stage]["citation"]
-        assert (
-            "| `citation` | 0.377 [0.331, 0.424] | not measured | not measured | not compared |"
-            in render_card(record)
-        )
 
     def test_a_checkpoint_shows_nothing_from_later(self):
         record = example()
@@ -273,18 +252,6 @@ class TestClaims:
     def test_a_number_that_was_not_finite_is_noted(self):
         record = example() | {"notes": ["training.history[].loss: 3 not finite (nan)"]}
         assert "loss: 3 not finite" in section(render_card(record), "Known notes")
-
-    def test_every_default_and_every_component_is_shown(self):
-        card = render_card(example())
-        for name in EXAMPLE["defaults"]:
-            assert f"{name}:" in card
-        for part in EXAMPLE["components"]:
-            assert f"`{part['target']}`" in section(card, "Provenance")
-
-    def test_the_record_is_not_changed(self):
-        record = example()
-        render_card(record, kind="checkpoint", step=3)
-        assert record == EXAMPLE
 
 
 class TestSetup:
@@ -512,22 +479,6 @@ class TestHostileText:
         assert shape == [token.type for token in _tokens(render_card(example()))]
 
 
-class TestText:
-    @pytest.mark.parametrize(
-        ("value", "text"),
-        [
-            *((0.0, "0"), (0.25, "0.250"), (-0.25, "-0.250"), (5e-6, "5.0e-06"), (53.21, "53.2")),
-            *((12345.6, "12,346"), (7, "7"), (30720, "30,720"), (None, "not measured")),
-        ],
-    )
-    def test_number(self, value, text):
-        assert number(value) == text
-
-    def test_excerpt_says_what_it_left_out(self):
-        assert excerpt("a" * 10, 10) == "a" * 10
-        assert excerpt("a" * 5 + "b" * 6, 10) == "aaaaa\n[… 1 characters left out …]\nbbbbb"
-
-
 class TestLoadSnippets:
     @pytest.mark.parametrize("name", CASES)
     def test_they_are_python(self, name):
@@ -582,27 +533,6 @@ class TestRewardCurve:
         assert (low, high) == (pytest.approx([0.6] * 5), pytest.approx([1.2] * 5))
         assert (lowest, highest) == (pytest.approx([0.7] * 5), pytest.approx([1.0] * 5))
 
-    @pytest.mark.parametrize(("count", "shape"), [(1, 1), (3, 3), (4, 2), (5, 3), (6, 3)])
-    def test_panels_leave_little_empty(self, tmp_path, count, shape):
-        with png_panels(tmp_path / "a.png", count, (1, 1)) as panels:
-            assert panels[0].get_gridspec().ncols == shape
-
-    def test_a_caption_is_as_wide_as_the_picture(self, tmp_path):
-        caption = "all steps passed " * 12
-        with png_panels(tmp_path / "a.png", 2, (3, 2), across=2, caption=caption) as panels:
-            lines = panels[0].figure.get_supxlabel().splitlines()
-        assert " ".join(lines) == caption.strip()
-        assert 2 <= len(lines) <= 4
-
-    def test_held_out_means_alone_are_a_low_picture(self, tmp_path):
-        from matplotlib.image import imread
-
-        record = example()
-        record["training"]["history"] = []
-        reward_curve(record, tmp_path / "curve.png")
-        height, width, _ = imread(tmp_path / "curve.png").shape
-        assert height < width / 3
-
     def test_leaves_pyplot_alone(self, tmp_path, monkeypatch):
         monkeypatch.delitem(sys.modules, "matplotlib.pyplot", raising=False)
         assert reward_curve(example(), tmp_path / "curve.png")
@@ -639,11 +569,3 @@ def test_a_trainers_own_lines_come_first_or_replace_the_cores():
     text = render_card(record)
     assert "The run file names none; the training setup says what the trainer learns from." in text
     assert "learns from the data itself" not in text
-
-
-def test_a_report_without_rows_is_no_table():
-    record = example()
-    record["training"]["report"] = {"Iterations": [], "Rows": {"given": 3}}
-    text = render_card(record)
-    assert "Iterations, reported by" not in text
-    assert "Rows, reported by the trainer:" in text

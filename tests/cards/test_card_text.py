@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from hf_rlhf.cards.data import arguments, data_rows
+from hf_rlhf.cards.data import data_rows
 from hf_rlhf.cards.history import trainer_history
-from hf_rlhf.cards.render import report_tables
-from hf_rlhf.formatting import interval, listed
+from hf_rlhf.formatting import interval
 from hf_rlhf.storage.record_schema import DataSection, RewardSection
 from tests.cards.from_json import card_metadata as metadata
 from tests.cards.from_json import (
@@ -63,20 +62,6 @@ class TestMeasurements:
         assert "other" not in dict(measures(record))
         assert "- `loss`: nats a token.\n" in render_card(record)
 
-    def test_greedy_decoding_has_no_top_p(self):
-        record = example()
-        assert record["evaluation"]["sampling"]["temperature"] == 0
-        assert "decoded greedily, at most 96 tokens long." in how_measured(record)
-        assert "top_p" not in how_measured(record)
-        record["evaluation"]["sampling"]["temperature"] = 0.7
-        assert "sampled at temperature 0.7, `top_p` 1.0" in how_measured(record)
-
-    def test_without_completions_nothing_is_said_of_sampling(self):
-        record = example()
-        record["evaluation"]["sampling"] = {}
-        assert how_measured(record) == ""
-        assert "sampled" not in render_card(record).split("## Results")[1].split("\n## ")[0]
-
     def test_a_metric_of_fewer_rows_says_so(self):
         record = example()
         record["evaluation"]["after"]["margin"] = estimate(0.5, 0.4, 0.6, 18)
@@ -113,11 +98,6 @@ class TestTraining:
         record["method"]["step"] = "PPO step"
         assert dict(setup(record))["Length of the run"].startswith("60 PPO steps, ")
 
-    def test_one_step_is_one(self):
-        record = example()
-        record["training"] |= {"steps": 1, "planned_steps": 1, "epochs": 1.0}
-        assert dict(setup(record))["Length of the run"].startswith("1 optimizer step, 1 epoch,")
-
     def test_the_method_is_named_and_tagged_as_the_trainer_says(self):
         record = example()
         record["method"] |= {"name": "iterative DPO", "tags": ["trl", "iterative_dpo", "dpo"]}
@@ -132,10 +112,6 @@ class TestTraining:
         assert "on `q_proj`, `v_proj` (6 modules)" in told
         record["model"]["adapter"]["target_modules"] = "all-linear"
         assert "on `all-linear`" in dict(setup(record))["Parameters trained"]
-
-    def test_counts_of_a_table_have_no_decimals_and_measurements_the_same(self):
-        (table,) = report_tables({"T": [{"n": 2.0, "x": 5.0}, {"n": None, "x": 5.15}]})
-        assert table["rows"] == [[2, 5.0], [None, 5.15]]
 
     def test_sessions_are_told_in_sentences(self):
         record = example()
@@ -186,20 +162,6 @@ class TestData:
         assert told["rows left out"] == "a: 1; too long: 2"
         assert told["rows of each split"] == "train: 9"
         assert dict(data_rows(DataSection(report={"dropped": {}}))) == {"rows left out": "none"}
-
-    def test_long_arguments_stand_below_the_sentence(self):
-        assert arguments({}) == "."
-        assert arguments({"path": "a.jsonl"}) == ' with `{"path": "a.jsonl"}`.'
-        told = arguments({"system": "You write.\n" * 30})
-        assert told.startswith(", with:\n\n```yaml\nsystem: |\n  You write.\n  You write.\n")
-
-
-def test_a_list_in_a_sentence():
-    assert [listed(items) for items in (["a"], ["a", "b"], ["a", "b", "c"])] == [
-        "a",
-        "a and b",
-        "a, b and c",
-    ]
 
 
 def test_what_the_trainer_dropped_and_cut_and_what_was_noted_stands_on_the_card():

@@ -57,10 +57,6 @@ class TestOfTheFolder:
         assert "here it is merged" not in card
         assert "All weights were trained" not in card
 
-    def test_all_weights(self):
-        (only,) = snippets(render_card(example(saved=["merged"], adapter=None)))
-        assert 'from_pretrained("merged"' in only
-
     def test_a_model_that_reads_sound_of_which_a_head_was_trained(self):
         model = {"auto_class": "AutoModelForAudioClassification", "trainable_parameters": 9}
         model |= {"auto_processor": "AutoFeatureExtractor", "parameters": 100}
@@ -167,12 +163,6 @@ class TestOfABase:
         assert found["base_model"][-1] == "./sft/merged", "not to be taken for a repository"
         (tmp_path / "run.json").write_text("{")
         assert licence_and_lineage(tmp_path) == {}
-
-    def test_its_run_gives_a_model_without_a_title_its_name(self):
-        record = example(base="runs/sft-tiny/merged", base_is_hub_id=False)
-        record["author"]["title"] = None
-        record["plugin"]["name"] = "dpo"
-        assert "# sft-tiny-dpo\n" in render_card(record)
 
 
 def test_the_public_lineage_names_no_folder_of_this_machine():

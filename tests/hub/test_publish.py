@@ -261,29 +261,6 @@ def test_a_second_push_makes_no_commit(run: Path, hub: Any) -> None:
 
 
 @pytest.mark.slow
-def test_only_what_changed_is_pushed_and_what_is_gone_is_deleted(run: Path) -> None:
-    publish(run)
-    change_record(run, lambda record: record["author"].update(title="Another title"))
-    (run / "reward_curve.png").unlink()
-    published = publish(run)
-    assert published.new_commits == 1
-    assert tree(repo_of(run)) == SINGLE - {"reward_curve.png"}
-
-
-def test_full_fine_tuning_has_no_adapter(run: Path) -> None:
-    shutil.rmtree(run / "adapter")
-    change_record(run, lambda record: record["model"].update(adapter=None))
-    publish(run)
-    assert tree(repo_of(run)) == {path for path in SINGLE if not path.startswith("adapter/")}
-
-
-def test_the_adapter_alone(run: Path) -> None:
-    publish(run, merged=False)
-    assert "adapter_config.json" in tree(repo_of(run))
-    assert "model.safetensors" not in tree(repo_of(run))
-
-
-@pytest.mark.slow
 def test_a_missing_merge_is_made(run: Path) -> None:
     before = load_file(run / "merged" / "model.safetensors")
     shutil.rmtree(run / "merged")
@@ -408,14 +385,6 @@ def test_a_hub_that_stays_broken_lists_what_is_missing_and_the_command(
     assert api().model_info(repo_of(run)).private
 
 
-def test_a_refused_commit_is_not_tried_again(run: Path, hub: Any) -> None:
-    hub.faults.add(Fault("POST .*/commit/", 403, times=100))
-    before = len(hub.faults.requests("POST .*/commit/"))
-    with pytest.raises(PublishError, match="11 files are missing"):
-        publish(run)
-    assert len(hub.faults.requests("POST .*/commit/")) - before == 1
-
-
 def test_a_commit_in_between_is_not_overwritten(
     run: Path, hub: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -442,43 +411,9 @@ def test_a_repository_of_others_is_refused_unless_overwritten(run: Path, templat
     assert tree(repo_id) == SINGLE
 
 
-def test_the_command_that_finishes_an_overwrite_overwrites(run: Path, hub: Any) -> None:
-    repo_id = repo_of(run)
-    api().create_repo(repo_id)
-    api().upload_file(path_or_fileobj=b"x", path_in_repo="pytorch_model.bin", repo_id=repo_id)
-    hub.faults.add(Fault("POST .*/commit/", 403, times=100))
-    with pytest.raises(PublishError) as caught:
-        publish(run, overwrite=True)
-    hub.faults.clear()
-    assert main(["publish", *finish(caught)]) == 0
-    assert tree(repo_id) == SINGLE
-
-
 def test_all_steps_do_not_go_to_one_revision(run: Path) -> None:
     with pytest.raises(PublishError, match="one revision"):
         publish_steps(run, revision="v1")
-
-
-@pytest.mark.slow
-def test_another_run_is_not_replaced_by_accident(run: Path, tmp_path: Path) -> None:
-    publish(run)
-    change_record(run, lambda record: record.update(run_id="another"))
-    save_file({"x": torch.zeros(1)}, run / "merged" / "model.safetensors")
-    with pytest.raises(PublishError, match="was not pushed from here"):
-        publish(run)
-
-
-@pytest.mark.slow
-def test_a_card_edited_on_the_hub_is_kept(run: Path) -> None:
-    publish(run)
-    repo_id = repo_of(run)
-    card = text_of(repo_id, "README.md") + "\nMy words.\n"
-    api().upload_file(path_or_fileobj=card.encode(), path_in_repo="README.md", repo_id=repo_id)
-    api().upload_file(path_or_fileobj=b"mine", path_in_repo="LICENSE", repo_id=repo_id)
-    with pytest.raises(PublishError, match=r"README\.md \(1 files\)"):
-        publish(run)
-    publish(run, overwrite=True)
-    assert "My words." not in text_of(repo_id, "README.md")
 
 
 @pytest.mark.parametrize(
@@ -586,16 +521,6 @@ def test_a_local_base_is_refused_with_the_cure(run: Path, base: Path) -> None:
         publish(run)
 
 
-@pytest.mark.slow
-def test_a_local_base_under_its_name_on_the_hub(run: Path, base: Path) -> None:
-    local_base(run, base)
-    publish(run, base_model="demo/base")
-    card = text_of(repo_of(run), "README.md")
-    assert "base_model: demo/base" in card
-    assert str(base) not in card
-    assert publish(run).new_commits == 0, "the base's name is remembered"
-
-
 def test_a_local_base_is_pushed_on_request(run: Path, base: Path) -> None:
     local_base(run, base)
     wanted = f"{repo_of(run)}-base"
@@ -682,17 +607,6 @@ def test_organisation_private_and_gated(run: Path) -> None:
     assert not api().model_info(repo_id).private
 
 
-def test_a_name_without_namespace_is_mine(run: Path) -> None:
-    name = repo_of(run).rpartition("/")[2]
-    assert publish(run, repo_id=name).repo_id == f"demo/{name}"
-
-
-def test_without_xet(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_XET", True)
-    publish(run)
-    assert tree(repo_of(run)) == SINGLE
-
-
 def test_check_target_says_beforehand_what_publishing_would(run: Path) -> None:
     model = ModelSection(base="demo/base", base_is_hub_id=True)
     spec = PublishSpec(repo_id=repo_of(run))
@@ -750,23 +664,3 @@ def test_pull_refuses_weights_that_are_pickles(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"pytorch_model\.bin"):
         pull(repo_id, tmp_path / "out")
     assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.slow
-def test_pull_notices_weights_exchanged_on_the_hub(run: Path, tmp_path: Path) -> None:
-    published = publish(run)
-    save_file({"x": torch.zeros(1)}, tmp_path / "other.safetensors")
-    api().upload_file(
-        path_or_fileobj=tmp_path / "other.safetensors",
-        path_in_repo="model.safetensors",
-        repo_id=repo_of(run),
-    )
-    with pytest.raises(ModelError, match=r"model\.safetensors is not the file"):
-        pull(repo_of(run), tmp_path / "out")
-    assert not (tmp_path / "out").exists()
-    pull(repo_of(run), tmp_path / "out", revision=published.commit)
-
-
-def test_pull_of_nothing(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match="no model 'demo/none'"):
-        pull("demo/none", tmp_path / "out")

@@ -19,7 +19,6 @@ from hf_rlhf.errors import PublishError
 from hf_rlhf.hub.checkpoints import CheckpointPushes
 from hf_rlhf.hub.client import connect
 from hf_rlhf.hub.publishing import publish, publish_steps
-from hf_rlhf.models import find_adapter
 from hf_rlhf.storage.checkpoints import seal
 from hf_rlhf.storage.record import load_record
 from hf_rlhf.testing.hubs import forget_secrets, use_hub
@@ -145,15 +144,6 @@ def test_each_checkpoint_has_its_branch_with_the_adapter_alone(run: Path, hub: A
     assert list(known) == ["2", "4"]
 
 
-def test_full_fine_tuning_pushes_the_weights(run: Path, hub: Any) -> None:
-    pushes = Watched(run)
-    pushes.save(run, 2, adapter=False)
-    pushes.drain()
-    assert tree("step-2") == {
-        "model.safetensors", "config.json", "tokenizer.json", "README.md", "run.json",
-    }  # fmt: skip
-
-
 def test_checkpoints_that_wait_are_kept_from_the_rotation(run: Path, hub: Any) -> None:
     hub.faults.add(Fault("POST .*/preupload/", status=None, delay=0.5))
     pushes = Watched(run)
@@ -213,14 +203,6 @@ def test_a_busy_hub_is_waited_for_without_holding_up_the_save(run: Path, hub: An
     assert pushes.summary(load_record(run)) is None
     assert commits("step-2") == 1
     assert sum("trying again" in line for line in pushes.lines) == 5
-
-
-@pytest.mark.slow
-def test_what_an_earlier_push_listed_is_read_patiently(run: Path, hub: Any) -> None:
-    save_checkpoint(run, 2)
-    publish(run, step=2, merged=False)
-    hub.faults.add(Fault("(GET|HEAD) .*/resolve/.*/run.json", 503, times=2))
-    assert publish(run, step=2, merged=False).new_commits == 0
 
 
 @pytest.mark.slow
@@ -284,17 +266,6 @@ def test_what_cannot_be_pushed_any_more_is_said(run: Path, hub: Any) -> None:
     assert "the checkpoint was deleted since" in str(pushes.summary(load_record(run)))
 
 
-@pytest.mark.slow
-def test_the_card_of_the_run_names_the_branches(run: Path, hub: Any) -> None:
-    save_checkpoint(run, 2)
-    publish(run, step=2, merged=False)
-    shutil.copytree(run / "checkpoints" / "checkpoint-2", run / "adapter")
-    publish(run, merged=False)
-    card = content("main", "README.md").decode()
-    assert "| Checkpoints | published, each on a branch: `step-2` |" in card
-    assert publish(run, merged=False).new_commits == 0
-
-
 def test_a_refused_token_is_told_once(run: Path, hub: Any) -> None:
     for step in (2, 4, 6):
         save_checkpoint(run, step)
@@ -333,14 +304,3 @@ def test_stopped_while_checkpoints_are_pushed_it_says_how_to_finish_the_run_too(
         f"The run is not published, or not verified. To finish:\n  hf-rlhf publish {tmp_path}"
         in told
     )
-
-
-def test_a_published_checkpoint_can_be_continued(run: Path, hub: Any) -> None:
-    pushes = Watched(run)
-    for step in (2, 4):
-        pushes.save(run, step)
-    pushes.drain()
-    for step in (2, 4):
-        adapter = find_adapter(REPO, f"step-{step}")
-        local = run / "checkpoints" / f"checkpoint-{step}" / "adapter_model.safetensors"
-        assert (adapter / "adapter_model.safetensors").read_bytes() == local.read_bytes()

@@ -160,20 +160,6 @@ def test_what_fails_beside_a_run_ends_in_its_command_too(error: Exception) -> No
         raise error
 
 
-@pytest.mark.parametrize("zone", ["", " -0000", " GMT"])
-def test_a_date_to_come_back_at_may_lack_its_zone(hub: Any, run: Path, zone: str) -> None:
-    when = f"Wed, 21 Oct 2015 07:28:00{zone}"
-    hub.faults.add(Fault(COMMIT, 503, retry_after=when))
-    assert publish(run, repo_id=repo_of(run)).new_commits == 1
-
-
-def test_too_many_requests_are_waited_out(hub: Any, run: Path) -> None:
-    hub.faults.add(Fault(COMMIT, 429, retry_after=0))
-    hub.faults.add(Fault("GET /api/whoami", 429, retry_after=0))
-    assert publish(run, repo_id=repo_of(run)).new_commits == 1
-    assert len(hub.faults.requests(COMMIT)) == 2
-
-
 @pytest.mark.slow
 def test_a_push_lands_once_or_says_what_is_missing(bench: ModuleType) -> None:
     cases = [

@@ -23,9 +23,7 @@ from hf_rlhf.storage.disk import (
     Space,
     checkpoint_bytes,
     disk_error,
-    explain_disk_errors,
     final_bytes,
-    human,
     small_bytes,
     taken_bytes,
     wait_seconds,
@@ -131,30 +129,12 @@ def test_the_message_says_what_is_free_what_is_safe_and_how_to_go_on(tmp_path):
     assert told.startswith("does not fit: 1 GiB\nNo checkpoint has been completed.")
 
 
-def test_what_a_disk_refuses_before_a_run_begins_is_told_and_our_own_errors_stay(tmp_path):
-    with (
-        pytest.raises(DiskError, match=r"(?s)No space.*\nFree space, then run the same"),
-        explain_disk_errors(tmp_path),
-    ):
-        raise OSError(errno.ENOSPC, "No space left on device")
-    with pytest.raises(DataError), explain_disk_errors(tmp_path):
-        raise DataError("row 7") from OSError(errno.ENOSPC, "")
-    with pytest.raises(KeyError), explain_disk_errors(tmp_path):
-        raise KeyError("x")
-
-
 def test_space_is_of_the_nearest_folder_that_exists_and_counts_files(tmp_path):
     assert Space.of(tmp_path / "not" / "yet").bytes == pytest.approx(Space.of(tmp_path).bytes, 0.1)
     assert Space(100, None).holds(100)
     assert not Space(99, None).holds(100)
     assert not Space(100, FILES_OF_A_SAVE - 1).holds(1)
     assert "room for 3 of" in str(Space(100, 3))
-
-
-def test_sizes_are_said_as_people_say_them():
-    assert [human(size) for size in (97 * 1024, 14 * 2**20, 3.2 * 2**30)] == [
-        *("97 KiB", "14.0 MiB", "3.2 GiB")
-    ]
 
 
 def test_waiting_ends_with_room_or_with_time(monkeypatch):

@@ -147,15 +147,6 @@ def test_revisions_stay_what_they_were(
     assert api.list_repo_files("demo/m") == [".gitattributes"]
 
 
-def test_the_same_again_is_no_commit(
-    hub: RunningHub, api: HfApi, transport: str, folder: Path
-) -> None:
-    api.create_repo("demo/m")
-    api.upload_folder(repo_id="demo/m", folder_path=folder)
-    api.upload_folder(repo_id="demo/m", folder_path=folder)
-    assert len(api.list_repo_commits("demo/m")) == 2
-
-
 def test_trees(api: HfApi, folder: Path) -> None:
     api.create_repo("demo/m")
     api.upload_folder(repo_id="demo/m", folder_path=folder, path_in_repo="a/b")

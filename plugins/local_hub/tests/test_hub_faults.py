@@ -1,10 +1,8 @@
 """Scripted faults do to real clients what they say."""
 
-import time
-
 import httpx
 import pytest
-from huggingface_hub import HfApi, constants
+from huggingface_hub import HfApi
 from huggingface_hub.errors import HfHubHTTPError
 
 from hf_rlhf_local_hub import Fault, RunningHub
@@ -60,27 +58,3 @@ def test_a_dropped_connection(hub: RunningHub, api: HfApi, after: bool) -> None:
         )
     names = [branch.name for branch in api.list_repo_refs("demo/m").branches]
     assert ("b" in names) == after
-
-
-def test_a_slow_answer(hub: RunningHub) -> None:
-    hub.faults.add(Fault("GET /api/models", status=None, delay=0.3))
-    start = time.monotonic()
-    assert httpx.get(f"{hub.url}/api/models").status_code == 200
-    assert time.monotonic() - start > 0.25
-
-
-def test_clear_and_order(hub: RunningHub) -> None:
-    hub.faults.add(Fault("GET /", status=500), Fault("GET /", status=503, times=9))
-    assert [httpx.get(hub.url).status_code for _ in range(2)] == [500, 503]
-    hub.faults.clear()
-    assert httpx.get(hub.url).status_code == 200
-
-
-@pytest.mark.slow
-def test_xet_uploads_survive_a_bad_moment(hub: RunningHub, api: HfApi) -> None:
-    assert not constants.HF_HUB_DISABLE_XET
-    api.create_repo("demo/m")
-    hub.faults.add(Fault("POST .*/v1/xorbs/", status=503))
-    api.upload_file(repo_id="demo/m", path_in_repo="w.bin", path_or_fileobj=b"\0\1" * 50_000)
-    assert commits(api) == 1
-    assert len(hub.faults.requests("POST .*/v1/xorbs/")) == 2

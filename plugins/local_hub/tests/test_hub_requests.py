@@ -172,28 +172,6 @@ def test_a_malformed_request_is_refused(
     assert said.get("error") or said.get("errors")
 
 
-def test_expanding_by_an_empty_list_expands_nothing(parts: dict[str, Any]) -> None:
-    body = {"paths": ["w.bin"], "expand": []}
-    answer = parts["client"].post(f"{REPO}/paths-info/main", json=body, headers=WRITER)
-    assert answer.status_code == 200
-    assert "lastCommit" not in answer.json()[0]
-
-
-def test_a_range_beyond_the_end(parts: dict[str, Any]) -> None:
-    headers = {"Range": f"bytes=0-{'9' * 18}", **WRITER}
-    answer = parts["client"].get("/demo/m/resolve/main/w.bin", headers=headers)
-    assert answer.status_code in (200, 206)
-
-
-def test_a_card_with_dates_is_described(parts: dict[str, Any]) -> None:
-    """YAML has values that JSON has not."""
-    api = HfApi(endpoint=str(parts["client"].base_url).rstrip("/"), token="writer")
-    api.create_repo("demo/dated", exist_ok=True)
-    card = b"---\ndate: 2020-01-01\nother: {2020-01-01: no}\n---\n"
-    api.upload_file(repo_id="demo/dated", path_in_repo="README.md", path_or_fileobj=card)
-    assert api.model_info("demo/dated").card_data.to_dict()["date"] == "2020-01-01"
-
-
 def test_who_sends_much_without_a_right_sees_the_refusal(parts: dict[str, Any]) -> None:
     answer = parts["client"].post(f"{REPO}/commit/main", content=b"x" * 3_000_000)
     assert answer.status_code == 401

@@ -72,15 +72,6 @@ def test_creating_and_deleting(api: HfApi) -> None:
     api.delete_repo("demo/m", missing_ok=True)
 
 
-def test_who_one_is(hub: RunningHub, api: HfApi) -> None:
-    me = api.whoami()
-    assert me["name"] == "demo"
-    assert me["auth"]["accessToken"]["role"] == "write"
-    assert [org["name"] for org in me["orgs"]] == ["team"]
-    assert as_user(hub, "looker").whoami()["auth"]["accessToken"]["role"] == "read"
-    assert httpx.get(f"{hub.url}/api/whoami-v2").status_code == 401
-
-
 def test_a_token_that_only_reads(hub: RunningHub, api: HfApi) -> None:
     api.create_repo("demo/m", private=True)
     looker = as_user(hub, "looker")
@@ -282,13 +273,6 @@ def test_commits_that_make_no_sense(
     assert len(api.list_repo_commits("demo/m")) == 1
 
 
-def test_the_line_at_fault_is_named(hub: RunningHub, api: HfApi) -> None:
-    api.create_repo("demo/m")
-    answer = send_commit(hub, raw=json.dumps(HEADER).encode() + b"\n{oops\n")
-    assert answer.status_code == 400
-    assert answer.json()["error"].startswith("Line 2: not JSON")
-
-
 def test_deleting_what_is_not_there(api: HfApi) -> None:
     api.create_repo("demo/m")
     with pytest.raises(EntryNotFoundError):
@@ -326,28 +310,6 @@ def test_uploads_need_a_right(hub: RunningHub) -> None:
     assert sorted((hub.root / "blobs").rglob("*")) == before
 
 
-def test_only_who_was_told_to_send_a_file_learns_whether_it_arrived(
-    hub: RunningHub, api: HfApi
-) -> None:
-    api.create_repo("demo/secret", private=True)
-    content = b"\0 of a private repository"
-    digest = hashlib.sha256(content).hexdigest()
-    wanted = {"oid": digest, "size": len(content)}
-    batch = httpx.post(
-        f"{hub.url}/demo/secret.git/info/lfs/objects/batch",
-        json={"objects": [wanted]},
-        headers={"Authorization": "Bearer writer"},
-    )
-    actions = batch.json()["objects"][0]["actions"]
-    assert httpx.put(actions["upload"]["href"], content=content).status_code == 200
-    assert httpx.post(actions["verify"]["href"], json=wanted).status_code == 200
-    there = httpx.post(f"{hub.url}/lfs/verify", json=wanted)
-    absent = httpx.post(f"{hub.url}/lfs/verify", json={**wanted, "oid": "0" * 64})
-    assert there.status_code == absent.status_code == 403
-    other = actions["verify"]["href"]
-    assert httpx.post(other, json={**wanted, "oid": "0" * 64}).status_code == 403
-
-
 def test_the_folder_is_for_its_owner_alone(tmp_path: Path) -> None:
     root = tmp_path / "hub"
     root.mkdir(mode=0o755)
@@ -372,20 +334,3 @@ def test_tickets_are_for_one_thing_and_for_a_while(tmp_path: Path) -> None:
         assert not hub.check_ticket(hub.ticket("read", -1), "read")
         assert not hub.check_ticket("9" * 12 + ".0", "read")
         assert not hub.check_ticket("", "read")
-
-
-def test_what_is_not_here_says_so(hub: RunningHub, api: HfApi) -> None:
-    api.create_repo("demo/m")
-    with pytest.raises(RepositoryNotFoundError):
-        api.model_info("gpt2")
-    with pytest.raises(BadRequestError, match="pull requests"):
-        api.upload_file(repo_id="demo/m", path_in_repo="a", path_or_fileobj=b"a", create_pr=True)
-    answer = httpx.get(f"{hub.url}/api/collections/demo")
-    assert answer.status_code == 404
-    assert "docs/how-to/local-hub.md" in answer.json()["error"]
-
-
-def test_another_name_for_this_machine_is_refused(hub: RunningHub) -> None:
-    """A web page may lead its own name here, and would then be let in by the browser."""
-    answer = httpx.get(f"{hub.url}/api/models", headers={"Host": "evil.example"})
-    assert answer.status_code == 400
