@@ -55,8 +55,7 @@ def test_quotes_are_always_word_for_word_and_within_the_limit(
         assert all(quote.text.strip() for quote in summary.quotes)
         assert all(are_verbatim(summary.quotes, row["prompt"], FORM))
         assert len(summary.reasoning) <= limit
-        length = sum(len(" ".join(quote.text.split())) for quote in summary.quotes)
-        assert length < 2 * limit  # a space stands between sentences
+        assert sum(len(quote.text) for quote in summary.quotes) <= limit
         assert by.summarise(row) == Extractive(FORM, limit, limit).summarise(row) == summary
         if question.strip():
             read = parse(render(summary, FORM), FORM)
@@ -149,10 +148,10 @@ def test_each_result_is_quoted_and_the_newest_first_when_room_is_short() -> None
     assert texts == ["Fact 3 is so.", "Fact 4 is so."]
 
 
-def test_neighbours_are_one_quote_and_a_result_about_nothing_is_quoted_once() -> None:
+def test_a_result_about_nothing_is_quoted_once() -> None:
     found = SearchResult((Document("T", "Ada led Alder.  Alder has Ada. Bo is out. Alder, Ada!"),))
     summary = summary_of(Search("Ada Alder"), found, keep=0.5)
-    assert [q.text for q in summary.quotes] == ["Ada led Alder.  Alder has Ada.", "Alder, Ada!"]
+    assert [q.text for q in summary.quotes] == ["Ada led Alder.", "Alder has Ada.", "Alder, Ada!"]
     nothing = SearchResult((Document("T", "Xyz abc. Def."),))
     assert [q.text for q in summary_of(Search("Ada"), nothing).quotes] == ["Xyz abc."]
     assert summary_of(Search("Ada"), SearchResult(())).quotes == ()

@@ -10,11 +10,11 @@ of the documents, so they are word for word. The same input gives the same summa
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
 
 from hf_rlhf_traces.format import Format
-from hf_rlhf_traces.summaries.context_blocks import ContextBlock, Passage, blocks, passages
+from hf_rlhf_traces.summaries.context_blocks import ContextBlock, blocks, passages
 from hf_rlhf_traces.summaries.parts import Outcome, Row, summary_outcome
 from hf_rlhf_traces.summaries.summary import Quote, Summary
 from hf_rlhf_traces.summaries.words import sentences, words
@@ -24,43 +24,17 @@ K1, B = 1.2, 0.75
 WEIGHTS = {"question": 1.0, "think": 1.0, "search": 3.0}
 """Weight of a query word by where it occurs: in the question, or in the thoughts and searches
 right before a result. A word in several has the sum."""
-MAX_GAP = 2
-"""Characters between two neighbours that are quoted as one."""
-VERSION = 1
+VERSION = 2
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Sentence:
-    passage: Passage
-    start: int
-    end: int
+class _Sentence(NamedTuple):
+    quote: Quote
     words: frozenset[str]
-
-    @property
-    def text(self) -> str:
-        return self.passage.text[self.start : self.end]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Result:
-    """A search result in sentences, and in how many of them each word occurs."""
-
-    sentences: Sequence[_Sentence]
-    counts: Counter[str]
-
-    @classmethod
-    def of(cls, text: str, form: Format) -> "_Result":
-        cut = [
-            _Sentence(passage, start, end, frozenset(words(passage.text[start:end])))
-            for passage in passages(text, form)
-            for start, end in sentences(passage.text)
-        ]
-        return cls(cut, Counter(word for sentence in cut for word in sentence.words))
 
 
 @dataclass
 class Extractive:
-    """Summarises one sample after another; those of one trace share what they have in common."""
+    """Summarises one sample after another."""
 
     form: Format
     max_quote_chars: int = 2000
@@ -69,13 +43,10 @@ class Extractive:
     """Reasoning up to this is copied; longer reasoning is condensed to it."""
     keep: float = 0.7
     """A sentence is quoted if its score is at least this share of the best one of its result."""
-    _trace: str = ""
-    _results: dict[str, _Result] = field(default_factory=dict)
 
     def settings(self) -> Mapping[str, Any]:
         """Return what a summary depends on, beside its sample."""
-        names = ("max_quote_chars", "max_reasoning_chars", "keep")
-        limits = {name: getattr(self, name) for name in names}
+        limits = {name: value for name, value in asdict(self).items() if name != "form"}
         return {"by": "extractive", "version": VERSION, **limits}
 
     def usage(self) -> Mapping[str, float]:
@@ -92,34 +63,31 @@ class Extractive:
 
     def summarise(self, row: Row) -> Summary:
         """Return the summary of the prompt of a row of `steps`."""
-        if row["trace"] != self._trace:
-            self._trace = row["trace"]
-            self._results.clear()
         context = blocks(row["prompt"], self.form)
         # Thoughts may be encrypted; what was searched for then tells most of them.
         thoughts = _texts(context, "think") or _texts(context, "search")
         reasoning = _condensed(thoughts, self.max_reasoning_chars)
         return Summary(row["question"], reasoning, tuple(self._quotes(row["question"], context)))
 
-    def _quotes(self, question: str, context: Sequence[ContextBlock]) -> Iterator[Quote]:
-        pairs = [
-            (self._result(text), _word_weights(question, before))
+    def _quotes(self, question: str, context: Sequence[ContextBlock]) -> list[Quote]:
+        results = [
+            (list(self._sentences(text)), _word_weights(question, before))
             for text, before in _results_of(context)
         ]
-        chosen: dict[str, _Sentence] = {}
+        chosen: set[Quote] = set()
         left = self.max_quote_chars
-        for sentence in _ranked(pairs, self.keep):
-            if len(sentence.text) <= left and sentence.text not in chosen:
-                chosen[sentence.text] = sentence
-                left -= len(sentence.text)
-        picked = set(chosen.values())
-        for result in dict.fromkeys(result for result, _ in pairs):
-            yield from _joined(result.sentences, picked)
+        for quote in _ranked(results, self.keep):
+            if len(quote.text) <= left and quote.text not in {each.text for each in chosen}:
+                chosen.add(quote)
+                left -= len(quote.text)
+        quotes = (sentence.quote for cut, _ in results for sentence in cut)
+        return list(dict.fromkeys(quote for quote in quotes if quote in chosen))
 
-    def _result(self, text: str) -> _Result:
-        if text not in self._results:
-            self._results[text] = _Result.of(text, self.form)
-        return self._results[text]
+    def _sentences(self, text: str) -> Iterator[_Sentence]:
+        for passage in passages(text, self.form):
+            for start, end in sentences(passage.text):
+                quote = Quote(passage.text[start:end], passage.title)
+                yield _Sentence(quote, frozenset(words(quote.text)))
 
 
 def _texts(context: Iterable[ContextBlock], kind: str) -> list[str]:
@@ -138,7 +106,7 @@ def _results_of(context: Sequence[ContextBlock]) -> Iterator[tuple[str, list[Con
         after_result = block.kind == "information"
 
 
-def _word_weights(question: str, before: Sequence[ContextBlock]) -> dict[str, float]:
+def _word_weights(question: str, before: Sequence[ContextBlock]) -> Mapping[str, float]:
     weights: dict[str, float] = dict.fromkeys(words(question), WEIGHTS["question"])
     for kind in ("think", "search"):
         for word in dict.fromkeys(words(" ".join(_texts(before, kind)))):
@@ -147,57 +115,38 @@ def _word_weights(question: str, before: Sequence[ContextBlock]) -> dict[str, fl
 
 
 def _ranked(
-    pairs: Sequence[tuple[_Result, Mapping[str, float]]], keep: float
-) -> Iterator[_Sentence]:
+    results: Sequence[tuple[Sequence[_Sentence], Mapping[str, float]]], keep: float
+) -> Iterator[Quote]:
     """Yield the best sentence of each result, newest results first, and then those that score at
     least `keep` of the best of their result.
     """
-    results = [result for result, _ in pairs]
-    total = sum(len(result.sentences) for result in results)
-    length = sum(result.counts.total() for result in results) / max(total, 1)
-    others: list[tuple[float, _Sentence]] = []
-    for result, weights in reversed(pairs):
-        if not result.sentences:
+    every = [sentence.words for cut, _ in results for sentence in cut]
+    counts = Counter(word for each in every for word in each)
+    length = sum(map(len, every)) / max(len(every), 1)
+    others: list[tuple[float, Quote]] = []
+    for cut, weights in reversed(results):
+        if not cut:
             continue
-        query = {}
-        for word, weight in weights.items():
-            count = sum(other.counts[word] for other in results)
-            query[word] = weight * math.log(1 + (total - count + 0.5) / (count + 0.5))
-        scores = [_score(sentence, query, length) for sentence in result.sentences]
+        query = {
+            word: weight * math.log(1 + (len(every) - counts[word] + 0.5) / (counts[word] + 0.5))
+            for word, weight in weights.items()
+        }
+        scores = [_score(sentence.words, query, length) for sentence in cut]
         top = max(scores)
-        best = result.sentences[scores.index(top)]
-        yield best
+        yield cut[scores.index(top)].quote
         others += [
-            (score / top, sentence)
-            for score, sentence in zip(scores, result.sentences, strict=True)
-            if sentence is not best and score >= keep * top > 0
+            (score / top, sentence.quote)
+            for score, sentence in zip(scores, cut, strict=True)
+            if score >= keep * top > 0
         ]
-    yield from (sentence for _, sentence in sorted(others, key=lambda pair: -pair[0]))
+    yield from (quote for _, quote in sorted(others, key=lambda pair: -pair[0]))
 
 
-def _score(sentence: _Sentence, query: Mapping[str, float], length: float) -> float:
+def _score(found: frozenset[str], query: Mapping[str, float], length: float) -> float:
     """Return the BM25 score of a sentence; `length` is the mean number of different words."""
     # Sets have no fixed order, and the sum must not depend on one.
-    value = math.fsum(query[word] for word in sentence.words & query.keys())
-    return value / (1 + K1 * (1 - B + B * len(sentence.words) / length)) if value else 0.0
-
-
-def _joined(ordered: Sequence[_Sentence], chosen: set[_Sentence]) -> Iterator[Quote]:
-    """Yield the chosen sentences of a result as quotes, neighbours as one."""
-    start = None
-    for number, sentence in enumerate(ordered):
-        if sentence not in chosen:
-            continue
-        start = sentence.start if start is None else start
-        following = ordered[number + 1] if number + 1 < len(ordered) else None
-        if following is None or following not in chosen or not _adjacent(sentence, following):
-            yield Quote(sentence.passage.text[start : sentence.end], sentence.passage.title)
-            start = None
-
-
-def _adjacent(sentence: _Sentence, following: _Sentence) -> bool:
-    same = sentence.passage is following.passage
-    return same and following.start - sentence.end <= MAX_GAP
+    value = math.fsum(query[word] for word in found & query.keys())
+    return value / (1 + K1 * (1 - B + B * len(found) / length)) if value else 0.0
 
 
 def _condensed(thoughts: Sequence[str], limit: int) -> str:
