@@ -39,7 +39,6 @@ def train_main(argv: Sequence[str]) -> int:
         store.report(BUILT_BY[dataset])
     _check_model(chosen.model)
     values = run_values(store, chosen, overrides)
-    overrides += _unmeasured(values, overrides)
     if chosen.dry_run:
         if chosen.overwrite:
             values["output_dir"] += "-anew"  # the plan is that of an empty folder
@@ -86,19 +85,6 @@ def run_values(
         pushed = base if is_local(str(values["model_name_or_path"])) else {}
         values["publish"] = {"repo_id": chosen.repo_id, **pushed}
     return values
-
-
-def _unmeasured(values: Mapping[str, Any], overrides: Sequence[str]) -> list[str]:
-    """Return the options without the evaluations that have no sample; say each aloud."""
-    from hf_rlhf_traces.lengths import without_measurement
-
-    file = RunFile.from_mapping(values).override(overrides)
-    if file.problems:  # the run itself reports them all
-        return []
-    lacking = without_measurement(file, overrides)
-    for why in lacking.values():
-        print(f"trained without its evaluation: {why}", flush=True)
-    return [word for option in lacking for word in (option, "null")]
 
 
 def is_local(model: str) -> bool:

@@ -263,13 +263,6 @@ def test_blocks_that_are_not_read_are_kept_in_their_places() -> None:
     assert found.types.count(("unknown", "part image")) == 3
 
 
-def tool_calls(*numbers: int) -> list[dict[str, Any]]:
-    return [
-        {"id": f"t{one}", "function": {"name": "search", "arguments": {"query": f"{one}"}}}
-        for one in numbers
-    ]
-
-
 def test_images_of_parallel_outputs_stand_behind_them_all() -> None:
     image = {"type": "image", "source": {"type": "base64", "data": "x"}}
     unknown = Unknown("part image", {"part": image})

@@ -117,39 +117,6 @@ def test_what_is_longer_than_the_length_asked_for_is_left_out_not_cut(
     assert most("--max_length", "null") is None
 
 
-def test_phases_without_short_samples_are_not_measured(
-    store: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    values = run_values(Store.open(store), chosen_options(store))
-
-    def off(*options: str) -> list[str]:
-        chosen = run_values(Store.open(store), chosen_options(store), options)
-        return train_command._unmeasured(chosen, options)[::2]
-
-    assert values["dataset"]["max_tokens"] == 2048
-    assert off() == []
-    assert capsys.readouterr().out == ""
-    phases = [f"--phases.{name}.evaluation" for name in ("multiturn", "only", "both")]
-    assert off("--max_length", "20") == phases
-    said = capsys.readouterr().out
-    assert "held-out samples of summary_only is short enough to be measured (the shortest" in said
-    assert "tokens, max_length is 20), in phase only" in said
-    assert off("--max_length", "20", "--evaluation", "null") == []
-    assert off("--phases.only.dataset.max_tokens", "20") == phases[1:2]
-    with pytest.raises(ConfigError, match=r"--phases\.only\.evaluation \(command line\)"):
-        off("--max_length", "20", "--evaluation.rows", "3")
-
-
-def test_the_verb_trains_without_what_cannot_be_measured(
-    store: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    launched: list[str] = []
-    monkeypatch.setattr(train_command, "_launch", lambda *words: launched.extend(words[-1]) or 0)
-    words = [str(store), "--strategy", "only", "--max_length", "20", "--dry_run"]
-    assert train_main(words) == 0
-    assert launched == ["--max_length", "20", "--evaluation", "null", "--dry_run"]
-
-
 def test_the_issues_phases_are_those_of_the_gpu_run_file(store: Path) -> None:
     values = run_values(Store.open(store), chosen_options(store, run="qwen2_5_7b"))
     phases = [
