@@ -8,7 +8,6 @@ by which a later push recognises it.
 import math
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -28,55 +27,48 @@ from hf_rlhf.models import read_header
 from hf_rlhf_roles.guard import base_folder
 from hf_rlhf_roles.ledger import Ledger
 from hf_rlhf_roles.options import verb_parser
-from hf_rlhf_roles.role import Role, config_error
+from hf_rlhf_roles.role import config_error
 from hf_rlhf_roles.workspace import Workspace, read_workspace
 
-
-@dataclass(frozen=True)
-class Member:
-    """An adapter of a collection."""
-
-    name: str
-    """The adapter's name when all are loaded: a role, or `ROLE_reward`."""
-    role: Role
-    stage: str
-    makes: str
-    run: str
-    repo_id: str
-    parameters: int
-    isolated: bool
-    """Whether the role is isolated, and none of its rows trained another role."""
-
-    @property
-    def purpose(self) -> str:
-        """A description, as a cell of a Markdown table."""
-        if self.makes == "reward":
-            return f"Scores answers of `{self.role.name}`: its reward model."
-        return " ".join(self.role.description.split()).replace("|", "\\|")
+_FACTS = (
+    *("repo_id", "role", "stage", "makes", "parameters", "description", "system", "isolated"),
+)
+"""Of a member, in `roles.json`."""
+Member = Mapping[str, Any]
+"""An adapter of a collection: its facts, `name`, `run`, and what the index says of it."""
 
 
 def members(workspace: Workspace, ledger: Ledger, prefix: str) -> list[Member]:
     """Return the adapters in use, in the order of the workspace's roles."""
-    members_in_use, in_use = [], ledger.in_use()
-    for name in workspace.roles:
+    members_in_use: list[Member] = []
+    in_use = ledger.in_use()
+    for name, role in workspace.roles.items():
         for makes in ("policy", "reward"):
             key = in_use.get(str(workspace.adapter(name, makes)))
             if key is None:
                 continue
             entry = ledger.entries()[key]["result"]
             label = name if makes == "policy" else f"{name}_{makes}"
-            weights = workspace.folder / entry["adapter"] / "adapter_model.safetensors"
+            purpose = " ".join(role.description.split()).replace("|", "\\|")
+            if makes == "reward":
+                purpose = f"Scores answers of `{name}`: its reward model."
             members_in_use.append(
-                Member(
-                    name=label,
-                    role=workspace.role(name),
-                    stage=key.split("/")[1],
-                    makes=makes,
-                    run=entry["run"],
-                    repo_id=f"{prefix}-{label.replace('_', '-')}",
-                    parameters=_parameters(weights),
-                    isolated=_is_isolated(workspace, ledger, name),
-                )
+                {
+                    "name": label,
+                    "repo_id": f"{prefix}-{label.replace('_', '-')}",
+                    "role": name,
+                    "stage": key.split("/")[1],
+                    "makes": makes,
+                    "parameters": _parameters(
+                        workspace.folder / entry["adapter"] / "adapter_model.safetensors"
+                    ),
+                    "description": role.description,
+                    "system": role.system,
+                    "isolated": role.isolated,
+                    "alone": _is_isolated(workspace, ledger, name),
+                    "run": entry["run"],
+                    "purpose": purpose,
+                }
             )
     if not members_in_use:
         raise PublishError(
@@ -112,40 +104,22 @@ def index_card(
 
     source = (files("hf_rlhf_roles") / "index_card.md.jinja").read_text(encoding="utf-8")
     template = Template(source, undefined=StrictUndefined, keep_trailing_newline=True)
-    policies = [member for member in members if member.makes == "policy"]
+    policies = [member for member in members if member["makes"] == "policy"]
     card: str = template.render(
         members=members,
         policies=policies or members,
-        isolated=[member for member in policies if member.isolated],
-        scorers=[member for member in members if member.makes == "reward"],
+        isolated=[member for member in policies if member["alone"]],
+        scorers=[member for member in members if member["makes"] == "reward"],
         title=repo_id.rpartition("/")[2],
         repo_id=repo_id,
         base=base,
         revision=f", revision={revision!r}" if revision else "",
         base_parameters=base_parameters,
-        adapters=sum(member.parameters for member in members),
+        adapters=sum(member["parameters"] for member in members),
         endpoint=endpoint,
         tags=(TAG, "roles", "lora", COLLECTION),
     )
     return card
-
-
-def index_facts(members: Sequence[Member], base: str) -> dict[str, Any]:
-    """Return the content of `roles.json`."""
-    roles = {
-        member.name: {
-            "repo_id": member.repo_id,
-            "role": member.role.name,
-            "stage": member.stage,
-            "makes": member.makes,
-            "parameters": member.parameters,
-            "description": member.role.description,
-            "system": member.role.system,
-            "isolated": member.role.isolated,
-        }
-        for member in members
-    }
-    return {"base": base, "roles": roles}
 
 
 def push_main(argv: Sequence[str]) -> int:
@@ -182,16 +156,16 @@ def push_main(argv: Sequence[str]) -> int:
     if chosen.dry_run:
         print(card)
         return 0
-    wanted = [member for member in trained if not chosen.role or member.role.name in chosen.role]
+    wanted = [member for member in trained if not chosen.role or member["role"] in chosen.role]
     _check_unchanged(ledger, wanted)
     for member in wanted:
         done = _publish(workspace, member, base, chosen)
         new = f"{done.new_commits} new commit{'s' * (done.new_commits != 1)}"
-        print(f"{member.name}: {done.url} ({new})", flush=True)
+        print(f"{member['name']}: {done.url} ({new})", flush=True)
     if not chosen.role:
-        facts = index_facts(trained, base)
+        roles = {each["name"]: {key: each[key] for key in _FACTS} for each in trained}
         with or_finish(hub, prefix, again):
-            _push_index(hub, prefix, workspace, card, facts, chosen)
+            _push_index(hub, prefix, workspace, card, {"base": base, "roles": roles}, chosen)
     return 0
 
 
@@ -218,20 +192,20 @@ def _push_index(
 def _check_unchanged(ledger: Ledger, members: Sequence[Member]) -> None:
     """Raise PublishError for weights that differ from the ledger."""
     for member in members:
-        key = f"{member.role.name}/{member.stage}"
+        key = f"{member['role']}/{member['stage']}"
         if lines := ledger.reasons(key):
             raise PublishError(
-                f"{member.run} is not as {key} left it ({'; '.join(lines)}). Nothing was pushed. "
-                f"Train it again: hf-rlhf roles train --role {member.role.name} --stage "
-                f"{member.stage}."
+                f"{member['run']} is not as {key} left it ({'; '.join(lines)}). Nothing was "
+                f"pushed. Train it again: hf-rlhf roles train --role {member['role']} --stage "
+                f"{member['stage']}."
             )
 
 
 def _publish(workspace: Workspace, member: Member, base: str, chosen: Any) -> Published:
     with workspace.inside():
         return publish(
-            member.run,
-            repo_id=member.repo_id,
+            member["run"],
+            repo_id=member["repo_id"],
             merged=chosen.merged,
             private=chosen.private,
             base_model=base if base != workspace.base else None,
