@@ -10,7 +10,7 @@ import json
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,35 +19,25 @@ from hf_rlhf.data import text_of
 from hf_rlhf.errors import ModelError, RewardError
 from hf_rlhf_classic.encoding import ended, is_text, joined, tokens
 from hf_rlhf_classic.pairs import scores
+from hf_rlhf_classic.saved_scorer import TextScorer
 
 HEAD = "score.weight"
 """What transformers call the linear head, without bias, of a sequence classification model."""
 
 
 @dataclass
-class RewardModel:
+class RewardModel(TextScorer):
     """The score of a saved reward model, minus `mean`, divided by `std`.
 
     A model that `--plugin reward` trained, or any other that transformers loads as a sequence
     classification model with a single label. Loaded when first asked, by each process for itself.
     """
 
-    model: str
-    """Folder, package://PACKAGE/FOLDER or Hub id; of an adapter's base, if `adapter` is passed."""
     adapter: str | None = None
-    """A LoRA reward adapter with its score head: a folder, a run's folder or a Hub id."""
-    revision: str | None = None
-    """Of `model` on the Hub: a branch, tag or commit."""
+    """A LoRA reward adapter with its score head: a folder, a run's folder or a Hub id. `model` is
+    its base then."""
     adapter_revision: str | None = None
     """Of `adapter` on the Hub."""
-    batch_size: int = 16
-    """How many texts are scored at once. The last digits of a score depend on it."""
-    device: str | None = None
-    """Where it runs, for example `cuda:1`; where the policy does by default."""
-    dtype: str | None = None
-    """In which it is loaded, for example `bfloat16`; as it was saved by default."""
-    max_length: int | None = None
-    """The most tokens that it reads of a text; never more than it has positions for."""
     too_long: Literal["cut", "abstain", "error"] = "cut"
     """What is done with a longer text: its start is cut, it has no score, or the run stops. How
     many were is logged as `reward_model/too_long`."""
@@ -55,18 +45,23 @@ class RewardModel:
     """Subtracted from the score. The card of a reward model tells its mean on held-out texts."""
     std: float = 1.0
     """The score, minus `mean`, is divided by this."""
-    _loaded: Any = field(default=None, init=False, repr=False, compare=False)
+
+    kind = "reward_model"
+    trained_by = "reward"
 
     def __post_init__(self) -> None:
         """Check all that can be known before weights load. Raises ModelError."""
-        most = 1 if self.max_length is None else self.max_length
-        finite = math.isfinite(self.mean) and math.isfinite(self.std)
-        if self.batch_size < 1 or most < 1 or not finite or self.std <= 0:
+        super().__post_init__()
+        if not math.isfinite(self.mean) or not 0 < self.std < math.inf:
             raise ModelError(
-                f"reward_model: batch_size {self.batch_size}, std {self.std} and max_length "
-                f"{self.max_length} must be above 0, mean {self.mean} and std finite."
+                f"reward_model: std {self.std} must be above 0, mean {self.mean} and std finite."
             )
         self.locate()
+
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+        return super().name + (f" with adapter {self.adapter!r}" if self.adapter else "")
 
     def __call__(
         self,
@@ -80,34 +75,25 @@ class RewardModel:
         Raises RewardError for a score that is not finite, and for a text that is too long where
         the run requested that; ModelError when the model cannot be used.
         """
-        model, tokenizer = self._model()
+        model, tokenizer = self.loaded()
         texts = [
             self._read(tokenizer, prompt, completion)
             for prompt, completion in zip(prompts, completions, strict=True)
         ]
-        limits = [most for most in (self.max_length, _positions(model)) if most is not None]
-        limit = min(limits, default=None)
+        limit = self.limit(model)
         long = [limit is not None and len(ids) > limit for ids in texts]
         self._tell(sum(long), len(texts), limit, log_metric)
         rows = [row for row in range(len(texts)) if not long[row] or self.too_long == "cut"]
         sequences = [texts[row][-limit:] if limit else texts[row] for row in rows]
         pad = model.config.get_text_config().pad_token_id
         result = dict(zip(rows, scores(model, sequences, pad, self.batch_size), strict=True))
-        if bad := [row for row, score in result.items() if not math.isfinite(score)]:
-            wide = str(model.dtype) == "torch.float32"
-            raise RewardError(
-                f"reward_model {self._named()} gives {result[bad[0]]} for completion {bad[0]}, "
-                f"which begins {text_of(completions[bad[0]])[:80]!r}. Its weights are damaged"
-                + ("." if wide else f", or {model.dtype} is too narrow: try `dtype: float32`.")
-            )
+        for row, score in result.items():
+            begins = f", which begins {text_of(completions[row])[:80]!r}"
+            self.check_finite([score], row, begins, model.dtype)
         return [
             (result[row] - self.mean) / self.std if row in result else None
             for row in range(len(texts))
         ]
-
-    def describe(self) -> Mapping[str, Any]:
-        """Return every setting, for the record and the card."""
-        return {item.name: getattr(self, item.name) for item in fields(self) if item.init}
 
     def advice(self) -> list[str]:
         """Return what is to be known before a policy learns from it: how well it was measured."""
@@ -123,17 +109,11 @@ class RewardModel:
         """Return the model that it loads, for the plan of the memory."""
         return HeldModel(self.model, self.dtype)
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_loaded": None}
-
-    def _named(self) -> str:
-        return f"{self.model!r}" + (f" with adapter {self.adapter!r}" if self.adapter else "")
-
     def _read(self, tokenizer: Any, prompt: Any, completion: Any) -> list[int]:
         if not is_text(completion):
             if not tokenizer.chat_template:
                 raise ModelError(
-                    f"the tokenizer of reward_model {self._named()} has no chat template, and the "
+                    f"the tokenizer of {self.name} has no chat template, and the "
                     "prompts are messages. Use plain-text prompts, or a reward model with one."
                 )
             prompt = [{"role": "user", "content": prompt}] if is_text(prompt) else prompt
@@ -152,7 +132,7 @@ class RewardModel:
             log_metric("reward_model/too_long", count / given)
         if not count:
             return
-        text = f"reward_model {self._named()}: {count} of {given} texts have over {limit} tokens"
+        text = f"{self.name}: {count} of {given} texts have over {limit} tokens"
         if self.too_long == "error":
             raise RewardError(f"{text}. Shorten them, or write `too_long: cut` or `abstain`.")
         if log_metric is None:
@@ -189,13 +169,6 @@ class RewardModel:
         check_base(folder, path, name=self.model, revision=self.revision)
         return path, folder
 
-    def _model(self) -> tuple[Any, Any]:
-        """Return the model and its tokenizer, loaded once in each process."""
-        if self._loaded is None:
-            self._loaded = self.load()
-        model, tokenizer = self._loaded
-        return model, tokenizer
-
     def use(self, model: Any, tokenizer: Any) -> None:
         """Score by a model that is loaded already, for example one that several adapters share."""
         self._loaded = model, tokenizer
@@ -215,50 +188,35 @@ class RewardModel:
 
         Raises ModelError for what is not a reward model.
         """
-        from accelerate import PartialState
         from transformers import AutoModelForSequenceClassification
 
-        from hf_rlhf.distributed import whole_weights
         from hf_rlhf.training import head_is_new
 
         path, adapter = self.locate()
-        provided = {"num_labels": 1} if adapter else {}
-        dtype = {"dtype": self.dtype} if self.dtype else {}
+        more: dict[str, Any] = {"num_labels": 1} if adapter else {}
+        more |= {"dtype": self.dtype} if self.dtype else {}
         # An adapter brings the head, which `locate` has seen.
-        with whole_weights(), head_is_new(adapter is not None):
-            model, loading = AutoModelForSequenceClassification.from_pretrained(
-                path, revision=self.revision, output_loading_info=True, **provided, **dtype
+        with head_is_new(adapter is not None):
+            model = self.pretrained(
+                AutoModelForSequenceClassification, path, brings_head=adapter is not None, **more
             )
-            if adapter is not None:
-                from peft import PeftModel
+        if adapter is not None:
+            from peft import PeftModel
 
-                model = PeftModel.from_pretrained(model, str(adapter))
-                model = model.merge_and_unload() if merge else model
-        missing = [name for name in loading["missing_keys"] if adapter is None or HEAD not in name]
-        if missing or model.config.num_labels != 1:
-            raise ModelError(
-                f"reward_model {self._named()} is not a reward model: it has "
-                f"{model.config.num_labels} labels"
-                + (f", and no weights for {', '.join(missing[:3])}." if missing else ".")
-            )
+            model = PeftModel.from_pretrained(model, str(adapter))
+            model = model.merge_and_unload() if merge else model
         tokenizer = self.load_tokenizer()
         config = model.config.get_text_config()
         # A base says how it was padded itself, not how an adapter on it was.
         if config.pad_token_id is None or adapter is not None:
             end = tokenizer.eos_token_id
             config.pad_token_id = end if tokenizer.pad_token_id is None else tokenizer.pad_token_id
-        device = self.device or PartialState().device
-        return model.to(device).eval(), tokenizer
+        return self.ready(model), tokenizer
 
 
 def _plain(turns: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return messages whose contents are text, as chat templates expect them."""
     return [{**turn, "content": text_of([turn])} for turn in turns]
-
-
-def _positions(model: Any) -> int | None:
-    room = getattr(model.config.get_text_config(), "max_position_embeddings", None)
-    return room if isinstance(room, int) and room > 0 else None
 
 
 def _check_is_scorer(folder: Path, name: str) -> None:

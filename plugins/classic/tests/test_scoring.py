@@ -94,7 +94,7 @@ def test_messages_are_read_with_its_own_chat_template(scorer):
     reward = RewardModel(model=scorer)
     prompt = [{"role": "user", "content": "1+1="}]
     answer = [{"role": "assistant", "content": "2"}]
-    _, tokenizer = reward._model()
+    _, tokenizer = reward.loaded()
     text = tokenizer.apply_chat_template([*prompt, *answer], tokenize=False)
     assert text == "<user>1+1=<end><assistant>2<end>"
     assert reward([prompt], [answer]) == pytest.approx(reward([""], [text]), abs=1e-6)
@@ -237,7 +237,7 @@ def test_an_encoder_without_an_end_of_sequence_token_scores(scorer, tmp_path):
 
 def test_settings_that_would_make_every_score_nothing_are_refused():
     for settings in ({"std": math.nan}, {"std": math.inf}, {"mean": math.nan}, {"max_length": 0}):
-        with pytest.raises(ModelError, match="above 0, mean"):
+        with pytest.raises(ModelError, match="above 0"):
             RewardModel(model=MODEL, **settings)
 
 

@@ -207,7 +207,7 @@ def test_it_trains_and_scores_in_a_lower_precision(clips, tmp_path, encoder, kin
     assert str(trainer.model.dtype) == f"torch.{dtype}"
     assert 0 <= accuracy(run, trainer.model) <= 1
     reward = AudioRewardModel(model=str(run.folder / "merged"), codec="file")
-    assert reward._model()[0].dtype == trainer.model.dtype
+    assert reward.loaded()[0].dtype == trainer.model.dtype
     assert 0 < reward([""], [str(clips / "0-good.wav")])[0] < 1
 
 
@@ -315,7 +315,7 @@ def test_a_run_is_a_reward_by_its_folder(clips, tmp_path):
 
 
 def test_what_is_no_reward_model_of_sound_is_refused(encoder):
-    with pytest.raises(ModelError, match="its labels are 2"):
+    with pytest.raises(ModelError, match="it has 2 labels"):
         AudioRewardModel(model=encoder("hubert"))([""], [""])
     with pytest.raises(ModelError, match="does not load as a model of sound"):
         AudioRewardModel(model="package://hf_rlhf_classic/tiny_sft")([""], [""])

@@ -2,30 +2,26 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from hf_rlhf.contracts import Score
-from hf_rlhf.errors import ModelError, RewardError, first_line
+from hf_rlhf.errors import ModelError, first_line
+from hf_rlhf_classic.saved_scorer import SavedScorer
 from hf_rlhf_speech.rewards.listening import Metric, SpeechReward
 from hf_rlhf_speech.speech import Speech
 
 
 @dataclass(kw_only=True)
-class AudioRewardModel(SpeechReward):
+class AudioRewardModel(SpeechReward, SavedScorer):
     """The probability, by a reward model, that a clip is preferred to an average one of its pairs.
 
     The sigmoid of the model's score, in [0, 1]; by Bradley and Terry that is this probability,
     since the average clip of its training pairs scores 0. Loaded when first called.
     """
 
-    model: str
-    """Folder or Hub id; of a run, `RUN/merged`."""
-    revision: str | None = None
-    """Of a model on the Hub: a branch, tag or commit."""
-    device: str | None = None
-    """Where it runs, for example `cuda:1`; by default where the policy does."""
-    _loaded: Any = field(default=None, init=False, repr=False, compare=False)
+    kind = "audio_reward_model"
+    trained_by = "audio_reward"
 
     def __post_init__(self) -> None:
         """Check what can be known before weights load. Raises ConfigError and ModelError."""
@@ -49,17 +45,13 @@ class AudioRewardModel(SpeechReward):
 
         from hf_rlhf_speech.audio_reward.vectors import head_scores, vector_of
 
-        model, extractor = self._model()
+        model, extractor = self.loaded()
 
         def score(index: int, speech: Speech) -> float:
             with torch.inference_mode():
                 vector = vector_of(model, extractor, speech.wave)
                 value = head_scores(model, vector).item()
-            if not math.isfinite(value):
-                raise RewardError(
-                    f"audio_reward_model {self.model!r} gives {value} for completion {index}. Its "
-                    "weights are damaged."
-                )
+            self.check_finite([value], index, "")
             return 1 / (1 + math.exp(-max(-700.0, min(700.0, value))))
 
         return self.listen(completions, score, log_metric, extractor.sampling_rate)
@@ -71,43 +63,20 @@ class AudioRewardModel(SpeechReward):
         text = quality_advice(self.model, self.revision, plugin="audio_reward")
         return [text] if text else []
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_loaded": None}
-
-    def _model(self) -> tuple[Any, Any]:
-        """Return the model and its feature extractor, loaded once in each process."""
-        if self._loaded is None:
-            self._loaded = self._load()
-        model, extractor = self._loaded
-        return model, extractor
-
-    def _load(self) -> tuple[Any, Any]:
-        from accelerate import PartialState
+    def load(self) -> tuple[Any, Any]:
+        """Return the model and its feature extractor."""
         from transformers import AutoFeatureExtractor, AutoModelForAudioClassification
 
-        from hf_rlhf.distributed import whole_weights
         from hf_rlhf.models import resolve_model_path
         from hf_rlhf_speech.audio_reward import feature_scorer  # noqa: F401 - registers its model
 
         path = resolve_model_path(self.model)
         try:
-            with whole_weights():
-                model, loading = AutoModelForAudioClassification.from_pretrained(
-                    path, revision=self.revision, output_loading_info=True
-                )
+            model = self.pretrained(AutoModelForAudioClassification, path)
             extractor = AutoFeatureExtractor.from_pretrained(path, revision=self.revision)
         except (OSError, ValueError) as error:
             raise ModelError(
                 f"audio_reward_model {self.model!r} does not load as a model of sound: "
                 f"{first_line(error)} Train one with `--plugin audio_reward`."
             ) from error
-        if loading["missing_keys"] or model.config.num_labels != 1:
-            missing = ", ".join(sorted(loading["missing_keys"])[:3])
-            raise ModelError(
-                f"audio_reward_model {self.model!r} is not a reward model, which has one label "
-                f"and a trained head: its labels are {model.config.num_labels}"
-                + (f", and it lacks weights for {missing}." if missing else ".")
-                + " Train one with `--plugin audio_reward`."
-            )
-        device = self.device or PartialState().device
-        return model.to(device).eval(), extractor
+        return self.ready(model), extractor
