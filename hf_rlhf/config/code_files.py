@@ -12,7 +12,6 @@ from importlib.metadata import (
     PackageNotFoundError,
     distribution,
     packages_distributions,
-    version,
 )
 from pathlib import Path
 from typing import NamedTuple
@@ -33,8 +32,6 @@ class CodeFiles(NamedTuple):
 
     digests: dict[str, str]
     """Digests of the syntax, without comments, by path below the folder of the import."""
-    packages: dict[str, str]
-    """Versions of the packages that these files import."""
     opens: list[str]
     """What may read: names of functions, and texts that name a file here or beside the code."""
 
@@ -45,7 +42,6 @@ def code_files(modules: Iterable[str]) -> CodeFiles:
     A module that is imported when code is called is found beside the file of its root, too.
     """
     digests: dict[str, str] = {}
-    packages: set[str] = set()
     opens: set[str] = set()
     for root in sorted(modules):
         names = [root]
@@ -61,13 +57,10 @@ def code_files(modules: Iterable[str]) -> CodeFiles:
             opens |= found | (texts & _READERS if folders else set())
             digests["/".join(file.parts[-depth:])] = digest
             for imported in imports:
-                package = package_of(imported)
-                if package is not None and package != package_of(root):
-                    packages.add(package)
-                elif imported not in names and imported.partition(".")[0] != _CORE:
-                    names.append(imported)
-    versions = {name: version(name) for name in sorted(packages)}
-    return CodeFiles(digests, versions, sorted(opens))
+                of_package = package_of(imported) not in (None, package_of(root))
+                is_core = imported.partition(".")[0] == _CORE
+                names += [] if of_package or is_core or imported in names else [imported]
+    return CodeFiles(digests, sorted(opens))
 
 
 def _beside(root: Path | None, module: str) -> Path | None:
@@ -82,12 +75,6 @@ def _is_file(path: Path) -> bool:
     with suppress(OSError, ValueError):
         return path.is_file()
     return False
-
-
-def script_digest() -> str | None:
-    """Return a digest of the script that runs and what it imports; None in a notebook."""
-    digests = code_files(["__main__"]).digests
-    return sha256(repr(sorted(digests.items())).encode()).hexdigest() if digests else None
 
 
 def is_own(module: str) -> bool:

@@ -21,7 +21,7 @@ from pathlib import PurePath
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
-from hf_rlhf.config.code_files import code_files, is_own, own_file, package_of, script_digest
+from hf_rlhf.config.code_files import code_files, is_own, own_file, package_of
 from hf_rlhf.storage.secrets import redact_source
 
 _LONGEST_VALUE = 1000
@@ -61,9 +61,7 @@ def provenance_of_object(target: Any, module: str | None = None) -> dict[str, An
         "code": {**uses.code, **files.digests},
         "reads": uses.reads,
         "not_compared": uses.not_compared,
-        "packages": files.packages,
         "opens": files.opens,
-        "script": script_digest() if "__main__" in uses.modules else None,
     }
 
 
@@ -75,7 +73,9 @@ def _state(value: Any) -> dict[str, Any]:
         return {"state": value}
     parts = state if isinstance(state, tuple) else (state,)
     named = [part for part in parts if isinstance(part, Mapping)]
-    return {name: each for part in named for name, each in part.items()} or {"state": state}
+    if named or state is None:
+        return {name: each for part in named for name, each in part.items()}
+    return {"state": state}
 
 
 class _Uses:

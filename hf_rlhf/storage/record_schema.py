@@ -35,10 +35,6 @@ class Component(Provenance):
     """Values that this code takes from outside itself; a digest where JSON would not hold it."""
     not_compared: list[str] = []
     """Names of such values that have no digest, such as an open connection."""
-    packages: dict[str, str] = {}
-    """The versions of the packages that its files import."""
-    script: str | None = None
-    """The digest of its script and of the script's imports: their other parts may change."""
 
 
 class MethodSection(Section):

@@ -1,7 +1,6 @@
 """What a run prints: a bar on a terminal, a line per logging step, and tables at the end."""
 
 import json
-import math
 import re
 import sys
 import time
@@ -69,47 +68,6 @@ def remove_printers(trainer: Any) -> None:
             trainer.remove_callback(callback)
 
 
-class _TimeLeft:
-    """The seconds that training still takes, by the steps so far.
-
-    The time before an epoch's first step is averaged over epochs, not steps: an iterative trainer
-    samples there, which can take longer than all steps of the epoch.
-    """
-
-    def __init__(self, step: int) -> None:
-        self._first, self._began = step, time.monotonic()
-        self._last_end = self._began
-        self._before = 0.0
-        self._epochs = 0
-        self._epoch_begins = False
-
-    def epoch_begins(self) -> None:
-        self._epoch_begins = True
-
-    def step_begins(self) -> None:
-        if self._epoch_begins:
-            self._before += time.monotonic() - self._last_end
-            self._epochs += 1
-        self._epoch_begins = False
-
-    def step_ends(self) -> None:
-        self._last_end = time.monotonic()
-
-    def seconds(self, state: Any) -> float:
-        """Return the estimate at a step's end."""
-        steps, to_do = state.global_step - self._first, state.max_steps - state.global_step
-        in_steps = time.monotonic() - self._began - self._before
-        left: float = in_steps / max(steps, 1) * to_do
-        if self._epochs and state.global_step:
-            epoch = (state.epoch or 0.0) - 1e-6
-            # The quotient is too high where accumulation does not divide an epoch's batches, and
-            # of rows of unknown number transformers expects more epochs than there can be.
-            epochs = math.ceil(epoch * state.max_steps / state.global_step)
-            epochs = min(epochs, state.num_train_epochs or epochs)
-            left += self._before / self._epochs * max(0, epochs - math.ceil(epoch))
-        return left
-
-
 class ShowProgress(RewardCallback):
     """Prints a line for each logging step, and writes a scored completion to `samples.jsonl`.
 
@@ -122,7 +80,7 @@ class ShowProgress(RewardCallback):
     def __init__(self, reward: ComposedReward | None, folder: Path) -> None:
         self.reward = reward
         self.path = folder / SAMPLES_NAME
-        self._time_left: _TimeLeft | None = None
+        self._first, self._began = 0, time.monotonic()
         self._bar: tqdm[Any] | None = None
         self._warned = False  # that every completion was cut
 
@@ -132,7 +90,7 @@ class ShowProgress(RewardCallback):
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Note time and step of the start, and delete samples of steps that will be repeated."""
-        self._time_left = _TimeLeft(state.global_step)
+        self._first, self._began = state.global_step, time.monotonic()
         shown = state.is_world_process_zero and not getattr(args, "disable_tqdm", False)
         self._bar = tqdm(
             desc="training",
@@ -148,20 +106,8 @@ class ShowProgress(RewardCallback):
         if state.is_world_process_zero and self.path.exists():
             atomic_write_text(self.path, "".join(json.dumps(row) + "\n" for row in rows))
 
-    def on_epoch_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Note the time."""
-        if self._time_left is not None:
-            self._time_left.epoch_begins()
-
-    def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Note the time."""
-        if self._time_left is not None:
-            self._time_left.step_begins()
-
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> Any:
         """Move the bar; request the logging of the first and the last step."""
-        if self._time_left is not None:
-            self._time_left.step_ends()
         if self._bar is not None:
             self._bar.update(state.global_step - self._bar.n)
         if args.logging_strategy == "steps" and state.global_step in (1, state.max_steps):
@@ -181,12 +127,13 @@ class ShowProgress(RewardCallback):
         self, args: Any, state: Any, control: Any, logs: Mapping[str, Any], **_: Any
     ) -> None:
         """Print one line and write one sample."""
-        if not state.is_world_process_zero or "loss" not in logs or self._time_left is None:
+        if not state.is_world_process_zero or "loss" not in logs or self._bar is None:
             return
         step = f"step {state.global_step:>{len(str(state.max_steps))}}/{state.max_steps}"
         head, *facts = summary(logs)
-        has_bar = self._bar is not None and not self._bar.disable
-        end = () if has_bar else (f"{clock(self._time_left.seconds(state))} left",)
+        done, to_do = state.global_step - self._first, state.max_steps - state.global_step
+        left = (time.monotonic() - self._began) / max(done, 1) * to_do
+        end = () if not self._bar.disable else (f"{clock(left)} left",)
         if getattr(args, "log_level", "passive") not in ("debug", "info"):
             facts = facts[:_SHOWN]
             while facts and len("  ".join((step, head, *facts, *end))) > _WIDTH:

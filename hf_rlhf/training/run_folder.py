@@ -118,13 +118,8 @@ def changes(recorded: RunRecord, run: Run) -> list[str]:
     written = (key for key, value in recorded.contents.items() if value == WRITTEN_BY_RUN)
     lines += [f"content of {key}: {WRITTEN_BY_RUN}, so it could not be compared" for key in written]
     for before, now in _paired(recorded, _components(run)):
-        old, new = (
-            {**each.packages, **({each.package: each.version} if each.package else {})}
-            for each in (before, now)
-        )
+        old, new = ({each.package: each.version} if each.package else {} for each in (before, now))
         lines += value_differences(old, new)
-        if before.script != now.script and None not in (before.script, now.script):
-            lines.append(f"the script of {now.label} has changed, but nothing that it uses by name")
         unknown = [f"{name} of {now.label}" for name in now.not_compared]
         unknown += [] if _are_comparable(recorded, before, now) else [f"the code of {now.label}"]
         lines += [f"{name} could not be compared" for name in unknown]

@@ -16,7 +16,7 @@ from hf_rlhf.config.components import look_up
 from hf_rlhf.config.provenance import provenance_of_object
 from hf_rlhf.storage.secrets import redact_secrets
 
-KEYS = ("code", "reads", "packages")
+KEYS = ("code", "reads")
 BEGIN = """
 import dataclasses, enum, fractions, functools, math, pathlib, re, types
 from typing import NamedTuple
@@ -313,10 +313,6 @@ def test_of_files_those_count_that_are_imported_and_not_their_comments(mine, nam
     assert [key for key in after if before[key] != after[key]] == [name] * (name != "other.py")
 
 
-def test_packages_that_files_import_are_recorded_with_their_version(mine):
-    assert look_up("rewards", "rewards.py:fn").provenance["packages"].keys() == {"numpy"}
-
-
 def test_a_module_belongs_to_the_package_that_installs_it():
     code_files._package_of.cache_clear()
     installed = {
@@ -382,8 +378,7 @@ def script(tmp_path_factory):
         command = [sys.executable, str(folder / "script.py")]
         done = subprocess.run(command, capture_output=True, check=True)
         return {
-            name: ({key: each[key] for key in KEYS}, each["script"])
-            for name, each in json.loads(done.stdout).items()
+            name: {key: each[key] for key in KEYS} for name, each in json.loads(done.stdout).items()
         }
 
     return run
@@ -404,12 +399,9 @@ def before(script):
         ("    return closure", "    print(end='')\n    return closure", set()),
     ],
 )
-def test_of_a_script_what_a_function_uses_counts_and_the_rest_is_told_apart(
-    script, before, old, new, changed
-):
+def test_of_a_script_only_what_a_function_uses_counts(script, before, old, new, changed):
     after = script(old, new)
-    assert {name for name in after if after[name][0] != before[name][0]} == changed
-    assert all(after[name][1] != before[name][1] for name in after)
+    assert {name for name in after if after[name] != before[name]} == changed
 
 
 def test_a_comment_in_a_script_changes_nothing(script, before):

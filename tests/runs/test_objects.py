@@ -161,7 +161,7 @@ def test_control_tokens_that_the_tokenizer_lacks_are_noted(minimal_run):
     assert "that the tokenizer lacks: 2, such as <|speech|>" in note
     assert noted("a <| b |> c, <|end|>") == []
     data = Dataset.from_list([{"prompt": "p", "answer": "1", "text": ["<|a|>", "b"]}] * 4)
-    assert advice(resolved(minimal_run, rewards=[exact_match], dataset=DatasetDict(train=data)))
+    advice(resolved(minimal_run, rewards=[exact_match], dataset=DatasetDict(train=data)))
 
 
 def test_what_is_kept_of_code_and_what_cannot_be_is_noted(minimal_run):

@@ -70,31 +70,6 @@ def test_a_line_fits_80_columns_unless_all_numbers_are_wanted(tmp_path, capsys, 
     assert ("short 0.50" in line) == shown
 
 
-def test_time_before_an_epochs_first_step_is_counted_once_an_epoch(tmp_path, capsys, monkeypatch):
-    """As in an iterative trainer: 60 s of sampling, then 10 steps of 1 s, three times."""
-    clock = SimpleNamespace(now=100.0)
-    monkeypatch.setattr("time.monotonic", lambda: clock.now)
-    progress = ShowProgress(None, tmp_path)
-    args, control = SimpleNamespace(logging_strategy="no"), SimpleNamespace()
-    state = SimpleNamespace(global_step=0, max_steps=30, is_world_process_zero=True, epoch=0.0)
-    state.num_train_epochs = 3
-    progress.on_train_begin(args, state, control)
-    shown = {}
-    while state.global_step < state.max_steps:
-        if state.global_step % 10 == 0:
-            progress.on_epoch_begin(args, state, control)
-            clock.now += 60
-        progress.on_step_begin(args, state, control)
-        clock.now += 1
-        state.global_step += 1
-        state.epoch = state.global_step / 10
-        progress.on_step_end(args, state, control)
-        progress.on_log(args, state, control, {"loss": 1.0})
-        shown[state.global_step] = capsys.readouterr().out.rstrip().rpartition("  ")[2]
-    ends = {1: "2:29 left", 10: "2:20 left", 11: "1:19 left", 20: "1:10 left", 30: "0 s left"}
-    assert {step: shown[step] for step in ends} == ends
-
-
 def test_that_every_completion_was_cut_is_said_once_and_why(tmp_path, capsys):
     progress = ShowProgress(None, tmp_path)
     args = SimpleNamespace(max_completion_length=8)
