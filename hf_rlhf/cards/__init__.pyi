@@ -4,7 +4,6 @@ from .folders import write_card as write_card
 from .metadata import COLLECTION as COLLECTION
 from .metadata import TAG as TAG
 from .metadata import hub_licenses as hub_licenses
-from .metadata import is_hub_id as is_hub_id
 from .metadata import is_language as is_language
 from .metadata import listed as listed
 from .metadata import metadata_problems as metadata_problems

@@ -9,10 +9,10 @@ from typing import Any
 
 from huggingface_hub import constants
 
-from hf_rlhf.cards.metadata import is_hub_id
 from hf_rlhf.cards.render import has_samples, render_card
 from hf_rlhf.config.schema import PublishSpec
 from hf_rlhf.formatting import listed
+from hf_rlhf.models.locate import is_hub_id
 from hf_rlhf.storage.files import atomic_write_bytes, atomic_write_text
 from hf_rlhf.storage.local_paths import LocalPaths
 from hf_rlhf.storage.record import RunRecord, load_record, write_record

@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from hf_rlhf.models.locate import is_hub_id
 from hf_rlhf.storage.record import RunRecord
 
 TAG = "hf-rlhf"
@@ -109,18 +110,6 @@ def _tags(record: RunRecord) -> list[str]:
         *record.author.tags,
     ]
     return list(dict.fromkeys(tag for tag in tags if tag))
-
-
-def is_hub_id(text: Any) -> bool:
-    """Return whether `text` has the form of a repository id (`name` or `namespace/name`)."""
-    from huggingface_hub.errors import HFValidationError
-    from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
-
-    try:
-        validate_repo_id(text)
-    except HFValidationError:
-        return False
-    return isinstance(text, str)
 
 
 def metadata_problems(head: Mapping[str, Any]) -> list[str]:

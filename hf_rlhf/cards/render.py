@@ -22,7 +22,6 @@ from hf_rlhf.cards.metadata import (
     card_folder,
     hub_base,
     hub_datasets,
-    is_hub_id,
     license_of,
     metadata,
     metadata_problems,
@@ -44,6 +43,7 @@ from hf_rlhf.formatting import (
     plain,
     share,
 )
+from hf_rlhf.models.locate import is_hub_id
 from hf_rlhf.storage.disk import human
 from hf_rlhf.storage.pure_json import as_json
 from hf_rlhf.storage.record import RunRecord

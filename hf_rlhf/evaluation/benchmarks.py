@@ -14,16 +14,16 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from hf_rlhf.cards.metadata import is_hub_id
 from hf_rlhf.config.schema import BenchmarkSpec
 from hf_rlhf.data.arrow_rows import rows_digest
-from hf_rlhf.errors import ConfigError, Problem, did_you_mean
+from hf_rlhf.errors import ConfigError, Problem, did_you_mean, first_line
 from hf_rlhf.evaluation.completions import SavedValues
 from hf_rlhf.evaluation.report import Metric
 from hf_rlhf.evaluation.results import Evaluation
 from hf_rlhf.evaluation.saved_models import SavedModel
 from hf_rlhf.evaluation.statistics import Interval
 from hf_rlhf.evaluation.task import Answers, Candidate, Pass, Task
+from hf_rlhf.models.locate import is_hub_id
 from hf_rlhf.scores import Score
 from hf_rlhf.steps.digests import digest
 from hf_rlhf.storage.record import now
@@ -279,8 +279,8 @@ def _found(spec: BenchmarkSpec) -> tuple[Benchmark, ...]:
     try:
         loaded = manager.load([spec.name])
     except Exception as error:  # noqa: BLE001 - a task downloads its data, and has code of its own
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise refused(f"does not load: {reason}", "Can its data be reached?") from error
+        what = f"does not load: {first_line(error)}"
+        raise refused(what, "Can its data be reached?") from error
     tasks, group = loaded["tasks"], next(iter(loaded["groups"].values()), None)
     if group and not all(
         each.weight_by_size for each in group.aggregate_metric_list or [_UNWEIGHTED]

@@ -316,7 +316,13 @@ def _load(saved: SavedModel, kwargs: Mapping[str, Any]) -> Any:
         model, info = AutoModelForCausalLM.from_pretrained(
             saved.model, output_loading_info=True, **settings
         )
-        model = _with_adapter(model, saved)
+        if saved.adapter is not None:
+            from peft import PeftModel
+
+            with warnings.catch_warnings():
+                # What the adapter lacks would stay at its random start.
+                warnings.filterwarnings("error", message="Found missing adapter keys")
+                model = PeftModel.from_pretrained(model, saved.adapter).merge_and_unload()
     if missing := sorted(info["missing_keys"]):
         # transformers initialises them at random, and only warns.
         raise ModelError(
@@ -324,17 +330,6 @@ def _load(saved: SavedModel, kwargs: Mapping[str, Any]) -> Any:
             f"{missing[0]}. It is incomplete, or not this kind of model."
         )
     return model
-
-
-def _with_adapter(model: Any, saved: SavedModel) -> Any:
-    if saved.adapter is None:
-        return model
-    from peft import PeftModel
-
-    with warnings.catch_warnings():
-        # What the adapter lacks would stay at its random start.
-        warnings.filterwarnings("error", message="Found missing adapter keys")
-        return PeftModel.from_pretrained(model, saved.adapter).merge_and_unload()
 
 
 @contextmanager
@@ -345,5 +340,4 @@ def _explained(subject: str) -> Iterator[None]:
     except ModelError:
         raise
     except Exception as error:  # noqa: BLE001 - tokenizers and safetensors raise bare Exception
-        lines = str(error).strip().splitlines() or [type(error).__name__]
-        raise ModelError(f"{subject} does not load: {lines[0]}") from error
+        raise ModelError(f"{subject} does not load: {first_line(error)}") from error

@@ -18,6 +18,7 @@ from .loading import skeleton as skeleton
 from .locate import check_exists as check_exists
 from .locate import download as download
 from .locate import find_model as find_model
+from .locate import is_hub_id as is_hub_id
 from .locate import load_tokenizer as load_tokenizer
 from .locate import resolve_model_path as resolve_model_path
 from .locate import tokenizer_digest as tokenizer_digest

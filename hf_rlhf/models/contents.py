@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from hf_rlhf.errors import HfRlhfError
-from hf_rlhf.models.locate import resolve_model_path
+from hf_rlhf.models.locate import is_hub_id, resolve_model_path
 from hf_rlhf.steps.digests import file_digest, file_digests
 from hf_rlhf.storage.record import RECORD_NAME
 
@@ -64,19 +64,10 @@ def commits(values: Any, *, ask: bool = False) -> dict[str, str]:
 def commit_of(name: str, revision: str | None, *, ask: bool = False) -> str | None:
     """Return the commit of a model on the Hub that is in the cache; None for any other name."""
     from huggingface_hub import HfApi, constants
-    from huggingface_hub.errors import (  # type: ignore[attr-defined]
-        HFValidationError,
-        HTTPError,
-        OfflineModeIsEnabled,
-    )
+    from huggingface_hub.errors import HTTPError, OfflineModeIsEnabled  # type: ignore[attr-defined]
     from huggingface_hub.file_download import repo_folder_name
-    from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
 
-    try:
-        validate_repo_id(name)  # most texts are none, such as "---"
-    except HFValidationError:
-        return None
-    if Path(name).exists():
+    if not is_hub_id(name) or Path(name).exists():  # most texts are none, such as "---"
         return None
     refs = Path(constants.HF_HUB_CACHE, repo_folder_name(repo_id=name, repo_type="model"), "refs")
     if _COMMIT.fullmatch(revision or "") or not refs.is_dir():

@@ -80,9 +80,8 @@ def download(
         )
     except (HFValidationError, HfHubHTTPError, LocalEntryNotFoundError) as error:
         at = f" at revision {revision}" if revision else ""
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise ModelError(
-            f"{title} {name!r}{at} is neither a folder nor on the Hub: {reason}"
+            f"{title} {name!r}{at} is neither a folder nor on the Hub: {first_line(error)}"
         ) from error
 
 
@@ -209,7 +208,7 @@ def absence_reason(name: str, kind: Kind = "model") -> str | None:
         return f"{name!r} is a file. A {kind} is a folder, or on the Hub."
     local = "folder" if kind == "model" else "file or folder"
     text, hint = f"there is no {local} {name!r} here ({Path.cwd()})", _hint(name)
-    if not _is_hub_id(name):
+    if not is_hub_id(name):
         return f"{text}.{hint}"
     if _in_cache(name, kind):
         return None
@@ -218,15 +217,16 @@ def absence_reason(name: str, kind: Kind = "model") -> str | None:
     return reason and f"{text}, and {reason}.{hint}"
 
 
-def _is_hub_id(name: str) -> bool:
+def is_hub_id(text: Any) -> bool:
+    """Return whether `text` has the form of a repository id (`name` or `namespace/name`)."""
     from huggingface_hub.errors import HFValidationError
     from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
 
     try:
-        validate_repo_id(name)
+        validate_repo_id(text)
     except HFValidationError:
         return False
-    return True
+    return isinstance(text, str)
 
 
 def _in_cache(name: str, kind: Kind) -> bool:

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from hf_rlhf.errors import ModelError, Problem
+from hf_rlhf.errors import ModelError, Problem, first_line
 from hf_rlhf.models.adapter import (
     CLASSIFIERS,
     LoraAdapter,
@@ -89,8 +89,7 @@ def lora_problems(run: "Run") -> Iterator[Problem]:
     try:
         get_peft_model(model, config, low_cpu_mem_usage=True)
     except (ValueError, TypeError, NotImplementedError) as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        yield Problem("lora_target_modules", f"peft refuses this LoRA: {reason}")
+        yield Problem("lora_target_modules", f"peft refuses this LoRA: {first_line(error)}")
 
 
 def _check_shapes(run: "Run", adapter: LoraAdapter) -> None:

@@ -106,8 +106,11 @@ def _plan(source: Path, lora: LoraAdapter) -> _Plan:
             # The adapter was trained on the two apart: a LoRA affects only its own module.
             sources.setdefault(keys.setdefault(alias, alias), stored[keys[original]])
             untied = True
-        elif alias in keys and _equal(stored[keys[alias]], stored[keys[original]]):
-            del sources[keys[alias]]
+        elif alias in keys:
+            first, second = stored[keys[alias]], stored[keys[original]]
+            alike = (first.shape, first.dtype) == (second.shape, second.dtype)
+            if alike and first.load().equal(second.load()):
+                del sources[keys[alias]]
     if absent := sorted(name for name in changed if name not in keys):
         raise ModelError(
             f"{lora.folder} changes {', '.join(absent[:5])} ({len(absent)} in all), which "
@@ -257,11 +260,6 @@ def _is_transposed(model: Any, name: str) -> bool:
 
     module = model.get_submodule(name.rpartition(".")[0])
     return isinstance(module, (Conv1D, nn.Embedding))
-
-
-def _equal(stored: Stored, other: Stored) -> bool:
-    alike = (stored.shape, stored.dtype) == (other.shape, other.dtype)
-    return alike and stored.load().equal(other.load())
 
 
 def _copy_companions(source: Path, adapter: Path, folder: Path) -> None:

@@ -166,7 +166,9 @@ def _write_file(path: Path, tensors: Mapping[str, Stored | Computed]) -> None:
     import torch
 
     # Widest dtype first keeps every tensor aligned to its own size, as safetensors' writer does.
-    ordered = sorted(tensors.items(), key=lambda each: -_width(each[1]))
+    ordered = sorted(
+        tensors.items(), key=lambda each: -(each[1].nbytes // (math.prod(each[1].shape) or 1))
+    )
     header: dict[str, object] = {"__metadata__": {"format": "pt"}}
     end = 0
     for key, tensor in ordered:
@@ -192,8 +194,3 @@ def _write_file(path: Path, tensors: Mapping[str, Stored | Computed]) -> None:
                 raise ModelError(f"{key} changed its size or dtype while {path} was written.")
         file.flush()
         os.fsync(file.fileno())
-
-
-def _width(tensor: Stored | Computed) -> int:
-    """Return the bytes of one number, rounded down."""
-    return tensor.nbytes // (math.prod(tensor.shape) or 1)

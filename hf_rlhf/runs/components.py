@@ -80,7 +80,7 @@ class ComponentBuilder:
         toolset = self._toolset(spec, getattr(training, "max_tool_calling_iterations", None))
         if reward is not None and toolset is not None:
             reward = replace(reward, logs_turns=True)
-        callbacks = self._callbacks(spec)
+        callbacks = tuple(self._component("callbacks", each, {}) for each in spec.callbacks)
         path, tokenizer = self._tokenizer(spec, model, training, trainer)
         return {
             "judges": judges,
@@ -125,11 +125,10 @@ class ComponentBuilder:
             self.problems.append(Problem(self.file.where((*path, "name")), str(error)))
             return None
         target = _maker(kind, component, spec.arguments)
-        where = partial(_inside, self.file, path)
         arguments, problems = bind(
             target,
             spec.arguments,
-            where=where,
+            where=lambda key: self.file.where((*path, key)),
             injected=injected,
             beside=keys_of(type(spec)),
         )
@@ -157,9 +156,6 @@ class ComponentBuilder:
                 )
             )
         return None
-
-    def _callbacks(self, spec: RunSpec) -> tuple[Any, ...]:
-        return tuple(self._component("callbacks", callback, {}) for callback in spec.callbacks)
 
     def _tokenizer(
         self, spec: RunSpec, model: Any, training: Any, trainer: Any, loaded: Any = None
@@ -385,7 +381,3 @@ def _maker(kind: Kind, component: Any, arguments: Mapping[str, Any]) -> Callable
 
     instance.__name__ = type(component).__name__
     return instance
-
-
-def _inside(file: RunFile, path: Sequence[str | int], key: str) -> str:
-    return file.where((*path, key))

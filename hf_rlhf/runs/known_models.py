@@ -58,7 +58,9 @@ def run_of_model(name: str, options: Mapping[str, str]) -> Run:
 
     values = _checked(options, (SFTConfig, ModelConfig))
     model = ModelConfig(model_name_or_path=name)
-    training = SimpleNamespace(**_defaults(SFTConfig), device=SimpleNamespace(type="cuda"))
+    defaults = {each.name: each.default for each in fields(SFTConfig)}
+    defaults = {key: value for key, value in defaults.items() if value is not MISSING}
+    training = SimpleNamespace(**defaults, device=SimpleNamespace(type="cuda"))
     for key, value in {**USUAL, **values}.items():
         setattr(model if hasattr(model, key) else training, key, value)
     run = Run(
@@ -136,10 +138,6 @@ def _folder_of(name: str) -> str:
     folder = Path(_FOLDERS[-1].name)
     (folder / "config.json").write_text(json.dumps(known_models()[name]["config"]))
     return str(folder)
-
-
-def _defaults(kind: Any) -> dict[str, Any]:
-    return {item.name: item.default for item in fields(kind) if item.default is not MISSING}
 
 
 def changed(run: Run, **settings: Any) -> Run:

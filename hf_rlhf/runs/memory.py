@@ -99,7 +99,10 @@ def memory_need(
         model.set_attn_implementation("eager")
     shape = run.trainer_class.step_shape(run)
     given = training_pass(run, shape)
-    sampled_rows = _sampled_rows(run, shape, given) * (rows or given.rows) // given.rows
+    sampled_rows = shape.sampled_rows or given.rows * (
+        getattr(training, "steps_per_generation", None) or 1
+    )
+    sampled_rows = sampled_rows * (rows or given.rows) // given.rows
     if tokens and not _sampled(run):
         given = replace(given, predicted=tokens)
     given = replace(given, rows=rows or given.rows, tokens=tokens or given.tokens)
@@ -182,11 +185,6 @@ def _step_phases(counted: Mapping[str, int], given: "Pass", learners: int) -> It
     yield Phase("end of the backward pass", counted["first"] - gradients, gradients * learners)
     working = counted["step"] - gradients - optimizer
     yield Phase("optimizer step", working, gradients * learners)
-
-
-def _sampled_rows(run: Run, shape: StepShape, given: "Pass") -> int:
-    steps = getattr(run.training, "steps_per_generation", None) or 1
-    return shape.sampled_rows or given.rows * steps
 
 
 def _sampling_phases(

@@ -35,13 +35,10 @@ _SAMPLING = {
 
 def settings_problems(run: "Run") -> Iterator[Problem]:
     """Yield what is wrong with the settings, each at a top-level key of the run file."""
+    # A revision in there would be that of the weights, and not of tokenizer and evaluation.
+    yield from _own_settings(run, "model_init_kwargs", _LOADING)
     for check in _CHECKS:
         yield from check(run)
-
-
-def _model_arguments(run: "Run") -> Iterator[Problem]:
-    """A revision in here would be that of the weights, and not of tokenizer and evaluation."""
-    yield from _own_settings(run, "model_init_kwargs", _LOADING)
 
 
 def _own_settings(run: "Run", key: str, settings: Mapping[str, str]) -> Iterator[Problem]:
@@ -238,6 +235,6 @@ def _attention(run: "Run") -> Iterator[Problem]:
 
 Check = Callable[["Run"], Iterator[Problem]]
 _CHECKS: tuple[Check, ...] = (
-    *(_model_arguments, _old_names, _loss_type, _sampling, _reference, _mixture, _loading),
+    *(_old_names, _loss_type, _sampling, _reference, _mixture, _loading),
     *(_optimizer, _schedule, _attention, _lora_start, lora_problems),
 )

@@ -5,9 +5,10 @@ from typing import Any
 
 from huggingface_hub.repocard import REGEX_YAML_BLOCK
 
-from hf_rlhf.cards import hub_licenses, is_hub_id, is_language, listed
+from hf_rlhf.cards import hub_licenses, is_language, listed
 from hf_rlhf.config import load_yaml
 from hf_rlhf.errors import ConfigError
+from hf_rlhf.models import is_hub_id
 from hf_rlhf_local_hub.refusals import Refused
 
 
