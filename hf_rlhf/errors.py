@@ -20,9 +20,9 @@
 `PluginError` and `ConfigError` are raised before any weights are loaded.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 
@@ -98,6 +98,20 @@ def did_you_mean(name: str, names: Iterable[str]) -> str:
     """Return ` (did you mean 'x'?)` for the most similar of `names`, or an empty string."""
     close = suggest(name, names)
     return f" (did you mean {close!r}?)" if close else ""
+
+
+def problems_of_several(problems: Mapping[str, Sequence[Problem]]) -> list[Problem]:
+    """Return each problem of several runs once, after the names of its runs unless all have it."""
+    having: dict[Problem, list[str]] = {}
+    for name, each in problems.items():
+        for problem in each:
+            having.setdefault(problem, []).append(name)
+    return [
+        problem
+        if len(problems) > 1 and len(names) == len(problems)
+        else replace(problem, where=f"{'; '.join(names)}: {problem.where}")
+        for problem, names in having.items()
+    ]
 
 
 class ConfigError(HfRlhfError):

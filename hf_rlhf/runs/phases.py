@@ -7,7 +7,7 @@ a `name`. A phase is the whole file with its own keys over it, run by that train
 
 import operator
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import reduce
@@ -73,20 +73,6 @@ def apply_to_all(file: RunFile, python_keys: Collection[str] = ()) -> RunFile:
                 if not any(here[: len(other)] == other for other in file.overrides):
                     _remove(phase, path)
     return replace(file, values=values)
-
-
-def problems_by_phase(problems: Mapping[str, Sequence[Problem]]) -> list[Problem]:
-    """Return the problems of all phases: once what all of them have, else with the phase's name."""
-    sets = [set(each) for each in problems.values()]
-    common = set.intersection(*sets) if len(sets) > 1 else set()
-    shared = [problem for each in problems.values() for problem in each if problem in common]
-    single = [
-        replace(problem, where=f"phase {name}: {problem.where}")
-        for name, each in problems.items()
-        for problem in each
-        if problem not in common
-    ]
-    return list(dict.fromkeys([*shared, *single]))
 
 
 def _problems(file: RunFile) -> Iterator[Problem]:

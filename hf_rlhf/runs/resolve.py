@@ -19,7 +19,7 @@ from hf_rlhf.config.settings import refusals, refused_problems, value_problems
 from hf_rlhf.config.validation import check_settings, setting_names
 from hf_rlhf.contracts import Trainer
 from hf_rlhf.distributed import is_elsewhere, rank
-from hf_rlhf.errors import ConfigError, ModelError, Problem
+from hf_rlhf.errors import ConfigError, ModelError, Problem, problems_of_several
 from hf_rlhf.evaluation.scoring import Scoring
 from hf_rlhf.models.loading import find_adapter
 from hf_rlhf.models.lora_checks import adapter_problems
@@ -31,7 +31,6 @@ from hf_rlhf.runs.phases import (
     apply_to_all,
     check_phases,
     phase_files,
-    problems_by_phase,
 )
 from hf_rlhf.runs.preflight import problems_of
 from hf_rlhf.runs.preflight_data import scored_columns
@@ -89,13 +88,13 @@ def _resolve_phases(
     phases: list[Phase] = []
     problems: dict[str, list[Problem]] = {}
     for number, phase in enumerate(files, start=1):
-        problems[phase.name] = []
+        problems[f"phase {phase.name}"] = []
         try:
             phases.append(Phase(number, phase.name, resolve_run(phase.file), phase.data))
         except ConfigError as error:
-            problems[phase.name] = list(error.problems)
+            problems[f"phase {phase.name}"] = list(error.problems)
     if any(problems.values()):
-        raise file.refusal(problems_by_phase(problems))
+        raise file.refusal(problems_of_several(problems))
     last = phases[-1].run
     spec = _spec_of_all(file, files[-1].file, plugin, [phase.run for phase in phases])
     return replace(

@@ -5,13 +5,12 @@ from pathlib import Path
 import pytest
 
 from hf_rlhf.config import RunFile, RunSpec
-from hf_rlhf.errors import ConfigError, Problem
+from hf_rlhf.errors import ConfigError, Problem, problems_of_several
 from hf_rlhf.runs.phases import (
     PhaseFile,
     apply_to_all,
     check_phases,
     phase_files,
-    problems_by_phase,
 )
 from hf_rlhf.runs.resolve import _spec_of_all
 
@@ -172,7 +171,8 @@ def test_the_whole_publishes_and_no_checkpoints() -> None:
 
 def test_what_all_phases_lack_is_reported_once() -> None:
     common, own = Problem("model", "is missing."), Problem("dataset", "has no form c.")
-    listed = problems_by_phase({"long": [common], "short": [common], "both": [common, own]})
+    phases = {"phase long": [common], "phase short": [common], "phase both": [common, own]}
+    listed = problems_of_several(phases)
     assert [str(problem) for problem in listed] == [
         "model: is missing.",
         "phase both: dataset: has no form c.",

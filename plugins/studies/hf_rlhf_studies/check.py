@@ -16,7 +16,7 @@ from typing import Any
 
 from hf_rlhf import ConfigError, HfRlhfError, Problem, RunFolderError
 from hf_rlhf.config import RunFile
-from hf_rlhf.errors import suggest
+from hf_rlhf.errors import problems_of_several, suggest
 from hf_rlhf.rewards import TOTAL
 from hf_rlhf.steps import TaskStatus
 from hf_rlhf.storage import Space, atomic_write_json, human, taken_bytes
@@ -49,9 +49,11 @@ def check(folder: StudyFolder, statuses: Sequence[TaskStatus]) -> int:
     print(f"checking {len(chosen)} cells", flush=True)
     files = [runs.run_file(cell, skip_missing=True) for cell in chosen.values()]
     plans = dict(zip(chosen, _plans(runs, files), strict=True))
-    titles = [runs.study.title(cell) for cell in chosen.values()]
-    problems = _by_cell(titles, [plan["problems"] for plan in plans.values()])
-    if problems := problems or list(_metric_problems(runs, plans)):
+    wrong = {
+        runs.study.title(chosen[key]): [Problem(*problem) for problem in plan["problems"]]
+        for key, plan in plans.items()
+    }
+    if problems := problems_of_several(wrong) or list(_metric_problems(runs, plans)):
         raise ConfigError(problems)
     for key, cell in chosen.items():
         _check_rows(folder, cell, plans[key]["rows"])
@@ -96,20 +98,6 @@ def _from_json(content: Mapping[str, Any]) -> RunFile:
     )
     folder = Path(content["folder"])
     return RunFile(content["name"], content["values"], lines, overrides, folder=folder)
-
-
-def _by_cell(
-    titles: Sequence[str], problems_of: Sequence[Sequence[Sequence[str]]]
-) -> list[Problem]:
-    """Return each problem once, with the cells that have it unless all do."""
-    cells_with: dict[tuple[str, ...], list[str]] = {}
-    for title, problems in zip(titles, problems_of, strict=True):
-        for problem in problems:
-            cells_with.setdefault(tuple(problem), []).append(title)
-    return [
-        Problem(where if len(cells) == len(titles) else f"{'; '.join(cells)}: {where}", what, fix)
-        for (where, what, fix), cells in cells_with.items()
-    ]
 
 
 def _metric_problems(runs: Runs, plans: Plans) -> Iterator[Problem]:
