@@ -124,12 +124,12 @@ def _check_rows(folder: StudyFolder, cell: Cell, rows: str | None) -> None:
         step.rpartition("/seed-")[0] == key and (folder.out / step).exists()
         for step in folder.ledger.entries()
     )
-    if finished and folder.state["checks"].get(key) not in (None, rows):
+    if finished and folder.checks.get(key) not in (None, rows):
         raise RunFolderError(
             f"{folder.runs.study.title(cell)}: the held-out rows are not those that its finished "
             "runs were measured on. Put the data back as it was, or choose another `--out`."
         )
-    folder.state["checks"][key] = rows
+    folder.checks[key] = rows
 
 
 def _check_space(runs: Runs, cells: Sequence[Cell], plans: Plans) -> int:

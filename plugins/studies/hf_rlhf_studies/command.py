@@ -18,7 +18,7 @@ from hf_rlhf.formatting import print_table
 from hf_rlhf.steps import Chain
 from hf_rlhf.storage import atomic_write_text, human
 from hf_rlhf_studies.check import check
-from hf_rlhf_studies.folder import STATE_NAME, StudyFolder, plan_text
+from hf_rlhf_studies.folder import StudyFolder, plan_text
 from hf_rlhf_studies.plots import draw
 from hf_rlhf_studies.report import (
     answers,
@@ -49,7 +49,7 @@ def study(argv: Sequence[str]) -> int:
         write_report(read_rows(content, folder), folder)
         return 0
     # The folder of a sweep holds its own study file.
-    default = here if (here / STATE_NAME).exists() else Path("studies") / (here.name or "study")
+    default = here if (here / "steps.json").exists() else Path("studies") / (here.name or "study")
     out = options.out or default
     if options.verb == "status":
         return _print_status(StudyFolder(Runs(content, out)))
@@ -153,11 +153,11 @@ def run_study(
         _show_plan(folder, chain)
         return 0
     with folder.ledger.locked():
-        folder.begin(command)
+        folder.begin()
         if study_file:
             atomic_write_text(folder.runs.study.source, study_file)
         check(folder, chain.statuses())
-        folder.save()
+        folder.save_checks()
         stopped = chain.run_jobs(options.jobs, redo=options.redo)
         write_report(collect(folder), folder.out)
         unfinished = [status for status in chain.statuses() if status.state != "done"]
@@ -183,7 +183,7 @@ def _show_plan(folder: StudyFolder, chain: Chain) -> None:
 
 
 def _print_status(folder: StudyFolder) -> int:
-    if not (folder.out / STATE_NAME).exists():
+    if not folder.ledger.path.exists():
         raise RunFolderError(
             f"{folder.out} is not a study's folder. Name the `--out` of its `study run`."
         )

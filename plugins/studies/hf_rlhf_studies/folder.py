@@ -2,49 +2,54 @@
 
 import difflib
 import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from hf_rlhf import ConfigError, Problem, RunFolderError
 from hf_rlhf.steps import Chain, Ledger
-from hf_rlhf.storage import atomic_write_json, load_record, now, redact_secrets
+from hf_rlhf.storage import load_record, now
 from hf_rlhf_studies.criteria import check_criteria
 from hf_rlhf_studies.runs import Runs
 from hf_rlhf_studies.study import Cell, Study
 
-STATE_NAME = "study.json"
-SCHEMA = 1
+PLAN, CHECKS = "plan", "checks"
+"""Entries of the ledger that are no tasks: the plan as recorded first, held-out rows by cell."""
 
 
 class StudyFolder:
-    """A study's output folder: `study.json`, `steps.json`, and what its tasks write."""
+    """A study's output folder: `steps.json`, and what its tasks write."""
 
     def __init__(self, runs: Runs) -> None:
         self.runs = runs
         self.out = runs.out
         self.ledger = Ledger(runs.out, folder_option="`--out`")
-        self.state = read_state(runs.out)
+        self.checks = self._recorded(CHECKS)
+        """The digest of the held-out rows of each cell."""
 
-    def begin(self, command: Sequence[str]) -> None:
-        """Record the command, and at the first run the plan.
+    @property
+    def plan(self) -> dict[str, Any] | None:
+        """The plan as it was at the first run: `text`, `sha256`, `recorded`."""
+        return self._recorded(PLAN) or None
 
-        Raises RunFolderError when the folder holds other things.
-        """
-        new = not (self.out / STATE_NAME).exists()
-        if new and any(self.out.glob("[!.]*")):
+    def _recorded(self, step: str) -> dict[str, Any]:
+        return dict(self.ledger.entries().get(step, {}).get("result", {}))
+
+    def begin(self) -> None:
+        """Record the plan at the first run. Raises RunFolderError if the folder is another's."""
+        if self.ledger.path.exists():
+            return
+        if any(self.out.glob("[!.]*")):
             raise RunFolderError(f"{self.out} is not a study's folder. Choose another `--out`.")
-        if "plan" not in self.state:
-            text = plan_text(self.runs.study)
-            digest = text and hashlib.sha256(text.encode()).hexdigest()
-            self.state["plan"] = text and {"sha256": digest, "recorded": now(), "text": text}
-        self.state["command"] = list(command)
-        self.save()
+        with self.ledger.recording(PLAN, {}) as recording:
+            if text := plan_text(self.runs.study):
+                digest = hashlib.sha256(text.encode()).hexdigest()
+                recording.result = {"sha256": digest, "recorded": now(), "text": text}
 
-    def save(self) -> None:
-        """Write `study.json`."""
-        atomic_write_json(self.out / STATE_NAME, redact_secrets(self.state))
+    def save_checks(self) -> None:
+        """Record the held-out rows of each cell."""
+        with self.ledger.recording(CHECKS, {}) as recording:
+            recording.result = self.checks
 
     def chain(self, cells: Sequence[Cell] = ()) -> Chain:
         """Return the tasks of some cells, or of all, with their ledger."""
@@ -54,22 +59,6 @@ class StudyFolder:
 def record_of(folder: Path) -> dict[str, Any]:
     """Return the record of a run as JSON has it. Raises RunFolderError as `load_record` does."""
     return load_record(folder).to_json()
-
-
-def read_state(out: Path) -> dict[str, Any]:
-    """Return `study.json` of a folder, or an empty state. Raises RunFolderError if damaged."""
-    path = out / STATE_NAME
-    try:
-        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        if content["schema"] != SCHEMA:
-            raise ValueError(f"schema {content['schema']}, this package reads {SCHEMA}")
-    except FileNotFoundError:
-        content = {"schema": SCHEMA}
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise RunFolderError(
-            f"{path} cannot be read ({error!r}). Restore it, or choose another `--out`."
-        ) from error
-    return {"checks": {}, **content}
 
 
 def plan_text(study: Study, recorded: str = "") -> str | None:

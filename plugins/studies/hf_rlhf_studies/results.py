@@ -166,7 +166,7 @@ def collect(folder: StudyFolder) -> Results:
             continue
         if (content := _cell_content(runs, cell)) is not None:
             cells[cell.folder] = content
-    content = {"plan": folder.state.get("plan"), "packages": _packages(cells), "cells": cells}
+    content = {"plan": folder.plan, "packages": _packages(cells), "cells": cells}
     write_rows(content, folder.out)
     return Results(study, content)
 
