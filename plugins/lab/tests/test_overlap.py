@@ -10,7 +10,8 @@ from datasets import Dataset
 from hf_rlhf.data import TrainedRows, row_digest
 from hf_rlhf.errors import DataError
 from hf_rlhf.runs import resolve_scoring
-from hf_rlhf_lab.command import gold_rows, rewards, run_file, tokenizer_of
+from hf_rlhf_lab.command import rewards
+from hf_rlhf_lab.target import gold_rows, run_file, tokenizer_of
 from hf_rlhf_lab.validation.overlap import overlap
 
 MINE = """from dataclasses import dataclass

@@ -7,7 +7,8 @@ import pytest
 from hf_rlhf.config import dump_yaml
 from hf_rlhf.errors import ConfigError, DataError
 from hf_rlhf.testing.scripted_server import ScriptedServer
-from hf_rlhf_lab.command import rewards, run_file
+from hf_rlhf_lab.command import rewards
+from hf_rlhf_lab.target import run_file
 
 
 @pytest.fixture(autouse=True)

@@ -11,10 +11,10 @@ import numpy as np
 from hf_rlhf.errors import ConfigError, JudgeError, Problem
 from hf_rlhf.formatting import counted, listed
 from hf_rlhf.runs import resolve_run, resolve_scoring
-from hf_rlhf_lab.command import gold_rows, tokenizer_of
 from hf_rlhf_lab.method.file import Method
 from hf_rlhf_lab.method.steps import Pipeline, pairs_section, trial_file
 from hf_rlhf_lab.method.training import write_pairs
+from hf_rlhf_lab.target import gold_rows, tokenizer_of
 from hf_rlhf_lab.validation.gold import FEW
 from hf_rlhf_lab.validation.validate import score_parts
 

@@ -18,10 +18,10 @@ from hf_rlhf.rewards import ComposedReward, Part
 from hf_rlhf.runs import resolve_scoring
 from hf_rlhf.steps import Chain, Ledger, Recording, Task, digest
 from hf_rlhf.storage import atomic_write_json, atomic_write_text, load_record
-from hf_rlhf_lab.command import tokenizer_of
 from hf_rlhf_lab.method.file import Method
 from hf_rlhf_lab.method.signals import calibrate, drawn_for_testing, fit_weights
 from hf_rlhf_lab.method.training import stopped_by_monitor, survival, train, write_pairs
+from hf_rlhf_lab.target import tokenizer_of
 from hf_rlhf_lab.validation.gold import FEW, Array, Gold
 from hf_rlhf_lab.validation.validate import identity_of, score_parts, validate
 

@@ -1,10 +1,11 @@
 """Which pairs to keep: the most confident of each stratum, or as many of it at random."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, fields
+from typing import Annotated, Any, Literal
 
 import numpy as np
+from annotated_types import Ge
 from numpy.typing import NDArray
 
 from hf_rlhf.data import text_of
@@ -80,3 +81,25 @@ class Choice:
             hint = did_you_mean(self.strata, rows[0])
             raise DataError(f"`strata: {self.strata}`: the pairs have no such column{hint}.")
         return [row[self.strata] for row in rows]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairSettings(Choice):
+    """The content of a file."""
+
+    run: str | dict[str, Any]
+    """A reward trainer whose default run file is taken, a run file, or the content of one; its
+    dataset has the pairs."""
+    folds: Annotated[int, Ge(2)] = 5
+    cycles: Annotated[int, Ge(1)] = 1
+    """2 trains the models once more, on the pairs that the first ones kept, and scores again. No
+    model scores a pair that it was trained on, but in the second cycle the pairs of a model were
+    chosen by models that were trained on the fold that it scores."""
+    known_wrong: str | None = None
+    """A column that is true where the label is known to be wrong, for the report."""
+    schema: int = 1
+
+    @property
+    def choice(self) -> dict[str, Any]:
+        """What is kept, as arguments of the dataset `confident_pairs`."""
+        return {each.name: getattr(self, each.name) for each in fields(Choice)}

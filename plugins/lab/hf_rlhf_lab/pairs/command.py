@@ -2,11 +2,9 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
-
-from annotated_types import Ge
+from typing import Any
 
 from hf_rlhf import train
 from hf_rlhf.config import RunFile, bind, choose_run_file
@@ -17,34 +15,12 @@ from hf_rlhf.runs import Run, resolve_run
 from hf_rlhf.steps import Ledger
 from hf_rlhf.storage import atomic_write_text
 from hf_rlhf_classic.scoring import RewardModel
-from hf_rlhf_lab.pairs.choice import Choice
+from hf_rlhf_lab.pairs.choice import PairSettings
 from hf_rlhf_lab.pairs.folder import PairFolder, Row, split_folds
 
 PAIR = ("chosen", "rejected")
 _NOT_OF_A_FOLD = ("evaluation", "publish", "card", "output_dir")
 """Sections of the run file that the runs of folds do without."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class PairSettings(Choice):
-    """The content of a file."""
-
-    run: str | dict[str, Any]
-    """A reward trainer whose default run file is taken, a run file, or the content of one; its
-    dataset has the pairs."""
-    folds: Annotated[int, Ge(2)] = 5
-    cycles: Annotated[int, Ge(1)] = 1
-    """2 trains the models once more, on the pairs that the first ones kept, and scores again. No
-    model scores a pair that it was trained on, but in the second cycle the pairs of a model were
-    chosen by models that were trained on the fold that it scores."""
-    known_wrong: str | None = None
-    """A column that is true where the label is known to be wrong, for the report."""
-    schema: int = 1
-
-    @property
-    def choice(self) -> dict[str, Any]:
-        """What is kept, as arguments of the dataset `confident_pairs`."""
-        return {each.name: getattr(self, each.name) for each in fields(Choice)}
 
 
 def prepare(file: RunFile, folder: Path) -> "Scoring":

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import compress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -12,12 +12,9 @@ from hf_rlhf.config import dump_yaml
 from hf_rlhf.evaluation import Interval
 from hf_rlhf.formatting import interval, markdown_table, number, print_table, share
 from hf_rlhf.storage import atomic_write_json, atomic_write_text
-from hf_rlhf_lab.pairs.choice import Array, Mask
+from hf_rlhf_lab.pairs.choice import Array, Mask, PairSettings
 from hf_rlhf_lab.pairs.folder import PairFolder, lines
 from hf_rlhf_lab.validation.agreement import against_chance
-
-if TYPE_CHECKING:
-    from hf_rlhf_lab.pairs.command import PairSettings
 
 FEW = 30
 """Pairs in a fold below which the report says so."""
@@ -29,7 +26,7 @@ Table = tuple[str, list[str], list[list[str]]]
 """Title, headings, rows."""
 
 
-def write_report(pairs: PairFolder, settings: "PairSettings") -> dict[str, Any]:
+def write_report(pairs: PairFolder, settings: PairSettings) -> dict[str, Any]:
     """Write rows, rejected rows, report and plot; print the tables; return the report."""
     from rich.console import Console
 
@@ -122,7 +119,7 @@ def _summary(
     return summary
 
 
-def _tables(report: dict[str, Any], settings: "PairSettings") -> Iterator[Table]:
+def _tables(report: dict[str, Any], settings: PairSettings) -> Iterator[Table]:
     folds = [
         [
             f"{cycle}, {fold}",

@@ -103,7 +103,7 @@ def _rows_of(folder: Path) -> TrainedRows | None:
 
 def _rows_of_run(folder: Path) -> TrainedRows | None:
     """Return the rows of an earlier version's run, where its data are still what they were."""
-    from hf_rlhf_lab.command import run_file, tokenizer_of
+    from hf_rlhf_lab.target import run_file, tokenizer_of
 
     with suppress(HfRlhfError, OSError):
         digest = load_record(folder).data.digests.get("train")

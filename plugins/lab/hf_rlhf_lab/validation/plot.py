@@ -11,7 +11,6 @@ from hf_rlhf.cards import png_panels
 
 if TYPE_CHECKING:
     from hf_rlhf.storage import ReportCheck as Check
-    from hf_rlhf_lab.validation.report import Report
 
 _QUESTIONS = {
     "agreement": "Does it prefer the better response?",
@@ -31,9 +30,9 @@ MOST_HACKS = 14
 """Of those that earn most."""
 
 
-def draw(report: "Report", path: Path) -> None:
+def draw(headline: str, found: Sequence["Check"], path: Path) -> None:
     """Write the plot as a PNG: green passes, amber warns, orange fails; grey is not measurable."""
-    checks = {check.name: check for check in report.checks}
+    checks = {check.name: check for check in found}
     panels = {
         "agreement": _agreement,
         "calibration": _calibration,
@@ -43,7 +42,7 @@ def draw(report: "Report", path: Path) -> None:
         **{name: _best_of_n for name in checks if name == "best of N"},
     }
     with png_panels(path, len(panels), (5.2, 3.6), across=2, caption=_CAPTION) as plots:
-        plots[0].figure.suptitle(_wrapped(report.headline, 90), fontweight="bold", fontsize=13)
+        plots[0].figure.suptitle(_wrapped(headline, 90), fontweight="bold", fontsize=13)
         for axes, (name, show) in zip(plots, panels.items(), strict=True):
             check, question = checks.get(name), _QUESTIONS.get(name, name.capitalize())
             # A curve that is not shown to rise is drawn all the same.

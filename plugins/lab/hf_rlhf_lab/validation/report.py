@@ -122,7 +122,7 @@ class Report(Section):
         from hf_rlhf_lab.validation.plot import draw
 
         folder.mkdir(parents=True, exist_ok=True)
-        draw(self, folder / PLOT_NAME)
+        draw(self.headline, self.checks, folder / PLOT_NAME)
         atomic_write_text(folder / MARKDOWN_NAME, self.markdown())
         atomic_write_json(folder / JSON_NAME, self.to_json())
 
