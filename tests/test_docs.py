@@ -62,6 +62,22 @@ def test_no_page_of_the_site_is_longer_than_200_lines():
     assert [str(page) for page, count in lines.items() if count > 200] == []
 
 
+def prose(page: Path) -> str:
+    """Return a page without its code and the targets of its links."""
+    text = re.sub(r"^ *```.*?^ *```", "", page.read_text(encoding="utf-8"), flags=re.S | re.M)
+    return re.sub(r"\]\([^)]*\)", "]", text)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_lines_have_at_most_120_characters_and_sentences_40_words(page):
+    lines = prose(page).splitlines()
+    assert [line for line in lines if len(line) > 120 and not line.lstrip().startswith("|")] == []
+    if page.parent.name != "decisions":  # records stay as they were written
+        parts = re.split(r"\n\s*\n|\n(?=\s*[-*] |\s*\d+\. |#)|\|", prose(page))
+        sentences = (each for part in parts for each in re.split(r"(?<=[.!?])[\s*)”]+", part))
+        assert [each for each in sentences if len(each.split()) > 40] == []
+
+
 def test_every_package_of_the_core_has_an_api_page():
     packages = {stub.parent.name for stub in ROOT.glob("hf_rlhf/*/__init__.pyi")}
     pages = {page.stem for page in ROOT.glob("docs/reference/api/*.md")}
