@@ -62,7 +62,10 @@ class Ledger:
         self.entries()
 
     def entries(self) -> dict[str, dict[str, Any]]:
-        """Return the entry of each finished step. Raises RunFolderError if damaged."""
+        """Return the entry of each finished step, in the order in which they ended.
+
+        Raises RunFolderError if the file is damaged.
+        """
         return dict(self._content()["steps"])
 
     def failures(self) -> dict[str, str]:
@@ -188,7 +191,8 @@ class Ledger:
                 }
             )
             entry = {**content, "notes": plain(recording.notes), "digest": digest(content)}
-            self._write({**self.entries(), step: {**entry, "finished": now()}})
+            others = {name: each for name, each in self.entries().items() if name != step}
+            self._write({**others, step: {**entry, "finished": now()}})
 
     def fail(self, step: str, why: str) -> None:
         """Record why a step failed, until it is done; an empty text forgets it."""

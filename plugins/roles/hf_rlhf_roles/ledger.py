@@ -43,13 +43,7 @@ class Ledger(StepLedger):
 
     def in_use(self) -> dict[str, str]:
         """Return the newest step of each folder `adapters/ROLE`, whose adapter is in use there."""
-        entries = self.entries()
-        newest_last = sorted(entries, key=lambda key: entries[key]["notes"]["number"])
-        return {entries[key]["result"]["placed"]: key for key in newest_last}
-
-    def next_number(self) -> int:
-        """Return a number above all finished steps."""
-        return 1 + max((entry["notes"]["number"] for entry in self.entries().values()), default=0)
+        return {entry["result"]["placed"]: key for key, entry in self.entries().items()}
 
     def fingerprints(self, key: str) -> "array[int]":
         """Return the fingerprints of the rows that a step was trained on."""

@@ -113,7 +113,7 @@ def train_step(planner: Planner, planned: Planned, recording: Recording) -> None
         "shared_data": list(planned.shared),
     }
     others = {name: each for name, each in before.items() if not name.startswith(f"{target}/")}
-    recording.notes = {"number": ledger.next_number(), "untouched": others}
+    recording.notes["untouched"] = others
 
 
 def _install(adapter: Path, target: Path) -> None:
