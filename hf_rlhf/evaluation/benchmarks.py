@@ -1,7 +1,7 @@
 """Standard benchmarks by name: tasks of lm-evaluation-harness (`lm-eval`) on a loaded model.
 
-Its tasks, prompts, answers and scores are taken as they are. What is ours is that the scores of
-every row are saved as they come, shared among processes, and paired with another model's.
+Tasks, prompts, answers and scores are lm-eval's. Here the scores of each row are saved as they
+come, shared among processes, and paired with those of another model.
 """
 
 import logging
@@ -88,7 +88,7 @@ class Benchmark:
         return names[0] if len(names) == 1 and is_hub_id(names[0]) and "/" in names[0] else None
 
     def identity(self) -> dict[str, Any]:
-        """Return what the scores depend on besides the weights, as JSON."""
+        """Return the inputs of the scores besides the weights, as JSON."""
         content = {name: repr(task.dump_config()) for name, task in self.tasks.items()}
         rows = {name: rows_digest(task.eval_docs) for name, task in self.tasks.items()}
         ours = {"dataset_id", "task_id", "metric"}  # which do not change the scores
@@ -99,7 +99,7 @@ class Benchmark:
         }
 
     def describe(self) -> str:
-        """Return what is measured, for readers."""
+        """Return a description of the benchmark, for readers."""
         shots = {task.config.num_fewshot for task in self.tasks.values()}
         form = "chat template" if self.spec.apply_chat_template else "plain prompts"
         rows = f"the first {self.spec.limit} rows" if self.spec.limit else f"{len(self.ids):,} rows"
@@ -201,7 +201,7 @@ class BenchmarkTask(Task):
         return {}
 
     def identity(self, model: Candidate) -> Mapping[str, Any]:
-        """Return what the scores depend on besides the weights."""
+        """Return the inputs of the scores besides the weights."""
         return self.benchmark.identity()
 
     def passes(self, answers: Answers) -> Sequence[Pass]:
@@ -214,12 +214,12 @@ class BenchmarkTask(Task):
         return self.benchmark.evaluation(self.benchmark.values(answers.folder))
 
     def data(self) -> Mapping[str, Any]:
-        """Return what is measured."""
+        """Return the benchmark's settings."""
         return {"about": f"{self.benchmark.describe()}.", **asdict(self.benchmark.spec)}
 
 
 def find_benchmarks(specs: Sequence[BenchmarkSpec]) -> tuple[list[Benchmark], list[Problem]]:
-    """Return the benchmarks, their data loaded, and what is wrong with others."""
+    """Return the benchmarks, their data loaded, and the problems of others."""
     found: dict[str, Benchmark] = {}
     problems: list[Problem] = []
     for index, spec in enumerate(specs):
@@ -238,7 +238,7 @@ def find_benchmarks(specs: Sequence[BenchmarkSpec]) -> tuple[list[Benchmark], li
 def benchmark_section(
     specs: Sequence[BenchmarkSpec], after: Mapping[str, Interval] | None
 ) -> tuple[dict[str, str], list[dict[str, Any]]]:
-    """Return what each metric measures, and the record's entry for it.
+    """Return a description of each metric, and the record's entry for it.
 
     `after` has the metrics of the trained model. The entry of the metric for a leaderboard has the
     fields of `huggingface_hub.EvalResultEntry`; its notes have what those lack.

@@ -56,7 +56,7 @@ class SavedValues:
         compute: Callable[[Sequence[str]], Sequence[Any]],
         progress: Progress = lambda _: None,
     ) -> None:
-        """Compute and save what is missing of this process's share.
+        """Compute and save the missing values of this process's share.
 
         `compute` takes the ids of a batch and returns a JSON value for each.
         """
@@ -103,7 +103,7 @@ def _lines(path: Path) -> list[tuple[str, Any]]:
 
 
 def _remove_torn_line(file: Any) -> None:
-    """Cut off what a killed process wrote of its last line."""
+    """Cut off the incomplete last line of a killed process."""
     if not file.tell():
         return
     file.seek(-1, os.SEEK_END)
@@ -149,7 +149,7 @@ class Completions:
         return self._saved.missing()
 
     def generate(self, model: Any, progress: Progress = lambda _: None) -> None:
-        """Generate what is missing. Raises ModelError if one prompt alone exceeds the memory."""
+        """Generate the missing ones. Raises ModelError if one prompt alone exceeds the memory."""
         self._saved.fill(
             lambda batch: [asdict(completion) for completion in self._batch(model, batch)],
             progress,
@@ -194,7 +194,7 @@ class Completions:
 
 
 def _is_out_of_memory(error: Exception) -> bool:
-    """Whether a GPU's or the CPU's memory is exhausted; PyTorch has no type for the latter."""
+    """Return whether memory is exhausted; PyTorch has no type of error for the CPU's."""
     import torch
 
     kinds = (torch.OutOfMemoryError, MemoryError)

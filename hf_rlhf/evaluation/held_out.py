@@ -34,7 +34,7 @@ _PARTS = {"text": "", "by_trainer": "_held_out"}
 
 
 def measure_before(run: "Run", say: Say) -> Measured:
-    """Evaluate what training starts from; all processes must call this."""
+    """Evaluate the model that training starts from; all processes must call this."""
     if run.spec.evaluation is None:
         return Measured()
     folder = run.folder / "evaluation"
@@ -51,10 +51,10 @@ def measure_before(run: "Run", say: Say) -> Measured:
     # Every process must have read before the main one writes.
     PartialState().wait_for_everyone()
     if PartialState().is_main_process:
-        # Left by a process that was killed while it measured: as large as the base.
+        # A process that was killed while it measured leaves a merged model here.
         shutil.rmtree(run.folder / _START, ignore_errors=True)
     needed = {part for part in _PARTS if _is_measured(run, part)}
-    # Whether those of benchmarks are there depends on the weights, which may have to be merged.
+    # Saved benchmark scores are found by the weights, which may have to be merged first.
     if needed <= valid.keys() and not run.spec.evaluation.benchmarks:
         return _check_names(run, Measured(valid.get("text"), valid.get("by_trainer")))
     with _start(run, say) as (model, kwargs):
@@ -96,7 +96,7 @@ def measure(
         if metrics is not None:
             parts["by_trainer"] = evaluation
         if metrics is not None or stage == "before":
-            # That there is nothing is saved too, or a resumed run would merge to find out again.
+            # An empty evaluation is saved too, or a resumed run would merge only to find none.
             _save(run, f"{stage}{_PARTS['by_trainer']}.json", evaluation)
     if silent := [name for part in parts.values() for name in part.without_values()]:
         say(f"note: no row of {spec.split!r} has a value for {', '.join(silent)}")

@@ -138,7 +138,7 @@ def _verdict(results: Results, task: Mapping[str, Any], name: str) -> str:
 
 
 def all_notes(results: Results) -> list[str]:
-    """Return what a reader of the tables must know."""
+    """Return notes for readers of the tables."""
     return [f"In brackets: {results['method']}.", *results["notes"]]
 
 

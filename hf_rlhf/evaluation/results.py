@@ -44,7 +44,7 @@ class Evaluation:
         return seed_means([self])
 
     def metrics(self) -> tuple[str, ...]:
-        """Return the names of what was measured, in order."""
+        """Return the names of the metrics, in order."""
         return tuple(self.rows[0]) if self.rows else ()
 
     def select(self, ids: Sequence[str]) -> "Evaluation":
@@ -62,10 +62,10 @@ class Evaluation:
         return by_prompt([row[name] for row in self.rows], self.completions_per_prompt)
 
     def minus(self, other: "Evaluation") -> "Evaluation":
-        """Return the differences of what both measured, prompt by prompt, without samples.
+        """Return the differences of common metrics, prompt by prompt, without samples.
 
-        Prompts are paired by id, and those that one of the two lacks are left out; without ids, by
-        position. Raises RunFolderError when the two are not of the same rows.
+        Prompts are paired by id, and unpaired ones left out; without ids, by position. Raises
+        RunFolderError if the two are not of the same rows.
         """
         mine = self
         if self.ids and other.ids:
@@ -98,7 +98,7 @@ class Evaluation:
 
     @classmethod
     def load(cls, path: Path) -> "Evaluation":
-        """Read what `save` wrote. Raises RunFolderError when the file is not that."""
+        """Read a saved evaluation. Raises RunFolderError for another or damaged file."""
         try:
             content = parse_json(path.read_text())
             rows, samples = content["rows"], content["samples"]
@@ -116,7 +116,7 @@ class Measured:
     text: Evaluation | None = None
     """Of generated completions: the rewards' scores, or only samples without any rewards."""
     by_trainer: Evaluation | None = None
-    """What the trainer's `held_out` measures; one row of metrics for each row of the dataset."""
+    """Of the trainer's `held_out`: one row of metrics for each row of the dataset."""
     benchmarks: Sequence[Evaluation] = ()
     """Of each benchmark, in their order."""
 

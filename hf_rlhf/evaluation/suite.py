@@ -1,6 +1,6 @@
-"""Models x tasks: completions that are generated once, rows of metrics, and what follows from them.
+"""Models x tasks: completions that are generated once, rows of metrics, tables and verdicts.
 
-A plugin adds a `Task`. `Suite.run` does what is left to do in its folder and writes
+A plugin adds a `Task`. `Suite.run` does the remaining work in its folder and writes
 
 - `TASK-KEY/completions.jsonl` for each model and task; the key is a hash of all that completions
   depend on (`identity.json`), so other weights, data or settings never get the same folder;
@@ -65,7 +65,7 @@ class Suite:
         return names
 
     def run(self, command: Sequence[str], *, record: bool = False) -> dict[str, Any]:
-        """Do what is left to do; return what `results.json` says, and {} beside the main process.
+        """Do the remaining work; return the content of `results.json`, {} on other processes.
 
         Of several launched processes each takes a share of the batches. With `record` results go
         into the records and onto the cards of the runs among the models.
@@ -106,7 +106,7 @@ class Suite:
         return results
 
     def show(self, results: Mapping[str, Any]) -> None:
-        """Print what `run` returned, and where it is; nothing beside the main process."""
+        """Print the results of `run` and their files, on the main process only."""
         if not results:
             return
         print_results(results)

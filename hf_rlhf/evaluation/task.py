@@ -160,11 +160,11 @@ class Task:
         raise NotImplementedError
 
     def identity(self, model: Candidate) -> Mapping[str, Any]:
-        """Return what completions depend on besides the weights and the sampling, as JSON."""
+        """Return the inputs of completions besides weights and sampling, as JSON."""
         return {"prompts": digest(list(self.prompts(model).values()))}
 
     def passes(self, answers: "Answers") -> Sequence["Pass"]:
-        """Return what else needs a model's weights once the completions exist."""
+        """Return further values of the completions that need a model's weights."""
         return ()
 
     def score(self, answers: "Answers") -> Evaluation:
@@ -206,7 +206,7 @@ class Task:
         return {"about": ""}
 
     def notes(self, scored: Mapping[str, Evaluation]) -> Iterable[str]:
-        """Return what a reader of the table must know."""
+        """Return notes for readers of the table."""
         return ()
 
     def appendix(self, scored: Mapping[str, Evaluation]) -> str:

@@ -86,7 +86,7 @@ def content_of(value: str, *, whole: bool = True) -> Any:
     """Return the digest of a file, or those of a folder's files by name; None for any other text.
 
     If not `whole`, large files are sampled, and a folder that holds no model has one digest: the
-    names in it are nobody else's business.
+    names in it stay private.
     """
     digest = file_digest if whole else sampled_digest
     if len(value) > _LONGEST_PATH or "\n" in value:

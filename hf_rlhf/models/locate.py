@@ -212,7 +212,7 @@ def absence_reason(name: str, kind: Kind = "model") -> str | None:
         return f"{text}.{hint}"
     if _in_cache(name, kind):
         return None
-    # A name within an existing folder is hardly meant to be the Hub's.
+    # A name within an existing folder is probably a path.
     reason = _ask_hub(name, kind, tries=1 if os.path.isdir(os.path.dirname(name) or "?") else 2)
     return reason and f"{text}, and {reason}.{hint}"
 

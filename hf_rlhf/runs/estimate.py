@@ -1,4 +1,4 @@
-"""What a run will take, known before its weights are loaded: steps, parameters, space on disk."""
+"""Steps and disk space of a run, computed before its weights are loaded."""
 
 import math
 from collections.abc import Callable
@@ -30,7 +30,7 @@ def planned_steps(run: Run) -> int:
 
 
 def final_state(steps: int, epochs: float) -> Any:
-    """Return the state of a trainer at its end, by which rewards measure what they have become."""
+    """Return the state of a trainer at its end, for rewards that change during training."""
     from transformers import TrainerState
 
     return TrainerState(global_step=steps, max_steps=steps, epoch=float(epochs))
@@ -68,7 +68,7 @@ class DiskNeed:
     at_once: int
     """How many of them exist at once: those kept, and one that is being saved."""
     beside: int = 0
-    """At most, what the trainer writes beside them, by its `extra_disk_bytes`."""
+    """At most, of the trainer's other files, by its `extra_disk_bytes`."""
 
     @property
     def total(self) -> int:

@@ -1,4 +1,4 @@
-"""What to change where memory is short, and the largest batch and length that fit."""
+"""Changes that save memory, and the largest batch and length that fit."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What a run file may ask of the monitor, checked before weights load."""
+"""Checks of the monitor's settings, before weights load."""
 
 import os
 import re
@@ -40,8 +40,8 @@ def monitor_problems(run: "Run") -> Iterator[Problem]:
     if steps < needed:
         yield Problem(
             "monitor",
-            f"has no effect: after a warm-up of {spec.warmup} looks of {spec.every} steps there "
-            f"should be one more, at step {needed}, and the run has {steps} steps.",
+            f"has no effect: after a warm-up of {spec.warmup} windows of {spec.every} steps it "
+            f"needs one more, up to step {needed}, and the run has {steps} steps.",
             "Lower `every` or `warmup`.",
         )
     if spec.webhook is not None and (problem := webhook_problem(spec.webhook)) is not None:
@@ -73,7 +73,7 @@ def webhook_problem(variable: str) -> str | None:
 
 
 def monitor_advice(run: "Run") -> Iterator[str]:
-    """Yield a note where nothing can stop the run."""
+    """Yield a note if no signal can stop the run."""
     spec = run.spec.monitor
     if spec is None or spec.gold is not None or spec.stop_on != "gold":
         return
@@ -85,7 +85,7 @@ def monitor_advice(run: "Run") -> Iterator[str]:
 
 
 def monitor_line(run: "Run") -> str:
-    """Return how often the monitor looks, and what it stops the run on."""
+    """Return how often the monitor measures, and which signal stops the run."""
     spec = run.spec.monitor
     assert spec is not None, "there is a monitor"
     looks = counted(planned_steps(run) // spec.every, "look")

@@ -92,7 +92,7 @@ def machine_problems(run: "Run") -> Iterator[Problem]:
 
 
 def advice(run: "Run") -> list[str]:
-    """Return notes on what the author of `run` has hardly meant."""
+    """Return notes on settings that the author of `run` probably did not intend."""
     notes = [*run.trainer_class.advice(run), *hook().advice(run)]
     for part in (*run.reward.rewards, *run.reward.gates) if run.reward is not None else ():
         reward_advice = getattr(part.reward, "advice", None)

@@ -1,4 +1,4 @@
-"""What TRL needs of vLLM, and would detect only after the weights are loaded.
+"""Checks of vLLM that TRL would make only after the weights are loaded.
 
 TRL 1.16's client (`trl.generation.vllm_client`) talks to vLLM's own server, which must run with
 its development endpoints and a weight transfer, or no new weights can reach it.
@@ -27,7 +27,7 @@ _ATTEMPT_SECONDS = 5.0
 
 
 def vllm_problems(run: "Run") -> Iterator[Problem]:
-    """Yield what would keep `use_vllm` from working; nothing where it is off."""
+    """Yield problems of `use_vllm`; none if it is off."""
     training = run.training
     if not getattr(training, "use_vllm", False):
         return

@@ -1,4 +1,4 @@
-"""What a run file may ask of evaluations during training, checked before weights load."""
+"""Checks of evaluations during training, before weights load."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -26,7 +26,7 @@ def validation_problems(run: "Run") -> Iterator[Problem]:
     from transformers import EarlyStoppingCallback
 
     if any(isinstance(callback, EarlyStoppingCallback) for callback in run.callbacks):
-        what = "EarlyStoppingCallback would look before the held-out rows are measured."
+        what = "EarlyStoppingCallback would decide before the held-out rows are measured."
         yield Problem("callbacks", what, "Write `early_stopping: {patience: 3}` instead.")
     if not is_validated(run):
         for key in ("validation", "early_stopping"):
