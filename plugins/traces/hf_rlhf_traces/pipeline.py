@@ -48,6 +48,8 @@ _NEEDED = {"steps": "a result and a reply to it", "multiturn": "a reply"}
 _SKIPPED = ("trailing_results", "empty_reply")
 _BATCH = 16
 """Traces at a time: one may have many megabytes of samples."""
+_WORTH_IT = 400
+"""Traces of a process: fewer are done sooner than another process has started."""
 _ENCODER = msgspec.msgpack.Encoder(enc_hook=str)
 _FACTS = msgspec.msgpack.Decoder(Read | Rejected | None)
 _TRACE = msgspec.msgpack.Decoder(Rollout)
@@ -242,7 +244,7 @@ def _samples(
                 batch_size=_BATCH,
                 writer_batch_size=_BATCH,
                 remove_columns=traces.column_names,
-                num_proc=_processes(workers, len(traces)),
+                num_proc=_processes(workers, len(traces) // _WORTH_IT),
                 desc=f"{builder.dataset}, {side}",
             )
         except RuntimeError as error:
