@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from hf_rlhf.errors import ConfigError, DataError, PluginError, Problem, did_you_mean
+from hf_rlhf.errors import ConfigError, DataError, PluginError, Problem
 from hf_rlhf.steps import digest
 from hf_rlhf_traces.blocks import Block, cores
 from hf_rlhf_traces.dataset_card import write_card
@@ -94,21 +94,15 @@ def run_tasks(build: Build, tasks: int | None, workers: int | None, slurm: str |
 def _slurm_arguments(text: str) -> dict[str, Any]:
     from datatrove.executor import SlurmPipelineExecutor
 
-    values = dict(part.partition("=")[::2] for part in text.split(","))
-    known = list(inspect.signature(SlurmPipelineExecutor).parameters)
-    problems = [
-        Problem(f"--slurm: {name}", f"is not known{did_you_mean(name, known)}.")
-        for name in values
-        if name not in known
-    ]
-    problems += [
-        Problem(f"--slurm: {name}", "is missing.", f"Add {name}=….")
-        for name in ("partition", "time")
-        if not values.get(name)
-    ]
-    if problems:
-        raise ConfigError(problems)
+    values: dict[str, Any] = {
+        "qos": "",
+        **dict(part.partition("=")[::2] for part in text.split(",")),
+    }
     if sys.prefix != sys.base_prefix and not {"venv_path", "env_command"} & values.keys():
         values["venv_path"] = str(Path(sys.prefix) / "bin" / "activate")
-    numbers = {name: int(value) for name, value in values.items() if value.isdecimal()}
-    return {"qos": "", **values, **numbers}
+    values |= {name: int(value) for name, value in values.items() if value.isdecimal()}
+    try:
+        inspect.signature(SlurmPipelineExecutor).bind(pipeline=[], tasks=1, **values)
+    except TypeError as error:
+        raise ConfigError([Problem("--slurm", f"{error}.")]) from error
+    return values

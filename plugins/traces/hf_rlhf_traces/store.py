@@ -30,11 +30,6 @@ class Store(Ledger):
     def __init__(self, folder: Path, folder_option: str = "DIR") -> None:
         """Open the ledger in `folder`. Raises RunFolderError when it is damaged."""
         super().__init__(folder, MANIFEST, folder_option=folder_option, command=self._command)
-        if "read" in self.entries():
-            raise RunFolderError(
-                f"{folder} is of an earlier version, which read and built in two steps. Build it "
-                "again in a new folder: hf-rlhf traces build FILE --out NEW."
-            )
 
     @classmethod
     def make(cls, folder: Path) -> "Store":
