@@ -23,8 +23,6 @@ from hf_rlhf.storage.record import RunRecord, load_record
 
 INTERRUPTED_S = 10.0
 """How long a run that is asked to end waits for the push under way."""
-MAX_KEPT = 2
-"""So many checkpoints that wait are kept from the rotation; more would fill the disk."""
 
 
 class CheckpointPushes:
@@ -74,8 +72,12 @@ class CheckpointPushes:
         self._submit(step)
 
     def waiting(self) -> set[int]:
-        """Return the steps whose checkpoints should not be deleted, the next to be pushed."""
-        return set([step for step, push in self._pushes.items() if not push.done()][:MAX_KEPT])
+        """Return the steps whose checkpoints should stay: the next to be pushed, and the newest.
+
+        All that are not on the Hub would fill the disk while it is down.
+        """
+        unpublished = [step for step, push in self._pushes.items() if not _ok(push)]
+        return {*unpublished[:1], *unpublished[-1:]}
 
     def drain(self, seconds: float | None = None) -> None:
         """Wait up to `seconds` for the pushes; without them, also try failed ones once more.

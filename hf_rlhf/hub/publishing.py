@@ -12,7 +12,7 @@ from typing import Any
 from hf_rlhf.cards.folders import card_is_edited, place_card, public_record, shared_content
 from hf_rlhf.config.schema import PublishSpec
 from hf_rlhf.errors import HfRlhfError, PublishError
-from hf_rlhf.hub.base_model import is_empty, with_base
+from hf_rlhf.hub.base_model import with_base
 from hf_rlhf.hub.client import MANIFEST, Hub, connect, listed
 from hf_rlhf.hub.commit import DamagedCommit, Overtaken, push
 from hf_rlhf.hub.finish import describe, finish_command, unfinished
@@ -71,8 +71,8 @@ def publish(
 
     Arguments that are None are taken from the record, which has them from the run file's
     `publish` section. `step` publishes an intermediate checkpoint, to the branch `step-STEP`
-    unless `revision` says otherwise; where `repo_id` names a repository with an empty main, to main
-    too. `overwrite` replaces files that this run has not pushed. `hub` is a client to use again.
+    unless `revision` says otherwise. `overwrite` replaces files that this run has not pushed. `hub`
+    is a client to use again.
 
     Raises PublishError: for a base model that is not on the Hub, a secret in a file, an adapter
     that is empty, a token that may not write, a repository with other content; and, with the list
@@ -112,7 +112,6 @@ def publish(
         step,
         overwrite=overwrite,
         endpoint=endpoint,
-        fills_main=repo_id is not None and revision is None and step is not None,
     )
     try:
         _update_run(run, spec, published, card, step)
@@ -141,10 +140,8 @@ def publish_steps(
     for step in complete_steps(run):
         if str(step) in done:
             continue
-        # To a branch, and not to main, where the run goes.
-        options |= {"step": step, "revision": f"step-{step}", "endpoint": endpoint, "hub": hub}
         try:
-            published.append(publish(run, **options))
+            published.append(publish(run, step=step, endpoint=endpoint, hub=hub, **options))
         except HfRlhfError as error:
             failed.append(f"step {step}: {error}")
             if status_of(error) == 401:
@@ -166,12 +163,8 @@ def push_run(
     *,
     overwrite: bool = False,
     endpoint: str | None = None,
-    fills_main: bool = False,
 ) -> tuple[Published, str, PublishSpec]:
     """Push a run, or its checkpoint of `step`, as `record` describes it; do not change its record.
-
-    A checkpoint goes to a branch, and if it `fills_main` to a main that is empty too: there readers
-    look first.
 
     Returns the state on the Hub, the card there, and `spec` with the full names. Raises as
     `publish` does.
@@ -182,7 +175,6 @@ def push_run(
     try:
         spec = replace(spec, repo_id=hub.writable_repo(str(spec.repo_id)))
         spec = with_base(hub, spec, record.model)
-        empty = fills_main and is_empty(hub, str(spec.repo_id))
     except failures(Overtaken) as error:
         missing = [f"{repo}/{path}" for repo, path in expected_files(run, record, spec, step)]
         raise PublishError(unfinished(hub, error, missing, finish)) from error
@@ -190,14 +182,6 @@ def push_run(
         published, card = _push_weights(
             hub, run, record, spec, weights, step, finish, overwrite=overwrite
         )
-        if empty:
-            main, _ = _push_weights(
-                hub, run, record, replace(spec, revision="main"), weights, step, finish,
-                overwrite=overwrite,
-            )  # fmt: skip
-            notes = (*published.notes, "it is on main too, which was empty")
-            commits = published.new_commits + main.new_commits
-            published = replace(published, notes=notes, new_commits=commits)
     return published, card, spec
 
 

@@ -301,7 +301,7 @@ def test_the_command_after_a_damaged_commit_finishes(
     assert text_of("demo/model", "config.json") == (run / "merged" / "config.json").read_text()
 
 
-def test_a_checkpoint_in_a_repository_of_its_own_is_on_main_too(
+def test_a_checkpoint_goes_to_main_where_that_is_asked_for(
     run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for step in (2, 4):
@@ -310,22 +310,9 @@ def test_a_checkpoint_in_a_repository_of_its_own_is_on_main_too(
         save_weights(checkpoint / "adapter_model.safetensors", step, *LORA)
         seal(checkpoint)
     publish_steps(run, repo_id="demo/all", merged=False)
-    said = capsys.readouterr().err
-    assert said.count("demo/all is public") == 1
-    published = publish(run, step=2, repo_id="demo/step", merged=False)
-    assert capsys.readouterr().err.count("demo/step is public") == 1
-    assert published.revision == "step-2"
-    assert published.notes[-1] == "it is on main too, which was empty"
-    main, branch = tree("demo/step"), tree("demo/step", "step-2")
-    assert {path for path in main if main[path] != branch[path]} == {"README.md", "run.json"}
+    assert capsys.readouterr().err.count("demo/all is public") == 1
+    assert tree("demo/all") == {}
+    publish(run, step=2, repo_id="demo/step", revision="main", merged=False)
     card = text_of("demo/step", "README.md")
     assert "Intermediate checkpoint, of step 2" in card
     assert 'PeftModel.from_pretrained(base, "demo/step")' in card
-    assert publish(run, step=2, repo_id="demo/step", merged=False).new_commits == 0
-    # What is there stays; and of several steps, or a run's own repository, none is on main.
-    publish(run, step=4, repo_id="demo/step", merged=False)
-    assert tree("demo/step") == main
-    publish(run, step=2, merged=False)
-    assert tree("demo/model") == tree("demo/all") == {}
-    publish(run, repo_id="demo/step")
-    assert "Intermediate" not in text_of("demo/step", "README.md")
