@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from hf_rlhf.steps.jobs import Job, last_error, run_jobs
+from hf_rlhf.errors import HfRlhfError
+from hf_rlhf.steps.jobs import Job, last_error, run_jobs, run_training
 
 
 def queue(tmp_path: Path, *programs: str) -> Callable[[], Job | None]:
@@ -103,3 +104,14 @@ def test_a_second_signal_kills_runs_that_do_not_end(tmp_path):
     ended = []
     assert run_jobs(queue(tmp_path, *programs), 2, ended.append) == signal.SIGTERM
     assert [(end.status, end.stopped) for end in ended] == [(-signal.SIGKILL, True)] * 2
+
+
+def test_a_training_is_started_by_its_launcher_and_says_if_it_cannot_be(tmp_path):
+    log = tmp_path / "log"
+    words = "import os, sys; print(sys.argv[1:], 'HF_RLHF_LAUNCHED_BY' in os.environ); sys.exit(3)"
+    launch = [sys.executable, "-c", words]
+    assert run_training(launch, tmp_path / "run.yaml", ["--x", "1"], log=log) == 3
+    expected = ["-m", "hf_rlhf.train", "--config", str(tmp_path / "run.yaml"), "--x", "1"]
+    assert log.read_text() == f"{expected} True\n"
+    with pytest.raises(HfRlhfError, match="no-such-launcher"):
+        run_training(["no-such-launcher"], tmp_path / "run.yaml")

@@ -13,7 +13,6 @@ from safetensors.torch import load_file, save_file
 from hf_rlhf.errors import (
     ConfigError,
     DataError,
-    HfRlhfError,
     ModelError,
     RunFolderError,
 )
@@ -82,22 +81,6 @@ def test_null_in_a_role_wins_over_the_workspace(home, runs):
     workspace.write_text(workspace.read_text().replace("writer]", "writer, tutor]"))
     step(home, "tutor", "sft", "--data", str(home / "data" / "writer_sft.jsonl"))
     assert runs.ran[0]["evaluation"] is None
-
-
-def test_training_prints_where_paths_begin_and_how_to_publish(home, runs, capsys, monkeypatch):
-    step(home, "data_insight", "sft")
-    output = capsys.readouterr().out
-    assert f"paths below are relative to {home}\n" in output
-    last = output.splitlines()[-1]
-    push = f"hf-rlhf roles push --prefix YOU/NAME --workspace {home}"
-    assert last == f"To publish all roles: {push} --base_model YOU/BASE --push_base"
-    step(home, "data_insight", "sft")
-    assert "To publish" not in capsys.readouterr().out, "nothing was trained"
-    monkeypatch.chdir(home)
-    assert command(["train", "--role", "writer", "--stage", "sft"]) == 0
-    output = capsys.readouterr().out
-    assert "relative to" not in output
-    assert "hf-rlhf roles push --prefix YOU/NAME" in output
 
 
 def test_all_continues_where_it_stopped(home, runs):
@@ -314,13 +297,6 @@ def test_a_step_killed_before_its_ledger_entry_is_repeated(home, runs, monkeypat
     assert command(["check", "--workspace", str(home)]) == 0
 
 
-def test_a_changed_chat_template_is_a_changed_base(home, runs, capsys):
-    step(home, "data_insight", "sft")
-    (home / "base" / "chat_template.jinja").write_text("{{ messages[0]['content'] }}")
-    step(home, "data_insight", "sft", "--dry_run")
-    assert "base.chat_template.jinja changed" in capsys.readouterr().out
-
-
 def test_shared_rows_in_the_order_are_refused_before_the_first_step(home, runs):
     shutil.copyfile(home / "data" / "writer_sft.jsonl", home / "data" / "data_insight_sft.jsonl")
     with pytest.raises(DataError, match="isolated"):
@@ -413,16 +389,6 @@ def test_a_reward_adapter_without_its_head_is_refused(tmp_path, home, make_adapt
     make_adapter(home / "base", tmp_path / "policy", "sft", 1)
     with pytest.raises(ModelError, match="no score head"):
         training.check_adapter(tmp_path / "policy", "reward")
-
-
-def test_an_unknown_launcher_is_reported(home, monkeypatch):
-    monkeypatch.undo()
-    workspace = read_workspace(home)
-    text = (home / "workspace.yaml").read_text() + "launch: [no-such-launcher]\n"
-    (home / "workspace.yaml").write_text(text)
-    assert workspace.launch is None
-    with pytest.raises(HfRlhfError, match="no-such-launcher"):
-        step(home, "writer", "sft")
 
 
 def test_mapped_columns_are_left_to_the_adapter(home, runs):
