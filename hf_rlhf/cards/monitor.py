@@ -27,8 +27,8 @@ def _lines(monitor: MonitorSection) -> Iterator[str]:
     yield (
         f"{counted(len(monitor.looks), 'look')} of {settings.get('every')} steps each{beside}. "
         f"It warns where completions are {settings.get('length_z'):g} standard deviations longer "
-        f"than in the first {settings.get('warmup')} looks, which is weak evidence, and where gold "
-        "falls while the trained reward rises."
+        f"than in the first {settings.get('warmup')} measurements, which is weak evidence, and "
+        "where gold falls while the trained reward rises."
     )
     for warning in monitor.warnings:
         stopped = " The run was stopped there." if warning.get("stopped") else ""
@@ -43,10 +43,10 @@ def _lines(monitor: MonitorSection) -> Iterator[str]:
 
 
 def monitor_panels(record: RunRecord, path: Path) -> bool:
-    """Draw the looks as a PNG: length, and trained against gold reward.
+    """Draw the measurements as a PNG: length, and trained against gold reward.
 
-    A dashed line is a threshold, a red mark a look at which the signal is on. Return False,
-    writing nothing, where there are fewer than two looks.
+    A dashed line is a threshold, a red mark a measurement at which the signal is on. Return False,
+    writing nothing, where there are fewer than two measurements.
     """
     monitor = record.training.monitor
     if monitor is None or len(monitor.looks) < 2:
@@ -80,7 +80,7 @@ def _rewards(axes: Any, monitor: MonitorSection) -> None:
 
 
 def _series(axes: Any, monitor: MonitorSection, key: str, colour: str, signal: str) -> None:
-    """Draw the means of the looks with their intervals, and mark where `signal` is on."""
+    """Draw the means of the measurements with their intervals, and mark where `signal` is on."""
     looks = [look for look in monitor.looks if look[key]]
     points = [(look["step"], look[key]["mean"]) for look in looks]
     errors = [_Z * (look[key]["error"] or 0.0) for look in looks]

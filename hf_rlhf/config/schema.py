@@ -250,20 +250,20 @@ class CardSpec:
 class MonitorSpec:
     """The `monitor:` section: warnings, and a stop, where a reward is exploited.
 
-    A *look* summarises the completions of `every` optimizer steps. Nothing here changes what is
-    trained.
+    A *measurement* summarises the completions of `every` optimizer steps. The section does not
+    change what is trained.
     """
 
     gold: str | None = None
     """The label of a reward of weight 0 that is the better measure of quality."""
     every: Annotated[int, Ge(1)] = 5
-    """Optimizer steps of a look."""
+    """Optimizer steps of a measurement."""
     warmup: Annotated[int, Ge(2)] = 5
-    """Looks with which later ones are compared."""
+    """Measurements with which later ones are compared."""
     length_z: Annotated[float, Gt(0)] = 2.5
-    """Completions are too long from so many standard deviations over the warm-up's looks on."""
+    """A warning comes at so many standard deviations of the warm-up's lengths above their mean."""
     window: Annotated[int, Ge(1)] = 3
-    """Looks that are averaged before trained reward and gold are compared with earlier ones."""
+    """How many measurements are averaged before they are compared with earlier ones."""
     stop_on: Literal["gold", "never"] = "gold"
     """gold: stop when gold falls while the trained reward rises."""
     webhook: str | None = None

@@ -1,4 +1,4 @@
-"""The callback that looks at the completions of a training, warns and stops."""
+"""The callback that measures the completions of a training, warns and stops."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -19,12 +19,12 @@ from hf_rlhf.storage.checkpoints import step_of, valid_checkpoints
 from hf_rlhf.storage.monitor_schema import MonitorSection
 
 CONSTANT = {
-    "length": "in the warm-up every look had completions of the same mean length",
-    "gold": "a look has the completions of one prompt, or gold abstained, so there is no interval",
+    "length": "in the warm-up every measurement had completions of the same mean length",
+    "gold": "a measurement has one prompt, or gold abstained, so there is no interval",
 }
 """Why a signal cannot come on."""
 LOOK_SETTINGS = ("gold", "every", "warmup")
-"""With another value of these, looks cannot be compared with the earlier ones."""
+"""With another value of these, measurements cannot be compared with the earlier ones."""
 Row = tuple[int, int, float | None, float | None]
 """Of a completion: the checksum of its prompt, its length, trained reward, gold reward."""
 
@@ -37,10 +37,10 @@ class RewardCallback(TrainerCallback):  # type: ignore[misc]
 
 
 class Monitor(RewardCallback, ExportableState):  # type: ignore[misc]
-    """Makes a look every few steps; warns when a signal comes on, and stops as the run file says.
+    """Measures every few steps; warns when a signal comes on, and stops as the run file says.
 
-    Every process has the rows of all of them, so that all make the same looks. Each checkpoint
-    has the looks so far. Place this before the callbacks that save and stop at a step's end.
+    Every process has the rows of all of them, so that all measure the same. Each checkpoint has
+    the measurements so far. Place this before the callbacks that save and stop at a step's end.
 
     Args:
         spec: the run file's section.
@@ -92,13 +92,13 @@ class Monitor(RewardCallback, ExportableState):  # type: ignore[misc]
 
     @property
     def clean_step(self) -> int | None:
-        """The last step before the drift, if there is one; None: no look yet."""
+        """The last step before the drift, if there is one; None: no measurement yet."""
         return self._assessment.clean
 
     # Events of a training.
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Take up the looks of the checkpoint, unless looks are others by now."""
+        """Continue the measurements of the checkpoint, unless their settings have changed."""
         # transformers saves into this entry, which a run without a monitor has not made.
         saved = state.stateful_callbacks.setdefault(type(self).__name__, self.state())
         if not state.global_step:
@@ -121,7 +121,7 @@ class Monitor(RewardCallback, ExportableState):  # type: ignore[misc]
         del self._rows[self._finished :]
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Make a look if one is due, and act on it."""
+        """Measure if it is time, and act on the result."""
         self._finished = len(self._rows)
         if state.global_step % self.spec.every:
             return
@@ -142,7 +142,7 @@ class Monitor(RewardCallback, ExportableState):  # type: ignore[misc]
         self._act(new, state, Path(args.output_dir))
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any], **_: Any) -> None:
-        """Add the last look to what the trackers log, once."""
+        """Add the last measurement to what the trackers log, once."""
         if "loss" in logs:
             logs.update(self._unlogged)
             self._unlogged = {}
@@ -160,7 +160,7 @@ class Monitor(RewardCallback, ExportableState):  # type: ignore[misc]
             },
         }
 
-    # What a look is, and what follows from it.
+    # Measurements, and what follows from them.
 
     def _add_look(self, step: int) -> None:
         rows, self._rows, self._finished = self._rows, [], 0

@@ -1,15 +1,15 @@
-"""Signals of an exploited reward, as functions of a series of looks at a training.
+"""Signals of an exploited reward, as functions of a series of measurements.
 
 A measurement (`Look`) summarises the completions of a few optimizer steps. Two signals:
 
 * length: the mean length is above that of the warm-up by `length_z` standard deviations, which are
-  taken over the warm-up's looks.
-* gold: since the best `window` looks of the gold reward it fell and the trained reward rose, both
-  beyond their intervals.
+  taken over the warm-up's measurements.
+* gold: since the best `window` measurements of the gold reward it fell and the trained reward
+  rose, both beyond their intervals.
 
-The intervals of the gold signal hold together: over all looks of a run, and all earlier windows
-that are compared with, a gold reward that does not fall sets it off in at most `LEVEL` of the runs.
-At the n-th comparison, with n earlier windows, the level is LEVEL / (n (n + 1)) / n.
+The intervals of the gold signal hold together: over all measurements of a run, and all earlier
+windows that are compared, a gold reward that does not fall sets it off in at most `LEVEL` of the
+runs. At the n-th comparison, with n earlier windows, the level is LEVEL / (n (n + 1)) / n.
 """
 
 import math
@@ -61,7 +61,7 @@ class Look:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
-        """Return the look that `dataclasses.asdict` has written."""
+        """Return the measurement that `dataclasses.asdict` has written."""
         means = {key: Mean(**values[key]) for key in ("length", "trained", "gold") if values[key]}
         rest = {key: values[key] for key in ("step", "rows")}
         return cls(**{**dict.fromkeys(("length", "trained", "gold")), **means, **rest})
@@ -73,7 +73,7 @@ class Signal:
 
     name: Name
     since: int
-    """The last step of the first look that shows it."""
+    """The last step of the first measurement that shows it."""
     text: str
 
 
@@ -91,15 +91,15 @@ class Change:
 
 @dataclass(frozen=True)
 class Assessment:
-    """What the last of a series of looks says."""
+    """What the last of a series of measurements says."""
 
     signals: tuple[Signal, ...] = ()
     clean: int | None = None
     """The last step before gold was at its best; without a gold reward, before anything that a
-    signal, perhaps a later one, rests on. With more looks it only increases."""
+    signal, perhaps a later one, rests on. With more measurements it only increases."""
     length_z: float | None = None
     trained: Change | None = None
-    """Since the best looks of the gold reward; `gold` likewise."""
+    """Since the best measurements of the gold reward; `gold` likewise."""
     gold: Change | None = None
 
     @property
@@ -109,7 +109,7 @@ class Assessment:
 
 
 def assess(looks: Sequence[Look], spec: MonitorSpec) -> Assessment:
-    """Return which signals the last look shows, and which step is before the drift."""
+    """Return which signals the last measurement shows, and which step is before the drift."""
     if not looks:
         return Assessment()
     scores = length_scores(looks, spec.warmup)
@@ -126,9 +126,9 @@ def assess(looks: Sequence[Look], spec: MonitorSpec) -> Assessment:
 
 
 def length_scores(looks: Sequence[Look], warmup: int) -> list[float | None]:
-    """Return for each look how many standard deviations its length is above the warm-up's mean.
+    """Return how many standard deviations each length is above the warm-up's mean.
 
-    None in the warm-up, and where its looks all have the same length, or too few of them a length.
+    None in the warm-up, and where its lengths are all the same, or too few.
     """
     start = [look.length.mean for look in looks[:warmup] if look.length is not None]
     spread = stdev(start) if len(start) > 1 else 0.0
@@ -140,10 +140,10 @@ def length_scores(looks: Sequence[Look], warmup: int) -> list[float | None]:
 
 
 def compare_gold(looks: Sequence[Look], window: int) -> tuple[int, Change, Change] | None:
-    """Compare the last `window` looks with the earlier ones in which gold was highest.
+    """Compare the last `window` measurements with the earlier ones in which gold was highest.
 
     Returns the position of the last of these, and by how much the trained reward and the gold
-    reward changed; None while there are too few looks.
+    reward changed; None while there are too few measurements.
     """
     known = [
         (index, look.trained, look.gold)
@@ -175,7 +175,7 @@ def _change(before: Sequence[Mean], now: Sequence[Mean], factor: float) -> Chang
 
 
 Finding = tuple[Signal | None, int]
-"""A signal if it is on, and the position of the last look before anything that it rests on."""
+"""A signal if it is on, and the position of the last measurement before it began."""
 
 
 def _length(looks: Sequence[Look], scores: Sequence[float | None], spec: MonitorSpec) -> Finding:

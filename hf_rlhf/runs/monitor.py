@@ -40,8 +40,8 @@ def monitor_problems(run: "Run") -> Iterator[Problem]:
     if steps < needed:
         yield Problem(
             "monitor",
-            f"has no effect: after a warm-up of {spec.warmup} windows of {spec.every} steps it "
-            f"needs one more, up to step {needed}, and the run has {steps} steps.",
+            f"has no effect: after {spec.warmup} measurements of {spec.every} steps there "
+            f"should be one more, at step {needed}, and the run has {steps} steps.",
             "Lower `every` or `warmup`.",
         )
     if spec.webhook is not None and (problem := webhook_problem(spec.webhook)) is not None:
@@ -85,10 +85,10 @@ def monitor_advice(run: "Run") -> Iterator[str]:
 
 
 def monitor_line(run: "Run") -> str:
-    """Return how often the monitor measures, and which signal stops the run."""
+    """Return how often the monitor measures, and what it stops the run on."""
     spec = run.spec.monitor
     assert spec is not None, "there is a monitor"
-    looks = counted(planned_steps(run) // spec.every, "look")
+    looks = counted(planned_steps(run) // spec.every, "measurement")
     gold = f"gold reward {spec.gold}" if spec.gold is not None else "no gold reward"
     return f"{looks}, one every {spec.every} steps, {spec.warmup} to warm up; {gold}"
 

@@ -323,7 +323,7 @@ def test_odd_addresses_of_a_webhook_are_refused(monkeypatch, address, problem):
 @pytest.mark.parametrize(
     ("section", "problem"),
     [
-        ({"every": 1, "warmup": 2}, "has no effect: after a warm-up of 2 windows of"),
+        ({"every": 1, "warmup": 2}, "has no effect: after 2 measurements of"),
         (
             {"gold": "refiner", "every": 1, "warmup": 2},
             "'refiner', which is not a reward of",
