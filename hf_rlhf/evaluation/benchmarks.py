@@ -306,8 +306,6 @@ def _found(spec: BenchmarkSpec) -> tuple[Benchmark, ...]:
 
 
 def _prepare(task: Any, name: str, spec: BenchmarkSpec) -> None:
-    if getattr(task, "MULTIMODAL", False):
-        raise _refusal(spec, f"{name} has images, which the model does not see.", "Choose another.")
     if getattr(task, "UNSAFE_CODE", False) and not spec.confirm_run_unsafe_code:
         what = f"{name} runs code that the model writes, on this machine."
         raise _refusal(spec, what, "`confirm_run_unsafe_code: true` accepts that.")

@@ -16,8 +16,6 @@ from hf_rlhf.config import EvaluationSpec
 from hf_rlhf.errors import ModelError, RunFolderError
 from hf_rlhf.evaluation.generation import Completion, generate, longest_first, seed_of
 
-_LARGEST_MASK = 2**27
-"""Entries, of 4 bytes: 8 prompts of 4,096 tokens."""
 Progress = Callable[[int], object]
 """Called with the number of completions that were added."""
 
@@ -159,16 +157,12 @@ class Completions:
         started = time.monotonic()
         batch: list[Completion] = []
         try:
-            if len(ids) == 1 or not self._is_large(model, ids):
-                batch = generate(
-                    model,
-                    self._tokenizer,
-                    [self.prompts[key] for key in ids],
-                    self._spec,
-                    self._max_new_tokens,
-                    # A resumed evaluation draws what an unbroken one would have.
-                    seeds=[seed_of(self._spec.seed, key) for key in ids],
-                )
+            batch = generate(
+                *(model, self._tokenizer, [self.prompts[key] for key in ids]),
+                *(self._spec, self._max_new_tokens),
+                # A resumed evaluation draws the same as an unbroken one.
+                seeds=[seed_of(self._spec.seed, key) for key in ids],
+            )
         except (RuntimeError, MemoryError) as error:
             if not _is_out_of_memory(error):
                 raise
@@ -182,15 +176,6 @@ class Completions:
             return [*self._batch(model, ids[:half]), *self._batch(model, ids[half:])]
         seconds = (time.monotonic() - started) / len(batch)
         return [replace(completion, seconds=seconds) for completion in batch]
-
-    def _is_large(self, model: Any, ids: Sequence[str]) -> bool:
-        """Whether a batch could exhaust the memory of a CPU, where the system ends the process.
-
-        A batch of unequal prompts has a mask of the square of the longest for each of them.
-        """
-        longest = max(len(self.prompts[key]) for key in ids)
-        is_on_cpu = getattr(getattr(model, "device", None), "type", "") == "cpu"
-        return is_on_cpu and len(ids) * longest**2 > _LARGEST_MASK
 
 
 def _is_out_of_memory(error: Exception) -> bool:

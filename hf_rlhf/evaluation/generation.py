@@ -106,21 +106,17 @@ def complete(
 ) -> list[list[int]]:
     """Return the token ids of each prompt's completion, the end token included if one came.
 
-    Tokens are sampled from the model's softmax at temperature and top_p alone. Further settings
-    that the model ships, such as a repetition penalty, are ignored: training samples without them,
-    and log-probabilities do not account for them.
+    Tokens are sampled from the softmax of `model`, which is whole on this process, at temperature
+    (above 0) and top_p alone. Further settings that the model ships, such as a repetition penalty,
+    are ignored: training samples without them, and log-probabilities do not account for them.
 
     Args:
-        model: whole on this process.
-        prompts: token ids; padded here on the left, in one batch.
-        max_new_tokens: the completion's length in tokens.
+        model: as `generate` takes it, as are `prompts` and `max_new_tokens`.
         uniform: random numbers of each prompt, (rows, max_new_tokens); see `SampleByRow`. None
             decodes greedily.
         ends: tokens after which a completion is over.
         pad: the token for padding.
-        temperature: above 0.
-        top_p: the share of probability that is sampled from (Holtzman et al. 2020).
-        extras: further arguments of `generate`: a streamer, stopping criteria.
+        extras: further arguments of transformers' `generate`: a streamer, stopping criteria.
 
     Raises:
         ModelError: the model's scores are not numbers.

@@ -124,15 +124,3 @@ def test_a_batch_that_exceeds_the_memory_is_halved(kind, tmp_path, monkeypatch):
     error[kind] = RuntimeError("sizes of tensors must match")
     with pytest.raises(RuntimeError, match="sizes of tensors"):
         Completions(tmp_path / "c", five, None, spec, 4).generate(None)
-
-
-@pytest.mark.parametrize(("device", "sizes"), [("cpu", [1, 1, 2, 4]), ("cuda", [8])])
-def test_very_long_prompts_are_few_at_a_time_on_a_cpu(device, sizes, tmp_path, batches):
-    """There the system would end the process before any error comes back."""
-    from types import SimpleNamespace
-
-    lengths = [9_000, 9_000, 7_000, 6_000, 100, 100, 100, 100]
-    prompts = {str(number): [1] * length for number, length in enumerate(lengths)}
-    model = SimpleNamespace(device=SimpleNamespace(type=device))
-    Completions(tmp_path, prompts, None, EvaluationSpec(batch_size=8), 4).generate(model)
-    assert [len(batch) for batch in batches] == sizes
