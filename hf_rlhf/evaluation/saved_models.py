@@ -228,6 +228,11 @@ def _adapter(source: str) -> Path:
 def _adapted(source: str, adapter: Path, base: str | None, revision: str | None) -> SavedModel:
     """Combine an adapter with `base`, or with the base that its configuration names."""
     config = _json(adapter / "adapter_config.json")
+    for key in ("base_model_name_or_path", "task_type", "revision"):
+        if not isinstance(config.get(key), str | None):
+            raise ModelError(
+                f"{adapter / 'adapter_config.json'}: {key} is {config[key]!r}; expected a text."
+            )
     name = base or config.get("base_model_name_or_path")
     if not name:
         raise ModelError(

@@ -14,8 +14,7 @@ from hf_rlhf_local_hub.refusals import Refused
 
 def read_metadata(text: str) -> dict[str, Any] | None:
     """Return the YAML head of a README, or None without one; raises ValueError if it is broken."""
-    match = REGEX_YAML_BLOCK.match(text)
-    if match is None:
+    if (match := REGEX_YAML_BLOCK.match(text)) is None:
         return None
     try:
         document = load_yaml(match.group(2), "README.md")
@@ -24,7 +23,7 @@ def read_metadata(text: str) -> dict[str, Any] | None:
     if document.problems:
         raise ValueError(f"YAML metadata error: {document.problems[0]}")
     data = document.value
-    if data is not None and not isinstance(data, dict):
+    if not isinstance(data, dict | None):
         raise ValueError(f"YAML metadata must be keys and values, not {type(data).__name__}.")
     return data or {}
 
@@ -42,8 +41,7 @@ def validate(text: str) -> tuple[list[str], list[str]]:
 
 def refuse_bad_metadata(content: bytes) -> None:
     """Raise Refused (400) for a README that the Hub would not take in a commit."""
-    errors, _ = validate(content.decode("utf-8", "replace"))
-    if errors:
+    if errors := validate(content.decode("utf-8", "replace"))[0]:
         raise Refused(400, "Invalid metadata in README.md.\n" + "\n".join(f"- {e}" for e in errors))
 
 
