@@ -1,9 +1,16 @@
 """`judged_rollouts`: agent rollouts, with the rubrics they were judged by, as refiner rows."""
 
-import math
 from collections import Counter
-from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import (
+    AliasChoices,
+    BaseModel,
+    Field,
+    StringConstraints,
+    TypeAdapter,
+    ValidationError,
+)
 
 from hf_rlhf.contracts import Loaded
 from hf_rlhf.data import BadRow, Row, Split, read_rows
@@ -24,15 +31,18 @@ _BOOKKEEPING = ("id: ", "score: ")
 """Lines that are not shown: a tool's own ids would be mistaken for ones that can be cited."""
 
 
-@dataclass(frozen=True)
-class Judgement:
-    """What the rollout's own judges said of its answer under one rubric."""
+class _Judged(BaseModel):
+    """A rubric by which the rollout's own judges judged its answer."""
 
-    criterion: str
-    weight: float
-    score: float | None
-    """The recorded verdict, 0 or 1; None where the judges failed."""
-    votes: tuple[int, ...]
+    criterion: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)] = Field(
+        validation_alias=AliasChoices("criteria", "criterion")
+    )
+    weight: Annotated[float, Field(gt=0, lt=1e9)] = Field(
+        1.0, validation_alias=AliasChoices("severity", "weight")
+    )
+
+
+_JUDGED = TypeAdapter(list[_Judged])
 
 
 def judged_rollouts(
@@ -104,20 +114,6 @@ def judged_rollouts(
     )
 
 
-def judgements(rollout: Rollout) -> list[Judgement]:
-    """Return the recorded per-rubric verdicts. Raise BadRow if they are not what they should be."""
-    recorded = rollout.fields.get("rubric_judgements") or []
-    where = f"{rollout.where}: field 'rubric_judgements'"
-    if not isinstance(recorded, list):
-        raise BadRow(
-            "wrong_type:rubric_judgements",
-            f"{where}: is {type(recorded).__name__}, expected a list of objects.",
-        )
-    return [
-        _judgement(item, f"{where}, item {number}") for number, item in enumerate(recorded, start=1)
-    ]
-
-
 def tool_results(rollout: Rollout, longest: int) -> tuple[list[Result], int]:
     """Return the tool results with ids on their snippets, and how many results were empty.
 
@@ -172,9 +168,19 @@ def _converted(row: Row, row_id: str, maker: PromptMaker, longest: int) -> Conve
 
 
 def _rubrics(rollout: Rollout) -> list[Rubric]:
-    recorded = judgements(rollout)
-    if recorded:
-        return [Rubric(criterion=item.criterion, weight=item.weight) for item in recorded]
+    try:
+        judged = _JUDGED.validate_python(rollout.fields.get("rubric_judgements") or [])
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = "".join(f"[{part!r}]" for part in first["loc"])
+        raise BadRow(
+            "wrong_type:rubric_judgements",
+            f"{rollout.where}: rubric_judgements{place}: {first['msg']}, not "
+            f"{first['input']!r:.60}. Expected a list of objects like "
+            '{"criteria": "States the year.", "severity": 1.0}.',
+        ) from error
+    if judged:
+        return [Rubric(criterion=each.criterion, weight=each.weight) for each in judged]
     expected = _expected(rollout)
     if not expected:
         raise BadRow(
@@ -183,59 +189,13 @@ def _rubrics(rollout: Rollout) -> list[Rubric]:
             "or empty, so there is nothing to reward. Add one, or drop such rows "
             "(`on_bad_row: drop`).",
         )
-    return [expected_rubric(expected)]
-
-
-def expected_rubric(expected: str) -> Rubric:
-    """Return the rubric that stands for an expected answer: "States 51%.".
-
-    It is short, because a judge by words looks for every word of a criterion.
-    """
-    return Rubric(criterion=f"States {expected.strip().rstrip('.')}.", weight=1.0)
+    # Short, because a judge by words looks for every word of a criterion.
+    return [Rubric(criterion=f"States {expected.rstrip('.')}.", weight=1.0)]
 
 
 def _expected(rollout: Rollout) -> str:
     value = rollout.fields.get("expected_answer")
     return "" if value is None else str(value).strip()
-
-
-def _judgement(item: Any, where: str) -> Judgement:
-    expected = 'Expected an object like {"criteria": "States the year.", "severity": 1.0}.'
-    if not isinstance(item, dict):
-        raise BadRow(
-            "wrong_type:rubric_judgements", f"{where}: is {type(item).__name__}. {expected}"
-        )
-    criterion = item.get("criteria", item.get("criterion"))
-    weight = item.get("severity", item.get("weight", 1.0))
-    if not isinstance(criterion, str) or not criterion.strip():
-        raise BadRow("wrong_type:rubric_judgements", f"{where}: has no criteria. {expected}")
-    if isinstance(weight, bool) or not isinstance(weight, (int, float)) or not 0 < weight < 1e9:
-        raise BadRow(
-            "wrong_type:rubric_judgements",
-            f"{where}: the severity is {weight!r:.60}, expected a number above 0. {expected}",
-        )
-    failed = item.get("error") is not None or item.get("score") is None
-    votes = item.get("votes") or []
-    if not isinstance(votes, list):
-        raise BadRow("wrong_type:rubric_judgements", f"{where}: the votes are no list. {expected}")
-    return Judgement(
-        criterion=criterion.strip(),
-        weight=float(weight),
-        score=None if failed else _number(item["score"], f"{where}: the score"),
-        votes=tuple(int(_number(vote, f"{where}: a vote")) for vote in votes if vote is not None),
-    )
-
-
-def _number(value: Any, what: str) -> float:
-    try:
-        number = float(value)
-    except (TypeError, ValueError, OverflowError):
-        number = math.nan
-    if not math.isfinite(number):
-        raise BadRow(
-            "wrong_type:rubric_judgements", f"{what} is {value!r:.60}, expected a number or null."
-        )
-    return number
 
 
 def _document_text(document: Document) -> str:

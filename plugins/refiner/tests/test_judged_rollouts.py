@@ -2,7 +2,6 @@
 
 import json
 import os
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +9,10 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from hf_rlhf.data import Row, read_rows
 from hf_rlhf.errors import DataError
 from hf_rlhf.testing.rows import write_rows
 from hf_rlhf_refiner.answer import parse_sources
-from hf_rlhf_refiner.rollouts import judged_rollouts, judgements
-from hf_rlhf_rollouts import Rollout, read_rollout
+from hf_rlhf_refiner.rollouts import judged_rollouts
 
 DATA = Path(
     os.environ.get("HF_RLHF_DATA") or Path(__file__).resolve().parents[3] / "../shared/data"
@@ -56,10 +53,6 @@ def rollout(*outputs: str, **fields: Any) -> dict[str, Any]:
         "expected_answer": "1900",
         **fields,
     }
-
-
-def parse_rollout(row: Row) -> Rollout:
-    return read_rollout(row.values, row.where, Counter())
 
 
 def load(folder: Path, *rows: dict[str, Any], **arguments: Any) -> Any:
@@ -127,11 +120,6 @@ def test_rubrics_are_the_recorded_ones_or_the_expected_answer(tmp_path: Path) ->
         ],
         [{"criterion": "States 1900.", "weight": 1.0}],
     ]
-    parsed = parse_rollout(next(iter(read_rows(tmp_path / "rows.jsonl").split("train"))))
-    assert [(item.score, item.votes) for item in judgements(parsed)] == [
-        (1.0, (1, 0, 1)),
-        (None, ()),
-    ]
 
 
 def test_the_report_counts_what_was_odd(tmp_path: Path) -> None:
@@ -144,28 +132,17 @@ def test_the_report_counts_what_was_odd(tmp_path: Path) -> None:
 
 BAD = [
     ({"expected_answer": None}, "no_rubrics", "'rubric_judgements' and 'expected_answer'"),
-    ({"rubric_judgements": "x"}, "wrong_type:rubric_judgements", "is str, expected a list"),
-    ({"rubric_judgements": ["x"]}, "wrong_type:rubric_judgements", "item 1: is str"),
-    ({"rubric_judgements": [{"severity": 1}]}, "wrong_type:rubric_judgements", "has no criteria"),
+    ({"rubric_judgements": "x"}, "wrong_type:rubric_judgements", "valid list, not 'x'"),
+    ({"rubric_judgements": ["x"]}, "wrong_type:rubric_judgements", "rubric_judgements[0]: "),
+    (
+        {"rubric_judgements": [{"severity": 1}]},
+        "wrong_type:rubric_judgements",
+        "[0]['criteria']: Field required",
+    ),
     (
         {"rubric_judgements": [{"criteria": "x", "severity": -1}]},
         "wrong_type:rubric_judgements",
-        "the severity is -1",
-    ),
-    (
-        {"rubric_judgements": [{"criteria": "x", "score": "yes"}]},
-        "wrong_type:rubric_judgements",
-        "the score is 'yes', expected a number",
-    ),
-    (
-        {"rubric_judgements": [{"criteria": "x", "score": 1, "votes": ["no"]}]},
-        "wrong_type:rubric_judgements",
-        "a vote is 'no', expected a number",
-    ),
-    (
-        {"rubric_judgements": [{"criteria": "x", "score": 10**400}]},
-        "wrong_type:rubric_judgements",
-        "the score is 1000",
+        "[0]['severity']: Input should be greater than 0, not -1",
     ),
     ({"response": {"output": [5]}}, "step_not_object", "input + output[1] is 5"),
     ({"response": {"output": []}}, "no_tool_output", "no tool returned anything"),
@@ -248,11 +225,3 @@ def test_ten_real_rollouts_fit_the_cap(cap: int) -> None:
     shown = report["tool_results_shown"] + report["tool_results_dropped"]
     assert shown == 78
     assert report["empty_tool_results"] == 2
-
-
-@real
-def test_thirty_five_recorded_verdicts_are_read() -> None:
-    rows = read_rows(DATA / "agent_rollouts").split("train")
-    recorded = [item for row in rows for item in judgements(parse_rollout(row))]
-    assert len(recorded) == 35
-    assert all(item.score in (0, 1) and len(item.votes) == 3 for item in recorded)
