@@ -22,8 +22,7 @@ def read_metadata(text: str) -> dict[str, Any] | None:
         raise ValueError(f"YAML metadata error: {error.problems[0]}") from error
     if document.problems:
         raise ValueError(f"YAML metadata error: {document.problems[0]}")
-    data = document.value
-    if not isinstance(data, dict | None):
+    if not isinstance(data := document.value, dict | None):
         raise ValueError(f"YAML metadata must be keys and values, not {type(data).__name__}.")
     return data or {}
 
@@ -61,7 +60,7 @@ def derived_tags(kind: str, data: Mapping[str, Any]) -> list[str]:
 def _errors(data: Mapping[str, Any]) -> list[str]:
     errors = []
     for name in listed(data.get("license")):
-        if not (isinstance(name, str) and name in hub_licenses()):
+        if name not in [*hub_licenses()]:
             errors.append(f'"license" must be one of the identifiers the Hub knows, not {name!r}')
     for key, page in (("base_model", "models"), ("datasets", "datasets")):
         errors += [
