@@ -13,7 +13,7 @@ import sqlite3
 import time
 import warnings
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, closing, contextmanager
+from contextlib import asynccontextmanager, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -52,7 +52,7 @@ class DiskCache:
         """Return the values of those of `keys` that are in the file."""
         unique = list(dict.fromkeys(keys))
         values: dict[str, Any] = {}
-        if not self._is_usable() or self._is_new():
+        if not self._is_usable():
             return values
         with self._warn_on_failure(), closing(self._open()) as database:
             for start in range(0, len(unique), _KEYS_PER_QUERY):
@@ -105,20 +105,12 @@ class DiskCache:
     def _is_usable(self) -> bool:
         return self.enabled and self.failures < _MAX_FAILURES
 
-    def _is_new(self) -> bool:
-        """Create the file if there is none, so that a folder that cannot be written shows early."""
-        with self._warn_on_failure():
-            if self.path.exists():
-                return False
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            self.path.touch()
-        return True
-
     def _open(self) -> sqlite3.Connection:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         database = sqlite3.connect(self.path, timeout=_LOCKED_S)
         try:
-            _write_ahead(database)
+            with suppress(sqlite3.OperationalError):  # who opened it at the same time sets it
+                database.execute("PRAGMA journal_mode = WAL")
             database.execute("PRAGMA synchronous = NORMAL")
             database.execute(
                 f"CREATE TABLE IF NOT EXISTS {self.kind}s "
@@ -143,19 +135,6 @@ class DiskCache:
                     RuntimeWarning,
                     stacklevel=4,
                 )
-
-
-def _write_ahead(database: sqlite3.Connection) -> None:
-    """Set the journal's mode. SQLite does not wait here for others who open the file; we do."""
-    last = time.monotonic() + _LOCKED_S
-    while True:
-        try:
-            database.execute("PRAGMA journal_mode = WAL")
-            return
-        except sqlite3.OperationalError as error:
-            if "locked" not in str(error) or time.monotonic() > last:
-                raise
-        time.sleep(0.01)
 
 
 def command(arguments: Sequence[str]) -> int:

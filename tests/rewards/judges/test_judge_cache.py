@@ -163,9 +163,6 @@ def test_the_command_shows_and_clears(tmp_path, capsys):
     assert f"{path}: empty" in capsys.readouterr().out
     assert cache.read(["0"]) == {}
     assert path.exists()  # so that a folder that cannot be written shows before the first call
-    for action in ("show", "clear"):
-        assert command([action]) == 0
-        assert f"{path}: empty" in capsys.readouterr().out
     write(cache, dict.fromkeys("012", GOOD))
     assert command(["show"]) == 0
     assert "3 verdicts" in capsys.readouterr().out
@@ -206,13 +203,6 @@ def test_a_score_that_is_none_is_not_read_from_the_file(tmp_path, score):
         database.execute("UPDATE verdicts SET verdict = ?", (spoilt,))
     with pytest.warns(RuntimeWarning, match="cannot be used"):
         assert cache.read(["k"]) == {}
-
-
-def test_the_help_names_no_exception(capsys):
-    with pytest.raises(SystemExit):
-        command(["--help"])
-    assert "Show or clear the cache" in (text := capsys.readouterr().out)
-    assert "JudgeError" not in text
 
 
 def test_without_a_cache_nothing_is_read_or_written(tmp_path):

@@ -90,7 +90,7 @@ def test_what_is_no_text_says_why_and_is_not_kept(fault, cause, requests):
     assert said.cause == cause
     assert len(asked) == requests
     assert asked[-1].body["max_tokens"] == (100 if cause == "cut off" else 50)
-    assert default_path("text").read_bytes() == b""
+    assert writer._cache.read([writer.key(next(say("a")))]) == {}
 
 
 def test_a_text_that_was_cut_off_is_asked_for_again_with_more_room():
