@@ -7,13 +7,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from hf_rlhf.data import TrainedRows, row_digest, rows_digest
+from hf_rlhf.data import TrainedRows, row_digest
 from hf_rlhf.errors import HfRlhfError
 from hf_rlhf.evaluation import Scoring
 from hf_rlhf.models import commit_of, download, resolve_model_path
 from hf_rlhf.rewards import TOTAL
-from hf_rlhf.runs import resolve_scoring
-from hf_rlhf.storage import RECORD_NAME, load_record
+from hf_rlhf.storage import RECORD_NAME
 from hf_rlhf_lab.validation.checks import Check, not_measurable
 from hf_rlhf_lab.validation.gold import Gold
 
@@ -94,21 +93,6 @@ def _generates(folder: Path) -> bool:
 
 
 def _rows_of(folder: Path) -> TrainedRows | None:
-    """Return the rows that the file beside the weights names, or those of the run's own data."""
-    for each in (folder, folder / "adapter", folder / "merged"):
-        if rows := TrainedRows.read(each):
-            return rows
-    return next(filter(None, map(_rows_of_run, (folder, folder.parent))), None)
-
-
-def _rows_of_run(folder: Path) -> TrainedRows | None:
-    """Return the rows of an earlier version's run, where its data are still what they were."""
-    from hf_rlhf_lab.target import run_file, tokenizer_of
-
-    with suppress(HfRlhfError, OSError):
-        digest = load_record(folder).data.digests.get("train")
-        file = run_file(str(folder), None)
-        rows = resolve_scoring(file, tokenizer_of(file), plugin="rewards validate").dataset["train"]
-        if rows_digest(rows) == digest:
-            return TrainedRows.of(rows)
-    return None
+    """Return the rows that the file beside the weights names."""
+    beside = (folder, folder / "adapter", folder / "merged")
+    return next(filter(None, map(TrainedRows.read, beside)), None)
