@@ -117,8 +117,8 @@ def build_parser() -> Parser:
     """Return the options of the verb."""
     parser = verb_parser(
         "build",
-        "Build datasets of agent traces in DIR, in one pass over the files: every row becomes "
-        "samples or is rejected with a reason. On the cores of this machine, or by datatrove with "
+        "Build datasets of agent traces in DIR: every row becomes samples or is rejected with a "
+        "reason. On the cores of this machine, or, with more machines, by datatrove with "
         "--tasks or --slurm.",
     )
     parser.add_argument(
