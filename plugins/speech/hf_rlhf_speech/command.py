@@ -34,9 +34,26 @@ UNITS: Mapping[str, str] = {
 """Of features, and the range of rewards."""
 FEW_CLIPS, FEW_PAIRS = 5, 10
 """Of fewer clips each is a column; with fewer pairs a bootstrap's interval is too narrow."""
-_TEXT = (
-    "\n\nRewards that compare with the text take it from --text, or from NAME.txt beside NAME.wav."
+_TEXT = "With the text of --text or of NAME.txt beside NAME.wav, rewards compare clip and text."
+_REWARD = (
+    "use this reward on speech; may be repeated. By default: "
+    f"{', '.join(REWARDS)}, and with a text {' and '.join(WITH_TEXT)}"
 )
+_VERBS: Mapping[str, tuple[Any, ...]] = {
+    "score": (
+        "acoustic features and rewards of clips",
+        "Print the acoustic features and the rewards of each clip.",
+        ("files", "FILE", "+", "sound files, or folders of them"),
+    ),
+    "compare": (
+        "what differs between two clips, or two folders paired by name",
+        "Print the features and rewards of A and B and the difference B - A, with a 95% interval "
+        "over the pairs of two folders.",
+        ("first", "A", None, "a clip or a folder"),
+        ("second", "B", None, "a clip or a folder"),
+    ),
+}
+"""Verb -> its help, description and operands."""
 
 
 @dataclass
@@ -59,32 +76,12 @@ def speech(argv: Sequence[str]) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="hf-rlhf speech", allow_abbrev=False)
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
-    score = verbs.add_parser(
-        "score",
-        help="acoustic features and rewards of clips",
-        description="Print the acoustic features and the rewards of each clip." + _TEXT,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    score.add_argument("files", nargs="+", metavar="FILE", help="sound files, or folders of them")
-    compare = verbs.add_parser(
-        "compare",
-        help="what differs between two clips, or two folders paired by name",
-        description="Print the features and rewards of A and B and the difference B - A, with a "
-        "95% interval over the pairs of two folders." + _TEXT,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    compare.add_argument("first", metavar="A", help="a clip or a folder")
-    compare.add_argument("second", metavar="B", help="a clip or a folder")
-    for verb in (score, compare):
-        verb.add_argument(
-            "--reward",
-            action="append",
-            metavar="NAME",
-            help="use this reward on speech; may be repeated. By default: "
-            f"{', '.join(REWARDS)}, and with a text {' and '.join(WITH_TEXT)}",
-        )
+    for name, (helped, described, *operands) in _VERBS.items():
+        text = f"{described} {_TEXT}"
+        verb = verbs.add_parser(name, help=helped, description=text, allow_abbrev=False)
+        for operand, metavar, nargs, meaning in operands:
+            verb.add_argument(operand, metavar=metavar, nargs=nargs, help=meaning)
+        verb.add_argument("--reward", action="append", metavar="NAME", help=_REWARD)
         verb.add_argument("--text", help="what is said, in all of the clips")
         verb.add_argument("--json", action="store_true", help="print JSON")
     return parser
@@ -256,20 +253,17 @@ def _rewards(names: Sequence[str], columns: Mapping[str, Any]) -> Iterator[tuple
     """Yield each reward, as it reads files. Raises ConfigError for one that cannot be used here."""
     for name in names:
         reward: Any = load_component("rewards", name)
+        fix = "`hf-rlhf rewards validate RUN_FILE` measures a reward with its settings and columns."
         if "codec" not in getattr(reward, "__dataclass_fields__", ()):
             what = f"{name} is not a reward on speech: it has no field `codec`."
-            fix = "Name a reward on speech; `hf-rlhf list rewards` lists all."
-            raise ConfigError([Problem("--reward", what, fix)])
+            raise ConfigError([Problem("--reward", what, "`hf-rlhf list rewards` lists all.")])
         if settings := sorted(_required(reward) - {"codec"}):
             what = f"{name} cannot be used without a value of {', '.join(settings)}."
-            fix = "Name it with this in a run file, and use `hf-rlhf rewards validate RUN_FILE`."
             raise ConfigError([Problem("--reward", what, fix)])
         made = reward(codec=FILE)
         if missing := sorted(_required(made) - {"prompts", "completions"} - set(columns)):
             what = f"{name} needs {', '.join(missing)} for each clip."
-            fix = "Give the text by --text, or in NAME.txt beside NAME.wav."
-            fix = fix if missing == ["text"] else "A file has none: leave this reward out."
-            raise ConfigError([Problem("--reward", what, fix)])
+            raise ConfigError([Problem("--reward", what, f"{_TEXT} {fix}")])
         yield name, made
 
 
