@@ -28,7 +28,6 @@ from hf_rlhf_speech.samples import BY_STYLE, LISTEN, gains_by_style, write_sampl
 from hf_rlhf_speech.world.quality import references
 
 HACKS = "What hacks of its best utterances would earn"
-TINY_SPEAKER = "package://hf_rlhf_speech/tiny_speaker"
 _CLIP_BYTES = 2_500_000
 """Of two clips of at most 30 s and their picture."""
 
@@ -88,7 +87,7 @@ class SpeechDPOTrainer(MeasuresAtEnd, IterativeDPOTrainer):  # type: ignore[misc
     @classmethod
     def advice(cls, run: Run) -> Iterable[str]:
         """Return what machine measures of speech leave open."""
-        return [*super().advice(run), *listening_advice(run), *_recipe_advice(run)]
+        return [*super().advice(run), *listening_advice(run)]
 
     @staticmethod
     def trial_completions(row: Mapping[str, Any]) -> Sequence[str]:
@@ -161,22 +160,4 @@ def listening_advice(run: Run) -> Iterator[str]:
         yield (
             "auto_mos (DNSMOS) was trained on noise suppression: it hears noise and distortion, "
             "and not flat intonation, wrong or missing words, a wrong voice, or clipped endings."
-        )
-
-
-def _recipe_advice(run: Run) -> Iterator[str]:
-    """Yield settings that do not fit together."""
-    has_lines = "reference" in run.dataset["train"].column_names
-    first = run.dataset["train"][0]
-    if run.model.model_name_or_path == TINY_SPEAKER and not (has_lines and first["reference"]):
-        yield ("tiny_speaker has learned the lines of `texts: words` alone, and babbles on others.")
-    cycles = (run.training.lr_scheduler_kwargs or {}).get("num_cycles")
-    if run.training.lr_scheduler_type == "cosine_with_restarts" and cycles not in (
-        None,
-        run.training.iterations,
-    ):
-        yield (
-            f"`num_cycles` is {cycles}, and there are {run.training.iterations} iterations. For a "
-            "rate that falls to 0 once in each: "
-            f"`--lr_scheduler_kwargs.num_cycles {run.training.iterations}`."
         )

@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 
 from hf_rlhf import train
-from hf_rlhf.config import RunFile, choose_run_file
+from hf_rlhf.config import choose_run_file
 from hf_rlhf.errors import ConfigError
-from hf_rlhf.runs import resolve_run
 from hf_rlhf_speech.audio import RATE, read_audio
 from hf_rlhf_speech.codecs.codec import load_codec
 from hf_rlhf_speech.codecs.policy import codec_problems
@@ -118,19 +117,6 @@ TINY = {
     **{"measured_prompts": 6, "clips": 2, "rollout_batch_size": 16, "max_completion_length": 128},
     **{"per_device_train_batch_size": 4, "evaluation": None},
 }
-
-
-def test_settings_that_do_not_fit_together_are_noted(tmp_path):
-    def notes(**changes):
-        values = {**choose_run_file("speech_dpo", None, None).values, **TINY, **changes}
-        values["output_dir"] = str(tmp_path / "run")
-        return " ".join(SpeechDPOTrainer.advice(resolve_run(RunFile.from_mapping(values))))
-
-    assert "`num_cycles` is 3, and there are 1 iterations" in notes()
-    fitting = notes(lr_scheduler_kwargs={"num_cycles": 1})
-    assert "num_cycles" not in fitting
-    assert "babbles" not in fitting
-    assert "babbles on others" in notes(dataset={"name": "speech_prompts"})
 
 
 @pytest.mark.slow
