@@ -193,6 +193,3 @@ def _origin(record: RunRecord) -> Iterator[str]:
     for name, source in record.environment.sources.items():
         if name in used and source.dirty:
             yield f"{code(name)} had uncommitted changes: its commit is not the code that ran."
-    git = record.environment.git
-    if git and git.dirty:
-        yield "The command ran in a checkout with uncommitted changes."

@@ -51,8 +51,6 @@ from hf_rlhf.storage.record_schema import Sample, Source
 from hf_rlhf.storage.secrets import redact_secrets
 
 Kind = Literal["model", "adapter", "checkpoint"]
-TEMPLATE = 2
-"""The version of the templates. A card of an older record says so."""
 MAX_PROMPTS = 3
 MAIN_SETUP = ("Learned reward", "Parameters trained", "Length of the run")
 """Lines of the training setup that a reader sees without opening `Settings`."""
@@ -147,7 +145,6 @@ def render_card(
         "packages": _packages(record),
         "settings": _by_default(record),
         "citation": _citation(record),
-        "template": TEMPLATE,
     }
     head = metadata(record, adapter=kind == "adapter", hub=endpoint)
     return render_template(kind, head, view, endpoint)
@@ -352,19 +349,11 @@ def _packages(record: RunRecord) -> list[dict[str, Any]]:
 
 
 def _by_default(record: RunRecord) -> dict[str, dict[str, Any]]:
-    """Return the settings as those of the run file, those set by the trainer, and defaults.
-
-    Of records that do not say what the library's defaults are, all that the run file leaves open.
-    """
-    config, rest = (
-        record.config,
-        {k: v for k, v in record.defaults.items() if k not in record.config},
-    )
-    at_default = rest if record.at_default is None else record.at_default
+    """Return the settings as those of the run file, those set by the trainer, and defaults."""
     groups: dict[str, dict[str, Any]] = {"file": {}, "trainer": {}, "default": {}}
-    for key, value in {**config, **rest}.items():
-        group = "default" if key in at_default else "file" if key in config else "trainer"
-        groups[group][key] = value
+    for key, value in {**record.config, **record.defaults, **record.config}.items():
+        of_file = "file" if key in record.config else "trainer"
+        groups["default" if key in record.at_default else of_file][key] = value
     return groups
 
 

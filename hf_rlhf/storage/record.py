@@ -66,8 +66,8 @@ class RunRecord(Section):
     files, or the `commit` of a model on the Hub."""
     defaults: dict[str, Json] = {}
     """Every other setting of the trainer and the model."""
-    at_default: list[str] | None = None
-    """The settings of both that have the library's default; null if that is not known."""
+    at_default: list[str] = []
+    """The settings of both that have the library's default."""
     plugin: Provenance = Provenance()
     """The trainer that `--plugin` named."""
     method: MethodSection = MethodSection()
@@ -93,8 +93,6 @@ class RunRecord(Section):
     """Warnings at the start of training."""
     notes: list[str] = []
     """Values that could not be recorded as they were."""
-    template: int | None = None
-    """The version of the card's templates that the run was recorded for."""
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Self:

@@ -305,13 +305,6 @@ class Picture(Section):
     alt: str = ""
 
 
-class Git(Section):
-    """The checkout that the command ran in, in records before `Environment.sources`."""
-
-    commit: str | None = None
-    dirty: bool | None = None
-
-
 class Source(Section):
     """Where an installed package came from."""
 
@@ -363,8 +356,6 @@ class Environment(Section):
     """One name per GPU."""
     memory_gb: Number | None = None
     """In GiB."""
-    git: Git | None = None
-    """Of the command's folder; no longer recorded."""
     sources: dict[str, Source] = {}
     """Of hf-rlhf and of every installed plugin, by package."""
 

@@ -9,7 +9,6 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from hf_rlhf.cards.render import TEMPLATE
 from hf_rlhf.config.options import without_secrets
 from hf_rlhf.config.schema import GateSpec, RewardSpec
 from hf_rlhf.data.arrow_rows import rows_digest
@@ -70,7 +69,6 @@ def opening(run: Run, command: Sequence[str]) -> RunRecord:
         environment=environment(),
         author=Author(**as_json(run.spec.card)),
         publish=as_json(run.spec.publish),
-        template=TEMPLATE,
     )
 
 

@@ -115,7 +115,6 @@ CASES = {
     "adapter": (example(), {"kind": "adapter", "repo_id": "acme/tiny-refiner-adapter"}),
     "checkpoint": (example(), {"kind": "checkpoint", "step": 30}),
     "nothing_recorded": ({}, {}),
-    "older_version": (json.loads((GOLDEN / "older_version.json").read_text(encoding="utf-8")), {}),
 }
 
 
