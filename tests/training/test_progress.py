@@ -177,6 +177,7 @@ def _in_terminal(*command):
     return written.decode()
 
 
+@pytest.mark.slow
 def test_a_terminal_gets_a_bar_and_a_pipe_only_lines(tmp_path):
     script = (sys.executable, "-c", _BAR, str(tmp_path))
     piped = subprocess.run(script, capture_output=True, text=True, check=True)
