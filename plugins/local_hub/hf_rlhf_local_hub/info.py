@@ -131,23 +131,6 @@ def folder_info(commit: Commit, path: str) -> dict[str, Any]:
     return {"type": "directory", "path": path, "size": 0, "oid": oid}
 
 
-def with_last_commits(entries: list[dict[str, Any]], history: Iterable[Commit]) -> None:
-    """Add to each entry of a tree the commit that last changed it (`expand=True`)."""
-    open_entries = {entry["path"]: entry for entry in entries}
-    newer: Commit | None = None
-    for commit in history:
-        if newer is not None:
-            for path in list(open_entries):
-                if _id_of(commit, path) != _id_of(newer, path):
-                    open_entries.pop(path)["lastCommit"] = _last(newer)
-        if not open_entries:
-            return
-        newer = commit
-    for entry in open_entries.values():
-        assert newer is not None
-        entry["lastCommit"] = _last(newer)
-
-
 def upload_mode(path: str, size: int, sample: bytes) -> str:
     """Say how a file should come: "lfs" (or Xet) for large or binary ones, else "regular"."""
     if not size:
@@ -174,16 +157,6 @@ GIT_ATTRIBUTES = "".join(
     f"*{suffix} filter=lfs diff=lfs merge=lfs -text\n" for suffix in LARGE_SUFFIXES
 ).encode()
 """The Hub's content of a new repository."""
-
-
-def _id_of(commit: Commit, path: str) -> str | None:
-    if path in commit.files:
-        return commit.files[path].oid
-    return str(folder_info(commit, path)["oid"])
-
-
-def _last(commit: Commit) -> dict[str, str]:
-    return {"id": commit.oid, "title": commit.title, "date": commit.date}
 
 
 def _pointer(entry: Entry) -> dict[str, int]:

@@ -12,7 +12,7 @@ from hf_rlhf_local_hub.http import Answer, Call, endpoint, shorten
 from hf_rlhf_local_hub.hub import Hub
 from hf_rlhf_local_hub.names import KINDS, Kind, check_kind, check_path, check_repo_id
 from hf_rlhf_local_hub.refusals import Refused, entry_not_found
-from hf_rlhf_local_hub.store import MAIN, Entry, Repository, Settings, git_oid
+from hf_rlhf_local_hub.store import MAIN, Entry, Settings, git_oid
 
 _REPO = "/api/{kind:kind}/{namespace}/{name}"
 
@@ -32,8 +32,6 @@ def routes(hub: Hub) -> list[Route]:
         ("GET", _REPO, repo_info),
         ("GET", _REPO + "/revision/{revision}", repo_info),
         ("PUT", _REPO + "/settings", change_settings),
-        ("GET", _REPO + "/auth-check", auth_check),
-        ("GET", _REPO + "/auth-check/write", auth_check_write),
         ("GET", _REPO + "/refs", list_refs),
         ("POST", _REPO + "/branch/{branch}", create_branch),
         ("DELETE", _REPO + "/branch/{branch}", delete_branch),
@@ -133,20 +131,6 @@ def change_settings(call: Call) -> Response:
     return Answer({"private": settings.private, "gated": settings.gated})
 
 
-def auth_check(call: Call) -> Response:
-    """Say whether the files may be read."""
-    repository = call.readable()
-    settings = repository.settings
-    call.caller.need_files(repository.id, private=settings.private, gated=settings.gated)
-    return Response()
-
-
-def auth_check_write(call: Call) -> Response:
-    """Say whether the repository may be written."""
-    call.writable()
-    return Response()
-
-
 def list_refs(call: Call) -> Response:
     """List branches and tags."""
     refs = call.readable().refs()
@@ -192,24 +176,22 @@ def list_commits(call: Call) -> Response:
 
 def list_tree(call: Call) -> Response:
     """List a folder."""
-    repository = call.readable()
-    commit = repository.resolve(call.params["revision"])
+    commit = call.readable().resolve(call.params["revision"])
     folder = call.params.get("path", "").strip("/")
     entries = info.tree(commit, folder, recursive=call.flag("recursive"))
     if entries is None:
         raise entry_not_found(folder)
-    return _expanded(call, repository, commit.oid, entries)
+    return Answer(entries)
 
 
 def paths_info(call: Call) -> Response:
     """Describe files and folders by their paths."""
-    repository = call.readable()
-    commit = repository.resolve(call.params["revision"])
+    commit = call.readable().resolve(call.params["revision"])
     paths = call.listed("paths")
     if not all(isinstance(path, str) for path in paths):
         raise Refused(400, "paths: expected a list of texts")
     entries = info.paths_info(commit, [path.strip("/") for path in paths])
-    return _expanded(call, repository, commit.oid, entries)
+    return Answer(entries)
 
 
 def preupload(call: Call) -> Response:
@@ -235,16 +217,6 @@ def preupload(call: Call) -> Response:
             }
         )
     return Answer({"files": answer, "commitOid": commit.oid})
-
-
-def _expanded(
-    call: Call, repository: Repository, oid: str, entries: list[dict[str, Any]]
-) -> Response:
-    expand = call.body.get("expand")  # of a form: a list of one text
-    wanted = expand is True or expand in (["true"], ["True"])
-    if wanted or call.flag("expand"):
-        info.with_last_commits(entries, repository.history(oid))
-    return Answer(entries)
 
 
 def _repo_of(call: Call) -> tuple[Kind, str]:

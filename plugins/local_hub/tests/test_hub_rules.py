@@ -11,7 +11,6 @@ from huggingface_hub import CommitOperationAdd, HfApi
 from huggingface_hub.errors import (
     BadRequestError,
     EntryNotFoundError,
-    GatedRepoError,
     HfHubHTTPError,
     RepositoryNotFoundError,
     RevisionNotFoundError,
@@ -76,14 +75,12 @@ def test_a_token_that_only_reads(hub: RunningHub, api: HfApi) -> None:
     api.create_repo("demo/m", private=True)
     looker = as_user(hub, "looker")
     assert looker.model_info("demo/m").private
-    looker.auth_check("demo/m")
     attempts = [
         lambda: looker.create_repo("demo/other"),
         lambda: looker.upload_file(repo_id="demo/m", path_in_repo="a", path_or_fileobj=b"a"),
         lambda: looker.delete_repo("demo/m"),
         lambda: looker.create_tag("demo/m", tag="t"),
         lambda: looker.update_repo_settings("demo/m", private=False),
-        lambda: looker.auth_check("demo/m", write=True),
     ]
     for attempt in attempts:
         with pytest.raises(HfHubHTTPError) as error:
@@ -127,10 +124,7 @@ def test_gated_repositories(hub: RunningHub, api: HfApi) -> None:
     api.update_repo_settings("demo/m", gated="manual")
     anyone = as_user(hub, False)
     assert anyone.model_info("demo/m").gated == "manual"
-    with pytest.raises(GatedRepoError):
-        anyone.auth_check("demo/m")
     assert httpx.get(f"{hub.url}/demo/m/resolve/main/.gitattributes").status_code == 401
-    api.auth_check("demo/m")
 
 
 def test_branches_and_tags(api: HfApi) -> None:
