@@ -85,7 +85,7 @@ def _command(verb: str | None) -> Any:
     """Return the command line: with one verb, or with all for the list of them."""
     app = typer.Typer(
         add_completion=False,
-        context_settings={"help_option_names": ["--help", "-h"]},
+        context_settings={"help_option_names": ["--help", "-h"], "max_content_width": 120},
         epilog=_TO_TRAIN,
         pretty_exceptions_enable=False,
         rich_markup_mode=None,
