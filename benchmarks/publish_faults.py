@@ -255,7 +255,7 @@ def kill_midway(transport: str, files: int = 300) -> Killed:
         hub.faults.add(Fault("POST .*/v1/shards", status=None, delay=3.0))
         command = bench.command(Case(HF_RLHF, transport, "none"), run, repo_id)
         environment = bench.environment(transport, Path(scratch) / "home")
-        half = files // 2 if transport == "lfs" else max(1, files // 100)
+        half = files // 2 if transport == "lfs" else 1
         process = subprocess.Popen(
             command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
