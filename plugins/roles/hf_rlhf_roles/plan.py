@@ -216,7 +216,7 @@ def _at(values: Any, key: str) -> Any:
 
 
 def _card(role: Role, step: Step, shared: Sequence[str]) -> dict[str, Any]:
-    card = {key: value for key, value in vars(role.card).items() if value}
+    card = dict(role.card)
     if role.stage(step.stage).makes == "reward":
         # The role's use, and the notes on its answers, do not hold for a model that scores them.
         card["known_notes"] = (

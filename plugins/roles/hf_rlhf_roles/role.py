@@ -60,17 +60,6 @@ class Stage:
 
 
 @dataclass(frozen=True)
-class RoleCard:
-    """What the cards of a role's adapters say."""
-
-    intended_use: str | None = None
-    known_notes: list[str] = field(default_factory=list)
-    tags: list[str] = field(default_factory=list)
-    language: str | None = None
-    license: str | None = None
-
-
-@dataclass(frozen=True)
 class RoleFile:
     """A role's YAML file."""
 
@@ -83,7 +72,8 @@ class RoleFile:
     stages: dict[str, Stage]
     isolated: bool = False
     """Whether its data may serve no other role, and no other role's data this one."""
-    card: RoleCard = field(default_factory=RoleCard)
+    card: dict[str, Any] = field(default_factory=dict)
+    """The section `card` of its run files: what the cards of its adapters say."""
 
 
 @dataclass(frozen=True)
