@@ -17,34 +17,7 @@ from hf_rlhf.storage.record import RECORD_NAME, RunRecord, load_record
 
 LEAST = 2**28
 """Runs with a smaller count are left out: most of their memory is the libraries' own."""
-SMALL = 8_000_000
-"""Models of fewer parameters are not counted: the count could take longer than the run."""
 _NEWEST = 50
-
-
-def counted_peak(run: Any) -> dict[str, int | None]:
-    """Return `predicted`, the counted bytes of a process, and `before`, those it holds now.
-
-    Empty for a small model, and for a launch that shards. `predicted` is None for a model that
-    cannot be counted. On several processes each returns its own.
-    """
-    import psutil
-
-    from hf_rlhf.models.loading import skeleton
-    from hf_rlhf.runs.memory import memory_need
-    from hf_rlhf.runs.preflight_launch import sharding
-    from hf_rlhf.runs.sharded_memory import STRATEGIES, parts_on_device
-
-    if run.phase_list or sharding(run):
-        return {}
-    before = psutil.Process().memory_info().rss
-    try:
-        if sum(each.numel() for each in skeleton(run).parameters()) < SMALL:
-            return {}
-        plain = parts_on_device(memory_need(run), STRATEGIES[0], run.training.world_size)
-        return {"predicted": sum(plain.values()), "before": before}
-    except Exception:  # noqa: BLE001 - the code of any model, and no reason not to train it
-        return {"predicted": None, "before": before}
 
 
 @dataclass(frozen=True)

@@ -3,12 +3,19 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
+import psutil
+
+from hf_rlhf.models.loading import skeleton
 from hf_rlhf.runs.measured_memory import Correction
 from hf_rlhf.runs.memory import MemoryNeed, Phase, memory_need
+from hf_rlhf.runs.preflight_launch import sharding
 from hf_rlhf.runs.run import Run
 from hf_rlhf.storage.disk import human
 
+SMALL = 8_000_000
+"""Models of fewer parameters are not counted: the count could take longer than the run."""
 _BUCKET = 5e8
 """Parameters that DeepSpeed reduces at once; ZeRO-3 keeps twice as many gathered."""
 _NODE = 8
@@ -208,3 +215,21 @@ def _fsdp(
             )
     parts[phase.name] = phase.working / (share if stepping else 1)
     return parts
+
+
+def counted_peak(run: Any) -> dict[str, int | None]:
+    """Return `predicted`, the counted bytes of a process, and `before`, those it holds now.
+
+    Empty for a small model, and for a launch that shards. `predicted` is None for a model that
+    cannot be counted. On several processes each returns its own.
+    """
+    if run.phase_list or sharding(run):
+        return {}
+    before = psutil.Process().memory_info().rss
+    try:
+        if sum(each.numel() for each in skeleton(run).parameters()) < SMALL:
+            return {}
+        plain = parts_on_device(memory_need(run), STRATEGIES[0], run.training.world_size)
+        return {"predicted": sum(plain.values()), "before": before}
+    except Exception:  # noqa: BLE001 - the code of any model, and no reason not to train it
+        return {"predicted": None, "before": before}

@@ -12,11 +12,11 @@ from hf_rlhf.config.yaml import dump_yaml
 from hf_rlhf.evaluation.results import Measured
 from hf_rlhf.models.contents import with_written
 from hf_rlhf.rewards.composed import TOTAL
-from hf_rlhf.runs.measured_memory import counted_peak
 from hf_rlhf.runs.preflight import advice
 from hf_rlhf.runs.preflight_data import data_lines
 from hf_rlhf.runs.reward_validation import hook
 from hf_rlhf.runs.run import Run
+from hf_rlhf.runs.sharded_memory import counted_peak
 from hf_rlhf.storage.files import atomic_write_text
 from hf_rlhf.storage.pure_json import as_json
 from hf_rlhf.storage.record import RunRecord, load_record, now, write_record

@@ -6,12 +6,13 @@ import pytest
 
 from hf_rlhf.cards.render import render_card
 from hf_rlhf.config.run_file import RunFile
-from hf_rlhf.runs import measured_memory
+from hf_rlhf.runs import sharded_memory
 from hf_rlhf.runs.devices import DEVICES
 from hf_rlhf.runs.machine import environment
-from hf_rlhf.runs.measured_memory import LEAST, correction, counted_peak
+from hf_rlhf.runs.measured_memory import LEAST, correction
 from hf_rlhf.runs.memory import memory_need
 from hf_rlhf.runs.resolve import resolve_run
+from hf_rlhf.runs.sharded_memory import counted_peak
 from hf_rlhf.storage.record import new_record, write_record
 from hf_rlhf.storage.record_schema import Environment, Session, TrainingSection
 from hf_rlhf.training.recorder import Recorder
@@ -75,12 +76,12 @@ def test_a_plan_for_gpus_is_corrected_by_runs_on_such_ones(ran, tmp_path):
 def test_a_run_is_counted_before_it_begins_and_the_record_has_both(tiny_run, monkeypatch):
     run = resolve_run(RunFile.from_mapping(tiny_run))
     assert counted_peak(run) == {}, "a tiny model is not worth the time"
-    monkeypatch.setattr(measured_memory, "SMALL", 0)
+    monkeypatch.setattr(sharded_memory, "SMALL", 0)
     counted = counted_peak(run)
     assert counted["predicted"] == memory_need(run).per_device()
     assert counted["before"] > 2**26
 
-    monkeypatch.setattr(measured_memory, "SMALL", None)
+    monkeypatch.setattr(sharded_memory, "SMALL", None)
     assert counted_peak(run)["predicted"] is None, "what cannot be counted is trained all the same"
 
 
