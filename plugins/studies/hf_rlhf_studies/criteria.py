@@ -5,25 +5,14 @@ refuted or does not succeed. Every one stands in the study file word for word, s
 leaves one out.
 """
 
-import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from hf_rlhf.errors import ConfigError, Problem
 from hf_rlhf.formatting import markdown_table
-from hf_rlhf_studies.study import MetIf, Study
+from hf_rlhf_studies.folder import collapsed
+from hf_rlhf_studies.results import Results
+from hf_rlhf_studies.study import MetIf
 
-if TYPE_CHECKING:
-    from hf_rlhf_studies.results import Results
-
-_SENTENCE_END = re.compile(r"(?<=[.!?])[*_]*\s+|\n\s*\n|\n(?=\s*(?:[-*+|#]|\d+\.)\s)")
-_MARK = re.compile(r"\s*(?:[-*+#]+|\d+\.)\s")
-_CRITERION = re.compile(
-    r"(?=.*\b(?:if|when|unless)\b|.*\bfailures?\b[^:]*: .)(?!.*[?:]$).*(?<!planted )"
-    r"\b(?:fail(?:s|ed|ures?)?|refut\w+|falsif\w+|unsuccessful|no(?:t|r)? succe\w+)\b",
-    re.IGNORECASE,
-)
 MET, NOT_DECIDABLE, NOT_MET = OUTCOMES = ("met", "not decidable", "not met")
 """Of several tests the first of these counts."""
 
@@ -38,44 +27,8 @@ class CriterionResult:
     numbers: str
 
 
-def failure_sentences(plan: str) -> list[str]:
-    """Return the sentences of a plan that are failure criteria, with single blanks."""
-    sentences = (_collapsed(_MARK.sub("", each, count=1)) for each in _SENTENCE_END.split(plan))
-    return [sentence for sentence in sentences if _CRITERION.match(sentence)]
-
-
-def check_criteria(study: Study, plan: str, recorded: str = "") -> None:
-    """Raise ConfigError where the study file leaves out or misquotes a criterion of its plan.
-
-    The plan as it was recorded at the first run counts too.
-    """
-    name, text = study.file.plan, _collapsed(plan)
-    quotes = [_collapsed(criterion.quote) for criterion in study.file.criteria]
-    problems = [
-        Problem(
-            f"{study.source.name} criteria.{number}.quote",
-            f"{quote!r} does not stand in {name}.",
-            "Quote a sentence of the plan word for word; the plan stays as it is.",
-        )
-        for number, quote in enumerate(quotes)
-        if quote not in text
-    ]
-    problems += [
-        Problem(
-            f"{study.source.name} criteria",
-            f"{name} says what counts as failure, which the study file leaves out: {sentence!r}.",
-            f"Quote it under `criteria`, with `met_if`, or with `outcome` and a `note`. If {name} "
-            "was changed since the first run, put the sentence back.",
-        )
-        for sentence in dict.fromkeys([*failure_sentences(recorded), *failure_sentences(plan)])
-        if not any(sentence in quote for quote in quotes)
-    ]
-    if problems:
-        raise ConfigError(problems)
-
-
 def criterion_results(
-    results: "Results", verdicts: Collection[tuple[str, str, str]]
+    results: Results, verdicts: Collection[tuple[str, str, str]]
 ) -> list[CriterionResult]:
     """Return whether each failure criterion is met; `verdicts`: name, block, verdict of questions.
 
@@ -88,12 +41,12 @@ def criterion_results(
         numbers = "; ".join(filter(None, [*(text for _, text in tests), criterion.note]))
         first = min((each for each, _ in tests), key=OUTCOMES.index, default=NOT_DECIDABLE)
         outcome = criterion.outcome or first
-        outcomes.append(CriterionResult(_collapsed(criterion.quote), outcome, numbers))
+        outcomes.append(CriterionResult(collapsed(criterion.quote), outcome, numbers))
     return outcomes
 
 
 def _tested(
-    test: MetIf, results: "Results", verdicts: Collection[tuple[str, str, str]]
+    test: MetIf, results: Results, verdicts: Collection[tuple[str, str, str]]
 ) -> Iterator[tuple[str, str]]:
     """Yield an outcome with its numbers, for each block and question that a test is about."""
     for block in results.study.file.blocks if test.block is None else [test.block]:
@@ -112,7 +65,7 @@ def _tested(
             yield outcome, f"{test.not_shown}{where}: {words}"
 
 
-def _beyond(test: MetIf, results: "Results", block: str, where: str) -> tuple[str, str]:
+def _beyond(test: MetIf, results: Results, block: str, where: str) -> tuple[str, str]:
     if test.against is None:
         name, mean = test.condition, results.of(block, test.condition, test.metric)
     else:
@@ -143,7 +96,3 @@ def criteria_section(outcomes: Sequence[CriterionResult]) -> Iterator[str]:
     yield from ("decidable: these runs cannot tell.", "")
     rows = [[f"“{each.quote}”", f"**{each.outcome}**", each.numbers] for each in outcomes]
     yield from (markdown_table(["the plan", "outcome", "measured"], rows), "")
-
-
-def _collapsed(text: str) -> str:
-    return " ".join(text.split())

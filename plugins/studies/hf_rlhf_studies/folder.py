@@ -1,7 +1,8 @@
-"""The folder of a study: its tasks, and the plan as first recorded."""
+"""The folder of a study: its tasks, the plan as first recorded, and the criteria in it."""
 
 import difflib
 import hashlib
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,10 +10,16 @@ from typing import Any
 from hf_rlhf import ConfigError, Problem, RunFolderError
 from hf_rlhf.steps import Chain, Ledger
 from hf_rlhf.storage import load_record, now
-from hf_rlhf_studies.criteria import check_criteria
 from hf_rlhf_studies.runs import Runs
 from hf_rlhf_studies.study import Cell, Study
 
+_SENTENCE_END = re.compile(r"(?<=[.!?])[*_]*\s+|\n\s*\n|\n(?=\s*(?:[-*+|#]|\d+\.)\s)")
+_MARK = re.compile(r"\s*(?:[-*+#]+|\d+\.)\s")
+_CRITERION = re.compile(
+    r"(?=.*\b(?:if|when|unless)\b|.*\bfailures?\b[^:]*: .)(?!.*[?:]$).*(?<!planted )"
+    r"\b(?:fail(?:s|ed|ures?)?|refut\w+|falsif\w+|unsuccessful|no(?:t|r)? succe\w+)\b",
+    re.IGNORECASE,
+)
 PLAN, CHECKS = "plan", "checks"
 """Entries of the ledger that are no tasks: the plan as recorded first, held-out rows by cell."""
 
@@ -89,3 +96,44 @@ def plan_changes(recorded: Mapping[str, str], text: str | None) -> list[str]:
         recorded["text"].splitlines(), (text or "").splitlines(), lineterm="", n=0
     )
     return [line for line in lines if not line.startswith(("---", "+++", "@@"))]
+
+
+def failure_sentences(plan: str) -> list[str]:
+    """Return the sentences of a plan that are failure criteria, with single blanks."""
+    sentences = (collapsed(_MARK.sub("", each, count=1)) for each in _SENTENCE_END.split(plan))
+    return [sentence for sentence in sentences if _CRITERION.match(sentence)]
+
+
+def check_criteria(study: Study, plan: str, recorded: str = "") -> None:
+    """Raise ConfigError where the study file leaves out or misquotes a criterion of its plan.
+
+    The plan as it was recorded at the first run counts too.
+    """
+    name, text = study.file.plan, collapsed(plan)
+    quotes = [collapsed(criterion.quote) for criterion in study.file.criteria]
+    problems = [
+        Problem(
+            f"{study.source.name} criteria.{number}.quote",
+            f"{quote!r} does not stand in {name}.",
+            "Quote a sentence of the plan word for word; the plan stays as it is.",
+        )
+        for number, quote in enumerate(quotes)
+        if quote not in text
+    ]
+    problems += [
+        Problem(
+            f"{study.source.name} criteria",
+            f"{name} says what counts as failure, which the study file leaves out: {sentence!r}.",
+            f"Quote it under `criteria`, with `met_if`, or with `outcome` and a `note`. If {name} "
+            "was changed since the first run, put the sentence back.",
+        )
+        for sentence in dict.fromkeys([*failure_sentences(recorded), *failure_sentences(plan)])
+        if not any(sentence in quote for quote in quotes)
+    ]
+    if problems:
+        raise ConfigError(problems)
+
+
+def collapsed(text: str) -> str:
+    """Return text with single blanks."""
+    return " ".join(text.split())

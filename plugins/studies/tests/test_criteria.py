@@ -5,7 +5,7 @@ import pytest
 
 from hf_rlhf import ConfigError
 from hf_rlhf_studies.command import study
-from hf_rlhf_studies.criteria import failure_sentences
+from hf_rlhf_studies.folder import failure_sentences
 from hf_rlhf_studies.report import answers, criteria_of, markdown
 from hf_rlhf_studies.results import read_content, read_rows, write_rows
 from hf_rlhf_studies.study import Study
