@@ -10,15 +10,12 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-import msgspec
-
 from hf_rlhf.data import BadRow, describe_value
 from hf_rlhf_rollouts.cleaning import Noted
 from hf_rlhf_rollouts.columns import QUESTION_KEYS, first_present, other_fields, row_id
 from hf_rlhf_rollouts.content import scalar_text
-from hf_rlhf_rollouts.documents import documents_in, full
+from hf_rlhf_rollouts.documents import documents_in
 from hf_rlhf_rollouts.steps import (
-    RIGHT_ANSWER,
     SEARCH_TOOL,
     Answer,
     Document,
@@ -60,29 +57,13 @@ def read(values: Mapping[str, Any], noted: Noted) -> Rollout:
     trace = values[column]
     if not isinstance(trace, list):
         raise BadRow("no_trace", f"{column!r} is {describe_value(trace)}, expected a list of steps")
-    steps = _exact(trace, noted) or _each(trace, column, noted)
+    steps = _each(trace, column, noted)
     question = scalar_text(values.get(question_field), question_field, noted)
     if values.keys() <= _CANONICAL and isinstance(values.get("fields"), Mapping):
         fields = dict(values["fields"])
     else:
         fields = other_fields(values, (question_field, column, "id"))
     return Rollout(row_id(values), question, tuple(steps), fields)
-
-
-def _exact(trace: list[Any], noted: Noted) -> list[Step]:
-    """Return the steps where all are as they are kept, which most are; nothing otherwise."""
-    try:
-        steps = msgspec.convert(trace, list[Step])
-    except msgspec.ValidationError:
-        return []
-    if any(type(step) is Answer and step.kind != RIGHT_ANSWER for step in steps):
-        return []  # a row says that in the type
-    for at, step in enumerate(steps):
-        if type(step) is SearchResult:
-            documents = full(step.documents, noted)
-            if len(documents) < len(step.documents):
-                steps[at] = SearchResult(documents)
-    return steps
 
 
 def _each(trace: list[Any], column: str, noted: Noted) -> list[Step]:

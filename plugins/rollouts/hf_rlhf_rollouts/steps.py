@@ -1,27 +1,27 @@
 """What an agent did to answer a question: one typed form for all rows.
 
-The types are msgspec's, which makes them of rows in the search-agent form (`{"question", "trace":
-[{"type", ...}]}`), and checks them, without Python code for each step.
+The types are msgspec's, which writes and reads them as the search-agent form has them
+(`{"question", "trace": [{"type", ...}]}`).
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Any
 
-from msgspec import Meta, Struct, field
+from msgspec import Struct, field
 
 SEARCH_TOOL = "search"
 RIGHT_ANSWER = "CorrectAnswer"
 
 
 # They hold no cycles, so that the garbage collector need not know of them.
-class Document(Struct, frozen=True, gc=False, forbid_unknown_fields=True):
+class Document(Struct, frozen=True, gc=False):
     """One of the documents that a tool returned. Its other fields are lines of the content."""
 
     title: str
     content: str
 
 
-class _Step(Struct, frozen=True, gc=False, tag_field="type", forbid_unknown_fields=True):
+class _Step(Struct, frozen=True, gc=False, tag_field="type"):
     """An action of the agent, or a result. `type` is its name in JSON."""
 
 
@@ -35,7 +35,7 @@ class Search(_Step, frozen=True, gc=False, tag="search"):
     """A query, or a call of another tool with its arguments as they were written."""
 
     query: str
-    tool: Annotated[str, Meta(min_length=1)] = SEARCH_TOOL
+    tool: str = SEARCH_TOOL
 
 
 class SearchResult(_Step, frozen=True, gc=False, tag="search_result"):

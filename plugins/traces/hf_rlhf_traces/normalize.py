@@ -27,35 +27,12 @@ def normalize_steps(
     found: tuple[Step, ...], noted: Noted, *, max_document_chars: int
 ) -> tuple[Step, ...]:
     """Return the steps to keep. Raises BadRow for a row that is no trace."""
-    if _is_regular(found, max_document_chars):
-        return found
     steps = _without_empty(found, noted)
     if all(isinstance(step, Unknown) for step in steps):
         raise BadRow("no_trace", _why_unknown(found))
     steps = _keep_last_answer(steps, noted)
     _check_results(steps, noted)
     return tuple(_cut(step, max_document_chars, noted) for step in steps)
-
-
-def _is_regular(steps: Sequence[Step], most: int) -> bool:
-    """Whether nothing has to be changed or noted, as in most traces; in one pass.
-
-    Each search has a result before the next one, nothing is empty or too long, and there is one
-    answer, at the end.
-    """
-    if not steps or not (isinstance(ended := steps[-1], Answer) and ended.content.strip()):
-        return False
-    results, waiting = 0, False
-    for step in steps[:-1]:
-        if isinstance(step, Reasoning) and step.content.strip():
-            continue
-        if isinstance(step, Search) and not waiting and step.query.strip():
-            waiting = True
-        elif isinstance(step, SearchResult) and waiting and _is_short(step, most):
-            results, waiting = results + 1, False
-        else:
-            return False
-    return results > 0 and not waiting
 
 
 def _is_short(result: SearchResult, most: int) -> bool:

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from hf_rlhf_rollouts import rollout_forms, search
-from hf_rlhf_traces import normalize
+from hf_rlhf_rollouts import rollout_forms
 from hf_rlhf_traces.outcomes import REJECTED
 from hf_rlhf_traces.reading import Options, Read, Rejected, read_row
 
@@ -83,43 +82,3 @@ def test_whatever_stands_in_a_row_it_is_read_or_rejected(
         assert isinstance(again, Read), again
         assert again.trace == trace
     assert 12 < kept < 280
-
-
-def quick_and_slow(row: dict[str, Any], patch: pytest.MonkeyPatch) -> tuple[Any, Any]:
-    """Read a row as it is read, and step by step, with each step settled."""
-    found = read_row(row, "t.jsonl:1", Options(max_document_chars=40))
-    with patch.context() as slowly:
-        slowly.setattr(search, "_exact", lambda *_: [])
-        slowly.setattr(normalize, "_is_regular", lambda *_: False)
-        again = read_row(row, "t.jsonl:1", Options(max_document_chars=40))
-    return tuple(  # type: ignore[return-value]
-        one if isinstance(one, Rejected) else (one.trace, one.digest, one.noted, one.steps)
-        for one in (found, again)
-    )
-
-
-def test_what_is_read_at_once_is_what_is_read_step_by_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows that are as they should be, or nearly: the two ways may differ in time alone."""
-    chance = random.Random(0)
-    asked, found = {"type": "search", "query": "q"}, {"title": "T", "content": "C"}
-    result = {"type": "search_result", "documents": [found]}
-    said, answer = {"type": "reasoning", "content": "r"}, {"type": "CorrectAnswer", "content": "a"}
-    whole = [said, asked, result, said, asked, result, answer]
-    steps = [
-        *({**asked, "query": " "}, {**asked, "tool": "search"}, {**asked, "tool": ""}),
-        *({**asked, "tool": "py"}, {**result, "documents": [{"title": " ", "content": ""}, found]}),
-        *({**result, "documents": []}, {**result, "documents": None}, {**said, "content": "\n"}),
-        *({**result, "documents": [{**found, "content": "C" * 41}]}, {**answer, "content": " "}),
-        {**answer, "kind": "CorrectAnswer"},
-        *({**answer, "kind": "other"}, {"type": "Answer", "content": "b"}, {"type": "plan"}),
-        *(asked, result, said, answer),
-    ]
-    for _ in range(1_000):
-        trace = copy.deepcopy(whole)
-        for _ in range(chance.choice([0, 1, 1, 2])):
-            at = chance.randrange(len(trace))
-            trace[at : at + chance.randrange(2)] = [chance.choice(steps)] * chance.choice([0, 1, 1])
-        # As of a file: no text in it is the very object that a default is.
-        row = json.loads(json.dumps({"question": "q?", "trace": trace}))
-        one, other = quick_and_slow(row, monkeypatch)
-        assert one == other, trace
