@@ -120,7 +120,7 @@ class Chat:
         before = self.talks.get(prompt, [])
         system = [{"role": "system", "content": prompt}] if prompt else []
         turns = [*before, {"role": "user", "content": text}]
-        count, completion = self.model.reply(
+        _, completion = self.model.reply(
             *(self.active, text if self.plain else [*system, *turns]),
             *(self.sampling, self.max_new_tokens),
             seed=len(before),
@@ -128,8 +128,7 @@ class Chat:
         )
         print(flush=True)
         if completion.truncated:
-            cut = f"(cut at {len(completion.ids)} tokens, after {count} of the prompt)"
-            print(cut, file=sys.stderr, flush=True)
+            print(f"(cut at {len(completion.ids)} tokens)", file=sys.stderr, flush=True)
         self.talks[prompt] = [*turns, {"role": "assistant", "content": completion.text}]
 
 
