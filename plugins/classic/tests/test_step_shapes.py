@@ -88,6 +88,7 @@ def test_no_prompt_is_shared_under_an_auxiliary_loss(settings, off):
     assert ("auxiliary loss" in Sharing(trainer).reason) == off
 
 
+@pytest.mark.slow
 def test_a_change_is_of_a_setting_that_the_trainer_has(capsys):
     assert main(["memory", "--plugin", "online_dpo", "--max_new_tokens", "32"]) == 0
     assert "max_new_tokens: 16 (longer rows are cut)" in capsys.readouterr().out
