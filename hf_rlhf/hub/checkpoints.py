@@ -55,7 +55,7 @@ class CheckpointPushes:
 
     @classmethod
     def of(cls, run: Path, spec: PublishSpec, record: RunRecord) -> "CheckpointPushes | None":
-        """Return the pushes of a run that wants them, begun with those left from before."""
+        """Return the pushes of a run that asks for them; unpublished checkpoints are queued."""
         if spec.repo_id is None or not spec.checkpoints:
             return None
         pushes = cls(run, spec)

@@ -38,7 +38,7 @@ class RemoteFile:
     size: int
 
     def holds(self, sha256: str, git: str) -> bool:
-        """Say whether its content is the one with these hashes."""
+        """Return whether its content is the one with these hashes."""
         return self.digest == (sha256 if self.in_lfs else git)
 
 
@@ -142,7 +142,7 @@ class Hub:
         return self.retries.call(f"listing {repo_id}", lambda: self.state_once(repo_id, revision))
 
     def existing_state(self, repo_id: str, revision: str) -> RemoteState:
-        """Return the content of a repository at a revision; PublishError if it has no such one."""
+        """Return the content of a repository at a revision; PublishError without that revision."""
         if (state := self.state(repo_id, revision)) is None:
             raise PublishError(f"{repo_id} has no revision {revision!r}.")
         return state
@@ -210,7 +210,7 @@ class Hub:
         return True
 
     def is_public(self, repo_id: str) -> bool:
-        """Say whether everybody may read a repository, or request to."""
+        """Return whether everybody may read a repository, or request to."""
         info = self.retries.call(f"reading {repo_id}", lambda: self._info(repo_id))
         return not info.private
 
@@ -243,7 +243,7 @@ class Hub:
         return self.api.repo_info(repo_id, revision=revision, repo_type=self.kind)
 
     def record(self, repo_id: str, state: RemoteState) -> dict[str, Any]:
-        """Return the run's record that a revision holds; empty for none, or one not of ours."""
+        """Return the run's record that a revision holds; empty without a readable record."""
         if MANIFEST not in state.files:
             return {}
         try:
@@ -253,19 +253,14 @@ class Hub:
         return record if listed(record) else {}
 
 
-def connect(
-    endpoint: str | None = None,
-    token: str | None = None,
-    retries: RetryPolicy | None = None,
-    kind: Kind = "model",
-) -> Hub:
-    """Return a client with the token, or else the one that huggingface_hub finds."""
+def connect(endpoint: str | None = None, token: str | None = None, kind: Kind = "model") -> Hub:
+    """Return a client with `token`, by default the token that huggingface_hub finds."""
     from huggingface_hub import HfApi
     from huggingface_hub.utils import disable_progress_bars  # type: ignore[attr-defined]
 
     if not sys.stderr.isatty():
         disable_progress_bars()  # in a log each refresh of a bar is a line
-    return Hub(HfApi(endpoint=endpoint, token=token), retries or RetryPolicy(), kind)
+    return Hub(HfApi(endpoint=endpoint, token=token), RetryPolicy(), kind)
 
 
 def listed(record: Any) -> dict[str, dict[str, str]]:

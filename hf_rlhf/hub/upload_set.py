@@ -167,7 +167,7 @@ def _text_bytes(file: PushedFile) -> bytes:
 
 
 def is_pickle(path: Path) -> bool:
-    """Say whether a file begins as a pickle or as torch's zip of pickles."""
+    """Return whether a file begins as a pickle or as torch's zip of pickles."""
     with path.open("rb") as stream:
         return stream.read(4).startswith(_PICKLES)
 

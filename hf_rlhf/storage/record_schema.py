@@ -34,7 +34,7 @@ class Component(Provenance):
     reads: dict[str, Json] = {}
     """Values that this code takes from outside itself; a digest where JSON would not hold it."""
     not_compared: list[str] = []
-    """Names of such values that have no digest, such as an open connection."""
+    """Names of the values without a digest, for example an open connection."""
 
 
 class MethodSection(Section):

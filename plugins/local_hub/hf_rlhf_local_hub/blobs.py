@@ -65,7 +65,7 @@ class Blobs:
         return self._root / digest[:2] / digest
 
     def has(self, digest: str, size: int | None = None) -> bool:
-        """Say whether the content is here (and, given `size`, has that size)."""
+        """Return whether the content is here (and, given `size`, has that size)."""
         path = self.path(digest)
         return path.is_file() and (size is None or path.stat().st_size == size)
 

@@ -149,7 +149,7 @@ def lfs_upload(call: Call) -> Response:
 
 
 def lfs_verify(call: Call) -> Response:
-    """Say whether a large file has arrived, to the client that uploaded it."""
+    """Return whether a large file has arrived, to the client that uploaded it."""
     digest, size = _object(call.body)
     _check_ticket(call, digest)
     if not call.hub.store.blobs.has(digest, size):

@@ -88,7 +88,7 @@ class Call:
         return value
 
     def flag(self, name: str) -> bool:
-        """Say whether a query parameter is set to something true."""
+        """Return whether a query parameter is set to something true."""
         return self.query.get(name, "").lower() in ("1", "true")
 
     def readable(self) -> Repository:

@@ -47,7 +47,7 @@ class Hub:
         return self._signed(scope, int(time.time()) + seconds)
 
     def check_ticket(self, ticket: str, scope: str) -> bool:
-        """Say whether a token allows `scope`, and still does."""
+        """Return whether a token allows `scope`, and still does."""
         expiry = ticket.partition(".")[0]
         if not (expiry.isdecimal() and len(expiry) < 12) or int(expiry) < time.time():
             return False

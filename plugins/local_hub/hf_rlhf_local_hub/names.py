@@ -82,7 +82,7 @@ def check_ref(name: object) -> str:
 
 
 def is_oid(text: str) -> bool:
-    """Say whether `text` is the full id of a commit: 40 lower-case hexadecimal digits."""
+    """Return whether `text` is the full id of a commit: 40 lower-case hexadecimal digits."""
     return _OID.fullmatch(text) is not None
 
 

@@ -47,7 +47,7 @@ def routes(hub: Hub) -> list[Route]:
 
 
 def whoami(call: Call) -> Response:
-    """Say who the token belongs to."""
+    """Return who the token belongs to."""
     return Answer(call.hub.access.whoami(call.caller))
 
 
