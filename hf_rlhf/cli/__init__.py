@@ -1,4 +1,4 @@
-"""The command line `hf-rlhf`: each verb parses its options, calls one subpackage, and prints.
+"""The command line `hf-rlhf`: each verb parses its options, calls a subpackage, and prints.
 
 Nothing here is needed from Python: `hf_rlhf` exports the functions behind the verbs.
 """

@@ -17,7 +17,7 @@ def check(
 ) -> int:
     """Check everything without training.
 
-    A dry run: everything except the training, with one table of results. A row is `ok`, `note`
+    A dry run: everything except the training, with a table of results. A row is `ok`, `note`
     (worth reading) or `FAIL`; any FAIL gives exit status 1.
 
     FILE is a run file of your own; any key of it is an option too. With --expect_world_size N the

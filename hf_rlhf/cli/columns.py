@@ -9,7 +9,7 @@ _NARROW = 24
 
 
 def width(longest: int = 98) -> int:
-    """Return the width for text: that of the terminal, or `longest` of a wide one and of a pipe."""
+    """Return the width for text: the terminal's, or `longest` for a wide terminal or a pipe."""
     return min(shutil.get_terminal_size().columns, longest) if sys.stdout.isatty() else longest
 
 
@@ -29,7 +29,7 @@ def list_line(head: str, text: str, source: str = "", source_width: int = 24) ->
     """Return a line of a list: the columns in `head`, where it is from, and what it is.
 
     On a terminal the text wraps within its column, and the source goes behind it where the line
-    would be longer, and below the head where too little room is left. A pipe gets one line.
+    would be longer, and below the head where too little room is left. A pipe gets a single line.
     """
     line = f"{head} {source:{source_width}} {text}" if source else f"{head} {text}"
     if len(line) <= width(1_000_000):

@@ -1,6 +1,6 @@
 """``hf-rlhf list`` and ``hf-rlhf describe NAME``.
 
-A trainer is described from its source, unexecuted, because importing one takes seconds; the other
+A trainer is described from its source, unexecuted, because an import takes seconds; the other
 kinds are light and are imported.
 """
 
@@ -128,7 +128,7 @@ def _find(name: str, kind: Kind | None) -> list[tuple[Kind, EntryPoint]]:
 def describe(
     kind: Kind, name: str, point: EntryPoint, *, settings: str | None = None
 ) -> Iterator[str]:
-    """Yield the lines that describe one component; of a trainer its `settings` too, by a word.
+    """Yield the lines that describe a component; for a trainer also its `settings` with a word.
 
     Raises HfRlhfError when no setting has that word.
     """
@@ -344,7 +344,7 @@ def _settings(name: str, trainer: Any, word: str) -> Iterator[str]:
 def _by_origin(trainer: Any) -> dict[type, list["Field[Any]"]]:
     """Return the settings of a trainer and its model by the class that introduced each.
 
-    Those that the trainer's runs refuse are left out. The trainer's own class comes first, its
+    Settings that the trainer's runs refuse are left out. The trainer's own class comes first, its
     bases after it, the model's settings last.
     """
     from trl import ModelConfig

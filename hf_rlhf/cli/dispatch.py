@@ -40,7 +40,7 @@ _TO_TRAIN = "To train: accelerate launch -m hf_rlhf.train --plugin NAME"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one verb and return its exit status."""
+    """Run a verb and return its exit status."""
     arguments = list(sys.argv[1:] if argv is None else argv) or ["--help"]
     try:
         with no_exit(*_PARSERS):
@@ -82,7 +82,7 @@ def _run(arguments: Sequence[str]) -> int:
 
 
 def _command(verb: str | None) -> Any:
-    """Return the command line: with one verb, or with all for the list of them."""
+    """Return the command line with a single verb, or with all verbs for their list."""
     app = typer.Typer(
         add_completion=False,
         context_settings={"help_option_names": ["--help", "-h"], "max_content_width": 120},
@@ -125,7 +125,7 @@ def _of_plugin(name: str) -> Any:
 
 
 def _plugin_verbs(verb: str | None) -> Mapping[str, EntryPoint]:
-    """Return the verbs of plugins; one that is taken is written package/name."""
+    """Return the verbs of plugins; a name that is taken is written package/name."""
     if verb in BUILT_IN:
         return {}
     return registry.unique_names(registry.offered("commands"), taken=BUILT_IN)

@@ -68,7 +68,7 @@ def _runs(
     *,
     table: bool,
 ) -> "Iterator[tuple[list[Run], Device | None]]":
-    """Yield the runs to plan, one for each phase, and the kind of GPU."""
+    """Yield the run of each phase, and the kind of GPU."""
     from hf_rlhf.runs.devices import parse_machine
     from hf_rlhf.runs.known_models import known_models, run_of_model
     from hf_rlhf.train import planned_run
@@ -226,7 +226,7 @@ def _table(device: "Device | None", runs: Sequence["Run"]) -> Iterator[str]:
 
 
 def _derivation(needs: "Needs") -> Iterator[str]:
-    """Yield how the memory of one device is counted."""
+    """Yield the derivation of the memory of a single device."""
     from hf_rlhf.models.loading import trained_skeleton
     from hf_rlhf.runs.allocations import repetition
 

@@ -1,4 +1,4 @@
-"""``hf-rlhf new NAME``: create a package with one component, its tests and a run file."""
+"""``hf-rlhf new NAME``: create a package with a component, its tests and a run file."""
 
 import keyword
 import re
@@ -55,7 +55,7 @@ def new(
 
 
 def new_package(name: str, *, kind: str = "reward", out: str | Path = ".") -> Path:
-    """Write a package with one component of `kind` to the new folder `out`/`name`; return that.
+    """Write a package with a component of `kind` to the new folder `out`/`name`; return that.
 
     Raises HfRlhfError for a name that cannot be that of a package, and RunFolderError for a
     folder that exists or cannot be written. Either the whole folder is there, or nothing.
@@ -82,7 +82,7 @@ def new_package(name: str, *, kind: str = "reward", out: str | Path = ".") -> Pa
 
 
 def component_name(name: str, kind: str) -> str:
-    """Return the name of the component in a package called `name`; verbs have dashes."""
+    """Return the name of the component in the package `name`; verbs have dashes."""
     canonical = canonicalize_name(name)
     return canonical if kind == "command" else canonical.replace("-", "_")
 

@@ -41,7 +41,7 @@ def runs(
     """
     from hf_rlhf.config.run_files import default_run, run_files
 
-    if plugin is not None and run is not None:
+    if plugin and run:
         print(_shipped(plugin, run)[1].read_text(encoding="utf-8"), end="")
         return
     for trainer in [plugin] if plugin else trainers():
@@ -96,7 +96,7 @@ def _shipped(trainer: str, run: str | None) -> "tuple[RunFile, Path]":
 def _copy(text: str, changed: "RunFile") -> str:
     """Return the text of a shipped run file with the values of `changed`, and its comments.
 
-    Its `output_dir` is left out: the folder of the copy is named after the file.
+    Its `output_dir` is left out: the copy trains into a folder with the file's name.
     """
     import yaml
 

@@ -1,7 +1,7 @@
 """Standard benchmarks by name: tasks of lm-evaluation-harness (`lm-eval`) on a loaded model.
 
 Tasks, prompts, answers and scores are lm-eval's. Here the scores of each row are saved as they
-come, shared among processes, and paired with those of another model.
+come, shared among processes, and paired with another model's.
 """
 
 import logging
@@ -40,7 +40,7 @@ _UNWEIGHTED = SimpleNamespace(weight_by_size=False)
 
 @dataclass(frozen=True, eq=False)
 class Benchmark:
-    """One benchmark: a task of lm-eval, or a group whose tasks count by their rows."""
+    """A benchmark: a task of lm-eval, or a group whose tasks count by their rows."""
 
     spec: BenchmarkSpec
     name: str
@@ -57,7 +57,7 @@ class Benchmark:
 
     @cached_property
     def metrics(self) -> dict[str, bool]:
-        """By name, as `TASK/METRIC`, whether higher is better: those that are means over rows."""
+        """By name, as `TASK/METRIC`, whether higher is better; only means over rows."""
         from lm_eval.api.metrics import mean
 
         metrics: dict[str, bool] = {}
@@ -164,7 +164,7 @@ def measure_benchmarks(
 ) -> list[Evaluation]:
     """Return the scores of a saved model, each process computing its share; all call this.
 
-    Those of the same weights that are in `folder` already are read.
+    Scores of the same weights in `folder` are read.
     """
     from accelerate import PartialState
 
@@ -265,7 +265,7 @@ def benchmark_section(
 
 @cache
 def _found(spec: BenchmarkSpec) -> tuple[Benchmark, ...]:
-    """Return the benchmarks of an entry: one, or those of a tag. Raises ConfigError."""
+    """Return the benchmark of an entry, or all of a tag. Raises ConfigError."""
 
     refused = partial(_refusal, spec)
     if find_spec("lm_eval") is None:

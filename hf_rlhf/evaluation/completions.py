@@ -111,11 +111,11 @@ def _remove_torn_line(file: Any) -> None:
 
 
 class Completions:
-    """The completions of one saved model, in a folder.
+    """The completions of a saved model, in a folder.
 
     Args:
         folder: where they are saved, in `completions.jsonl`.
-        prompts: id -> token ids; batches are of those of like length.
+        prompts: id -> token ids; a batch holds prompts of like length.
         tokenizer: the model's own.
         spec: batch size and sampling; temperature 0 decodes greedily.
         max_new_tokens: of each completion.
@@ -147,7 +147,7 @@ class Completions:
         return self._saved.missing()
 
     def generate(self, model: Any, progress: Progress = lambda _: None) -> None:
-        """Generate the missing ones. Raises ModelError if one prompt alone exceeds the memory."""
+        """Generate missing completions. Raises ModelError if a single prompt exceeds the memory."""
         self._saved.fill(
             lambda batch: [asdict(completion) for completion in self._batch(model, batch)],
             progress,

@@ -1,4 +1,4 @@
-"""The one generation loop: completions of prompts, sampled with the seed of each, by transformers.
+"""The generation loop: completions of prompts, sampled with the seed of each, by transformers.
 
 The text sampled for a prompt depends on its own random numbers, not on the other prompts of its
 batch or the number of processes, except that the model's arithmetic may round differently.
@@ -33,7 +33,7 @@ class Sampling(Protocol):
 
 @dataclass(frozen=True)
 class Completion:
-    """One completion."""
+    """A completion."""
 
     text: str
     """Without special tokens."""
@@ -104,10 +104,10 @@ def complete(
     top_p: float = 1.0,
     extras: Mapping[str, Any] | None = None,
 ) -> list[list[int]]:
-    """Return the token ids of each prompt's completion, the end token included if one came.
+    """Return the token ids of each prompt's completion, with its end token if there is any.
 
     Tokens are sampled from the softmax of `model`, which is whole on this process, at temperature
-    (above 0) and top_p alone. Further settings that the model ships, such as a repetition penalty,
+    (above 0) and top_p alone. Further settings that the model ships, say a repetition penalty,
     are ignored: training samples without them, and log-probabilities do not account for them.
 
     Args:
@@ -153,14 +153,14 @@ def complete(
 
 
 def until(ids: list[int], ends: frozenset[int]) -> list[int]:
-    """Return the ids up to the first end token, that one included."""
+    """Return the ids up to and including the first end token."""
     stop = next((index for index, token in enumerate(ids) if token in ends), None)
     return ids if stop is None else ids[: stop + 1]
 
 
 @contextmanager
 def _only(model: Any, config: Any) -> Iterator[None]:
-    """Replace the model's generation settings, and those of the model inside a peft model.
+    """Replace the model's generation settings, also inside a peft model.
 
     `generate` takes from them whatever its arguments leave open.
     """
@@ -197,7 +197,7 @@ def seed_of(*parts: int | str) -> int:
 
 
 def longest_first(texts: Mapping[K, Sequence[int]]) -> list[K]:
-    """Return the keys of texts in tokens so that those of like length share a batch.
+    """Return the keys of texts in tokens, sorted so that like lengths share a batch.
 
     Each is padded to the longest of its batch. The longest come first, so that what is too large
     for the memory fails at once.

@@ -1,7 +1,7 @@
 """Evaluate a run's model before and after training: its text by rewards, and the trainer's metrics.
 
-A resumed run reads the evaluation before training back, if it is of the same rows. The one after
-training is repeated, since the weights are new.
+A resumed run reads the evaluation before training back, if it is of the same rows. After training
+it is always measured, since the weights are new.
 """
 
 import shutil

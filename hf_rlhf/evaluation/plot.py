@@ -13,7 +13,7 @@ Estimate = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Panel:
-    """What one panel shows."""
+    """The content of a panel."""
 
     title: str
     x_title: str

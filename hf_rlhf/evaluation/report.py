@@ -34,7 +34,7 @@ _WIDTH = 120
 
 @dataclass(frozen=True)
 class Metric:
-    """One number of a completion."""
+    """A number of each completion."""
 
     name: str
     title: str
@@ -90,7 +90,7 @@ def difference_table(task: Mapping[str, Any], baseline: str) -> Table | None:
 
 
 def _counts(estimates: Sequence[Mapping[str, Any] | None]) -> str:
-    """Return the number of values of a metric, or those of each model where they differ."""
+    """Return the number of values of a metric, for each model where they differ."""
     counts = [str(estimate["values"]) for estimate in estimates if estimate]
     return counts[0] if len(set(counts)) == 1 else " / ".join(counts) or "0"
 
@@ -99,7 +99,7 @@ def verdicts(results: Results) -> list[str]:
     """Return, for each model and task, whether it is better, WORSE, or NOT shown to be better.
 
     A model is better in a task if every metric of the verdict with a value improved; the line names
-    metrics that got worse. Tasks in which it is not better come last, where readers look.
+    metrics that got worse. Tasks in which it is not better come last.
     """
     lines = []
     for name in results["models"]:

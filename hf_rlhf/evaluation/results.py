@@ -21,11 +21,11 @@ METHOD = (
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Scores of one model on held-out rows.
+    """Scores of a model on held-out rows.
 
     `rows[i]` has the metrics of completion i by name, None where it has no value. A run's are
     `total`, every label of the composition, `completion_tokens`, and `truncated` (1.0 if no
-    end-of-sequence token came in time). The completions of one prompt stand together.
+    end-of-sequence token came in time). The completions of a prompt stand together.
     """
 
     rows: Sequence[Mapping[str, Score]]
@@ -57,7 +57,7 @@ class Evaluation:
     def column(self, name: str) -> list[Score]:
         """Return a metric of each prompt: the mean of its completions, None without values.
 
-        Completions of one prompt are alike; counted one by one they would narrow the interval.
+        Completions of a prompt are alike; counted separately they would narrow the interval.
         """
         return by_prompt([row[name] for row in self.rows], self.completions_per_prompt)
 
@@ -111,7 +111,7 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Measured:
-    """Both evaluations of one model, before training or after it."""
+    """Both evaluations of a model, before training or after it."""
 
     text: Evaluation | None = None
     """Of generated completions: the rewards' scores, or only samples without any rewards."""

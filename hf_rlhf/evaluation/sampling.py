@@ -24,7 +24,7 @@ class SampleByRow(LogitsProcessor):  # type: ignore[misc]
     """Samples by inverting the cumulative distribution, at a random number of each row.
 
     The sampled token keeps the only finite score, so `generate` selects it greedily. The sampling
-    of `generate` itself draws all rows from one stream, which makes a row depend on the others.
+    of `generate` itself draws all rows from a stream, which makes a row depend on the others.
 
     Args:
         uniform: numbers in [0, 1], (rows, tokens); their dtype is that of the computation.
@@ -39,7 +39,7 @@ class SampleByRow(LogitsProcessor):  # type: ignore[misc]
         self.step = 0
 
     def __call__(self, input_ids: Any, scores: Tensor) -> Tensor:
-        """Return scores of shape (rows, vocabulary), finite for one token of each row.
+        """Return scores of shape (rows, vocabulary), finite for a single token of each row.
 
         Raises ModelError where the model's scores are not numbers.
         """

@@ -28,7 +28,7 @@ _WEIGHTS = (".safetensors", ".bin")
 
 @dataclass(frozen=True)
 class SavedModel:
-    """One saved model: full weights in `model`, to which `adapter` is applied if there is one."""
+    """A saved model: full weights in `model`, to which `adapter` is applied if there is one."""
 
     source: str
     """The name it was requested by, for messages and the record."""
@@ -267,7 +267,7 @@ def _on_hub(source: str, model: str, revision: str | None) -> SavedModel:
 
 
 def _hub_adapter(repo: str, revision: str | None) -> Path:
-    """Return the folder of an adapter on the Hub, with its tokenizer, as a local one has it."""
+    """Return the folder of an adapter on the Hub, with its tokenizer."""
     from huggingface_hub import snapshot_download
 
     folder = find_adapter(repo, revision)

@@ -186,7 +186,7 @@ def score_rows(
     """Score `spec.completions_per_prompt` completions of each row, each process its share.
 
     Without a reward only their lengths are measured. The first `spec.samples` are kept as samples.
-    All processes must call this; it raises on all what a reward raises on one.
+    All processes must call this; what a reward raises on a single process is raised on all.
     """
 
     def score(indexes: Sequence[int]) -> list[_Scored]:
@@ -206,7 +206,7 @@ def _evaluation(scored: "Sequence[_Scored]", spec: EvaluationSpec) -> Evaluation
 def share_out(count: int, compute: Callable[[Sequence[int]], Sequence[Any]]) -> list[Any]:
     """Return what `compute` makes of each index below `count`, each process computing its share.
 
-    All processes must call this, and all get everything. A HfRlhfError of one is raised on all.
+    All processes must call this, and all get everything. A HfRlhfError of any is raised on all.
     """
     from accelerate import PartialState
 
@@ -269,12 +269,12 @@ def measure_rows(
         rows: a `datasets.Dataset`.
         measure: takes at most `batch_size` rows, and returns for each its metrics by name, the
             same names for all rows; None for what a row does not have.
-        batch_size: of one process.
+        batch_size: of each process.
 
     Raises:
         BrokenPlugin: `measure` gave other than one row of the same metrics for each row.
         ModelError: a number is NaN or infinite, as of a model that has diverged.
-        HfRlhfError: as `measure` does; also on the processes that wait for the one that failed.
+        HfRlhfError: as `measure` does; also on the processes that wait for the failed process.
     """
 
     def measured(indexes: Sequence[int]) -> list[Mapping[str, Score]]:

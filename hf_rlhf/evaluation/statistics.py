@@ -1,7 +1,7 @@
 """Means, ratios and other statistics of rows, each with a 95% interval.
 
 One method for every evaluation: a percentile bootstrap over clusters (Davison and Hinkley 1997,
-3.8). A cluster holds the rows that belong together, such as the samples of one question; clusters
+3.8). A cluster holds the rows that belong together, like the samples of a question; clusters
 are drawn whole. Of several training seeds, seeds are drawn too, crossed with the clusters. The
 draws depend on the number of seeds and clusters alone, so the same rows give the same interval.
 """
@@ -40,7 +40,7 @@ class Interval:
     """A mean, or a ratio of sums, and its 95% percentile-bootstrap interval.
 
     Where all values are equal, or only one cluster has any, the interval has no width and says
-    nothing: tables print the reason in its place.
+    nothing: tables print the reason instead.
     """
 
     mean: float
@@ -213,7 +213,7 @@ def _drawn(
 
 @lru_cache(maxsize=4)
 def _kept_draws(*sizes: int) -> list[tuple[Draw, Draw]]:
-    """Return the draws of a size: the same for every interval, and most of what one costs."""
+    """Return the draws of a size: the same for every interval, and most of its cost."""
     return list(_drawn(*sizes))  # type: ignore[arg-type]
 
 

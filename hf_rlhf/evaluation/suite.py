@@ -38,7 +38,7 @@ SCHEMA = 3
 
 @dataclass(frozen=True, eq=False)
 class Suite:
-    """Models, the first of which is the baseline unless another is named, and tasks."""
+    """Models, of which the first is the baseline by default, and tasks."""
 
     folder: Path
     models: Sequence[Candidate]
@@ -160,7 +160,7 @@ class Suite:
         return text + "; a prompt's completions averaged first" * several
 
     def _generate(self, state: Any) -> None:
-        """Load each model for its completions and their values, then for those of others."""
+        """Load each model for its completions and their values, then for those of other models."""
         answers = list(self._all_answers())
         passes = [(each.model, work) for each in answers for work in each.task.passes(each)]
         for model in self.models:

@@ -1,4 +1,4 @@
-"""What is measured: models, tasks that plugins add, and the completions of one for the other."""
+"""Models, the tasks that plugins add, and the completions of models for tasks."""
 
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -68,7 +68,7 @@ class Candidate:
         return prompt_ids(self.tokenizer, prompts, template or {}, rows)
 
     def partner(self, name: str | None, models: "Sequence[Candidate]") -> "Candidate | None":
-        """Return the model of `name` to pair this one with: the only one, or that of its seed."""
+        """Return the model of `name` to pair with: the only one, or the same seed's."""
         others = [each for each in models if each.name == name]
         if not others or self.name == name:
             return None
@@ -90,7 +90,7 @@ class Candidate:
         """Return the model of each source (see `find_saved`), and what is wrong with others.
 
         Tokenizers and configurations are loaded, no weights. The models of every name are to be
-        compared with those of the names in `paired`. `where` is the setting, for problems.
+        compared with the models named in `paired`. `where` is the setting, for problems.
         """
         candidates, problems = [], []
         for other in sorted({str(name) for name in paired} & models.keys()):
@@ -216,7 +216,7 @@ class Task:
 
 @dataclass(frozen=True, eq=False)
 class Answers:
-    """The completions of one model for one task."""
+    """The completions of a model for a task."""
 
     model: Candidate
     task: Task
@@ -233,7 +233,7 @@ class Answers:
 
 @dataclass(frozen=True)
 class Pass:
-    """Values of completions that a model computes, such as log-probabilities."""
+    """Values of completions that a model computes: log-probabilities, say."""
 
     model: Candidate
     values: SavedValues

@@ -1,4 +1,4 @@
-"""The rows on which a run is evaluated during training, apart from those of its results."""
+"""The rows on which a run is evaluated during training, separate from its results' rows."""
 
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -33,7 +33,7 @@ def validation_range(run: "Run") -> tuple[str, range]:
 
 
 def is_separate(run: "Run") -> bool:
-    """Return whether no validation row is among those that the results are measured on.
+    """Return whether the results are measured on no validation row.
 
     Two splits may have rows in common, as `test` and `test_LABEL` of a mixture do.
     """

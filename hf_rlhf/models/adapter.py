@@ -58,7 +58,7 @@ _PLAIN_STARTS = (True, False, None, "gaussian", "eva", "orthogonal")
 
 @dataclass(frozen=True)
 class LoraEdit:
-    """The change of one module: W + scaling * B A, rescaled by column for DoRA."""
+    """The change of a module: W + scaling * B A, rescaled by column for DoRA."""
 
     module: str
     a: Stored
@@ -92,7 +92,7 @@ class LoraEdit:
 
 @dataclass(frozen=True)
 class LoraAdapter:
-    """An adapter folder. Names are those of the base model's own modules and parameters."""
+    """An adapter folder. Names are of the base model's own modules and parameters."""
 
     folder: Path
     config: Mapping[str, Any]
@@ -136,7 +136,7 @@ def read_adapter(folder: Path) -> LoraAdapter:
 
 
 def check_tensors(file: Path) -> Mapping[str, Stored]:
-    """Return the tensors of a safetensors file; ModelError for none, or one with no elements."""
+    """Return the tensors of a safetensors file; ModelError if there is none, or an empty tensor."""
     tensors = read_header(file)
     if not tensors:
         raise ModelError(f"{file} holds no tensors. {_GATHER}")

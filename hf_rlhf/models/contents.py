@@ -39,7 +39,7 @@ def contents(values: Any, name: str = "") -> dict[str, Any]:
 def with_written(found: Mapping[str, Any], values: Any) -> dict[str, Any]:
     """Return `contents` of a run that goes on, with WRITTEN_BY_RUN for what has changed meanwhile.
 
-    A trainer only reads the files that its settings name, those of the top level. A reward, or
+    A trainer only reads the files that its top-level settings name. A reward, or
     other code that a run file gives settings to, may write.
     """
     texts = {key: text for key, text, _ in _texts(values) if "." in key}
@@ -83,10 +83,10 @@ def commit_of(name: str, revision: str | None, *, ask: bool = False) -> str | No
 
 
 def content_of(value: str, *, whole: bool = True) -> Any:
-    """Return the digest of a file, or those of a folder's files by name; None for any other text.
+    """Return the digest of a file, or of a folder's files by name; None for any other text.
 
-    If not `whole`, large files are sampled, and a folder that holds no model has one digest: the
-    names in it stay private.
+    If not `whole`, large files are sampled, and a folder that holds no model has a single
+    digest, since the names in it are private.
     """
     digest = file_digest if whole else sampled_digest
     if len(value) > _LONGEST_PATH or "\n" in value:
@@ -117,7 +117,7 @@ def _folder_digest(path: Path) -> str | None:
 def sampled_digest(path: Path, share: int = 1) -> str:
     """Return a digest of a file: of all of it up to 256 MiB, else of its size and 4,096 pieces.
 
-    Of both it is the part that falls to one of `share` files.
+    Both numbers are divided by `share`, the number of files.
     """
     size, pieces = path.stat().st_size, max(_PIECES // share, 2)
     if size <= max(_WHOLE // share, _PIECE):

@@ -1,4 +1,4 @@
-"""The tokens at which generation stops: what ends a trained response has to be one of them.
+"""The tokens at which generation stops: a trained response has to end with one.
 
 Plain `generate` stops only at the end tokens of the generation config; training and evaluation also
 stop at the tokenizer's. So every saved model lists the tokenizer's in its generation config.

@@ -70,7 +70,7 @@ def write_identity(adapter: Path, identity: Mapping[str, Any]) -> None:
 
 
 def read_identity(adapter: Path) -> dict[str, Any] | None:
-    """Return an adapter's identity file, or None. Raises ModelError for a damaged one."""
+    """Return an adapter's identity file, or None. Raises ModelError for a damaged file."""
     path = adapter / IDENTITY
     try:
         document = parse_json(path.read_text(encoding="utf-8"))
@@ -129,7 +129,7 @@ def _short(value: Any) -> str:
 
 
 def _folder(base: str | Path, revision: str | None) -> Path | None:
-    """Return the local folder or the cached snapshot of a base, if there is one."""
+    """Return the local folder or the cached snapshot of a base, if there is any."""
     path = Path(resolve_model_path(str(base)))
     if path.is_dir():
         return path

@@ -56,7 +56,7 @@ def prompt_ids(
 ) -> list[list[int]]:
     """Return the token ids of prompts, which are texts or conversations (lists of messages).
 
-    `rows` are those of the prompts, where they may have `tools` and kwargs of their own.
+    `rows` belong to the prompts, where they may have `tools` and kwargs of their own.
     """
     if not prompts:
         return []

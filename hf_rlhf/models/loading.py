@@ -1,4 +1,4 @@
-"""The model that a trainer loads: the base, with a new LoRA or one that training continues."""
+"""The model that a trainer loads: the base, with a new or a continued LoRA."""
 
 import re
 from pathlib import Path
@@ -65,7 +65,7 @@ def policy_arguments(run: "Run") -> dict[str, Any]:
 def load_policy(run: "Run") -> dict[str, Any]:
     """Return a loaded `model` and `peft_config`, for trainers that cannot load the model.
 
-    TRL's experimental trainers are such: they take no quantization. Like `policy_arguments`
+    TRL's experimental trainers do so: they take no quantization. Like `policy_arguments`
     otherwise.
     """
     arguments = policy_arguments(run)
@@ -113,7 +113,7 @@ def quantization_config(run: "Run") -> Any:
 def lora_config(run: "Run") -> "LoraConfig | None":
     """Return the configuration of the LoRA that the run trains, None for full fine-tuning.
 
-    For classification it is one that trains the score head too.
+    For classification it trains the score head too.
     """
     if not run.model.use_peft:
         return None

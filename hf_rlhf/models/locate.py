@@ -69,7 +69,7 @@ def download(
 ) -> Path:
     """Return the folder with the files of a Hub repository that match `patterns`, downloaded.
 
-    `options` are those of `snapshot_download`; `title` names the repository in the ModelError.
+    `options` go to `snapshot_download`; `title` names the repository in the ModelError.
     """
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError

@@ -116,7 +116,7 @@ def _check_shapes(run: "Run", adapter: LoraAdapter) -> None:
 
 
 def _disagreements(run: "Run", config: Mapping[str, Any]) -> Iterator[Problem]:
-    """Yield the LoRA settings that are not those of the adapter that is continued."""
+    """Yield the LoRA settings that differ from the continued adapter's."""
     for setting, key in _SETTINGS.items():
         value, saved = run.spec.settings.get(setting), config.get(key)
         if value is None or _plain(value) in (_plain(saved), "all-linear"):
@@ -141,7 +141,7 @@ def _modules(run: "Run", names: Any) -> set[str]:
 
 
 def _plain(value: Any) -> Any:
-    """Return a setting in a form to compare: modules in any order, a list of one as its item."""
+    """Return a setting in a form to compare: modules sorted, a list of length 1 as its item."""
     if isinstance(value, (list, tuple)):
         return value[0] if len(value) == 1 else sorted(value)
     return value or None

@@ -1,6 +1,6 @@
 """Merge a LoRA adapter into its base model without ever holding the model.
 
-Tensors go one by one from the base's safetensors files to new ones; the arithmetic is float32 and
+Tensors go singly from the base's safetensors files to new ones; the arithmetic is float32 and
 the result has the base's dtype. Equal to peft's `merge_and_unload` within the rounding of that
 dtype. Only the model's structure is built (on torch's meta device), for what files do not say:
 which weights are stored transposed, which are tied, and how names map to modules.
@@ -51,7 +51,7 @@ def merge_adapter(
 
     `base` is a folder or a Hub id (at `revision`). Handled: LoRA on Linear, Conv1D and Embedding;
     rslora, rank and alpha patterns, DoRA, `modules_to_save`, trained and LoRA biases; tied
-    embeddings, which are untied when the adapter changes one side. A tokenizer saved beside the
+    embeddings, which are untied when the adapter changes only one. A tokenizer saved beside the
     adapter replaces the base's.
 
     With an adapter of a classification model on a base of another kind, as of a reward model, the
@@ -265,7 +265,7 @@ def _is_transposed(model: Any, name: str) -> bool:
 def _copy_companions(source: Path, adapter: Path, folder: Path) -> None:
     """Copy config and tokenizer of the base; a tokenizer that training saved replaces the base's.
 
-    One that has no `tokenizer_config.json` beside it is not a complete tokenizer and is left.
+    A tokenizer without `tokenizer_config.json` is incomplete and is ignored.
     """
     trained = (adapter / "tokenizer_config.json").exists()
     for path in _companions(source):

@@ -1,4 +1,4 @@
-"""Checkpoints as safetensors files: read one tensor at a time, written one at a time.
+"""Checkpoints as safetensors files: read and written tensor by tensor.
 
 `safetensors.torch.save_file` wants a whole file's tensors in memory. Here the header is written
 first, from dtypes and shapes that are known beforehand, and the data after it, so that memory is
@@ -69,7 +69,7 @@ class Computed:
 
 
 def read_header(file: Path) -> dict[str, Stored]:
-    """Return the tensors of one safetensors file by name; ModelError if it is not one."""
+    """Return the tensors of a safetensors file by name; ModelError for another file."""
     from safetensors import SafetensorError, safe_open
 
     result = {}
@@ -141,7 +141,7 @@ def write_checkpoint(
     """Write `tensors` in order, each loaded when its turn comes.
 
     Shards are filled up to `max_shard_size` (bytes, or text such as "5GB"), with an index beside
-    them; a checkpoint that fits in one becomes `model.safetensors` alone.
+    them; a checkpoint that fits in a single shard becomes `model.safetensors` alone.
     """
     from huggingface_hub import split_state_dict_into_shards_factory
 

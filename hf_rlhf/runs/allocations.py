@@ -69,7 +69,7 @@ class Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 @dataclass(frozen=True)
 class Pass:
-    """The rows and settings of one pass through a model."""
+    """The rows and settings of a pass through a model."""
 
     rows: int
     tokens: int

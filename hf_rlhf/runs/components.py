@@ -1,4 +1,4 @@
-"""Builds the components named in a run file, and reports those that cannot be built."""
+"""Builds the components of a run file, and reports failures."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
@@ -48,7 +48,7 @@ from hf_rlhf.storage.record import RECORD_NAME
 
 
 class ComponentBuilder:
-    """Builds the components of one run file; collects their problems and their provenance."""
+    """Builds the components of a run file; collects their problems and their provenance."""
 
     def __init__(self, file: RunFile, plugin: str | None) -> None:
         self.file = file
@@ -101,7 +101,7 @@ class ComponentBuilder:
     def _component(
         self, kind: Kind, spec: Any, injected: Mapping[str, Any], *, build: bool = True
     ) -> Any:
-        """Build one component; if that fails, report the problem and return None.
+        """Build a component; if that fails, report the problem and return None.
 
         Without `build` its name and arguments are checked, and that is all.
         """
@@ -160,7 +160,7 @@ class ComponentBuilder:
     def _tokenizer(
         self, spec: RunSpec, model: Any, training: Any, trainer: Any, loaded: Any = None
     ) -> tuple[str, Any]:
-        """Return the path of the model, and the tokenizer; `loaded` stands for one set apart."""
+        """Return the path of the model, and the tokenizer; `loaded`: a separate tokenizer."""
         if model is None:
             return "", None
         if not model.model_name_or_path:
@@ -350,7 +350,7 @@ class ComponentBuilder:
         return Part(spec.label, reward, *settings, source=source)
 
     def _misplaced_judge(self, spec: RewardSpec | GateSpec, labels: Sequence[str]) -> bool:
-        """Report a judge given to a reward that takes none, or a missing choice of judge."""
+        """Report a judge for a reward that takes none, or a missing choice of judge."""
         try:
             reward = self.file.component("rewards", spec.name, (*spec.path, "name")).target
             takes = "judge" in accepted_by(_maker("rewards", reward, spec.arguments))
@@ -370,7 +370,7 @@ class ComponentBuilder:
 
 
 def _maker(kind: Kind, component: Any, arguments: Mapping[str, Any]) -> Callable[..., Any]:
-    """Return what is called with the arguments of an entry to make its component."""
+    """Return the callable that makes a component from the arguments of its entry."""
     if isinstance(component, type):
         return component
     if isinstance(component, FunctionType):

@@ -8,7 +8,7 @@ from hf_rlhf.errors import HfRlhfError, did_you_mean
 
 @dataclass(frozen=True)
 class Device:
-    """One GPU by its maker's data sheet."""
+    """A GPU by its maker's data sheet."""
 
     name: str
     memory_gb: int
@@ -21,7 +21,7 @@ DEVICES = {name: Device(name, memory) for name, memory in _GB.items()}
 
 
 def parse_machine(text: str) -> tuple[int, Device]:
-    """Return the number and the kind of devices in a text such as `8xH100` or `H100`."""
+    """Return the number and the kind of devices in a text like `8xH100` or `H100`."""
     match = re.fullmatch(r"(?:(\d{1,5})x)?(\S+)", text)
     name = match[2].upper() if match else ""
     by_upper = {known.upper(): device for known, device in DEVICES.items()}

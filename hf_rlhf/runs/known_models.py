@@ -49,7 +49,7 @@ class _Supervised(Trainer):
 def run_of_model(name: str, options: Mapping[str, str]) -> Run:
     """Return a run that trains a model on rows of `max_length` tokens, to plan its memory.
 
-    `name` is one of `known_models`, a folder or a Hub id; `options` are settings of the run file.
+    `name` is in `known_models`, a folder or a Hub id; `options` are settings of the run file.
 
     Raises HfRlhfError for a model or setting that is not known, an encoder-decoder, and a
     configuration without sizes.

@@ -25,7 +25,7 @@ probabilities."""
 
 @dataclass(frozen=True)
 class Phase:
-    """A part of a step, with the bytes that it takes besides those that are always held."""
+    """A part of a step, with the bytes that it takes in addition to the permanent parts."""
 
     name: str
     working: int
@@ -37,7 +37,7 @@ class Phase:
 
 @dataclass(frozen=True)
 class MemoryNeed:
-    """Bytes of one process that shards nothing, by component."""
+    """Bytes of a process that shards nothing, by component."""
 
     weights: int
     gradients: int
@@ -59,7 +59,7 @@ class MemoryNeed:
     """The weights of further models by role."""
 
     def parts(self, phase: Phase | None = None) -> dict[str, int]:
-        """Return the bytes by component in a phase, by default the one with the highest peak."""
+        """Return the bytes by component in a phase, by default at the highest peak."""
         if phase is None:
             phase = max(self.phases, key=lambda each: sum(self.parts(each).values()))
         parts = {"weights": self.weights}
@@ -82,7 +82,7 @@ class MemoryNeed:
 def memory_need(
     run: Run, *, sharded: bool = False, rows: int | None = None, tokens: int | None = None
 ) -> MemoryNeed:
-    """Return the memory of a run on one device, without fragmentation and the libraries' memory.
+    """Return the memory of a run on a device, without fragmentation and the libraries' memory.
 
     With `sharded` the run computes as under DeepSpeed and FSDP: with weights in 16 bit where it has
     `bf16` or `fp16`, instead of 16 bit copies under autocast. `rows` and `tokens` of the counted
@@ -225,7 +225,7 @@ def _validation_phases(run: Run, model: Any, given: "Pass") -> Iterator[Phase]:
 
 
 def _held(run: Run, shape: StepShape) -> dict[str, HeldModel]:
-    """Return the models besides the trained one: those of the trainer and of rewards."""
+    """Return the further models, of the trainer and of rewards."""
     held = dict(shape.held)
     for part in run.reward.rewards if run.reward is not None else ():
         if hasattr(part.reward, "held_model"):

@@ -25,7 +25,7 @@ class Change:
 
 
 def plan_of(run: Run, strategy: Strategy, devices: int, **given: int) -> Plan:
-    """Return the plan of one strategy; `given` are other rows or tokens of a pass."""
+    """Return the plan of a strategy, with other rows or tokens of a pass."""
     need = memory_need(run, sharded=not strategy.is_plain, **given)
     return Plan(strategy, devices, parts_on_device(need, strategy, devices))
 

@@ -54,7 +54,7 @@ def monitor_problems(run: "Run") -> Iterator[Problem]:
 
 
 def webhook_problem(variable: str) -> str | None:
-    """Return why a message could not be posted, or None. The address is a secret: never shown."""
+    """Return why a message could not be posted, or None. The address, a secret, is left out."""
     if not re.fullmatch(r"\w+", variable):
         return "is no name of an environment variable."
     address = os.environ.get(variable)

@@ -55,7 +55,7 @@ WEIGHTS = ("*.safetensors", "*.bin")
 
 
 def problems_of(run: "Run", where: Callable[[str], str]) -> list[Problem]:
-    """Return everything that would make `run` fail, or train something else than was asked for.
+    """Return everything that would make `run` fail, or train something else than requested.
 
     `where` says where in the run file a top-level key stands.
     """
@@ -108,7 +108,7 @@ def advice(run: "Run") -> list[str]:
 
 
 def _sources(run: "Run") -> Iterator[str]:
-    """Yield notes on components that no package offers, and on what is kept of them."""
+    """Yield notes on components that no package offers, and on the record of them."""
     for each in run.components:
         if names := each.get("not_compared"):
             yield (
@@ -199,7 +199,7 @@ def _epochs(run: "Run") -> Iterator[Problem]:
 
 
 def _batch(run: "Run") -> Iterator[Problem]:
-    """TRL trains 0 steps, without an error, on fewer prompts than one generation batch."""
+    """TRL trains 0 steps, without an error, on fewer prompts than a generation batch."""
     batch = generation_batch(run.training)
     if batch is None:
         return
@@ -325,7 +325,7 @@ def _saves(run: "Run") -> Iterator[Problem]:
 
 
 def _folder(run: "Run") -> Iterator[Problem]:
-    """A new folder is as writable as the nearest one above it that exists."""
+    """A new folder is as writable as the nearest existing parent."""
     existing = next(path for path in (run.folder, *run.folder.absolute().parents) if path.exists())
     if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
         yield Problem(

@@ -223,7 +223,7 @@ def _uses(run: "Run", room: int | None) -> Iterator[tuple[str, int | None, int]]
 
 
 def evaluation_problems(run: "Run") -> Iterator[Problem]:
-    """Yield why the evaluation of the run file could not take place."""
+    """Yield why the evaluation of the run file would fail."""
     spec = run.spec.evaluation
     if spec is None:
         return
@@ -321,7 +321,7 @@ def data_lines(run: "Run") -> list[str]:
 
 
 def template_problems(run: "Run") -> Iterator[Problem]:
-    """Yield that prompts would be measured with one template, and trained with another."""
+    """Yield that prompts would be measured and trained with different templates."""
     for_training = getattr(run.training, "chat_template_kwargs", None)
     arguments = run.spec.dataset.arguments
     for each in (arguments, *arguments.get("sources", ())):

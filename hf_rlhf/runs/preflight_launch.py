@@ -1,4 +1,4 @@
-"""Whether the launch is the one that was requested, since accelerate falls back silently.
+"""Whether the launch is as requested, since accelerate falls back silently.
 
 See `hf_rlhf.distributed`.
 """
@@ -31,7 +31,7 @@ _TASKS = ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 
 
 def launch_problems(run: "Run", where: Callable[[str], str]) -> Iterator[Problem]:
-    """Yield how the processes that run differ from those that were requested.
+    """Yield how the processes that run differ from the request.
 
     What the run file expects is compared last: a cause is clearer than two numbers.
     `where` says where in the run file a top-level key stands.
@@ -61,7 +61,7 @@ def launch_problems(run: "Run", where: Callable[[str], str]) -> Iterator[Problem
 
 
 def launch_kind(run: "Run") -> str | None:
-    """Return the DistributedType of the launch, in a plan the expected one; None if unknown."""
+    """Return the DistributedType of the launch, in a plan the expected type; None if unknown."""
     if is_planned() and run.spec.expect_distributed is not None:
         return run.spec.expect_distributed.upper()
     if deepspeed_requested(run.training):
@@ -176,7 +176,7 @@ def _alone(run: "Run") -> Iterator[Problem]:
 
 
 def _meant_several(environ: Mapping[str, str]) -> bool:
-    """Return whether accelerate's launcher of one process was asked for more.
+    """Return whether accelerate's launcher of a single process should start more.
 
     It sets MASTER_PORT then, and nothing else (`prepare_simple_launcher_cmd_env`). A user's own
     MASTER_PORT is in the launcher's environment too.
@@ -225,7 +225,7 @@ def _restarts() -> Iterator[Problem]:
 
 
 def _data_parallel(training: Any) -> Iterator[Problem]:
-    """Yield that one process with several GPUs would multiply its batch by their number."""
+    """Yield that a process with several GPUs would multiply its batch by their number."""
     if training.n_gpu > 1:
         yield Problem(
             "launch",

@@ -46,7 +46,7 @@ def value_problems(run: "Run") -> Iterator[Problem]:
 
 
 def _splits(run: "Run") -> Iterator[tuple[str, Any]]:
-    """Yield the rows that are trained, and those that are measured."""
+    """Yield the rows for training and for measuring."""
     spec = run.spec.evaluation
     for name in dict.fromkeys(("train", spec.split if spec is not None else "train")):
         if name in run.dataset:
@@ -104,7 +104,7 @@ def rendering_problem(run: "Run") -> Problem | None:
 
 @dataclass(frozen=True)
 class _Conversation:
-    """One of the conversations of a row, whole."""
+    """A conversation of a row, whole."""
 
     row: Mapping[str, Any]
     where: str
@@ -236,7 +236,7 @@ def _word_judge_notes(run: "Run") -> Iterator[str]:
 
 
 def _unwritten_notes(run: "Run") -> Iterator[str]:
-    """Yield how many turns that are trained lose their thoughts, or their content, to a later one.
+    """Yield how many turns that are trained lose their thoughts, or their content, to a later turn.
 
     Many templates drop the thoughts of earlier turns, as the model is to see them.
     """
@@ -255,7 +255,7 @@ def _unwritten_notes(run: "Run") -> Iterator[str]:
 
 @dataclass
 class _Written:
-    """What the chat template writes of the conversations of one form."""
+    """The text that the chat template writes for conversations of a form."""
 
     text: str
     lost: str = ""
@@ -318,7 +318,7 @@ def _word(words: dict[str, tuple[str, str]], what: str, earlier: str = "") -> st
 
 
 def _marked_turns(each: _Conversation, words: dict[str, tuple[str, str]]) -> Iterator[Any]:
-    """Yield the turns with words in place of what a template has to write."""
+    """Yield the turns with marker words instead of texts that a template has to write."""
     last = max((n for n, turn in enumerate(each.turns) if turn["role"] == "assistant"), default=0)
     for number, turn in enumerate(each.turns):
         of, own = f"of turn {number + 1} ({turn['role']})", turn["role"] == "assistant"
@@ -343,7 +343,7 @@ def _marked_turns(each: _Conversation, words: dict[str, tuple[str, str]]) -> Ite
 
 
 def _marked_text(text: str, words: dict[str, tuple[str, str]], what: str, earlier: str) -> str:
-    """Return a word for what a text says, and one for a thought that a template may cut off."""
+    """Return a marker word for a text, and another for a thought that a template may cut off."""
     thought, end, answer = text.rpartition("</think>")
     begin, says = "<think>" * ("<think>" in thought), thought.replace("<think>", "").strip()
     first = _word(words, what and f"the thought in {what}", earlier and "<think>") if says else ""

@@ -50,7 +50,7 @@ def _own_settings(run: "Run", key: str, settings: Mapping[str, str]) -> Iterator
 
 
 def _old_names(run: "Run") -> Iterator[Problem]:
-    """Transformers reads an old name only without the new one, and is silent about it."""
+    """Transformers reads an old name only without the new name, and is silent about it."""
     settings = run.spec.settings
     for name in ("checkpointing", "checkpointing_kwargs"):
         old, new = f"gradient_{name}", f"activation_{name}"
@@ -163,7 +163,7 @@ def _optimizer(run: "Run") -> Iterator[Problem]:
 
 
 def _build_optimizer(run: "Run", training: Any) -> None:
-    """Build the optimizer as transformers does, on one weight; raises what that raises."""
+    """Build the optimizer as transformers does, on a single weight; raises its errors."""
     import torch
     from transformers import Trainer
     from transformers.trainer_optimizer import is_optimizer_factory

@@ -18,7 +18,7 @@ _MESH = ("DP_REPLICATE", "DP_SHARD", "TP", "CP", "SP")
 
 
 def sharding_advice(run: "Run") -> Iterator[str]:
-    """Yield a note if a sharded launch has one device, where it shards nothing."""
+    """Yield a note if a sharded launch has a single device, and so shards nothing."""
     kind = launch_kind(run)
     count = processes() if is_planned() else run.training.world_size
     if kind in SHARDED and count == 1:

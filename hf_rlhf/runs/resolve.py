@@ -1,7 +1,7 @@
 """From a run file to a `Run`: every name resolved and every argument checked before weights load.
 
 All problems are reported at once. What depends on something that is missing (the dataset of an
-unknown adapter, say) is not checked, so that one mistake is not reported as five.
+unknown adapter, say) is not checked, so that a single mistake is not reported five times.
 """
 
 import hashlib
@@ -48,7 +48,7 @@ def resolve_run(
         python_keys: top-level keys set from Python, which hold for all phases as options do.
 
     Raises:
-        ConfigError: with every problem found, in any phase.
+        ConfigError: with every problem, in any phase.
     """
     if ":" in (plugin or ""):  # a file in an option is in the working directory
         file = replace(file, overrides={("plugin",): "--plugin", **file.overrides})
@@ -108,7 +108,7 @@ def _resolve_phases(
 
 
 def _spec_of_all(file: RunFile, last: RunFile, plugin: str, runs: Sequence[Run]) -> RunSpec:
-    """Return what the run as a whole is asked for: of the last phase all but `publish` and `card`.
+    """Return the spec of the whole run: the last phase's, except `publish` and `card`.
 
     Raises ConfigError for what is wrong with these, or differs between phases and must not.
     """
@@ -139,7 +139,7 @@ def resolve_scoring(file: RunFile, tokenizer: Any, *, plugin: str) -> Scoring:
     """Resolve the dataset, judges, rewards and gates of `file`; its settings are not looked at.
 
     `tokenizer` is for the dataset adapter; `plugin` is for messages if the file names no trainer.
-    Raises ConfigError with every problem found.
+    Raises ConfigError with every problem.
     """
     return _Preparation(file, plugin).scoring(tokenizer)
 

@@ -1,4 +1,4 @@
-"""One run, resolved: every name turned into code, every argument bound, no weights loaded."""
+"""A run, resolved: every name turned into code, every argument bound, no weights loaded."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -56,7 +56,7 @@ class Run:
 
     @property
     def phases(self) -> tuple["Phase", ...]:
-        """What is trained, in order; a run file without phases has one, the run itself."""
+        """The trainings in order; without phases, the run itself."""
         return self.phase_list or (Phase(1, self.spec.plugin, self),)
 
     @property
@@ -86,7 +86,7 @@ class Run:
 
     @property
     def has_score_head(self) -> bool:
-        """Whether the model is a classifier, such as a reward model."""
+        """Whether the model is a classifier, like a reward model."""
         return self.num_labels is not None
 
     @property
@@ -123,7 +123,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Phase:
-    """One training of a run. Each begins with the weights that the one before has made."""
+    """A training of a run. Each begins with the weights of the previous phase."""
 
     number: int
     """From 1."""

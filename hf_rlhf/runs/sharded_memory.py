@@ -1,4 +1,4 @@
-"""The memory of each device of a sharded run, by arithmetic on the count for one device."""
+"""The memory of each device of a sharded run, by arithmetic on the count for a single device."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -123,7 +123,7 @@ class Needs:
 
     @cached_property
     def sharded(self) -> MemoryNeed:
-        """The need of one device that computes as DeepSpeed and FSDP do."""
+        """The need of a device that computes as DeepSpeed and FSDP do."""
         given = self.plain.given
         same = given.autocast is None and given.packed is None
         return self.plain if same else memory_need(self.run, sharded=True)
@@ -146,7 +146,7 @@ def parts_on_device(
 ) -> dict[str, int]:
     """Return the bytes on each device at the peak, by component.
 
-    `need` is for one device that computes as the strategy does (`memory_need(run, sharded=...)`).
+    `need` is for a device that computes as the strategy does (`memory_need(run, sharded=...)`).
     With `offload` the sharded state is in the host's memory, but the gathered parts are not.
     """
     every = [_in_phase(need, phase, strategy, devices, offload) for phase in need.phases]

@@ -62,7 +62,7 @@ def _checkout(file: Path) -> Source:
 
 
 def _public(url: str) -> str | None:
-    """Return an address without user, password and query, as HTTPS; None for a local one.
+    """Return an address without user, password and query, as HTTPS; None for a local address.
 
     A query may hold a signature or a token. The port is that of SSH where the address is.
     """

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def validation_problems(run: "Run") -> Iterator[Problem]:
-    """Yield why evaluations during training could not take place, or would decide nothing."""
+    """Yield why evaluations during training would fail, or decide nothing."""
     from transformers import EarlyStoppingCallback
 
     if any(isinstance(callback, EarlyStoppingCallback) for callback in run.callbacks):
@@ -106,7 +106,7 @@ def _known(run: "Run") -> str:
 
 
 def _alignment_problems(run: "Run") -> Iterator[Problem]:
-    """The weights that are evaluated must be those that are saved, and between two cycles."""
+    """Evaluated weights must also be saved, and lie between two cycles."""
     training, cycle = run.training, cycle_in_steps(run.training)
     if training.eval_strategy != "steps":
         return

@@ -30,7 +30,7 @@ _ROWS_READ = 50
 
 @dataclass
 class DatasetCase:
-    """An adapter to be checked, and the arguments it is called with."""
+    """An adapter to be checked, and its arguments."""
 
     adapter: Any
     arguments: Mapping[str, Any] = field(default_factory=dict)

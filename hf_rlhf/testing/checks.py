@@ -12,7 +12,7 @@ Check = Callable[[Any], None]
 
 
 class Unmet(AssertionError):
-    """A rule is not kept."""
+    """A rule is broken."""
 
     def __init__(self, problem: str, expected: str = "", cure: str = "") -> None:
         super().__init__(problem)
@@ -29,7 +29,7 @@ def fail(problem: str, cure: str, *, kind: type[Unmet] = Unmet, expected: str = 
 
 
 def run_check(check: Check, case: Any) -> None:
-    """Run one check. Raises Unmet with what was observed, what is expected, and the cure."""
+    """Run a check. Raises Unmet with what was observed, what is expected, and the cure."""
     try:
         check(case)
     except Unmet as unmet:

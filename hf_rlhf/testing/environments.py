@@ -54,7 +54,7 @@ class EnvironmentCase:
         return environment
 
     def results(self, environment: Any, calls: Sequence[Call]) -> list[str]:
-        """Return what the model is told of calls, one after the other."""
+        """Return the results of consecutive calls, as the model reads them."""
         functions = {each.__name__: each for each in self.toolset.functions(environment)}
         entries = [
             {"type": "function", "function": {"name": name, "arguments": dict(arguments)}}
@@ -110,7 +110,7 @@ def explains_failures(case: EnvironmentCase) -> None:
 
 
 def reset_forgets(case: EnvironmentCase) -> None:
-    """After `reset` an instance answers as a new one does: TRL uses each again and again."""
+    """After `reset` an instance answers like a new instance: TRL uses each again and again."""
     environment = case.begun()
     first = case.results(environment, case.calls)
     environment.reset(**case.columns)

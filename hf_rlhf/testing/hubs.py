@@ -7,7 +7,7 @@ _SECRETS = ("TOKEN", "KEY", "SECRET", "PASSW")
 
 
 def forget_secrets(monkeypatch: Any) -> None:
-    """Remove variables named like a token, key, secret or password from the environment.
+    """Remove tokens, keys, secrets and passwords from the environment, by their names.
 
     `monkeypatch` is pytest's, which puts all of it back, here and below.
     """

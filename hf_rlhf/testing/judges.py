@@ -88,7 +88,7 @@ class JudgeCase:
     secrets: Collection[str] = ()
 
     def instance(self) -> Any:
-        """Return the judge, a new one if it is a class or a factory."""
+        """Return the judge, a new instance if it is a class or a factory."""
         if not hasattr(self.judge, "judge") or isinstance(self.judge, type):
             return self.judge()
         return self.judge

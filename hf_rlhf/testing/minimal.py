@@ -45,7 +45,7 @@ class LetterShare:
     """Share of the first 64 characters that are ASCII letters, which can be learned."""
 
     def __call__(self, prompts: Any, completions: Any, **_: Any) -> list[float]:
-        """Return one share per completion."""
+        """Return a share for each completion."""
         texts = [text_of(completion)[:64] for completion in completions]
         return [
             sum(character.isascii() and character.isalpha() for character in text)

@@ -51,7 +51,7 @@ class RewardCase:
     prompt: str = PROMPT
 
     def instance(self, judge: Any = None) -> Any:
-        """Return an instance with the judge, or a scripted one, where it has such a field.
+        """Return an instance with the judge, or a scripted judge, if it has that field.
 
         A bare function stands for itself, so that checks can name what it lacks. Raises Unusable.
         """

@@ -153,7 +153,7 @@ def survives_pickling(case: RewardCase) -> None:
 
 
 def keeps_quiet(case: RewardCase) -> None:
-    """It prints nothing: it is called every step, by every process."""
+    """It prints nothing: every process calls it in every step."""
     output = io.StringIO()
     with contextlib.redirect_stdout(output):
         case.score(case.instance())

@@ -17,7 +17,7 @@ class WordTokenizer:
     """A tokenizer with a token per word, and one more for each turn of a chat and each tool."""
 
     def __init__(self, chat: bool) -> None:
-        """Create one with or without a chat template."""
+        """Create a tokenizer with or without a chat template."""
         self.chat_template = "x" if chat else None
 
     def __call__(

@@ -43,7 +43,7 @@ class ChatRequest:
 
 @dataclass(frozen=True)
 class Reply:
-    """How one request is answered: with a chat completion, or with a raw `body` and `status`."""
+    """The answer to a request: with a chat completion, or with a raw `body` and `status`."""
 
     content: str | None = None
     reasoning_content: str | None = None
@@ -173,7 +173,7 @@ class ScriptedServer:
         self._thread.join()
 
     def answer(self, body: Mapping[str, Any], headers: Mapping[str, str]) -> Reply:
-        """Return the answer to one chat completion request, and note the request."""
+        """Return the answer to a chat completion request, and note the request."""
         request = _parse(body, headers)
         with self._lock:
             self.requests.append(request)

@@ -131,7 +131,7 @@ class TrainerCase:
 
 @dataclass
 class Trained:
-    """One training: the trainer afterwards, its run, what `train` returned, weights, events."""
+    """A training: the trainer afterwards, its run, what `train` returned, weights, events."""
 
     trainer: Any
     run: "Run"
