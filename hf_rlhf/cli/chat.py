@@ -121,8 +121,10 @@ class Chat:
         system = [{"role": "system", "content": prompt}] if prompt else []
         turns = [*before, {"role": "user", "content": text}]
         _, completion = self.model.reply(
-            *(self.active, text if self.plain else [*system, *turns]),
-            *(self.sampling, self.max_new_tokens),
+            self.active,
+            text if self.plain else [*system, *turns],
+            self.sampling,
+            self.max_new_tokens,
             seed=len(before),
             on_text=lambda piece: print(visible(piece), end="", flush=True),
         )
