@@ -35,7 +35,7 @@ TOLERANCE = 0.05
 
 ANSWERS = [
     ("two claims, each with its source", f"⟨{ONE} {TWO}⟩", ""),
-    ("one of them unsupported", f"⟨{ONE} {WRONG}⟩", ""),
+    ("of these, the second is unsupported", f"⟨{ONE} {WRONG}⟩", ""),
     ("both with the other's source", f"⟨[S2]{FOUNDED}[/] [S1]{LED}[/]⟩", ""),
     ("with connectives", f"⟨In short: {ONE} {TWO}⟩", ""),
     ("prose without a tag", f"⟨{FOUNDED} {LED}⟩", ""),
@@ -43,8 +43,8 @@ ANSWERS = [
     ("no block", f"{ONE} {TWO}", ""),
     ("an id that is no source", f"⟨[S9]{FOUNDED}[/]⟩", ""),
     ("id in quotes", f'⟨["S1"]{FOUNDED}[/]⟩', ""),
-    ("a claim and an uncited one", f"⟨{ONE} {LED}⟩", "what is cited is right (precision 1)"),
-    ("both sources in one tag", f"⟨[S1,S2]{BOTH}[/]⟩", "it keeps the last id alone"),
+    ("a cited and an uncited claim", f"⟨{ONE} {LED}⟩", "what is cited is right (precision 1)"),
+    ("both sources in a single tag", f"⟨[S1,S2]{BOTH}[/]⟩", "it keeps the last id alone"),
     ("the same, a blank after the comma", f"⟨[S1, S2]{BOTH}[/]⟩", "it reads no id"),
     ("an idle id first", f"⟨[S3,S1]{FOUNDED}[/]⟩", "it never sees the idle id"),
     ("an id that is no source first", f"⟨[S9,S1]{FOUNDED}[/]⟩", "it never sees the invented id"),
@@ -54,14 +54,14 @@ ANSWERS = [
         "right but diluted; it keeps the last id alone",
     ),
     (
-        "one claim four times, an unsupported one",
+        "a claim four times, an unsupported claim",
         f"⟨{ONE * 4} {WRONG}⟩",
         "it drops repeated claims",
     ),
     ("`<` in a claim", "⟨[S1]Alder was founded in 1925 (<--).[/]⟩", "it reads no claim"),
-    ("a tag in a tag", f"⟨[S1]Alder [S1]{FOUNDED}[/][/]⟩", "malformed; it reads the inner one"),
+    ("a tag in a tag", f"⟨[S1]Alder [S1]{FOUNDED}[/][/]⟩", "malformed; it reads the inner tag"),
     (
-        "a right answer, then a wrong one",
+        "a right answer, then a wrong answer",
         f"⟨{ONE}⟩⟨{WRONG}⟩",
         "malformed; it reads the first answer alone",
     ),
