@@ -60,8 +60,7 @@ def chat_command(
         loaded = ChatModel.open(stack, model, others)
         chat = Chat(loaded, loaded.own, EvaluationSpec(**values), max_new_tokens)
         chat.system = system
-        data = loaded.record.data if loaded.record else None
-        is_text = data is not None and data.conversational is False
+        is_text = bool(loaded.record) and loaded.record.data.conversational is False
         chat.plain = (is_text or not loaded.tokenizer.chat_template) if plain is None else plain
         if chat.plain and chat.system:
             raise HfRlhfError("--system needs a chat template, and each line is a plain prompt.")
