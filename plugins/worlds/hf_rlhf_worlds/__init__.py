@@ -2,5 +2,5 @@
 
 `arithmetic` and `tastes` are for SFT, preferences and policy optimization; `towns` asks for cited
 facts; `multihop` makes search traces. `tiny_models` and `tokenizers` build small random models; the
-repository's experiments/recipes trains those that the plugins ship. Nothing here imports a plugin.
+repository's experiments/recipes trains the shipped models. Nothing here imports a plugin.
 """

@@ -1,6 +1,6 @@
 """Sums and differences with an exact verifier: `37+48=` is to be continued by `85`, and no more.
 
-Demonstrations come from a careless teacher, who slips in a given share of them in the ways that
+Demonstrations come from a careless teacher, who slips in a share of them in the ways that
 people do (a forgotten carry, a neighbouring number, a wrong ten, digits the wrong way round), so
 that a policy that imitates the teacher knows the right answer and is often wrong all the same.
 """
@@ -45,7 +45,7 @@ class Problem:
 
     @property
     def answer(self) -> str:
-        """The one right continuation."""
+        """The right continuation."""
         return str(self.left + self.right if self.operation == "+" else self.left - self.right)
 
 
@@ -99,9 +99,9 @@ def arithmetic(
 
     `form`: `sft` adds `completion`, a demonstration, of which a share `slips` is wrong (in both
     splits); `preference` adds `chosen`, the right answer, and `rejected`, a
-    plausible wrong one; `unpaired` adds `completion`, a demonstration, and `label`, whether it is
-    right. Rows of a seed have the same prompts in every form, no prompt occurs twice,
-    and whether one is held out depends on it alone, so no seed trains on what another holds out.
+    plausible wrong number; `unpaired` adds `completion`, a demonstration, and `label`, whether it
+    is right. Rows of a seed have the same prompts in every form, no prompt occurs twice,
+    and whether it is held out depends on it alone, so no seed trains on what another holds out.
     `digits` (1 to 4): the most digits that a number has. `flips`: the share of training pairs
     whose label is swapped (column `flipped`).
     """

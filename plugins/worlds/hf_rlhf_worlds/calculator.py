@@ -1,6 +1,6 @@
 """A world with a tool: sums that the model cannot do in its head, and a calculator that can.
 
-Demonstrations come from somebody who forgets the calculator in a given share of them and then
+Demonstrations come from somebody who forgets the calculator in a share of them and then
 guesses, and who now and then mistypes or types twice: a policy that imitates them can call the tool
 and is often wrong all the same. The right habit is what reinforcement learning adds.
 """
@@ -64,7 +64,7 @@ def calculator(
     """Sums and differences as conversations, with the right answer in the column `answer`.
 
     With `forgetting`, a share, there is a `completion`, a demonstration with and without calls, to
-    imitate. No prompt occurs twice, and whether one is held out depends on it alone. `digits`: the
+    imitate. No prompt occurs twice, and whether it is held out depends on it alone. `digits`: the
     most digits that a number has.
     """
 

@@ -22,7 +22,7 @@ AfterError = Literal["wrong", "own"]
 
 @dataclass(frozen=True)
 class Chain:
-    """A starting number, and the terms that are added one after the other."""
+    """A starting number, and the terms that are added in sequence."""
 
     start: int
     terms: tuple[int, ...]
@@ -92,11 +92,11 @@ def with_error(chain: Chain, error: ErrorKind, rng: random.Random) -> Chain:
 
 
 def step_labels(steps: int, wrong: int | None, after_error: AfterError) -> list[bool]:
-    """Return which steps count as right, where `wrong` is the only one whose result is not.
+    """Return which steps count as right, where `wrong` is the only step whose result is not.
 
     Args:
         steps: how many there are.
-        wrong: the position of the wrong one, from 0; None if all are right.
+        wrong: the position of the wrong step, from 0; None if all are right.
         after_error: `wrong` labels the first wrong step and all after it as wrong, since no
             continuation of it is a right solution (Lightman et al. 2023, Wang et al. 2024); `own`
             labels each step by its own result.
@@ -120,8 +120,8 @@ def chains(
     """Sums of several terms worked out step by step, each step labelled as right or wrong.
 
     Columns: `prompt`, `completions` (the steps, the last of which is the answer), `labels` (of each
-    step), `label` (whether the answer is right), `answer` (the right one) and `error` (`none`,
-    `kept` or `carried`). No prompt occurs twice, and whether one is held out depends on it alone.
+    step), `label` (whether the answer is right), `answer` (the right number) and `error` (`none`,
+    `kept` or `carried`). No prompt occurs twice, and whether it is held out depends on it alone.
 
     Args:
         train_rows: how many to train on.
@@ -132,7 +132,7 @@ def chains(
         largest: the largest result of a sum; none is below 0.
         kept: share of chains with a wrong step and the right answer.
         carried: share of chains whose wrong step leads to a wrong answer.
-        after_error: `wrong` labels all steps from the first wrong one on as wrong, `own` each step
+        after_error: `wrong` labels all steps from the first wrong step on as wrong, `own` each step
             by its own result.
     """
     check_shares("chains", kept, carried)

@@ -209,7 +209,7 @@ def trace_rows(recipe: Recipe, count: int) -> Iterator[Row]:
 
 
 def trace_row(world: World, recipe: Recipe, number: int) -> Row:
-    """Return the trace of a number, which needs no other: files can be made in parallel."""
+    """Return the trace of a number, which needs no other: files can be written in parallel."""
     rng = random.Random(f"trace/{recipe.seed}/{number}")
     fewest, most = recipe.hops
     turn, kind = divmod(_first_with_question(recipe, number), most - fewest + 1)
@@ -246,7 +246,7 @@ def _steps(world: World, recipe: Recipe, question: Question, rng: random.Random)
 
 
 def documents(world: World, recipe: Recipe, hop: Hop, rng: random.Random) -> list[dict[str, str]]:
-    """Return the document that states a fact among those of other entities, which mislead.
+    """Return the document that states a fact among documents of other entities, which mislead.
 
     Each has a `title` and `content`, and states the same relation of its own entity, so that only
     the name tells which is right.

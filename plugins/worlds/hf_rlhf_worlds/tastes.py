@@ -84,8 +84,8 @@ def utility(taste: Taste, text: str, style_weight: float = 1.0, saturating: bool
     """Return what an order is worth to somebody.
 
     The sum over the three liked words of 1 - 2^-n, n being how often the word occurs; minus the
-    same for the hated one; plus `style_weight` if the order is `well_put`; minus 0.05 per word.
-    Without `saturating`, n itself stands in the place of 1 - 2^-n.
+    same for the hated word; plus `style_weight` if the order is `well_put`; minus 0.05 per word.
+    Without `saturating`, n itself replaces 1 - 2^-n.
     """
     words = text.split()
 
@@ -152,12 +152,12 @@ def tastes(
 
     The column `taste` repeats the prompt for the reward, even if the prompt itself is changed.
     `form`: `sft` adds `completion`, an order of mediocre utility; `preference` adds `chosen` and
-    `rejected`, two such orders, labelled by the Bradley-Terry model at `temperature` (in units
-    of utility; 0: always the better one), and with `margin` their difference in utility, which is
+    `rejected`, two orders, labelled by the Bradley-Terry model at `temperature` (in units
+    of utility; 0: always the better order), and with `margin` their difference in utility, which is
     negative where the label is wrong; `unpaired` adds `completion` and `label`, whether a judge
-    preferred the order to a usual one. `flips` is a share of training pairs whose label is
+    preferred the order to a usual order. `flips` is a share of training pairs whose label is
     swapped (column `flipped`). Rows of a seed have the same prompts in every form, no
-    prompt occurs twice, and whether one is held out depends on it alone.
+    prompt occurs twice, and whether it is held out depends on it alone.
     """
     check_form("tastes", form)
     if temperature < 0:
@@ -190,7 +190,7 @@ def tastes(
 
 
 def _labelled(taste: Taste, host: Host, temperature: float, rng: random.Random) -> tuple[str, str]:
-    """Return two orders of different utility, the chosen one first."""
+    """Return two orders of different utility, the chosen order first."""
     while True:
         first, second = host.order(taste, rng), host.order(taste, rng)
         gain = utility(taste, first) - utility(taste, second)

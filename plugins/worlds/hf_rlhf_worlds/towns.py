@@ -1,10 +1,10 @@
 """Small refiner problems with a known answer, so that a tiny policy can learn the real task.
 
-A problem is one agent's search: some facts about the entity that was asked about, some about
+A problem is one agent's search: some facts about the entity of the question, some about
 another, each a snippet with an id, and a question about a few of them. Full marks need every
-asked fact, each with its own snippet's id, and nothing else; the rubrics follow from the facts.
+requested fact, each with its own snippet's id, and nothing else; the rubrics follow from the facts.
 
-The world is made for a model that can barely copy: one word is a single token,
+The world suits a model that can barely copy: one word is a single token,
 every fact has the same shape, and ids and values have to be read, because they are drawn anew for
 every problem. The traps are the ones of real tool output: the same attribute of another entity,
 and facts of the right entity that nobody requested.
@@ -45,7 +45,7 @@ IDS = tuple(f"S{number}" for number in range(1, 10))
 
 @dataclass(frozen=True)
 class Fact:
-    """One attribute of one entity."""
+    """An attribute of an entity."""
 
     entity: str
     attribute: str
@@ -74,7 +74,7 @@ class Problem:
 
     @property
     def facts(self) -> tuple[tuple[str, Fact], ...]:
-        """The asked snippets in the order of the question: the ground truth."""
+        """The requested snippets in the order of the question: the ground truth."""
         by_attribute = {fact.attribute: (i, fact) for i, fact in self.snippets if self.owns(fact)}
         return tuple(by_attribute[attribute] for attribute in self.wanted)
 
@@ -127,7 +127,7 @@ class Problem:
 
     @property
     def positive_rubrics(self) -> tuple[str, ...]:
-        """One for each asked fact."""
+        """A rubric for each requested fact."""
         return tuple(
             f"States that {fact.sentence[0].lower()}{fact.sentence[1:]}" for _, fact in self.facts
         )
@@ -168,7 +168,7 @@ def claim(identifier: str, fact: Fact) -> str:
 
 
 def draw(rng: random.Random, facts: int = 3, wanted: int = 2, others: int = 2) -> Problem:
-    """Draw one problem: `facts` of an entity, a question about `wanted` of them, and
+    """Draw a problem: `facts` of an entity, a question about `wanted` of them, and
     `others` about another entity.
 
     The first fact about the other entity has an attribute that was requested: the nearest trap.
