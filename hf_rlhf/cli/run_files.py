@@ -122,8 +122,7 @@ def _copy(text: str, changed: "RunFile") -> str:
     whole = [at for at in edits if not any(a <= at[0] <= at[1] <= b for a, b in {*edits} - {at})]
     for at in sorted(whole, reverse=True):
         text = text[: at[0]] + edits[at] + text[at[1] :]
-    added = {str(key): changed.values[str(key)] for key in sorted(map(str, new))}
-    return text + (dump_yaml(added) if added else "")
+    return text + "".join(dump_yaml({key: changed.values[key]}) for key in sorted(map(str, new)))
 
 
 def _end(node: Any) -> int:
