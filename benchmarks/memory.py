@@ -6,7 +6,8 @@ while the trainer trains: the tensors that live when it begins (the weights), an
 and release after that, as `torch.profiler` reports them (`profile_memory`). Beside it, of a second
 process without the profiler, by how much its resident memory (RSS) grew, with what the run imports;
 and what accelerate and DeepSpeed estimate for such a model. The models are random, of the shapes of
-today's and small enough for a laptop.
+today's and small enough for a laptop. With `--gpu` they are of known models' full sizes, and the
+peak is `torch.cuda.max_memory_allocated()`.
 """
 
 import argparse
@@ -44,6 +45,11 @@ class Case:
     settings: dict[str, Any] = field(default_factory=dict)
 
     @property
+    def on_gpu(self) -> bool:
+        """Whether the model is a known one in its full size."""
+        return self.model in KNOWN
+
+    @property
     def name(self) -> str:
         """The cells of the table that say what it is."""
         extra = [f"{key}: {value}" for key, value in self.settings.items()]
@@ -52,6 +58,7 @@ class Case:
 
 
 AUTOCAST = "bf16 autocast"
+KNOWN = QWEN, LLAMA, GEMMA = "Qwen2.5-0.5B", "Llama-3.2-1B", "gemma-3-1b-pt"
 CASES = (
     Case("sft", "llama"),
     Case("sft", "llama", checkpointed=True),
@@ -88,6 +95,26 @@ CASES = (
     Case("reward", "gemma3", checkpointed=True),
     Case("reward", "llama", lora=True, dtype="bfloat16"),
 )
+ON_GPU = (
+    Case("sft", QWEN, dtype=AUTOCAST),
+    Case("sft", QWEN, checkpointed=True, dtype=AUTOCAST),
+    Case("sft", LLAMA, lora=True, dtype="bfloat16"),
+    Case("sft", LLAMA, lora=True, checkpointed=True, dtype="bfloat16"),
+    Case("sft", LLAMA, checkpointed=True, dtype="bfloat16"),
+    Case("sft", GEMMA, checkpointed=True, dtype=AUTOCAST),
+    Case("dpo", QWEN, dtype=AUTOCAST),
+    Case("dpo", QWEN, dtype=AUTOCAST, settings={"reference": "cpu_offload"}),
+    Case("dpo", QWEN, dtype=AUTOCAST, settings={"share_prompt": False}),
+    Case("dpo", LLAMA, lora=True, checkpointed=True, dtype="bfloat16"),
+    Case("grpo", QWEN, dtype=AUTOCAST, settings={"beta": 0.04}),
+    Case("grpo", QWEN, checkpointed=True, dtype=AUTOCAST),
+    Case("grpo", QWEN, dtype=AUTOCAST, settings={"share_prompt": False}),
+    Case("grpo", LLAMA, lora=True, dtype="bfloat16", settings={"lora_dropout": 0.0}),
+    Case("grpo", LLAMA, lora=True, checkpointed=True, dtype="bfloat16"),
+    Case("ppo", QWEN, lora=True, dtype="bfloat16"),
+    Case("reward", QWEN, dtype=AUTOCAST),
+)
+"""With `--gpu`."""
 ROWS = {"sft": ["completion"], "preference": ["chosen", "rejected"], "prompts": []}
 """Datasets, by the adapter that reads them, with the columns beside `prompt`."""
 DATASETS = {
@@ -104,13 +131,27 @@ OF_TRAINER: dict[str, dict[str, Any]] = {
     },
     "ppo": {"rollout_batch_size": 8, "num_ppo_epochs": 1, "max_completion_length": 64},
 }
+LARGER: dict[str, dict[str, Any]] = {
+    "sft": {"per_device_train_batch_size": 8, "max_length": 1100},
+    "dpo": {"per_device_train_batch_size": 4, "max_length": 1100},
+    "reward": {"per_device_train_batch_size": 4, "max_length": 1100},
+    "grpo": {"prompts_per_step": 4, "num_generations": 8, "per_device_train_batch_size": 32}
+    | {"max_completion_length": 128},
+    "ppo": {"rollout_batch_size": 16, "num_ppo_epochs": 1, "max_completion_length": 128},
+}
+"""What `OF_TRAINER` has, on a GPU."""
 
 
-def model_configs(words: int = 4096) -> dict[str, Any]:
+def model_configs(words: int = 4096, *, on_gpu: bool = False) -> dict[str, Any]:
     """Return the shapes of the random models, by name."""
-    from transformers import Gemma3TextConfig, GPT2Config, LlamaConfig, Qwen3Config
+    from transformers import AutoConfig, Gemma3TextConfig, GPT2Config, LlamaConfig, Qwen3Config
+
+    from hf_rlhf.runs.known_models import known_models
 
     ends = {"pad_token_id": 0, "eos_token_id": 1, "bos_token_id": 1}
+    if on_gpu:
+        shipped = known_models()
+        return {name: AutoConfig.for_model(**shipped[name]["config"], **ends) for name in KNOWN}
     shape = {
         **{"vocab_size": words, "hidden_size": 256, "num_attention_heads": 4, "head_dim": 64},
         **{"num_key_value_heads": 2, "max_position_embeddings": 1024, **ends},
@@ -130,7 +171,7 @@ def model_configs(words: int = 4096) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def make(folder: Path, words: int = 4096) -> None:
+def make(folder: Path, words: int = 4096, *, on_gpu: bool = False) -> None:
     """Write the models with a tokenizer, and rows that are all of about one length."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -138,15 +179,19 @@ def make(folder: Path, words: int = 4096) -> None:
     from hf_rlhf.testing import make_tiny_policy
 
     tokenizer = AutoTokenizer.from_pretrained(make_tiny_policy(folder / "tokenizer"))
-    for name, config in model_configs(words).items():
+    dtype = torch.bfloat16 if on_gpu else torch.float32
+    for name, config in model_configs(words, on_gpu=on_gpu).items():
         torch.manual_seed(0)
-        AutoModelForCausalLM.from_config(config).save_pretrained(folder / name)
+        AutoModelForCausalLM.from_config(config, dtype=dtype).save_pretrained(folder / name)
         tokenizer.save_pretrained(folder / name)
-    text = "all work and no play makes a model dull. " * 20
+    text, times = "all work and no play makes a model dull. " * 20, 3 if on_gpu else 1
     for name, columns in ROWS.items():
         rows = [
-            {"prompt": f"{number:02d} {text}"[:160]}
-            | {column: f"{shift}{text[number:]}"[:200] for shift, column in enumerate(columns)}
+            {"prompt": f"{number:02d} {text}"[: 160 * times]}
+            | {
+                column: f"{shift}{text[number:]}"[: 200 * times]
+                for shift, column in enumerate(columns)
+            }
             for number in range(64)
         ]
         lines = "\n".join(map(json.dumps, rows))
@@ -161,7 +206,7 @@ def settings(case: Case, folder: Path, output: Path) -> dict[str, Any]:
         "model_name_or_path": str(folder / case.model),
         "dataset": {"name": dataset, "path": str(folder / f"{dataset}.jsonl"), "test_rows": 8},
         "output_dir": str(output),
-        "use_cpu": True,
+        "use_cpu": not case.on_gpu,
         "bf16": case.dtype == AUTOCAST,
         "activation_checkpointing": case.checkpointed,
         "evaluation": None,
@@ -178,11 +223,12 @@ def settings(case: Case, folder: Path, output: Path) -> dict[str, Any]:
         content["rewards"] = [{"name": "concise", "label": "concise"}]
     if case.plugin == "ppo" and not case.lora:
         content["reference_model_path"] = content["model_name_or_path"]
-    return content | OF_TRAINER[case.plugin] | case.settings
+    sizes = LARGER if case.on_gpu else OF_TRAINER
+    return content | sizes[case.plugin] | case.settings
 
 
 class Peak:
-    """The most bytes that torch's own allocations on the CPU have at a time, within `measuring`."""
+    """The most bytes that torch's own allocations have at a time, within `measuring`."""
 
     def __init__(self) -> None:
         self.bytes = 0
@@ -190,8 +236,14 @@ class Peak:
     @contextmanager
     def measuring(self) -> Iterator[None]:
         """Count what lives when the block begins, and all that is allocated and released in it."""
+        import torch
         from torch.profiler import ProfilerActivity, profile
 
+        if torch.cuda.memory_allocated():
+            torch.cuda.reset_peak_memory_stats()
+            yield
+            self.bytes = torch.cuda.max_memory_allocated()
+            return
         now = self.bytes = live_bytes()
         with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
             yield
@@ -274,11 +326,11 @@ def one_case(case: Case, folder: Path, what: str) -> dict[str, int]:
         return {"predicted": predicted_peak(content), "measured": measured_peak(content)}
 
 
-def each_alone() -> Executor:
+def each_alone(at_once: int) -> Executor:
     """Return what runs each case in a process of its own, forked from one with the imports."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["hf_rlhf.training.start", "trl", "peft"])
-    return ProcessPoolExecutor(1, context, max_tasks_per_child=1)
+    return ProcessPoolExecutor(at_once, context, max_tasks_per_child=1)
 
 
 def estimates(folder: Path) -> dict[str, dict[str, int]]:
@@ -325,35 +377,43 @@ def main() -> None:
     )
     options.add_argument("--only", nargs="+", default=["all"], help="numbers or trainers of cases")
     options.add_argument("--quick", action="store_true", help="one case: shows that it runs")
+    options.add_argument("--gpu", action="store_true", help="known models of a billion parameters")
+    options.add_argument("--at-once", type=int, default=1, help="cases (%(default)s)")
     chosen = options.parse_args()
     wanted = ["0"] if chosen.quick else chosen.only
     cases = [
         case
-        for number, case in enumerate(CASES)
+        for number, case in enumerate(ON_GPU if chosen.gpu else CASES)
         if {"all", str(number), case.plugin}.intersection(wanted)
     ]
     with scratch() as temporary:
-        make(Path(temporary))
-        table(cases, Path(temporary))
+        make(Path(temporary), on_gpu=chosen.gpu)
+        table(cases, Path(temporary), chosen.at_once)
     print(", ".join(f"{key} {value}" for key, value in machine().items()))
 
 
-def table(cases: Sequence[Case], folder: Path) -> None:
+def table(cases: Sequence[Case], folder: Path, at_once: int) -> None:
     """Run the cases and print a line for each, and the verdict."""
+    on_gpu = any(case.on_gpu for case in cases)
     with redirect_stdout(sys.stderr):  # DeepSpeed says which device it finds
-        others = estimates(folder)
-    heads = ["trainer", "model", "dtype", "", "predicted", "measured", "ratio", "RSS", *OTHERS]
+        others = {} if on_gpu else estimates(folder)
+    columns = ["predicted", "measured", "ratio", *([] if on_gpu else ["RSS", *OTHERS])]
+    heads = ["trainer", "model", "dtype", "", *columns]
     print(f"| {' | '.join(heads)} |\n{'|---' * len(heads)}|")
     ratios = []
-    with each_alone() as pool:
-        for case in cases:
-            found = dict(others[case.model])
-            for what in ("peak", "RSS"):
-                found |= pool.submit(one_case, case, folder, what).result()
+    with each_alone(at_once) as pool:
+        measured = [
+            [pool.submit(one_case, case, folder, what) for what in ("peak", "RSS")[: 2 - on_gpu]]
+            for case in cases
+        ]
+        for case, results in zip(cases, measured, strict=True):
+            found = dict(others.get(case.model, {}))
+            for each in results:
+                found |= each.result()
             ratios.append(found["predicted"] / found["measured"])
             size = {name: f"{value / MIB:.0f}" for name, value in found.items()}
-            cells = [size["predicted"], size["measured"], f"{ratios[-1]:.2f}"]
-            cells += [size.get(name, "-") for name in ("RSS", *OTHERS)]
+            size["ratio"] = f"{ratios[-1]:.2f}"
+            cells = [size.get(name, "-") for name in columns]
             print(f"| {case.name} | {' | '.join(cells)} |", flush=True)
     print(f"\nMiB. {verdict(ratios)}")
 

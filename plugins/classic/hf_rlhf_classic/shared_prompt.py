@@ -8,7 +8,8 @@ to where TRL expects them. There is no cache, so gradients, checkpointing and Lo
 The idea is that of prefix grouping (Liu et al. 2025, Prefix Grouper, arXiv:2506.05433).
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from inspect import signature
 from typing import Any
 
 import torch
@@ -19,6 +20,11 @@ from transformers.integrations.sdpa_attention import repeat_kv, sdpa_attention_f
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
 from hf_rlhf_classic.packed_prompts import LAYOUT, Block, Layout, after_common
+
+try:
+    from torch.nn.attention import varlen
+except ImportError:  # before torch 2.10
+    varlen = None  # type: ignore[assignment]
 
 ATTENTION = "prompt_once"
 """The name of the attention; calls without a layout are computed by `sdpa`."""
@@ -32,6 +38,12 @@ EQUAL = frozenset(
     }
 )
 """Model types whose values and gradients a test has found equal to those of rows alone."""
+_GROUPED: dict[str, Any] = (
+    {"enable_gqa": True}
+    if varlen is not None and "enable_gqa" in signature(varlen.varlen_attn).parameters
+    else {}
+)
+"""Allows several query heads for one of the keys, as torch 2.11 does without it."""
 _LAYERS = {"full_attention", "sliding_attention"}
 _UNDERSTOOD = {"input_ids", "attention_mask", "labels", "fused_lm_head", "use_cache"}
 _VALUES = ("log_probs", "entropy", "log_sum_sq_probs", "mean_logits", "is_top1", "label_mask")
@@ -57,42 +69,69 @@ def attention(
         others = {"scaling": scaling, "sliding_window": sliding_window, **kwargs}
         output, _ = sdpa_attention_forward(module, query, key, value, attention_mask, **others)
         return output, None
+    if _flashes(value, layout):
+        return _flash(layout, query, key, value, scaling, sliding_window)[None], None
     repeats = getattr(module, "num_key_value_groups", 1)
-    key, value = repeat_kv(key, repeats), repeat_kv(value, repeats)
-    parts = [
-        part
-        for block in layout.blocks
-        for part in _of_block(block, query[0], key[0], value[0], scaling, sliding_window)
+    padded = [
+        each[0].transpose(0, 1).index_select(0, layout.padded)
+        for each in (query, repeat_kv(key, repeats), repeat_kv(value, repeats))
     ]
-    output = torch.cat([each for _, each in parts])
-    places = torch.cat([each for each, _ in parts])
-    return torch.empty_like(output).index_copy(0, places, output)[None], None
+    outputs: list[Tensor] = []
+    end = 0
+    for block in layout.blocks:
+        begin, end = end, end + block.prompts.numel() + block.completions.numel()
+        outputs += _of_block(block, [each[begin:end] for each in padded], scaling, sliding_window)
+    return torch.cat(outputs).index_select(0, layout.order)[None], None
+
+
+def _flashes(value: Tensor, layout: Layout) -> bool:
+    """Return whether torch's FlashAttention computes a packed row."""
+    fits = value.dtype in (torch.float16, torch.bfloat16) and value.shape[-1] in range(8, 193, 8)
+    return layout.on_gpu and fits and varlen is not None
+
+
+def _flash(
+    layout: Layout,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    scale: float | None,
+    window: int | None,
+) -> Tensor:
+    """Return the outputs, shape (packed, heads, width), without padding or masks."""
+    # Under autocast, norms and rotary positions leave float32.
+    q, k, v = (each[0].transpose(0, 1).to(value.dtype) for each in (query, key, value))
+    k, v = (each.index_select(0, layout.keys) for each in (k, v))
+    (ends, longest, key_ends, most), before = layout.ends, (window or 0) - 1
+    output: Any = varlen.varlen_attn(
+        q, k, v, ends, key_ends, longest, most, scale=scale, window_size=(before, 0), **_GROUPED
+    )
+    return output  # type: ignore[no-any-return]
 
 
 def _of_block(
-    block: Block, query: Tensor, key: Tensor, value: Tensor, scale: float | None, window: int | None
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield positions in the packed row and their outputs: of prompts, then of completions."""
-    count, before = block.prompts.shape
+    block: Block, padded: Sequence[Tensor], scale: float | None, window: int | None
+) -> Iterator[Tensor]:
+    """Yield the outputs of prompts, then of completions, of padded queries, keys and values."""
+    (count, before), rows = block.prompts.shape, len(block.completions)
     inner, outer = block.seen(window)
-    q, k, v = (each[:, block.prompts].transpose(0, 1) for each in (query, key, value))
+    parts = [each.tensor_split([count * before]) for each in padded]
+    q, k, v = (_rows(each, block.prompts) for each, _ in parts)
+    own, k_own, v_own = (_rows(each, block.completions) for _, each in parts)
     if before:
         # Padding stands on the right, where no token of a prompt sees it.
         mask = None if window is None else inner
         seen = scaled_dot_product_attention(q, k, v, mask, is_causal=mask is None, scale=scale)
-        real = block.prompts_real
-        yield _kept(block.prompts, real, block), _kept(seen.transpose(1, 2), real, block)
-    rows = len(block.index) // count
-    own, k_own, v_own = (each[:, block.index].transpose(0, 1) for each in (query, key, value))
-    keys = torch.cat([k.repeat_interleave(rows, 0), k_own], 2)
-    values = torch.cat([v.repeat_interleave(rows, 0), v_own], 2)
+        yield seen.transpose(1, 2).flatten(0, 1)
+    copies = (each.repeat_interleave(rows // count, 0) for each in (k, v))
+    keys, values = (torch.cat(pair, 2) for pair in zip(copies, (k_own, v_own), strict=True))
     seen = scaled_dot_product_attention(own, keys, values, outer, scale=scale)
-    yield _kept(block.index, block.real, block), _kept(seen.transpose(1, 2), block.real, block)
+    yield seen.transpose(1, 2).flatten(0, 1)
 
 
-def _kept(values: Tensor, real: Tensor, block: Block) -> Tensor:
-    """Return values, shape (rows, longest, ...), in a single row without the padding."""
-    return values.flatten(0, 1) if block.whole else values[real]
+def _rows(values: Tensor, tokens: Tensor) -> Tensor:
+    """Return values of tokens as sdpa takes them: shape (rows, heads, tokens, width)."""
+    return values.view(*tokens.shape, *values.shape[1:]).transpose(1, 2)
 
 
 AttentionInterface.register(ATTENTION, attention)

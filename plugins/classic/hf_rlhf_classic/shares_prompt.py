@@ -11,6 +11,7 @@ from torch import Tensor
 
 from hf_rlhf import Trainer
 from hf_rlhf.contracts import BatchForm, PackedRows
+from hf_rlhf.distributed import is_elsewhere
 from hf_rlhf.errors import ModelError, Problem
 from hf_rlhf.models import model_config, prompt_lengths
 from hf_rlhf.runs import Run, launch_kind
@@ -74,7 +75,8 @@ class SharesPrompt(Trainer):
                 prompts = ceil(rows * steps / group)
             elif rows % group and group % rows:
                 prompts += 1  # a group is cut by the end of a micro-batch
-            arguments = packed_row(min(prompts, rows), rows, prompt(tokens), tokens)
+            sizes = min(prompts, rows), rows, prompt(tokens), tokens
+            arguments = packed_row(*sizes, on_gpu=is_elsewhere() or args.device.type != "cpu")
             return None if arguments is None else (ATTENTION, arguments)
 
         return packed

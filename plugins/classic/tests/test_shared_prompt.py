@@ -76,6 +76,7 @@ def values(model, inputs):
     output = model(**inputs)
     scored = inputs["labels"][:, 1:] != IGNORED
     mix = torch.randn(output.log_probs.shape, generator=torch.Generator().manual_seed(5))
+    mix = mix.to(output.log_probs.device)
     ((output.log_probs + 0.1 * output.entropy) * mix)[scored].sum().backward()
     grads = [each.grad.clone() for each in model.parameters() if each.grad is not None]
     return output.log_probs.detach()[scored], output.entropy.detach()[scored], grads
@@ -152,7 +153,38 @@ def test_the_layout_has_each_prompt_once():
     layout = Layout.of(*(inputs[name] for name in ("input_ids", "attention_mask", "labels")))
     assert layout.tokens.numel() == 19 + 12 + 2 * (9 + 4 + 1)
     assert [block.prompts.shape for block in layout.blocks] == [(2, 19)]
-    assert [int(count) for count in layout.blocks[0].prompts_real.sum(1)] == [12, 19]
+    assert [int(count) for count in layout.blocks[0].prompts.sum(1)] == [12, 19]
+
+
+def test_each_prompt_and_completion_sees_its_own_row():
+    inputs = batch(prompts=(20, 13, 1), completions=(9, 4, 1))
+    ids, mask = inputs["input_ids"], inputs["attention_mask"].bool()
+    layout = Layout.of(ids, mask, inputs["labels"])
+    ends, longest, key_ends, most = layout.ends
+    seen = layout.tokens[0, layout.keys].tensor_split(key_ends[1:-1].long())
+    sizes = ends.diff().tolist()
+    rows = [tuple(ids[row, mask[row]].tolist()[:-1]) for row in range(len(ids))]
+    # Prompts of no token but the last, which begins the completions, see nothing.
+    assert sorted(map(len, seen)) == sorted([0, 12, 19, *map(len, rows)])
+    assert {*rows} <= {tuple(each.tolist()) for each in seen}
+    assert (max(sizes), int(ends[-1])) == (longest, layout.tokens.numel()) == (19, 73)
+    assert most == 28
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU with FlashAttention")
+@pytest.mark.parametrize("kind", sorted(EQUAL))
+def test_on_a_gpu_16_bit_values_are_as_near_to_float32_as_those_of_rows_alone(kind):
+    inputs = {k: v.cuda() if k != "fused_lm_head" else v for k, v in batch().items()}
+    exact = values(build(kind).cuda(), inputs)
+    model = build(kind).cuda().bfloat16()
+    alone = values(model, inputs)
+    once = PromptOnce([model])
+    shared = values(model, inputs)
+    once.remove()
+    for place in (0, 1):
+        error = (alone[place] - exact[place]).abs().max()
+        assert float((shared[place] - exact[place]).abs().max()) < 2 * float(error) + 1e-3
+    assert apart(exact[2], shared[2]) < 1.5 * apart(exact[2], alone[2])
 
 
 def halves():
