@@ -100,7 +100,7 @@ ON_GPU = (
     Case("sft", QWEN, checkpointed=True, dtype=AUTOCAST),
     Case("sft", LLAMA, lora=True, dtype="bfloat16"),
     Case("sft", LLAMA, lora=True, checkpointed=True, dtype="bfloat16"),
-    Case("sft", LLAMA, checkpointed=True, dtype="bfloat16"),
+    Case("sft", LLAMA, checkpointed=True, dtype=AUTOCAST),
     Case("sft", GEMMA, checkpointed=True, dtype=AUTOCAST),
     Case("dpo", QWEN, dtype=AUTOCAST),
     Case("dpo", QWEN, dtype=AUTOCAST, settings={"reference": "cpu_offload"}),

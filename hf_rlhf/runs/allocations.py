@@ -237,7 +237,7 @@ def _training(model: Any, cut: Cut, given: Pass, optimizer: Callable[[Any], Any]
 
     base = model.get_base_model() if hasattr(model, "get_base_model") else model
     one_row = _one_row(base, given)
-    with _counted(model) as allocations:
+    with _counted(model) as allocations, _kernels(given):
         model.train()
         if not given.dropout:
             disable_dropout_in_model(model)
@@ -265,7 +265,7 @@ def _training(model: Any, cut: Cut, given: Pass, optimizer: Callable[[Any], Any]
 def _scoring(model: Any, given: Pass) -> dict[str, int]:
     base = model.get_base_model() if hasattr(model, "get_base_model") else model
     one_row = _one_row(base, given)
-    with _counted(model) as allocations, torch.no_grad():
+    with _counted(model) as allocations, torch.no_grad(), _kernels(given):
         model.eval()
         allocations.stage("forward")
         _loss(base, given, allocations, one_row)
@@ -327,7 +327,7 @@ def _score(base: Any, hidden: Tensor, given: Pass, *, packed: bool) -> Tensor:
     targets = torch.zeros(len(states), dtype=torch.long)
     head = base.get_output_embeddings()
     if given.head == "fused":
-        return _fused(head, states, targets, given.on_gpu).sum()
+        return _fused(head, states, targets).sum()
     scaled: Tensor = head(states).float() / 0.9
     chosen = scaled.gather(-1, targets[:, None]).squeeze(-1) - scaled.logsumexp(-1)
     return chosen.sum()
@@ -337,17 +337,33 @@ def _nothing(*_: object, **__: object) -> None:
     pass
 
 
-def _fused(head: Any, states: Tensor, targets: Tensor, on_gpu: bool) -> Tensor:
-    from trl.kernels import ChunkedLogProbFunction, chunked_logprob
+def _fused(head: Any, states: Tensor, targets: Tensor) -> Tensor:
+    from trl.kernels import ChunkedLogProbFunction
 
-    patches = [mock.patch.object(chunked_logprob, name, _nothing) for name in _FOLDS * on_gpu]
-    with ExitStack() as stack:
-        for patch in patches:
-            stack.enter_context(patch)
-        bias = getattr(head, "bias", None)
-        result = ChunkedLogProbFunction.apply(states, head.weight, bias, targets, 1.0, _WORDS)
+    bias = getattr(head, "bias", None)
+    result = ChunkedLogProbFunction.apply(states, head.weight, bias, targets, 1.0, _WORDS)
     log_probs: Tensor = result[0]
     return log_probs
+
+
+@contextmanager
+def _kernels(given: Pass) -> Iterator[None]:
+    """Let TRL's head and dropout allocate what they do on the device, forward and backward."""
+    from trl.kernels import chunked_logprob
+
+    with ExitStack() as stack:
+        for name in _FOLDS * given.on_gpu:
+            stack.enter_context(mock.patch.object(chunked_logprob, name, _nothing))
+        if given.on_gpu:
+            stack.enter_context(mock.patch.object(nn.functional, "dropout", _dropout))
+        yield
+
+
+def _dropout(
+    values: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
+) -> Tensor:
+    """Save a byte for each value, as a GPU does, where a CPU saves a number."""
+    return torch.native_dropout(values, p, training)[0]
 
 
 def _sampling(model: Any, given: Pass) -> dict[str, int]:
