@@ -327,33 +327,23 @@ def _score(base: Any, hidden: Tensor, given: Pass, *, packed: bool) -> Tensor:
     targets = torch.zeros(len(states), dtype=torch.long)
     head = base.get_output_embeddings()
     if given.head == "fused":
-        return _fused(head, states, targets).sum()
+        from trl.kernels import ChunkedLogProbFunction
+
+        bias = getattr(head, "bias", None)
+        arguments = states, head.weight, bias, targets, 1.0, _WORDS
+        return ChunkedLogProbFunction.apply(*arguments)[0].sum()  # type: ignore[no-any-return]
     scaled: Tensor = head(states).float() / 0.9
     chosen = scaled.gather(-1, targets[:, None]).squeeze(-1) - scaled.logsumexp(-1)
     return chosen.sum()
 
 
-def _nothing(*_: object, **__: object) -> None:
-    pass
-
-
-def _fused(head: Any, states: Tensor, targets: Tensor) -> Tensor:
-    from trl.kernels import ChunkedLogProbFunction
-
-    bias = getattr(head, "bias", None)
-    result = ChunkedLogProbFunction.apply(states, head.weight, bias, targets, 1.0, _WORDS)
-    log_probs: Tensor = result[0]
-    return log_probs
-
-
 @contextmanager
 def _kernels(given: Pass) -> Iterator[None]:
     """Let TRL's head and dropout allocate what they do on the device, forward and backward."""
-    from trl.kernels import chunked_logprob
-
     with ExitStack() as stack:
-        for name in _FOLDS * given.on_gpu:
-            stack.enter_context(mock.patch.object(chunked_logprob, name, _nothing))
+        for fold in _FOLDS * given.on_gpu:
+            name = f"trl.kernels.chunked_logprob.{fold}"
+            stack.enter_context(mock.patch(name, lambda *_, **__: None))
         if given.on_gpu:
             stack.enter_context(mock.patch.object(nn.functional, "dropout", _dropout))
         yield

@@ -61,6 +61,8 @@ def check_exactness(record: RunRecord, run: Run, trainer: Any, say: Callable[[st
         reasons = broadcast_object_list([reasons])[0]
     for name, form in trainer.batch_forms().items():
         form.leave(reasons[name]) if reasons[name] else form.use()
+    if torch.cuda.is_available():
+        torch.cuda.reset_peak_memory_stats()  # a copy in float32 is no part of training's peak
 
 
 def measure(run: Run, trainer: Any) -> ExactnessSection:

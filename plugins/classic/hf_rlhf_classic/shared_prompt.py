@@ -19,7 +19,7 @@ from transformers import AttentionInterface
 from transformers.integrations.sdpa_attention import repeat_kv, sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
-from hf_rlhf_classic.packed_prompts import LAYOUT, Block, Layout, after_common
+from hf_rlhf_classic.packed_prompts import LAYOUT, Layout, after_common
 
 try:
     from torch.nn.attention import varlen
@@ -69,61 +69,47 @@ def attention(
         others = {"scaling": scaling, "sliding_window": sliding_window, **kwargs}
         output, _ = sdpa_attention_forward(module, query, key, value, attention_mask, **others)
         return output, None
-    if _flashes(value, layout):
-        return _flash(layout, query, key, value, scaling, sliding_window)[None], None
+    if layout.on_gpu and varlen is not None and _fits(value):
+        return _flash(layout, (query, key, value), scaling, sliding_window)[None], None
     repeats = getattr(module, "num_key_value_groups", 1)
     padded = [
         each[0].transpose(0, 1).index_select(0, layout.padded)
         for each in (query, repeat_kv(key, repeats), repeat_kv(value, repeats))
     ]
-    outputs: list[Tensor] = []
-    end = 0
-    for block in layout.blocks:
-        begin, end = end, end + block.prompts.numel() + block.completions.numel()
-        outputs += _of_block(block, [each[begin:end] for each in padded], scaling, sliding_window)
-    return torch.cat(outputs).index_select(0, layout.order)[None], None
+    outputs = torch.cat([*_padded(layout, padded, scaling, sliding_window)])
+    return outputs.index_select(0, layout.order)[None], None
 
 
-def _flashes(value: Tensor, layout: Layout) -> bool:
-    """Return whether torch's FlashAttention computes a packed row."""
-    fits = value.dtype in (torch.float16, torch.bfloat16) and value.shape[-1] in range(8, 193, 8)
-    return layout.on_gpu and fits and varlen is not None
+def _fits(value: Tensor) -> bool:
+    """Return whether FlashAttention computes values of this dtype and width."""
+    return value.dtype in (torch.float16, torch.bfloat16) and value.shape[-1] in range(8, 193, 8)
 
 
-def _flash(
-    layout: Layout,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    scale: float | None,
-    window: int | None,
-) -> Tensor:
+def _flash(layout: Layout, given: Sequence[Tensor], scale: float | None, window: int | None) -> Any:
     """Return the outputs, shape (packed, heads, width), without padding or masks."""
     # Under autocast, norms and rotary positions leave float32.
-    q, k, v = (each[0].transpose(0, 1).to(value.dtype) for each in (query, key, value))
+    q, k, v = (each[0].transpose(0, 1).to(given[-1].dtype) for each in given)
     k, v = (each.index_select(0, layout.keys) for each in (k, v))
     (ends, longest, key_ends, most), before = layout.ends, (window or 0) - 1
-    output: Any = varlen.varlen_attn(
+    return varlen.varlen_attn(
         q, k, v, ends, key_ends, longest, most, scale=scale, window_size=(before, 0), **_GROUPED
     )
-    return output  # type: ignore[no-any-return]
 
 
-def _of_block(
-    block: Block, padded: Sequence[Tensor], scale: float | None, window: int | None
+def _padded(
+    layout: Layout, padded: Sequence[Tensor], scale: float | None, window: int | None
 ) -> Iterator[Tensor]:
     """Yield the outputs of prompts, then of completions, of padded queries, keys and values."""
-    (count, before), rows = block.prompts.shape, len(block.completions)
-    inner, outer = block.seen(window)
-    parts = [each.tensor_split([count * before]) for each in padded]
-    q, k, v = (_rows(each, block.prompts) for each, _ in parts)
-    own, k_own, v_own = (_rows(each, block.completions) for _, each in parts)
-    if before:
+    inner, outer = layout.seen(window)
+    parts = [each.tensor_split([layout.prompts.numel()]) for each in padded]
+    q, k, v = (_rows(each, layout.prompts) for each, _ in parts)
+    own, k_own, v_own = (_rows(each, layout.completions) for _, each in parts)
+    if layout.prompts.numel():
         # Padding stands on the right, where no token of a prompt sees it.
         mask = None if window is None else inner
         seen = scaled_dot_product_attention(q, k, v, mask, is_causal=mask is None, scale=scale)
         yield seen.transpose(1, 2).flatten(0, 1)
-    copies = (each.repeat_interleave(rows // count, 0) for each in (k, v))
+    copies = (each.index_select(0, layout.owners) for each in (k, v))
     keys, values = (torch.cat(pair, 2) for pair in zip(copies, (k_own, v_own), strict=True))
     seen = scaled_dot_product_attention(own, keys, values, outer, scale=scale)
     yield seen.transpose(1, 2).flatten(0, 1)
