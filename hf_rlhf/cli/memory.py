@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 _UNVERIFIED = (
     "Counted on torch's fake tensors, with CPU kernels in place of a GPU's: checked against peaks "
-    "on CPUs, not on GPUs (docs/explanation/memory.md). A GPU also holds the libraries' own memory "
-    "(0.5 to 1.5 GiB), and fragmentation takes more."
+    "on CPUs and on one GPU (docs/explanation/memory.md). A GPU also holds the libraries' own "
+    "memory (0.5 to 1.5 GiB), and fragmentation takes more."
 )
 
 

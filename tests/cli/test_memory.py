@@ -38,7 +38,7 @@ def test_a_model_is_reported_by_strategy(tiny, tmp_path, capsys):
     assert "Fewest devices: 1 x L4, DDP" in text
     assert "2 x 32 tokens, checkpointed, computed in bfloat16" in text
     assert "per_device_train_batch_size: 1" in text
-    assert "not on GPUs" in text
+    assert "on CPUs and on one GPU" in text
 
 
 def test_the_derivation_of_a_model(tiny, tmp_path, capsys):
