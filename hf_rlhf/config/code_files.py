@@ -124,8 +124,10 @@ def _packages() -> Mapping[str, list[str]]:
 
 @cache
 def _is_installed(file: Path) -> bool:
-    library = sysconfig.get_path("stdlib")
-    return not _INSTALLED.isdisjoint(file.parts) or file.is_relative_to(library)
+    if not _INSTALLED.isdisjoint(file.parts) or file.is_relative_to(sysconfig.get_path("stdlib")):
+        return True
+    folders = (Path(each) for each in sys.path if each and file.is_relative_to(each))
+    return any(True for folder in folders for _ in folder.glob("*.dist-info"))  # `pip --target`
 
 
 @cache

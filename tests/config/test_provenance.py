@@ -364,3 +364,13 @@ def test_the_name_of_a_value_says_whether_it_is_a_secret():
     shown = {name for name, value in redact_secrets(reads).items() if value == reads[name]}
     assert not [name for name in shown if "key" in name]
     assert [name for name in shown if name.endswith("Asks.other")]
+
+
+@pytest.mark.parametrize("installed", [True, False])
+def test_a_folder_of_pip_target_holds_no_code_of_the_user(tmp_path, monkeypatch, installed):
+    code_files._package_of.cache_clear()
+    (tmp_path / "carried.py").write_text("x = 1\n")
+    if installed:
+        (tmp_path / "carried-1.0.dist-info").mkdir()
+    monkeypatch.syspath_prepend(tmp_path)
+    assert (code_files.own_file("carried") is None) is installed
