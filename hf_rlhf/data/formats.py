@@ -144,7 +144,8 @@ def _json(path: Path) -> Iterator[LocatedRow]:
 
 def _array(text: str, path: Path) -> Iterator[LocatedRow]:
     """Yield the elements of an array; one that cannot be used alone as its error."""
-    at, line, number = text.index("["), 1, 0
+    at, number = text.index("["), 0
+    line = 1 + text.count("\n", 0, at)
     is_empty = text.startswith("]", _after_space(text, at + 1))
     while not is_empty and text[at : at + 1] in ("[", ","):
         begin, number, decoder = _after_space(text, at + 1), number + 1, _Decoder()

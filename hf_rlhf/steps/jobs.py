@@ -92,12 +92,14 @@ def run_training(
     words = [*train_words(launch, config), *options]
     with log.open("w") if log else nullcontext() as output:
         try:
-            done = subprocess.run(
-                words, check=False, stdout=output, stderr=output, env=_environment()
-            )
+            process = subprocess.Popen(words, stdout=output, stderr=output, env=_environment())
         except OSError as error:
             raise HfRlhfError(f"launch: {words[0]}: {error.strerror}.") from error
-    return done.returncode
+        try:
+            return process.wait()
+        except KeyboardInterrupt:
+            process.wait()  # Ctrl-C is for both, and the training has yet to save
+            raise
 
 
 def _environment() -> dict[str, str]:

@@ -11,6 +11,7 @@ from hf_rlhf.errors import RunFolderError
 from hf_rlhf.steps.digests import differences, digest, file_digest, file_digests, plain
 from hf_rlhf.storage.files import atomic_write_json
 from hf_rlhf.storage.record import now
+from hf_rlhf.storage.secrets import redact_secrets
 
 SCHEMA = 1
 _FIELDS = {"inputs", "after", "outputs", "result", "notes", "digest", "finished"}
@@ -196,7 +197,7 @@ class Ledger:
 
     def fail(self, step: str, why: str) -> None:
         """Record why a step failed, until it is done; an empty text forgets it."""
-        failures = {**self.failures(), step: why}
+        failures = {**self.failures(), step: redact_secrets(why)}  # the end of a log
         self._write(self.entries(), {name: text for name, text in failures.items() if text})
 
     def remove(self, step: str) -> None:

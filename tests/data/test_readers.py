@@ -207,6 +207,7 @@ def test_an_array_cut_at_any_byte_gives_its_first_rows_and_then_the_line(
         (b'[{"a": 1},\n]', r"rows\.json:2: is not valid JSON"),
         (b'[{"a": "\xff"}]', r"rows\.json:1: is not UTF-8: byte 0xff at byte 9 of"),
         (b'[{"a": "\\ud83d"}]', r"rows\.json:1: holds half of a surrogate pair"),
+        (b'\n[\n{"a": 0},\n{"a": 1, "a": 2}]', r"rows\.json:4: the key 'a' occurs twice"),
         (b'"abc"', r"""rows\.json: begins with '"', expected an array"""),
     ],
 )

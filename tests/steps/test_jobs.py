@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -115,3 +116,23 @@ def test_a_training_is_started_by_its_launcher_and_says_if_it_cannot_be(tmp_path
     assert log.read_text() == f"{expected} True\n"
     with pytest.raises(HfRlhfError, match="no-such-launcher"):
         run_training(["no-such-launcher"], tmp_path / "run.yaml")
+
+
+def test_ctrl_c_waits_for_the_training_that_it_stops_too(tmp_path):
+    ready, saved = tmp_path / "ready", tmp_path / "saved"
+    child = (
+        "import pathlib, signal, time; signal.signal(signal.SIGINT, lambda *_: None); "
+        f"pathlib.Path({str(ready)!r}).touch(); time.sleep(1); pathlib.Path({str(saved)!r}).touch()"
+    )
+    parent = (
+        "from pathlib import Path; from hf_rlhf.steps import run_training; "
+        f"run_training([{sys.executable!r}, '-c', {child!r}], Path('run.yaml'))"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", parent], start_new_session=True, stderr=subprocess.DEVNULL
+    )
+    while not ready.exists():
+        time.sleep(0.01)
+    os.killpg(process.pid, signal.SIGINT)
+    assert process.wait() != 0
+    assert saved.exists()

@@ -228,3 +228,9 @@ def test_file_digests_are_by_relative_path_without_hidden_files(tmp_path):
     (tmp_path / ".x.json.tmp").write_text("2")
     assert list(file_digests(tmp_path)) == ["a/x.json"]
     assert file_digests(tmp_path, ["*.safetensors"]) == {}
+
+
+def test_a_secret_at_the_end_of_a_log_is_not_written(tmp_path):
+    Ledger(tmp_path).fail("train", "error: 401 for hf_" + "aB3" * 12)
+    assert "aB3" not in (tmp_path / "steps.json").read_text()
+    assert "401" in Ledger(tmp_path).failures()["train"]

@@ -32,7 +32,8 @@ def clean(value: Any, noted: Noted) -> Any:
     if isinstance(value, int) and abs(value) >= _LARGEST:
         noted["numbers_as_text"] += 1
         return str(value)
-    return value
+    # Of a table: a date, a decimal, bytes.
+    return value if value is None or isinstance(value, (bool, int, float)) else str(value)
 
 
 def _clean_text(text: str, noted: Noted) -> str:

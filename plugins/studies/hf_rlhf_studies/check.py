@@ -50,7 +50,7 @@ def check(folder: StudyFolder, statuses: Sequence[TaskStatus]) -> int:
     files = [runs.run_file(cell, skip_missing=True) for cell in chosen.values()]
     plans = dict(zip(chosen, _plans(runs, files), strict=True))
     wrong = {
-        runs.study.title(chosen[key]): [Problem(*problem) for problem in plan["problems"]]
+        "/".join(filter(None, key)): [Problem(*problem) for problem in plan["problems"]]
         for key, plan in plans.items()
     }
     if problems := problems_of_several(wrong) or list(_metric_problems(runs, plans)):

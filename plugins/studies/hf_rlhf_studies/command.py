@@ -18,7 +18,7 @@ from hf_rlhf.formatting import print_table
 from hf_rlhf.steps import Chain
 from hf_rlhf.storage import atomic_write_text, human
 from hf_rlhf_studies.check import check
-from hf_rlhf_studies.folder import StudyFolder, plan_text
+from hf_rlhf_studies.folder import PLAN, StudyFolder, plan_text
 from hf_rlhf_studies.plots import draw
 from hf_rlhf_studies.report import (
     answers,
@@ -183,7 +183,7 @@ def _show_plan(folder: StudyFolder, chain: Chain) -> None:
 
 
 def _print_status(folder: StudyFolder) -> int:
-    if not folder.ledger.path.exists():
+    if PLAN not in folder.ledger.entries():
         raise RunFolderError(
             f"{folder.out} is not a study's folder. Name the `--out` of its `study run`."
         )

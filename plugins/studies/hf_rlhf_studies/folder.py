@@ -44,7 +44,7 @@ class StudyFolder:
 
     def begin(self) -> None:
         """Record the plan at the first run. Raises RunFolderError if the folder is another's."""
-        if self.ledger.path.exists():
+        if PLAN in self.ledger.entries():
             return
         if any(self.out.glob("[!.]*")):
             raise RunFolderError(f"{self.out} is not a study's folder. Choose another `--out`.")

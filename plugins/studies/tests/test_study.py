@@ -333,8 +333,25 @@ def test_another_folder_is_not_taken(folder):
     (folder / "out" / "thesis.txt").touch()
     with pytest.raises(RunFolderError, match="is not a study's folder"):
         run(folder)
+    (folder / "out" / "thesis.txt").rename(folder / "out" / "steps.json")
+    (folder / "out" / "steps.json").write_text('{"schema": 1, "steps": {}}')  # of another chain
     with pytest.raises(RunFolderError, match="is not a study's folder"):
-        run(folder, "--out", str(folder / "none"), verb="status")
+        run(folder)
+    with pytest.raises(RunFolderError, match="is not a study's folder"):
+        run(folder, verb="status")
+
+
+def test_problems_of_conditions_with_one_label_are_all_reported(folder):
+    text = STAND_IN.replace(
+        "[plan] * len(files)",
+        '[plan | {"problems": [["here", f"bad {n}", ""]]} for n in range(len(files))]',
+    )
+    (folder / "stand_in.py").write_text(text)
+    same = STUDY.replace("{like: second, from", "{like: second, label: the second, from")
+    (folder / "study.yaml").write_text(same)
+    with pytest.raises(ConfigError) as error:
+        run(folder)
+    assert [problem.what for problem in error.value.problems] == ["bad 0", "bad 1", "bad 2"]
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -46,7 +46,9 @@ def train_main(argv: Sequence[str]) -> int:
             return _launch(chosen, Path(folder), values, [*overrides, "--dry_run"])
     out = store.folder / "runs" / chosen.strategy
     file = RunFile.from_mapping(values).override(overrides)
-    _prepare_folder(out, file, overwrite=chosen.overwrite)
+    expected = file.values.get("expect_world_size")
+    size = expected if isinstance(expected, int) and expected > 0 else 1
+    _prepare_folder(out, file, size if chosen.launch else None, overwrite=chosen.overwrite)
     with _restart_command(argv):
         status = _launch(chosen, out.parent, values, overrides)
     if status == 0:
@@ -145,12 +147,14 @@ def _restart_command(argv: Sequence[str]) -> Iterator[None]:
         del os.environ[TYPED_NAME]
 
 
-def _prepare_folder(out: Path, file: RunFile, *, overwrite: bool) -> None:
+def _prepare_folder(out: Path, file: RunFile, size: int | None, *, overwrite: bool) -> None:
     """Delete a run of other settings or rows if `overwrite` is set.
 
+    `size` is how many processes will be launched, perhaps elsewhere; None: this process trains.
     Raises RunFolderError, with the differences, for another run that is not to be replaced, or is
     being trained; ConfigError, before anything is deleted, for settings that no run takes.
     """
+    from hf_rlhf.distributed import planned
     from hf_rlhf.runs import resolve_run
     from hf_rlhf.storage import load_record, locked_folder
     from hf_rlhf.training import differences
@@ -159,9 +163,10 @@ def _prepare_folder(out: Path, file: RunFile, *, overwrite: bool) -> None:
         return
     with locked_folder(out, "--strategy"):
         pass  # no process trains it: it may be continued or replaced
-    changed = ["no run has begun"]
+    changed = ["no run has begun"] * overwrite
     if (out / RECORD_NAME).exists():
-        changed = differences(load_record(out), resolve_run(file))
+        with planned(size, elsewhere=True) if size else nullcontext():
+            changed = differences(load_record(out), resolve_run(file))
     if not overwrite and changed:
         lines = "".join(f"\n  - {line}" for line in changed)
         raise RunFolderError(

@@ -4,6 +4,7 @@ import gzip
 import json
 import os
 import tracemalloc
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +100,23 @@ def test_gzip_json_parquet_and_csv_are_read_alike(tmp_path: Path) -> None:
     for number, end in enumerate(ends):
         assert f"Doc 1 (Title: Title {number})\nSome text." in end["messages"][-2]["content"]
         assert end["messages"][-1]["content"] == f"<answer>{number}</answer>"
+
+
+def test_values_of_a_table_that_no_json_has_are_text(tmp_path: Path) -> None:
+    import pyarrow
+    import pyarrow.parquet
+
+    call = {"id": "1", "function": {"name": "on", "arguments": {"day": date(2020, 1, 2)}}}
+    messages = [
+        {"role": "user", "content": "q?"},
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "content": "rain"},
+        {"role": "assistant", "content": "a"},
+    ]
+    path = tmp_path / "a.parquet"
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist([{"messages": messages}]), path)
+    assert done(path, tmp_path / "out", 0)["traces"] == 1
+    assert '{"day": "2020-01-02"}' in str(list(samples(tmp_path / "out")))
 
 
 def test_a_file_may_be_one_trace_over_many_lines(tmp_path: Path) -> None:

@@ -214,6 +214,18 @@ def test_a_run_of_other_settings_is_only_deleted_if_told(
     assert not weights(begun).exists()
 
 
+def test_a_run_that_was_killed_before_its_record_begins_by_the_same_command(begun: Path) -> None:
+    (begun / "runs/only/run.json").unlink()
+    assert trained(begun) == 0
+
+
+def test_a_launched_run_is_compared_as_if_on_the_machine_of_its_launch(begun: Path) -> None:
+    launched = ("--launch", "accelerate launch", "--expect_world_size", "2")
+    assert trained(begun, *launched) == 0
+    with pytest.raises(RunFolderError, match=r"learning_rate: .* -> 0\.01\nNothing was deleted"):
+        trained(begun, *launched, "--learning_rate", "1e-2")
+
+
 def test_a_run_that_is_stopped_says_the_command_that_was_typed(
     begun: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
