@@ -164,6 +164,7 @@ def read_blocks(
             cache_dir=str(folder),
             gen_kwargs={"blocks": list(blocks), "options": options},
             num_proc=_processes(workers, len(blocks)),
+            writer_batch_size=100,  # rows may have megabytes
         )
     except DatasetGenerationError as error:
         cause = error.__cause__
