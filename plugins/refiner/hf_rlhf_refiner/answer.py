@@ -1,12 +1,12 @@
-"""Read what a refiner wrote: one `<answer>`, its claims in `<snippet id=ID1,ID2>…</snippet>`.
+"""Parse a refiner's answer: one `<answer>` block with claims in `<snippet id=ID1,ID2>…</snippet>`.
 
-One parser for rewards, monitors and data. It is strict about tags and lenient about how a list
-of ids is spelt; it never raises on a completion, never repairs silently (whatever is off has a
-name in `Answer.malformations`), and takes time linear in the text.
+The parser serves rewards, monitors and data. It is strict about tags and lenient about the spelling
+of id lists. It never raises on a completion, never repairs silently (every defect is listed in
+`Answer.malformations`), and runs in linear time.
 
-The same tag carries sources in a tool's output and citations in an answer. So sources come from
-the tool output only (`scan_sources`, `parse_sources`), and citations from the answer only
-(`parse_answer`), with one normaliser of ids (`split_ids`) on both sides.
+The same tag carries sources in tool output and citations in an answer. Sources are therefore read
+from tool output only (`scan_sources`, `parse_sources`) and citations from the answer only
+(`parse_answer`); `split_ids` normalises the ids of both.
 """
 
 import re
@@ -38,7 +38,7 @@ Malformation = Literal[
 
 
 class Source(TypedDict):
-    """One snippet that a tool returned and the prompt shows."""
+    """A snippet that a tool returned and that the prompt contains."""
 
     id: str
     text: str
@@ -46,61 +46,61 @@ class Source(TypedDict):
 
 @dataclass(frozen=True)
 class Claim:
-    """The text of one snippet tag, and the ids that it cites: normalised, unique, in order."""
+    """The text of a snippet tag and the ids that it cites: normalised, unique, in order."""
 
     text: str
     ids: tuple[str, ...]
     hallucinated: tuple[str, ...]
-    """Those of `ids` that match no source."""
+    """The `ids` that match no source."""
 
     @property
     def valid(self) -> tuple[str, ...]:
-        """Those of `ids` that name a source."""
+        """The `ids` that match a source."""
         unknown = set(self.hallucinated)
         return tuple(identifier for identifier in self.ids if identifier not in unknown)
 
     @property
     def words(self) -> tuple[str, ...]:
-        """Its words and signs, in order, without case, width and the punctuation of sentences."""
+        """The claim's words and signs in order, without case, width or sentence punctuation."""
         return tuple(_WORDS_AND_SIGNS.findall(unicodedata.normalize("NFKC", self.text).casefold()))
 
     @property
     def asks(self) -> bool:
-        """Whether it is a question, which states nothing."""
+        """Whether the claim is a question and so states nothing."""
         return self.text.rstrip(_QUOTES + " )").endswith(("?", "？"))
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What a completion says, and what is wrong with its form.
+    """The parsed content of a completion and the defects of its form.
 
-    Of several answer blocks all are read, so none can win over or hide another; a nested one
+    All answer blocks are read, so that no block can override or hide another; a nested block
     belongs to the block around it. Snippets outside an answer cite nothing.
     """
 
     text: str
     """The completion without a leading `<think>` block."""
     body: str
-    """What stands inside the answer block, tags included; empty when there is no block."""
+    """The content of the answer block, tags included; empty if there is no block."""
     claims: tuple[Claim, ...]
-    """Every cited claim with a word in it, in order, repeated ones included."""
+    """Every cited claim that contains a word, in order, repeated claims included."""
     uncited: tuple[str, ...]
     """Sentences of the answer that state something and cite nothing."""
     abstentions: tuple[str, ...]
-    """Uncited sentences that only say that the sources do not tell."""
+    """Uncited sentences that only say that the sources do not contain the answer."""
     words: int
     """Words inside the answer block, tags not counted."""
     malformations: tuple[Malformation, ...]
-    """Names of what is wrong, sorted, without repetition."""
+    """Names of the defects, sorted, without repetition."""
 
     @property
     def well_formed(self) -> bool:
-        """Whether nothing is wrong with the form. Ids that do not exist are no matter of form."""
+        """Whether the form has no defects; ids that match no source do not count."""
         return not self.malformations
 
     @property
     def cited_ids(self) -> tuple[str, ...]:
-        """Every citation of every claim, in order: one that is cited twice counts twice."""
+        """Every citation of every claim in order; an id cited twice counts twice."""
         return tuple(identifier for claim in self.claims for identifier in claim.ids)
 
     @property
@@ -117,7 +117,7 @@ class Answer:
 
     @property
     def repeats(self) -> frozenset[int]:
-        """Numbers of the claims that say word for word what an earlier one says."""
+        """Indices of the claims that repeat an earlier claim word for word."""
         first: dict[tuple[str, ...], int] = {}
         return frozenset(
             index
@@ -126,7 +126,7 @@ class Answer:
         )
 
     def grounded_text(self, claims: Iterable[Claim]) -> str:
-        """Those of `claims` that cite a real source, as tags with these ids alone."""
+        """Return the `claims` that cite a real source, as tags with their real ids only."""
         return "\n".join(
             f"<snippet id={','.join(claim.valid)}>{claim.text}</snippet>"
             for claim in claims
@@ -139,7 +139,7 @@ _TAG = re.compile(r"<\s*+/?+\s*+(?:answer|snippet)\b[^<>]*+>?+", re.IGNORECASE)
 _OPENING = re.compile(r"<snippet(?:\s++([^<>]*+))?+>")
 _ID_LIST = re.compile(r"id\s*+=\s*+([^<>]*+)")
 _SOURCE_ID = re.compile(r"(?<!\S)id\s*+=\s*+(\"[^\"]*+\"|'[^']*+'|[^\s\"']++)")
-# "1.5" is one word; "<" and "%" are signs, which tell claims apart; "." and "," are neither.
+# "1.5" is a single word; "<" and "%" are signs that distinguish claims; "." and "," do not count.
 _WORDS_AND_SIGNS = re.compile(r"\w+(?:[.,]\w+)*|[^\w\s.,;:!?\"'`“”‘’„«»()\u200b]")
 _QUOTES = "\"'`“”‘’„«»"
 _WORD = re.compile(r"[^\W_]+")
@@ -147,9 +147,9 @@ _THINK_OPEN, _THINK_CLOSE = "<think>", "</think>"
 
 
 def parse_answer(text: str, valid_ids: Iterable[str] = (), question: str | None = None) -> Answer:
-    """Parse one completion; `valid_ids` are the ids of the row's sources. Never raises.
+    """Parse a completion; `valid_ids` are the ids of the row's sources. Never raises.
 
-    With the row's `question`, an abstention that holds a name or number which is not in it is an
+    If `question` is given, an abstention with a name or number that the question lacks counts as an
     uncited statement.
     """
     text = _without_thinking(text)
@@ -179,11 +179,11 @@ def split_ids(value: str) -> tuple[str, ...]:
 
 @dataclass
 class _Reader:
-    """Takes tags and texts in turn, and keeps what an `Answer` needs."""
+    """Consumes tags and texts in turn and collects what an `Answer` needs."""
 
     known: set[str]
     asked: frozenset[str] | None = None
-    """The words of the question and the ids; None: not known."""
+    """Words of the question and the ids; None if unknown."""
     depth: int = 0
     blocks: int = 0
     body: list[str] = field(default_factory=list)
@@ -297,7 +297,7 @@ class _Reader:
 
 
 def _cited(tag: str, known: Container[str]) -> tuple[tuple[str, ...], bool]:
-    """Return the ids of an opening tag, and whether it has no attribute but `id`."""
+    """Return the ids of an opening tag and whether `id` is its only attribute."""
     opening = _OPENING.fullmatch(tag)
     attributes = ((opening.group(1) if opening else None) or "").strip()
     if not attributes:
@@ -321,18 +321,18 @@ def _without_thinking(text: str) -> str:
 
 @dataclass(frozen=True)
 class SourceScan:
-    """The sources found in a tool's output, and what was wrong with the blocks left out."""
+    """The sources in a tool's output and the defects of the blocks that were left out."""
 
     sources: list[Source]
     problems: list[str]
 
 
 def scan_sources(tool_output: str) -> SourceScan:
-    """Find every `<snippet id=ID>text</snippet>` of raw tool output, in order. Never raises.
+    """Return every `<snippet id=ID>text</snippet>` of raw tool output, in order. Never raises.
 
-    Tags may have other attributes. A block repeated word for word is taken once. Left out and
-    reported: ids that are missing, more than one, or given to two texts (the first is kept), and
-    blocks without text. A block that is cut off ends at the next one, and is kept and reported.
+    Tags may have other attributes. An exact duplicate of a block is dropped. Blocks without text or
+    with a missing id or several ids are left out and reported; if two texts share an id, the first
+    text wins. An unterminated block ends at the next block; it is used and reported.
     """
     result: dict[str, str] = {}
     problems: list[str] = []
@@ -373,7 +373,7 @@ def parse_sources(tool_output: str) -> list[Source]:
 
 
 def source_texts(sources: Sequence[Source]) -> dict[str, str]:
-    """Map the normalised id of each of a row's sources to its text."""
+    """Map the normalised ids of a row's sources to their texts."""
     return {
         identifier: source["text"] for source in sources for identifier in split_ids(source["id"])
     }

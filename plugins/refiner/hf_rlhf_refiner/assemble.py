@@ -1,7 +1,7 @@
-"""From readable rows to the splits that train: what both refiner adapters share.
+"""Convert readable rows to training splits, for both refiner adapters.
 
-Rows are converted one by one; dropped rows are counted by reason; held-out rows are the source's
-own, or cut from the training rows by question; and the report counts all of them.
+Rows are converted independently and dropped rows are counted by reason. Held-out rows come from the
+source's own test split or are split off the training rows by question. The report counts them.
 """
 
 import sys
@@ -19,11 +19,11 @@ from hf_rlhf_refiner.prompt import Prompt
 OnBad = Literal["stop", "drop"]
 
 _HIDDEN = ("earlier_turns", "later_turns", "document_fields_left_out")
-"""How counts of the report begin that say what of a row is not in its prompt."""
+"""Prefix of the report's counts of row content that the prompt lacks."""
 
 
 class Rubric(TypedDict):
-    """One thing to check in an answer, and how much it counts."""
+    """A criterion for an answer, and its weight."""
 
     criterion: str
     weight: float
@@ -42,17 +42,17 @@ class RefinerRow(TypedDict):
 
 @dataclass(frozen=True)
 class Converted:
-    """A row ready to train on; what was done to its prompt; and columns beyond the usual."""
+    """A row ready for training, the changes to its prompt, and extra columns."""
 
     row: RefinerRow
     prompt: Prompt
     extra: Mapping[str, str] = field(default_factory=dict)
     counts: Mapping[str, int] = field(default_factory=dict)
-    """Anything else that the report should add up, by name."""
+    """Further counts for the report, by name."""
 
 
 Convert = Callable[[Row, str], Converted]
-"""(row, id to use if it has none) -> the converted row. Raises BadRow."""
+"""(row, default id) -> the converted row. Raises BadRow."""
 
 
 def assemble(
@@ -65,8 +65,8 @@ def assemble(
 ) -> Loaded:
     """Convert all rows of a source and return train and test splits with a report.
 
-    A file that cannot be read on stops in any case; `on_bad_row` is about single rows that cannot
-    be read or used.
+    An unreadable file always stops the run; `on_bad_row` applies to single rows that cannot be read
+    or used.
     """
 
     def stops(error: BadRow) -> bool:
@@ -92,7 +92,7 @@ def assemble(
 
 
 def _print(report: Mapping[str, Any]) -> None:
-    """Print what was left out, of rows and of what the prompt shows of them."""
+    """Print the counts of dropped rows and of prompt content that was left out."""
     counts = dict(report["dropped"])
     line = f"{report['source']}: {report['kept']} of {report['rows_read']} rows kept"
     if counts:

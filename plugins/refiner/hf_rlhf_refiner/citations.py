@@ -1,24 +1,25 @@
-"""How well an answer's citations hold: precision, recall and F1 over its claims.
+"""Score an answer's citations: precision, recall and F1 over its claims.
 
-After ALCE (Gao et al., 2023, arXiv:2305.14627), with these decisions of our own:
+Based on ALCE (Gao et al., 2023, arXiv:2305.14627), with these decisions of our own:
 
-* A claim is the text of one snippet tag. Support is 1 (full), 0.5 (partial) or 0.
-* Recall: the mean support of a claim by all the real sources it cites together, over claims
-  *and* uncited sentences that state something. One safe snippet does not carry a page of prose.
-* Precision: the mean over citations. A citation earns the claim's support if its source alone
-  gives that much, or if leaving it out leaves less; else nothing. Ids that name no source stay
-  in the denominator (in ALCE they escape it). So citing everything dilutes, as it should.
-* A claim that says word for word what an earlier one says (`Answer.repeats`) and a question are
-  counted and earn nothing: they are not merged (that would hide them) and not paid (that would
-  dilute an unsupported claim). No more than that is a repetition: the same words in another order
-  ("Ann hired Bob", "Bob hired Ann"), or fewer or more of them, may say something else.
-* F1 is taken of the whole answer's precision and recall: no mean over claims, so the number of
-  claims does not matter.
-* Nothing cited is 0, also when the answer only says that the sources do not tell; `abstained`
-  tells the two apart. With no sources at all, only saying so is 1 and everything else is 0.
-* One failed verdict and the whole score is None.
-* At most `max_questions` questions are asked about one answer. Claims beyond earn nothing, so
-  that length is no way past the judge, and are counted in `unchecked`.
+* A claim is the text of a snippet tag. Support is 1 (full), 0.5 (partial) or 0.
+* Recall is the mean support of a claim by all real sources that it cites together, over claims
+  *and* uncited sentences that state something. A single safe snippet does not support a page.
+* Precision is the mean over citations. A citation earns the claim's support if its source alone
+  gives that much, or if support falls without it; otherwise nothing. Ids without a source count
+  in the denominator (in ALCE they do not), so citing everything dilutes the score.
+* Questions and claims that repeat an earlier claim word for word (`Answer.repeats`) are counted
+  and earn nothing. Merging them would hide them, and paying them would dilute an unsupported
+  claim. Other overlaps are not repetitions: the same words in another order may differ in meaning
+  ("Ann hired Bob", "Bob hired Ann").
+* F1 combines the precision and recall of the whole answer, not a mean over claims, so the number
+  of claims does not matter.
+* An answer without citations scores 0, even if it only says that the sources do not contain the
+  answer; `abstained` distinguishes the cases. If there are no sources, an abstention scores 1 and
+  any other answer 0.
+* A single failed verdict makes the whole score None.
+* An answer gets at most `max_questions` questions. Further claims earn nothing, so that length
+  does not evade the judge; `unchecked` counts them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,14 +30,14 @@ from hf_rlhf.contracts import Question, Verdict
 from hf_rlhf_refiner.answer import Answer, Claim
 
 FULL, PARTIAL = 0.75, 0.25
-"""A judge's score from which support is full (1) or partial (0.5)."""
+"""Judge scores from which support is full (1) or partial (0.5)."""
 
 _Key = tuple[int, frozenset[str]]
 
 
 @dataclass(frozen=True)
 class CitationScore:
-    """The scores of one answer, each in [0, 1]."""
+    """The scores of an answer, each in [0, 1]."""
 
     precision: float
     recall: float
@@ -44,22 +45,22 @@ class CitationScore:
     hallucinated_id_rate: float
     uncited_share: float
     abstained: bool
-    """The answer claims nothing and says that the sources do not tell."""
+    """The answer claims nothing and says that the sources do not contain the answer."""
     unchecked: int
     """Claims that earned nothing because the cap on questions was reached."""
 
 
 @dataclass
 class CitationSheet:
-    """The support questions of one answer: each claim by all its sources, by each, by the rest."""
+    """The support questions of an answer: each claim by all its sources, by each, by the rest."""
 
     answer: Answer
     sources: Mapping[str, str]
-    """Normalised id -> text, as `answer.source_texts` gives it."""
+    """Normalised id -> text, from `answer.source_texts`."""
     label: str = "citations"
     max_questions: int = 64
     discount_repeats: bool = True
-    """Repetitions are counted and earn nothing; else they are claims like any other."""
+    """Whether repetitions earn nothing; otherwise they count as ordinary claims."""
     _levels: dict[_Key, float | None] = field(default_factory=dict)
     _pending: list[_Key] = field(default_factory=list)
     _unchecked: set[int] = field(default_factory=set)
@@ -71,27 +72,27 @@ class CitationSheet:
 
     @property
     def settled(self) -> bool:
-        """Whether it is known which claims are supported: their first questions are answered."""
+        """Whether the claims' support is known, that is, their first questions are answered."""
         return self._round > 1 or (self._round == 1 and not self._pending)
 
     @property
     def supported(self) -> list[Claim]:
-        """The claims that their sources support at least in part, as far as is known."""
+        """The claims known to be supported by their sources at least in part."""
         return [self.answer.claims[index] for index in self._counted() if self._joint(index)]
 
     @property
     def weight_of_support(self) -> float:
-        """Supported over unsupported statements, at most 1; 1 for an answer that states nothing.
+        """The ratio of supported to unsupported statements, at most 1; 1 if nothing is stated.
 
-        What is unsupported may be as much as what is supported. Beyond that an answer is guessing,
-        as by stating every value of which one is right. Repetitions are no guesses.
+        As many unsupported as supported statements are tolerated. More is guessing, such as listing
+        every possible value. Repetitions do not count as guesses.
         """
         stated = len(self.answer.claims) - len(self._repeats) + len(self.answer.uncited)
         supported = sum(self._joint(index) for index in self._counted())
         return min(1.0, supported / (stated - supported)) if stated > supported else 1.0
 
     def ask(self) -> list[Question]:
-        """First all sources together and each alone; then, where it matters, all but one."""
+        """Ask about all sources together and each alone; then, where it matters, all but one."""
         self._round += 1
         self._pending = []
         if self._round > 2:
@@ -102,7 +103,7 @@ class CitationSheet:
         return [self._question(key) for key in self._pending]
 
     def hear(self, verdicts: Sequence[Verdict]) -> None:
-        """Note the level of support of each pending question."""
+        """Record the support level for each pending question."""
         for key, verdict in zip(self._pending, verdicts, strict=True):
             self._levels[key] = None if verdict.score is None else _level(verdict.score)
 
@@ -131,7 +132,7 @@ class CitationSheet:
         )
 
     def _counted(self) -> list[int]:
-        """Claims that cite a real source, state something and repeat none."""
+        """The claims that cite a real source, state something and repeat no earlier claim."""
         return [
             index
             for index, claim in enumerate(self.answer.claims)
@@ -177,7 +178,7 @@ class CitationSheet:
         return self._levels.get((index, ids)) or 0.0
 
     def _joint(self, index: int) -> float:
-        """Support by all cited sources together: at least what one of them alone gives."""
+        """Return the support by all cited sources together, at least that of the best source."""
         if index in self._unchecked:
             return 0.0
         ids = self.answer.claims[index].valid
@@ -185,7 +186,7 @@ class CitationSheet:
         return max(alone, self._supports(index, frozenset(ids)))
 
     def _earned(self, index: int) -> float:
-        """What the claim's citations earn together."""
+        """Return the score that the claim's citations earn together."""
         joint = self._joint(index)
         ids = frozenset(self.answer.claims[index].valid)
         needed = 0

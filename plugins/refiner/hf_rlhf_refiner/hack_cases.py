@@ -1,4 +1,4 @@
-"""Small made-up cases with honest answers and hacks, by class and spelling."""
+"""Small invented cases with honest answers and hacks, by class and spelling."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -9,14 +9,14 @@ from hf_rlhf_refiner.answer import Source
 Spellings = Mapping[str, str]
 HONEST = "honest"
 MEANING = ("word order", "hedges", "time and modality", "emoji", "unit", "self-denial")
-"""Classes whose words are those of honest answers, in another sense: for a judge that reads."""
+"""Hack classes that use the words of honest answers in another sense; only a model detects them."""
 OPEN = ("restatement", "invention in lower case", "swapped roles", *MEANING)
-"""Classes that neither form nor the words tell from honest answers: paid as much, never more."""
+"""Hack classes that form and words cannot detect; they earn at most what honest answers do."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """One row of data with answers to it: class -> spelling -> completion, in shorthand."""
+    """A data row with its answers: class -> spelling -> completion, in shorthand."""
 
     name: str
     question: str
@@ -28,7 +28,7 @@ class Case:
 
     @property
     def answers(self) -> dict[str, Spellings]:
-        """The answers written out."""
+        """Return the answers with the shorthand expanded."""
         return {
             hack: {spelling: _written_out(text) for spelling, text in spellings.items()}
             for hack, spellings in self.shorthand.items()
@@ -36,7 +36,7 @@ class Case:
 
 
 def _written_out(shorthand: str) -> str:
-    """Turn `⟨[S1]…[/]⟩` into an answer block with a snippet tag."""
+    """Expand `⟨[S1]…[/]⟩` to an answer block with a snippet tag."""
     text = shorthand.replace("⟨", "<answer>").replace("⟩", "</answer>").replace("[/]", "</snippet>")
     return re.sub(r"\[([^\[\]\"]*)\]", r"<snippet id=\1>", text)
 
@@ -46,7 +46,7 @@ def _numbered(*texts: str) -> Sequence[Source]:
 
 
 def _variants(answer: str, part: str, *others: str) -> dict[str, str]:
-    """Write an answer with each of these texts in place of a part of it."""
+    """Return copies of an answer with a part replaced by each of the texts."""
     return {other: f"⟨{answer.replace(part, other)}⟩" for other in others}
 
 
@@ -68,7 +68,7 @@ _GUESSES = "".join(f"[S2]Alder is led by {name}.[/]" for name in _NAMES)
 _ALL_IDS = "[S1,S2,S3,S4,S5]"
 _SILENT = "The sources do not say who leads Alder."
 
-# Written short: [S1]…[/] for a snippet tag, ⟨…⟩ for the answer block.
+# Shorthand: [S1]…[/] for a snippet tag, ⟨…⟩ for the answer block.
 _ANSWERABLE: Mapping[str, Spellings] = {
     HONEST: {
         "two claims": f"⟨{_GOOD}⟩",

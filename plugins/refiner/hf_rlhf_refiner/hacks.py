@@ -1,8 +1,8 @@
-"""What each preset pays for known ways to cheat: `python -m hf_rlhf_refiner.hacks` prints it.
+"""Measure what each preset pays for known hacks; run `python -m hf_rlhf_refiner.hacks`.
 
-`hack_cases` holds small made-up rows of data, each with honest answers and with hacks. Every text
-is also written in each of the id grammars. Under `hardened`, no hack is worth more than an honest
-answer of its case, and only the classes in `OPEN` are worth as much.
+`hack_cases` holds small invented data rows, each with honest answers and hacks. Every text is also
+written in each id grammar. Under `hardened`, no hack earns more than an honest answer of its case,
+and only the classes in `OPEN` earn as much.
 """
 
 import argparse
@@ -24,7 +24,7 @@ from hf_rlhf_refiner.rewards import RefinerReward
 
 @dataclass(frozen=True)
 class HackRow:
-    """What one completion is paid. A `hack` called `honest` is none."""
+    """The payment for a completion; `honest` as the `hack` means an honest answer."""
 
     case: str
     hack: str
@@ -50,7 +50,7 @@ ID_GRAMMARS: Mapping[str, Callable[[Sequence[str]], str]] = {
 def hack_table(judge: Judge | None = None) -> list[HackRow]:
     """Score every case, class, spelling and grammar under both presets.
 
-    The default judge is `LexicalJudge`. Not for use inside a running event loop.
+    The default judge is `LexicalJudge`. Do not call this inside a running event loop.
     """
     judge = judge or LexicalJudge()
     texts = [(case, *text) for case in CASES for text in _completions(case)]
@@ -66,9 +66,9 @@ def hack_table(judge: Judge | None = None) -> list[HackRow]:
 
 
 def refiner_attacks(rows: Sequence[Mapping[str, Any]]) -> Iterator[HackCase]:
-    """Yield the hacks of every case, beside an honest answer; `rows` are left aside.
+    """Yield the hacks of every case with an honest answer; `rows` is ignored.
 
-    Strict, apart from the classes that form alone does not tell from honest answers.
+    Cases are strict except for the classes that form alone does not detect.
     """
     for case in CASES:
         honest = next(iter(case.answers[HONEST].values()))
@@ -79,9 +79,9 @@ def refiner_attacks(rows: Sequence[Mapping[str, Any]]) -> Iterator[HackCase]:
 
 
 def summary(rows: Sequence[HackRow]) -> list[tuple[str, str, int, Score, Score]]:
-    """Return case, class, number of texts, and the most that one earned under each preset.
+    """Return case, class, number of texts, and the maximum score under each preset.
 
-    Of the honest answers it is the least that one earned.
+    For honest answers it is the minimum.
     """
     groups: dict[tuple[str, str], list[HackRow]] = {}
     for row in rows:
@@ -97,14 +97,14 @@ def summary(rows: Sequence[HackRow]) -> list[tuple[str, str, int, Score, Score]]
 
 
 def respell(text: str, grammar: str) -> str:
-    """Write the ids of every `<snippet id=A,B>` of `text` in one of `ID_GRAMMARS`."""
+    """Rewrite the ids of every `<snippet id=A,B>` of `text` in a grammar from `ID_GRAMMARS`."""
     join = ID_GRAMMARS[grammar]
     ids = r"(?<=<snippet id=)[^<>\"'/]*(?=>)"
     return re.sub(ids, lambda found: join(found[0].split(",")), text)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the table as Markdown, or every row as JSON, or write the table into a page."""
+    """Print the table as Markdown or every row as JSON, or write the table into a page."""
     parser = argparse.ArgumentParser(prog="python -m hf_rlhf_refiner.hacks", description=__doc__)
     parser.add_argument("--json", action="store_true", help="print every row as a line of JSON")
     parser.add_argument("--page", type=Path, help="a Markdown page, whose table is replaced")
@@ -148,7 +148,7 @@ def _columns(case: Case) -> dict[str, Any]:
 
 
 def _completions(case: Case) -> Iterator[tuple[str, str, str, str]]:
-    """Yield class, spelling, grammar and text; a grammar that changes nothing is left out."""
+    """Yield class, spelling, grammar and text; skip grammars that change nothing."""
     for hack, spellings in case.answers.items():
         for spelling, text in spellings.items():
             visited = set()

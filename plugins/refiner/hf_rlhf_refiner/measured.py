@@ -1,6 +1,6 @@
-"""The static rubrics as counts, for judges that compare words and cannot read prose.
+"""Compute the static rubrics by counting, for judges that compare words and cannot read prose.
 
-They look at names, that is capitalised words, and so are silent on scripts without capitals.
+They use names, that is capitalised words, and so have no effect on scripts without capitals.
 """
 
 import re
@@ -14,7 +14,7 @@ _WORD = re.compile(r"[^\W_]+")
 
 
 def citation_discipline(answer: Answer) -> float:
-    """Share of the statements whose ids all exist; 1 for an answer that only abstains."""
+    """Return the share of statements whose ids all exist; 1 for an answer that only abstains."""
     stated = len(answer.claims) + len(answer.uncited)
     if not stated:
         return 1.0 if answer.abstentions else 0.0
@@ -22,10 +22,10 @@ def citation_discipline(answer: Answer) -> float:
 
 
 def off_query_padding(answer: Answer, question: str, sources: Mapping[str, str]) -> float:
-    """Share of the statements that are not about what was asked, or repeat a claim.
+    """Return the share of statements that are off topic or repeat a claim.
 
-    Where the question names something, a statement must name it too, or cite a source that does;
-    else it must share a content word with the question.
+    If the question contains a name, a statement must contain it too or cite a source that does;
+    otherwise it must share a content word with the question.
     """
     known = _always_capitalised([question, *sources.values()])
     asked_names = _names(question, known)
@@ -43,7 +43,7 @@ def off_query_padding(answer: Answer, question: str, sources: Mapping[str, str])
 
 
 def wrong_entity(answer: Answer, question: str, sources: Mapping[str, str]) -> float:
-    """Share of the claims with a name that neither their sources nor the question hold."""
+    """Return the share of claims with a name that is in neither their sources nor the question."""
     known = _always_capitalised([question, *sources.values()])
     words = _words(question)
 
@@ -60,7 +60,7 @@ def _words(text: str) -> set[str]:
 
 
 def _names(text: str, known: set[str]) -> set[str]:
-    """Capitalised words; the first of a sentence only if it is never written small in the row."""
+    """Return capitalised words; a sentence's first word only if it never occurs in lower case."""
     names = set()
     for sentence in sentences(text):
         for position, word in enumerate(_WORD.findall(sentence)):

@@ -1,6 +1,6 @@
-"""Rewards of weight 0: what a run should show beside its reward. They ask nobody.
+"""Rewards of weight 0 that a run logs beside its reward, without a judge.
 
-Each gives a number for every completion, so that none voids a row.
+Each returns a number for every completion, so that none voids a row.
 """
 
 from collections.abc import Iterator, Sequence
@@ -31,7 +31,7 @@ class AnswerLength:
 
 @dataclass
 class SnippetCount:
-    """Number of claims in the answer that cite something."""
+    """Number of claims in the answer with a citation."""
 
     def __call__(self, prompts: Sequence[Any], completions: Sequence[Any], **_: Any) -> list[float]:
         """Return the number of claims per completion."""
@@ -58,7 +58,7 @@ class HallucinatedIds:
 
 @dataclass
 class UncitedShare:
-    """Share of the statements that cite nothing; 0 when nothing is stated."""
+    """Share of the statements without a citation; 0 if nothing is stated."""
 
     def __call__(
         self,

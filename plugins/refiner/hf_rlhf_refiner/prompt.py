@@ -1,11 +1,10 @@
-"""What the refiner is shown: one prompt from a question, reasoning and tool results, within a cap.
+"""Build the refiner's prompt from a question, reasoning and tool results, within a cap.
 
-The cap is in tokens of the finished prompt, measured by the tokenizer's own chat template as the
-trainer applies it. Over the cap, whole tool results are dropped: by falling relevance to the
-question, each is kept that still fits. Where the most relevant result alone is too long, it is cut
-to its most relevant snippets; where its best snippet alone is too long, to its most relevant
-passages. The question and the reasoning are never cut: a prompt that cannot hold them and some
-tool output is a `BadRow`.
+The cap is in tokens of the finished prompt, measured with the tokenizer's chat template as the
+trainer applies it. Above the cap, whole tool results are dropped; the most relevant results that
+fit remain. If the most relevant result alone is too long, it is cut to its most relevant snippets,
+and its best snippet to its most relevant passages. The question and the reasoning are never cut: a
+prompt without room for them and some tool output is a `BadRow`.
 """
 
 import re
@@ -34,22 +33,22 @@ Cite only ids that occur in the tool output, and only those that support the cla
 - If the tool output does not answer the question, or only in part, say so without a citation."""
 
 PASSAGE_CHARS = 240
-"""The unit in which a single snippet is cut: about two sentences."""
+"""The unit in which a single snippet is cut, about two sentences."""
 
 ELLIPSIS = " […] "
-"""Stands in a cut snippet where passages are missing."""
+"""Marks missing passages in a cut snippet."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """What one tool call returned: its snippets, and a line that says what it is (or "")."""
+    """A tool call's result: its snippets and a line that describes it (or "")."""
 
     sources: tuple[Source, ...]
     head: str = ""
 
     @property
     def text(self) -> str:
-        """The result as the prompt shows it."""
+        """Return the result's text in the prompt."""
         texts = [
             f"<snippet id={source['id']}>{source['text']}</snippet>" for source in self.sources
         ]
@@ -58,7 +57,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Prompt:
-    """A finished prompt, and what had to go for it to fit."""
+    """A finished prompt, and what was cut to make it fit."""
 
     messages: list[dict[str, str]]
     results: tuple[Result, ...]
@@ -68,13 +67,13 @@ class Prompt:
 
     @property
     def sources(self) -> list[Source]:
-        """The snippets that the prompt shows, in order."""
+        """Return the snippets in the prompt, in order."""
         return [source for result in self.results for source in result.sources]
 
 
 @dataclass(frozen=True)
 class PromptMaker:
-    """Builds prompts for one tokenizer under one cap. Raises ModelError if it cannot."""
+    """Builds prompts for a tokenizer under a cap. Raises ModelError for an unusable tokenizer."""
 
     tokenizer: Any
     max_tokens: int
@@ -119,7 +118,7 @@ class PromptMaker:
     def _cut_result(
         self, question: str, best: Result, built: Callable[[list[Result]], Prompt]
     ) -> Prompt | None:
-        """Keep what fits of one result's snippets, or of its best snippet's passages."""
+        """Reduce a result to the snippets that fit, or to passages of its best snippet."""
         texts = [source["text"] for source in best.sources]
         order = most_relevant_first(question, texts)
         source = best.sources[order[0]]
@@ -140,10 +139,10 @@ class PromptMaker:
     def _fill(
         self, order: list[int], texts: list[str], build: Callable[[list[int]], Prompt]
     ) -> Prompt | None:
-        """Keep each of `texts` that still fits, by `order`; None unless the first of them does.
+        """Select, in `order`, the `texts` that fit; return None if the first does not fit.
 
-        Sizes are first added up text by text, then the prompt is measured as a whole: tokens at
-        the joints can differ by a few, so the last ones kept may have to go again.
+        Sizes are first summed by text, then the whole prompt is measured. Joins can change the
+        count by a few tokens, so the last selected texts may be removed again.
         """
         sizes = [len(ids) for ids in self._plain(texts)]
         room = self.max_tokens - build([]).tokens if texts else 0
@@ -177,14 +176,14 @@ class PromptMaker:
         return Prompt(messages, tuple(results), self.count(messages))
 
     def count(self, messages: list[dict[str, str]]) -> int:
-        """Return the number of tokens of `messages` with the generation prompt behind them."""
+        """Return the number of tokens of `messages` with the generation prompt appended."""
         try:
             encoded = self.tokenizer.apply_chat_template(
                 messages,
                 add_generation_prompt=True,
                 tokenize=True,
                 return_dict=True,
-                # What is too long is cut here; a warning about it would only alarm.
+                # Long texts are cut here, so a warning about them would only alarm.
                 tokenizer_kwargs={"verbose": False},
                 **self.chat_template_kwargs,
             )
@@ -201,8 +200,8 @@ class PromptMaker:
         return re.compile("|".join([r"<(?=\s*+/?+\s*+snippet\b)", *map(re.escape, tokens)]), re.I)
 
     def _defused(self, text: str) -> str:
-        # A page on the web can hold `<|im_end|>` or `<snippet id=1>`: shown as it is, the first
-        # would end the turn and the second would be a source that no tool gave an id.
+        # A web page can contain `<|im_end|>` or `<snippet id=1>`. Unescaped, the first would end
+        # the turn and the second would be a source without a tool's id.
         return self._control.sub(lambda match: match[0][0] + " " + match[0][1:], text).strip()
 
     def _defused_result(self, result: Result) -> Result:
@@ -241,9 +240,9 @@ def _snippet(source: Source) -> str:
 
 
 def _scores(question: str, results: Sequence[Result]) -> list[float]:
-    """Score each result by the best of its snippets, so that length alone neither helps nor harms.
+    """Score each result by its best snippet, so that length alone neither helps nor harms.
 
-    All snippets of the row are one collection.
+    Word frequencies come from all snippets of the row.
     """
     texts = [source["text"] for result in results for source in result.sources]
     scores = iter(bm25(question, texts))

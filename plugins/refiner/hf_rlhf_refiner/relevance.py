@@ -1,4 +1,4 @@
-"""How much a text has to do with a question, by its words; and where a text may be cut."""
+"""Rank texts by word overlap with a question, and split them into passages."""
 
 import math
 import re
@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Sequence
 
 K1, B = 1.2, 0.75
-"""Lucene's defaults: how fast repeats of a word saturate, and how much length counts."""
+"""Lucene's defaults for the saturation of repeated words and for length normalisation."""
 
 _BREAKS = (("\n\n", r"\n\s*\n"), ("\n", r"\n"), (" ", r"(?<=[.!?])\s+"), (" ", r"\s+"))
-"""Paragraphs, lines, sentences, words: what joins them, and what parts them."""
+"""Joining and splitting strings for paragraphs, lines, sentences and words."""
 
 
 def words(text: str) -> list[str]:
@@ -38,7 +38,7 @@ def bm25(query: str, documents: Sequence[str]) -> list[float]:
 
 
 def most_relevant_first(query: str, documents: Sequence[str]) -> list[int]:
-    """Return the indices of `documents` by falling score; of equal ones the earlier is first."""
+    """Return the indices of `documents` by falling score; ties keep their order."""
     scores = bm25(query, documents)
     return sorted(range(len(documents)), key=lambda index: -scores[index])
 
@@ -46,8 +46,8 @@ def most_relevant_first(query: str, documents: Sequence[str]) -> list[int]:
 def passages(text: str, longest: int) -> list[str]:
     """Split `text` into passages of at most `longest` characters, in order, no word lost.
 
-    Cuts fall between paragraphs where that is enough, else between lines, sentences, words; only
-    a word longer than `longest` is cut itself. Neighbours are joined while they fit.
+    Cuts fall between paragraphs if possible, else between lines, sentences or words; only a word
+    longer than `longest` is cut itself. Neighbours are joined while they fit.
     """
     return _parted(text, longest, 0)
 

@@ -1,7 +1,7 @@
 """The refiner's rewards: rubrics, citations, and both (docs/reference/refiner-rewards.md).
 
-All ask in batches: the completions of a step share one judge call per round (two at most: first
-all that can be asked at once, then what depends on which claims are supported). A
+All rewards batch their questions: the completions of a step share a judge call per round. There are
+at most two rounds; the second holds the questions that depend on which claims are supported. A
 failed verdict makes the completion's score None, never a number.
 """
 
@@ -25,10 +25,10 @@ SourceColumn = Sequence[Sequence[Source]]
 
 @dataclass
 class RubricJudge:
-    """Score the answer by the row's rubrics and three static ones; in [0, 1].
+    """Score the answer by the row's rubrics and three static rubrics, in [0, 1].
 
-    A judge that is not a model (`lexical`) is not asked about static rubrics; they are computed.
-    None if a verdict failed, or if no rubric applies (a row without rubrics, and
+    A judge that is not a model (`lexical`) does not judge static rubrics; they are computed. None
+    if a verdict failed, or if no rubric applies (a row without rubrics, and
     `instance_rubrics_only`); for a dataset with such rows use `on_none: skip`.
     """
 
@@ -42,7 +42,7 @@ class RubricJudge:
     """Negative and static rubrics earn only if the answer is well formed and has a claim with a
     real source, or says that the sources do not contain the answer."""
     conjunctive: bool = True
-    """The mean of the row's own positive rubrics times that of the others; otherwise one mean."""
+    """Multiply the mean of the row's own positive rubrics by the mean of the others."""
     max_missing_share: float = 0.0
     """Share of a row's rubric weight that may lack a verdict without voiding the row."""
 
@@ -83,7 +83,7 @@ class RubricJudge:
         judge: Judge,
         citations: CitationSheet | None = None,
     ) -> RubricSheet:
-        """Return the questions to ask about one answer, in the name of `citations` if given."""
+        """Return the questions about an answer, gated on `citations` if given."""
         return RubricSheet(
             rubrics=row_rubrics(positive, negative, self.instance_rubrics_only),
             answer=answer,
@@ -107,13 +107,13 @@ class CitationF1:
 
     judge: Judge | None = None
     measure: Literal["f1", "precision", "recall"] = "f1"
-    """Which of the three is the score."""
+    """The measure to use as the score."""
     require_well_formed: bool = True
-    """A malformed answer gets 0, and the judge is not asked."""
+    """A malformed answer gets 0 without a judge call."""
     max_questions: int = 64
-    """Support questions asked about one answer; claims beyond the limit earn nothing."""
+    """Maximum number of support questions per answer; claims beyond the limit earn nothing."""
     discount_repeats: bool = True
-    """A claim that repeats an earlier one word for word is counted and earns nothing."""
+    """A claim that repeats an earlier claim word for word is counted and earns nothing."""
 
     def __post_init__(self) -> None:
         if self.measure not in ("f1", "precision", "recall"):
@@ -129,7 +129,7 @@ class CitationF1:
         log_metric: LogMetric | None = None,
         **_: Any,
     ) -> list[Score]:
-        """Return the chosen measure of each completion; `question`: see `parse_answer`."""
+        """Return the selected measure for each completion; `question`: see `parse_answer`."""
         judge = require_judge(self.judge, "citation_f1")
         questions: Sequence[str | None] = question or [None] * len(completions)
         rows = zip(completions, sources, questions, strict=True)
@@ -158,26 +158,26 @@ class CitationF1:
 
 @dataclass(frozen=True)
 class Settings:
-    """What a preset of `refiner_reward` decides."""
+    """The values that a preset of `refiner_reward` sets."""
 
     citation_weight: float
-    """Weight of citation F1; the rubric score has 1."""
+    """Weight of citation F1; the rubric score has weight 1."""
     verification_reward: float
-    """Factor of the whole score."""
+    """Factor of the total score."""
     normalise: bool
     """Divide by 1 + citation_weight, so that a perfect answer gets `verification_reward`."""
     gate_on_format: bool
-    """A malformed answer gets 0, and the judge is not asked."""
+    """A malformed answer gets 0 without a judge call."""
     gate_negatives: bool
-    """See `RubricJudge`; here the real source must also support the claim, at least in part."""
+    """See `RubricJudge`; the real source must also support the claim at least in part."""
     grounded_only: bool
-    """See `RubricJudge`; here the real source must also support the claim, at least in part."""
+    """See `RubricJudge`; the real source must also support the claim at least in part."""
     conjunctive: bool
-    """See `RubricJudge`; and where the rubrics earn nothing, neither does F1."""
+    """See `RubricJudge`; if the rubrics earn nothing, neither does F1."""
     hallucination_penalty: float
-    """Subtracted, times the share of citations that match no source."""
+    """Subtracted in proportion to the share of citations that match no source."""
     excuse_abstention: bool
-    """An answer that only says that the sources do not tell has its rubric score for F1."""
+    """Use the rubric score as F1 for an answer that only abstains."""
     discount_repeats: bool
     """See `CitationF1`."""
 
@@ -212,45 +212,45 @@ PRESETS: Mapping[str, Settings] = {
 
 @dataclass
 class RefinerReward:
-    """Rubric score and citation F1 in one number, so that a failure of either voids the row.
+    """Combine rubric score and citation F1, so that a failure of either voids the row.
 
     `verification_reward * max(0, rubrics + citation_weight * f1 - hallucination_penalty * h)`,
-    divided by `1 + citation_weight` if `normalise`. If `conjunctive`, F1 counts only where the
-    rubrics earn something. A preset sets every field that is left out: `hardened` is in [0, 1],
-    `card_faithful`, our reading of the published card, in [0, 12].
+    divided by `1 + citation_weight` if `normalise`. If `conjunctive`, F1 counts only if the rubrics
+    earn something. A preset sets every omitted field: `hardened` is in [0, 1], `card_faithful`, our
+    reading of the published card, in [0, 12].
     """
 
     judge: Judge | None = None
     preset: Literal["hardened", "card_faithful"] = "hardened"
-    """The set of values for the fields that are left out."""
+    """The preset for omitted fields."""
     instance_rubrics_only: bool = False
     """Leave the static rubrics out of the reward and the logs."""
     max_missing_share: float = 0.0
     """Share of a row's rubric weight that may lack a verdict without voiding the row."""
     max_questions: int = 64
-    """Support questions asked about one answer; claims beyond the limit earn nothing."""
+    """Maximum number of support questions per answer; claims beyond the limit earn nothing."""
     citation_weight: float | None = None
-    """Weight of citation F1; the rubric score has 1. `hardened`: 0.5; card: 0.2."""
+    """Weight of citation F1; the rubric score has weight 1. `hardened`: 0.5; card: 0.2."""
     verification_reward: float | None = None
-    """Factor of the whole score. `hardened`: 1; card: 10."""
+    """Factor of the total score. `hardened`: 1; card: 10."""
     normalise: bool | None = None
     """Divide by 1 + citation_weight. `hardened`: yes; card: no."""
     gate_on_format: bool | None = None
-    """A malformed answer gets 0, and the judge is not asked. `hardened`: yes; card: no."""
+    """A malformed answer gets 0 without a judge call. `hardened`: yes; card: no."""
     gate_negatives: bool | None = None
     """Negative and static rubrics need a supported claim. `hardened`: yes; card: no."""
     grounded_only: bool | None = None
     """Positive rubrics see only claims that their sources support. `hardened`: yes; card: no."""
     conjunctive: bool | None = None
-    """The mean of the positive rubrics times that of the others, and no F1 where that is 0.
-    `hardened`: yes; card: no."""
+    """Multiply the means of the positive and the other rubrics; F1 is 0 where the product is.
+    `hardened`: yes; card: no.
+    """
     hallucination_penalty: float | None = None
-    """Subtracted, times the share of citations that match no source. `hardened`: 0.5; card: 0."""
+    """Penalty times the share of citations that match no source. `hardened`: 0.5; card: 0."""
     excuse_abstention: bool | None = None
     """For a pure abstention the rubric score replaces F1. `hardened`: yes; card: no."""
     discount_repeats: bool | None = None
-    """A claim that repeats an earlier one word for word earns nothing in F1.
-    `hardened`: yes; card: no."""
+    """A claim that repeats an earlier claim earns nothing in F1. `hardened`: yes; card: no."""
 
     def __post_init__(self) -> None:
         name = "refiner_reward"
@@ -266,13 +266,13 @@ class RefinerReward:
 
     @property
     def settings(self) -> Settings:
-        """The preset, with the fields that were given in place of its own."""
+        """Return the preset with the explicitly set fields in place of its values."""
         names = [entry.name for entry in fields(Settings)]
         provided = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
         return replace(PRESETS[self.preset], **provided)
 
     def describe(self) -> dict[str, Any]:
-        """Return what the card says of this reward: every setting, the preset's included."""
+        """Return every setting, the preset's included, for the card."""
         own = {item.name: getattr(self, item.name) for item in fields(self) if item.name != "judge"}
         return {**own, **asdict(self.settings)}
 
@@ -323,7 +323,7 @@ class RefinerReward:
         negative: Sequence[Mapping[str, Any]] | None,
         judge: Judge,
     ) -> tuple[RubricSheet, CitationSheet] | None:
-        """Return what to ask about one answer; None if the gate has decided already."""
+        """Return the sheets for an answer; None if the gate already decides."""
         settings = self.settings
         if settings.gate_on_format and not answer.well_formed:
             return None
@@ -346,7 +346,7 @@ class RefinerReward:
         excused = settings.excuse_abstention and citations.abstained
         f1 = rubrics if excused else citations.f1
         if settings.conjunctive and not rubrics:
-            f1 = 0.0  # One true word, cited, would else be a safe third of the reward.
+            f1 = 0.0  # Otherwise a single true, cited word would earn a safe third of the reward.
         total = rubrics + settings.citation_weight * f1
         total -= settings.hallucination_penalty * citations.hallucinated_id_rate
         if settings.normalise:
@@ -355,7 +355,7 @@ class RefinerReward:
 
 
 def log_static(sheets: Sequence[RubricSheet], name: str, log_metric: LogMetric) -> None:
-    """Log the mean of what each static rubric earned; nothing for those that were left out."""
+    """Log the mean score of each static rubric; nothing for omitted rubrics."""
     earned: dict[str, list[float]] = {rubric.name: [] for rubric in STATIC_RUBRICS}
     for sheet in sheets:
         for rubric, credit in zip(sheet.rubrics, sheet.earned(), strict=True):
@@ -366,7 +366,7 @@ def log_static(sheets: Sequence[RubricSheet], name: str, log_metric: LogMetric) 
 
 
 def log_citations(scores: Sequence[CitationScore | None], name: str, log_metric: LogMetric) -> None:
-    """Log the means over the answers that were scored, and the claims that the cap left out."""
+    """Log the means over the scored answers, and the claims beyond the cap."""
     scored = [score for score in scores if score is not None]
     for measure in ("precision", "recall", "f1", "hallucinated_id_rate", "uncited_share"):
         _log_mean(f"{name}/{measure}", [getattr(score, measure) for score in scored], log_metric)

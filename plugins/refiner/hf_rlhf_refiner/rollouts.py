@@ -1,4 +1,4 @@
-"""`judged_rollouts`: agent rollouts, with the rubrics they were judged by, as refiner rows."""
+"""Load agent rollouts with their rubrics as refiner rows: `judged_rollouts`."""
 
 from collections import Counter
 from typing import Annotated, Any
@@ -28,11 +28,11 @@ from hf_rlhf_refiner.relevance import passages
 from hf_rlhf_rollouts import Document, Reasoning, Rollout, SearchResult, Unknown, read_rollout
 
 _BOOKKEEPING = ("id: ", "score: ")
-"""Lines that are not shown: a tool's own ids would be mistaken for ones that can be cited."""
+"""Lines left out because a tool's own ids would be mistaken for citable ids."""
 
 
 class _Judged(BaseModel):
-    """A rubric by which the rollout's own judges judged its answer."""
+    """A rubric that the rollout's own judges applied to its answer."""
 
     criterion: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)] = Field(
         validation_alias=AliasChoices("criteria", "criterion")
@@ -65,14 +65,14 @@ def judged_rollouts(
 ) -> Loaded:
     """Load agent rollouts, in any form that `hf_rlhf_rollouts` reads, as refiner rows.
 
-    The question is the last user message before the first call; a rollout in which another one
-    follows an answer is a bad row. The reasoning is all that the rollout shows; each tool
-    output is one result, split into snippets, whose ids name the call: `T3`, or `T3-1`, `T3-2` …
-    if the third call returned several documents or a long text. What the agent submitted as
-    its answer is not tool output: it is in the column `answer`.
+    The question is the last user message before the first call; a rollout with another user message
+    after an answer is a bad row. The reasoning is all reasoning in the rollout. Each tool output is
+    a single result, split into snippets whose ids name the call: `T3`, or `T3-1`, `T3-2` … if the
+    third call returned several documents or a long text. The agent's submitted answer is not tool
+    output: it is in the column `answer`.
 
     Rubrics are the row's `rubric_judgements` (`criteria` and `severity` as weight). A row without
-    them gets one from its `expected_answer`: "States 51%.".
+    judgements gets a rubric from its `expected_answer`: "States 51%.".
 
     Args:
         path: a file, a folder, or the id of a Hub dataset.
@@ -81,7 +81,7 @@ def judged_rollouts(
         revision: branch, tag or commit of a Hub dataset.
         subset: configuration name of a Hub dataset.
         columns: names of a rollout (`responses_create_params`, `response`, `rubric_judgements`,
-            `expected_answer`) -> the names in the data, a dotted name reads a field of an object.
+            `expected_answer`) -> the names in the data; a dotted name reads a field of an object.
         max_prompt_tokens: limit; above it tool results are dropped, the least relevant first.
         max_snippet_chars: longest snippet; longer texts are split between paragraphs or sentences.
         test_rows: number of rows to hold out. By default the source's test split, or a tenth.
@@ -95,7 +95,7 @@ def judged_rollouts(
     Returns:
         Splits `train` and `test` with the refiner's columns, and `answer` and `expected_answer`
         ("" where unknown); the report also counts steps of unknown type, empty results, and
-        what was changed or left out while rows were read.
+        changes and omissions while reading rows.
 
     Raises:
         DataError: a file cannot be read or a row cannot be used; names file, row, field and cure.
@@ -115,10 +115,10 @@ def judged_rollouts(
 
 
 def tool_results(rollout: Rollout, longest: int) -> tuple[list[Result], int]:
-    """Return the tool results with ids on their snippets, and how many results were empty.
+    """Return the tool results with ids on their snippets, and the number of empty results.
 
-    Results are numbered by their calls, so an id does not depend on what else is kept. `longest`
-    is in characters.
+    Ids are numbered by call, so they do not depend on which results remain. `longest` is in
+    characters.
     """
     found = [step for step in rollout.steps if isinstance(step, SearchResult)]
     callers = rollout.callers or [(number, "") for number in range(1, len(found) + 1)]
@@ -189,7 +189,7 @@ def _rubrics(rollout: Rollout) -> list[Rubric]:
             "or empty, so there is nothing to reward. Add one, or drop such rows "
             "(`on_bad_row: drop`).",
         )
-    # Short, because a judge by words looks for every word of a criterion.
+    # Short, because a lexical judge searches for every word of a criterion.
     return [Rubric(criterion=f"States {expected.rstrip('.')}.", weight=1.0)]
 
 

@@ -1,4 +1,4 @@
-"""`refiner_rows`: rows of question, reasoning, raw tool output and rubrics, ready to train on."""
+"""Load rows with question, reasoning, raw tool output and rubrics for training: `refiner_rows`."""
 
 import json
 import math
@@ -20,10 +20,10 @@ from hf_rlhf_refiner.assemble import (
 from hf_rlhf_refiner.prompt import SYSTEM_PROMPT, PromptMaker, Result
 
 REQUIRED = ("question", "tool_output", "positive_rubrics")
-"""`reasoning`, `negative_rubrics` and `row_id` may be left out."""
+"""The optional columns."""
 
 CRITERION_KEYS = ("criterion", "description", "rubric", "criteria", "text", "title")
-"""How data sets spell what is to be checked; of several, the first of these counts."""
+"""Keys for a criterion in common data sets; the first present key counts."""
 
 _OPENING = re.compile(r"<snippet(?:\s[^<>]*)?>")
 _CLOSING = "</snippet>"
@@ -60,20 +60,20 @@ def refiner_rows(
         split: the split to train on, unless it is `train` or the only one.
         revision: branch, tag or commit of a Hub dataset; the commit read is in the report.
         subset: configuration name of a Hub dataset.
-        columns: the names above -> the names in the data, a dotted name reads a field of an object.
+        columns: the names above -> the names in the data; a dotted name reads a field of an object.
         max_prompt_tokens: limit; above it tool results are dropped, the least relevant first.
         test_rows: number of rows to hold out. By default the source's test split, or a tenth.
         test_share: the same as a share.
         seed: for the choice of held-out questions.
         system_prompt: the instructions; `""` for a template without a system role.
-        chat_template_kwargs: passed to the chat template, such as `{"enable_thinking": false}`.
+        chat_template_kwargs: passed to the chat template, for example `{"enable_thinking": false}`.
             Use the same for the trainer.
         on_bad_row: whether a row that cannot be used stops the run or is dropped and counted.
         on_long_prompt: the same for a row whose question and reasoning alone exceed the cap.
 
     Returns:
-        Splits `train` and `test` with the columns prompt, question, sources (the snippets that the
-        prompt shows), positive_rubrics, negative_rubrics, row_id; and the report.
+        Splits `train` and `test` with the columns prompt, question, sources (the snippets in the
+            prompt), positive_rubrics, negative_rubrics, row_id; and the report.
 
     Raises:
         DataError: a file cannot be read or a row cannot be used; names file, row, field and cure.
@@ -125,7 +125,7 @@ def _converted(row: Row, row_id: str, maker: PromptMaker) -> Converted:
 
 
 def text_field(row: Row, name: str, missing: str | None = None) -> str:
-    """Return a text of a row. Raise BadRow if it is something else; None is `missing`, if given."""
+    """Return a text of a row; None becomes `missing`. Raises BadRow for any other value."""
     value = row.values.get(name)
     if value is None and missing is not None:
         return missing
@@ -135,11 +135,10 @@ def text_field(row: Row, name: str, missing: str | None = None) -> str:
 
 
 def split_results(tool_output: Any, where: str) -> list[Result]:
-    """Return the tool results of a row. Raise BadRow if none has a snippet, or ids clash.
+    """Return the tool results of a row. Raises BadRow if none has a snippet, or ids clash.
 
-    In a single text a new result begins where a blank line, or any text, stands between two
-    snippets. What stands before a result's first snippet, markup apart, is its head. A snippet
-    that is repeated word for word is kept once.
+    In a single text, a blank line or any text between two snippets starts a new result. The text
+    before a result's first snippet, without markup, is its head. Exact duplicates are dropped.
     """
     texts = _tool_texts(tool_output, where)
     try:
@@ -180,7 +179,7 @@ def _tool_texts(tool_output: Any, where: str) -> list[str]:
 
 
 def _blocks(text: str) -> list[tuple[str, str]]:
-    """Divide raw tool output into (head, text with its snippets), one per tool result."""
+    """Split raw tool output into (head, text with its snippets) per tool result."""
     blocks: list[tuple[str, str]] = []
     position = 0
     openings = list(_OPENING.finditer(text))
@@ -199,11 +198,11 @@ def _blocks(text: str) -> list[tuple[str, str]]:
 
 
 def rubrics_of(row: Row, name: str) -> list[Rubric]:
-    """Return the rubrics in a field. Raise BadRow if they are not a list of rubrics.
+    """Return the rubrics in a field. Raises BadRow if they are not a list of rubrics.
 
-    The list may be JSON text. A rubric is a text, or an object with one of `CRITERION_KEYS` and
-    perhaps a `weight`, a positive number (default 1). In `negative_rubrics` a negative weight is
-    accepted and its size counts, since some data sets carry the sign there.
+    The list may be JSON text. A rubric is a text, or an object with a key of `CRITERION_KEYS` and
+    an optional positive `weight` (default 1). In `negative_rubrics` the absolute value of a
+    negative weight counts, because some data sets carry the sign there.
     """
     where = row.at(name)
     value = row.values.get(name)

@@ -1,13 +1,13 @@
-"""Score an answer by rubrics: the row's own, and three that hold for every row.
+"""Score an answer by the row's own rubrics and three static rubrics.
 
-A positive rubric earns its score `s`, a negative one `1 - s`, where `s` answers "is this violation
-present?". A weight's size counts, its sign does not: the list that a rubric stands in says whether
-it is positive. The rubric score is the weighted mean of what they earn; or, conjunctive, the
-product of two means: of the row's own positive rubrics, and of all others. An answer that says
-little passes the others easily, and in one mean the more of these there are, the more that pays
-and the less a missing fact costs. The score is in [0, 1] whatever the number of rubrics.
+A positive rubric earns its score `s`, a negative rubric `1 - s`, where `s` answers "is this
+violation present?". Only the size of a weight counts: the list of a rubric decides whether it is
+positive. The rubric score, always in [0, 1], is the weighted mean of the earnings. In conjunctive
+mode it is the product of two means: of the row's own positive rubrics, and of all others. The
+reason is that an answer with little content passes most other rubrics; in a single mean, they would
+outweigh a missing fact.
 
-The published card names three static rubrics without their texts; those below are our own.
+The published card names three static rubrics without their texts; the texts here are our own.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,17 +25,17 @@ from hf_rlhf_refiner.statements import asks_for_silence
 
 @dataclass(frozen=True)
 class Rubric:
-    """One criterion, what it weighs, and whether meeting it is bad."""
+    """A criterion, its weight, and whether meeting it is bad."""
 
     criterion: str
     weight: float = 1.0
     negative: bool = False
     name: str = ""
-    """Of the static ones, under which they are logged."""
+    """The static rubric's name in the logs."""
 
     @property
     def asks_content(self) -> bool:
-        """Whether it is one of the row's own positive rubrics: what the answer has to say."""
+        """Whether it is a positive rubric of the row, about the answer's content."""
         return not (self.negative or self.name)
 
 
@@ -68,9 +68,9 @@ def row_rubrics(
     negative: Sequence[Mapping[str, Any]] | None,
     instance_rubrics_only: bool,
 ) -> list[Rubric]:
-    """Return a row's rubrics with the static ones. Raises `DataError` on one of the wrong form.
+    """Return a row's rubrics with the static rubrics. Raises `DataError` for a malformed rubric.
 
-    A rubric is `{"criterion": str, "weight": float}`; of weight 0, it is not asked.
+    A rubric is `{"criterion": str, "weight": float}`; weight 0 disables it.
     """
     own = [_rubric(item, "positive_rubrics", False) for item in positive or ()]
     own += [_rubric(item, "negative_rubrics", True) for item in negative or ()]
@@ -79,40 +79,40 @@ def row_rubrics(
 
 
 def reads_prose(judge: Judge) -> bool:
-    """Whether the judge is a model: its `describe()` names one."""
+    """Whether the judge is a model, that is, `describe()` returns a model name."""
     return judge.describe().get("model") is not None
 
 
 @dataclass
 class RubricSheet:
-    """The rubric questions of one answer."""
+    """The rubric questions about an answer."""
 
     rubrics: Sequence[Rubric]
     answer: Answer
     question: str
     sources: Mapping[str, str]
-    """Normalised id -> text, as `answer.source_texts` gives it."""
+    """Normalised id -> text, from `answer.source_texts`."""
     label: str = "rubrics"
     ask_static: bool = True
-    """Ask the judge for the static rubrics; else count them (`measured`)."""
+    """Send the static rubrics to the judge; otherwise count them (`measured`)."""
     grounded_only: bool = True
-    """Positive rubrics see only claims that cite a real source (one that supports the claim, if
-    `citations` is given) and, if a criterion asks for that, that the sources do not tell."""
+    """Restrict positive rubrics to claims that cite a real source (a supporting source if
+    `citations` is set) and, for criteria about absence, to abstentions.
+    """
     gated: bool = True
-    """Negative and static rubrics earn only if the answer says something (`_substantive`)."""
+    """Negative and static rubrics earn only if the answer has content (`_substantive`)."""
     conjunctive: bool = True
-    """What the answer has to say, times how it says it; else one weighted mean."""
+    """Multiply the content score by the score of the other rubrics instead of averaging them."""
     citations: CitationSheet | None = None
-    """If given, a claim says something only if its sources support it, at least in part. It is to
-    be asked before this sheet in every round."""
+    """If set, only claims with at least partial support count. Ask it before this sheet."""
     _scores: dict[int, Score] = field(default_factory=dict)
     _pending: list[int] = field(default_factory=list)
     _asked: set[int] = field(default_factory=set)
 
     def ask(self) -> list[Question]:
-        """Everything in one round, or in two where claims must first be known to be supported.
+        """Return all questions in a round, or in two if support must be known first.
 
-        Nothing is asked about an empty text, which meets no criterion.
+        An empty text meets no criterion and needs no questions.
         """
         questions = []
         for index, rubric in enumerate(self.rubrics):
@@ -131,7 +131,7 @@ class RubricSheet:
         return questions
 
     def hear(self, verdicts: Sequence[Verdict]) -> None:
-        """Note the verdicts; of several on one rubric the worst, and a failed one before all."""
+        """Record the verdicts; the worst verdict on a rubric counts, a failed verdict above all."""
         for index, verdict in zip(self._pending, verdicts, strict=True):
             known = self._scores.get(index, 1.0)
             if known is None or verdict.score is None:
@@ -141,10 +141,9 @@ class RubricSheet:
         self._pending = []
 
     def score(self, max_missing_share: float = 0.0) -> Score:
-        """Return the score, in [0, 1]; None if no rubric applies, or if too many verdicts failed.
+        """Return the score, in [0, 1]; None if no rubric applies or too many verdicts failed.
 
-        `max_missing_share` is the share of the weight that may be missing; what is left is then
-        averaged.
+        `max_missing_share` is the share of the weight that may be missing; the rest is averaged.
         """
         total = sum(abs(rubric.weight) for rubric in self.rubrics)
         answered = [
@@ -165,7 +164,7 @@ class RubricSheet:
         return prod(means)
 
     def earned(self) -> list[Score]:
-        """What each rubric earns, in order."""
+        """Return the earnings of each rubric, in order."""
         pays = not self.gated or self._substantive()
         return [self._credit(index, rubric, pays) for index, rubric in enumerate(self.rubrics)]
 
@@ -180,11 +179,11 @@ class RubricSheet:
         return 1.0 - score if rubric.negative else score
 
     def _substantive(self) -> bool:
-        """Whether the answer is well formed and says something that can be held against it.
+        """Whether the answer is well formed and says something that can be checked.
 
-        That is a claim with a real source (one that supports it, where that was asked); or that
-        the sources do not tell, if there are none or if one of the row's own positive rubrics is
-        met by it.
+        It needs a claim with a real source (a supporting source if `citations` is set), or an
+        abstention that is right: there are no sources, or it meets one of the row's own positive
+        rubrics.
         """
         if not self.answer.well_formed:
             return False
@@ -202,8 +201,8 @@ class RubricSheet:
     def _candidates(self, rubric: Rubric) -> list[str]:
         """Return the texts that must each meet the rubric.
 
-        What is supported must say it, and what is not must not unsay it: who states every value
-        has not stated the right one.
+        The supported text must state the criterion and the rest must not contradict it: an answer
+        that states every value has not stated the right value.
         """
         if self.grounded_only and rubric.asks_content:
             # An abstention is uncited: "No source denies that it is 1925" must not state 1925.

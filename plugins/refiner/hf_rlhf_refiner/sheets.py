@@ -1,4 +1,4 @@
-"""Put the questions of many completions to a judge in as few calls as there are rounds."""
+"""Send the questions about many completions to a judge, with one call per round."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,34 +9,34 @@ from hf_rlhf.errors import JudgeError
 
 
 class Sheet(Protocol):
-    """What is to be asked about one completion, and what was answered."""
+    """The questions about a completion, and their answers."""
 
     def ask(self) -> list[Question]:
-        """Return the questions of the next round; none when all is known."""
+        """Return the questions of the next round; none if all is known."""
         ...
 
     def hear(self, verdicts: Sequence[Verdict]) -> None:
-        """Take the verdicts on the questions that `ask` returned last, in order."""
+        """Record the verdicts on the questions of the last `ask`, in order."""
         ...
 
 
 @dataclass(frozen=True)
 class Tally:
-    """How many questions were asked, and how many of them the judge failed to answer."""
+    """Number of questions, and how many of them the judge failed to answer."""
 
     asked: int
     failed: int
 
     @property
     def failure_rate(self) -> float:
-        """Failed share of the questions; 0 when none was asked."""
+        """Failed share of the questions; 0 without questions."""
         return self.failed / self.asked if self.asked else 0.0
 
 
 async def ask_judge(judge: Judge, sheets: Sequence[Sheet]) -> Tally:
-    """Ask until no sheet has a question left: one judge call per round, for all sheets together.
+    """Call the judge for each round, with the questions of all sheets, until none is left.
 
-    Raises `JudgeError` when the judge breaks its contract (wrong count, score out of [0, 1]).
+    Raises `JudgeError` if the judge breaks its contract (wrong count, score out of [0, 1]).
     """
     requested = failed = 0
     while True:
@@ -55,7 +55,7 @@ async def ask_judge(judge: Judge, sheets: Sequence[Sheet]) -> Tally:
 
 
 def require_judge(judge: Judge | None, reward: str) -> Judge:
-    """Return the judge, or raise `JudgeError` that says how to give the reward one."""
+    """Return the judge; raise `JudgeError` with the cure if there is none."""
     if judge is None:
         raise JudgeError(
             f"reward {reward} needs a judge and was given none. Name one in the run file: "

@@ -1,4 +1,4 @@
-"""Cut text into statements, and say which of them state something and which abstain."""
+"""Split text into statements and detect statements and abstentions."""
 
 import re
 from collections.abc import Container, Iterator
@@ -60,7 +60,7 @@ _ADDS_MORE = re.compile(
     |(?:since|as|after|before|while|once|until)\ (?:it|he|she|they|this|these|there))\b|[;:—]""",
     re.VERBOSE,
 )
-# How a sentence may begin: a sign of a list or of emphasis, a heading of one word, "However,".
+# Possible starts of a sentence: a list or emphasis sign, a one-word heading, "However,".
 _OPENING = re.compile(r"[\s*_#>•–-]*(?:(?:however|but|yet|still)\b,?|[^\W\d_]+:)?[\s*_]*")
 _CONNECTIVES = frozenset(
     """also however moreover furthermore additionally besides further finally lastly first firstly
@@ -91,12 +91,12 @@ _ACRONYM_LETTERS = 3
 
 
 def count_words(text: str) -> int:
-    """Count words; in Chinese and Japanese, which are written without blanks, characters."""
+    """Count words; in Chinese and Japanese, which have no word spaces, count characters."""
     return len(_WORD.findall(text))
 
 
 def sentences(text: str) -> Iterator[str]:
-    """Yield the sentences and lines of `text`, blanks collapsed, empty ones left out."""
+    """Yield the sentences and lines of `text` with collapsed white space, without empty strings."""
     for line in text.splitlines():
         for sentence in _SENTENCE_END.split(line):
             collapsed = " ".join(sentence.split())
@@ -107,10 +107,9 @@ def sentences(text: str) -> Iterator[str]:
 def statements(text: str, known: Container[str] = ()) -> Iterator[str]:
     """Yield the sentences that state something: three words, or a digit that numbers no list.
 
-    Shorter sentences and lines are counted together, or prose could be written two words to a
-    line; they state something if there are three words of them, or a name or other content word
-    that is not in `known`. Connectives ("In short:"), headings of one word ("Leadership:") and
-    "Unknown." have none.
+    Shorter sentences and lines are counted together; otherwise prose could be written two words to
+    a line. Together they need three words, or a name or other content word outside `known`.
+    Connectives ("In short:"), one-word headings ("Leadership:") and "Unknown." have none.
     """
     short: list[str] = []
     for sentence in sentences(text):
@@ -126,7 +125,7 @@ def statements(text: str, known: Container[str] = ()) -> Iterator[str]:
 
 
 def _adds(scrap: str, known: Container[str]) -> bool:
-    """Whether a sentence of one or two words says something."""
+    """Whether a sentence of at most two words states something."""
     words = re.findall(r"[^\W_]+", scrap.casefold())
     if len(words) == 1 and scrap.endswith(":") or _is_silent(scrap.casefold()):
         return False
@@ -137,16 +136,16 @@ def _adds(scrap: str, known: Container[str]) -> bool:
 
 
 def asks_for_silence(criterion: str) -> bool:
-    """Whether a criterion may be met by saying, or showing, that the sources do not tell."""
+    """Whether a criterion may be met by saying or showing that the sources lack the answer."""
     lowered = criterion.casefold()
     return any(pattern.search(lowered) for pattern in (*_ABSTENTION, *_SILENCE))
 
 
 def abstains(sentence: str, known: Container[str] | None = None) -> bool:
-    """Whether a sentence only says that the sources do not tell; one that adds more does not.
+    """Whether a sentence only says that the sources do not contain the answer.
 
-    More is: a clause ("but …", "because …", "…, it is …", "…, which is …"), an apposition, words in
-    brackets, and a name or number that is not in `known` (casefolded words; None: any may stand).
+    Disqualifying additions: a clause ("but …", "because …", "…, it is …", "…, which is …"), an
+    apposition, words in brackets, and a name or number outside `known` (None allows any).
     """
     if count_words(sentence) > _ABSTENTION_WORDS:
         return False
@@ -163,7 +162,7 @@ def abstains(sentence: str, known: Container[str] | None = None) -> bool:
 
 
 def _names(sentence: str) -> set[str]:
-    """The numbers and capitalised words, the first word and short acronyms (CEO) apart."""
+    """Return the numbers and capitalised words except the first word and short acronyms (CEO)."""
     words = re.findall(r"[^\W_]+", sentence)
     return {
         word.casefold()
@@ -180,7 +179,7 @@ def _names(sentence: str) -> set[str]:
 
 
 def _is_reference(inside: str, known: Container[str]) -> bool:
-    """Whether what stands in brackets repeats the question, names a source, or abstains, too."""
+    """Whether bracketed text repeats the question, cites a source, or abstains."""
     words = re.findall(r"[^\W_]+", inside)
     return _is_silent(inside) or all(word in known or word in STOPWORDS for word in words)
 
@@ -190,10 +189,10 @@ def _is_silent(part: str) -> bool:
 
 
 def _is_one_clause(lowered: str) -> bool:
-    """Whether an abstention without brackets holds nothing but itself and a list of what is asked.
+    """Whether an abstention without brackets has only itself and a list of the requested facts.
 
-    It is cut at commas and conjunctions. A part may abstain itself, lead up to it ("In short"),
-    ask ("when it was founded"), or name something without asserting it.
+    It is split at commas and conjunctions. A part may abstain itself, introduce it ("In short"),
+    ask ("when it was founded"), or mention something without asserting it.
     """
     pieces = _JOINT.split(lowered.rstrip(" .!?"))
     parts = [("", pieces[0].strip())]
