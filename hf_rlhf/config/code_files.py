@@ -19,7 +19,6 @@ from typing import NamedTuple
 from hf_rlhf.config.registry import source_file
 
 _CORE = "hf_rlhf"
-_INSTALLED = {"site-packages", "dist-packages"}
 _READERS = {
     *("open", "read_text", "read_bytes", "load", "from_pretrained", "glob", "listdir", "iterdir"),
     *("environ", "getenv", "import_module", "__import__", "eval", "exec", "Popen", "check_output"),
@@ -71,7 +70,6 @@ def _beside(root: Path | None, module: str) -> Path | None:
 
 
 def _is_file(path: Path) -> bool:
-    """Return whether a text is the path of a file; most are none, and some cannot be one."""
     with suppress(OSError, ValueError):
         return path.is_file()
     return False
@@ -107,7 +105,7 @@ def package_of(module: str) -> str | None:
 def _package_of(top: str) -> str | None:
     if own_file(top) is not None:
         return None
-    # Most are named as their module is, and to look at one is quicker than to read all.
+    # Most packages have the name of their module, and one is read faster than all.
     with suppress(PackageNotFoundError, ValueError):
         package = distribution(top)
         declared = (package.read_text("top_level.txt") or "").split()
@@ -124,10 +122,14 @@ def _packages() -> Mapping[str, list[str]]:
 
 @cache
 def _is_installed(file: Path) -> bool:
-    if not _INSTALLED.isdisjoint(file.parts) or file.is_relative_to(sysconfig.get_path("stdlib")):
+    if file.is_relative_to(sysconfig.get_path("stdlib")):
         return True
-    folders = (Path(each) for each in sys.path if each and file.is_relative_to(each))
-    return any(True for folder in folders for _ in folder.glob("*.dist-info"))  # `pip --target`
+    return any(_has_packages(each) for each in sys.path if each and file.is_relative_to(each))
+
+
+@cache
+def _has_packages(folder: str) -> bool:
+    return any(Path(folder).glob("*.dist-info"))
 
 
 @cache
