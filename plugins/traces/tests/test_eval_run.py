@@ -103,28 +103,6 @@ def test_one_who_gives_the_expected_replies_has_the_best_of_all_numbers(
     assert results["tasks"]["prefix"]["data_means"]["format_valid"]["mean"] == 1
 
 
-def test_the_replies_to_other_samples_are_worth_little(store: Store, model: str) -> None:
-    def shuffled(rows: list[dict[str, Any]]) -> list[str]:
-        texts = [row["expected"] for row in rows]
-        return [*texts[1:], texts[0]]
-
-    results = planted(store, model, shuffled)
-    for task in ("prefix", "only"):
-        means_of = means(results, task)
-        assert means_of["format_valid"] == 1
-        assert means_of["answer_exact"] < 0.3
-        assert means_of["query_f1"] < 0.7
-    assert means(results, "prefix")["quotes_verbatim"] < 0.3
-
-
-@pytest.mark.parametrize("text", ["", "I do not know.", "<answer>"])
-def test_rubbish_is_worth_nothing(store: Store, model: str, text: str) -> None:
-    results = planted(store, model, lambda rows: [text] * len(rows))
-    for task in ("prefix", "only"):
-        means_of = means(results, task)
-        assert {means_of[name] for name in ("format_valid", "answer_f1", "query_f1")} == {0}
-
-
 def test_what_is_done_is_not_done_again(
     store: Store, model: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -154,12 +132,6 @@ def test_fewer_samples_are_among_more_of_them(evaluated: Path) -> None:
     assert held_out(store, "only", count=5, seed=1).samples != few
     every = held_out(store, "only", count=10_000)
     assert len(every.samples) == every.available == len({each.id for each in every.samples})
-
-
-@pytest.mark.slow
-def test_all_samples_are_taken_where_there_are_fewer(store: Store, model: str) -> None:
-    results = evaluate(store, {"a": [model]}, replace(OPTIONS, num_samples=10_000))
-    assert any("so all of them are measured" in note for note in results["notes"])
 
 
 def test_a_task_without_a_prompt_that_fits_is_left_out_aloud(

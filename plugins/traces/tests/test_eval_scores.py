@@ -91,30 +91,12 @@ def test_any_text_has_metrics_within_their_bounds(text: str) -> None:
                     assert 0 <= value <= 1, name
 
 
-def test_the_answer_of_another_sample_is_not_right() -> None:
-    scores = scored(ANSWER.replace("Kira Voss", "Odo Lenn"), expected("only", ANSWER))
-    assert scores["format_valid"] == scores["kind_right"] == 1
-    assert scores["answer_f1"] == scores["expected_exact"] == 0
-
-
 def test_the_nearest_of_several_known_answers_counts() -> None:
     wanted = expected("only", FORM.turn_text([Answer("She is Kira Voss")]), ("Voss", "K. Voss"))
     scores = scored(FORM.turn_text([Answer("voss")]), wanted)
     assert scores["expected_exact"] == 1
     assert scores["answer_exact"] == 0
     assert scored(ANSWER, expected("only", ANSWER, ()))["expected_f1"] is None
-
-
-def test_an_answer_where_a_search_is_expected_is_no_answer_metric() -> None:
-    scores = scored(ANSWER, expected("only", SEARCH))
-    assert scores["answer_f1"] is None
-    assert (scores["kind_right"], scores["query_f1"]) == (0, 0)
-
-
-def test_both_an_answer_and_a_search_hits_neither() -> None:
-    both = FORM.turn_text([Answer("Kira Voss"), Search("age of Kira Voss")])
-    assert scored(both, expected("only", ANSWER))["kind_right"] == 0
-    assert scored(both, expected("only", SEARCH))["kind_right"] == 0
 
 
 SAYS: list[tuple[list[Step], bool]] = [
@@ -165,37 +147,50 @@ def test_anything_else_is_not_of_the_form(text: str) -> None:
     assert not is_valid(read_reply(text, "prefix", FORM), FORM)
 
 
+BOTH = FORM.turn_text([Answer("Kira Voss"), Search("age of Kira Voss")])
+WRONG = ANSWER.replace("Kira Voss", "Odo Lenn")
+
+
+@pytest.mark.parametrize(
+    ("said", "wanted", "scores"),
+    [
+        (WRONG, ANSWER, {"format_valid": 1, "kind_right": 1, "answer_f1": 0, "expected_exact": 0}),
+        (ANSWER, SEARCH, {"answer_f1": None, "kind_right": 0, "query_f1": 0}),
+        (BOTH, ANSWER, {"kind_right": 0}),
+        (BOTH, SEARCH, {"kind_right": 0}),
+    ],
+)
+def test_another_reply_than_the_expected_one(
+    said: str, wanted: str, scores: dict[str, float | None]
+) -> None:
+    found = scored(said, expected("only", wanted))
+    assert {name: found[name] for name in scores} == scores
+
+
 def quoted(*quotes: str) -> Mapping[str, float | None]:
     summary = replace(SUMMARY, quotes=tuple(Quote(one) for one in quotes))
     return scored(f"{render(summary, FORM)}\n{ANSWER}", expected("prefix", ANSWER))
 
 
-def test_an_invented_quote_is_counted() -> None:
-    scores = quoted("The mayor of Tarn is Kira Voss.", "The mayor of Tarn is Odo Lenn.")
-    assert (scores["quotes_verbatim"], scores["quotes_invented"]) == (0.5, 1)
-    assert scores["quotes_recall"] == 1
+FACT = "The mayor of Tarn is Kira Voss."
 
 
-def test_saying_nothing_is_not_faithful() -> None:
-    scores = quoted()
-    assert scores["quotes_verbatim"] is scores["quotes_invented"] is None
-    assert (scores["quotes_recall"], scores["quotes_none"]) == (0, 1)
-
-
-def test_a_single_word_is_faithful_and_recalls_little() -> None:
-    scores = quoted("Tarn")
-    assert scores["quotes_verbatim"] == 1
-    assert scores["quotes_recall"] == pytest.approx(1 / 7)
-
-
-def test_what_is_invented_recalls_nothing() -> None:
-    # The words are the expected ones, but the quote is not in the context.
-    scores = quoted("Kira Voss is the mayor of Tarn.")
-    assert (scores["quotes_verbatim"], scores["quotes_recall"]) == (0, 0)
-
-
-def test_quotes_of_what_the_agent_thought_are_invented() -> None:
-    assert quoted("I need the mayor.")["quotes_verbatim"] == 0
+@pytest.mark.parametrize(
+    ("quotes", "verbatim", "invented", "recall"),
+    [
+        ((FACT, "The mayor of Tarn is Odo Lenn."), 0.5, 1, 1),
+        ((), None, None, 0),
+        (("Tarn",), 1, 0, pytest.approx(1 / 7)),
+        (("Kira Voss is the mayor of Tarn.",), 0, 1, 0),  # the words, and no quote
+        (("I need the mayor.",), 0, 1, 0),  # what the agent thought
+    ],
+)
+def test_quotes_are_faithful_and_recall_what_was_to_be_quoted(
+    quotes: tuple[str, ...], verbatim: float | None, invented: float | None, recall: float
+) -> None:
+    scores = quoted(*quotes)
+    assert (scores["quotes_verbatim"], scores["quotes_invented"]) == (verbatim, invented)
+    assert (scores["quotes_recall"], scores["quotes_none"]) == (recall, not quotes)
 
 
 @given(st.integers(0, len(DOCUMENT) - 1), st.integers(1, len(DOCUMENT)))

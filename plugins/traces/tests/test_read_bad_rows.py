@@ -44,21 +44,11 @@ BAD = {
     "nested": (b"[" * 100_000 + b"\n", "not_json", ""),
     "nested within": (row(*GOOD)[:-2] + b', "x": ' + b"[" * 900 + b"]" * 900 + b"}", "malf", ""),
     "no trace": (b'{"question": "Who?"}', "no_trace", "the row has: question"),
-    "null trace": (
-        b'{"question": "Who?", "trace": null}',
-        "no_trace",
-        "the row has: question, trace. Expected search",
-    ),
     "misspelt trace": (
         b'{"question": "Who?", "traces": []}',
         "no_trace",
         "the row has: question, traces (did you mean 'traces'?). Expected search: `question` and a "
         "list `trace` of steps (in a table, as JSON text); responses: ",
-    ),
-    "trace a text": (
-        b'{"question": "Who?", "trace": "hello"}',
-        "no_trace",
-        "`trace` is 'hello'. Expected search: ",
     ),
     "empty trace": (row(), "no_trace", "0 steps"),
     "only unknown": (row({"type": "Thougt"}), "no_trace", "but: 'Thougt' (did you mean 'thought'?"),
@@ -67,41 +57,13 @@ BAD = {
         "result_before_search",
         "step 2 answers no search; before it are steps of unknown type: 'no type'",
     ),
-    "no type at all": (
-        row({"kind": "search", "query": "a"}, {"kind": "answer", "content": "b"}),
-        "no_trace",
-        "2 steps, none with a text of a known type: there is no `type`, which distinguishes "
-        "reasoning, thought, search, search_result, observation, answer. A step has: kind, query",
-    ),
-    "empty contents": (
-        row({"type": "reasoning", "content": " "}),
-        "no_trace",
-        "1 steps, none with a text of a known type",
-    ),
-    "no form": (b'{"a": 1}', "no_form", "the row has: a"),
     "misspelt question": (
         b'{"qestion": "Who?", "trace": [{"type": "search", "query": "a"}]}',
         "no_question",
         "the row has: qestion, trace (did you mean 'qestion'?). Expected a text in the last turn "
         "of the user before the agent's, or in question, problem, query, prompt",
     ),
-    "null question": (row(*GOOD, question=None), "no_question", "`question` is null"),
     "blank question": (row(*GOOD, question=" \n"), "no_question", "`question` is ' \\n'"),
-    "a call without a name": (
-        b'{"input": "Who?", "output": [{"type": "function_call", "call_id": "c", "name": ""}]}',
-        "malformed",
-        "input + output[1] names no function",
-    ),
-    "no turn of the user in a prompt": (
-        b'{"prompt": [{"role": "system", "content": "x"}], "response": "<answer>c</answer>"}',
-        "no_question",
-        "`prompt` is a list",
-    ),
-    "no turn of the user": (
-        b'{"messages": [{"role": "assistant", "content": "Hm."}]}',
-        "no_question",
-        "the row has: messages",
-    ),
     "question a list": (row(*GOOD, question=["Who?"]), "content_not_text", "question is a list"),
     "step a text": (row("Hm."), "step_not_object", "trace[0] is 'Hm.'"),
     "content an object": (
@@ -114,11 +76,6 @@ BAD = {
         "content_not_text",
         "trace[1].documents[0].content is a list",
     ),
-    "documents a number": (
-        row(LOOK, {"type": "search_result", "documents": 3}),
-        "content_not_text",
-        "trace[1].documents is 3",
-    ),
     "result first": (row(FOUND, *GOOD), "result_before_search", "step 1 answers no search"),
     "misspelt search": (
         row(THINK, {"type": "serach", "query": "a"}, FOUND),
@@ -126,7 +83,6 @@ BAD = {
         "step 3 answers no search; before it are steps of unknown type: 'serach' (did you mean "
         "'search'?)",
     ),
-    "result later": (row(*GOOD[:3], THINK, FOUND), "result_before_search", "step 5"),
     "two answers": (row(*GOOD, {**ANSWER, "content": "d"}), "two_answers", "'c' and 'd'"),
 }
 
@@ -144,55 +100,78 @@ def test_a_bad_row_is_rejected_with_place_reason_and_beginning(name: str) -> Non
     assert found.cut == (len(line) > 2_000)
 
 
-def test_a_trace_without_results_has_a_first_reply() -> None:
-    steps, noted = kept(row(THINK, ANSWER))
-    assert steps == (Reasoning("Hm."), Answer("c"))
-    assert noted == {"without_results": 1}
+SECOND = {**ANSWER, "content": "d"}
+EMPTY: dict[str, Any] = {"type": "search_result"}
+SEARCHED = [Reasoning("Hm."), Search("a"), SearchResult((Document("A", "b"),))]
+C, D = Answer("c"), Answer("d")
+KEPT: dict[str, tuple[list[Any], list[Step], dict[str, int]]] = {
+    "without results": ([THINK, ANSWER], [Reasoning("Hm."), C], {"without_results": 1}),
+    "it breaks off": (
+        [*GOOD[:3], LOOK],
+        [*SEARCHED, Search("a")],
+        {"without_answer": 1, "searches_without_result": 1},
+    ),
+    "an answer in the middle": (
+        [*GOOD, THINK, LOOK, FOUND, SECOND],
+        [*SEARCHED, Reasoning("c"), *SEARCHED, D],
+        {"answers_in_the_middle": 1},
+    ),
+    "and none at the end": (
+        [*GOOD, LOOK, FOUND],
+        [*SEARCHED, Reasoning("c"), *SEARCHED[1:]],
+        {"answers_in_the_middle": 1, "without_answer": 1},
+    ),
+    "without a result after the answer": (
+        [*GOOD, THINK, LOOK],
+        [*SEARCHED, C],
+        {"reasoning_after_the_answer": 1, "searches_after_the_answer": 1},
+    ),
+    "it went on from the first of two answers": (
+        [*GOOD, LOOK, SECOND, LOOK],
+        [*SEARCHED, Reasoning("c"), Search("a"), D],
+        {
+            "answers_in_the_middle": 1,
+            "searches_after_the_answer": 1,
+            "searches_without_result": 1,
+        },
+    ),
+    "the same answer twice": (
+        [*GOOD, THINK, {**ANSWER, "content": " c"}],
+        [*SEARCHED, C],
+        {"answers_repeated": 1, "reasoning_after_the_answer": 1},
+    ),
+    "no documents": (
+        [LOOK, EMPTY, ANSWER],
+        [Search("a"), SearchResult(()), C],
+        {"documents_missing": 1},
+    ),
+    "null for documents": (
+        [LOOK, {**EMPTY, "documents": None}, ANSWER],
+        [Search("a"), SearchResult(()), C],
+        {"documents_missing": 1},
+    ),
+    "a number": (
+        [*GOOD[1:3], {"type": "answer", "content": 42}],
+        [*SEARCHED[1:], Answer("42", "answer")],
+        {"numbers_as_text": 1},
+    ),
+    "empty query and reasoning": (
+        [{"type": "reasoning"}, {"type": "search"}, FOUND, ANSWER],
+        [Search(""), SEARCHED[2], C],
+        {"reasoning_empty": 1, "searches_empty": 1},
+    ),
+    "half and control characters": (
+        [{"type": "reasoning", "content": "a\ud83d b\x00\x1bc\td\u202e\u0627\x7f"}, *GOOD],
+        [Reasoning("a\ufffd bc\td\u202e\u0627"), *SEARCHED, C],  # marks of direction are text
+        {"half_characters": 1, "control_characters": 3},
+    ),
+}
 
 
-def test_a_trace_that_breaks_off_is_kept() -> None:
-    steps, noted = kept(row(*GOOD[:3], LOOK))
-    assert len(steps) == 4
-    assert noted == {"without_answer": 1, "searches_without_result": 1}
-
-
-def test_an_answer_in_the_middle_is_a_thought() -> None:
-    steps, noted = kept(row(*GOOD, THINK, LOOK, FOUND, {**ANSWER, "content": "d"}))
-    assert [type(step) for step in steps].count(Answer) == 1
-    assert steps[3] == Reasoning("c")
-    assert steps[-1] == Answer("d")
-    assert noted == {"answers_in_the_middle": 1}
-
-
-def test_an_answer_in_the_middle_and_none_at_the_end() -> None:
-    steps, noted = kept(row(*GOOD, LOOK, FOUND))
-    assert steps[3] == Reasoning("c")
-    assert noted == {"answers_in_the_middle": 1, "without_answer": 1}
-
-
-def test_what_follows_the_answer_without_a_result_is_left_out() -> None:
-    steps, noted = kept(row(*GOOD, THINK, LOOK))
-    assert steps[-1] == Answer("c")
-    assert noted == {"reasoning_after_the_answer": 1, "searches_after_the_answer": 1}
-    # It went on from the first of two answers.
-    steps, noted = kept(row(*GOOD, LOOK, {**ANSWER, "content": "d"}, LOOK))
-    assert [step.content for step in steps if isinstance(step, Answer)] == ["d"]
-    assert steps[3] == Reasoning("c")
-    counts = {"answers_in_the_middle": 1, "searches_after_the_answer": 1}
-    assert noted == {**counts, "searches_without_result": 1}
-
-
-def test_the_same_answer_twice_is_one_and_what_follows_is_left_out() -> None:
-    steps, noted = kept(row(*GOOD, THINK, {**ANSWER, "content": " c"}))
-    assert steps[-1] == Answer("c")
-    assert noted == {"answers_repeated": 1, "reasoning_after_the_answer": 1}
-
-
-@pytest.mark.parametrize("result", [{}, {"documents": None}])
-def test_documents_that_are_missing_leave_an_empty_result(result: dict[str, Any]) -> None:
-    steps, noted = kept(row(LOOK, {"type": "search_result", **result}, ANSWER))
-    assert steps[1] == SearchResult(())
-    assert noted == {"documents_missing": 1}
+@pytest.mark.parametrize("name", KEPT)
+def test_what_is_kept_of_an_odd_trace_and_counted(name: str) -> None:
+    trace, steps, counts = KEPT[name]
+    assert kept(row(*trace)) == (tuple(steps), counts)
 
 
 def test_documents_that_are_null_empty_or_huge() -> None:
@@ -214,19 +193,6 @@ def test_fields_of_documents_that_are_not_read_are_named() -> None:
     documents = [{"title": "A", "content": "b", "url": "u", "score": 1}]
     _, noted = kept(row(LOOK, {"type": "search_result", "documents": documents}, ANSWER))
     assert noted == {"document_fields_left_out.url": 1, "document_fields_left_out.score": 1}
-
-
-def test_numbers_become_text() -> None:
-    steps, noted = kept(row(LOOK, FOUND, {"type": "answer", "content": 42}, question=True))
-    assert steps[-1] == Answer("42", "answer")
-    assert noted == {"numbers_as_text": 2}
-
-
-def test_half_characters_and_control_characters() -> None:
-    line = row({"type": "reasoning", "content": "a\ud83d b\x00\x1bc\td\u202e\u0627\x7f"}, *GOOD)
-    steps, noted = kept(line)
-    assert steps[0] == Reasoning("a\ufffd bc\td\u202e\u0627")  # marks of direction are text
-    assert noted == {"half_characters": 1, "control_characters": 3}
 
 
 def test_raw_control_characters_and_nan_are_mended() -> None:
@@ -266,24 +232,11 @@ def test_what_a_table_holds_is_read_from_text_and_odd_types() -> None:
     assert found.trace.fields == {"day": "2026-01-02", "price": "1.5"}
 
 
-def test_an_empty_search_query_and_empty_reasoning() -> None:
-    steps, noted = kept(row({"type": "reasoning"}, {"type": "search"}, FOUND, ANSWER))
-    assert steps[0] == Search("")
-    assert noted == {"reasoning_empty": 1, "searches_empty": 1}
-
-
 def test_a_parsed_row_that_is_nested_too_deep_is_rejected_alone() -> None:
     values = json.loads(row(*GOOD)[:-2] + b', "x": ' + b"[" * 900 + b"]" * 900 + b"}")
     found = read_row(values, "t.json, row 2", Options())
     assert isinstance(found, Rejected)
     assert (found.reason, found.detail) == ("malformed", "it is nested too deep")
-
-
-def test_a_document_without_snippets_has_no_text() -> None:
-    documents = [{"title": "T", "snippets": []}]
-    steps, _ = kept(row(THINK, LOOK, {**FOUND, "documents": documents}, ANSWER))
-    found = next(one for one in steps if isinstance(one, SearchResult))
-    assert found.documents == (Document("T", ""),)
 
 
 def test_repeated_rows_are_left_out_and_shared_ids_are_told_apart() -> None:
@@ -311,19 +264,16 @@ def test_too_many_rejected_rows_are_an_error_with_reasons_and_places() -> None:
     for line in [row(*GOOD)] * 3 + [row()] * 5 + [b"x"]:
         tally.add(of(line))
     tally.refuse_if_more(0.8)
+    none = Tally(Options(), seed=42)
+    none.add(of(b"x"))
     with pytest.raises(DataError) as raised:
         tally.refuse_if_more(0.1)
+    with pytest.raises(DataError, match="1 of 1 rows are no traces:"):
+        none.refuse_if_more(1)
     said = str(raised.value)
     assert said.startswith("6 of 9 rows are no traces, more than --max_rejected_share 0.1")
     assert "5 no_trace" in said
     assert said.count("t.jsonl:3: 0 steps") == 3
-
-
-def test_without_a_single_trace_any_share_is_too_much() -> None:
-    tally = Tally(Options(), seed=42)
-    tally.add(of(b"x"))
-    with pytest.raises(DataError, match="1 of 1 rows are no traces:"):
-        tally.refuse_if_more(1)
 
 
 _LINES = st.one_of(

@@ -75,12 +75,6 @@ def test_other_names_for_the_same_roles(names: tuple[str, str]) -> None:
     assert read({"messages": messages}).trace.steps == (Search("Paris"), FOUND, ANSWER)
 
 
-def test_a_conversation_in_a_table_has_nulls_where_other_rows_have_more() -> None:
-    row = sharegpt(("function_call", '{"name": "search"}'), ("observation", "In France."))
-    row["conversations"] = [{**one, "role": None, "weight": None} for one in row["conversations"]]
-    assert read(row).trace.steps == (Search("{}"), FOUND)
-
-
 @pytest.mark.parametrize("said", ["search(Paris)", "[]", "", "<function=search>", '["search"]'])
 def test_a_call_that_is_none_is_named(said: str) -> None:
     reason, detail = refused(sharegpt(("function_call", said), ("observation", "x")))
@@ -99,16 +93,6 @@ def test_what_sharegpt_has_of_its_own_is_counted_and_kept() -> None:
     answered = (call, ("observation", "x"), ("gpt", "France"))
     reason, detail = refused(sharegpt(*answered, ("human", "And Rome?")))
     assert (reason, "And Rome?" in detail) == ("user_turn_in_the_middle", True)
-
-
-def test_hermes_calls_in_tags_are_read_as_tagged() -> None:
-    call = '<tool_call>\n{"name": "search", "arguments": {"query": "Paris"}}\n</tool_call>'
-    answers = '<tool_response>\n{"content": "In France."}\n</tool_response>'
-    row = sharegpt(("gpt", call), ("tool", answers), ("gpt", "<answer>France</answer>"))
-    found = taken(row)
-    assert isinstance(found, Read)
-    assert (found.form, found.trace.question) == ("tagged", QUESTION)
-    assert found.trace.steps == (Search("Paris"), FOUND, ANSWER)
 
 
 HERMES_CALL = '<tool_call>\n{"name": "search", "arguments": {"query": "Paris"}}\n</tool_call>'
@@ -135,13 +119,6 @@ def test_hermes_last_plain_text_is_the_answer(said: str, ends: tuple[Step, ...])
         assert isinstance(found, Read)
         assert found.form == "tagged"
         assert found.trace.steps == (Reasoning("I look."), Search("Paris"), FOUND, *ends)
-
-
-def test_a_number_is_an_answer_too() -> None:
-    found = taken(sharegpt(("gpt", HERMES_CALL), ("tool", HERMES_FOUND), ("gpt", 1889)))
-    assert isinstance(found, Read)
-    assert found.trace.steps[-1] == Answer("1889", "answer")
-    assert +found.noted == {"numbers_as_text": 1}
 
 
 def test_plain_text_is_no_answer_where_answers_have_a_tag_or_calls_are_not_hermes() -> None:
@@ -313,42 +290,3 @@ def test_what_breaks_the_rules_of_blocks_is_rejected_with_its_place() -> None:
         found = taken(anthropic(*turns))
         assert (found.reason if isinstance(found, Rejected) else "") == reason
         assert said in (found.detail if isinstance(found, Rejected) else "")
-
-
-STEPS = [
-    {"task": QUESTION, "task_images": None},
-    {
-        "step_number": 1,
-        "model_output": "Thought: I look.\n<code>\nweb_search('Paris')\n</code>",
-        "tool_calls": [{"id": "1", "function": {"name": "python_interpreter", "arguments": "x"}}],
-        "observations": "Execution logs:\nIn France.",
-    },
-]
-
-
-@pytest.mark.parametrize(
-    "row", [{"steps": STEPS}, {"question": QUESTION, "memory": STEPS}, {"memory": {"steps": STEPS}}]
-)
-def test_steps_of_smolagents_are_rejected(row: dict[str, Any]) -> None:
-    assert refused(row)[0] in ("no_form", "no_trace", "no_question")
-
-
-def test_turns_before_the_question_count_in_every_form_of_messages() -> None:
-    asked = [{"role": "user", "content": "Hi"}, {"role": "user", "content": QUESTION}]
-    said = "<search>Paris</search><information>In France.</information><answer>France</answer>"
-    tagged = {"messages": [*asked, {"role": "assistant", "content": said}]}
-    chat = {"messages": [*asked, {"role": "assistant", "content": "France"}]}
-    for row in (tagged, chat):
-        found = taken(row)
-        assert isinstance(found, Read)
-        assert (found.trace.question, found.noted["earlier_turns"]) == (QUESTION, 1)
-
-
-def test_reasoning_in_a_part_is_no_part_of_the_answer() -> None:
-    turn = [{"type": "reasoning", "text": "Found."}, text("France")]
-    assert steps_of([use(1, "Paris")], [result(1, "In France.")], turn) == (
-        Search("Paris"),
-        FOUND,
-        Reasoning("Found."),
-        ANSWER,
-    )

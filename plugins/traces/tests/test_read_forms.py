@@ -27,7 +27,6 @@ from hf_rlhf_rollouts import (
 from hf_rlhf_traces.build_command import _show_rows
 from hf_rlhf_traces.format import Format
 from hf_rlhf_traces.reading import Options, Read, Rejected, read_row
-from hf_rlhf_traces.trace import turns
 
 FORMS = list(rollout_forms())
 DATA = Path(
@@ -41,6 +40,7 @@ EXAMPLES = [
     for example in re.findall(r"```json\n(.*?)\n```", section, re.DOTALL)
 ]
 """The rows of the docs, under the form they stand under."""
+Q, ANSWER = "Where is Paris?", Answer("France", "answer")
 STEPS: tuple[Step, ...] = (
     Reasoning("I look for Paris."),
     Search("Paris"),
@@ -56,8 +56,8 @@ def read(values: dict[str, Any], **options: Any) -> Read:
     return found
 
 
-def steps_of(values: dict[str, Any], **options: Any) -> tuple[Step, ...]:
-    return read(values, **options).trace.steps
+def steps_of(values: dict[str, Any]) -> tuple[Step, ...]:
+    return read(values).trace.steps
 
 
 def reasons(values: dict[str, Any], **options: Any) -> tuple[str, str]:
@@ -83,36 +83,8 @@ SEARCH = {
 
 def test_the_search_form() -> None:
     found = read({**SEARCH, "reward": 1.0, "id": 7})
-    assert found.trace == Rollout("7", "Where is Paris?", STEPS, {"reward": 1.0}, "t.jsonl:1")
-    assert found.form == "search"
-    assert not +found.noted
-
-
-def test_steps_that_have_roles_too_are_steps() -> None:
-    steps = [{**step, "role": "assistant"} for step in SEARCH["trace"]]
-    found = read({"question": "Where is Paris?", "trace": steps})
-    assert (found.form, found.trace.steps) == ("search", STEPS)
-
-
-def test_names_near_those_of_the_search_form_are_read() -> None:
-    row = {
-        "problem": "Where is Paris?",
-        "steps": [
-            {"type": "Thought", "thought": "I look for Paris."},
-            {"type": "Web Search", "queries": ["Paris", "Paris France"]},
-            {"type": "observation", "content": "Paris is the capital of France."},
-            {"type": "search results", "results": ["Paris is the capital of France.", None]},
-            {"type": "final_answer", "answer": "France"},
-        ],
-    }
-    assert steps_of(row) == (
-        Reasoning("I look for Paris."),
-        Search("Paris", "web_search"),
-        Search("Paris France", "web_search"),
-        SearchResult((Document("", "Paris is the capital of France."),)),
-        SearchResult((Document("", "Paris is the capital of France."),)),
-        Answer("France", "final_answer"),
-    )
+    assert found.trace == Rollout("7", Q, STEPS, {"reward": 1.0}, "t.jsonl:1")
+    assert (found.form, +found.noted) == ("search", {})
 
 
 def test_only_a_tool_that_is_named_search_is_a_plain_search_in_every_form() -> None:
@@ -136,13 +108,6 @@ def test_only_a_tool_that_is_named_search_is_a_plain_search_in_every_form() -> N
 
     assert by("search") == by("search_query") == called("search") == (Search("Paris"),)
     assert by("web_search") == called("web_search") == (Search("Paris", "web_search"),)
-
-
-def test_unknown_types_are_kept() -> None:
-    row = {**SEARCH, "trace": [*SEARCH["trace"][:3], {"type": "reflection", "content": "Hm."}]}
-    found = read(row)
-    assert found.trace.steps[-1] == Unknown("reflection", {"type": "reflection", "content": "Hm."})
-    assert found.types.count(("unknown", "reflection")) == found.steps["unknown"] == 1
 
 
 def call(number: int, name: str, arguments: str) -> dict[str, Any]:
@@ -171,7 +136,7 @@ def responses(*items: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def test_responses_rollouts_with_parallel_calls_and_hidden_reasoning() -> None:
+def test_results_and_answers_of_rollouts_are_unwrapped_and_counted() -> None:
     documents = [{"title": "Paris", "content": "In France.", "url": "http://p", "score": None}]
     found = read(
         responses(
@@ -180,8 +145,6 @@ def test_responses_rollouts_with_parallel_calls_and_hidden_reasoning() -> None:
             call(2, "edgar_search", '{"q": "Paris", "n": 3}'),
             output(2, '{"results": "[]"}'),
             output(1, json.dumps({"results": json.dumps(documents)})),
-            {"type": "web_search_call", "id": "w"},
-            {"type": "message", "role": "assistant", "content": [{"text": "Nearly there."}]},
             call(3, "submit_final_result", '{"final_result": "France"}'),
             output(3, '{"results": "France"}'),
         )
@@ -191,16 +154,10 @@ def test_responses_rollouts_with_parallel_calls_and_hidden_reasoning() -> None:
         Search('{"q": "Paris", "n": 3}', "edgar_search"),
         SearchResult((Document("Paris", "url: http://p\nIn France."),)),
         SearchResult(()),
-        Unknown("web_search_call", {"type": "web_search_call", "id": "w"}),
-        Reasoning("Nearly there."),
-        Answer("France", "answer"),
+        ANSWER,
     )
-    assert found.trace.question == "Where is Paris?"
-    assert found.trace.id == "resp_1"
-    assert found.trace.fields["model"] == "m"
-    assert found.noted["hidden_reasoning"] == 1
-    assert found.noted["answer_echoes"] == 1
-    assert len(turns(found.trace.steps)[0].results) == 2
+    assert (found.trace.question, found.trace.id, found.trace.fields["model"]) == (Q, "resp_1", "m")
+    assert found.noted["hidden_reasoning"] == found.noted["answer_echoes"] == 1
 
 
 def test_a_call_in_tags_hands_in_the_answer_too() -> None:
@@ -224,169 +181,108 @@ def test_a_call_in_tags_hands_in_the_answer_too() -> None:
         assert read({"question": "Where is Paris?", "response": other}).trace.answer == "I am done."
 
 
-CHAT = [
-    {"role": "system", "content": "You search."},
-    {"role": "user", "content": "Where is Paris?"},
+CHAT = [{"role": "system", "content": "You search."}, {"role": "user", "content": Q}]
+PARIS, LOOK = Search("Paris"), Reasoning("I look.")
+FOUND = (PARIS, SearchResult((Document("", "In France."),)), ANSWER)
+FUNCTION = {"name": "search", "arguments": '{"query": "Paris"}'}
+CALL = {"id": "1", "type": "function", "function": FUNCTION}
+GIVEN = {"role": "tool", "tool_call_id": "1", "content": "In France."}
+END = {"role": "assistant", "content": "France"}
+ITEMS: list[dict[str, Any]] = [
+    {"role": "user", "content": Q},
+    {"type": "reasoning", "summary": [{"type": "summary_text", "text": "I look."}]},
+    {"type": "function_call", "call_id": "1", "name": "find", "arguments": '{"q": "Paris"}'},
+    {"type": "function_call_output", "call_id": "1", "output": "In France."},
+    {"type": "message", "role": "assistant", "content": [{"text": "France"}]},
 ]
 
 
-@pytest.mark.parametrize("arguments", ['{"query": "Paris"}', {"query": "Paris"}])
-def test_chat_messages_with_tool_calls(arguments: Any) -> None:
-    function = {"name": "search", "arguments": arguments}
-    row = {
-        "messages": [
-            *CHAT,
-            {
-                "role": "assistant",
-                "content": None,
-                "reasoning_content": "I look for Paris.",
-                "tool_calls": [{"id": "1", "type": "function", "function": function}],
-            },
-            {"role": "tool", "tool_call_id": "1", "content": "Paris is the capital of France."},
-            {"role": "assistant", "content": "<think>Found.</think>France"},
-        ],
-        "id": "a",
-    }
-    found = read(row)
-    assert found.form == "chat"
-    assert found.trace.question == "Where is Paris?"
-    assert found.trace.steps == (
-        *STEPS[:2],
-        SearchResult((Document("", "Paris is the capital of France."),)),
-        Reasoning("Found."),
-        Answer("France", "answer"),
-    )
-    assert found.trace.fields == {"input": CHAT}
+def said(*calls: Any, **more: Any) -> dict[str, Any]:
+    return {"role": "assistant", "content": None, "tool_calls": list(calls), **more}
 
 
-def test_the_older_function_call_and_outputs_without_ids_are_read_in_order() -> None:
-    row = {
-        "messages": [
-            *CHAT,
-            {"role": "assistant", "function_call": {"name": "search", "arguments": "{}"}},
-            {"role": "function", "name": "search", "content": [{"title": "A", "text": "b"}]},
-            {"role": "assistant", "content": [{"type": "text", "text": "France"}]},
-        ]
-    }
-    assert steps_of(row) == (
-        Search("{}"),
-        SearchResult((Document("A", "b"),)),
-        Answer("France", "answer"),
-    )
+def chat(*turns: Any) -> dict[str, Any]:
+    return {"messages": [*CHAT, *turns]}
 
 
-@pytest.mark.parametrize("key", ["type", "role"])
-def test_messages_as_langgraph_dumps_them(key: str) -> None:
+def langgraph(key: str) -> dict[str, Any]:
     call = {"name": "search", "args": {"query": "Paris"}, "id": "1", "type": "tool_call"}
     messages = [
-        {key: "human", "content": "Where is Paris?"},
+        {key: "human", "content": Q},
         {key: "ai", "content": "", "tool_calls": [call]},
         {key: "tool", "content": "In France.", "tool_call_id": "1", "name": "search"},
         {key: "ai", "content": "France"},
     ]
-    found = read({"messages": messages})
-    assert (found.form, found.trace.question) == ("chat", "Where is Paris?")
-    assert found.trace.steps == (
-        Search("Paris"),
-        SearchResult((Document("", "In France."),)),
-        Answer("France", "answer"),
-    )
+    return {"messages": messages}
 
 
-@pytest.mark.parametrize("column", ["messages", "input", "items"])
-def test_question_and_items_in_one_list_as_the_agents_sdk_has_them(column: str) -> None:
-    items: list[dict[str, Any]] = [
-        {"role": "user", "content": "Where is Paris?"},
-        {"type": "reasoning", "summary": [{"type": "summary_text", "text": "I look."}]},
-        {"type": "function_call", "call_id": "1", "name": "find", "arguments": '{"q": "Paris"}'},
-        {"type": "function_call_output", "call_id": "1", "output": "In France."},
-        {"type": "message", "role": "assistant", "content": [{"text": "France"}]},
-    ]
-    found = read({column: items, "reward": 1})
-    assert (found.form, found.trace.question) == ("responses", "Where is Paris?")
-    assert found.trace.steps == (
-        Reasoning("I look."),
-        Search("Paris", "find"),
-        SearchResult((Document("", "In France."),)),
-        Answer("France", "answer"),
-    )
-    assert found.trace.fields == {"reward": 1}
-    reason, detail = reasons({column: [*items, {"role": "user", "content": "And Rome?"}]})
-    assert (reason, "And Rome?" in detail) == ("user_turn_in_the_middle", True)
-
-
-FOUND = (Search("Paris"), SearchResult((Document("", "In France."),)), Answer("France", "answer"))
-
-
-@pytest.mark.parametrize("as_text", [False, True])
-def test_prompt_and_completion_as_trl_and_verifiers_have_them(as_text: bool) -> None:
-    called = {
-        "id": "1",
-        "type": "function",
-        "function": {"name": "search", "arguments": '{"query": "Paris"}'},
-    }
-    calls = [json.dumps(called) if as_text else called]
-    completion = [
-        {"role": "assistant", "content": None, "tool_calls": calls},
-        {"role": "tool", "tool_call_id": "1", "content": "In France."},
-        {"role": "assistant", "content": "France"},
-    ]  # fmt: skip
-    prompt = CHAT[1]["content"] if as_text else CHAT
-    found = read({"prompt": prompt, "completion": completion, "answer": "France", "reward": 1.0})
-    assert (found.form, found.trace.question, found.trace.steps) == (
-        "chat",
-        "Where is Paris?",
-        FOUND,
-    )
-    kept = {} if as_text else {"input": CHAT}
-    assert found.trace.fields == {"answer": "France", "reward": 1.0, **kept}
-    reason, detail = reasons({"prompt": CHAT, "completion": [*completion, CHAT[1]]})
-    assert (reason, "Where is Paris?" in detail) == ("user_turn_in_the_middle", True)
-
-
+INSPECT_CALL = {
+    "id": "1",
+    "function": "search",
+    "arguments": {"query": "Paris"},
+    "type": "function",
+}
 INSPECT = {
     "id": 7,
     "epoch": 1,
-    "input": "Where is Paris?",
+    "input": Q,
     "target": "France",
     "messages": [
-        {"id": "m0", "role": "user", "content": "Where is Paris?", "source": "input"},
+        {"id": "m0", "role": "user", "content": Q, "source": "input"},
         {
-            "id": "m1",
-            "role": "assistant",
-            "source": "generate",
+            **said(INSPECT_CALL, id="m1", source="generate"),
             "content": [{"type": "reasoning", "reasoning": "I look."}],
-            "tool_calls": [
-                {
-                    "id": "1",
-                    "function": "search",
-                    "arguments": {"query": "Paris"},
-                    "type": "function",
-                }
-            ],
         },
         {"role": "tool", "content": "In France.", "tool_call_id": "1", "function": "search"},
-        {"role": "assistant", "content": "France", "source": "generate"},
+        {**END, "source": "generate"},
     ],
-    "output": {"model": "m", "choices": [{"message": {"role": "assistant", "content": "France"}}]},
+    "output": {"model": "m", "choices": [{"message": END}]},
     "scores": {"match": {"value": "C", "answer": "France"}},
 }
-
-
-def test_a_sample_of_an_inspect_log_is_read_and_a_whole_log_rejected() -> None:
-    found = read(INSPECT)
-    assert (found.form, found.trace.id) == ("chat", "7")
-    assert found.trace.steps == (Reasoning("I look."), *FOUND)
-    log = {"version": 2, "status": "success", "eval": {"task": "t"}, "samples": [INSPECT]}
-    assert reasons(log)[0] == "no_form"
-
-
-def test_a_trajectory_of_swe_agent_is_rejected() -> None:
-    step = {"action": "ls -F", "observation": "a.py", "response": "x", "thought": "x"}
-    row = {"environment": "main", "trajectory": [step], "history": [], "info": {"submission": ""}}
-    assert reasons(row)[0] in ("no_question", "no_trace")
-
-
+SEARCH_R1 = (
+    "<|im_start|>user\nAnswer with <search> query </search> and <answer> Beijing </answer>. "
+    "Question: Where is Paris?<|im_end|>\n<|im_start|>assistant\n"
+    "I look.\n<search> Paris </search>\n\n"
+    '<information>Doc 1(Title: "Paris") In France.\n'
+    "Doc 2(Title: Paris (Texas)) A town.\n</information>\n\n"
+    "<think>Found.</think><answer> France </answer><|im_end|>"
+)
+INVALID = (
+    "My previous action is invalid. If I want to search, I should put the query between "
+    "<search> and </search>. If I want to give the final answer, I should put the answer "
+    "between <answer> and </answer>. Let me try again."
+)
+FEEDBACK = Unknown("feedback on an invalid action", INVALID)
+MARKED = {
+    "prompt": "<|im_start|>system\nHelp.<|im_end|>\n<|im_start|>user\nReason in <think> first.\n"
+    f"Question: {Q}\n\nThen <search> in tags.<|im_end|>\n",
+    "response": "I look.\n<search>Paris</search>\n<|im_end|><|im_start|>user\n"
+    '<tool_response>\n<information>Doc 1(Title: "Paris") In France.\n</information>\n'
+    '<information>Doc 1(Title: "Rome") In Italy.</information>'
+    "Last one.\n</tool_response><|im_end|>\n<|im_start|>assistant\n"
+    "<answer>France</answer><|endoftext|>",
+}
+DR_TULU = (
+    "<think>I look.</think>\n"
+    '<call_tool name="snippet_search" limit="2">Paris</call_tool>\n'
+    "<tool_output><snippet id=s1-0>\nTitle: Paris\nURL: http://p\nIn France.\n</snippet>\n"
+    '<webpage id="w">No title.</webpage></tool_output>\n'
+    "Found.</think>\n"
+    '<call_tool name="browse_webpage">http://p</call>'
+    "<tool_output>exceed allowed tool call requests</tool_output>"
+    '<answer>It is <cite id="s1-0">in France</cite>.</answer>'
+)
+DR_TULU_STEPS = (
+    LOOK,
+    Search('{"query": "Paris", "limit": "2"}', "snippet_search"),
+    SearchResult(
+        (Document("Paris", "id: s1-0\nURL: http://p\nIn France."), Document("", "id: w\nNo title."))
+    ),
+    Reasoning("Found."),
+    Search("http://p", "browse_webpage"),
+    SearchResult((Document("", "exceed allowed tool call requests"),)),
+    Answer('It is <cite id="s1-0">in France</cite>.', "answer"),
+)
 WEBDANCER = """A conversation between User and Assistant. The assistant calls these tools.
 <tools>
 {"name": "search", "parameters": {}}
@@ -403,57 +299,185 @@ tool_response here
 <answer> answer here </answer>
 
 User: Where is Paris?"""
+HERMES_CALL = '<tool_call>\n{"name": "search", "arguments": {"query": ["Paris"]}}\n</tool_call>'
+DANCED = [
+    {"role": "user", "content": WEBDANCER},
+    {"role": "assistant", "content": f"<think> I look. </think>\n{HERMES_CALL}"},
+    {"role": "user", "content": "<tool_response>\nIn France.\n</tool_response>"},
+    {"role": "assistant", "content": "<answer> France </answer>"},
+]
+NEAR = [
+    {"type": "Thought", "thought": "I look."},
+    {"type": "Web Search", "queries": ["Paris", "Paris France"]},
+    {"type": "observation", "content": "In France."},
+    {"type": "search results", "results": ["In France.", None]},
+    {"type": "final_answer", "answer": "France"},
+]
+NEAR_STEPS = (
+    LOOK,
+    Search("Paris", "web_search"),
+    Search("Paris France", "web_search"),
+    *FOUND[1:2] * 2,
+    Answer("France", "final_answer"),
+)
+REFLECTION = {"type": "reflection", "content": "Hm."}
+READ: dict[str, tuple[dict[str, Any], str, tuple[Step, ...]]] = {
+    "steps with roles": (
+        {"question": Q, "trace": [{**step, "role": "assistant"} for step in SEARCH["trace"]]},
+        "search",
+        STEPS,
+    ),
+    "names near those of the search form": ({"problem": Q, "steps": NEAR}, "search", NEAR_STEPS),
+    "chat": (chat(said(CALL, reasoning_content="I look."), GIVEN, END), "chat", (LOOK, *FOUND)),
+    "chat with an object of arguments": (
+        chat(
+            said({**CALL, "function": {**FUNCTION, "arguments": {"query": "Paris"}}}),
+            GIVEN,
+            {**END, "content": "<think>Found.</think>France"},
+        ),
+        "chat",
+        (*FOUND[:2], Reasoning("Found."), ANSWER),
+    ),
+    "the older function call": (
+        chat(
+            {"role": "assistant", "function_call": {"name": "search", "arguments": "{}"}},
+            {"role": "function", "name": "search", "content": [{"title": "A", "text": "b"}]},
+            {"role": "assistant", "content": [{"type": "text", "text": "France"}]},
+        ),
+        "chat",
+        (Search("{}"), SearchResult((Document("A", "b"),)), ANSWER),
+    ),
+    "langgraph, types": (langgraph("type"), "chat", FOUND),
+    "langgraph, roles": (langgraph("role"), "chat", FOUND),
+    **{
+        f"agents sdk, {column}": (
+            {column: ITEMS},
+            "responses",
+            (LOOK, Search("Paris", "find"), *FOUND[1:]),
+        )
+        for column in ("messages", "input", "items")
+    },
+    "trl": ({"prompt": CHAT, "completion": [said(CALL), GIVEN, END]}, "chat", FOUND),
+    "verifiers": (
+        {"prompt": Q, "completion": [said(json.dumps(CALL)), GIVEN, END]},
+        "chat",
+        FOUND,
+    ),
+    **{
+        f"a column {column}": ({column: [CHAT[1], said(CALL), GIVEN, END]}, "chat", FOUND)
+        for column in ("traj", "history")
+    },
+    "a step of unknown type": (
+        {**SEARCH, "trace": [*SEARCH["trace"][:3], REFLECTION]},
+        "search",
+        (*STEPS[:3], Unknown("reflection", REFLECTION)),
+    ),
+    "inspect": (INSPECT, "chat", (LOOK, *FOUND)),
+    "search-r1": (
+        {"sequences_str": SEARCH_R1},
+        "tagged",
+        (
+            LOOK,
+            PARIS,
+            SearchResult((Document("Paris", "In France."), Document("Paris (Texas)", "A town."))),
+            Reasoning("Found."),
+            ANSWER,
+        ),
+    ),
+    "what search-r1 says of an invalid action": (
+        {
+            "question": Q,
+            "response": f"<think>I look.</think> Paris!\n{INVALID}\n<search>Paris</search>"
+            f"<information>In France.</information>{INVALID}<answer>France</answer>",
+        },
+        "tagged",
+        (LOOK, Reasoning("Paris!"), FEEDBACK, *FOUND[:2], FEEDBACK, ANSWER),
+    ),
+    "a base model's prompt": (
+        {
+            "text": f"Give it as <answer> Beijing </answer>. Question: {Q}\n"
+            "<search>Paris</search><information>In France.</information><answer>France</answer>"
+        },
+        "tagged",
+        FOUND,
+    ),
+    "marks of a chat template": (
+        MARKED,
+        "tagged",
+        (
+            LOOK,
+            PARIS,
+            SearchResult(
+                (
+                    Document("Paris", "In France."),
+                    Document("Rome", "In Italy."),
+                    Document("", "Last one."),
+                )
+            ),
+            ANSWER,
+        ),
+    ),
+    "dr tulu": ({"problem": Q, "response": DR_TULU}, "tagged", DR_TULU_STEPS),
+    "dr tulu's column": (
+        {"problem": Q, "full_traces": {"generated_text": DR_TULU}},
+        "tagged",
+        DR_TULU_STEPS,
+    ),
+    "calls as JSON in tags": (
+        {
+            "messages": [
+                CHAT[1],
+                {
+                    "role": "assistant",
+                    "content": "<think>I look.</think><tool_call>"
+                    '{"name": "search", "arguments": {"query_list": ["Paris"]}}</tool_call>',
+                },
+                {
+                    "role": "user",
+                    "content": '<tool_response>{"result": "In France."}</tool_response>',
+                },
+                {"role": "assistant", "content": "<think>Found.</think><answer>France</answer>"},
+            ]
+        },
+        "tagged",
+        (LOOK, *FOUND[:2], Reasoning("Found."), ANSWER),
+    ),
+    "webdancer": ({"messages": DANCED}, "tagged", (LOOK, *FOUND)),
+    "webdancer by trl": (
+        {"prompt": DANCED[:1], "completion": DANCED[1:]},
+        "tagged",
+        (LOOK, *FOUND),
+    ),
+}
 
 
-def test_the_question_of_webdancer_stands_behind_its_tools_and_an_example() -> None:
-    call = '<tool_call>\n{"name": "search", "arguments": {"query": ["Paris"]}}\n</tool_call>'
-    messages = [
-        {"role": "user", "content": WEBDANCER},
-        {"role": "assistant", "content": f"<think> I look. </think>\n{call}"},
-        {"role": "user", "content": "<tool_response>\nIn France.\n</tool_response>"},
-        {"role": "assistant", "content": "<answer> France </answer>"},
-    ]
-    found = read({"messages": messages})
-    assert (found.form, found.trace.question) == ("tagged", "Where is Paris?")
-    assert found.trace.steps == (Reasoning("I look."), *FOUND)
-    assert found.trace.fields["input"] == messages[:1]
-    found = read({"prompt": messages[:1], "completion": messages[1:]})
-    assert (found.form, found.trace.question) == ("tagged", "Where is Paris?")
+@pytest.mark.parametrize("name", READ)
+def test_rows_of_each_form_and_framework(name: str) -> None:
+    row, form, steps = READ[name]
+    found = read({**row, "reward": 1.0})
+    assert (found.form, found.trace.question, found.trace.steps) == (form, Q, steps)
+    assert found.trace.fields["reward"] == 1.0
+    assert "documents_empty" not in found.noted
 
 
-def test_turns_before_the_question_are_kept_beside_the_trace() -> None:
+def test_what_stands_before_the_trace_is_kept_and_a_later_question_rejected() -> None:
     before = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello!"}]
-    found = read({"messages": [*before, CHAT[1], {"role": "assistant", "content": "France"}]})
-    assert found.trace.question == "Where is Paris?"
+    found = read({"messages": [*before, CHAT[1], END]})
+    assert found.trace.question == Q
     assert found.trace.fields == {"input": [*before, CHAT[1]]}
     assert found.noted["earlier_turns"] == 2
-
-
-SEARCH_R1 = (
-    "<|im_start|>user\nAnswer with <search> query </search> and <answer> Beijing </answer>. "
-    "Question: Where is Paris?<|im_end|>\n<|im_start|>assistant\n"
-    "I look for Paris.\n<search> Paris </search>\n\n"
-    '<information>Doc 1(Title: "Paris") Paris is the capital of France.\n'
-    "Doc 2(Title: Paris (Texas)) A town.\n</information>\n\n"
-    "<think>Found.</think><answer> France </answer><|im_end|>"
-)
-
-
-def test_search_r1() -> None:
-    found = read({"sequences_str": SEARCH_R1})
-    assert found.form == "tagged"
-    assert found.trace.question == "Where is Paris?"
-    assert found.trace.steps == (
-        *STEPS[:2],
-        SearchResult(
-            (
-                Document("Paris", "Paris is the capital of France."),
-                Document("Paris (Texas)", "A town."),
-            )
-        ),
-        Reasoning("Found."),
-        Answer("France", "answer"),
-    )
+    turns = [said(CALL), GIVEN, END]
+    for row in (chat(*turns), {"prompt": CHAT, "completion": turns}):
+        assert read(row).trace.fields == {"input": CHAT}
+    assert read({"messages": DANCED}).trace.fields["input"] == DANCED[:1]
+    assert read(INSPECT).trace.id == "7"
+    again = {"role": "user", "content": "And Rome?"}
+    for row in (
+        {"prompt": CHAT, "completion": [*turns, again]},
+        {"items": [*ITEMS, again]},
+    ):
+        reason, detail = reasons(row)
+        assert (reason, "And Rome?" in detail) == ("user_turn_in_the_middle", True)
 
 
 @pytest.mark.parametrize(
@@ -486,135 +510,6 @@ def test_the_text_is_found_in_a_column_of_any_name(column: str) -> None:
     assert f"`{column}` and `draft` have traces: rename one of them to `response`" in detail
 
 
-def test_messages_are_found_in_a_column_of_any_name_and_ids_are_used_again() -> None:
-    """As in the historical trajectories of tau-bench."""
-    turns: list[dict[str, Any]] = [{"role": "user", "content": "Where is Paris?"}]
-    for query in ("Paris", "Paris France"):
-        function = {"name": "search", "arguments": json.dumps({"query": query})}
-        made = {"id": "call_0", "type": "function", "function": function}
-        turns.append({"role": "assistant", "content": None, "tool_calls": [made]})
-        turns.append({"role": "tool", "tool_call_id": "call_0", "name": "search", "content": query})
-    turns.append({"role": "assistant", "content": "France"})
-    row = {"task_id": 3, "reward": 0.0, "info": {"task": {"outputs": []}}, "trial": 0}
-    for column in ("traj", "trajectory", "history"):
-        found = read({**row, column: turns})
-        assert found.form == "chat"
-        paired = [step for step in found.trace.steps if isinstance(step, (Search, SearchResult))]
-        assert [getattr(step, "query", "") for step in paired] == ["Paris", "", "Paris France", ""]
-        assert found.trace.answer == "France"
-        assert found.noted == {f"column_read.{column}": 1, "called_wrong.reward": 1}
-
-
-def test_what_search_r1_says_of_an_invalid_action_is_no_action_of_the_agent() -> None:
-    feedback = (
-        "My previous action is invalid. If I want to search, I should put the query between "
-        "<search> and </search>. If I want to give the final answer, I should put the answer "
-        "between <answer> and </answer>. Let me try again."
-    )
-    text = f"<think>I look.</think> Paris!\n{feedback}\n<search>Paris</search>"
-    text += f"<information>In France.</information>{feedback}<answer>France</answer>"
-    unknown = Unknown("feedback on an invalid action", feedback)
-    assert steps_of({"question": "Where is Paris?", "response": text}) == (
-        Reasoning("I look."),
-        Reasoning("Paris!"),
-        unknown,
-        Search("Paris"),
-        SearchResult((Document("", "In France."),)),
-        unknown,
-        Answer("France", "answer"),
-    )
-
-
-def test_a_reply_with_the_marks_of_its_chat_template_is_parted_into_turns() -> None:
-    framed = "Reason in <think> first.\nQuestion: Where is Paris?\n\nThen <search> in tags."
-    row = {
-        "prompt": f"<|im_start|>system\nHelp.<|im_end|>\n<|im_start|>user\n{framed}<|im_end|>\n",
-        "response": "I look for Paris.\n<search>Paris</search>\n<|im_end|><|im_start|>user\n"
-        '<tool_response>\n<information>Doc 1(Title: "Paris") In France.\n</information>\n'
-        '<information>Doc 1(Title: "Rome") In Italy.</information>'
-        "Last one.\n</tool_response><|im_end|>\n<|im_start|>assistant\n"
-        "<answer>France</answer><|endoftext|>",
-    }
-    found = read(row)
-    assert found.trace.question == "Where is Paris?"
-    assert found.trace.steps == (
-        *STEPS[:2],
-        SearchResult(
-            (
-                Document("Paris", "In France."),
-                Document("Rome", "In Italy."),
-                Document("", "Last one."),
-            )
-        ),
-        Answer("France", "answer"),
-    )
-
-
-def test_the_prompt_of_a_base_model_before_its_reply() -> None:
-    text = (
-        "Give it as <answer> Beijing </answer>. Question: Where is Paris?\n"
-        "<search>Paris</search><information>x</information><answer>France</answer>"
-    )
-    found = read({"text": text})
-    assert found.trace.question == "Where is Paris?"
-    assert [type(step) for step in found.trace.steps] == [Search, SearchResult, Answer]
-
-
-DR_TULU = (
-    "<think>I look for Paris.</think>\n"
-    '<call_tool name="snippet_search" limit="2">Paris</call_tool>\n'
-    "<tool_output><snippet id=s1-0>\nTitle: Paris\nURL: http://p\nIn France.\n</snippet>\n"
-    '<webpage id="w">No title.</webpage></tool_output>\n'
-    "Found.</think>\n"
-    '<call_tool name="browse_webpage">http://p</call>'
-    "<tool_output>exceed allowed tool call requests</tool_output>"
-    '<answer>It is <cite id="s1-0">in France</cite>.</answer>'
-)
-
-
-@pytest.mark.parametrize("column", ["response", "full_traces"])
-def test_dr_tulu(column: str) -> None:
-    held: Any = {"generated_text": DR_TULU} if column == "full_traces" else DR_TULU
-    found = read({"problem": "Where is Paris?", column: held})
-    assert found.trace.steps == (
-        Reasoning("I look for Paris."),
-        Search('{"query": "Paris", "limit": "2"}', "snippet_search"),
-        SearchResult(
-            (
-                Document("Paris", "id: s1-0\nURL: http://p\nIn France."),
-                Document("", "id: w\nNo title."),
-            )
-        ),
-        Reasoning("Found."),
-        Search("http://p", "browse_webpage"),
-        SearchResult((Document("", "exceed allowed tool call requests"),)),
-        Answer('It is <cite id="s1-0">in France</cite>.', "answer"),
-    )
-    assert "documents_empty" not in found.noted
-
-
-def test_tags_within_messages_and_calls_as_json() -> None:
-    row = {
-        "messages": [
-            CHAT[1],
-            {
-                "role": "assistant",
-                "content": "<think>I look.</think><tool_call>"
-                '{"name": "search", "arguments": {"query_list": ["Paris"]}}</tool_call>',
-            },
-            {"role": "user", "content": '<tool_response>{"result": "In France."}</tool_response>'},
-            {"role": "assistant", "content": "<think>Found.</think><answer>France</answer>"},
-        ]
-    }
-    assert steps_of(row) == (
-        Reasoning("I look."),
-        Search("Paris"),
-        SearchResult((Document("", "In France."),)),
-        Reasoning("Found."),
-        Answer("France", "answer"),
-    )
-
-
 def test_a_thought_that_is_not_closed_ends_where_the_agent_acts() -> None:
     text = (
         "<think>I use <search> now.<search>a</search><result>b</result></think><answer>c</answer>"
@@ -629,7 +524,7 @@ def test_a_tag_that_is_cut_off_is_rejected(text: str) -> None:
 
 
 def test_a_form_that_is_asked_for_is_used() -> None:
-    both = {**SEARCH, "messages": [*CHAT, {"role": "assistant", "content": "France"}]}
+    both = {**SEARCH, **chat(END)}
     reason, detail = reasons(both)
     assert reason == "two_forms"
     assert detail.startswith("search, chat fit this row")
@@ -637,16 +532,33 @@ def test_a_form_that_is_asked_for_is_used() -> None:
     assert read(both, form="chat").form == "chat"
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_a_form_that_does_not_fit_is_a_rejection(form: str) -> None:
-    assert reasons({"question": "q", "nothing": 1}, form=form)[0] in ("no_trace", "malformed")
+SMOL = [
+    {"task": Q, "task_images": None},
+    {
+        "step_number": 1,
+        "model_output": "Thought: I look.\n<code>\nweb_search('Paris')\n</code>",
+        "tool_calls": [{"id": "1", "function": {"name": "python_interpreter", "arguments": "x"}}],
+        "observations": "Execution logs:\nIn France.",
+    },
+]
+SMOLAGENTS = ({"steps": SMOL}, {"question": Q, "memory": SMOL}, {"memory": {"steps": SMOL}})
+SWE_STEP = {"action": "ls -F", "observation": "a.py", "response": "x", "thought": "x"}
 
 
-def test_no_form_fits_and_what_would() -> None:
-    reason, detail = reasons({"instruction": "a", "label": 1})
-    assert reason == "no_form"
-    assert "instruction, label" in detail
-    assert "responses_create_params" in detail
+@pytest.mark.parametrize(
+    ("row", "form"),
+    [
+        *(({"question": "q", "nothing": 1}, form) for form in FORMS),
+        ({"version": 2, "eval": {"task": "t"}, "samples": [INSPECT]}, None),
+        ({"environment": "main", "trajectory": [SWE_STEP], "history": [], "info": {}}, None),
+        ({"instruction": "a", "label": 1}, None),
+        *((row, None) for row in SMOLAGENTS),
+    ],
+)
+def test_a_form_that_does_not_fit_is_a_rejection(row: dict[str, Any], form: Any) -> None:
+    reason, detail = reasons(row, form=form)
+    assert reason in ("no_trace", "malformed", "no_form", "no_question")
+    assert "instruction" not in row or "instruction, label" in detail
 
 
 _WORDS = st.text(st.characters(exclude_categories=["Cc", "Cs"]), max_size=20)

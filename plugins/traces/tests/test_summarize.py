@@ -1,7 +1,6 @@
 """`summarize` by a model behind a real API: faults, kills, resuming; and what is built of it."""
 
 import json
-import os
 import re
 import resource
 import shutil
@@ -30,13 +29,10 @@ from hf_rlhf_traces.store import Store
 from hf_rlhf_traces.summaries import writer_prompt
 from hf_rlhf_traces.summaries.language import is_foreign
 from hf_rlhf_traces.summaries.parts import SummaryParts, stored_outcomes
-from hf_rlhf_traces.summaries.summary import Quote, Summary, are_verbatim, parse, render
+from hf_rlhf_traces.summaries.summary import Quote, Summary, parse, render
 
 FORM = Format()
 TRACES = 16
-DATA = Path(
-    os.environ.get("HF_RLHF_DATA") or Path(__file__).resolve().parents[3] / "../shared/data"
-)
 
 
 @pytest.fixture(scope="module")
@@ -244,20 +240,13 @@ def test_an_endpoint_that_goes_down_stops_the_call_and_the_same_command_goes_on(
     assert in_order(store)
 
 
-def test_too_many_failures_stop_the_call(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hf_rlhf_traces.summaries.summarize.FAILURE_WINDOW", 10)
-    with ScriptedServer(always="400") as server:
-        with pytest.raises(JudgeError, match=r"100% of the last 10 .*maximum context length"):
-            summarize(store, server, "--max_concurrency", "1")
-        assert len(server.requests) < SAMPLES
-
-
-def test_the_call_stops_when_the_first_samples_all_fail(
-    store: Store, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("limit", "failures"), [("FAILURE_WINDOW", 10), ("FIRST_FAILURES", 4)])
+def test_too_many_failures_stop_the_call(
+    store: Store, monkeypatch: pytest.MonkeyPatch, limit: str, failures: int
 ) -> None:
-    monkeypatch.setattr("hf_rlhf_traces.summaries.summarize.FIRST_FAILURES", 4)
+    monkeypatch.setattr(f"hf_rlhf_traces.summaries.summarize.{limit}", failures)
     with ScriptedServer(always="400") as server:
-        with pytest.raises(JudgeError, match=r"100% of the last 4 samples"):
+        with pytest.raises(JudgeError, match=rf"100% of the last {failures} .*maximum context"):
             summarize(store, server, "--max_concurrency", "1")
         assert len(server.requests) < SAMPLES
 
@@ -283,19 +272,12 @@ def test_none_summarised_is_an_error(store: Store, monkeypatch: pytest.MonkeyPat
     assert len(failures(store)) == SAMPLES
 
 
-@pytest.mark.parametrize("refusal", ["401", "403"])
-def test_a_refused_key_stops_the_call_at_the_first_reply(store: Store, refusal: str) -> None:
-    with ScriptedServer(always=refusal, delay=0.1) as server:
+def test_a_refused_key_stops_the_call_at_the_first_reply(store: Store) -> None:
+    with ScriptedServer(always="401", delay=0.1) as server:
         with pytest.raises(JudgeError, match=r"refused the key(.|\n)* variable OPENAI_API_KEY"):
             summarize(store, server)
         assert len(server.requests) == 1
     assert stored(store) == [None] * SAMPLES
-
-
-def test_all_go_on_at_once_after_the_first_reply(store: Store) -> None:
-    with ScriptedServer(summary_of, delay=0.05) as server:
-        assert summarize(store, server)["summarised"] == SAMPLES
-        assert server.peak > 4
 
 
 def parts(store: Store) -> dict[str, bytes]:
@@ -349,8 +331,6 @@ def test_the_same_model_elsewhere_is_the_same(store: Store) -> None:
     ("options", "message"),
     [
         (["--base_url", "ftp://h"], r"The summariser's base_url is not an address"),
-        (["--base_url", "http://h:x"], r"The summariser's base_url is not an address"),
-        (["--base_url", "http://u@h/v1"], "without a user"),
         (["--api_key_env", "NO_SUCH_KEY"], r"The summariser's key .* Leave out api_key_env"),
         (["--model", ""], r"summariser: model must be a name"),
     ],
@@ -562,24 +542,3 @@ def test_a_full_disk_is_said_and_the_same_command_goes_on(store: Store) -> None:
     assert store.state("summarize") == "to do"
     assert command(["summarize", str(store.folder)]) == 0
     assert in_order(store)
-
-
-@pytest.mark.skipif(not DATA.is_dir(), reason=f"the real data is not at {DATA} (HF_RLHF_DATA)")
-def test_all_real_rollouts_go_through_and_every_sample_is_accounted_for(tmp_path: Path) -> None:
-    folder = str(tmp_path / "d")
-    files = sorted(str(path) for path in (DATA / "agent_rollouts").glob("*.jsonl"))
-    assert command(["build", *files, "--out", folder]) == 0
-    assert command(["summarize", folder]) == 0
-    store = Store.open(Path(folder))
-    samples = sum(store.report("steps")["samples"].values())
-    report = store.report("summarize")
-    assert (report["samples"], report["summarised"], report["missing"]) == (samples, samples, 0)
-    assert report["quotes"] == report["verbatim"] > samples
-    report = split(store)
-    assert report["steps"] == sum(report["samples"].values()) == samples > 40
-    for side, count in report["samples"].items():
-        rows = rows_of(store, "summary_prefix", side)
-        assert len(rows) == len(rows_of(store, "summary_only", side)) == count
-        for row in rows:
-            quotes = parse(row["completion"][0]["content"], FORM).quotes
-            assert all(are_verbatim(quotes, row["prompt"][-1]["content"], FORM))

@@ -93,12 +93,14 @@ def test_a_run_file_is_the_shipped_one_on_the_data_of_the_store(store: Path) -> 
     ]
     assert values["output_dir"] == str(store / "runs/progressive")
     assert "card" not in values
-    large = run_values(
-        Store.open(store), chosen_options(store, strategy="prefix", run="qwen2_5_7b")
-    )
+    options = chosen_options(store, strategy="prefix", run="qwen2_5_7b")
+    large = run_values(Store.open(store), options)
     assert large["model_name_or_path"] == "Qwen/Qwen2.5-7B-Instruct"
     assert large["dataset"]["form"] == "summary_prefix"
     assert large["dataset"]["max_tokens"] == large["max_length"]
+    phases = run_values(Store.open(store), chosen_options(store, run="qwen2_5_7b"))["phases"]
+    rates = [(each["num_train_epochs"], float(each["learning_rate"])) for each in phases]
+    assert rates == [(10, 1e-5), (10, 1e-5), (5, 5e-6)]
 
 
 @pytest.mark.parametrize("run", ["tiny", "qwen2_5_7b"])
@@ -117,15 +119,6 @@ def test_what_is_longer_than_the_length_asked_for_is_left_out_not_cut(
     assert most("--max_length", "null") is None
 
 
-def test_the_issues_phases_are_those_of_the_gpu_run_file(store: Path) -> None:
-    values = run_values(Store.open(store), chosen_options(store, run="qwen2_5_7b"))
-    phases = [
-        (phase["num_train_epochs"], float(phase["learning_rate"])) for phase in values["phases"]
-    ]
-    assert phases == [(10, 1e-5), (10, 1e-5), (5, 5e-6)]
-    assert values["seed"] == 42
-
-
 def test_a_base_that_is_not_on_the_hub_is_pushed_with_the_model(store: Path) -> None:
     there = run_values(
         Store.open(store), chosen_options(store, repo_id="me/it", model="someone/model")
@@ -139,15 +132,12 @@ def test_a_base_that_is_not_on_the_hub_is_pushed_with_the_model(store: Path) -> 
     }
 
 
-def test_a_model_that_is_not_there_is_named_as_it_was_typed(store: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"- --model: .*nosuch"):
-        train_main([str(store), "--model", str(tmp_path / "nosuch"), "--dry_run"])
-
-
 @pytest.mark.parametrize("option", ["--output_dir", "--config", "--plugin"])
 def test_options_that_would_lead_away_from_the_store_are_refused(option: str, store: Path) -> None:
     with pytest.raises(ConfigError, match=option):
         train_main([str(store), option, "x"])
+    with pytest.raises(ConfigError, match=r"- --model: .*nosuch"):
+        train_main([str(store), "--model", "./nosuch", "--dry_run"])
     assert not (store / "runs").exists()
 
 

@@ -10,7 +10,7 @@ from hf_rlhf.testing.offering import offering
 from hf_rlhf_traces.synthetic import traces_multihop
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
-SEEDS = (0, 1, 2)
+SEED = 0
 
 
 def mixed_up(*, seed: int, traces: int) -> Any:
@@ -24,14 +24,14 @@ def mixed_up(*, seed: int, traces: int) -> Any:
     return loaded
 
 
-def trained(folder: Path, dataset: dict[str, Any], seed: int) -> dict[str, Any]:
+def trained(folder: Path, dataset: dict[str, Any]) -> dict[str, Any]:
     from hf_rlhf import train
 
     record = train(
         "traces_only",
         output_dir=str(folder),
         dataset=dataset,
-        seed=seed,
+        seed=SEED,
         num_train_epochs=4,
         evaluation={"rows": None, "batch_size": 40, "samples": 0},
     )
@@ -39,17 +39,14 @@ def trained(folder: Path, dataset: dict[str, Any], seed: int) -> dict[str, Any]:
     return record.evaluation.to_json()
 
 
-@pytest.mark.parametrize("seed", SEEDS)
 def test_held_out_loss_falls_and_further_than_with_replies_of_other_prompts(
-    seed: int, tmp_path: Path
+    tmp_path: Path,
 ) -> None:
-    sizes = {"seed": seed, "traces": 120}
-    right = trained(
-        tmp_path / "right", {"name": "traces_multihop", "form": "summary_only", **sizes}, seed
-    )
+    sizes = {"seed": SEED, "traces": 120}
+    own = {"name": "traces_multihop", "form": "summary_only", **sizes}
+    right = trained(tmp_path / "right", own)
     with offering({"datasets": {"mixed_up": mixed_up}}):
-        wrong = trained(tmp_path / "wrong", {"name": "mixed_up", **sizes}, seed)
-    print(seed, *(losses[at]["loss"] for losses in (right, wrong) for at in ("before", "after")))
+        wrong = trained(tmp_path / "wrong", {"name": "mixed_up", **sizes})
     assert right["difference"]["loss"]["high"] < 0
     # Both learn what a reply looks like; only one of them what it says.
     assert right["after"]["loss"]["high"] < wrong["after"]["loss"]["low"]

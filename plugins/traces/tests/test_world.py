@@ -137,12 +137,6 @@ def test_what_cannot_be_generated_is_refused(
     assert not list(tmp_path.iterdir())
 
 
-def test_counts_and_shares_that_no_file_has_are_refused(tmp_path: Path) -> None:
-    for number, faults, said in ((0, 0.0, "^0 traces"), (1, 1.0, r"faults is 1\.0")):
-        with pytest.raises(DataError, match=said):
-            generate(tmp_path / "traces.jsonl", number, Recipe(), faults)
-
-
 def test_a_file_that_exists_is_replaced_only_if_asked(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
