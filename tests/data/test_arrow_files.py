@@ -12,7 +12,6 @@ from typing import Any
 import datasets
 import pytest
 
-from hf_rlhf.data.arrow_files import _cast
 from hf_rlhf.errors import DataError, DiskError
 from hf_rlhf.testing.rows import TemplateOnly, write_rows
 from tests.data.chat_adapters import prompts, sft
@@ -24,48 +23,6 @@ GOOD = {"prompt": "q", "response": "a"}
 
 def load(path: str, **arguments: Any) -> Any:
     return sft(path, **{"tokenizer": TemplateOnly(), "test_rows": 0, **arguments})
-
-
-def test_the_same_rows_from_every_kind_of_source(tmp_path: Path) -> None:
-    rows = [{"prompt": f"q\n{n} 日", "response": f'a "{n}", ü'} for n in range(5)]
-    lines = "".join(json.dumps(row) + "\r\n" for row in rows).encode()
-    (tmp_path / "a.jsonl").write_bytes(b"\xef\xbb\xbf" + lines)
-    (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress(lines))
-    (tmp_path / "c.json").write_text(json.dumps(rows))
-    datasets.Dataset.from_list(rows).to_parquet(str(tmp_path / "d.parquet"))
-    with (tmp_path / "e.csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, ["prompt", "response", "system"])
-        writer.writeheader()
-        writer.writerows({**row, "system": ""} for row in rows)
-    (tmp_path / "f").mkdir()
-    (tmp_path / "f" / "train-0.jsonl").write_bytes(lines)
-    names = ["a.jsonl", "b.jsonl.gz", "c.json", "d.parquet", "e.csv", "f"]
-    found = [load(str(tmp_path / name)).dataset["train"].to_list() for name in names]
-    assert found[0][4]["completion"] == [{"role": "assistant", "content": 'a "4", ü'}]
-    assert all(one == found[0] for one in found)
-
-
-@pytest.mark.parametrize(
-    ("name", "data", "said"),
-    [
-        ("a.jsonl", b'{"prompt": "\xff"}\n', r"a\.jsonl:1: is not UTF-8"),
-        (
-            "a.jsonl.gz",
-            gzip.compress(b'{"prompt": "q", "response": "a"}\n' * 999, mtime=0)[:60],
-            "breaks",
-        ),
-        ("a.json", b'[{"prompt": "q", "response": "a"}', r"a\.json:1: is not valid JSON"),
-        ("a.csv", b'prompt,response\nq,"a\n', r"a\.csv:2: is not valid CSV"),
-        ("a.jsonl", b"", "is empty"),
-    ],
-)
-def test_a_file_that_cannot_be_read_stops(
-    tmp_path: Path, cache: Path, name: str, data: bytes, said: str
-) -> None:
-    (tmp_path / name).write_bytes(data)
-    with pytest.raises(DataError, match=said):
-        load(str(tmp_path / name), max_rejected_share=1)
-    assert not list(cache.rglob("*.partial")), "nothing temporary is left"
 
 
 def test_which_split_to_train_on_is_asked_for(tmp_path: Path) -> None:
@@ -184,19 +141,6 @@ def test_lines_that_end_as_windows_has_them(tmp_path: Path) -> None:
     assert row["prompt"] == [{"role": "user", "content": "q"}]
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "said"),
-    [
-        ("a.csv", "prompt,response,prompt\nq,a,r\n", r"a\.csv:1: the header names prompt twice"),
-        ("a.json", '{\n "rows": []\n}', r"a\.json:1: .*'rows' looks like the rows"),
-    ],
-)
-def test_a_file_of_another_build_is_told(tmp_path: Path, name: str, text: str, said: str) -> None:
-    (tmp_path / name).write_text(text)
-    with pytest.raises(DataError, match=said):
-        load(str(tmp_path / name))
-
-
 def test_maps_of_parquet_are_objects_or_refused(tmp_path: Path) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -213,33 +157,6 @@ def test_maps_of_parquet_are_objects_or_refused(tmp_path: Path) -> None:
         prompts(written([("a", 1), ("a", 2)]), tokenizer=TemplateOnly())
     with pytest.raises(DataError, match=r"field 'meta': an object has a key that is no text"):
         prompts(written([(1, 1)], pa.int64()), tokenizer=TemplateOnly())
-
-
-def test_columns_are_cast_one_by_one_in_time_linear_in_their_number() -> None:
-    """`column_names` of a table makes a list of all names: once for a table, not for a column."""
-    import pyarrow as pa
-
-    class Table:
-        asked = 0
-
-        def __init__(self, table: pa.Table) -> None:
-            self.table = table
-
-        def __len__(self) -> int:
-            return len(self.table)
-
-        @property
-        def column_names(self) -> list[str]:
-            Table.asked += 1
-            return list(self.table.column_names)
-
-        columns = property(lambda self: self.table.columns)
-
-    table = pa.table({f"c{n}": [n] for n in range(20)})
-    schema = pa.schema([(f"c{n}", pa.int64()) for n in range(30)])
-    cast = _cast(Table(table), schema)
-    assert (cast.num_columns, cast["c3"][0].as_py(), cast["c29"][0].as_py()) == (30, 3, None)
-    assert Table.asked == 1
 
 
 def test_the_same_rows_with_another_type_are_another_file(tmp_path: Path) -> None:

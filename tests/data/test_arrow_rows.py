@@ -108,12 +108,6 @@ def test_other_rows_have_another_digest(change: Any) -> None:
     assert rows_digest(other) != rows_digest(kept)
 
 
-def test_turns_that_moved_to_the_row_before_are_other_rows() -> None:
-    one, other = ([["a"], ["b", "c"]], [["a", "b"], ["c"]])
-    digests = {rows_digest(Dataset.from_dict({"turns": turns})) for turns in (one, other)}
-    assert len(digests) == 2
-
-
 def test_two_columns_that_changed_places_in_every_row_are_other_rows() -> None:
     rows = [{"chosen": str(n), "rejected": str(-n - 1)} for n in range(9)]
     swapped = [{"chosen": row["rejected"], "rejected": row["chosen"]} for row in rows]

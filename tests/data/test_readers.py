@@ -2,7 +2,6 @@
 
 import csv
 import gzip
-import itertools
 import json
 import tracemalloc
 from pathlib import Path
@@ -12,7 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from hf_rlhf.data.sources import Row, read_file, read_rows, rename, require
+from hf_rlhf.data.sources import Row, read_file, read_rows, require
 from hf_rlhf.errors import DataError
 
 ROWS: list[dict[str, Any]] = [
@@ -78,6 +77,7 @@ FAULTS = {
     "latin-1": (b'{"a": 1}\n{"a": "\xe9t\xe9"}\n', ":2", "byte 0xe9 at byte 8"),
     "old mac": (b'{"a": 1}\r{"a": 2}\r', ":1", "carriage return alone"),
     "utf-16": ('{"a": 1}\n'.encode("utf-16"), ":1", "UTF-16"),
+    "a key twice": (b'{"a": 1}\n{"b": [{"c": 1, "d": 2, "c": 3}]}\n', ":2", "'c' occurs twice"),
     "half an emoji": (b'{"a": 1}\n{"a": "\\ud83d"}\n', ":2", "surrogate"),
     "too deep": (b"[" * 200_000 + b"\n", ":1", "recursion"),
     "empty": (b"", "", "empty (0 bytes)"),
@@ -92,11 +92,6 @@ def test_a_fault_in_json_lines_names_file_and_line(tmp_path: Path, fault: str) -
         list(read_file(path))
     assert str(caught.value).startswith(f"{path}{place}: ")
     assert said in str(caught.value)
-
-
-def test_a_whole_emoji_in_escapes_is_read(tmp_path: Path) -> None:
-    path = write(tmp_path / "rows.jsonl", b'{"a": "\\ud83d\\ude42"}\n')
-    assert [row.values for row in read_file(path)] == [{"a": "🙂"}]
 
 
 @settings(max_examples=150, deadline=None)
@@ -149,16 +144,6 @@ def test_an_object_over_many_lines_in_damaged_gzip_is_an_error(tmp_path: Path) -
         list(read_file(path))
 
 
-@settings(max_examples=60, deadline=None)
-@given(values=st.lists(st.dictionaries(st.text(), st.text() | st.integers()), min_size=1))
-def test_what_json_writes_is_read_back(
-    tmp_path_factory: pytest.TempPathFactory, values: list[dict[str, Any]]
-) -> None:
-    data = "\n".join(json.dumps(value) for value in values).encode()
-    path = write(tmp_path_factory.mktemp("round") / "rows.jsonl", data)
-    assert [row.values for row in read_file(path)] == values
-
-
 def test_csv_faults_name_the_line_where_the_row_begins(tmp_path: Path) -> None:
     short = write(tmp_path / "short.csv", b'a,b\n1,"two\nlines"\n3\n')
     with pytest.raises(DataError, match=r"short\.csv:4: lacks b"):
@@ -166,6 +151,9 @@ def test_csv_faults_name_the_line_where_the_row_begins(tmp_path: Path) -> None:
     long = write(tmp_path / "long.csv", b"a,b\n1,2,3\n")
     with pytest.raises(DataError, match=r"long\.csv:2: has more fields"):
         list(read_file(long))
+    twice = write(tmp_path / "twice.csv", b"a,b,a\n1,2,3\n")
+    with pytest.raises(DataError, match=r"twice\.csv:1: the header names a twice"):
+        list(read_file(twice))
     opened = write(tmp_path / "open.csv", b'a,b\n1,2\n3,"four\n')
     with pytest.raises(DataError, match=r"open\.csv:3: is not valid CSV"):
         list(read_file(opened))
@@ -204,7 +192,6 @@ def test_an_array_cut_at_any_byte_gives_its_first_rows_and_then_the_line(
             r"rows\.json:3: .*Expecting ',' or ']' at column 2\.",
         ),
         (b'[{"a": 1}]\n]', r"rows\.json:2: .*Extra data"),
-        (b'[{"a": 1},\n]', r"rows\.json:2: is not valid JSON"),
         (b'[{"a": "\xff"}]', r"rows\.json:1: is not UTF-8: byte 0xff at byte 9 of"),
         (b'[{"a": "\\ud83d"}]', r"rows\.json:1: holds half of a surrogate pair"),
         (b'\n[\n{"a": 0},\n{"a": 1, "a": 2}]', r"rows\.json:4: the key 'a' occurs twice"),
@@ -280,12 +267,6 @@ def test_a_row_that_cannot_be_read_leaves_the_others(tmp_path: Path, name: str) 
     assert sum(row.fault is not None for row in several) == 2 * faults
 
 
-def test_a_key_that_stands_twice_is_named(tmp_path: Path) -> None:
-    path = write(tmp_path / "rows.jsonl", b'{"a": 1}\n{"b": [{"c": 1, "d": 2, "c": 3}]}\n')
-    with pytest.raises(DataError, match=r"rows\.jsonl:2: the key 'c' occurs twice"):
-        list(read_file(path))
-
-
 def test_a_source_without_rows_is_an_error_when_read(tmp_path: Path) -> None:
     for name, data in [("a.jsonl", b"\n\n"), ("b.json", b"[]"), ("c.csv", b"a,b\n")]:
         with pytest.raises(DataError, match="holds no rows"):
@@ -310,14 +291,6 @@ def test_a_folder_is_read_by_split(tmp_path: Path) -> None:
         source.split("trian")
 
 
-def test_a_dataset_saved_to_disk_is_read(tmp_path: Path) -> None:
-    from datasets import Dataset, DatasetDict
-
-    DatasetDict({"train": Dataset.from_list(ROWS)}).save_to_disk(str(tmp_path / "saved"))
-    source = read_rows(tmp_path / "saved")
-    assert [row.values for row in source.split("train")] == ROWS
-
-
 def test_columns_are_renamed_also_from_inside_an_object(tmp_path: Path) -> None:
     path = write(tmp_path / "a.jsonl", b'{"q": "Who?", "gt": {"good": [1], "bad": []}, "k": 0}\n')
     mapping = {"question": "q", "positive_rubrics": "gt.good"}
@@ -328,13 +301,10 @@ def test_columns_are_renamed_also_from_inside_an_object(tmp_path: Path) -> None:
         "gt": {"good": [1], "bad": []},
         "k": 0,
     }
+    swapped = next(iter(read_rows(path, columns={"q": "k", "k": "q"}).split("train"))).values
+    assert (swapped["q"], swapped["k"]) == (0, "Who?")
     with pytest.raises(DataError, match=r"a\.jsonl:1: .*no 'goof' \(did you mean 'good'\?\)"):
         list(read_rows(path, columns={"x": "gt.goof"}).split("train"))
-
-
-def test_swapping_two_columns_keeps_both() -> None:
-    row = rename(Row({"a": 1, "b": 2}, "here"), {"a": "b", "b": "a"})
-    assert row.values == {"a": 2, "b": 1}
 
 
 def test_missing_columns_are_named_with_near_ones() -> None:
@@ -408,12 +378,6 @@ def test_memory_stays_flat_on_a_long_file(tmp_path: Path) -> None:
     finally:
         tracemalloc.stop()
     assert peak < 2_000_000
-
-
-def test_rows_are_read_as_they_are_asked_for(tmp_path: Path) -> None:
-    path = write(tmp_path / "rows.jsonl", b'{"a": 1}\n{"a": 2}\nbroken\n')
-    rows = read_rows(path).split("train")
-    assert [row.values["a"] for row in itertools.islice(rows, 2)] == [1, 2]
 
 
 def test_several_paths_and_patterns_are_read_as_one(tmp_path: Path) -> None:

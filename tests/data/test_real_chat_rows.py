@@ -56,13 +56,6 @@ def test_every_transcript_is_given_back_to_the_letter_or_listed(tmp_path: Path) 
             assert "\n\nAssistant:" not in one[name]
 
 
-def test_transcripts_keep_their_turns() -> None:
-    loaded = load(preference, HH, test_rows=0, tokenizer=type("Chat", (), {"chat_template": "x"})())
-    lengths = [len(prompt) for prompt in loaded.dataset["train"]["prompt"]]
-    assert max(lengths) > 5
-    assert all(length % 2 for length in lengths)
-
-
 def test_gsm8k_and_its_overlap_is_found() -> None:
     loaded = load(sft, "gsm8k/train.jsonl")
     assert (loaded.report["schema"], loaded.report["kept"]) == ("question_answer", 7473)
@@ -71,23 +64,6 @@ def test_gsm8k_and_its_overlap_is_found() -> None:
     # example_model_solutions.jsonl, which counts as training rows, holds the test questions.
     assert whole.report["dropped"] == {"prompt_is_held_out": 1319}
     assert {"answer", "ground_truth"} <= set(whole.dataset["train"].column_names)
-
-
-def test_prompts_inside_rollouts() -> None:
-    columns = {"prompt": "responses_create_params.input"}
-    loaded = load(prompts, "agent_rollouts", columns=columns)
-    assert (loaded.report["rows_read"], loaded.report["kept"]) == (10, 10)
-    kept = {name for part in loaded.dataset.values() for name in part.column_names}
-    assert "response" in kept  # with all that lies in it
-
-
-def test_pairs_of_turns_and_judged_responses() -> None:
-    pairs = load(preference, "preference_demos/dpo_en_demo.json")
-    assert (pairs.report["schema"], pairs.report["kept"]) == ("conversations_pair", 300)
-    judged = load(sft, "preference_demos/kto_en_demo.json")
-    assert (judged.report["kept"], judged.report["dropped"]) == (150, {"label_false": 150})
-    with pytest.raises(DataError, match="adapter `sft` would read these rows as messages_label"):
-        load(preference, "preference_demos/kto_en_demo.json")
 
 
 def test_every_conversation_with_tools_is_read() -> None:

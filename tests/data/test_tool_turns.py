@@ -316,16 +316,15 @@ def test_marks_in_a_list_beside_the_turns(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "media",
+    ("adapter", "media"),
     [
-        {"image": "p.png"},
-        {"images": ["p.png"]},
-        {"videos": [{"path": "v.mp4"}]},
-        {"audio_path": "a.wav"},
-        {"image_url": "https://example.org/p.png"},
+        (sft, {"image": "p.png"}),
+        (prompts, {"images": ["p.png"]}),
+        (preference, {"videos": [{"path": "v.mp4"}]}),
+        (sft, {"audio_path": "a.wav"}),
+        (prompts, {"image_url": "https://example.org/p.png"}),
     ],
 )
-@pytest.mark.parametrize("adapter", [sft, prompts, preference])
 def test_media_are_refused(tmp_path: Path, adapter: Any, media: dict[str, Any]) -> None:
     (name,) = media
     plain = {"prompt": "<image>What?", "response": "a"}
@@ -350,8 +349,6 @@ def test_what_is_neither_prompt_nor_answer_is_named(tmp_path: Path, capsys: Any)
     load(sft, tmp_path, [row])
     printed = "not part of prompts and answers: columns kept for rewards: input, history; columns"
     assert f"{printed} left out: text." in capsys.readouterr().err
-    load(sft, tmp_path, [{"messages": [{**USER, "lang": "en"}, ANSWER]}])
-    assert "answers: keys of turns left out: lang (1)." in capsys.readouterr().err
     load(sft, tmp_path, [{"messages": OPENAI}])
     assert (
         "none of 2 tool calls learned: `target: final` learns the last turn of a row alone, "
@@ -359,10 +356,6 @@ def test_what_is_neither_prompt_nor_answer_is_named(tmp_path: Path, capsys: Any)
     )
     load(prompts, tmp_path, [{"messages": OPENAI}])
     assert "tool calls" not in capsys.readouterr().err
-    load(sft, tmp_path, [{"prompt": "q", "response": "a"}])
-    assert capsys.readouterr().err.count("\n") == 1
-    load(sft, tmp_path, [{"prompt": "q", "response": "a", **{f"c{n}": n for n in range(99)}}])
-    assert "c8, c9 and 89 more." in capsys.readouterr().err
 
 
 numbers = st.one_of(st.floats(-1e15, 1e15), st.decimals(-999, 999, places=2).map(float))
@@ -383,11 +376,3 @@ def test_a_table_gives_back_arguments_to_the_last_digit(value: Any) -> None:
 
     text = exact_json(value)
     assert ujson_loads(text) == json.loads(text) == value
-
-
-def test_short_fractions_are_all_exact() -> None:
-    from datasets.utils.json import ujson_loads
-
-    short = [n / 1000 for n in range(-2000, 2000)] + [19.99 * n for n in range(200)]
-    assert [ujson_loads(exact_json(each)) for each in short] == short
-    assert ujson_loads("0.7") != 0.7, "the reason for `exact_json`"
