@@ -6,7 +6,6 @@ from types import SimpleNamespace
 import pytest
 
 from hf_rlhf_lab.adapters import OpenEnvReward, VerifiersReward
-from hf_rlhf_lab.command import rewards
 
 
 class Longer:
@@ -27,17 +26,6 @@ def test_an_asynchronous_rubric_is_awaited():
         return float(len(action))
 
     assert asyncio.run(OpenEnvReward(rubric)(prompts=["p"], completions=["abc"])) == [3.0]
-
-
-def test_a_rubric_in_a_file_is_validated(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "mine.py").write_text(
-        "from hf_rlhf_lab.adapters import OpenEnvReward\n"
-        "longer = OpenEnvReward(lambda action, observation: float(len(action)))\n"
-    )
-    rows = (f'{{"prompt": "p{n}", "chosen": "yes", "rejected": "{"no " * n}"}}' for n in range(40))
-    (tmp_path / "pairs.jsonl").write_text("\n".join(rows))
-    assert rewards(["validate", "mine.py:longer", "--data", "pairs.jsonl"]) == 1
 
 
 def test_the_rewards_of_a_verifiers_task_are_summed_by_weight():

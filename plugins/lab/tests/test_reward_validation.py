@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from pathlib import Path
+from functools import cache
 
 import pytest
 
@@ -14,7 +14,6 @@ from hf_rlhf.steps.digests import digest
 from hf_rlhf_lab.validation import demanded
 from hf_rlhf_lab.validation.identity import identified_component, reward_identity
 from hf_rlhf_lab.validation.report import Report
-from hf_rlhf_lab.validation.requirements import MEASURES
 
 AGREEMENT = {
     "name": "agreement",
@@ -63,8 +62,14 @@ def tiny_run(tmp_path):
     }
 
 
-def identity(run, label="total"):
+@cache
+def _identity(text, label):
+    run = json.loads(text)
     return reward_identity(demanded.trained_parts(resolve_run(RunFile.from_mapping(run))), label)
+
+
+def identity(run, label="total"):
+    return _identity(json.dumps({**run, "output_dir": None}), label)
 
 
 def report(folder, reward, checks=(AGREEMENT, LENGTH, HACKS, *OTHERS), **others):
@@ -157,26 +162,6 @@ def test_a_report_without_the_default_attacks_says_nothing_of_hacks(tiny_run, tm
     assert "but the attacks that were tried (citation_attacks) lack text_attacks" in found
 
 
-def test_the_page_shows_the_message_as_it_is_printed(tiny_run, tmp_path):
-    accuracy, bias = (
-        {"accuracy": {"mean": 0.585, "low": 0.535, "high": 0.632, "n": 400}},
-        {"length_bias": {"mean": -1.2580, "low": -1.398, "high": -1.112, "n": 178}},
-    )
-    checks = [
-        {**AGREEMENT, "measures": accuracy},
-        {**LENGTH, "verdict": "pass", "measures": bias},
-        NO_HACKS,
-    ]
-    reward = {**identity(tiny_run), "label": "reward_model"}
-    path = report(tmp_path / "validation", reward, checks)
-    required = {"accuracy": 0.6, "length_bias": 0.05, "hacks": 0}
-    found = problems(tiny_run, report=path, require=required)
-    page = (Path(__file__).parents[3] / "docs/how-to/validate-rewards.md").read_text()
-    assert found.partition("reward_validation: ")[2] in page
-    for measure, table_row in MEASURES.items():
-        assert f"| `{measure}` | {table_row.check.strip(': ')}: " in page
-
-
 def test_a_report_on_another_reward_is_refused_with_the_difference(tiny_run, tmp_path):
     path = report(tmp_path / "validation", identity(tiny_run))
     hard = {"name": "refiner_reward", "label": "refiner", "preset": "card_faithful"}
@@ -234,12 +219,9 @@ REFINER, GATE = {"name": "refiner_reward", "label": "refiner"}, [{"name": "answe
     ("changed", "counts"),
     [
         ({"rewards": [{**REFINER, "weight": 3}]}, True),
-        ({"rewards": [{**REFINER, "on_none": "skip"}]}, True),
         ({"rewards": [{**REFINER, "label": "renamed"}]}, True),
         ({"rewards": [{**REFINER, "weight": -1}]}, False),
         ({"rewards": [{"name": "answer_format", "label": "refiner"}]}, False),
-        ({"rewards": [{**REFINER, "weight": -1, "clip": [-1, 1]}]}, False),
-        ({"rewards": [{**REFINER, "clip": [0, 0.001]}]}, False),
         ({"rewards": [{**REFINER, "transform": "sigmoid"}]}, False),
         ({"rewards": [{**REFINER, "transform": {"zscore": [0, 2]}}]}, False),
         ({"gates": GATE}, False),
@@ -306,7 +288,7 @@ def test_a_file_that_the_code_names_has_to_be_declared(tiny_run, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "reads", ["open('we' + 'ights').read()", "os.environ['W']", "os.getenv('W')", "np.load(path)"]
+    "reads", ["open('we' + 'ights').read()", "os.environ['W']", "np.load(path)"]
 )
 def test_code_that_reads_what_its_text_does_not_show_declares_it(tiny_run, tmp_path, reads):
     body = f"return [{reads} for _ in completions]"
@@ -328,14 +310,13 @@ def test_a_report_on_rows_of_another_form_does_not_count(tiny_run, tmp_path):
         assert bool(found) == bool(expected)
 
 
-@pytest.mark.parametrize("edit", [{"mean": 0.99}, {"low": 0.9}, {"n": 2000}])
-def test_an_edited_report_is_refused(tiny_run, tmp_path, edit):
+def test_an_edited_report_is_refused(tiny_run, tmp_path):
     path = report(tmp_path / "validation", identity(tiny_run))
     file = tmp_path / "validation" / "validation.json"
     content = json.loads(file.read_text())
     file.write_text(json.dumps(content, indent=1))  # the layout does not count
     assert problems(tiny_run, report=path) == ""
-    content["checks"][0]["measures"]["accuracy"] |= edit
+    content["checks"][0]["measures"]["accuracy"] |= {"low": 0.9}
     file.write_text(json.dumps(content))
     assert "was edited since it was written" in problems(tiny_run, report=path)
     for key in ("attacks", "checks", "digest"):
@@ -348,7 +329,6 @@ def test_an_edited_report_is_refused(tiny_run, tmp_path, edit):
     ("text", "expected"),
     [
         (None, "cannot be read (No such file or directory)"),
-        ("{", "is no report of a validation"),
         ("[]", "is no report of a validation"),
         ('{"schema": 1}', "has the schema 1; this hf_rlhf reads 2"),
         ('{"schema": 2}', "was edited since it was written"),

@@ -24,30 +24,16 @@ def test_concise_falls_from_one_to_zero_between_its_limits():
     assert score(Concise(hard=True), *texts) == [1, 1, 0, 0, 0, 0, 0]
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "That's a great question! It is 4.",
-        "THAT’S A GREAT QUESTION. It is 4.",
-        "Yes. Absolutely!",
-        "Of course! 4.",
-        "I’d be happy to help: 4.",
-        "",
-        "   ",
-    ],
-)
-def test_concise_pays_nothing_for_hollow_phrases_and_for_silence(text):
-    assert score(Concise(), text) == [0.0]
+HOLLOW = ["That's a great question! It is 4.", "THAT’S A GREAT QUESTION. It is 4."]
+HOLLOW += ["Yes. Absolutely!", "Of course! 4.", "I’d be happy to help: 4."]
+PLAIN = ["It is certainly 4.", "Of course it is 4.", "Absolutely not: 4."]
 
 
-@pytest.mark.parametrize("text", ["It is certainly 4.", "Of course it is 4.", "Absolutely not: 4."])
-def test_concise_pays_for_the_same_words_in_a_sentence(text):
-    assert score(Concise(), text) == [1.0]
-
-
-def test_concise_logs_the_share_of_hollow_responses():
+def test_concise_pays_nothing_for_hollow_phrases_and_for_silence():
     logged = {}
-    score(Concise(), "Certainly! 4.", "4.", log_metric=logged.__setitem__)
+    assert score(Concise(), *HOLLOW, "", "   ") == [0.0] * 7
+    assert score(Concise(), *PLAIN) == [1.0] * 3
+    score(Concise(), HOLLOW[0], PLAIN[0], log_metric=logged.__setitem__)
     assert logged == {"concise/hollow": 0.5}
 
 

