@@ -42,9 +42,7 @@ def test_a_named_reward_on_graded_rows(tmp_path):
     ]
     (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
     arguments = ["--rewards.0.full", "5", "--rewards.0.zero", "60"]
-    with pytest.raises(
-        ConfigError, match=r"no reward has the label 'consise' \(did you mean 'co"
-    ):
+    with pytest.raises(ConfigError, match=r"no reward has the label 'consise' \(did you mean 'co"):
         rewards(["validate", "concise", "--data", "rows.jsonl", "--label", "consise"])
     rewards(["validate", "concise", "--data", "rows.jsonl", *arguments, "--out", "one"])
     one = report("one")
