@@ -20,10 +20,14 @@ class RewardValidationHook:
     A module with these functions is one, too.
     """
 
+    def __init__(self, cause: str = "") -> None:
+        self.cause = cause
+
     def problems(self, run: "Run") -> Iterator[Problem]:
         """Yield why the run's rewards are not validated as its file demands."""
         if run.spec.reward_validation is not None:
-            yield Problem(KEY, "needs the package hf-rlhf-lab.", "Install it, or remove this.")
+            what = f"needs the package hf-rlhf-lab{self.cause}."
+            yield Problem(KEY, what, "Install it, or remove this.")
 
     def advice(self, run: "Run") -> Iterator[str]:
         """Yield notes on rewards that were not validated, or fall short of what is required."""
@@ -40,4 +44,7 @@ class RewardValidationHook:
 def hook() -> RewardValidationHook:
     """Return the hook of the installed package, or one that knows no report."""
     points = [each for each in registry.entry_points(group="hf_rlhf.hooks") if each.name == KEY]
-    return cast(RewardValidationHook, points[0].load()) if points else RewardValidationHook()
+    try:
+        return cast(RewardValidationHook, points[0].load()) if points else RewardValidationHook()
+    except Exception as error:  # noqa: BLE001 - it may raise anything, and most runs do not need it
+        return RewardValidationHook(f", which does not load ({type(error).__name__}: {error})")

@@ -46,7 +46,7 @@ Messages = Sequence[Mapping[str, str]]
 """A conversation: `role` and `content` of each turn."""
 _WAIT = wait_random_exponential(multiplier=0.5, max=15.0)
 _PING_S = 20.0
-"""Of `ping`, at the end of which somebody waits."""
+"""Of `ping`, at the end of which somebody waits, and of a connection to a host that is up."""
 _NOTICE_S, _NOTICE_EVERY_S = 5.0, 30.0
 _THOUGHTS = ("reasoning_content", "reasoning", "thinking", "reasoning_details")
 """Where servers put thinking, beside the content."""
@@ -98,9 +98,9 @@ class ChatClient:
     timeout: float = 120.0
     """Seconds for one request."""
     patience: float = 900.0
-    """Seconds to wait for a server that is down (no connection, 502, 503, 504) or asks for a pause
-    (429, Retry-After); then the run stops. In a distributed run the other processes wait too: keep
-    it below the trainer's `ddp_timeout` (1800)."""
+    """Seconds to wait for a server that is down (no connection, 502, 503, 504, 52x) or asks for a
+    pause (429, Retry-After); then the run stops. In a distributed run the other processes wait too:
+    keep it below the trainer's `ddp_timeout` (1800)."""
     retries: int = 5
     """How often any other failed request is sent again: 408, 409, other 5xx, a lost connection, a
     timeout, a reply that cannot be read."""
@@ -180,7 +180,7 @@ class ChatClient:
 
         Redirects are not followed: they would carry prompts and key to another host.
         """
-        from openai import AsyncOpenAI
+        from openai import AsyncOpenAI, Timeout
 
         from hf_rlhf.rewards.judges.transport import BoundedClient
 
@@ -188,7 +188,7 @@ class ChatClient:
             base_url=self.base_url,
             api_key=self._key(),
             max_retries=0,
-            timeout=None,
+            timeout=Timeout(None, connect=_PING_S),
             http_client=BoundedClient(follow_redirects=False),
         ) as client:
             yield client
@@ -268,19 +268,13 @@ class ChatClient:
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
             raise Unreadable(text) from None
         self._was_answered = True
-        cost = (
-            reply.prompt_tokens * self.price_per_million_input
-            + reply.completion_tokens * self.price_per_million_output
-        )
-        self._usage.add(
-            prompt_tokens=reply.prompt_tokens,
-            completion_tokens=reply.completion_tokens,
-            cost=cost / 1e6,
-        )
+        read, written = reply.prompt_tokens, reply.completion_tokens
+        cost = read * self.price_per_million_input + written * self.price_per_million_output
+        self._usage.add(prompt_tokens=read, completion_tokens=written, cost=cost / 1e6)
         return reply
 
     def _place(self) -> asyncio.Semaphore:
-        share = self.max_concurrency // processes()
+        share = max(1, self.max_concurrency // processes())  # a pickled client is not checked
         places = _places.setdefault(asyncio.get_running_loop(), {})
         return places.setdefault((self.base_url, share), asyncio.Semaphore(share))
 
@@ -288,8 +282,10 @@ class ChatClient:
         has_status = failures.status_of(failures.error_of(state))
         if not (self.waits_for_start or self._was_answered or has_status):
             return True
+        if state.attempt_number == 1:  # an outage begins here, not in the queue before it
+            state.start_time = state.outcome_timestamp or 0
         waited, requested = state.seconds_since_start or 0, failures.requested_wait(state) or 0
-        return waited + requested > self.patience
+        return waited + requested >= self.patience
 
     def _notify(self, state: RetryCallState) -> None:
         """Tell the user now and then of an outage."""
@@ -309,15 +305,14 @@ class ChatClient:
             kept = "; what was answered is in the cache" if self.cache else ""
             return JudgeError(
                 f"{self._server} is down or busy for longer than its patience of "
-                f"{self.patience:g} s: {cause}. Start it again and repeat the same command{kept}. "
-                "`patience` is how long it waits."
+                f"{self.patience:g} s: {cause}. Start it again and repeat the same command{kept}."
             )
         cure = failures.cure(error, self.api_key_env)
         if failures.status_of(error) == 404:
             try:
                 names = [model.id for model in (await client.models.list(timeout=5)).data]
                 cure = f"It serves: {self._quote(', '.join(names))}."
-            except (OpenAIError, ValueError, TypeError):
+            except (OpenAIError, ValueError, TypeError, AttributeError, RecursionError):
                 cure = f"It lists no models. {cure}"
         return JudgeError(f"{self._server} refuses the request: {cause}. {cure}")
 
@@ -326,7 +321,7 @@ class ChatClient:
         return f"The {self.display_name} {self.model} at {self.base_url}"
 
     def _cause(self, error: BaseException | None) -> str:
-        return self._quote(failures.cause(error, self.timeout))
+        return self._quote(failures.cause(error))
 
     def _quote(self, text: str) -> str:
         """Return a short line of text that came from outside, without the key."""
@@ -355,6 +350,10 @@ class ChatClient:
         for path, problem in misplaced_secrets(leaves(written)):
             setting = ".".join(map(str, path))
             raise JudgeError(f"{self.display_name}: {setting} {problem} {SECRET_HINT}")
+        try:
+            json.dumps(self.extra_body, allow_nan=False)
+        except (TypeError, ValueError) as error:
+            raise JudgeError(f"{self.display_name}: extra_body is no JSON: {error}.") from None
         self._require("model", bool(self.model.strip()), "a name that the server knows")
         self._require("timeout", 0 < self.timeout < math.inf, "above 0")
         least = f"at least {processes()}, one for each process"

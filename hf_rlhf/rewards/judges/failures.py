@@ -2,14 +2,17 @@
 
 import re
 import ssl
+import time
+from contextlib import suppress
+from email.utils import parsedate_to_datetime
 from typing import Any, Literal
 
 from tenacity import RetryCallState
 
 from hf_rlhf.errors import JudgeError
 
-_DOWN = (429, 502, 503, 504)
-"""Statuses of a server that is busy or starting, and of a proxy without one."""
+_DOWN = (429, 502, 503, 504, *range(520, 525), 529, 530)
+"""Statuses of a server that is busy or starting, and of a proxy (52x: Cloudflare's) without one."""
 _REFUSED = (401, 403, 404, 405, 501)
 """Statuses that waiting does not change, whatever is asked."""
 
@@ -30,7 +33,7 @@ def kind(error: BaseException) -> Literal["down", "transient", "refused", "faile
     if not status:
         if isinstance(root, ssl.SSLCertVerificationError) or _is_page(error):
             return "refused"
-        no_server = isinstance(root, OSError) and not isinstance(root, TimeoutError)
+        no_server = isinstance(root, OSError) and not isinstance(error, TimeoutError)
         return "down" if no_server else "transient"
     if status in _DOWN:
         return "refused" if _has_no_quota(error) else "down"
@@ -44,18 +47,18 @@ def status_of(error: BaseException | None) -> int:
     return getattr(error, "status_code", 0)
 
 
-def cause(error: BaseException | None, timeout: float) -> str:
+def cause(error: BaseException | None) -> str:
     """Describe an error. The text may quote the server, over many lines, and the key."""
-    root, response = _root(error), getattr(error, "response", None)
+    response = getattr(error, "response", None)
     if response is not None:
         host = response.headers.get("location", "")
         return f"HTTP {status_of(error)}: {f'redirect to {host}' if host else response.text}"
     if isinstance(error, Unreadable):
         what = "a web page" if _is_page(error) else str(error) or "an empty body"
         return f"the answer is not a completion: {what}"
-    if isinstance(root, TimeoutError):
-        return f"no answer within {timeout:g} s"
-    return f"no connection: {root}"
+    if isinstance(error, TimeoutError):
+        return "no answer in time"
+    return f"no connection: {_root(error)}"
 
 
 def cure(error: BaseException, api_key_env: str) -> str:
@@ -82,7 +85,11 @@ def requested_wait(state: RetryCallState) -> float | None:
     """Return the seconds of Retry-After, or None."""
     response = getattr(error_of(state), "response", None)
     text = response.headers.get("retry-after", "") if response is not None else ""
-    return float(text) if re.fullmatch(r"\d+(\.\d+)?", text) else None
+    if re.fullmatch(r"\d+(\.\d+)?", text):
+        return float(text)
+    with suppress(ValueError, OverflowError):
+        return max(0.0, parsedate_to_datetime(text).timestamp() - time.time())
+    return None
 
 
 def error_of(state: RetryCallState) -> BaseException | None:
@@ -91,8 +98,8 @@ def error_of(state: RetryCallState) -> BaseException | None:
 
 
 def _root(error: BaseException | None) -> BaseException | None:
-    while error is not None and error.__cause__ is not None:
-        error = error.__cause__
+    while error is not None and error.__cause__ is not None and not isinstance(error, TimeoutError):
+        error = error.__cause__  # that of a timeout is a cancellation
     return error
 
 

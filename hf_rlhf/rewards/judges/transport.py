@@ -1,11 +1,14 @@
 """The openai package's HTTP client, which reads at most `MAX_REPLY_BYTES` of a body.
 
-A judge's server is not trusted, and neither package bounds what is read into memory.
+A judge's server is not trusted: neither package bounds what is read into memory, nor expects a
+response that is no HTTP or has odd headers.
 """
 
+from contextlib import aclosing
 from typing import Any
 
-from openai import DefaultAioHttpClient
+import aiohttp
+from openai import APIConnectionError, DefaultAioHttpClient
 
 MAX_REPLY_BYTES = 16 * 2**20
 """Of a body, decompressed. A chat completion of 100,000 tokens is a megabyte."""
@@ -16,19 +19,21 @@ class BoundedClient(DefaultAioHttpClient):
 
     async def send(self, request: Any, **options: Any) -> Any:
         """Send a request and read the response, whatever its status."""
-        response = await super().send(request, **{**options, "stream": True})
         content = bytearray()
         try:
-            async for chunk in response.aiter_bytes():
-                content += chunk
-                if len(content) > MAX_REPLY_BYTES:
-                    break
-        finally:
-            await response.aclose()
-        names = ("content-type", "location", "retry-after", "retry-after-ms")
+            streamed = super().send(request, **{**options, "stream": True})
+            async with aclosing(await streamed) as response:
+                async for chunk in response.aiter_bytes():
+                    content += chunk
+                    if len(content) > MAX_REPLY_BYTES:
+                        break
+        except (aiohttp.ClientError, ValueError) as error:  # which the openai package lets through
+            raise APIConnectionError(request=request) from error
+        kept = (b"location", b"retry-after")
         return type(response)(
             response.status_code,
-            headers={name: response.headers[name] for name in names if name in response.headers},
+            headers=[each for each in response.headers.raw if each[0].lower() in kept]
+            + [(b"content-type", b"application/json")],
             content=bytes(content[:MAX_REPLY_BYTES]),
             request=request,
         )

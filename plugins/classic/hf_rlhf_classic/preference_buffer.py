@@ -11,7 +11,6 @@ from operator import itemgetter
 
 from hf_rlhf.contracts import Score
 
-SELECTIONS = ("best_worst", "all")
 BUFFERS = ("current", "rolling2", "full")
 
 

@@ -2,10 +2,13 @@
 
 import asyncio
 import gzip
+import pickle
+import socket
 import subprocess
 import sys
 import threading
 import time
+from email.utils import formatdate
 
 import pytest
 
@@ -60,13 +63,13 @@ def test_a_server_that_is_restarted_during_a_call_costs_nothing_but_time(capsys,
     assert notice.endswith("waiting up to 20 s.")
 
 
-@pytest.mark.parametrize("fault", ["429", "503", "html 502"])
+@pytest.mark.parametrize(
+    "fault", [*(FAULTS[name] for name in ("429", "503", "html 502")), Reply(status=521)]
+)
 def test_an_outage_costs_no_retries(fault):
     broken = threading.Event()
     broken.set()
-    with ScriptedServer(
-        lambda asked: FAULTS[fault] if broken.is_set() else graded(asked)
-    ) as server:
+    with ScriptedServer(lambda asked: fault if broken.is_set() else graded(asked)) as server:
         threading.Timer(0.35, broken.clear).start()
         assert scores(judge_at(server, retries=0), questions(12)) == right(12)
 
@@ -95,6 +98,38 @@ def test_a_server_without_a_listener_is_waited_for_anew_by_each_call():
         assert time.monotonic() - started >= 0.3
 
 
+def test_a_host_that_swallows_packets_is_down(monkeypatch):
+    monkeypatch.setattr(client, "_PING_S", 0.2)
+    with socket.socket() as host, socket.socket() as first, socket.socket() as second:
+        host.bind(("127.0.0.1", 0))
+        host.listen(0)
+        for fills in (first, second):
+            fills.setblocking(False)
+            fills.connect_ex(host.getsockname())
+        url = f"http://127.0.0.1:{host.getsockname()[1]}/v1"
+        judge = OpenAIJudge("m", url, cache=False, retries=0, patience=0.5)
+        with pytest.raises(JudgeError, match="patience of 0.5 s: no connection"):
+            scores(judge, questions(1))
+
+
+def test_patience_does_not_count_the_wait_for_a_place():
+    script = ["ok", "ok", "503", "ok"]
+    with ScriptedServer(script=script, delay=0.3) as server:
+        judges = [judge_at(server, max_concurrency=1, patience=0.5) for _ in range(3)]
+
+        async def ask():
+            return await asyncio.gather(*(judge.judge(questions(1)) for judge in judges))
+
+        assert [verdict.score for (verdict,) in asyncio.run(ask())] == [1.0] * 3
+
+
+def test_a_pause_until_a_date_is_kept():
+    busy = Reply(status=429, body=b"{}", headers={"Retry-After": formatdate(time.time() + 2)})
+    with ScriptedServer(script=[busy]) as server:
+        assert scores(judge_at(server), questions(1)) == [1.0]
+    assert server.times[1] - server.times[0] > 0.8
+
+
 def test_a_longer_pause_than_the_patience_stops_the_run_at_once():
     busy = Reply(status=429, body=b"{}", headers={"Retry-After": "3600"})
     started = time.monotonic()
@@ -103,7 +138,7 @@ def test_a_longer_pause_than_the_patience_stops_the_run_at_once():
     assert time.monotonic() - started < 10
 
 
-@pytest.mark.parametrize("wait", ["inf", "-5", "soon"])
+@pytest.mark.parametrize("wait", ["inf", "-5", "soon", "\xb2"])
 def test_a_pause_without_a_length_leaves_the_patience_to_decide(wait):
     busy = Reply(status=429, body=b"{}", headers={"Retry-After": wait})
     with ScriptedServer(always=busy) as server, pytest.raises(JudgeError, match="patience of 0.2"):
@@ -114,7 +149,9 @@ def test_a_question_that_is_never_answered_is_none_and_no_outage():
     """A run that stopped for it would stop there again, each time it is resumed."""
     with ScriptedServer(lambda asked: FAULTS["hang"] if asked.candidate == "3" else 1) as server:
         judge = judge_at(server, timeout=0.5, retries=1)
-        assert scores(judge, questions(5)) == [0.5, 0.5, 0.5, None, 0.5]
+        verdicts = asyncio.run(judge.judge(questions(5)))
+        assert [verdict.score for verdict in verdicts] == [0.5, 0.5, 0.5, None, 0.5]
+        assert "no answer in time" in verdicts[3].reason
         assert judge.usage()["failed"] == 1
 
 
@@ -144,6 +181,30 @@ def test_a_packed_reply_is_read_and_one_that_unpacks_to_a_huge_one_is_cut_off(mo
         assert len(verdict_of_bomb.reason) < 2000
 
 
+@pytest.mark.parametrize(
+    ("headers", "score"),
+    [
+        ({"Transfer-Encoding": "chunked"}, None),
+        ({"X-Long": "a" * 70_000}, None),
+        ({"Content-Type": "application/json; charset=idna"}, 1.0),
+        ({"Content-Type": "application/json; charset=rot13"}, 1.0),
+        ({"Retry-After": "\xff"}, 1.0),
+    ],
+)
+def test_odd_headers_end_no_run(headers, score):
+    with ScriptedServer(lambda asked: Reply('{"score": 2}', headers=headers)) as server:
+        assert scores(judge_at(server, retries=0), questions(1)) == [score]
+
+
+@pytest.mark.parametrize("models", [b'["x"]', b'{"data": ["x"]}', b"[" * 100_000])
+def test_an_odd_list_of_models_hides_no_cause(models, monkeypatch):
+    with ScriptedServer(always="404") as server:
+        handler = server._server.RequestHandlerClass
+        monkeypatch.setattr(handler, "do_GET", lambda self: self._send(Reply(body=models)))
+        with pytest.raises(JudgeError, match="model does not exist.*It lists no models"):
+            scores(judge_at(server), questions(1))
+
+
 @pytest.mark.parametrize("key", ["sk-secret\n", "sk-sécret"])
 def test_a_key_that_no_header_can_carry_is_not_sent(monkeypatch, key):
     monkeypatch.setenv("MY_JUDGE_KEY", key)
@@ -171,6 +232,14 @@ def test_judges_of_one_server_share_its_limit(monkeypatch):
             assert server.peak == peak
     with pytest.raises(JudgeError, match="max_concurrency must be at least 2, one for each"):
         judge_at(server, max_concurrency=1)
+
+
+def test_a_judge_that_is_pickled_into_more_processes_than_places_has_one_in_each(monkeypatch):
+    with ScriptedServer() as server:
+        pickled = pickle.dumps(judge_at(server, max_concurrency=1))
+        monkeypatch.setenv("WORLD_SIZE", "2")
+        asked = pickle.loads(pickled).judge(questions(1))
+        assert asyncio.run(asyncio.wait_for(asked, 20))[0].score == 1.0
 
 
 def test_a_cancelled_call_frees_its_place():

@@ -351,6 +351,7 @@ def test_description_is_json_and_holds_what_verdicts_depend_on():
         {"patience": -1},
         {"max_tokens": 0},
         {"temperature": float("nan")},
+        {"extra_body": {"top_p": float("nan")}},
     ],
 )
 def test_impossible_fields_are_refused(fields):

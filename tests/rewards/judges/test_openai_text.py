@@ -161,11 +161,8 @@ def test_a_server_that_stays_away_stops_the_call_and_what_came_is_kept(capsys):
     server = ScriptedServer(echo).__enter__()
     writer = writer_of(server, cache=True, patience=0.3, max_concurrency=1)
     writer.display_name = "summariser"
-    with pytest.raises(
-        JudgeError, match=r"The summariser scripted at .* its patience of .*"
-    ) as said:
+    with pytest.raises(JudgeError, match=r"The summariser scripted at .* its patience of .*"):
         asyncio.run(writer.write(say(*map(str, range(9))), keep))
-    assert "`patience` is how long it waits" in str(said.value)
     assert len(came) == 3
     assert command(["show", "--path", str(default_path("text"))]) == 0
     assert "3 texts" in capsys.readouterr().out

@@ -18,10 +18,7 @@ from hf_rlhf.storage import (
     atomic_write_text,
     parse_json,
 )
-from hf_rlhf_lab.validation.reward_bench import subset_table
-from hf_rlhf_lab.validation.slices import slice_tables
 from hf_rlhf_lab.validation.usage import usage_lines
-from hf_rlhf_lab.validation.worst import worst_section
 
 SCHEMA = 2
 JSON_NAME, MARKDOWN_NAME, PLOT_NAME = "validation.json", "validation.md", "validation.png"
@@ -94,6 +91,10 @@ class Report(Section):
 
     def markdown(self) -> str:
         """Return the report as a page."""
+        from hf_rlhf_lab.validation.reward_bench import subset_table  # scipy: no run needs it
+        from hf_rlhf_lab.validation.slices import slice_tables
+        from hf_rlhf_lab.validation.worst import worst_section
+
         rows = [
             [plain(check.name), _SIGNS[check.verdict], plain(check.summary)]
             for check in self.checks

@@ -35,7 +35,6 @@ MEASURES: Mapping[str, Measure] = {
 }  # fmt: skip
 """By their keys in a run file's `reward_validation.require`."""
 
-
 _NOT_OF_GOLD = ("length", "repeats", "hacks", "abstentions")
 """Checks whose results do not depend on whether the reward has seen the gold data."""
 DEFAULT_ATTACKS = "text_attacks"
