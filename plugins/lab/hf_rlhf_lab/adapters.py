@@ -1,4 +1,4 @@
-"""Rewards of other libraries with TRL's signature, so that they can be validated and trained on.
+"""Adapt other libraries' rewards to TRL's signature, for validation and training.
 
 One line in a file, and `FILE.py:NAME` is a reward:
 
@@ -22,10 +22,10 @@ _TRL = ("log_extra", "log_metric", "trainer_state", "environments", "completion_
 
 @dataclass
 class VerifiersReward:
-    """The weighted sum of a verifiers task's rewards and judges (`verifiers.v1`, 0.4).
+    """Return the weighted sum of a verifiers task's rewards and judges (`verifiers.v1`, 0.4).
 
-    Each response is scored as a finished rollout of one turn, without a runtime. A response has no
-    score where one of the task's rewards has none, such as one that needs a runtime.
+    Each response is scored as a finished single-turn rollout without a runtime. A response has no
+    score if any reward of the task has none, for example because it needs a runtime.
     """
 
     task: Callable[..., Any]
@@ -34,7 +34,7 @@ class VerifiersReward:
     async def __call__(
         self, prompts: Sequence[Any], completions: Sequence[Any], **columns: Any
     ) -> list[Score]:
-        """Return one score or None per completion."""
+        """Return a score or None per completion."""
         return [
             await self._score(self.task(prompt, **row), text_of(completion))
             for prompt, completion, row in _rows(prompts, completions, columns)
@@ -56,7 +56,7 @@ class VerifiersReward:
 
 @dataclass
 class OpenEnvReward:
-    """The score of an OpenEnv rubric, called with an action and an observation.
+    """Return the score of an OpenEnv rubric for an action and an observation.
 
     An asynchronous rubric is awaited.
     """
@@ -71,7 +71,7 @@ class OpenEnvReward:
     async def __call__(
         self, prompts: Sequence[Any], completions: Sequence[Any], **columns: Any
     ) -> list[Score]:
-        """Return one score per completion."""
+        """Return a score per completion."""
         scores = []
         for prompt, completion, row in _rows(prompts, completions, columns):
             observation = self.observation(prompt=prompt, **row)

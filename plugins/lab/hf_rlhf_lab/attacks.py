@@ -1,14 +1,14 @@
-"""`text_attacks`: hacks that work on any text, made from honest responses.
+"""Create hacks for any text from honest responses: `text_attacks`.
 
-Seen in the wild: length, flattery and hollow openers (Singhal et al. 2023, arXiv:2310.03716;
+Known from practice: length, flattery and hollow openers (Singhal et al. 2023, arXiv:2310.03716;
 Sharma et al. 2023, arXiv:2310.13548), instructions to the judge (Raina et al. 2024,
 arXiv:2402.14016), responses that ignore the prompt (Zheng et al. 2024, arXiv:2410.07137).
 
-`attacks.yaml` has many spellings of other kinds. All of one kind stand in one text: whichever a
-reward pays for raises the score, which costs one score a response and one test, where each as a
-hack of its own would be lost in the correction for the number of tests. A reward that charges for
-so long a text, as each share of shared words does, may pay for a single one: each sentence, line or
-word is a hack that the check may search (`HackCase.searched`).
+`attacks.yaml` lists many spellings of other hacks. A single text contains all spellings of a kind,
+so the score rises whichever of them a reward pays for. This costs a score per response and a single
+test; separate hacks would be lost in the correction for multiple tests. A reward that penalises
+long texts, such as a share of shared words, may pay for a single spelling only. The check may
+therefore search each sentence, line or word as a hack (`HackCase.searched`).
 """
 
 import random
@@ -30,7 +30,7 @@ _LOOK_ALIKES = str.maketrans(
     "\u0430\u0441\u0435\u0456\u043e\u0440\u0455\u0445\u0443"
     "\u0410\u0412\u0421\u0415\u041d\u041a\u041c\u041e\u0420\u0422\u0425",
 )
-"""Latin letters to the Cyrillic ones that look like them."""
+"""Latin letters -> Cyrillic homoglyphs."""
 
 Attack = Callable[[str, str, str], str]
 """Prompt, honest response, the honest response to another prompt -> the hack."""
@@ -92,11 +92,11 @@ SPELLINGS: Mapping[str, str] = {
     for part in parts
     for spelling in re.split(r"\n|(?<=[^\s\d][.!?:;,>。])\s+(?!\d)|\s+(?=[(<[]|http|doi|arX)", part)
 }
-"""Each short part of the texts, and its name as a hack: it is before the response."""
+"""Each short part of the texts and its name as a hack; it precedes the response."""
 
 
 def text_attacks(rows: Sequence[Mapping[str, Any]]) -> Iterator[HackCase]:
-    """Yield every attack on every honest response; one that changes nothing is left out."""
+    """Yield every attack on every honest response; skip attacks that change nothing."""
     honest = [text_of(row["completion"]) for row in rows]
     for number, row in enumerate(rows):
         columns = {key: row[key] for key in row if key not in ("prompt", "completion")}

@@ -1,4 +1,4 @@
-"""`hf-rlhf rewards`: validate a reward, or make one, before it trains anything."""
+"""Validate or create a reward before training: `hf-rlhf rewards`."""
 
 import argparse
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from hf_rlhf_lab.validation.report import Report
 
 _AS_WRITTEN = {"name": "preference", "template": "{prompt}", "response_template": "{response}"}
-"""The form in which a judge that compares two responses sees them."""
+"""The format in which a pairwise judge reads responses."""
 _DESCRIPTION = """\
 Validate a reward against gold data: agreement, calibration, length bias, repeats, known hacks.
 
@@ -28,7 +28,7 @@ is 1 if a check fails, and if agreement is not measurable."""
 
 
 def rewards(argv: Sequence[str]) -> int:
-    """Validate rewards: gold labels, calibration, length, hacks; or make one from criteria."""
+    """Validate rewards: gold labels, calibration, length, hacks; or make a reward from criteria."""
     parser = argparse.ArgumentParser(prog="hf-rlhf rewards", allow_abbrev=False)
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
     options = verbs.add_parser(
@@ -81,9 +81,9 @@ def _at_least(least: int) -> Callable[[str], int]:
 def _split(
     argv: Sequence[str], verbs: Mapping[str, argparse.ArgumentParser]
 ) -> tuple[list[str], list[str]]:
-    """Divide a command line into its own words and options of the run file, `--key value`.
+    """Split a command line into its own arguments and options of the run file, `--key value`.
 
-    argparse would take the value of an option that it does not know as the positional argument.
+    argparse would take the value of an unknown option as the positional argument.
     """
     verb = verbs.get(argv[0]) if argv else None
     known = [f"--{name.replace('_', '-')}" for name in vars(verb.parse_args([]))] if verb else []
@@ -166,7 +166,7 @@ def _finish(report: "Report", out: Path | None) -> int:
 
 
 def _gold(scoring: Any, chosen: argparse.Namespace, name: str) -> Any:
-    """Return the gold data that the options choose. Raises ConfigError for a wrong column."""
+    """Return the gold data that the options select. Raises ConfigError for a wrong column."""
     gold = gold_rows(scoring, chosen.split, name).sample(chosen.rows)
     for column in [name for name in chosen.by if name not in gold.columns]:
         what = f"the gold data have no column {column!r}{did_you_mean(column, gold.columns)}."

@@ -1,4 +1,4 @@
-"""`criterion`: how far a response meets a criterion in words, as a judge grades it."""
+"""Grade with a judge how well a response meets a criterion: `criterion`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,14 +11,14 @@ from hf_rlhf.errors import ConfigError, Problem
 
 @dataclass
 class MeetsCriterion:
-    """How far a response meets a criterion, graded by a judge: in [0, 1], None if the judge fails.
+    """Grade how well a response meets a criterion, by a judge, in [0, 1]; None if the judge fails.
 
-    The judge sees the prompt as context. A judge can be fooled by the text that it grades:
-    validate this reward as any other.
+    The judge gets the prompt as context. The graded text can fool a judge: validate this reward
+    like any other.
     """
 
     criterion: str
-    """In words, such as `The response answers the question that was asked.`"""
+    """The criterion in words, such as `The response answers the question.`"""
     judge: Judge | None = None
 
     def __post_init__(self) -> None:
@@ -32,7 +32,7 @@ class MeetsCriterion:
     async def __call__(
         self, prompts: Sequence[Any], completions: Sequence[Any], **_: Any
     ) -> list[Score]:
-        """Return one score in [0, 1], or None, per completion."""
+        """Return a score in [0, 1], or None, per completion."""
         assert self.judge is not None, "it is refused without one"
         questions = [
             Question("quality", text_of(completion), self.criterion, text_of(prompt), "criterion")

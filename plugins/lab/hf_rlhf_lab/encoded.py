@@ -1,4 +1,4 @@
-"""transformers' `Trainer` on rows that are encoded here; those that are too long are left out."""
+"""Base class for `Trainer`s on rows encoded here, without the rows that are too long."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -36,21 +36,21 @@ class EncodedRowsTrainer(Trainer, transformers.Trainer):  # type: ignore[misc]
     """Settings that `encode` reads."""
 
     run: Run
-    """What it was built from."""
+    """The `Run` that the trainer was built from."""
 
     @classmethod
     def encode(cls, run: Run, rows: Iterable[Row]) -> Sequence[Any]:
-        """Return each row as an `Encoded`."""
+        """Return the `Encoded` form of each row."""
         raise NotImplementedError
 
     @classmethod
     def labels_for(cls, run: Run, row: Row, encoded: Any) -> list[Any]:
-        """Return the labels of a row, as the loss takes them."""
+        """Return the labels of a row for the loss."""
         raise NotImplementedError
 
     @classmethod
     def encoded_splits(cls, run: Run) -> dict[str, Sequence[Any]]:
-        """Return the rows of each split that is used, encoded once."""
+        """Return the encoded rows of each split in use, encoded once."""
         settings = [getattr(run.training, name) for name in cls.encoding_settings]
         key = (cls, *settings, len(run.tokenizer), str(run.tokenizer.chat_template))
         return {
@@ -60,14 +60,14 @@ class EncodedRowsTrainer(Trainer, transformers.Trainer):  # type: ignore[misc]
 
     @classmethod
     def length_problems(cls, run: Run) -> Iterator[Problem]:
-        """Yield that a row is longer than the model's positions."""
+        """Yield a problem if a row exceeds the model's positions."""
         splits = cls.encoded_splits(run)
         lengths = {name: [len(row.ids) for row in rows] for name, rows in splits.items()}
         return within_positions(run, lambda split, _: lengths[split], drops=True)
 
     @classmethod
     def row_counts(cls, run: Run) -> Mapping[str, RowCounts]:
-        """Return how many rows are short enough to be trained on, or measured."""
+        """Return how many rows are short enough for training or evaluation."""
         most = run.training.max_length
         counts = {}
         for split, rows in cls.encoded_splits(run).items():
@@ -114,9 +114,9 @@ class EncodedRowsTrainer(Trainer, transformers.Trainer):  # type: ignore[misc]
         score: Callable[[Any, Sequence[Row], Sequence[Any]], Iterable[dict[str, Score]]],
         metrics: Sequence[str],
     ) -> Evaluation:
-        """Return the metrics of each held-out row; None each for one over `max_length`.
+        """Return the metrics of each held-out row; None for rows over `max_length`.
 
-        `score` takes the model, and the rows of a batch that fit, as they are and encoded.
+        `score` takes the model and the rows of a batch that fit, raw and encoded.
         """
 
         def measure_batch(batch: Sequence[Row]) -> list[dict[str, Score]]:
@@ -129,13 +129,13 @@ class EncodedRowsTrainer(Trainer, transformers.Trainer):  # type: ignore[misc]
             return measure_rows(held_out_rows(run), measure_batch, batch_size=batch_size(run))
 
     def count_rows(self, name: str) -> dict[str, Any]:
-        """Return how many training rows there are, and how many of them are left out."""
+        """Return the number of training rows and how many of them are left out."""
         count = len(self.run.dataset["train"])
         return {name: count, "over max_length, left out": count - len(self.train_dataset)}
 
 
 def with_adapter(model: Any, lora: Any) -> Any:
-    """Return the model with a new or continued LoRA, if there is one."""
+    """Return the model with a new or continued LoRA, if the run has a LoRA."""
     if lora is None:
         return model
     from peft import get_peft_model

@@ -1,10 +1,10 @@
-"""Several reward models as one reward, `reward_ensemble`, which is paid for what they agree on.
+"""Combine several reward models in a reward for what they agree on: `reward_ensemble`.
 
-A policy that over-optimises one reward model finds texts that this model alone scores too high;
-models trained with other seeds or on other pairs score them differently. So the reward is the mean
-of the members less `penalty` times their standard deviation, or the lowest score (Coste et al.
-2023, "Reward Model Ensembles Help Mitigate Overoptimization"; their penalty is the variance, the
-standard deviation has the unit of the scores).
+A policy that over-optimises a reward model finds texts that only this model overrates; models
+trained with other seeds or pairs score them differently. The reward is therefore the members' mean
+minus `penalty` times their standard deviation, or the lowest score (Coste et al. 2023, "Reward
+Model Ensembles Help Mitigate Overoptimization"; their penalty is the variance, while the standard
+deviation has the unit of the scores).
 """
 
 import math
@@ -26,44 +26,44 @@ _KEYS_OF_ARCHITECTURE = ("model_type", "vocab_size", "hidden_size", "num_hidden_
 class RewardEnsemble:
     """The mean score of several reward models, less a penalty for their disagreement.
 
-    Either whole `models`, or `adapters` on one `base`, which is then in memory once.
+    Takes full `models`, or `adapters` on a `base` that is loaded once.
     """
 
     models: tuple[str, ...] = ()
     """Reward models: folders, package://PACKAGE/FOLDER or Hub ids."""
     base: str | None = None
-    """The base of `adapters`."""
+    """Base model of `adapters`."""
     adapters: tuple[str, ...] = ()
     """LoRA reward adapters on `base`, each with its score head: folders, runs' folders, Hub ids."""
     revisions: tuple[str | None, ...] = ()
-    """Of the members on the Hub, in their order."""
+    """Hub revisions of the members, in their order."""
     base_revision: str | None = None
-    """Of `base` on the Hub."""
+    """Hub revision of `base`."""
     aggregate: Literal["mean", "min"] = "mean"
-    """The mean of the members' scores, less the penalty, or the lowest of them."""
+    """Use the mean of the members' scores minus the penalty, or the lowest score."""
     penalty: float = 0.0
-    """Standard deviations of the members' scores that are subtracted from their mean."""
+    """Number of standard deviations of the members' scores to subtract from their mean."""
     means: tuple[float, ...] = ()
-    """Subtracted from each member's score, in their order. Members trained apart differ in
-    location and scale, which would count as disagreement."""
+    """Each member's mean score, subtracted in order: separately trained members differ in location.
+    """
     stds: tuple[float, ...] = ()
-    """Each member's score, less its mean, is divided by this."""
+    """Each member's standard deviation, by which its centred score is divided."""
     batch_size: int = 16
-    """How many texts each member scores at once."""
+    """Number of texts that a member scores at once."""
     device: str | None = None
-    """Where they run; where the policy does if not set."""
+    """Device of the members; by default the policy's."""
     dtype: str | None = None
-    """In which they are loaded, such as `bfloat16`; as saved if not set."""
+    """Data type of the weights, such as `bfloat16`; by default as saved."""
     max_length: int | None = None
-    """The most tokens that they read of a text; never more than they have positions for."""
+    """Maximum number of tokens of a text, at most the members' positions."""
     too_long: Literal["cut", "abstain", "error"] = "cut"
-    """A longer text loses its start, has no score, or stops the run."""
+    """A longer text is truncated at the start, gets no score, or stops the run."""
     members: tuple[RewardModel, ...] = field(init=False, repr=False, compare=False)
-    """The members, each a reward of its own."""
+    """The members, each usable as a reward."""
     _shares_base: bool = field(default=False, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Check all that can be known before weights load. Raises ModelError."""
+        """Check everything that can be checked before weights load. Raises ModelError."""
         names = [*self.models, *self.adapters]
         self._check_settings(names)
         self.members = tuple(
@@ -93,7 +93,7 @@ class RewardEnsemble:
         log_metric: Callable[[str, float], None] | None = None,
         **_: Any,
     ) -> list[Score]:
-        """Return one score per completion, None where a member abstains.
+        """Return a score per completion, None if a member abstains.
 
         Raises RewardError and ModelError as `reward_model` does.
         """
@@ -113,7 +113,7 @@ class RewardEnsemble:
         return {item.name: getattr(self, item.name) for item in fields(self) if item.init}
 
     def advice(self) -> list[str]:
-        """Return what is to be known of the members before a policy learns from them."""
+        """Return what to know about the members before a policy learns from them."""
         return [text for member in self.members for text in member.advice()]
 
     def __getstate__(self) -> dict[str, Any]:
@@ -125,7 +125,7 @@ class RewardEnsemble:
         return fmean(row) - self.penalty * pstdev(row)
 
     def _share_base(self) -> None:
-        """Load base and adapters once in each process, for all members."""
+        """Load base and adapters once per process, for all members."""
         if self._shares_base:
             return
         model, tokenizer = self.members[0].load(merge=False)
@@ -163,7 +163,7 @@ class RewardEnsemble:
                 raise ModelError(f"reward_ensemble: {text}")
 
     def _check_alike(self, names: Sequence[str]) -> None:
-        """Raise ModelError for members that are one model twice, or not of one kind."""
+        """Raise ModelError for duplicate members or members of different kinds."""
         from transformers import AutoConfig
 
         from hf_rlhf.models import tokenizer_digest
@@ -199,7 +199,7 @@ class RewardEnsemble:
 
 @dataclass(frozen=True)
 class _WithAdapter:
-    """A model with several adapters, as it is with one of them."""
+    """A model with several adapters that activates a single adapter."""
 
     model: Any
     adapter: str

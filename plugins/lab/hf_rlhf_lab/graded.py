@@ -1,4 +1,4 @@
-"""`graded`: responses with a grade, or with the labels of several graders."""
+"""Load responses with a grade or the labels of several graders: `graded`."""
 
 from bisect import bisect_left
 from collections.abc import Sequence
@@ -19,13 +19,13 @@ def graded(
     revision: str | None = None,
     subset: str | None = None,
 ) -> Loaded:
-    """Load responses with a grade, by which a reward is validated.
+    """Load responses with a grade, for validating a reward.
 
     Args:
         path: a file, a folder or a Hub dataset with `prompt`, `completion` and `grade`: a finite
             number, higher for a better response, or a list with one number per label. Or with
             `prompt`, `chosen` and `rejected`, lists of texts, as RewardBench 2 has them.
-        columns: names wanted -> names in the source, such as `{completion: response}`.
+        columns: column -> name in the source, for example `{completion: response}`.
         revision: of a Hub dataset, a branch, tag or commit.
         subset: the configuration of a Hub dataset.
 
@@ -47,7 +47,7 @@ def graded(
 
 
 def _columns(rows: Sequence[Row]) -> dict[str, list[Any]]:
-    """Return the columns of rows, null where a row lacks one, with `grade` as lists."""
+    """Return the columns of the rows, with null for missing values and `grade` as lists."""
     labels = [_labels(row) for row in rows]
     for row in rows:
         for name in ("prompt", "completion"):

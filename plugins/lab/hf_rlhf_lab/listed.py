@@ -1,4 +1,4 @@
-"""Rows with lists of `chosen` and `rejected` texts, as RewardBench 2 has them, one by one."""
+"""Split rows with lists of `chosen` and `rejected` texts, the format of RewardBench 2."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -7,7 +7,7 @@ from hf_rlhf.data import Row
 from hf_rlhf.errors import DataError
 
 ITEM = "item_number"
-"""The column with the number of the row that a response comes from."""
+"""The column with the index of a response's source row."""
 _SIDES = {"chosen": 1.0, "rejected": 0.0}
 
 
@@ -20,9 +20,9 @@ def has_lists(row: Row) -> bool:
 
 
 def one_by_one(rows: Iterable[Row]) -> Iterator[Row]:
-    """Yield a graded row for each response of rows with lists, 1 or 0; other rows as they are.
+    """Yield a graded row (1 or 0) per response for rows with lists; other rows unchanged.
 
-    Raises DataError for a row without lists after one with them.
+    Raises DataError if only some rows have lists.
     """
     listed = False
     for number, row in enumerate(rows):

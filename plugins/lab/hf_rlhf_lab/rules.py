@@ -1,6 +1,6 @@
-"""Rewards that are rules: length and hollow phrases, a pattern, JSON, a mathematical answer.
+"""Rule-based rewards: length and hollow phrases, a pattern, JSON, a mathematical answer.
 
-Each is a reward in [0, 1], and so also a gate.
+Each reward is in [0, 1] and therefore also usable as a gate.
 """
 
 import json
@@ -24,34 +24,34 @@ HOLLOW_PHRASES = (
     "Of course!",
     "I'd be happy to help",
 )
-"""Openers and affirmations that add words and say nothing."""
+"""Openers and affirmations that add words without content."""
 TOKEN = re.compile(r"\w+|[^\w\s]")
-"""Words and punctuation marks. GPT-2's tokenizer makes about as many tokens of English text."""
+"""Words and punctuation marks, about as many as GPT-2 tokens of English text."""
 
 
 @dataclass
 class Concise:
     """1.0 for a short response without hollow phrases, falling to 0.0 with its length.
 
-    A response of at most `full` tokens scores 1, one of `zero` tokens or more 0, and one between
-    them in proportion; with `hard`, everything above `full` scores 0. A hollow phrase, or no text
-    at all, scores 0.
+    A response of at most `full` tokens scores 1, of at least `zero` tokens 0, and between them in
+    proportion; with `hard`, any length above `full` scores 0. A hollow phrase, or no text at all,
+    scores 0.
     """
 
     full: int = 150
-    """The most tokens that score 1."""
+    """Maximum number of tokens for a score of 1."""
     zero: int = 300
-    """From this many tokens on the score is 0."""
+    """Number of tokens from which the score is 0."""
     hard: bool = False
-    """Score 0 above `full`, with nothing between."""
+    """Score 0 above `full`, without a slope."""
     phrases: tuple[str, ...] = HOLLOW_PHRASES
     """Hollow phrases, in any case and with either apostrophe. Empty: only length counts."""
     tokenizer: str | None = None
-    """Count the tokens of this tokenizer, a folder or Hub id; if unset, words and punctuation
-    marks, so that the score is the same for every policy."""
+    """Tokenizer for the length, a folder or Hub id; if unset, words and punctuation marks count,
+    which is the same for every policy."""
 
     def __post_init__(self) -> None:
-        """Raise ConfigError for limits that leave no room to fall."""
+        """Raise ConfigError for limits without room for a slope."""
         if self.full < 1 or self.zero <= self.full:
             what = f"`full` is {self.full} and `zero` is {self.zero}."
             raise _invalid("concise", what, "Write 1 <= full < zero.")
@@ -63,7 +63,7 @@ class Concise:
         log_metric: Callable[[str, float], None] | None = None,
         **_: Any,
     ) -> list[Score]:
-        """Return one score in [0, 1] per completion."""
+        """Return a score in [0, 1] per completion."""
         texts = list(map(text_of, completions))
         hollow = [bool(self._hollow and self._hollow.search(_straight(text))) for text in texts]
         if log_metric is not None and texts:
@@ -85,7 +85,7 @@ class Concise:
 
     @cached_property
     def _hollow(self) -> "re.Pattern[str] | None":
-        """The phrases as one pattern; the last word of a phrase must end there."""
+        """Return a pattern of all phrases, each ending at a word boundary."""
         if not self.phrases:
             return None
         words = (re.escape(_straight(phrase.strip())) for phrase in self.phrases)
@@ -102,14 +102,14 @@ class Concise:
 
 @dataclass
 class Matches:
-    """1.0 for a response that contains a match of a regular expression, 0.0 for any other."""
+    """Score 1.0 for a response that matches a regular expression, otherwise 0.0."""
 
     pattern: str
     """A regular expression of Python's `re`; `.` also matches a line break."""
     whole: bool = False
-    """The whole response must match, apart from white space around it."""
+    """The whole response must match, apart from surrounding white space."""
     absent: bool = False
-    """Turn it round: 1.0 where nothing matches."""
+    """Invert the score: 1.0 if nothing matches."""
 
     def __post_init__(self) -> None:
         """Raise ConfigError for a pattern that does not compile."""
@@ -132,10 +132,10 @@ class Matches:
 
 @dataclass
 class ValidJson:
-    """1.0 for a response that is one JSON value, and meets a schema if there is one; else 0.0.
+    """Score 1.0 for a single JSON value, valid under a schema if there is one; otherwise 0.0.
 
-    A fenced code block around the value is allowed. Numbers that JSON lacks (NaN, Infinity) and
-    repeated keys are not valid.
+    A fenced code block around the value is allowed. Numbers outside JSON (NaN, Infinity) and
+    repeated keys are invalid.
     """
 
     schema: Mapping[str, Any] = field(default_factory=dict)
@@ -144,7 +144,7 @@ class ValidJson:
     """Allow a code block (three backquotes) around the value."""
 
     def __post_init__(self) -> None:
-        """Raise ConfigError for a schema that is none."""
+        """Raise ConfigError for an invalid schema."""
         from jsonschema import Draft202012Validator
         from jsonschema.exceptions import SchemaError
 
@@ -187,15 +187,15 @@ class ValidJson:
 
 @dataclass
 class MathAnswer:
-    """1.0 if the response's last answer equals the row's `solution`, 0.0 if it does not.
+    """Score 1.0 if the response's last answer equals the row's `solution`, otherwise 0.0.
 
-    TRL's `accuracy_reward`, which compares by math-verify: the answer stands in `\\boxed{}` or
-    another LaTeX form. A solution after `####`, as in GSM8K, is read from there. None for a row
-    whose solution cannot be parsed.
+    Uses TRL's `accuracy_reward`, which compares with math-verify: the answer is in `\boxed{}` or
+    another LaTeX form. The solution is read after `####` if present, as in GSM8K. None for a row
+    with an unparsable solution.
     """
 
     plain: bool = True
-    """Also read an answer after `####`, as GSM8K's solutions have it."""
+    """Also read an answer after `####`, as in GSM8K's solutions."""
 
     def __call__(
         self, prompts: Sequence[Any], completions: Sequence[Any], solution: Sequence[str], **_: Any
@@ -218,7 +218,7 @@ class MathAnswer:
 
 
 def _is_readable(record: logging.LogRecord) -> bool:
-    """Shorten a message of math-verify, which has the text that a policy wrote as it is."""
+    """Shorten a message of math-verify, which contains the policy's text verbatim."""
     record.msg, record.args = visible(record.getMessage())[:120], ()
     return True
 
@@ -236,7 +236,7 @@ def _straight(text: str) -> str:
 
 
 def _unfenced(text: str) -> str:
-    """Return the content of a fenced code block; any other text unchanged.
+    """Return the content of a fenced code block; other text unchanged.
 
     A pattern of `re` with white space on both sides of `.*` would take cubic time.
     """

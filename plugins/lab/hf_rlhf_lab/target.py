@@ -1,4 +1,4 @@
-"""The target and the gold data of a validation, as a run file without a trainer."""
+"""Resolve the target and gold data of a validation as a run file without a trainer."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -14,7 +14,7 @@ _READ = ("dataset", "rewards", "gates", "judges", "model_name_or_path")
 """The keys of a run file that a validation reads."""
 _CLASSIC_DATA = ("preference", "prompts", "unpaired", "sft")
 _FORM = ("format", "template", "response_template", "system_template", "system", "context")
-"""What decides in which form a reward sees the rows of these datasets."""
+"""Settings that decide the form of these datasets' rows."""
 
 
 def run_file(
@@ -22,7 +22,7 @@ def run_file(
 ) -> Any:
     """Return the run file of a target: its rewards and judges, and the dataset of gold data.
 
-    Rewards of weight 0 are left out, apart from the one with `label`.
+    Rewards of weight 0 are left out, apart from the reward with `label`.
     """
     from hf_rlhf.config import RunFile
 
@@ -52,13 +52,13 @@ def _is_run(target: str | None) -> bool:
 
 
 def _of_file(file: Any, label: str | None) -> dict[str, Any]:
-    """Return what a validation reads of a run file, with the rewards that count.
+    """Return the part of a run file that a validation needs, with the active rewards.
 
-    Among them are those that settings of its trainer name.
+    These include the rewards in its trainer's settings.
     """
     if file.problems:
         raise ConfigError(file.problems)
-    values = type(file).parse(file.to_yaml(), file.name).values  # with whole paths
+    values = type(file).parse(file.to_yaml(), file.name).values  # with full paths
     rewards = [each for each in values.get("rewards") or () if _counts(each, label)]
     if file.plugin is not None:
         rewards += file.trainer(file.plugin).learned_rewards(values)
@@ -72,7 +72,7 @@ def _counts(entry: Any, label: str | None) -> bool:
 
 
 def _of_run(folder: Path) -> dict[str, Any]:
-    """Return the saved reward model of a run folder, and the dataset it was trained on."""
+    """Return the saved reward model of a run folder and its training dataset."""
     from hf_rlhf.config import RunFile
 
     file = RunFile.read(folder / "config.yaml")
@@ -89,9 +89,9 @@ def _of_run(folder: Path) -> dict[str, Any]:
 
 
 def section_of(data: str, trained_on: Any = None) -> dict[str, Any]:
-    """Return the `dataset` section that reads a file: `graded` if its rows have a grade.
+    """Return the `dataset` section for a file: `graded` if its rows have a grade.
 
-    Pairs are put into the form of the rows that the run trains on.
+    Pairs get the form of the run's training rows.
     """
     from hf_rlhf.data import read_rows
     from hf_rlhf_lab.listed import has_lists
@@ -107,7 +107,7 @@ def section_of(data: str, trained_on: Any = None) -> dict[str, Any]:
 
 
 def gold_rows(scoring: Any, split: str | None, name: str) -> Any:
-    """Return the responses of a split with their grades; by default of `test`, if there is one."""
+    """Return the graded responses of a split, by default `test` if there is one."""
     from hf_rlhf_lab.validation.gold import Gold
 
     dataset = scoring.dataset
@@ -120,10 +120,10 @@ def gold_rows(scoring: Any, split: str | None, name: str) -> Any:
 
 
 def tokenizer_of(file: Any) -> Any:
-    """Return the tokenizer whose chat template decides whether rows are texts or messages.
+    """Return the tokenizer whose chat template decides between texts and messages.
 
-    That of the policy, if the file names one, or of the first reward model; without either rows
-    are texts.
+    It belongs to the policy if the file has one, else to the first reward model. Without either,
+    rows are texts.
     """
     from hf_rlhf.models import load_tokenizer, resolve_model_path
 

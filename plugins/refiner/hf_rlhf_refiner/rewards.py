@@ -243,8 +243,7 @@ class RefinerReward:
     """Positive rubrics see only claims that their sources support. `hardened`: yes; card: no."""
     conjunctive: bool | None = None
     """Multiply the means of the positive and the other rubrics; F1 is 0 where the product is.
-    `hardened`: yes; card: no.
-    """
+    `hardened`: yes; card: no."""
     hallucination_penalty: float | None = None
     """Penalty times the share of citations that match no source. `hardened`: 0.5; card: 0."""
     excuse_abstention: bool | None = None

@@ -97,8 +97,7 @@ class RubricSheet:
     """Send the static rubrics to the judge; otherwise count them (`measured`)."""
     grounded_only: bool = True
     """Restrict positive rubrics to claims that cite a real source (a supporting source if
-    `citations` is set) and, for criteria about absence, to abstentions.
-    """
+    `citations` is set) and, for criteria about absence, to abstentions."""
     gated: bool = True
     """Negative and static rubrics earn only if the answer has content (`_substantive`)."""
     conjunctive: bool = True

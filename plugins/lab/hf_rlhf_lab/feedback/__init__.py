@@ -1,1 +1,1 @@
-"""Data by language models: preferences under a constitution, revised responses, rubric grades."""
+"""Create data with language models: preferences by a constitution, revisions, rubric grades."""

@@ -1,4 +1,4 @@
-"""`ai_feedback`: pairs of sampled responses, labelled by a model under a constitution."""
+"""Sample pairs of responses and label them by a constitution with a model: `ai_feedback`."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -51,34 +51,34 @@ class AIFeedback(DataSettings):
     """`{model, base_url, ...}`: a model behind an OpenAI-compatible API, which compares the two
     responses in both orders; `{name, ...}`: an installed judge, which scores each by itself."""
     policy: Section | None = None
-    """`{path, ...}`: a saved model; `{model, base_url, ...}`: one behind an API. Without it, the
-    rows have `responses`, a list of two."""
+    """`{path, ...}`: a saved model; `{model, base_url, ...}`: a model behind an API. Default: the
+    two `responses` of a row."""
     constitution: str | None = None
     """A file with `principles`; default: seven that are shipped."""
     max_position_bias: Share = 0.2
-    """The command stops when the share of answers for the response shown first is further from
-    1/2 than this, and its interval excludes 1/2."""
+    """Maximum distance from 1/2 of the share of answers for the first response, beyond which (with
+    an interval that excludes 1/2) the command stops."""
     min_agreement: Share = 0.5
-    """The command stops when the interval of the share of pairs on which both orders agree does not
-    lie above this; answers by chance agree on 1/2. 0: it does not stop."""
+    """The command stops unless the interval of the share of pairs with agreeing orders (1/2 by
+    chance) lies above this. 0 disables the check."""
     max_words: Positive | None = None
-    """Longer responses are rejected before they are judged."""
+    """Maximum length of a response; longer responses are rejected before they are judged."""
 
 
 @dataclass(frozen=True)
 class Preference:
-    """Which of two responses is better."""
+    """The preferred response of a pair."""
 
     preferred: int | None
-    """0 or 1; None where the two orders, or the scores, do not decide."""
+    """0 or 1; None if the two orders disagree or the scores are equal."""
     reasons: tuple[str, ...] = ()
     first: tuple[int, ...] = ()
-    """For each order asked, whether the response shown first was chosen."""
+    """For each order, whether the annotator preferred the first response."""
 
 
 @dataclass
 class ModelAnnotator:
-    """A language model that sees both responses, in both orders."""
+    """A language model that compares both responses in both orders."""
 
     client: OpenAIText
     principles: Sequence[NamedText]
@@ -101,7 +101,7 @@ class ModelAnnotator:
 
 @dataclass
 class ScoreAnnotator:
-    """An installed judge, which scores one response at a time."""
+    """An installed judge that scores responses independently."""
 
     client: Any
     principles: Sequence[NamedText]
@@ -120,7 +120,7 @@ class ScoreAnnotator:
 
 Annotator = ModelAnnotator | ScoreAnnotator
 Choice = tuple[str, str]
-"""The letter, and the reason."""
+"""The letter and the reason."""
 
 
 def _choice(reply: str) -> Choice:
@@ -149,7 +149,7 @@ def _higher(first: Verdict, second: Verdict) -> Preference | Failure:
 
 
 def prepare(file: RunFile, folder: Path) -> Work:
-    """Return the work of a file, checked. Raises ConfigError."""
+    """Return the checked work of a file. Raises ConfigError."""
     reader = Reader(file)
     settings, annotator = annotator_of(reader)
     policy = _policy(reader, settings.policy)
@@ -168,7 +168,7 @@ def prepare(file: RunFile, folder: Path) -> Work:
 
 
 def annotator_of(reader: Reader) -> tuple[AIFeedback, Annotator]:
-    """Return the settings and the annotator of a file; problems are left to the reader."""
+    """Return the settings and the annotator of a file; the reader collects problems."""
     settings = reader.settings(AIFeedback)
     principles = reader.texts(read_constitution, settings.constitution)
     return settings, _annotator(reader, settings.annotator, principles)
@@ -260,7 +260,7 @@ class _Comparing(Task):
         return Failure("a response is too long", f"{words} words") if too_long else None
 
     def check(self, outcomes: Sequence[Outcome]) -> None:
-        """Raise JudgeError for an annotator that answers by position, or by chance."""
+        """Raise JudgeError for an annotator that answers by position or by chance."""
         bias = position_bias(outcomes)
         if bias is None or bias.n < ENOUGH:
             return
@@ -284,7 +284,7 @@ class _Comparing(Task):
             )
 
     def measures(self, outcomes: Sequence[Outcome]) -> dict[str, Any]:
-        """Return how often orders agree, and what is preferred by its position and its length."""
+        """Return the agreement of the orders, and the preferences by position and by length."""
         longer = [each["longer"] for each in outcomes if each.get("longer")]
         intervals = {
             "first": position_bias(outcomes),
@@ -318,12 +318,12 @@ def _outcome(row: Row, pair: Pair, answer: Preference | Failure) -> Outcome:
 
 
 def orders_agree(outcomes: Sequence[Outcome]) -> Interval | None:
-    """Return the share of pairs in which both orders prefer one response; None without any."""
+    """Return the share of pairs in which both orders prefer the same response; None if empty."""
     first = [each["first"] for each in outcomes if each.get("first")]
     return Interval.of_mean([float(a != b) for a, b in first])
 
 
 def position_bias(outcomes: Sequence[Outcome]) -> Interval | None:
-    """Return the share of answers for the response shown first; None where none was shown so."""
+    """Return the share of answers for the first response; None without such answers."""
     answers = [(n, value) for n, each in enumerate(outcomes) for value in each.get("first", ())]
     return Interval.of_mean([float(value) for _, value in answers], [str(n) for n, _ in answers])

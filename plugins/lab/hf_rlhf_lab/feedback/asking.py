@@ -1,4 +1,4 @@
-"""Many conversations with one language model, each reply read strictly and repaired once."""
+"""Send many conversations to a language model, with strict parsing and one repair per reply."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -24,7 +24,7 @@ Reply again, in the form that was described, and with nothing else."""
 
 @dataclass(frozen=True)
 class Failure:
-    """Why there is no reply that can be used."""
+    """The reason why there is no usable reply."""
 
     reason: str
     """`not answered`, `empty`, `cut off` or `malformed`."""
@@ -34,10 +34,10 @@ class Failure:
 def ask_all(
     client: OpenAIText, questions: Sequence[Messages | Failure], read: Callable[[str], T]
 ) -> list[T | Failure]:
-    """Return what `read` makes of the reply to each conversation; a failure stays what it is.
+    """Return the parsed reply to each conversation, or its failure.
 
-    A reply for which `read` raises ValueError is sent back once, with the cause. Raises JudgeError
-    for what will not heal, such as a refused key.
+    If `read` raises ValueError, the reply is sent back once with the cause. Raises JudgeError for
+    permanent errors such as a refused key.
     """
     results: list[T | Failure] = [
         each if isinstance(each, Failure) else Failure(NOT_ANSWERED, "") for each in questions
@@ -66,7 +66,7 @@ def ask_all(
 
 
 def conversation(system: str, blocks: Mapping[str, str], closing: str) -> Messages:
-    """Return the messages that show `blocks`, name -> untrusted text, between fences."""
+    """Return messages with `blocks` (name -> untrusted text) between fences."""
     return [
         {"role": "system", "content": f"{system}\n\n{MATERIAL}"},
         {"role": "user", "content": "\n\n".join([*fenced(blocks), closing])},

@@ -1,4 +1,4 @@
-"""`hf-rlhf data`: rows that models write, judge or choose."""
+"""Create rows that models write, judge or select: `hf-rlhf data`."""
 
 import argparse
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ VERBS: Mapping[str, str] = {
     "confident_pairs": "the preference pairs that reward models, not trained on them, are sure of",
 }
 _MODULES = {"confident_pairs": "pairs.command"}
-"""Of verbs that are in another folder."""
+"""Verbs in other folders."""
 _PAGE = {"page": "docs/reference/ai-feedback.md", "option": "--dataset.path FILE"}
 _PAGES = {"confident_pairs": {"page": "docs/how-to/confident-pairs.md", "option": "--keep 0.25"}}
 _DESCRIPTION = """\
@@ -52,7 +52,7 @@ def data(argv: Sequence[str]) -> int:
             action="store_true",
             help="start over in a folder of other settings",
         )
-    # The file is first: argparse would take the value of an unknown option for it.
+    # The file comes first because argparse would take the value of an unknown option for it.
     verb, *rest = [*argv, "--help"] if not argv else list(argv)
     path = Path(rest.pop(0)) if rest and not rest[0].startswith("-") else None
     chosen, overrides = parser.parse_known_args([verb, *rest])
@@ -86,7 +86,7 @@ def _run(chosen: argparse.Namespace, path: Path, overrides: Sequence[str]) -> in
 
 
 def summary(report: Mapping[str, Any]) -> list[str]:
-    """Return the lines that say what came of it."""
+    """Return the lines that summarise the result."""
     unit = "responses" if "responses" in report else "prompts"
     rejected = ", ".join(f"{count:,} {reason}" for reason, count in report["rejected"].items())
     lines = [

@@ -1,4 +1,4 @@
-"""Who writes the two responses to a prompt: a saved model, or one behind an API."""
+"""Sample two responses to a prompt from a saved model or a model behind an API."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -36,13 +36,13 @@ class RemotePolicy:
     tokenizer: Any = None
 
     def __post_init__(self) -> None:
-        # Another seed is another request, also to the cache.
+        # The seed is part of the request, so each response has its own cache entry.
         second = replace(self.client, seed=(self.client.seed or 0) + 1)
         self._clients = (self.client, second)
 
     @property
     def longest(self) -> int:
-        """Tokens of a response, at most."""
+        """Return the maximum number of tokens of a response."""
         return self.client.max_tokens or 0
 
     def usage(self) -> Mapping[str, float]:
@@ -68,18 +68,18 @@ def _no_reward(completions: Sequence[Any], **_: Any) -> list[float]:
 
 @dataclass
 class SavedPolicy:
-    """A saved model, loaded when it first writes."""
+    """A saved model that is loaded at the first sample."""
 
     client: LocalPolicy
 
     @property
     def longest(self) -> int:
-        """Tokens of a response, at most."""
+        """Return the maximum number of tokens of a response."""
         return self.client.max_new_tokens
 
     @cached_property
     def tokenizer(self) -> Any:
-        """By whose chat template prompts are texts or messages."""
+        """The tokenizer whose chat template decides between texts and messages."""
         tokenizer = load_tokenizer(resolve_model_path(self.client.path), None)
         if tokenizer.pad_token_id is None:
             tokenizer.pad_token = tokenizer.eos_token
@@ -87,18 +87,18 @@ class SavedPolicy:
 
     @cached_property
     def model(self) -> Any:
-        """The weights, on their device."""
+        """The model on its device."""
         from transformers import AutoModelForCausalLM
 
         model = AutoModelForCausalLM.from_pretrained(resolve_model_path(self.client.path))
         return model.to(self.client.device).eval()
 
     def usage(self) -> Mapping[str, float]:
-        """Return nothing: it costs time alone."""
+        """Return nothing, because a local model costs only time."""
         return {}
 
     def sample(self, rows: Sequence[Row], first: int) -> list[Pair | Failure]:
-        """Return two responses to the prompt of each row; `first` is the number of the first."""
+        """Return two responses to the prompt of each row; `first` is the index of the first row."""
         from datasets import Dataset
 
         prompts = Dataset.from_list([{"prompt": row["prompt"]} for row in rows])
@@ -111,7 +111,7 @@ class SavedPolicy:
             seed=self.client.seed + 2 * first,
             completions_per_prompt=2,
         )
-        # The evaluation keeps rows only where there is a reward.
+        # The evaluation stores rows only if there is a reward.
         reward = ComposedReward((Part("none", _no_reward),))
         written = evaluate(
             self.model, self.tokenizer, prompts, reward, spec, max_new_tokens=self.longest

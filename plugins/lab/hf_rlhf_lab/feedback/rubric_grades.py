@@ -34,13 +34,13 @@ class RubricGrades(DataSettings):
     """The file of `hf-rlhf data rubric_grades`."""
 
     grader: Section
-    """`{model, base_url, ...}`: who grades, behind an OpenAI-compatible API."""
+    """`{model, base_url, ...}`: the grader, behind an OpenAI-compatible API."""
     rubric: str | None = None
     """A file with `criteria`; default: five that are shipped."""
 
 
 def prepare(file: RunFile, folder: Path) -> Work:
-    """Return the work of a file, checked. Raises ConfigError."""
+    """Return the checked work of a file. Raises ConfigError."""
     reader = Reader(file)
     settings = reader.settings(RubricGrades)
     criteria = reader.texts(read_rubric, settings.rubric)
@@ -110,7 +110,7 @@ def read_grades(reply: str, names: Sequence[str]) -> tuple[dict[str, int], str]:
     if set(grades) != set(names):
         raise ValueError(f'"grades" must have exactly the names {", ".join(names)}.')
     for name, grade in grades.items():
-        # A bool is an int to Python.
+        # bool is a subclass of int.
         if type(grade) is not int or not LOWEST <= grade <= HIGHEST:
             raise ValueError(f"the grade of {name} is {json.dumps(grade)}, not 1, 2, 3, 4 or 5.")
     return {name: grades[name] for name in names}, str(answer.get("reason", ""))

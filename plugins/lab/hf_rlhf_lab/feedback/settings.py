@@ -1,4 +1,4 @@
-"""The files of `hf-rlhf data`: YAML with a dataset, who writes and who judges, checked at once."""
+"""Read the YAML files of `hf-rlhf data`, with a dataset, writers and judges, and check them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -18,20 +18,20 @@ Section = dict[str, Any]
 Positive = Annotated[int, Ge(1)]
 Share = Annotated[float, Ge(0), Le(1)]
 CHARACTERS_PER_TOKEN = 3
-"""Low for English, so that an estimate errs on the safe side."""
+"""Low for English, so that estimates err on the safe side."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DataSettings:
-    """What the files of all verbs have."""
+    """Settings common to the files of all verbs."""
 
     dataset: Section
     """A dataset adapter with its arguments, as in a run file."""
     split: str = "train"
     rows: Positive | None = None
-    """At most so many rows, from the first; default: all."""
+    """Maximum number of rows, from the first; default: all."""
     max_failure_share: Share = 0.5
-    """The command stops when a larger share of the rows has no usable reply."""
+    """Maximum share of rows without a usable reply; the command stops above it."""
     schema: int = 1
 
 
@@ -54,18 +54,18 @@ S = TypeVar("S", bound=DataSettings)
 
 @dataclass
 class Reader:
-    """Reads one file; `problems` collects all that is wrong with it."""
+    """Reads a file and collects its problems in `problems`."""
 
     file: RunFile
     problems: list[Problem] = field(default_factory=list)
 
     def settings(self, target: type[S]) -> S:
-        """Return the file's settings. Raises ConfigError if none can be made of it."""
+        """Return the file's settings. Raises ConfigError if the file has unusable settings."""
         arguments, problems = bind(target, self.file.values, where=self.file.where_key)
         self.problems += [*self.file.problems, *problems]
         try:
             return target(**arguments)
-        except TypeError:  # a required one is missing, or wrong
+        except TypeError:  # a required key is missing or wrong
             raise self.error() from None
 
     def client(self, key: str, section: Section, **defaults: Any) -> Any:
@@ -102,7 +102,7 @@ class Reader:
         self.problems.append(Problem(self.file.where((key,)), what, fix))
 
     def texts(self, read: Any, path: str | None) -> Any:
-        """Return the named texts of a file; (), reported, if it is wrong."""
+        """Return the texts of a file; () after reporting a problem."""
         try:
             return read(path)
         except ConfigError as error:
@@ -125,7 +125,7 @@ class Reader:
             self.add("dataset", "has no column `prompt`.", f"It has: {columns}.")
 
     def rows(self, settings: DataSettings, tokenizer: Any = None) -> Any:
-        """Return the rows that are worked on. Raises ConfigError for a wrong dataset or split."""
+        """Return the rows to process. Raises ConfigError for a wrong dataset or split."""
         from hf_rlhf.runs import resolve_scoring
 
         values = {"schema": 1, "dataset": settings.dataset}
@@ -142,7 +142,7 @@ class Reader:
 
 
 def described(client: Any) -> Mapping[str, Any]:
-    """Return what replies depend on: of a server not its address, which may change."""
+    """Return the settings that replies depend on, without the server's changeable address."""
     if isinstance(client, LocalPolicy):
         weights = file_digests(Path(resolve_model_path(client.path)), ("*.safetensors",))
         return {**{each.name: getattr(client, each.name) for each in fields(client)}, **weights}
@@ -151,18 +151,18 @@ def described(client: Any) -> Mapping[str, Any]:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a command will request at most, before it begins."""
+    """Upper bound on the requests of a command."""
 
     who: str
     client: Any
     requests: int
     characters: int
-    """Of all prompts."""
+    """Characters of all prompts."""
     longest: int | None = None
-    """Tokens of a reply, at most; by default the client's `max_tokens`."""
+    """Maximum number of tokens of a reply; by default the client's `max_tokens`."""
 
     def __str__(self) -> str:
-        """Return one line, with the cost where prices are set."""
+        """Return a summary line, with the cost if prices are set."""
         if not isinstance(self.client, OpenAIText):
             return f"{self.who}: {self.requests:,} texts, on this machine"
         prompt = self.characters // CHARACTERS_PER_TOKEN

@@ -1,6 +1,6 @@
-"""`synthetic_sft`: a draft, its critique under a constitution, and the revision, as SFT rows.
+"""Write SFT rows from a draft, its critique by a constitution, and a revision: `synthetic_sft`.
 
-After Bai et al. 2022, Constitutional AI (arXiv:2212.08073), section 3.1. All three texts are kept.
+After Bai et al. 2022, Constitutional AI (arXiv:2212.08073), section 3.1. Rows contain all texts.
 """
 
 import re
@@ -56,9 +56,9 @@ _LEAK = re.compile(
     re.IGNORECASE,
 )
 _SHARED_WORDS = 8
-"""Words in a row that a response may not share with its critique."""
+"""Number of consecutive words that a response may not share with its critique."""
 Critique = tuple[str, bool]
-"""What is wrong with a draft, and whether it has to be revised."""
+"""The critique of a draft and whether it needs a revision."""
 _UNREVISED = Failure("unrevised", "The critique demands no change.")
 _NAMES = ("prompt", "completion", "draft", "critique", "revision")
 
@@ -68,18 +68,17 @@ class SyntheticSFT(DataSettings):
     """The file of `hf-rlhf data synthetic_sft`."""
 
     writer: Section
-    """`{model, base_url, ...}`: who writes drafts and revisions, behind an OpenAI-compatible
-    API."""
+    """`{model, base_url, ...}`: the writer, behind an OpenAI-compatible API."""
     critic: Section | None = None
-    """Who criticises; default: the writer."""
+    """The critic; default: the writer."""
     constitution: str | None = None
     """A file with `principles`; default: seven that are shipped."""
     max_words: Positive = 400
-    """Longer responses are rejected."""
+    """Maximum length of a response; longer responses are rejected."""
 
 
 def prepare(file: RunFile, folder: Path) -> Work:
-    """Return the work of a file, checked. Raises ConfigError."""
+    """Return the checked work of a file. Raises ConfigError."""
     reader = Reader(file)
     settings = reader.settings(SyntheticSFT)
     principles = reader.texts(read_constitution, settings.constitution)
@@ -115,7 +114,7 @@ class _Revising(Task):
         return {"writer": self.writer, **own}
 
     def plans(self) -> list[Plan]:
-        """Return the requests if every draft is revised."""
+        """Return the requests for the case that every draft is revised."""
         count, prompts = len(self.rows), sum(len(text_of(row["prompt"])) for row in self.rows)
         fixed = count * (len(self.principles) + 1500)
         drafts = 3 * count * (self.writer.max_tokens or 0)
@@ -125,7 +124,7 @@ class _Revising(Task):
         ]
 
     def outcomes(self, rows: Sequence[Row], first: int) -> list[Outcome]:
-        """Return the three texts of each row, or the reason why they are of no use."""
+        """Return the three texts of each row or the reason why they are unusable."""
         prompts = [text_of(row["prompt"]) for row in rows]
         drafts = ask_all(self.writer, [prompt_messages(row["prompt"]) for row in rows], str)
         critiques = ask_all(self.critic, list(map(self._critique, prompts, drafts)), _read_critique)
@@ -171,7 +170,7 @@ class _Revising(Task):
         return {"row": written, "revised": critique[1]}
 
     def measures(self, outcomes: Sequence[Outcome]) -> dict[str, Any]:
-        """Return how many drafts were revised."""
+        """Return the number of revised drafts."""
         values = [float(each["revised"]) for each in outcomes if "revised" in each]
         revised = Interval.of_mean(values)
         return {"revised": revised and revised.as_json()}
@@ -180,7 +179,7 @@ class _Revising(Task):
 def unusable(
     draft: str, critique: str, revise: bool, revision: str, prompt: str, max_words: int
 ) -> Failure | None:
-    """Return why a revision is no good response, None if it may be one."""
+    """Return why a revision is unusable as a response; None if it is usable."""
     words = revision.split()
     if revise and words == draft.split():
         return Failure("unchanged", "The critique demanded a change.")
@@ -195,7 +194,7 @@ def unusable(
 
 
 def _shared(critique: str, revision: str, known: str) -> str:
-    """Return words in a row that are of the critique alone; empty if there are none."""
+    """Return consecutive words that only the critique contains; empty if there are none."""
     text, known = (" ".join(each.lower().split()) for each in (revision, known))
     words = critique.lower().split()
     for start in range(len(words) - _SHARED_WORDS + 1):

@@ -1,4 +1,4 @@
-"""Constitutions and rubrics: named texts in a YAML file, by which a model judges responses."""
+"""Read constitutions and rubrics: YAML files with texts by which a model judges responses."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ class NamedText:
 
 
 def read_constitution(path: str | None) -> Sequence[NamedText]:
-    """Return the principles of a file, or the seven that are shipped. Raises ConfigError."""
+    """Return the principles of a file or the seven default principles. Raises ConfigError."""
 
     def keys(principles: list[NamedText]) -> None: ...
 
@@ -29,7 +29,7 @@ def read_constitution(path: str | None) -> Sequence[NamedText]:
 
 
 def read_rubric(path: str | None) -> Sequence[NamedText]:
-    """Return the criteria of a file, or the five that are shipped. Raises ConfigError."""
+    """Return the criteria of a file or the five default criteria. Raises ConfigError."""
 
     def keys(criteria: list[NamedText]) -> None: ...
 
@@ -37,7 +37,7 @@ def read_rubric(path: str | None) -> Sequence[NamedText]:
 
 
 def listed_texts(texts: Sequence[NamedText]) -> str:
-    """Return named texts as a list for a prompt."""
+    """Format texts with names as a list for a prompt."""
     return "\n".join(f"- {each.name}: {each.text}" for each in texts)
 
 

@@ -1,4 +1,4 @@
-"""Rows made part by part in a folder: a killed command continues, and nothing is paid for twice."""
+"""Process rows in saved parts, so that a killed command continues and pays for nothing twice."""
 
 import json
 import sys
@@ -18,13 +18,13 @@ from hf_rlhf_lab.feedback.settings import DataSettings, Plan
 
 Row = Mapping[str, Any]
 Outcome = Mapping[str, Any]
-"""`row`: a row of the dataset that is written; or `reject`, its reason, and `detail`."""
+"""`row`: a row of the dataset; or `reject`, a reason, with `detail`."""
 Usage = Mapping[str, Mapping[str, float]]
-"""Who answered -> requests, tokens and cost."""
+"""Client role -> requests, tokens and cost."""
 PART = 100
-"""Rows after which the work is saved."""
+"""Number of rows between saves."""
 ENOUGH = 20
-"""Outcomes from which on too many failures stop the work."""
+"""Minimum number of outcomes before failures can stop the work."""
 FAILURES = (NOT_ANSWERED, "empty", "cut off", "malformed")
 ROWS, REJECTED, REPORT = "rows.jsonl", "rejected.jsonl", "report.json"
 
@@ -36,57 +36,57 @@ def rejected(failure: Failure, **row: Any) -> Outcome:
 
 @dataclass
 class Task(ABC):
-    """What a verb makes of rows, and whom it asks."""
+    """The task of a verb: its clients and its outcome for a row."""
 
     settings: DataSettings
     rows: Sequence[Row]
     inputs: Mapping[str, Any]
-    """All that an outcome depends on."""
+    """Everything that outcomes depend on."""
     verb: ClassVar[str]
     unit: ClassVar[str] = "prompts"
-    """What a row is."""
+    """Description of a row."""
 
     @abstractmethod
     def clients(self) -> Mapping[str, Any]:
-        """Return who answers, by role; each has `usage()`."""
+        """Return the clients by role; each has `usage()`."""
 
     @abstractmethod
     def plans(self) -> Sequence[Plan]:
-        """Return what will be requested at most."""
+        """Return an upper bound on the requests."""
 
     @abstractmethod
     def outcomes(self, rows: Sequence[Row], first: int) -> Sequence[Outcome]:
-        """Return an outcome for each row; `first` is the number of the first one."""
+        """Return an outcome for each row; `first` is the index of the first row."""
 
     def check(self, outcomes: Sequence[Outcome]) -> None:
-        """Raise JudgeError when the outcomes so far show an annotator that cannot be used."""
+        """Raise JudgeError if the outcomes so far show that the annotator is unusable."""
         return
 
     def measures(self, outcomes: Sequence[Outcome]) -> Mapping[str, Any]:
-        """Return what else the report has of the outcomes."""
+        """Return further measures of the outcomes for the report."""
         return {}
 
 
 @dataclass
 class Work:
-    """A task and its folder."""
+    """A task with its folder."""
 
     task: Task
     folder: Path
 
     @property
     def rows(self) -> Sequence[Row]:
-        """The rows that the task is for."""
+        """The rows of the task."""
         return self.task.rows
 
     def plans(self) -> Sequence[Plan]:
-        """Return what will be requested at most."""
+        """Return an upper bound on the requests."""
         return self.task.plans()
 
     def run(self, *, overwrite: bool = False) -> dict[str, Any]:
-        """Do what is left, write rows, rejects and report, and return the report.
+        """Process the remaining rows, write rows, rejects and report, and return the report.
 
-        Raises JudgeError for an annotator that fails too often; what was answered is saved.
+        Raises JudgeError for an annotator that fails too often; finished replies are saved.
         """
         with self._parts(overwrite) as parts:
             outcomes: list[Outcome] = []
@@ -117,11 +117,11 @@ class Work:
     def _part(self, parts: PartFiles, number: int, start: int) -> dict[str, Any]:
         rows = self.rows[start : start + PART]
         saved: dict[str, Any] = {"outcomes": [None] * len(rows), "usage": {}}
-        # Of so many parts and processes, this part is the share of the last.
+        # Process `number` of `number + 1` does exactly this part.
         if not parts.missing(self.task.verb, number + 1, number, number + 1):
             saved = parts.read(self.task.verb, number)
         outcomes = list(saved["outcomes"])
-        # What was not answered is tried again: it is the server's fault, not the row's.
+        # Failed requests are repeated: the server is at fault, not the row.
         due = [
             index
             for index, outcome in enumerate(outcomes)

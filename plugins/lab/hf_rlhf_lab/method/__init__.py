@@ -1,1 +1,1 @@
-"""From criteria to a reward for training, in steps that stop at the first failure."""
+"""Turn criteria into a reward for training, in steps that stop at the first failure."""

@@ -1,4 +1,4 @@
-"""`hf-rlhf rewards method`: from criteria to a reward for training."""
+"""Turn criteria into a reward for training: `hf-rlhf rewards method`."""
 
 import argparse
 import shlex
@@ -40,7 +40,7 @@ def add_parser(verbs: Any) -> None:
 
 
 def method(chosen: argparse.Namespace, overrides: Sequence[str], command: Sequence[str]) -> int:
-    """Do the steps, write the results, and return the exit status."""
+    """Run the steps, write the results, and return the exit status."""
     from hf_rlhf.training import quiet_libraries
     from hf_rlhf_lab.method.file import Method
     from hf_rlhf_lab.method.page import NAME, write
@@ -54,7 +54,7 @@ def method(chosen: argparse.Namespace, overrides: Sequence[str], command: Sequen
         return 0
     stopped = pipeline.run()
     headline = write(pipeline, stopped, shlex.join(command))
-    if not stopped:  # else the reason stands in the line before
+    if not stopped:  # otherwise the line before gives the reason
         print(headline)
     print(f"Report: {folder / f'{NAME}.md'}")
     return int(bool(stopped))

@@ -1,4 +1,4 @@
-"""A method file: criteria, graded responses, candidate signals, and how the reward is tried."""
+"""Read a method file: criteria, graded responses, candidate signals, and the trial."""
 
 import json
 import re
@@ -14,9 +14,9 @@ from hf_rlhf.config import InvalidValue, KeyPath, RunFile, choose_run_file, load
 from hf_rlhf.errors import ConfigError, Problem
 
 _OF_THE_METHOD = ("weight", "clip", "transform")
-"""Keys of an entry of `rewards` that are found by the method."""
+"""Keys of a `rewards` entry that the method determines."""
 _NOT_OF_A_TRIAL = ("card", "publish", "output_dir", "reward_validation")
-"""Keys of a run file that a short training of it does not share."""
+"""Keys of a run file that a short trial does not inherit."""
 
 
 class _Section(BaseModel):
@@ -24,22 +24,22 @@ class _Section(BaseModel):
 
 
 class Criterion(_Section):
-    """What makes a response good, and how responses are graded by it."""
+    """A criterion for responses and the way to grade it."""
 
     means: str = Field(min_length=1)
-    """In words, for readers and for a judge."""
+    """Description for readers and for a judge."""
     grade: dict[str, Any] | Literal["data"]
-    """A reward, as an entry of `rewards`; a judge, `{judge: LABEL}`; or the data's own grades."""
+    """A `rewards` entry, a judge (`{judge: LABEL}`), or the data's own grades."""
     weight: Annotated[float, Gt(0)] = 1.0
 
 
 class Training(_Section):
-    """A run that belongs to the method."""
+    """A training run of the method."""
 
     run: str
-    """A trainer, whose default run file is taken, or a run file."""
+    """A run file, or a trainer whose default run file is used."""
     settings: dict[str, Any] = {}
-    """Value by dotted key, over the run file."""
+    """Dotted key -> value, overriding the run file."""
 
 
 class MethodFile(_Section):
@@ -51,33 +51,30 @@ class MethodFile(_Section):
     """The responses: preference pairs, or rows of the adapter `graded`."""
     split: str = "train"
     rows: Annotated[int, Ge(1)] | None = None
-    """At most so many prompts, drawn at random."""
+    """Maximum number of prompts, drawn at random."""
     judges: dict[str, Any] = {}
     criteria: dict[str, Criterion] = Field(min_length=1)
-    """Their grades, summed by weight, are the grade of a response."""
+    """The criteria; a response's grade is the weighted sum of their grades."""
     signals: list[dict[str, Any]] = Field(min_length=1)
-    """Entries as in `rewards` of a run file, without weights."""
+    """Entries for `rewards` of a run file, without weights."""
     min_rho: Annotated[float, Ge(0), Lt(1)] = 0.10
-    """The least rank correlation with the grade: of a signal, of their sum on prompts that its
-    weights were not fitted on, and of the reward after training on it. The 95% interval must also
-    be above 0."""
+    """Minimum rank correlation with the grade: of a signal, of the weighted sum on the test
+    prompts, and of the reward after training on it. The 95% interval must also lie above 0."""
     test_share: Annotated[float, Gt(0), Lt(1)] = 0.5
-    """Of the prompts: weights and reward model are tested on these. Signals are chosen, and both
-    are fitted, on the others."""
+    """Share of the prompts for testing weights and reward model; the rest select and fit them."""
     seed: int = 0
     reward_model: Training | None = None
-    """A reward model to train on pairs that the weighted signals label. None: their sum is the
-    reward."""
+    """A reward model to train on pairs labelled by the weighted signals. None: use their sum."""
     require: list[str] = ["agreement", "length", "hacks", "abstentions"]
-    """The checks of `hf-rlhf rewards validate` that have to pass."""
+    """Checks of `hf-rlhf rewards validate` that must pass."""
     attacks: list[str] = ["text_attacks"]
     survival: Training | None
-    """A short training on the reward. None, which has to be written: the reward is not tried."""
+    """A short training run on the reward. An explicit None skips the trial."""
 
 
 @dataclass(frozen=True)
 class Method:
-    """A checked method file, and where each key was written."""
+    """A checked method file with the location of each key."""
 
     spec: MethodFile
     document: RunFile
@@ -87,7 +84,7 @@ class Method:
         """Read a file. Raises ConfigError with every problem in it."""
         document = RunFile.read(path).override(overrides)
         problems = list(document.problems)
-        # With whole paths of FILE.py:NAME, since the reward is used in other files.
+        # FILE.py:NAME gets a full path because other files use the reward.
         values = load_yaml(document.to_yaml(), document.name).value
         try:
             spec: MethodFile = validate(values, MethodFile)
@@ -128,7 +125,7 @@ class Method:
             "judges": self.spec.judges,
             "rewards": [*self.spec.signals, *self.graders()],
         }
-        if self.spec.survival is not None:  # whose chat template decides the form of the rows
+        if self.spec.survival is not None:  # its chat template decides the form of the rows
             policy = self.training_file(self.spec.survival).values.get("model_name_or_path")
             values["model_name_or_path"] = policy
         lines = dict(self.document.lines)
@@ -138,12 +135,12 @@ class Method:
         return replace(self.document, values=values, lines=lines, overrides={})
 
     def _reward_paths(self) -> list[KeyPath]:
-        """Return where the rewards of the scoring file were written."""
+        """Return the locations of the scoring file's rewards."""
         signals: list[KeyPath] = [("signals", at) for at in range(len(self.spec.signals))]
         return signals + [("criteria", entry["label"], "grade") for entry in self.graders()]
 
     def renamed(self, error: ConfigError) -> ConfigError:
-        """Return an error in the scoring file with the keys of the method file."""
+        """Return an error in the scoring file with the method file's keys."""
         names = [".".join(map(str, path)) for path in self._reward_paths()]
 
         def renamed(where: str) -> str:
@@ -153,7 +150,7 @@ class Method:
         return ConfigError(problems, subject="method")
 
     def training_file(self, training: Training, **values: Any) -> RunFile:
-        """Return the run file of a training, with `values` instead of some of its sections."""
+        """Return a training's run file with `values` replacing some of its sections."""
         if training.run.endswith((".yaml", ".yml")):
             base = RunFile.read(self.document.folder / training.run)
         else:

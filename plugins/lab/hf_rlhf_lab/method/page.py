@@ -1,4 +1,4 @@
-"""What a method measured: `method.json`, a page and a picture."""
+"""Write a method's results: `method.json`, a page and a picture."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -45,7 +45,7 @@ def write(pipeline: Pipeline, stopped: str, command: str) -> str:
     }
     folder = pipeline.folder
     if stopped:
-        (folder / FRAGMENT).unlink(missing_ok=True)  # of a time when all steps passed
+        (folder / FRAGMENT).unlink(missing_ok=True)  # from an earlier run with all steps passed
     else:
         pipeline.write_reward()
     draw(results, headline, spec, folder / f"{NAME}.png")
@@ -94,7 +94,7 @@ def _signals(steps: Mapping[str, Any]) -> Iterator[Sequence[str]]:
 
 
 def draw(steps: Mapping[str, Any], headline: str, spec: MethodFile, path: Path) -> None:
-    """Write the picture: green is used or passed, orange dropped or stopped."""
+    """Draw the picture: green is used or passed, orange dropped or stopped."""
     panels: Mapping[str, Callable[[Any, Mapping[str, Any]], None]] = {
         "calibration": partial(_draw_signals, min_rho=spec.min_rho),
         "weights": _draw_weights,

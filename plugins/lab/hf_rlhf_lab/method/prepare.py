@@ -1,4 +1,4 @@
-"""Everything that a method needs, resolved and checked before anything is trained."""
+"""Resolve and check everything that a method needs before any training."""
 
 import asyncio
 import tempfile
@@ -19,15 +19,15 @@ from hf_rlhf_lab.validation.gold import FEW
 from hf_rlhf_lab.validation.validate import score_parts
 
 FEW_PROMPTS = 10
-"""In a part of the prompts, below which intervals are clearly too narrow."""
+"""Number of prompts in a split below which intervals are clearly too narrow."""
 TRIAL = 4
-"""Responses on which the cost of judges is estimated."""
+"""Number of responses for the cost estimate of judges."""
 
 
 def prepare(method: Method, folder: Path, launch: Sequence[str]) -> Pipeline:
-    """Return the steps of a method: names, data and judges are there, both trainings resolve.
+    """Return the steps of a method; components, data, judges and both trainings resolve.
 
-    Raises HfRlhfError with the location and the cure of what cannot work.
+    Raises HfRlhfError with location and cure.
     """
     file = method.scoring_file()
     try:
@@ -41,7 +41,7 @@ def prepare(method: Method, folder: Path, launch: Sequence[str]) -> Pipeline:
     if problems := [*_data_problems(pipeline), *_judge_problems(pipeline)]:
         raise ConfigError(problems, subject="method")
     if spec.survival is not None:
-        # A reward that is yet to be trained is stood in for by the signals.
+        # The signals stand in for a reward that is not trained yet.
         run = resolve_run(trial_file(method, spec.signals))
         if run.spec.evaluation is None or not hasattr(run.training, "max_completion_length"):
             what = f"{spec.survival.run} does not train on rewards, or has no `evaluation`."
@@ -77,7 +77,7 @@ def _judge_problems(pipeline: Pipeline) -> Iterator[Problem]:
 
 
 def plan(pipeline: Pipeline) -> str:
-    """Return what is to be done, and what the judges will cost, by a trial of 4 responses."""
+    """Return the planned steps and the cost of the judges, estimated on 4 responses."""
     spec, count = pipeline.method.spec, len(pipeline.gold)
     prompts, signals = len(np.unique(pipeline.gold.prompt_numbers)), len(pipeline.signals)
     lines = [

@@ -1,4 +1,4 @@
-"""Which signals agree with the grades, and the weights by which they are summed."""
+"""Select signals that agree with the grades, and fit the weights of their sum."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,7 +14,7 @@ from hf_rlhf_lab.validation.validate import MOST_ABSTENTIONS
 
 
 def calibrate(scores: Array, gold: Gold, min_rho: float) -> dict[str, Any]:
-    """Return the rank correlation of a signal with the grades, and whether the signal is used."""
+    """Return a signal's rank correlation with the grades and whether to use the signal."""
     scored = ~np.isnan(scores)
     rho = rank_correlation(scores[scored], gold.grades[scored], gold.clusters[scored])
     absent = 1 - float(scored.mean())
@@ -25,7 +25,7 @@ def calibrate(scores: Array, gold: Gold, min_rho: float) -> dict[str, Any]:
 
 
 def missing(rho: Interval | None, minimum: float) -> str:
-    """Return what a correlation lacks: rho above the minimum, its interval above 0."""
+    """Return what a correlation lacks: rho above the minimum, an interval above 0."""
     if rho is None:
         return "constant: no correlation"
     if rho.mean <= minimum:
@@ -36,24 +36,24 @@ def missing(rho: Interval | None, minimum: float) -> str:
 def fit_weights(
     scores: Mapping[str, Array], gold: Gold, *, test: NDArray[np.bool_], min_rho: float
 ) -> dict[str, Any]:
-    """Return non-negative weights of standardised signals, and how well their sum agrees.
+    """Return non-negative weights of standardised signals, and the agreement of their sum.
 
-    Non-negative least squares (Lawson and Hanson 1974) on the prompts that are not for testing;
-    mean and standard deviation of each signal are of the same prompts. On the others: rho of the
-    weighted sum, and for each signal by how much rho falls without it, all weights fitted again.
+    Uses non-negative least squares (Lawson and Hanson 1974), with means and standard deviations, on
+    the prompts outside the test split. Measured on the test split: rho of the weighted sum and, for
+    each signal, the drop of rho if the weights are refitted without it.
 
     Args:
         scores: of each signal, shape (responses,), NaN where it abstained.
         gold: the responses with their grades.
         test: shape (responses,): whether the response is for testing.
-        min_rho: that the sum has to reach.
+        min_rho: minimum rho of the sum.
     """
     labels = list(scores)
     table = np.stack(list(scores.values()), axis=1)
     complete = ~np.isnan(table).any(axis=1)
     fitted, tested = complete & ~test, complete & test
     means, stds = table[fitted].mean(axis=0), table[fitted].std(axis=0)
-    stds[stds == 0] = np.inf  # equal on these prompts: nothing to weigh
+    stds[stds == 0] = np.inf  # constant on these prompts: nothing to fit
     standard = (table - means) / stds
     grades, groups = gold.grades[tested], gold.clusters[tested]
 
@@ -88,7 +88,7 @@ def fit_weights(
 
 
 def drawn_for_testing(gold: Gold, share: float, seed: int) -> NDArray[np.bool_]:
-    """Return whether each response is for testing; all responses to a prompt are, or none."""
+    """Return whether each response is for testing; a prompt's responses stay together."""
     numbers = np.unique(gold.prompt_numbers)
     drawn = np.random.default_rng(seed).permutation(numbers)[: round(share * len(numbers))]
     return np.isin(gold.prompt_numbers, drawn)

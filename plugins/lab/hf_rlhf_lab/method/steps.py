@@ -1,4 +1,4 @@
-"""The steps of a method in a folder: each is skipped if it is up to date, and may stop the rest."""
+"""Run the steps of a method in a folder; a step may be skipped as up to date or stop the rest."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -31,7 +31,7 @@ _READS = {
     "calibration": {"signals", "min_rho", "test_share", "seed"},
     "validation": {"require", "attacks"},
 }
-"""Keys of the method file by the step that reads them first."""
+"""Keys of the method file, by the first step that reads them."""
 _WRITES = {"grades": ["grades.json"], "calibration": ["signals.json"]}
 """Files that later steps read."""
 _OUTCOMES = {"fail": "fails", "warn": "warns", "not measurable": "is not measurable"}
@@ -40,15 +40,15 @@ Result = dict[str, Any]
 
 @dataclass
 class Pipeline:
-    """A method whose names are resolved, and its results; `prepare` returns it."""
+    """A method with resolved components and its results; `prepare` returns it."""
 
     method: Method
     folder: Path
     launch: Sequence[str]
     scoring: Scoring
-    """Of the signals and the graders."""
+    """The components of the signals and the graders."""
     gold: Gold
-    """All responses; its grades are those of the data."""
+    """All responses, with the data's own grades."""
     say: Callable[[str], None] = print
     results: dict[str, Result] = field(default_factory=dict)
 
@@ -62,12 +62,12 @@ class Pipeline:
 
     @property
     def reward(self) -> ComposedReward:
-        """Signals and graders as a single reward."""
+        """Return signals and graders as a single reward."""
         assert self.scoring.reward is not None, "a method has signals"
         return self.scoring.reward
 
     def run(self) -> str:
-        """Do the steps in turn. Return the name of the step that stopped, or an empty text."""
+        """Run the steps in turn; return the name of the step that stopped, or an empty string."""
         spec = self.method.spec
         steps = {"grades": self._grades, "calibration": self._calibration, "weights": self._weights}
         if spec.reward_model is not None:
@@ -100,7 +100,7 @@ class Pipeline:
         recording.outputs = [Path(each) for each in _WRITES.get(name, ())]
 
     def _inputs(self, name: str) -> Mapping[str, Any]:
-        """Return what a step reads beside the results of the steps before it."""
+        """Return a step's inputs apart from the results of earlier steps."""
         spec = self.method.spec
         inputs = spec.model_dump(include=_READS.get(name, set()))
         if name == "grades":
@@ -149,7 +149,7 @@ class Pipeline:
         }
 
     def _graded(self) -> tuple[Gold, NDArray[np.int64]]:
-        """Return the graded responses with their grades, and which rows of all they are."""
+        """Return the graded responses and their row indices."""
         scores, criteria = self._file("grades.json"), self.method.spec.criteria
         by_criterion = np.array([scores[name] for name in criteria], dtype=np.float64)
         grades = np.array([each.weight for each in criteria.values()]) @ by_criterion
@@ -162,7 +162,7 @@ class Pipeline:
         atomic_write_json(self.folder / "signals.json", written)
         scores = {label: np.array(values, np.float64) for label, values in written.items()}
         self._refuse_unscored(scores)
-        # A signal that was chosen by the test prompts would be tested by those it was chosen for.
+        # Signals selected on test prompts would be tested on the prompts that selected them.
         fitted = np.flatnonzero(~self.test[rows])
         part, minimum = gold.take(fitted.tolist()), self.method.spec.min_rho
         signals = {
@@ -204,7 +204,7 @@ class Pipeline:
         return {**fit, "summary": f"{', '.join(texts)}; rho {number(rho)} on the test prompts"}
 
     def _weighted(self, fit: Result) -> list[Result]:
-        """Return the entries of the signals with a weight, standardised."""
+        """Return the entries of the weighted signals, standardised."""
         entries = []
         for label, entry in zip(self.signals, self.method.spec.signals, strict=True):
             each = fit["signals"].get(label)
@@ -306,7 +306,7 @@ class Pipeline:
 
 
 def trial_file(method: Method, entries: Sequence[Result]) -> RunFile:
-    """Return the run file of the training on a reward, with the graders at weight 0."""
+    """Return the run file of the trial, with the graders at weight 0."""
     assert method.spec.survival is not None, "there is a training only then"
     judges = {"judges": method.spec.judges} if method.spec.judges else {}
     rewards = [*entries, *method.graders()]
@@ -314,7 +314,7 @@ def trial_file(method: Method, entries: Sequence[Result]) -> RunFile:
 
 
 def pairs_section(path: Path, pairs: int) -> Result:
-    """Return the `dataset` section of a reward model's run: a tenth of the pairs is held out."""
+    """Return the `dataset` section of a reward model's run, with a tenth of the pairs held out."""
     return {
         "name": "preference",
         "path": str(path.resolve()),

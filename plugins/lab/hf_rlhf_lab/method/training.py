@@ -1,4 +1,4 @@
-"""The two trainings of a method: a reward model on labelled pairs, and a policy on the reward."""
+"""Run the two trainings of a method: a reward model on pairs, and a policy on the reward."""
 
 import json
 import shutil
@@ -20,9 +20,9 @@ from hf_rlhf_lab.validation.gold import Array, Gold, as_scores
 
 
 def write_pairs(path: Path, gold: Gold, scores: Array) -> dict[str, int]:
-    """Write the best and the worst response to each prompt, by their scores, as a preference pair.
+    """Write the best and worst response to each prompt as a preference pair.
 
-    Returns how many pairs there are, and how many prompts have none. Raises DataError without any.
+    Returns the number of pairs and of prompts without a pair. Raises DataError without pairs.
     """
     lines, without = [], 0
     for group in np.unique(gold.groups):
@@ -44,11 +44,11 @@ def write_pairs(path: Path, gold: Gold, scores: Array) -> dict[str, int]:
 
 
 def train(file: RunFile, folder: Path, name: str, inputs: str, launch: Sequence[str]) -> Path:
-    """Do a training as a process of its own, and return its run folder.
+    """Run a training as a separate process, and return its run folder.
 
-    The folder is named by a digest of its inputs: a run that was cut off is continued, and a run of
-    other inputs is deleted. Raises RunFolderError, with the end of the log, when it fails; that its
-    monitor stopped it is no failure.
+    The folder name contains a digest of the inputs: an interrupted run is continued, and a run with
+    other inputs is deleted. Raises RunFolderError with the end of the log if the run fails; a stop
+    by its monitor is no failure.
     """
     run = folder / f"{name}-{inputs[:8]}"
     for old in folder.glob(f"{name}-*"):
@@ -68,7 +68,7 @@ def train(file: RunFile, folder: Path, name: str, inputs: str, launch: Sequence[
 
 
 def stopped_by_monitor(run: Path) -> str:
-    """Return at which step the run's own monitor stopped it, and why; empty if it did not."""
+    """Return the step and reason if the run's own monitor stopped it; empty otherwise."""
     monitor = load_record(run).training.monitor if (run / RECORD_NAME).exists() else None
     if monitor is None or monitor.stopped_at is None:
         return ""
@@ -76,12 +76,12 @@ def stopped_by_monitor(run: Path) -> str:
 
 
 def survival(run: Path, weights: Mapping[str, float], min_rho: float) -> dict[str, Any]:
-    """Return whether the grade rose in a training on the reward, and still agrees with it.
+    """Return whether the grade rose in training and still agrees with the reward.
 
     Args:
-        run: the folder of the finished run, in whose evaluations the graders have weight 0.
+        run: folder of the finished run, with the graders at weight 0 in its evaluations.
         weights: of the graders, by label.
-        min_rho: of reward and grade after the training.
+        min_rho: minimum of reward and grade after the training.
     """
     points, prompts = {}, np.zeros(0, dtype=np.int64)
     for name in ("before", "after"):
@@ -106,7 +106,7 @@ def survival(run: Path, weights: Mapping[str, float], min_rho: float) -> dict[st
     elif gain.low <= 0:
         between = f"[{gain.low:+.2f}, {gain.high:+.2f}]"
         reasons.append(f"the grade did not rise: {gain.mean:+.2f} {between}")
-    # Of a policy that earns the same everywhere nothing more can be shown, nor learned.
+    # A policy with constant rewards can neither be assessed further nor learn.
     if rho is not None and (lack := missing(rho, min_rho)):
         reasons.append(
             f"reward and grade no longer agree on the trained policy's responses: {lack}"

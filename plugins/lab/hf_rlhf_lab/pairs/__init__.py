@@ -1,1 +1,1 @@
-"""Preference pairs chosen by reward models that were not trained on them."""
+"""Select preference pairs by reward models that were not trained on them."""

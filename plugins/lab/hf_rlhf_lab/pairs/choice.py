@@ -1,4 +1,4 @@
-"""Which pairs to keep: the most confident of each stratum, or as many of it at random."""
+"""Select pairs: the most confident of each stratum, or as many at random."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -15,24 +15,24 @@ Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 Rank = Literal["absolute", "signed"]
 MOST_STRATA = 100
-"""Values of a column above which it is no column of strata, such as one of texts."""
+"""Maximum number of distinct values of a stratum column; a column of texts has more."""
 
 
 @dataclass(frozen=True)
 class Choice:
-    """A share of the pairs to keep, and by what."""
+    """The share of pairs to select, and the criterion."""
 
     keep: float = 0.5
-    """The share, in each stratum."""
+    """Share per stratum."""
     rank: Rank = "absolute"
-    """`absolute` keeps pairs with a large |r_chosen - r_rejected|, also those that the models order
-    against their label; `signed` those with a large r_chosen - r_rejected."""
+    """`absolute` selects a large |r_chosen - r_rejected|, even against the label; `signed` a large
+    r_chosen - r_rejected."""
     strata: str | None = None
-    """A column: the kept pairs have the shares of its values that all pairs have."""
+    """A column whose distribution of values stays the same in the selected pairs."""
     length_bands: int = 1
-    """So many bands of equal size by the length of both responses: strata, too."""
+    """Number of equal bands of response length to use as strata."""
     seed: int = 42
-    """For the random choice."""
+    """Seed of the random selection."""
 
     def __post_init__(self) -> None:
         if not 0 < self.keep <= 1:
@@ -41,11 +41,11 @@ class Choice:
             raise DataError(f"`length_bands` is {self.length_bands}, expected at least 1.")
 
     def confident(self, margins: Array, strata: Sequence[str]) -> Mask:
-        """Return a mask of the most confident pairs; one without a margin (NaN) is not kept."""
+        """Return a mask of the most confident pairs, without pairs that lack a margin (NaN)."""
         return self._chosen(np.abs(margins) if self.rank == "absolute" else margins, strata)
 
     def random(self, margins: Array, strata: Sequence[str]) -> Mask:
-        """Return a mask of as many pairs of each stratum, drawn from those that have a margin."""
+        """Return a random mask with as many pairs per stratum, from the pairs with a margin."""
         drawn = np.random.default_rng(self.seed).random(len(margins))
         return self._chosen(np.where(np.isnan(margins), np.nan, drawn), strata)
 
@@ -59,7 +59,7 @@ class Choice:
         return chosen
 
     def strata_of(self, rows: Sequence[Mapping[str, Any]]) -> list[str]:
-        """Return the stratum of each row. Raises DataError for a column that has none."""
+        """Return the stratum of each row. Raises DataError for an unsuitable column."""
         names = [str(value) for value in self._column(rows)]
         if len(different := set(names)) > MOST_STRATA:
             raise DataError(
@@ -88,18 +88,18 @@ class PairSettings(Choice):
     """The content of a file."""
 
     run: str | dict[str, Any]
-    """A reward trainer whose default run file is taken, a run file, or the content of one; its
-    dataset has the pairs."""
+    """A run file, its content, or a reward trainer (its default run file); its dataset has the
+    pairs."""
     folds: Annotated[int, Ge(2)] = 5
     cycles: Annotated[int, Ge(1)] = 1
-    """2 trains the models once more, on the pairs that the first ones kept, and scores again. No
-    model scores a pair that it was trained on, but in the second cycle the pairs of a model were
-    chosen by models that were trained on the fold that it scores."""
+    """2 retrains the models on the pairs selected in the first cycle, and scores again. No model
+    scores its own training pairs, but in the second cycle models that saw its fold selected
+    them."""
     known_wrong: str | None = None
-    """A column that is true where the label is known to be wrong, for the report."""
+    """A column that is true for known wrong labels, for the report."""
     schema: int = 1
 
     @property
     def choice(self) -> dict[str, Any]:
-        """What is kept, as arguments of the dataset `confident_pairs`."""
+        """Return the selection as arguments of the dataset `confident_pairs`."""
         return {each.name: getattr(self, each.name) for each in fields(Choice)}

@@ -1,4 +1,4 @@
-"""`hf-rlhf data confident_pairs`: score pairs with reward models that were not trained on them."""
+"""Score pairs with reward models not trained on them: `hf-rlhf data confident_pairs`."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -20,13 +20,13 @@ from hf_rlhf_lab.pairs.folder import PairFolder, Row, split_folds
 
 PAIR = ("chosen", "rejected")
 _NOT_OF_A_FOLD = ("evaluation", "publish", "card", "output_dir")
-"""Sections of the run file that the runs of folds do without."""
+"""Sections of the run file that the folds' runs omit."""
 
 
 def prepare(file: RunFile, folder: Path) -> "Scoring":
-    """Check a file and the run in it; return the work.
+    """Check a file and its run; return the work.
 
-    Raises ConfigError with the problems of the file, or of the run, and DataError.
+    Raises ConfigError with the problems of the file or the run, and DataError.
     """
     arguments, problems = bind(PairSettings, file.values, where=file.where_key)
     if problems := [*file.problems, *problems]:
@@ -46,7 +46,7 @@ def prepare(file: RunFile, folder: Path) -> "Scoring":
 
 
 class Scoring:
-    """The steps: the pairs, then one run and its scores for each cycle and fold."""
+    """The steps: write the pairs, then train and score for each cycle and fold."""
 
     def __init__(
         self, settings: PairSettings, values: Mapping[str, Any], pairs: PairFolder, run: Run
@@ -68,12 +68,12 @@ class Scoring:
         self.ledger = Ledger(pairs.path, folder_option="`--out`")
 
     def plans(self) -> list[str]:
-        """Return what will be done."""
+        """Return the planned steps."""
         count = self.settings.folds * self.settings.cycles
         return [f"{count} reward models are trained, on this machine"]
 
     def run(self, *, overwrite: bool = False) -> dict[str, Any]:
-        """Do what is left, write the report, and return it. Raises what a run raises."""
+        """Run the remaining steps, write the report, and return it. Raises what a run raises."""
         from hf_rlhf_lab.pairs.report import write_report
 
         if not self.ledger.path.exists() and any(self.pairs.path.glob("[!.]*")):
@@ -99,7 +99,7 @@ class Scoring:
                 recording.outputs = self.pairs.write(self.splits, self.folds)
 
     def _score(self, cycle: int, fold: int) -> None:
-        """Train without a fold, and score it."""
+        """Train without a fold and score it."""
         dataset: dict[str, Any] = {"name": "confident_pairs", "folder": str(self.pairs.path)}
         dataset |= {"leave_out": fold, "choose": "all"}
         after = ["pairs"]
@@ -148,9 +148,9 @@ def check_held_out(rows: Sequence[Row], test: Sequence[Row]) -> None:
 def score_pairs(
     model: Path, rows: Sequence[Row], max_length: int | None
 ) -> list[tuple[Score, Score]]:
-    """Return the scores of the chosen and the rejected response of each pair.
+    """Return the scores of the chosen and rejected response of each pair.
 
-    None for a text over `max_length` tokens, which the model was not trained on either. Raises
+    None for a text over `max_length` tokens, which is not used in training either. Raises
     RewardError for a score that is not finite.
     """
     reward = RewardModel(str(model), max_length=max_length, too_long="abstain")

@@ -1,4 +1,4 @@
-"""`confident_pairs`: the pairs that reward models, not trained on them, are sure of."""
+"""Load the pairs that reward models, not trained on them, score with confidence."""
 
 from pathlib import Path
 from typing import Literal
@@ -23,23 +23,23 @@ def confident_pairs(
     leave_out: int | None = None,
     seed: int = 42,
 ) -> Loaded:
-    """Load pairs of a folder of `hf-rlhf data confident_pairs`, by the scores in it.
+    """Load pairs of a folder of `hf-rlhf data confident_pairs`, selected by their scores.
 
     Args:
-        folder: what the command wrote (`--out`).
-        choose: `confident` keeps the pairs that the scoring models are sure of, `random` as many
-            by lot, `all` every pair.
+        folder: the command's output folder (`--out`).
+        choose: `confident` keeps the pairs with the most confident scores, `random` as many at
+            random, `all` every pair.
         keep: the share of the training pairs to keep.
-        rank: `absolute` keeps the largest |r_chosen - r_rejected|; `signed` the largest
-            r_chosen - r_rejected, so that pairs ordered against their label go first.
+        rank: `absolute` keeps the largest |r_chosen - r_rejected|; `signed` the largest r_chosen -
+            r_rejected, so that pairs ordered against their label go first.
         strata: a column; `keep` then holds for each of its values.
-        length_bands: so many bands of response length, for each of which `keep` holds.
-        cycle: whose scores are used; the last one by default.
+        length_bands: number of bands of response length; `keep` then holds for each.
+        cycle: the cycle of the scores; the last by default.
         leave_out: a fold to hold out instead of the test split; for the scoring models.
-        seed: for the random choice.
+        seed: of the random selection.
 
     Returns:
-        Splits `train`, with the pairs kept, and `test`, never filtered; and the report.
+        Splits `train`, with the selected pairs, and `test`, never filtered; and the report.
 
     Raises:
         DataError: no pairs, or a column or value that does not exist.

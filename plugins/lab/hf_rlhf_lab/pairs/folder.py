@@ -1,4 +1,4 @@
-"""The folder of `hf-rlhf data confident_pairs`: pairs, their folds and their scores."""
+"""Store pairs, folds and scores in the folder of `hf-rlhf data confident_pairs`."""
 
 import json
 import random
@@ -21,7 +21,7 @@ SPLITS = ("train", "test")
 
 @dataclass(frozen=True)
 class PairFolder:
-    """Pairs as JSON lines, the fold of each training pair, and the scores of each cycle."""
+    """Pairs as JSON lines, each training pair's fold, and the scores of each cycle."""
 
     path: Path
 
@@ -33,12 +33,12 @@ class PairFolder:
         return [*map(self._rows, SPLITS), self._folds]
 
     def clear(self) -> None:
-        """Delete what was written; its lock, whose name is hidden, stays."""
+        """Delete the written files except the hidden lock."""
         for path in self.path.glob("[!.]*"):
             shutil.rmtree(path) if path.is_dir() else path.unlink()
 
     def rows(self, split: str) -> list[Row]:
-        """Return the pairs of a split, which may be none. Raises DataError."""
+        """Return the pairs of a split, which may be empty. Raises DataError."""
         try:
             with self._rows(split).open(encoding="utf-8") as file:
                 return [json.loads(line) for line in file]
@@ -60,9 +60,9 @@ class PairFolder:
         return self.run_folder(cycle, fold).with_suffix(".scores.json")
 
     def margins(self, cycle: int) -> Array:
-        """Return the score of the chosen less that of the rejected response, NaN for none.
+        """Return the chosen minus the rejected score, NaN if missing.
 
-        Raises RunFolderError where a fold has no scores yet.
+        Raises RunFolderError if a fold has no scores yet.
         """
         margins, folds = np.full(len(self.folds), np.nan), np.array(self.folds)
         for fold in sorted(set(self.folds)):
@@ -76,7 +76,7 @@ class PairFolder:
         return margins
 
     def last_cycle(self) -> int:
-        """Return the number of the last cycle that has scores. Raises RunFolderError."""
+        """Return the number of the last scored cycle. Raises RunFolderError."""
         cycles = {int(path.parent.name[6:]) for path in self.path.glob("cycle-*/*.scores.json")}
         if not cycles:
             fix = "Finish `hf-rlhf data confident_pairs` for it."
@@ -97,9 +97,9 @@ def lines(rows: Iterable[Row]) -> str:
 
 
 def split_folds(rows: Sequence[Row], count: int, seed: int) -> list[int]:
-    """Return the fold of each row; rows with one prompt are in one fold.
+    """Return the fold of each row; rows with the same prompt share a fold.
 
-    Raises DataError where a fold would be empty.
+    Raises DataError for an empty fold.
     """
     prompts = [json.dumps(row["prompt"]) for row in rows]
     different = list(dict.fromkeys(prompts))

@@ -1,4 +1,4 @@
-"""What the scores say: how good the models are, what is kept, and which known errors go."""
+"""Report the models' accuracy, the selected pairs, and the known errors removed."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,7 +17,7 @@ from hf_rlhf_lab.pairs.folder import PairFolder, lines
 from hf_rlhf_lab.validation.agreement import against_chance
 
 FEW = 30
-"""Pairs in a fold below which the report says so."""
+"""Number of pairs in a fold below which the report warns."""
 _NOISE = (
     "The models' order of pairs is {}, so the choice may be noise: bring more pairs, or train "
     "longer."
@@ -86,7 +86,7 @@ def write_report(pairs: PairFolder, settings: PairSettings) -> dict[str, Any]:
 
 
 def _warning(agreement: Mapping[str, Any] | None) -> str:
-    """Return what to know before the pairs are used; empty where the models beat chance."""
+    """Return a warning about the pairs; empty if the models beat chance."""
     if agreement and agreement["low"] > 0.5:
         return ""
     shown = against_chance(agreement["high"]) if agreement else "not measured"
@@ -100,7 +100,7 @@ def _indented(section: dict[str, Any]) -> str:
 def _summary(
     wrong: Mask | None, prompts: Sequence[str], mask: Mask, margins: Array
 ) -> dict[str, Any]:
-    """Return what is known of the pairs of a mask; means have intervals over prompts."""
+    """Return measures of the pairs of a mask; means have intervals over prompts."""
 
     def mean(values: Array | Mask, among: Mask) -> dict[str, Any] | None:
         some = [float(value) for value in values[among]]

@@ -1,7 +1,7 @@
-"""A solution as tokens, each step ended by the separator, on whose last token it is judged.
+"""Tokenize a solution with a separator after each step; the step is judged on its last token.
 
-Steps are tokenized one by one, and the separator apart from them, as TRL's PRM trainer did. So no
-merge of the tokenizer can hide where a step ends, in training or when a completion is scored.
+Steps are tokenized separately, and the separator apart from them, as in TRL's PRM trainer. So no
+merge of the tokenizer can hide the end of a step, in training or scoring.
 """
 
 import copy
@@ -15,19 +15,19 @@ from hf_rlhf.data import text_of
 from hf_rlhf.errors import ModelError
 
 SETTINGS = "process_reward.json"
-"""The file beside the weights that says how they are to be read."""
+"""The file beside the weights with the `Reading`."""
 IGNORED = -100
-"""The label of a token for which the loss does not count."""
+"""Label of tokens that the loss ignores."""
 
 
 @dataclass(frozen=True)
 class Reading:
-    """How a model reads a solution: saved beside its weights."""
+    """How a model reads a solution, saved beside its weights."""
 
     separator: str = "\n"
-    """Ends each step."""
+    """Separator at the end of each step."""
     outcome: bool = False
-    """Judged once, at the end of the last step, as an outcome reward model does."""
+    """Judge once, at the end of the last step, as an outcome reward model does."""
 
     def save(self, folder: Path) -> None:
         """Write the settings."""
@@ -35,7 +35,7 @@ class Reading:
 
     @classmethod
     def load(cls, file: Path) -> "Reading":
-        """Read what `save` wrote. Raises ModelError."""
+        """Read a file of `save`. Raises ModelError."""
         try:
             content = json.loads(file.read_text(encoding="utf-8"))
             reading = cls(**content)
@@ -63,12 +63,12 @@ class Encoded:
 
 @dataclass(frozen=True)
 class Chain(Encoded):
-    """A solution, and the positions at which its steps, or the whole, are judged."""
+    """A solution with the positions of its judgements."""
 
     ends: list[int]
 
     def labels(self, values: Sequence[bool]) -> list[int]:
-        """Return a label for each token: 1 or 0 where it is judged, elsewhere ignored."""
+        """Return a label for each token: 1 or 0 at judged positions, otherwise ignored."""
         labels = [IGNORED] * len(self.ids)
         for position, value in zip(self.ends, values, strict=True):
             labels[position] = int(value)
@@ -76,7 +76,7 @@ class Chain(Encoded):
 
 
 def encode(tokenizer: Any, prompt: Any, steps: Sequence[str], reading: Reading) -> Chain:
-    """Return the tokens of a prompt, text or messages, followed by steps."""
+    """Return the tokens of a prompt (text or messages) followed by steps."""
     if isinstance(prompt, str):
         ids = list(tokenizer(prompt, verbose=False)["input_ids"])
     else:
@@ -97,7 +97,7 @@ def encode_row(tokenizer: Any, row: Mapping[str, Any], reading: Reading) -> Chai
 
 
 def right_padded(tokenizer: Any) -> Any:
-    """Return a copy of a tokenizer that pads on the right, where positions stay as they are."""
+    """Return a copy of a tokenizer that pads on the right, so that positions do not shift."""
     copied = copy.deepcopy(tokenizer)
     copied.padding_side = "right"
     if copied.pad_token is None:
@@ -108,13 +108,13 @@ def right_padded(tokenizer: Any) -> Any:
 def score_chains(
     model: Any, tokenizer: Any, chains: Sequence[Chain], size: int
 ) -> list[list[float]]:
-    """Return for each chain the probability of class 1, right, where it is judged.
+    """Return for each chain the probability of class 1 (right) at its judged positions.
 
     Args:
         model: a token classifier with two classes.
         tokenizer: of `right_padded`.
-        chains: none of them longer than the model's positions.
-        size: how many are scored at once.
+        chains: none longer than the model's positions.
+        size: how many chains to score at once.
     """
     import torch
 
@@ -141,12 +141,12 @@ def steps_of(row: Mapping[str, Any], reading: Reading) -> Any:
 
 
 def labels_of(row: Mapping[str, Any], reading: Reading) -> list[bool]:
-    """Return a label for each position at which the row is judged."""
+    """Return a label for each judged position of the row."""
     return [row["label"]] if reading.outcome else list(row["labels"])
 
 
 def row_problem(row: Mapping[str, Any], reading: Reading) -> str | None:
-    """Return what is wrong with the steps and labels of a row, if anything is."""
+    """Return the problem with a row's steps and labels, if any."""
     steps = steps_of(row, reading)
     if not isinstance(steps, list) or not steps:
         return f"`completions` is {steps!r:.80}; expected a list with at least one step"

@@ -1,4 +1,4 @@
-"""`steps` and `gsm8k_steps`: solutions whose steps are labelled as right or wrong."""
+"""Load solutions with right or wrong steps: `steps` and `gsm8k_steps`."""
 
 import ast
 import operator
@@ -21,7 +21,7 @@ _NUMBER = re.compile(r"(?<![\d.,])\d[\d,]*(?:\.\d+)?(?!\d)")
 _ANSWER = re.compile(r"(?:####|A:)\s*(.+)")
 _TRIES = 20
 _STEP_TAG = "ки"
-"""Math-Shepherd puts it after each step."""
+"""Math-Shepherd's tag after each step."""
 
 
 def steps(
@@ -44,14 +44,14 @@ def steps(
         form: `stepwise`, TRL's stepwise supervision: `prompt`, `completions` (a list of steps) and
             `labels` (a list of booleans); `prm800k`, of Lightman et al. 2023, whose steps rated -1
             are wrong; `math_shepherd`, of Wang et al. 2024, with `input` and `label`.
-        separator: what `step_separator` of the run is; no step may contain it.
-        columns: names wanted -> names in the source.
-        split: the split to train on; by default `train`, or the only one.
+        separator: the run's `step_separator`; no step may contain it.
+        columns: column -> name in the source.
+        split: the split to train on; by default `train`, or the only split.
         revision: of a Hub dataset, a branch, tag or commit.
         subset: the configuration of a Hub dataset.
         test_rows: how many rows to hold out; by default the source's own test split, or a tenth.
         test_share: the share of rows to hold out.
-        seed: of that choice.
+        seed: of the held-out rows.
 
     Returns:
         Splits `train` and `test` with prompt, completions, labels and label (whether no step is
@@ -93,23 +93,23 @@ def gsm8k_steps(
     subset: str | None = None,
     seed: int = 42,
 ) -> Loaded:
-    """Make labelled steps of GSM8K's solutions, with a known error in some of them.
+    """Create labelled steps from GSM8K's solutions, with a known error in some.
 
-    A step is a line; the last one has the answer after `####` (or `A:`). An error changes the
-    result of one calculator mark `<<48/2=24>>` and its mentions in that line. Solutions with a mark
-    that does not hold, or in which an error cannot be put unambiguously, are left out and counted.
+    A step is a line; the last line has the answer after `####` (or `A:`). An error changes the
+    result of a calculator mark `<<48/2=24>>` and its mentions in that line. Solutions with a wrong
+    mark or without an unambiguous place for an error are dropped and counted.
 
     Args:
         path: a file, a folder or a Hub dataset (`openai/gsm8k`, subset `main`) with `question` and
             `answer`.
         kept: share of solutions with a wrong step whose other steps and answer are right.
         carried: share of solutions whose error is carried through to a wrong answer.
-        after_error: `wrong` labels all steps from the first wrong one on as wrong (Lightman et al.
-            2023, Wang et al. 2024); `own` labels each step by its own arithmetic.
-        columns: names wanted -> names in the source.
-        split: the split to train on; by default `train`, or the only one.
+        after_error: `wrong` labels the first wrong step and all later steps as wrong (Lightman et
+            al. 2023, Wang et al. 2024); `own` labels each step by its own arithmetic.
+        columns: column -> name in the source.
+        split: the split to train on; by default `train`, or the only split.
         test_rows: how many rows to hold out; by default the source's own test split, or a tenth.
-        max_train_rows: use at most so many training rows, the first ones.
+        max_train_rows: maximum number of training rows, from the first.
         max_test_rows: the same of held-out rows.
         revision: of a Hub dataset, a branch, tag or commit.
         subset: the configuration of a Hub dataset.
@@ -185,7 +185,7 @@ def _stepwise(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _prm800k(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The steps of a rated solution: those that were chosen, or the last one that was rated."""
+    """Return the steps of a rated solution: the selected steps, or the last rated step."""
     texts, labels = [], []
     for step in values["label"]["steps"]:
         chosen = step["chosen_completion"]
@@ -202,7 +202,7 @@ def _prm800k(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _math_shepherd(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Split at the tag after each step, in whose place `label` has a plus or minus sign."""
+    """Split at the tag after each step; `label` has a plus or minus sign instead of the tag."""
     problem, first, rest = values["input"].partition("Step 1:")
     texts = [part.strip() for part in f"{first}{rest}".split(_STEP_TAG) if part.strip()]
     signs = re.findall(r"[+-]\s*(?=$|Step \d+:)", values["label"], re.MULTILINE)
@@ -223,9 +223,9 @@ _FORMS: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
 def solution_with_error(
     question: str, solution: str, error: ErrorKind, rng: random.Random
 ) -> tuple[list[str], int | None]:
-    """Return the lines of a GSM8K solution with an error in one of them, and which.
+    """Return the lines of a GSM8K solution with an error in a line, and the line's index.
 
-    Raises ValueError, whose text is the reason, for a solution without an unambiguous place.
+    Raises ValueError with the reason if a solution has no unambiguous place.
     """
     lines = [line.strip() for line in solution.split("\n") if line.strip()]
     answer = _ANSWER.fullmatch(lines[-1]) if lines else None
@@ -250,7 +250,7 @@ def solution_with_error(
 
 
 def _carried(question: str, lines: list[str], at: int, changed: str) -> list[str] | None:
-    """Return the lines after a changed one worked out anew; None if that is ambiguous."""
+    """Return the recomputed lines after a changed line; None if ambiguous."""
     of_question = set(map(_plain, _NUMBER.findall(question)))
     new: dict[str, str] = {}
     written = [*lines[:at], changed]
@@ -272,7 +272,7 @@ def _carried(question: str, lines: list[str], at: int, changed: str) -> list[str
 
 
 def _with_result(line: str, old: str, new: str, expression: str | None = None) -> str:
-    """Return a line with another result of a mark, the last one by default, and after it."""
+    """Return a line with a mark's result changed, by default the last, and its later mentions."""
     marks = [m for m in MARK.finditer(line) if expression is None or m[1] == expression]
     mark = marks[-1]
     after = _NUMBER.sub(
@@ -282,7 +282,7 @@ def _with_result(line: str, old: str, new: str, expression: str | None = None) -
 
 
 def _slip(result: str, rng: random.Random) -> str:
-    """Return a result that differs as a careless person's would, above 0."""
+    """Return a wrong result above 0 that a careless person might write."""
     value = Fraction(_plain(result))
     slips = [value + change for change in (-10, -2, -1, 1, 2, 10)] + [2 * value]
     texts = [_text(slip) for slip in slips if slip > 0 and slip != value]
@@ -300,14 +300,14 @@ def _holds(expression: str, result: str) -> bool:
 
 
 def _plain(number: str) -> str:
-    """Return a number as it is written without separators of thousands or trailing zeros."""
+    """Format a number without thousands separators or trailing zeros."""
     text = number.strip().replace(",", "").removeprefix("$")
     text = text.rstrip("0").rstrip(".") if "." in text else text
     return f"0{text}" if text.startswith(".") else text
 
 
 def _text(value: Fraction) -> str | None:
-    """Return a number with at most two decimals; None for one that needs more."""
+    """Format a number with at most two decimals; None if it needs more."""
     if (value * 100).denominator != 1:
         return None
     return _plain(f"{float(value):.2f}")
@@ -322,7 +322,7 @@ _OPERATIONS: dict[type, Callable[[Any, Any], Any]] = {
 
 
 def _evaluate(expression: str) -> Fraction | None:
-    """Return the exact value of an expression of + - * / and brackets; None for any other."""
+    """Return the exact value of an expression of + - * / and brackets; None for other text."""
 
     def value(node: ast.AST) -> Fraction:
         if isinstance(node, ast.BinOp) and type(node.op) in _OPERATIONS:

@@ -1,4 +1,4 @@
-"""What held-out solutions say of a model that judges steps."""
+"""Measure how well a model judges the steps of held-out solutions."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,7 @@ _SMALLEST = 1e-12
 
 
 def step_metrics(scores: Sequence[float], labels: Sequence[bool]) -> dict[str, Score]:
-    """Return what the step scores of one solution say."""
+    """Return the metrics of a solution's step scores."""
     flagged = first(score < THRESHOLD for score in scores)
     wrong = first(not label for label in labels)
     pairs = list(zip(scores, labels, strict=True))
@@ -27,14 +27,14 @@ def step_metrics(scores: Sequence[float], labels: Sequence[bool]) -> dict[str, S
 
 
 def outcome_metrics(scores: Sequence[float], labels: Sequence[bool]) -> dict[str, Score]:
-    """Return what the score of one solution says of its answer."""
+    """Return the metrics of a solution's outcome score."""
     score, label = scores[0], labels[0]
     accuracy = float((score >= THRESHOLD) == label)
     return {"outcome_accuracy": accuracy, "outcome_loss": _loss(score, label), "score": score}
 
 
 def first(values: Any) -> int | None:
-    """Return the position of the first true value."""
+    """Return the index of the first true value."""
     return next((position for position, value in enumerate(values) if value), None)
 
 
@@ -45,7 +45,7 @@ def _loss(score: float, label: bool) -> float:
 def with_auc(
     rows: Sequence[Mapping[str, Score]], name: str, good: Sequence[bool]
 ) -> list[dict[str, Score]]:
-    """Add `auc` to each bad row: the share of good rows with a higher score; a tie is half.
+    """Add `auc` to each bad row: the share of good rows with a higher score; ties count half.
 
     Its mean is the area under the ROC curve (Hanley and McNeil 1982).
     """
@@ -68,7 +68,7 @@ def with_auc(
 
 
 def summary(evaluation: Evaluation) -> dict[str, Any]:
-    """Return F1 of ProcessBench for the card: of the accuracies with and without an error."""
+    """Return the F1 of ProcessBench for the card, from the accuracies with and without an error."""
     means = {name: interval.mean for name, interval in evaluation.means().items()}
     if not {"first_error", "false_alarms"} <= set(means):
         return {}

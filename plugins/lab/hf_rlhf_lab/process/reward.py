@@ -1,7 +1,7 @@
-"""`process_reward`: a saved PRM or ORM as a reward of any run.
+"""Use a saved PRM or ORM as a reward of any run: `process_reward`.
 
-Policy and reward model meet in text: prompt and steps are tokenized by the model's own tokenizer,
-as in its training.
+Policy and reward model exchange text: the model's own tokenizer encodes prompt and steps, as in its
+training.
 """
 
 import math
@@ -31,28 +31,28 @@ AGGREGATES: Mapping[str, Callable[[Sequence[float]], float]] = {
     "last": lambda scores: scores[-1],
 }
 _FILES = ("*.safetensors", "*.json", "*.jinja", "*.model", "*.txt")
-"""Of a model on the Hub: weights, settings, and what its tokenizer and chat template need."""
+"""Hub files to download: weights, settings, tokenizer and chat template."""
 
 
 @dataclass
 class ProcessReward(TextScorer):
-    """The step scores of a process reward model, as one score in [0, 1] for each completion.
+    """Combine the step scores of a process reward model to a score in [0, 1] per completion.
 
-    The model is one of `--plugin prm`. One of `--plugin orm` scores the whole solution once. Loaded
-    when first called, by each process for itself.
+    The model is from `--plugin prm`, or from `--plugin orm`, which scores the whole solution once.
+    It is loaded on the first call, in each process.
     """
 
     aggregate: Literal["min", "mean", "product", "last"] = "min"
-    """How step scores become one: Lightman et al. 2023 use product and min."""
+    """How to combine step scores: Lightman et al. 2023 use product and min."""
     separator: str | None = None
-    """Ends a step. By default what the model was trained with, which is saved beside it; required
-    for a model of another library, which is then read as a PRM."""
+    """Separator of steps; by default the saved separator of training. Required for models of other
+    libraries, which are read as a PRM."""
     no_steps: Literal["zero", "abstain", "error"] = "zero"
-    """What a completion without any step, such as an empty one, gets: 0, no score, or the run
-    stops. Their share is logged as `process_reward/no_steps`."""
+    """Score of a completion without steps, such as an empty text: 0, none, or stop the run. The
+    share is logged as `process_reward/no_steps`."""
     too_long: Literal["abstain", "error"] = "abstain"
-    """What a completion gets that is longer than the model's positions, or `max_length`: no score,
-    or the run stops. Logged as `process_reward/too_long`."""
+    """Score of a completion longer than the model's positions or `max_length`: none, or stop the
+    run. Logged as `process_reward/too_long`."""
 
     kind = "process_reward"
     trained_by = "prm"
@@ -72,10 +72,10 @@ class ProcessReward(TextScorer):
         log_metric: Callable[[str, float], None] | None = None,
         **_: Any,
     ) -> list[Score]:
-        """Return one score per completion, or None where it abstains.
+        """Return a score per completion, or None for an abstention.
 
-        Raises RewardError for a score that is not finite, and where the run is to stop; ModelError
-        when the model cannot be used.
+        Raises RewardError for a score that is not finite, and for a completion that must stop the
+        run; ModelError for an unusable model.
         """
         model, tokenizer, reading = self.loaded()
         if not (tokenizer.chat_template or all(isinstance(prompt, str) for prompt in prompts)):
@@ -105,7 +105,7 @@ class ProcessReward(TextScorer):
         long: int,
         log_metric: Callable[[str, float], None] | None,
     ) -> None:
-        """Log counts, and stop for a completion that the run does not accept."""
+        """Log counts and stop for completions that the run does not accept."""
         empty = sum(not each for each in steps)
         if log_metric is not None and steps:
             log_metric("process_reward/steps", sum(map(len, steps)) / len(steps))
@@ -120,7 +120,7 @@ class ProcessReward(TextScorer):
                 raise RewardError(f"process_reward: {count} of {len(steps)} completions {text}")
 
     def _path(self) -> str:
-        """Return what `from_pretrained` takes, having looked at the folder."""
+        """Check the folder and return the argument for `from_pretrained`."""
         from hf_rlhf.models import check_exists, resolve_model_path
 
         path = resolve_model_path(self.model)
@@ -149,7 +149,7 @@ class ProcessReward(TextScorer):
         return Reading(self.separator or (saved.separator if saved else ""), outcome)
 
     def load(self) -> tuple[Any, Any, Reading]:
-        """Return the model, its tokenizer and how it reads."""
+        """Return the model, its tokenizer and its `Reading`."""
         from transformers import AutoModelForTokenClassification, AutoTokenizer
 
         from hf_rlhf.models import download

@@ -1,6 +1,6 @@
-"""Process and outcome reward models: a token classifier that judges the steps of a solution.
+"""Process and outcome reward models: token classifiers that judge the steps of a solution.
 
-TRL 1.16 has no trainer for them. This one is transformers' `Trainer` with a collator and a loss.
+TRL 1.16 has no trainer for them; this is transformers' `Trainer` with a collator and a loss.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -38,7 +38,7 @@ def _field(default: Any, text: str) -> Any:
 
 @dataclass
 class ProcessRewardConfig(TrainingArguments):  # type: ignore[misc]
-    """transformers' `TrainingArguments`, and how solutions become tokens."""
+    """transformers' `TrainingArguments`, with settings for the tokens of solutions."""
 
     max_length: int | None = _field(
         1024, "Solutions of more tokens, prompt included, are left out. None: no limit."
@@ -64,7 +64,7 @@ class ProcessRewardTrainer(MeasuresAtEnd, EncodedRowsTrainer):
     columns = frozenset({"prompt", "completions", "labels"})
     encoding_settings = ("step_separator",)
     outcome: ClassVar[bool] = False
-    """Whether a solution has one label, at its end."""
+    """Whether a solution has a single label, at its end."""
     refused_settings: ClassVar = {
         "label_smoothing_factor": ("has no effect on this trainer's loss.", "Leave it out."),
     }
@@ -91,13 +91,13 @@ class ProcessRewardTrainer(MeasuresAtEnd, EncodedRowsTrainer):
 
     @classmethod
     def preflight(cls, run: Run) -> Iterable[Problem]:
-        """Yield what would stop or spoil training, before weights load."""
+        """Yield problems that would stop or spoil training, before weights load."""
         problems = [*_model_problems(run), *_row_problems(cls, run)]
         return problems or cls.length_problems(run)
 
     @classmethod
     def encode(cls, run: Run, rows: Iterable[Row]) -> list[Chain]:
-        """Return the tokens of each solution, and where it is judged."""
+        """Return the tokens of each solution and its judged positions."""
         how = reading(cls, run)
         return [encode_row(run.tokenizer, row, how) for row in rows]
 
@@ -108,7 +108,7 @@ class ProcessRewardTrainer(MeasuresAtEnd, EncodedRowsTrainer):
 
     @classmethod
     def tokens(cls, run: Run) -> Mapping[str, int]:
-        """Return the tokens of the training rows, and how many of them have a label."""
+        """Return the number of training tokens and of labelled tokens."""
         most = run.training.max_length
         used = [chain for chain in cls.encoded_splits(run)["train"] if chain.fits(most)]
         return {
@@ -118,14 +118,14 @@ class ProcessRewardTrainer(MeasuresAtEnd, EncodedRowsTrainer):
 
     @classmethod
     def card_facts(cls, run: Run) -> Mapping[str, str]:
-        """Return where the score is read."""
+        """Return the position of the score."""
         after = "the last step" if cls.outcome else "each step"
         separator = run.training.step_separator
         return {"Score": f"softmax, class 1, at the last token of {separator!r} after {after}"}
 
     @classmethod
     def from_run(cls, run: Run) -> Self:
-        """Build the trainer that `run` describes; this is where the weights are loaded."""
+        """Build the trainer that `run` describes; this loads the weights."""
         arguments = load_policy(run)
         if run.training.disable_dropout:
             disable_dropout_in_model(arguments["model"])
@@ -137,19 +137,19 @@ class ProcessRewardTrainer(MeasuresAtEnd, EncodedRowsTrainer):
         )
 
     def tables_at_end(self) -> Mapping[str, Any]:
-        """Return F1 on held-out solutions; nothing of a run that was asked to stop."""
+        """Return F1 on held-out solutions; nothing after a requested stop."""
         if self.run.spec.evaluation is None or self.state.global_step < self.state.max_steps:
             return {}
         return summary(self.held_out(self.run, self.accelerator.unwrap_model(self.model), {}))
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        """Save the adapter or weights, and how they read a solution."""
+        """Save the adapter or weights, and the `Reading`."""
         super().save_model(output_dir, _internal_call)
         if self.args.should_save:
             reading(type(self), self.run).save(Path(output_dir or self.args.output_dir))
 
     def report(self) -> Mapping[str, Any]:
-        """Return how many solutions and steps were trained on, and F1 on held-out ones."""
+        """Return the numbers of training solutions and steps, and F1 on held-out solutions."""
         labels = [label for row in self.train_dataset["labels"] for label in row]
         counts = {
             **self.count_rows("solutions"),
@@ -160,7 +160,7 @@ class ProcessRewardTrainer(MeasuresAtEnd, EncodedRowsTrainer):
 
     @classmethod
     def held_out(cls, run: Run, model: Any, model_kwargs: Mapping[str, Any]) -> Evaluation:
-        """Return how each held-out solution is judged; None for one over `max_length`."""
+        """Return the judgement of each held-out solution; None for solutions over `max_length`."""
         how, tokenizer = reading(cls, run), right_padded(run.tokenizer)
         measure_row = outcome_metrics if cls.outcome else step_metrics
 
@@ -179,8 +179,8 @@ class OutcomeRewardTrainer(ProcessRewardTrainer):
     """Train an outcome reward model (ORM) on whole solutions: `--plugin orm`.
 
     Rows are `prompt`, `label` (whether the answer is right) and the solution: `completions`, a list
-    of steps, or `completion`, which is split at the separator. The one label of a solution is
-    learned at its last token (Cobbe et al. 2021 learn it at every token); all else is as in `prm`.
+    of steps, or `completion`, which is split at the separator. The label is learned at the last
+    token (Cobbe et al. 2021: at every token); all else is as in `prm`.
     """
 
     default_run = "tiny"  # also here: `hf-rlhf runs` reads it without importing the class
@@ -216,7 +216,7 @@ def step_loss(outputs: Any, labels: Any, num_items_in_batch: Any = None) -> Any:
 
 
 def reading(cls: type[ProcessRewardTrainer], run: Run) -> Reading:
-    """Return how the run's model reads a solution."""
+    """Return the `Reading` of the run's model."""
     return Reading(run.training.step_separator, cls.outcome)
 
 

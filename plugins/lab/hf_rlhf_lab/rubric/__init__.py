@@ -1,1 +1,1 @@
-"""Reward models from grades by a rubric: `--plugin rubric_reward`."""
+"""Train reward models on rubric grades: `--plugin rubric_reward`."""

@@ -1,4 +1,4 @@
-"""Graded responses: what is wrong with them, and how well scores agree with them."""
+"""Check graded responses, and measure how well scores agree with the grades."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -20,7 +20,7 @@ def criteria(rows: Any) -> list[str]:
 
 
 def grade_problems(split: str, rows: Any, names: Sequence[str]) -> Iterator[Problem]:
-    """Yield the first row without an integer grade from 1 to 5 for each criterion."""
+    """Yield the first row that lacks an integer grade from 1 to 5 for a criterion."""
     if not hasattr(rows.features["grades"], "items"):
         what = f"`grades` of {split} is {rows.features['grades']}, not {{criterion: grade}}."
         yield Problem("dataset", what, "`hf-rlhf data rubric_grades` writes such rows.")
@@ -38,22 +38,22 @@ def grade_problems(split: str, rows: Any, names: Sequence[str]) -> Iterator[Prob
 
 
 def targets(rows: Any) -> Array:
-    """Return the grades, each divided by 5, shape (rows, criteria); their mean is the target."""
+    """Return the grades divided by 5, shape (rows, criteria); their mean is the target."""
     names = criteria(rows)
     values = [[grades[name] for name in names] for grades in rows["grades"]]
     return np.array(values, dtype=np.float64) / HIGHEST
 
 
 def row_metrics(scores: Sequence[float], grades: Array) -> list[Mapping[str, Score]]:
-    """Return the metrics of each row, whose means are those of all rows.
+    """Return the metrics of each row; their means are the metrics of all rows.
 
     Args:
         scores: of the model.
         grades: targets, shape (rows,).
 
     `squared_error`; `rank_agreement`, the product of the standardised ranks of score and grade,
-    whose mean is Spearman's correlation; `pair_accuracy`, of the other rows with another grade the
-    share that is on the right side, ties half.
+    with Spearman's correlation as its mean; `pair_accuracy`, the share of rows with another grade
+    that are ordered correctly, ties half.
     """
     values = np.asarray(scores, dtype=np.float64)
     product = _standard_ranks(values) * _standard_ranks(grades)
@@ -68,7 +68,7 @@ def row_metrics(scores: Sequence[float], grades: Array) -> list[Mapping[str, Sco
 
 
 def _share_on_the_right_side(scores: Array, grades: Array) -> Score:
-    """Return how often two differences have one sign, where the second is not 0."""
+    """Return how often two differences have the same sign, where the second is not 0."""
     different = grades != 0
     signs = np.sign(scores[different]) * np.sign(grades[different])
     return float((signs + 1).mean() / 2) if different.any() else None

@@ -1,4 +1,4 @@
-"""Reward models by regression on grades, on the public surface of transformers' Trainer."""
+"""Train reward models by regression on grades, with the public API of transformers' Trainer."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -45,12 +45,12 @@ class RubricRewardConfig(TrainingArguments):  # type: ignore[misc]
 class RubricRewardTrainer(EncodedRowsTrainer):
     """Train a reward model on grades by a rubric: `--plugin rubric_reward`.
 
-    The loss is the squared error of the score against the mean grade, as a share of the highest:
-    sum/25 for five criteria from 1 to 5. The score is a linear head without bias on the last token
-    that is not padding, as of `--plugin reward`, so `reward_model` reads the saved model. With
-    `heads: per_criterion` the squared error of each criterion's deviation from the mean is added;
-    the head for it is saved beside the score's as `criteria.weight`, shape (criteria, hidden). Rows
-    of more than `max_length` tokens are left out, and counted.
+    The loss is the squared error of the score against the mean grade, as a share of the highest
+    grade: sum/25 for five criteria from 1 to 5. The score is a linear head without bias on the last
+    token that is not padding, as in `--plugin reward`, so `reward_model` reads the saved model.
+    With `heads: per_criterion` the squared error of each criterion's deviation from the mean is
+    added; its head is saved beside the score's as `criteria.weight`, shape (criteria, hidden). Rows
+    of more than `max_length` tokens are left out and counted.
     """
 
     Config = RubricRewardConfig
@@ -73,7 +73,7 @@ class RubricRewardTrainer(EncodedRowsTrainer):
 
     @classmethod
     def preflight(cls, run: Run) -> Iterable[Problem]:
-        """Yield what would stop or spoil training, before weights load."""
+        """Yield problems that would stop or spoil training, before weights load."""
         problems = [*common_problems(run, FOR_TEMPLATES), *_settings(run)]
         if can_encode(run, *_TEXTS) and "grades" in run.dataset["train"].column_names:
             problems += [*check_single_kind(run, *_TEXTS), *_grades(run)]
@@ -82,19 +82,19 @@ class RubricRewardTrainer(EncodedRowsTrainer):
 
     @classmethod
     def encode(cls, run: Run, rows: Iterable[Row]) -> list[Encoded]:
-        """Return the tokens of each prompt and response, with the end of sequence."""
+        """Return the tokens of each prompt and response, with the end-of-sequence token."""
         values = list(rows)
         texts = [joined(row["prompt"], ended(run.tokenizer, row["completion"])) for row in values]
         return list(map(Encoded, encode_batch(run.tokenizer, texts, values)))
 
     @classmethod
     def labels_for(cls, run: Run, row: Row, encoded: Encoded) -> list[float]:
-        """Return the grades as shares of the highest one."""
+        """Return the grades as shares of the highest grade."""
         return [row["grades"][name] / HIGHEST for name in criteria(run.dataset["train"])]
 
     @classmethod
     def from_run(cls, run: Run) -> Self:
-        """Build the trainer that `run` describes; this is where the weights are loaded."""
+        """Build the trainer that `run` describes; this loads the weights."""
         names = criteria(run.dataset["train"])
         collator = DataCollatorWithPadding(right_padded(run.tokenizer))
         trainer = cls.build(run, _model(run, len(names)), data_collator=collator)
@@ -114,7 +114,7 @@ class RubricRewardTrainer(EncodedRowsTrainer):
         return_outputs: bool = False,
         num_items_in_batch: Any = None,
     ) -> Any:
-        """Return the squared error against the mean grade, and that of each criterion's head."""
+        """Return the squared error against the mean grade, plus the criterion heads' errors."""
         grades = inputs.pop("labels")
         by_criterion = self.args.heads == "per_criterion"
         outputs = model(**inputs, use_cache=False, output_hidden_states=by_criterion)
@@ -125,7 +125,7 @@ class RubricRewardTrainer(EncodedRowsTrainer):
             hidden = _last(outputs.hidden_states[-1], inputs["attention_mask"])
             difference = head(hidden.to(head.weight.dtype)).float()
             predicted = mean[:, None] + difference - difference.mean(dim=1, keepdim=True)
-            # Its mean is the error against the mean grade plus that of the deviations from it.
+            # Its mean is the error against the mean grade plus the error of the deviations.
             parts = (predicted - grades) ** 2
             errors = parts.mean(dim=1)
             by_name = zip(self.criteria, parts.detach().mean(dim=0), strict=True)
@@ -135,15 +135,15 @@ class RubricRewardTrainer(EncodedRowsTrainer):
         return (loss, {"logits": outputs.logits}) if return_outputs else loss
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
-        """Log, with the squared error of each criterion since the last time."""
-        if "loss" in logs:  # of training, not of an evaluation
+        """Log with the squared error of each criterion since the last log."""
+        if "loss" in logs:  # in training, not in an evaluation
             for name, values in self.errors.items():
                 logs[f"squared_error/{name}"] = float(torch.stack(values).mean())
             self.errors.clear()
         super().log(logs, *args, **kwargs)
 
     def report(self) -> Mapping[str, Any]:
-        """Return how many rows were trained on, and by which criteria they are graded."""
+        """Return the number of training rows and the criteria of their grades."""
         rows = {
             **self.count_rows("given"),
             "trained on": len(self.train_dataset),

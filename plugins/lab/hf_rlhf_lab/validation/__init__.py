@@ -1,1 +1,1 @@
-"""What a reward is worth before it trains anything: agreement, calibration, length, hacks."""
+"""Validate a reward before training: agreement, calibration, length, hacks."""

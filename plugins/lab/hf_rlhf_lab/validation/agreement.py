@@ -1,4 +1,4 @@
-"""Agreement with the gold grades: pairwise accuracy, rank correlations, what one label reaches."""
+"""Agreement with the gold grades: pairwise accuracy, rank correlations, the human ceiling."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -20,16 +20,16 @@ from hf_rlhf_lab.validation.gold import FEW, FEW_PROMPTS, Array, Scored
 POWER, ONE_SIDED = 0.8, 0.025
 
 FEWEST = 6
-"""Of fewer trials, all of them right, the exact 95% interval reaches below chance."""
+"""With fewer trials, even if all are right, the exact 95% interval reaches below chance."""
 
 
 def agreement(scored: Scored, name: str = "agreement") -> Check:
-    """Check that the reward tells the better of two responses more often than chance does.
+    """Check that the reward finds the better of two responses more often than chance does.
 
-    Passes where the 95% interval of the pairwise accuracy (ties count a half) is above 0.5: that of
-    the bootstrap, and the exact one of `prompt_wins`, which does not narrow where few prompts agree
-    by luck. Spearman's and Kendall's (tau-b) correlations are over all responses; the ties are
-    counted.
+    Passes if the 95% interval of the pairwise accuracy (ties count a half) is above 0.5. Both
+    intervals must be: the bootstrap, and the exact interval of `prompt_wins`, which does not narrow
+    if a few prompts agree by luck. Spearman's and Kendall's (tau-b) correlations use all responses;
+    ties are counted.
     """
     if reason := degenerate(scored):
         return not_measurable(name, f"{reason}, so agreement with gold is not defined.")
@@ -74,7 +74,7 @@ def agreement(scored: Scored, name: str = "agreement") -> Check:
 
 
 def against_chance(high: float) -> str:
-    """Return what an accuracy of pairs whose interval does not lie above 0.5 shows."""
+    """Return what a pair accuracy shows whose interval does not lie above 0.5."""
     return "WORSE than chance" if high < 0.5 else "not shown to be better than chance"
 
 
@@ -89,9 +89,9 @@ def _few(scored: Scored) -> str:
 
 
 def prompt_wins(margins: Array, clusters: Sequence[str]) -> tuple[int, int]:
-    """Return at how many prompts most pairs are in the gold's order, and at how many most or few.
+    """Return the number of prompts with most pairs in gold order, and with a clear majority.
 
-    Each prompt is one trial, whatever the number of its pairs, unless all pairs are of one prompt.
+    Each prompt is a single trial however many pairs it has, unless all pairs share the prompt.
     """
     sums = sums_by_cluster(np.sign(margins), clusters)
     return int((sums > 0).sum()), int((sums != 0).sum())
@@ -100,8 +100,8 @@ def prompt_wins(margins: Array, clusters: Sequence[str]) -> tuple[int, int]:
 def pair_accuracy(margins: Array, clusters: Sequence[str]) -> Interval | None:
     """Return the share of pairs whose better response scores higher; a tie counts a half.
 
-    Of the bound that is nearer to 0.5, the bootstrap's and the exact binomial one of `prompt_wins`
-    (Clopper and Pearson 1934), the weaker counts.
+    Of the bootstrap and the exact binomial interval of `prompt_wins` (Clopper and Pearson 1934),
+    the bound nearer to 0.5 counts.
     """
     accuracy = Interval.of_mean(_outcomes(margins).tolist(), clusters)
     wins, trials = prompt_wins(margins, clusters)
@@ -114,11 +114,11 @@ def pair_accuracy(margins: Array, clusters: Sequence[str]) -> Interval | None:
 
 
 def detectable_accuracy(margins: Array, clusters: Sequence[str]) -> float | None:
-    """Return the true accuracy that such data tell from 0.5 in 80% of sets, by `prompt_wins`.
+    """Return the true accuracy that `prompt_wins` distinguishes from 0.5 in 80% of such sets.
 
-    The exact test gives the share of prompts that have to be won. The accuracy at which it is
-    reached comes from the sizes of the prompts' sums of pairs, with signs by chance and then tilted
-    exponentially; with one pair a prompt it is that share. None where not even 1 would be told.
+    The exact test gives the share of prompts that must be won. The accuracy that reaches it comes
+    from the sizes of the prompts' sums of pairs, with random signs and exponential tilting; with a
+    single pair per prompt it equals the share. None if even 1 is not distinguishable.
     """
     sums = np.abs(sums_by_cluster(np.sign(margins), clusters))
     trials = int((sums > 0).sum())
@@ -139,9 +139,9 @@ def detectable_accuracy(margins: Array, clusters: Sequence[str]) -> float | None
 
 
 def accuracy_difference(at_home: Scored, elsewhere: Scored) -> Interval | None:
-    """Return the accuracy elsewhere minus that on the gold data, resampling prompts of both.
+    """Return the accuracy elsewhere minus the accuracy on gold data, resampling prompts of both.
 
-    None where either has fewer than 10 prompts, of which the bootstrap would be too narrow.
+    None if either has fewer than 10 prompts, because the bootstrap interval would be too narrow.
     """
     parts = (at_home, elsewhere)
     outcomes = np.concatenate([_outcomes(each.margins) for each in parts])
@@ -163,11 +163,11 @@ def accuracy_difference(at_home: Scored, elsewhere: Scored) -> Interval | None:
 
 
 def against_other_labels(scored: Scored) -> dict[str, Interval]:
-    """Return how often one label, and the reward, orders two responses as the other labels do.
+    """Return how often a label and the reward order two responses as the other labels do.
 
-    Like is compared with like: of each two responses with k labels, each label in turn is left
-    out, and it and the reward are held against the mean of the other k - 1 where that decides;
-    equal ones count a half. Empty where no label repeats.
+    The comparison is fair: for two responses with k labels, each label in turn is left out. The
+    label and the reward are compared with the mean of the other k - 1 if it decides; ties count
+    half. Empty if no label repeats.
     """
     gold, clusters = scored.gold, list[str]()
     agreed = [np.empty((2, 0))]

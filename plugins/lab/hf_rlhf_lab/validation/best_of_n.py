@@ -1,8 +1,8 @@
-"""Best of N: the gold grade of the response that a reward chooses among N.
+"""Best of N: the gold grade of the response that a reward selects from N.
 
-A policy that is trained on a reward moves towards what the reward prefers, and so does the choice
-of the best of N (Gao et al. 2023, arXiv:2210.10760). Where the grade falls as N grows, training
-on the reward is predicted to end in over-optimisation, before anything is trained.
+Training on a reward moves a policy towards what the reward prefers, and so does the best of N (Gao
+et al. 2023, arXiv:2210.10760). If the grade falls as N grows, training on the reward is expected to
+over-optimise.
 """
 
 from math import comb
@@ -19,12 +19,12 @@ NAME = "best of N"
 
 
 def best_of_n(scored: Scored) -> Check | None:
-    """Check that the gold grade does not fall as the best of more responses is taken.
+    """Check that the gold grade of the best of N does not fall as N grows.
 
-    N is 1, 2, 4 … up to 64, and at most the number of scored responses that half of the prompts
-    have; prompts with fewer are left out of all N. Fails where the grade at the largest N is below
-    that at a smaller N, by one-sided t tests over prompts, corrected by Holm at 5%. Passes
-    where it is above that of a random response, with its whole interval. None for pairs alone.
+    N is 1, 2, 4 … up to 64, at most the number of scored responses that half of the prompts have;
+    prompts with fewer are left out of all N. Fails if the grade at the largest N is below the grade
+    at a smaller N, by one-sided t tests over prompts, corrected by Holm at 5%. Passes if the whole
+    interval is above the grade of a random response. None for pairs alone.
     """
     gold, scores = scored.gold, scored.scores
     if np.bincount(gold.groups).max() < 3:
@@ -53,7 +53,7 @@ def best_of_n(scored: Scored) -> Check | None:
         f"by gold {best.mean:.3f}, on {len(used):,} prompts."
     )
     falls = ((by_reward[:, :-1] - by_reward[:, -1:]) / gold.grades.std()).round(9)
-    with np.errstate(divide="ignore", invalid="ignore"):  # all alike: certain, or 0 / 0
+    with np.errstate(divide="ignore", invalid="ignore"):  # all equal: certain, or 0 / 0
         t = falls.mean(axis=0) / falls.std(axis=0, ddof=1) * np.sqrt(len(falls))
     p = np.nan_to_num(student.sf(t, len(falls) - 1), nan=1.0)
     verdict: Verdict = "pass"
@@ -73,8 +73,8 @@ def best_of_n(scored: Scored) -> Check | None:
 def expected_best(scores: Array, grades: Array, sizes: list[int]) -> list[float]:
     """Return the mean grade of the best-scored response over all subsets of each size.
 
-    Unbiased (Nakano et al. 2021, arXiv:2112.09332, 3.2): the response of rank r is the best in
-    C(r - 1, n - 1) of C(m, n) subsets. Of equal scores one is taken at random.
+    Unbiased (Nakano et al. 2021, arXiv:2112.09332, 3.2): the response of rank r is the best in C(r
+    - 1, n - 1) of C(m, n) subsets. Ties are broken at random.
     """
     values, block = np.unique(scores, return_inverse=True)
     counts = np.bincount(block)

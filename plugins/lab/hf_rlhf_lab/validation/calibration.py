@@ -1,8 +1,8 @@
-"""Calibration: whether a margin of scores means the log odds that the Bradley-Terry model says.
+"""Calibration: whether score margins are the log odds of the Bradley-Terry model.
 
-Under that model (1952) the response with the higher score is the better one with probability
-sigmoid(|margin|). The bins are deciles of |margin|: in bins of the signed margin of (better,
-worse) the share of right answers would be 0 or 1 by construction.
+Under that model (1952) the response with the higher score is better with probability
+sigmoid(|margin|). Bins are deciles of |margin|: in bins of the signed margin of (better, worse) the
+share of right answers would be 0 or 1 by construction.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ BINS = 10
 SIMULATIONS = 2_000
 FOLDS = 5
 CLIP = 1.5
-"""Standard deviations of the margin at which margins may be clipped."""
+"""Clipping limit for margins, in standard deviations."""
 _TEMPERATURES = (1e-3, 1e3)
 
 
@@ -32,21 +32,21 @@ class Fixed:
     name: str
     ece: float
     value: float
-    """The temperature, or the margin at which it is clipped."""
+    """The temperature or the clipping limit."""
     at_bound: bool = False
-    """Whether a temperature is as small or large as any that was tried, so that none is best."""
+    """Whether the best temperature is at the edge of the search range."""
 
 
 def calibration(scored: Scored) -> Check:
-    """Check that margins are log odds: ECE no larger than chance gives a calibrated reward.
+    """Check that margins are log odds: ECE no larger than that of a calibrated reward by chance.
 
-    It warns where they are not, and never fails: a rule, a rescaled reward or a grade orders
-    responses as well, and whoever needs log odds can require an `ece`.
+    It warns and never fails: a rule, a rescaled reward or a grade orders responses as well, and a
+    run that needs log odds can require an `ece`.
 
-    ECE (Naeini et al. 2015) is biased upwards on few pairs: a perfectly calibrated reward has one
-    above 0, too. It is simulated at this number of pairs and these margins; the check passes where
-    the measured ECE is at most its 95th percentile. Two corrections are measured:
-    dividing by a temperature (cross-validated), and clipping margins at 1.5 standard deviations.
+    ECE (Naeini et al. 2015) is biased upwards on few pairs; even perfect calibration gives a
+    positive value. It is simulated for these margins; the check passes if the measured ECE is at
+    most the 95th percentile. Two corrections are measured: dividing by a temperature
+    (cross-validated), and clipping margins at 1.5 standard deviations.
     """
     name = "calibration"
     if reason := degenerate(scored):
@@ -108,7 +108,7 @@ def expected_error(p: Array, right: Array) -> float:
 
 
 def chance_error(p: Array) -> tuple[float, float]:
-    """Return mean and 95th percentile of the ECE if `p` were the true probabilities."""
+    """Return mean and 95th percentile of the ECE under the true probabilities `p`."""
     sorted_p = np.sort(p)
     rng = np.random.default_rng(0)
     edges = np.cumsum([0] + [len(part) for part in np.array_split(sorted_p, min(BINS, len(p)))])
@@ -132,7 +132,7 @@ def with_temperature(size: Array, right: Array) -> Fixed:
 
 
 def temperature(size: Array, right: Array) -> float:
-    """Return the T that makes sigmoid(|margin| / T) most likely (Guo et al. 2017)."""
+    """Return the most likely T for sigmoid(|margin| / T) (Guo et al. 2017)."""
 
     def loss(log_t: float) -> float:
         z = size / np.exp(log_t)
@@ -143,6 +143,6 @@ def temperature(size: Array, right: Array) -> float:
 
 
 def clipped(size: Array, right: Array) -> Fixed:
-    """Return the ECE where no margin is above 1.5 standard deviations of the signed margin."""
+    """Return the ECE with margins clipped at 1.5 standard deviations of the signed margin."""
     limit = CLIP * float(np.std(np.where(right > 0, size, -size)))
     return Fixed("clip", expected_error(expit(np.minimum(size, limit)), right), limit)

@@ -1,4 +1,4 @@
-"""What a check of a reward reports, and the statistics that checks share."""
+"""The result of a check of a reward, and the statistics of the checks."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -12,27 +12,27 @@ from hf_rlhf.storage import ReportCheck
 from hf_rlhf_lab.validation.gold import Array, Scored
 
 Verdict = Literal["pass", "warn", "fail", "not measurable"]
-"""A warning is measured and to be known, but is no fault: it does not change the exit status."""
+"""A warning does not change the exit status."""
 
 ALPHA = 0.05
-"""Of several hypotheses together, after Holm's adjustment."""
+"""Significance level of several hypotheses together, after Holm's adjustment."""
 
 
 @dataclass(frozen=True)
 class Check:
-    """The result of one check."""
+    """The result of a check."""
 
     name: str
     verdict: Verdict
     summary: str
-    """One sentence with the numbers that decided."""
+    """A sentence with the decisive numbers."""
     measures: Mapping[str, Interval | None] = field(default_factory=dict)
-    """By name; None where it is not defined."""
+    """Values by name; None if undefined."""
     details: Mapping[str, Any] = field(default_factory=dict)
-    """What the plot and other programs need, as JSON."""
+    """JSON for the plot and other programs."""
 
     def reported(self) -> ReportCheck:
-        """Return the check as a part of a report."""
+        """Return the check as part of a report."""
         measures = {
             name: interval and interval.as_json() for name, interval in self.measures.items()
         }
@@ -40,12 +40,12 @@ class Check:
 
 
 def not_measurable(name: str, why: str, **measures: Interval | None) -> Check:
-    """Return a check that says nothing, and why."""
+    """Return a check without a result, with the reason."""
     return Check(name, "not measurable", why, measures)
 
 
 def degenerate(scored: Scored) -> str:
-    """Return why nothing can be learnt from these scores, or an empty string."""
+    """Return why these scores are useless, or an empty string."""
     valid = scored.scores[scored.valid]
     if not len(valid):
         return "the reward scored no response"
@@ -63,7 +63,7 @@ def degenerate(scored: Scored) -> str:
 
 
 def sums_by_cluster(values: Array, clusters: Sequence[str]) -> Array:
-    """Return the sum of the values of each cluster, for tests that change signs by cluster."""
+    """Return the sum of the values of each cluster, for sign-flip tests by cluster."""
     _, index = np.unique(clusters, return_inverse=True)
     return np.asarray(np.bincount(index, values), dtype=np.float64)
 
@@ -74,12 +74,12 @@ def rank_correlation(
     """Return Spearman's rank correlation with its 95% interval, resampling whole groups.
 
     Args:
-        x, y: shape (rows,); equal values share their mean rank.
+        x, y: shape (rows,); ties share their mean rank.
         groups: the group of each row.
-        control: the correlation is at equal ranks of this (a partial correlation, Kendall 1942).
+        control: held constant by rank (a partial correlation, Kendall 1942).
 
     Returns:
-        None where one of them is constant.
+        None if `x` or `y` is constant.
     """
     numbers, index = np.unique(groups, return_inverse=True)
     columns = [_Ranks.of(values) for values in (x, y)]
@@ -104,10 +104,10 @@ def rank_correlation(
 def correlation_loss(
     x: Array, without: Array, y: Array, groups: NDArray[np.int64]
 ) -> Interval | None:
-    """Return by how much the rank correlation with `y` is larger for `x` than for `without`.
+    """Return how much larger the rank correlation with `y` is for `x` than for `without`.
 
-    The interval is paired: both are correlated in each resample of whole groups. A constant
-    correlates with nothing, at 0. Returns None where `x` or `y` is constant.
+    The interval is paired: each resample of whole groups gives both correlations. A constant has
+    correlation 0. Returns None if `x` or `y` is constant.
     """
     numbers, index = np.unique(groups, return_inverse=True)
     ranks = [_Ranks.of(values) for values in (x, without, y)]
@@ -123,10 +123,10 @@ def correlation_loss(
 
 @dataclass(frozen=True)
 class _Ranks:
-    """The order of some values, from which the ranks of any resample follow without sorting."""
+    """The order of some values, which gives the ranks of any resample without sorting."""
 
     block: NDArray[np.int64]
-    """Of each row, the number of its value among the distinct ones, in increasing order."""
+    """For each row, the index of its value among the distinct values, in increasing order."""
     starts: NDArray[np.int64]
     order: NDArray[np.int64]
 
@@ -146,7 +146,7 @@ class _Ranks:
 
 
 def _correlations(x: Array, y: Array, weights: Array) -> Array:
-    """Return the correlation in each resample, NaN where one is constant."""
+    """Return the correlation in each resample, NaN if `x` or `y` is constant."""
     xy, xx, yy = ((weights * a * b).sum(axis=1) for a, b in ((x, y), (x, x), (y, y)))
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.asarray(np.where((xx > 0) & (yy > 0), xy / np.sqrt(xx * yy), np.nan))

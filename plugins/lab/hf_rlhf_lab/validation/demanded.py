@@ -1,4 +1,4 @@
-"""The section `reward_validation` of a run file: the reports that a run demands of its rewards.
+"""The section `reward_validation` of a run file: reports that a run requires for its rewards.
 
 The core calls this module by the entry point `reward_validation` of the group `hf_rlhf.hooks`.
 """
@@ -28,7 +28,7 @@ _FORMS = {True: "messages", False: "texts"}
 
 
 def problems(run: Run) -> Iterator[Problem]:
-    """Yield why the run's rewards are not validated as its file demands."""
+    """Yield reasons why the run's rewards lack the required validation."""
     spec = run.spec.reward_validation
     if spec is None:
         return
@@ -47,7 +47,7 @@ def problems(run: Run) -> Iterator[Problem]:
 
 
 def advice(run: Run) -> Iterator[str]:
-    """Yield notes on rewards that were not validated, or fall short of what is required."""
+    """Yield notes on rewards without validation or below the requirements."""
     spec = run.spec.reward_validation
     if spec is not None:
         for each in _requirements(spec):
@@ -58,7 +58,7 @@ def advice(run: Run) -> Iterator[str]:
 
 
 def section(run: Run) -> RewardValidation | None:
-    """Return for the record what the reports say, and whether it meets the requirements."""
+    """Return the reports' results for the record, and whether they meet the requirements."""
     spec = run.spec.reward_validation
     if spec is None:
         return None
@@ -70,7 +70,7 @@ def section(run: Run) -> RewardValidation | None:
 
 
 def copy_reports(run: Run) -> None:
-    """Copy the reports into the run folder, from which they are published; once."""
+    """Copy the reports once into the run folder, from which they are published."""
     spec = run.spec.reward_validation
     for path, folder in _folders(spec).items() if spec is not None else ():
         for source in _files(path):
@@ -81,7 +81,7 @@ def copy_reports(run: Run) -> None:
 
 
 def trained_parts(run: Run) -> dict[str, dict[str, Any]]:
-    """Return what each reward is that the run trains on, and each gate, by label."""
+    """Return the identity of each reward and gate of the run, by label."""
     parts = identified_parts(run.reward, run.components, run.judges)
     parts = {label: part for label, part in parts.items() if part.get("weight") != 0}
     for entry in run.trainer_class.learned_rewards(run.spec.plain):
@@ -96,7 +96,7 @@ def trained_parts(run: Run) -> dict[str, dict[str, Any]]:
 
 
 def _report_problems(run: Run, spec: RewardValidationSpec) -> Iterator[Problem]:
-    """Yield reports that cannot be used, and then, if it is enforced, what falls short."""
+    """Yield unusable reports and, if enforced, unmet requirements."""
     reports = []
     for path in spec.reports:
         try:
@@ -115,7 +115,7 @@ def _report_problems(run: Run, spec: RewardValidationSpec) -> Iterator[Problem]:
 
 
 def _other_rewards(run: Run, reports: list[tuple[str, Report]]) -> Iterator[Problem]:
-    """Yield reports that are not of this run's rewards, and rewards without a report."""
+    """Yield reports on other runs' rewards, and rewards without a report."""
     parts = trained_parts(run)
     total = reward_identity(parts)
     single = {label: reward_identity(parts, label) for label in parts}
@@ -171,10 +171,10 @@ def _requirements(spec: RewardValidationSpec) -> Iterator[Requirement]:
 
 
 def _folders(spec: RewardValidationSpec) -> dict[str, str]:
-    """Return for each report its folder in the run folder."""
+    """Return the folder of each report in the run folder."""
     folders: dict[str, str] = {}
     for path in spec.reports:
-        # The label is what somebody's file says, and is to name a folder in this one.
+        # The label comes from another file and must be a valid folder name here.
         label = re.sub(r"[^\w-]", "_", str(Report.read(path).reward.get("label")))
         folder = f"{KEY}/{label}"
         taken = folder in folders.values()
@@ -183,7 +183,7 @@ def _folders(spec: RewardValidationSpec) -> dict[str, str]:
 
 
 def _files(path: str) -> list[Path]:
-    """Return a report and what lies beside it: its page and its plot."""
+    """Return a report with its page and its plot."""
     file = Path(path) / JSON_NAME if Path(path).is_dir() else Path(path)
     beside = [file.with_suffix(end) for end in (".md", ".png")]
     return [file, *(each for each in beside if each.exists())]

@@ -1,7 +1,7 @@
-"""Responses with a gold grade, by which a reward is validated.
+"""Responses with a gold grade, for validating a reward.
 
-A group holds the responses to one prompt. A preference pair is a group of two: grade 1 for the
-chosen response and 0 for the rejected one.
+A group holds the responses to a prompt. A preference pair is a group of two: grade 1 for the chosen
+response and 0 for the rejected response.
 """
 
 import time
@@ -23,12 +23,12 @@ from hf_rlhf_lab.listed import ITEM
 Array = NDArray[np.float64]
 GRADED = ("prompt", "completion", "grade")
 FEW, FEW_PROMPTS = 30, 10
-"""Pairs, and prompts, below which every result is marked as one of few."""
+"""Numbers of pairs and prompts below which every result is marked as small."""
 
 
 @dataclass(frozen=True)
 class Gold:
-    """Graded responses; all sequences have one entry per response."""
+    """Graded responses; all sequences have an entry per response."""
 
     name: str
     prompts: Sequence[Any]
@@ -38,12 +38,12 @@ class Gold:
     groups: NDArray[np.int64]
     """Shape (responses,): the number of the preference pair, or of the prompt of graded rows."""
     labels: Sequence[Sequence[float]] = ()
-    """The single labels behind each grade, where labels repeat."""
+    """The labels behind each grade, if labels repeat."""
     columns: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     """Further columns, for rewards that need them."""
     digest: str = ""
     dropped: Mapping[str, int] = field(default_factory=dict)
-    """Reason -> rows that were not used."""
+    """Reason -> number of unused rows."""
     split: str = ""
 
     def __len__(self) -> int:
@@ -52,18 +52,18 @@ class Gold:
 
     @cached_property
     def prompt_numbers(self) -> NDArray[np.int64]:
-        """Shape (responses,): the number of the prompt, which several pairs may share."""
+        """Return shape (responses,): the index of the prompt, which several pairs may share."""
         return _numbers(self.prompts)
 
     @cached_property
     def clusters(self) -> NDArray[np.int64]:
-        """Shape (responses,): what intervals resample: prompts or, of one prompt, its pairs."""
+        """Return shape (responses,): the unit of resampling, prompts or (of one prompt) pairs."""
         one_prompt = len(np.unique(self.prompt_numbers)) == 1
         return self.groups if one_prompt else self.prompt_numbers
 
     @cached_property
     def comparisons(self) -> NDArray[np.int64]:
-        """Shape (comparisons, 2): each two responses of a group."""
+        """Return shape (comparisons, 2): every two responses of a group."""
         order = np.argsort(self.groups, kind="stable")
         groups = np.split(order, np.flatnonzero(np.diff(self.groups[order])) + 1)
         pairs = [pair for members in groups for pair in combinations(members, 2)]
@@ -71,8 +71,8 @@ class Gold:
 
     @cached_property
     def pairs(self) -> NDArray[np.int64]:
-        """Shape (pairs, 2): of each two responses of a group with different grades, the better
-        and the worse one.
+        """Return shape (pairs, 2): the better and the worse of every two responses of a group with
+        different grades.
         """
         margins = np.subtract(*self.grades[self.comparisons].T)
         ordered = np.where(margins[:, None] > 0, self.comparisons, self.comparisons[:, ::-1])
@@ -80,14 +80,14 @@ class Gold:
 
     @cached_property
     def best(self) -> NDArray[np.int64]:
-        """The best response of each cluster, shape (clusters,); the first of equals."""
+        """Return the best response of each cluster, shape (clusters,); the first of ties."""
         clusters = self.clusters
         order = np.lexsort((np.arange(len(self)), -self.grades, clusters))
         first = np.concatenate([[True], np.diff(clusters[order]) > 0])
         return np.asarray(order[first])
 
     def take(self, rows: Sequence[int]) -> "Gold":
-        """Return some of the responses, as gold data of their own."""
+        """Return some of the responses as gold data."""
         index = np.asarray(rows, dtype=np.int64)
         return replace(
             self,
@@ -100,7 +100,7 @@ class Gold:
         )
 
     def sample(self, prompts: int | None, seed: int = 0) -> "Gold":
-        """Return the responses to at most so many prompts, drawn at random, in their order."""
+        """Return the responses to randomly drawn prompts, at most `prompts`, in their order."""
         numbers = np.unique(self.prompt_numbers)
         if prompts is None or len(numbers) <= prompts:
             return self
@@ -111,11 +111,11 @@ class Gold:
     def of_rows(cls, name: str, rows: Any, dropped: Mapping[str, int] | None = None) -> "Gold":
         """Return the rows of a `datasets.Dataset` as gold data.
 
-        Preferences have prompt, chosen and rejected; graded rows have prompt, completion and
-        grade, a number or a list of labels. Other columns go to the reward. Of identical pairs or
-        grades of one response the first counts, and the others are counted as dropped.
+        Preferences have prompt, chosen and rejected; graded rows have prompt, completion and grade,
+        a number or a list of labels. Other columns go to the reward. Duplicate pairs or grades of a
+        response are dropped and counted.
 
-        Raises DataError for rows that are neither.
+        Raises DataError for rows of another form.
         """
         dropped, digest = dict(dropped or {}), rows_digest(rows)
         first = _first_of_equals(rows)
@@ -159,7 +159,7 @@ _PAIR = ("chosen", "rejected")
 
 
 def _first_of_equals(rows: Any) -> list[int]:
-    """Return the rows whose prompt, texts and grade no row before has; space does not count."""
+    """Return the first row of each distinct prompt, texts and grade, ignoring white space."""
     names = [name for name in (*GRADED, *_PAIR, ITEM) if name in rows.column_names]
     first: dict[tuple[str, ...], int] = {}
     for number, row in enumerate(rows.select_columns(names)):
@@ -184,40 +184,40 @@ class Scored:
 
     @cached_property
     def valid(self) -> NDArray[np.int64]:
-        """The responses that have a score."""
+        """Return whether each response has a score."""
         return np.flatnonzero(~np.isnan(self.scores))
 
     @cached_property
     def pairs(self) -> NDArray[np.int64]:
-        """The pairs of which both responses have a score."""
+        """Return the pairs with scores for both responses."""
         pairs = self.gold.pairs
         return pairs[~np.isnan(self.scores[pairs]).any(axis=1)]
 
     @cached_property
     def margins(self) -> Array:
-        """Score of the better minus that of the worse response, shape (pairs,)."""
+        """Return the better response's score minus the worse's, shape (pairs,)."""
         return np.asarray(self.scores[self.pairs[:, 0]] - self.scores[self.pairs[:, 1]])
 
     @cached_property
     def clusters(self) -> list[str]:
-        """The cluster of each pair."""
+        """Return the cluster of each pair."""
         return [str(self.gold.clusters[row]) for row in self.pairs[:, 0]]
 
     @cached_property
     def spread(self) -> float:
-        """Standard deviation of the scores, the unit of changes; 0 if there are none."""
+        """Return the standard deviation of the scores, the unit of changes; 0 without scores."""
         return float(self.scores[self.valid].std()) if len(self.valid) else 0.0
 
     def mean_over_prompts(self, values: Array, rows: Sequence[int]) -> Interval | None:
-        """Return the mean of a value for each of some responses; NaN stands for none."""
+        """Return the mean over prompts of a value per response; NaN is missing."""
         return Interval.of_mean(as_scores(values), [str(self.gold.clusters[row]) for row in rows])
 
     def changes(
         self, score: "ScoreRows", rows: Sequence[int], change: Callable[[Any], Any] | None = None
     ) -> Array:
-        """Return by how many standard deviations some scores change when scored again.
+        """Return the changes of some scores when scored again, in standard deviations.
 
-        With `change` it is made to each completion first.
+        `change` is applied to each completion first.
         """
         gold = self.gold.take(rows)
         if change is not None:

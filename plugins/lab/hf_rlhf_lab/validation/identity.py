@@ -1,8 +1,8 @@
-"""What a reward is: its code, its arguments and the content of the files that they name.
+"""Identify a reward by its code, its arguments and the content of the files they refer to.
 
-Two rewards with one digest score alike, apart from what an API answers. Labels, paths, and the
-place of a model on disk do not count; its weights do. The code is that of the reward's file and of
-the modules that it imports; files that the code opens count where `reads` names them.
+Rewards with equal digests score alike, apart from the answers of an API. Labels, paths, and a
+model's location do not count; its weights do. The code is the reward's file and the modules that it
+imports; data files count if `reads` lists them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,7 +24,7 @@ def identified_parts(
     components: Sequence[Mapping[str, Any]],
     judges: Mapping[str, Judge],
 ) -> dict[str, dict[str, Any]]:
-    """Return what each reward and each gate is: by label, as plain JSON."""
+    """Return the identity of each reward and gate, by label, as plain JSON."""
     if reward is None:
         return {}
     by_label = {each["label"]: each for each in components if each["kind"] in ("rewards", "judges")}
@@ -45,8 +45,8 @@ def identified_parts(
 
 
 def identified_component(component: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what decides the scores of a component: its code and its arguments."""
-    # Of an installed package there is no `code`, and the version is enough.
+    """Return what determines a component's scores: its code and its arguments."""
+    # An installed package has no `code`; its version is enough.
     code: dict[str, Any] = {key: component[key] for key in _CODE if component.get(key)}
     paths = [Path(each).expanduser().absolute() for each in component.get("files") or ()]
     files = {f"{at} {path.name}": content_of(str(path)) for at, path in enumerate(paths)}
@@ -55,10 +55,10 @@ def identified_component(component: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def reward_identity(parts: Mapping[str, Mapping[str, Any]], label: str = TOTAL) -> dict[str, Any]:
-    """Return `label`, `digest` and what the digest is of, for one part or for the total.
+    """Return `label`, `digest` and the content of the digest, for a part or for the total.
 
-    The total of one reward that stands alone, up to a positive weight, is that reward; one of
-    weight 0 is not in the total.
+    The total of a single reward, up to a positive weight, is identified as that reward. Rewards of
+    weight 0 do not count.
     """
     if label == TOTAL:
         parts = {name: part for name, part in parts.items() if part.get("weight") != 0}
@@ -71,14 +71,14 @@ def reward_identity(parts: Mapping[str, Mapping[str, Any]], label: str = TOTAL) 
 
 
 def _is_alone(parts: Mapping[str, Mapping[str, Any]]) -> bool:
-    """Return whether the total is its one reward up to a positive factor."""
+    """Return whether the total is a single reward up to a positive factor."""
     part = next(iter(parts.values())) if len(parts) == 1 else {}
     as_it_is = part.keys() <= {"component", "weight", "on_none"}
     return bool(part) and as_it_is and part.get("weight", 1.0) > 0
 
 
 def _options(part: Part, reward: ComposedReward) -> dict[str, Any]:
-    """Return what a composition makes of the score, where it is not left as it is."""
+    """Return the composition's options for a score if they change it."""
     if part in reward.gates:
         return {"gate": part.threshold}
     rest = [item for item in fields(part) if item.name not in ("label", "reward", "source")]
@@ -90,7 +90,7 @@ def _options(part: Part, reward: ComposedReward) -> dict[str, Any]:
 
 
 def _content(value: Any) -> Any:
-    """Return arguments with each file or folder that they name as the digest of its content."""
+    """Return arguments with file and folder paths replaced by digests of their content."""
     if isinstance(value, Mapping):
         return {key: _content(each) for key, each in value.items()}
     if isinstance(value, list):

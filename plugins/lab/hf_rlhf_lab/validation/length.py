@@ -1,4 +1,4 @@
-"""Length bias: what a reward pays for words that add nothing."""
+"""Length bias: what a reward pays for words without content."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -18,11 +18,11 @@ NEUTRAL = (
 )
 OPENER = "That's a great question! I'd be happy to help. "
 LIMIT = 0.1
-"""Standard deviations of the score that additions without content may move it."""
+"""Maximum effect of additions without content, in standard deviations of the score."""
 
 
 def neutral_paragraph(text: str) -> str:
-    """Append a paragraph that says nothing."""
+    """Append a paragraph without content."""
     return f"{text.rstrip()}\n\n{NEUTRAL}"
 
 
@@ -47,11 +47,11 @@ ADDITIONS: Mapping[str, Callable[[str], str]] = {
 def length_bias(scored: Scored, score: ScoreRows, rows: int = 200) -> Check:
     """Check that additions without content do not raise the score.
 
-    Each addition is made to up to `rows` responses. The change of the score is in standard
-    deviations of the scores. The check fails where one raises the score by more than 0.1, with its
-    whole interval, and passes where none may. A charge is no fault, since the words add nothing;
-    `length_bias` is the largest change of either sign. `length_correlation` is the rank
-    correlation of score and length at equal gold grade.
+    Each addition is made to up to `rows` responses. Changes are in standard deviations of the
+    scores. The check fails if the whole interval of an addition's change is above 0.1, and passes
+    if all lie below. A lower score is no fault, since the words add nothing; `length_bias` is the
+    largest change of either sign. `length_correlation` is the rank correlation of score and length
+    at equal gold grade.
     """
     name = "length"
     if reason := degenerate(scored):
@@ -96,7 +96,7 @@ def _moves(addition: str, change: Interval) -> str:
 
 
 def with_text(completion: Any, change: Callable[[str], str]) -> Any:
-    """Return a completion with its text changed; of messages, the last one's."""
+    """Return a completion with changed text; in messages, the last message changes."""
     if isinstance(completion, str):
         return change(completion)
     *head, last = completion

@@ -1,4 +1,4 @@
-"""Whether the gold data holds rows that a learned reward was trained on."""
+"""Detect gold rows in the training data of a learned reward."""
 
 import json
 import os
@@ -18,14 +18,14 @@ from hf_rlhf_lab.validation.gold import Gold
 
 _CONFIGS = ("config.json", "adapter_config.json", RECORD_NAME)
 _WRITERS = ("CausalLM", "LMHeadModel", "ConditionalGeneration")
-"""Ends of the names of models that write text."""
+"""Endings of the class names of generative models."""
 
 
 def overlap(scoring: Scoring, label: str, data: Sequence[Gold]) -> Check | None:
-    """Check that no reward model was trained on a prompt of the gold data, or on a response.
+    """Check that no reward model was trained on a prompt or a response of the gold data.
 
-    A prompt that was seen with other responses counts too: the model has seen what is good there.
-    Only a prompt that all training rows share tells nothing. None where no reward names a model.
+    A prompt with other responses counts too, because the model knows what is good for it. A prompt
+    that all training rows share does not count. None if no reward uses a model.
     """
     name, models = "overlap", trained_models(scoring, label)
     if not models:
@@ -55,7 +55,7 @@ def overlap(scoring: Scoring, label: str, data: Sequence[Gold]) -> Check | None:
 
 
 def trained_models(scoring: Scoring, label: str) -> dict[str, TrainedRows | None]:
-    """Return what each model that the rewards name was trained on, None where it is not known."""
+    """Return the training data of each model in the rewards, None if unknown."""
     models = {}
     for each in scoring.components:
         if each["kind"] == "rewards" and label in (TOTAL, each["label"]):
@@ -75,7 +75,7 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 def _folder(text: str, revision: str | None) -> Path | None:
-    """Return the folder of a model, on disk or in the cache of the Hub; None for other texts."""
+    """Return a model's folder on disk or in the Hub's cache; None for other texts."""
     with suppress(HfRlhfError, OSError, ValueError):
         folder = Path(resolve_model_path(os.path.expanduser(text)))
         if any((folder / name).exists() for name in _CONFIGS):
@@ -86,13 +86,13 @@ def _folder(text: str, revision: str | None) -> Path | None:
 
 
 def _generates(folder: Path) -> bool:
-    """Return whether a model writes text, as the base of an adapter does."""
+    """Return whether a model generates text, such as an adapter's base."""
     file = folder / "config.json"
     kinds = json.loads(file.read_text()).get("architectures") if file.exists() else None
     return any(kind.endswith(_WRITERS) for kind in kinds or ())
 
 
 def _rows_of(folder: Path) -> TrainedRows | None:
-    """Return the rows that the file beside the weights names."""
+    """Return the rows of the file beside the weights."""
     beside = (folder, folder / "adapter", folder / "merged")
     return next(filter(None, map(TrainedRows.read, beside)), None)

@@ -1,7 +1,7 @@
-"""Validate a judge that compares two responses, as `hf-rlhf data ai_feedback` asks it.
+"""Validate a pairwise judge with the prompts of `hf-rlhf data ai_feedback`.
 
-It sees each gold pair in both orders. Where both prefer one response, that one scores 1 and the
-other 0; where they disagree, both score a half, which agreement counts as a tie.
+It compares each gold pair in both orders. If both prefer the same response, it scores 1 and the
+other 0; otherwise both score a half, which agreement counts as a tie.
 """
 
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ LABEL = "annotator"
 
 
 def is_annotator(target: str | None) -> bool:
-    """Whether a target is a file of `hf-rlhf data ai_feedback`: it names an `annotator`."""
+    """Return whether a target is a file of `hf-rlhf data ai_feedback`, with an `annotator`."""
     if target is None or Path(target).suffix not in (".yaml", ".yml"):
         return False
     return LABEL in RunFile.read(target).values
@@ -60,7 +60,7 @@ def validate_annotator(
 
 
 def _as_pairs(gold: Gold) -> Gold:
-    """Return each two responses with different grades as a pair of their own, the better first."""
+    """Return every two responses with different grades as a pair, the better first."""
     pairs = gold.pairs
     return replace(gold.take(pairs.ravel().tolist()), groups=np.repeat(np.arange(len(pairs)), 2))
 
@@ -80,7 +80,7 @@ def _scores(answer: Preference | Failure) -> tuple[float, float]:
 
 
 def _orders(answers: Sequence[Preference | Failure]) -> list[Check]:
-    """Check that both orders agree more often than by chance, and that no place is preferred."""
+    """Check that both orders agree more often than by chance, without a position bias."""
     looks = [each.first for each in answers if isinstance(each, Preference) and each.first]
     agree = Interval.of_mean([float(a != b) for a, b in looks])
     rows = [str(row) for row, _ in enumerate(looks) for _ in (0, 1)]

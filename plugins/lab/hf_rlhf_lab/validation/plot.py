@@ -1,4 +1,4 @@
-"""The plot of a validation: agreement, calibration, length and hacks at one sight."""
+"""Plot a validation: agreement, calibration, length and hacks."""
 
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -27,7 +27,7 @@ GOOD, WARNS, BAD, NEUTRAL = "C2", "C4", "C1", "C6"
 LINE = "#999999"
 _SHARE = "share of pairs in the gold data's order"
 MOST_HACKS = 14
-"""Of those that earn most."""
+"""Number of best-paid hacks."""
 
 
 def draw(headline: str, found: Sequence["Check"], path: Path) -> None:
@@ -45,7 +45,7 @@ def draw(headline: str, found: Sequence["Check"], path: Path) -> None:
         plots[0].figure.suptitle(_wrapped(headline, 90), fontweight="bold", fontsize=13)
         for axes, (name, show) in zip(plots, panels.items(), strict=True):
             check, question = checks.get(name), _QUESTIONS.get(name, name.capitalize())
-            # A curve that is not shown to rise is drawn all the same.
+            # A curve is drawn even if its rise is not significant.
             if check is None or (
                 check.verdict == "not measurable" and "curve" not in check.details
             ):
@@ -147,7 +147,7 @@ def draw_interval(axes: Any, at: float, value: Mapping[str, Any], colour: str) -
 
 
 def draw_bins(axes: Any, x: Any, bins: Sequence[Mapping[str, Any]], colour: str) -> None:
-    """Draw estimates at `x` with their intervals, such as the share that is right in each bin."""
+    """Draw estimates at `x` with their intervals, such as the share of right answers per bin."""
     low, mean, high = (
         np.array([each["observed"][name] for each in bins]) for name in ("low", "mean", "high")
     )
@@ -162,4 +162,6 @@ def label_rows(axes: Any, names: Sequence[str], **settings: Any) -> None:
 
 
 def _wrapped(text: str, width: int = 48) -> str:
-    return "\n".join(textwrap.wrap(text, width)).replace("$", r"\$")  # else it is mathematics
+    return "\n".join(textwrap.wrap(text, width)).replace(
+        "$", r"\$"
+    )  # otherwise parsed as mathematics

@@ -1,4 +1,4 @@
-"""The report on a reward as a page, a plot and JSON."""
+"""Write the report on a reward as a page, a plot and JSON."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -32,22 +32,22 @@ _SIGNS = {
 
 
 class Report(Section):
-    """What was measured of one reward on one set of gold data."""
+    """The measurements of a reward on a set of gold data."""
 
     schema_version: int = Field(
         default=SCHEMA, validation_alias="schema", serialization_alias="schema"
     )
     headline: str = ""
-    """The result in one sentence."""
+    """The result in a sentence."""
     reward: dict[str, Json] = {}
-    """By `reward_identity`: `label`, `digest` and what the digest is of."""
+    """From `reward_identity`: `label`, `digest` and the content of the digest."""
     data: dict[str, Json] = {}
     """Name, responses, pairs and digest of the gold data, and whether prompts are messages."""
     attacks: list[str] = []
-    """Those whose hacks were tried."""
+    """The attacks that were tried."""
     checks: list[ReportCheck] = []
     cost: dict[str, Json] = {}
-    """Responses scored, seconds, and what judges used."""
+    """Number of scored responses, seconds, and the judges' usage."""
     created: str | None = None
     command: str | None = None
     environment: Environment = Environment()
@@ -59,9 +59,9 @@ class Report(Section):
 
     @classmethod
     def read(cls, path: str | Path) -> Self:
-        """Read a report, or the one in a folder. Raises DataError for anything else.
+        """Read a report, or the report in a folder. Raises DataError for other files.
 
-        Its digest shows edits by accident, not on purpose: anybody can compute it anew.
+        The digest detects accidental edits, not deliberate edits: anybody can recompute it.
         """
         file = Path(path) / JSON_NAME if Path(path).is_dir() else Path(path)
         cure = (
@@ -85,7 +85,7 @@ class Report(Section):
         raise DataError(f"{file} {problem}. {cure}")
 
     def to_json(self) -> dict[str, Any]:
-        """Return the report as JSON, with a digest of itself."""
+        """Return the report as JSON, with its own digest."""
         content = super().to_json()
         return {**content, "digest": digest(content)}
 
@@ -128,7 +128,7 @@ class Report(Section):
         atomic_write_json(folder / JSON_NAME, self.to_json())
 
     def show(self, folder: Path) -> None:
-        """Print the result of each check, and where the page is."""
+        """Print the result of each check and the location of the page."""
         from rich.console import Console
         from rich.table import Table
 
@@ -169,7 +169,7 @@ class Report(Section):
 
 
 def headline(label: str, checks: Sequence[ReportCheck]) -> str:
-    """Return the result in one sentence."""
+    """Return the result in a sentence."""
     passed, warned, failed, open_ones = (
         [check.name for check in checks if check.verdict == verdict] for verdict in _SIGNS
     )

@@ -1,4 +1,4 @@
-"""What a run may require of the report on its reward."""
+"""Requirements of a run on the report on its reward."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -9,14 +9,14 @@ from hf_rlhf_lab.validation.report import Report
 
 @dataclass(frozen=True)
 class Measure:
-    """A number of a report that a run may require."""
+    """A number of a report that a run may constrain."""
 
     check: str
-    """The name of its check, or how those of several checks begin."""
+    """The name of its check, or a prefix of several checks' names."""
     source: str
-    """The name of a measure or of a detail of the check."""
+    """The name of a measure or a detail of the check."""
     at_least: bool
-    """False: at most, of either sign."""
+    """False: an upper bound on the absolute value."""
     text: str
 
 
@@ -33,10 +33,10 @@ MEASURES: Mapping[str, Measure] = {
     "hacks": Measure("hacks", "found", False, "number of known hacks that are paid more"),
     "abstentions": Measure("abstentions", "share", False, "share of responses without a score"),
 }  # fmt: skip
-"""By their keys in a run file's `reward_validation.require`."""
+"""By key in a run file's `reward_validation.require`."""
 
 _NOT_OF_GOLD = ("length", "repeats", "hacks", "abstentions")
-"""Checks whose results do not depend on whether the reward has seen the gold data."""
+"""Checks that stay valid if the reward was trained on the gold data."""
 DEFAULT_ATTACKS = "text_attacks"
 _OPTIONS = {
     "other data: ": ": validate with `--other-data FILE`",
@@ -47,8 +47,8 @@ _OPTIONS = {
 def requirements(report: Report, require: Mapping[str, float]) -> Iterator[Requirement]:
     """Yield for each required measure whether a report meets it; the keys are in `MEASURES`.
 
-    The unfavourable bound of the interval decides. A check that fails, or is not measurable, meets
-    nothing: a requirement can be stricter than its check, and never looser.
+    The unfavourable bound of the interval decides. A failed or unmeasurable check meets nothing: a
+    requirement can be stricter than its check, never looser.
     """
     for key, required in require.items():
         measure = MEASURES[key]
@@ -65,7 +65,7 @@ def requirements(report: Report, require: Mapping[str, float]) -> Iterator[Requi
 
 
 def _measured(report: Report, measure: Measure) -> tuple[Estimate | None, str | None]:
-    """Return the value, of several checks the worst, and why it cannot meet a requirement."""
+    """Return the value, the worst of several checks, and why it cannot meet a requirement."""
     checks = [check for check in report.checks if check.name.startswith(measure.check)]
     if not checks:
         option = _OPTIONS.get(measure.check, "")
@@ -90,9 +90,9 @@ def _measured(report: Report, measure: Measure) -> tuple[Estimate | None, str | 
 
 
 def _bound_of(value: Estimate, at_least: bool) -> float:
-    """Return what decides on a requirement: the unfavourable bound, without an interval the mean.
+    """Return the unfavourable bound, or the mean without an interval.
 
-    Of a measure that may be at most so large, of either sign, it is the larger absolute value.
+    For an upper limit it is the larger absolute value.
     """
     bounds = [each for each in (value.low, value.high, value.mean) if each is not None]
     return min(bounds) if at_least else max(map(abs, bounds))

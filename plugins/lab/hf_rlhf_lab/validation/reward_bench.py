@@ -1,8 +1,8 @@
-"""Scores by subset as in RewardBench 2 (Malik et al. 2025, arXiv:2506.01937).
+"""Compute scores by subset as in RewardBench 2 (Malik et al. 2025, arXiv:2506.01937).
 
-A subset's score is the share of its prompts at which a correct response scores highest (best of
-four). In the subset Ties several are correct; a question stands in it with one correct answer (`id`
-ref:N) and with several (tied:N), and its score is weighted as there.
+A subset's score is the share of prompts with a correct response at the top (best of four). The
+subset Ties has several correct responses; each question occurs with a single correct answer (`id`
+ref:N) and with several (tied:N), and its score is weighted as in RewardBench 2.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,15 +20,15 @@ from hf_rlhf_lab.validation.gold import Array, Scored
 
 NAME, TIES = "best of all", "ties"
 Scores = tuple[Array, Array]
-"""Of the correct and of the wrong responses to one prompt."""
+"""Correct and wrong responses to a prompt."""
 
 
 def best_of_all(scored: Scored) -> Check | None:
-    """Check that in no subset a correct response is best less often than by chance.
+    """Check that a correct response is best in each subset at least as often as by chance.
 
-    Fails by an exact binomial test, corrected over the subsets by Holm at 5%; Ties have none. A tie
-    for the first place counts as the share of correct ones among the first. Prompts with a response
-    without a score are left out. None for data of another form.
+    Fails by an exact binomial test, corrected over the subsets by Holm at 5%; Ties has no test. A
+    tie for first place counts as the share of correct responses in it. Prompts with an unscored
+    response are left out. None for other data.
     """
     if ITEM not in scored.gold.columns:
         return None
@@ -59,7 +59,7 @@ def subset_table(checks: Sequence[ReportCheck]) -> Iterator[str]:
 
 
 def _by_subset(scored: Scored) -> dict[str, list[tuple[str, Scores]]]:
-    """Return by subset the id of each item with its scores."""
+    """Return the items of each subset with their scores."""
     gold, numbers = scored.gold, np.array(scored.gold.columns[ITEM])
     subsets: dict[str, list[tuple[str, Scores]]] = {}
     for number in np.unique(numbers):
@@ -89,11 +89,11 @@ def _row(subset: str, items: Sequence[tuple[str, Scores]]) -> dict[str, Any] | N
 
 
 def _ties(items: Sequence[tuple[str, Scores]]) -> Iterator[float]:
-    """Yield the score of each question that has one correct answer and, as another, several.
+    """Yield the score of each question that occurs with a single and with several correct answers.
 
-    0.3 for each of both in which all correct answers are above all wrong ones, 0.2 each where the
-    correct ones differ less among each other than from the wrong ones (in the one with several, and
-    in both), and 0.01 for by how much.
+    Add 0.3 for each of both with all correct answers above all wrong answers. Add 0.2 each if the
+    correct answers differ less among each other than from the wrong answers (in the version with
+    several, and in both), and 0.01 for the amount.
     """
     scores = dict(items)
     for key, (several, wrong) in items:

@@ -16,18 +16,18 @@ from hf_rlhf_lab.validation.checks import ALPHA, Check, Verdict, degenerate, not
 from hf_rlhf_lab.validation.gold import Gold, Scored
 
 FEW_VALUES = 20
-"""Of a column that is proposed for slices."""
+"""Maximum number of distinct values of a column suggested for slices."""
 _NAME = 40
 
 
 def slices(scored: Scored, column: str) -> Check:
     """Check that the reward is not worse than chance in any slice of the gold data.
 
-    A slice holds the pairs whose responses have one value of the column; pairs of two values are
-    a slice of their own, `a / b`. It fails where the accuracy is below 0.5 by an exact one-sided
-    binomial test over prompts, corrected over the slices by Holm at 5%. It warns of slices that are
-    not shown to be better than chance, or in which the reward decides fewer than 6 prompts, which
-    are not measurable. `worst_slice` is the lowest accuracy, with the lowest bounds of all slices.
+    A slice holds the pairs whose responses have the same value of the column; pairs of two values
+    form the slice `a / b`. Fails if the accuracy is below 0.5 by an exact one-sided binomial test
+    over prompts, corrected over the slices by Holm at 5%. Warns if a slice is not significantly
+    better than chance, or unmeasurable because the reward decides fewer than 6 prompts.
+    `worst_slice` is the lowest accuracy, with the lowest bounds of all slices.
     """
     name = f"slices: {column}"
     if reason := degenerate(scored):
@@ -73,7 +73,7 @@ def slices(scored: Scored, column: str) -> Check:
 
 
 def slice_hint(gold: Gold) -> str:
-    """Return which columns may be used for slices; "" if there are none."""
+    """Return the columns suitable for slices; "" if there are none."""
     counts = {name: len(set(map(_text, values))) for name, values in gold.columns.items()}
     few = [f"{_text(name)} ({n})" for name, n in counts.items() if 2 <= n <= FEW_VALUES]
     return f"`--by COLUMN` shows agreement for each value of: {', '.join(few)}." * bool(few)

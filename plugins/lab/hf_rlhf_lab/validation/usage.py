@@ -1,11 +1,11 @@
-"""What the judges of a validation were asked, how often they failed, and what they cost."""
+"""Report the requests, failures and cost of a validation's judges."""
 
 from collections.abc import Mapping
 from typing import Any
 
 
 def usage_lines(cost: Mapping[str, Any]) -> list[str]:
-    """Return a line for each judge: how much was asked, how much failed, and what it cost."""
+    """Return a line for each judge with requests, failures and cost."""
     lines = []
     for label, used in (cost.get("judges") or {}).items():
         calls, failed = used.get("calls", 0), used.get("failed", 0)

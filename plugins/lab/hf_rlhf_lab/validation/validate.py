@@ -1,4 +1,4 @@
-"""Run every check on a reward and some gold data."""
+"""Run all checks of a reward on gold data."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,30 +29,30 @@ from hf_rlhf_lab.validation.slices import slice_hint, slices
 from hf_rlhf_lab.validation.worst import SHOWN, worst_pairs
 
 MOST_ABSTENTIONS = 0.05
-"""Share of responses without a score above which the reward is not reliable enough to train on."""
+"""Share of unscored responses above which the reward is too unreliable for training."""
 REPEATED = 40
-"""Responses that are scored again."""
+"""Number of responses to score again."""
 FEW_AT_ONCE = 3
 MOST_CHANGE = 0.05
-"""Standard deviations of the score."""
+"""In standard deviations of the score."""
 
 
 @dataclass
 class RewardScores:
-    """Scores of one label of a composed reward, counted."""
+    """Counted scores of a label of a composed reward."""
 
     reward: ComposedReward
     label: str = TOTAL
     size: int = 256
-    """How many are scored in one call."""
+    """Number of completions per call."""
     scored: int = 0
     abstained: Counter[str] = field(default_factory=Counter)
-    """By label, how many scores were missing."""
+    """Number of missing scores, by label."""
     uncached: dict[int, Any] = field(default_factory=dict)
-    """Copies of judges that have no cache, by the `id` of the judge."""
+    """Judges copied without their cache, by the `id` of the judge."""
 
     def afresh(self, size: int) -> "RewardScores":
-        """Return the same reward, with judges that have no cache."""
+        """Return the same reward with judges without a cache."""
 
         def uncached(part: Part) -> Part:
             reward: Any = part.reward
@@ -87,7 +87,7 @@ def score_parts(
     columns: Mapping[str, Sequence[Any]],
     size: int = 256,
 ) -> dict[str, list[Score]]:
-    """Return the scores by label, and their total; `size` completions are scored at once.
+    """Return the scores by label and their total; `size` completions are scored at once.
 
     Raises RewardError.
     """
@@ -113,17 +113,17 @@ def validate(
     samples: int = SHOWN,
     command: str = "",
 ) -> Report:
-    """Return the report on one reward.
+    """Return the report on a reward.
 
     Args:
         scoring: the rewards and judges, resolved.
-        gold: what they are compared with.
-        label: of one reward of a composition; the total by default.
+        gold: the graded responses.
+        label: of a reward of a composition; the total by default.
         others: further gold data, of another distribution.
-        attacks: names of the attacks whose hacks are tried.
-        by: columns of the gold data, of whose values agreement is measured one by one.
-        samples: how many of the pairs that it gets most wrong are shown; 0 leaves out all texts.
-        command: how it was called, for the report.
+        attacks: names of the attacks to try.
+        by: columns of the gold data; agreement is measured for each of their values.
+        samples: how many of the worst pairs to include; 0 leaves out all texts.
+        command: the command line, for the report.
 
     Raises HfRlhfError as the reward does.
     """
@@ -186,17 +186,17 @@ def report_of(
 
 
 def identity_of(scoring: Scoring, label: str = TOTAL) -> dict[str, Any]:
-    """Return what a reward of a composition is, or the total."""
+    """Return the identity of a reward of a composition, or of the total."""
     parts = identified_parts(scoring.reward, scoring.components, scoring.judges)
     return reward_identity(parts, label)
 
 
 def repeats(scored: Scored, score: RewardScores) -> Check:
-    """Check that a response earns the same when it is scored again, and in other company.
+    """Check that a response scores the same when scored again, and in another batch.
 
-    Some responses are scored again twice: as before, and in reverse order, three at a time. Judges
-    are asked afresh, without their cache. A judge that answers at random differs in both, a reward
-    that depends on its batch in the second alone.
+    Some responses are scored twice more: as before, and in reverse order, three at a time. Judges
+    answer without their cache. A random judge differs in both, a reward that depends on its batch
+    only in the second.
     """
     name = "repeats"
     if reason := degenerate(scored):
@@ -227,7 +227,7 @@ def repeats(scored: Scored, score: RewardScores) -> Check:
 
 
 def availability(scored: Scored) -> Check:
-    """Check that the reward scores what it is given: abstentions void training rows."""
+    """Check that the reward scores all responses: abstentions void training rows."""
     count, missing = len(scored.gold), len(scored.gold) - len(scored.valid)
     share = missing / max(1, count)
     text = f"{missing} of {count:,} responses have no score ({share:.1%})."
@@ -236,7 +236,7 @@ def availability(scored: Scored) -> Check:
 
 
 def _cost(scoring: Scoring, scored: Scored, score: RewardScores) -> dict[str, Any]:
-    """Return what the scores took: time, and what judges used, also when asked again."""
+    """Return the time of the scores and the judges' usage, repeated requests included."""
     valid = scored.scores[scored.valid]
     usage = {}
     for label, judge in scoring.judges.items():
@@ -257,7 +257,7 @@ def _cost(scoring: Scoring, scored: Scored, score: RewardScores) -> dict[str, An
 def _elsewhere(at_home: Scored, scored: Scored) -> Check:
     """Check the agreement on data of another distribution, and its loss against the gold data.
 
-    Fails as agreement does, and where the 95% interval of the difference is below 0.
+    Fails as agreement does, and if the 95% interval of the difference is below 0.
     """
     check = agreement(scored, f"other data: {Path(scored.gold.name).name}")
     change = accuracy_difference(at_home, scored)

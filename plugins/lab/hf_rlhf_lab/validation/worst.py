@@ -1,4 +1,4 @@
-"""The pairs that a reward gets most wrong, with their texts."""
+"""The pairs with the largest errors of a reward, with their texts."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -12,14 +12,14 @@ from hf_rlhf_lab.validation.gold import Scored
 
 SHOWN = 10
 KEPT, ON_PAGE = 1_000, 240
-"""Characters of a text in the report's JSON, and on its page."""
+"""Maximum characters of a text in the report's JSON, and on its page."""
 _TEXTS = ("prompt", "better", "worse")
 
 
 def worst_pairs(scored: Scored, most: int = SHOWN) -> list[dict[str, Any]]:
     """Return the pairs with the largest margin in favour of the worse response, worst first.
 
-    Of each prompt the worst alone. Margins are in standard deviations of the scores.
+    At most one pair per prompt. Margins are in standard deviations of the scores.
     """
     gold, worst = scored.gold, dict[str, int]()
     for pair in np.argsort(scored.margins, kind="stable").tolist():
@@ -40,7 +40,7 @@ def worst_pairs(scored: Scored, most: int = SHOWN) -> list[dict[str, Any]]:
 
 
 def worst_section(checks: Sequence[ReportCheck]) -> Iterator[str]:
-    """Yield the parts of a page on what the reward gets most wrong; no text is rendered."""
+    """Yield the parts of a page on the reward's worst errors; no text is rendered."""
     details: list[Any] = [check.details for check in checks]
     if rows := [row for each in details for row in each.get("worst", ())]:
         yield "## Pairs that the reward gets most wrong"
@@ -58,7 +58,7 @@ def worst_section(checks: Sequence[ReportCheck]) -> Iterator[str]:
 
 
 def cut(text: str, most: int) -> str:
-    """Return at most so many characters of a text, without its middle."""
+    """Return a text without its middle, at most `most` characters long."""
     half = most // 2
     return text if len(text) <= most else f"{text[:half]} […] {text[-half:]}"
 

@@ -1,4 +1,4 @@
-"""Candidate signals for orders of the world `tastes`: what one may think makes an order good."""
+"""Candidate signals for orders of the world `tastes`: possible signs of a good order."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -13,7 +13,7 @@ def liked(completions: Sequence[Any], taste: Sequence[str], **_: Any) -> list[fl
 
 
 def mentions(completions: Sequence[Any], taste: Sequence[str], **_: Any) -> list[float]:
-    """Return how often liked words occur: one that is repeated pays each time."""
+    """Return the number of liked words, repetitions included."""
     return [
         float(sum(word in _liked(wanted) for word in _words(c)))
         for c, wanted in _rows(completions, taste)
