@@ -37,7 +37,7 @@ class _Judged(BaseModel):
     criterion: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)] = Field(
         validation_alias=AliasChoices("criteria", "criterion")
     )
-    weight: Annotated[float, Field(gt=0, lt=1e9)] = Field(
+    weight: Annotated[float, Field(gt=0, lt=1e9, strict=True)] = Field(
         1.0, validation_alias=AliasChoices("severity", "weight")
     )
 
@@ -124,8 +124,9 @@ def tool_results(rollout: Rollout, longest: int) -> tuple[list[Result], int]:
     callers = rollout.callers or [(number, "") for number in range(1, len(found) + 1)]
     results = []
     for step, (number, tool) in zip(found, callers, strict=True):
-        documents = map(_document_text, step.documents)
-        texts = [part for text in documents for part in passages(text, longest)]
+        texts = [
+            part for each in step.documents for part in passages(_document_text(each), longest)
+        ]
         if not texts:
             continue
         ids = [f"T{number}"]
@@ -150,8 +151,8 @@ def _converted(row: Row, row_id: str, maker: PromptMaker, longest: int) -> Conve
     thoughts = [step.content.strip() for step in rollout.steps if isinstance(step, Reasoning)]
     reasoning = "\n\n".join(filter(None, thoughts))
     prompt = maker.make(row.where, rollout.question, reasoning, results)
-    unknown = (step.kind for step in rollout.steps if isinstance(step, Unknown))
-    counts.update(f"unknown_step:{kind}" for kind in unknown)
+    unknown = [step for step in rollout.steps if isinstance(step, Unknown)]
+    counts.update(f"unknown_step:{step.kind}" for step in unknown)
     return Converted(
         RefinerRow(
             prompt=prompt.messages,

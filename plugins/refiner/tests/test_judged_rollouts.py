@@ -140,6 +140,11 @@ BAD = [
         "[0]['criteria']: Field required",
     ),
     (
+        {"rubric_judgements": [{"criteria": "x", "severity": True}]},
+        "wrong_type:rubric_judgements",
+        "[0]['severity']: Input should be a valid number, not True",
+    ),
+    (
         {"rubric_judgements": [{"criteria": "x", "severity": -1}]},
         "wrong_type:rubric_judgements",
         "[0]['severity']: Input should be greater than 0, not -1",

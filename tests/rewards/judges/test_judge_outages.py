@@ -196,6 +196,23 @@ def test_odd_headers_end_no_run(headers, score):
         assert scores(judge_at(server, retries=0), questions(1)) == [score]
 
 
+def test_requests_go_through_a_proxy_whose_password_no_message_has(monkeypatch):
+    def ask(proxy):
+        monkeypatch.setenv("http_proxy", proxy)
+        judge = OpenAIJudge("scripted", "http://h.invalid/v1", cache=False, retries=0, patience=0.1)
+        return asyncio.run(judge.judge(questions(1)))[0]
+
+    monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    with ScriptedServer() as server:
+        assert ask(f"http://user:s3cret@127.0.0.1:{server.port}").score == 1.0
+        assert server.requests[0].headers["proxy-authorization"].startswith("Basic ")
+    assert "s3cret" not in ask("http://user:s3cret@127.0.0.1:99999").reason
+    with pytest.raises(JudgeError) as caught:
+        ask("http://user:s3cret@127.0.0.1:9")
+    assert "s3cret" not in str(caught.value)
+
+
 @pytest.mark.parametrize("models", [b'["x"]', b'{"data": ["x"]}', b"[" * 100_000])
 def test_an_odd_list_of_models_hides_no_cause(models, monkeypatch):
     with ScriptedServer(always="404") as server:
