@@ -7,16 +7,19 @@ the split by question, are known when all of them are counted; then traces becom
 import json
 import os
 import shutil
+import signal
 import tempfile
+import time
 import uuid
 from array import array
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
 from pathlib import Path
+from threading import Event, Thread
 from typing import IO, TYPE_CHECKING, Any
 
 import msgspec
@@ -53,6 +56,8 @@ _WORTH_IT = 400
 _ENCODER = msgspec.msgpack.Encoder(enc_hook=str)
 _FACTS = msgspec.msgpack.Decoder(Read | Rejected | None)
 _TRACE = msgspec.msgpack.Decoder(Rollout)
+_starting = Event()
+"""Set while `datasets` starts processes in this one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,14 +163,15 @@ def read_blocks(
     if not blocks:
         return Dataset.from_dict({"facts": [], "trace": []}, features=features)
     try:
-        return Dataset.from_generator(
-            _read_rows,
-            features=features,
-            cache_dir=str(folder),
-            gen_kwargs={"blocks": list(blocks), "options": options},
-            num_proc=_processes(workers, len(blocks)),
-            writer_batch_size=100,  # rows may have megabytes
-        )
+        with _no_process_left():
+            return Dataset.from_generator(
+                _read_rows,
+                features=features,
+                cache_dir=str(folder),
+                gen_kwargs={"blocks": list(blocks), "options": options},
+                num_proc=_processes(workers, len(blocks)),
+                writer_batch_size=100,  # rows may have megabytes
+            )
     except DatasetGenerationError as error:
         cause = error.__cause__
         raise cause if isinstance(cause, DataError) else DataError(str(cause)) from error
@@ -185,6 +191,34 @@ def _read_rows(blocks: list[Block], options: Options) -> Iterator[dict[str, byte
 def _processes(workers: int | None, most: int) -> int | None:
     count = min(cores() if workers is None else workers, most)
     return count if count > 1 else None
+
+
+@contextmanager
+def _no_process_left() -> Iterator[None]:
+    """Let processes that `datasets` starts in the block end when this one is killed.
+
+    Its manager would wait for ever, and with it all that read from a pipe which it holds open.
+    """
+    _starting.set()
+    try:
+        yield
+    finally:
+        _starting.clear()
+
+
+def _watch_parent() -> None:
+    if _starting.is_set():
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
+        Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+
+
+def _end_with(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    os._exit(1)
+
+
+os.register_at_fork(after_in_child=_watch_parent)
 
 
 def _worker_ended(error: RuntimeError) -> DataError:
@@ -239,15 +273,16 @@ def _samples(
         traces = kept.rows.select(indices[mask])
         counts[f"traces {side}"] = len(traces)
         try:
-            built = traces.map(
-                partial(_build_samples, builder=builder, names=kept.names),
-                batched=True,
-                batch_size=_BATCH,
-                writer_batch_size=_BATCH,
-                remove_columns=traces.column_names,
-                num_proc=_processes(workers, len(traces) // _WORTH_IT),
-                desc=f"{builder.dataset}, {side}",
-            )
+            with _no_process_left():
+                built = traces.map(
+                    partial(_build_samples, builder=builder, names=kept.names),
+                    batched=True,
+                    batch_size=_BATCH,
+                    writer_batch_size=_BATCH,
+                    remove_columns=traces.column_names,
+                    num_proc=_processes(workers, len(traces) // _WORTH_IT),
+                    desc=f"{builder.dataset}, {side}",
+                )
         except RuntimeError as error:
             raise _worker_ended(error) from error
         finally:

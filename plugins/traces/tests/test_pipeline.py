@@ -7,11 +7,13 @@ import re
 import stat
 import subprocess
 import sys
+import time
 from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from hf_rlhf.errors import ConfigError, DataError, RunFolderError
@@ -81,6 +83,22 @@ def test_a_worker_that_is_killed_is_an_error_that_says_what_to_do(
     monkeypatch.setattr(pipeline, "read_row", lambda *_: os._exit(9))
     with pytest.raises(DataError, match=r"worker process ended.*--workers 1"):
         run(files, tmp_path / "store", "--workers", "2")
+
+
+def test_no_process_is_left_of_a_build_that_is_killed(files: list[Path], tmp_path: Path) -> None:
+    script = (
+        "import time; from hf_rlhf_traces import command, pipeline\n"
+        "pipeline.read_row = lambda *_: time.sleep(60)\n"
+        f"command.command(['build', *{list(map(str, files))}, '--out', {str(tmp_path / 'out')!r}, "
+        "'--workers', '2'])"
+    )
+    build = psutil.Popen([sys.executable, "-c", script], stderr=subprocess.DEVNULL)
+    while len(started := build.children()) < 3:  # two workers and their manager
+        assert build.poll() is None
+        time.sleep(0.05)
+    build.kill()
+    build.wait()
+    assert psutil.wait_procs(started, timeout=10)[1] == []
 
 
 def test_a_row_that_is_repeated_in_another_shard_is_left_out_and_counted(tmp_path: Path) -> None:
