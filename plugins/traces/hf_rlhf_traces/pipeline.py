@@ -6,6 +6,7 @@ the split by question, are known when all of them are counted; then traces becom
 
 import json
 import os
+import re
 import shutil
 import signal
 import tempfile
@@ -173,8 +174,11 @@ def read_blocks(
                 writer_batch_size=100,  # rows may have megabytes
             )
     except DatasetGenerationError as error:
-        cause = error.__cause__
-        raise cause if isinstance(cause, DataError) else DataError(str(cause)) from error
+        # That of another process is a traceback as text.
+        causes = re.findall(
+            r"^(?!datasets)[\w.]+(?:Error|Exception): (.*)", str(error.__cause__), re.M
+        )
+        raise DataError(causes[-1] if causes else str(error.__cause__)) from error
     except RuntimeError as error:
         raise _worker_ended(error) from error
 
@@ -202,6 +206,10 @@ def _no_process_left() -> Iterator[None]:
     _starting.set()
     try:
         yield
+    except Exception as error:
+        if isinstance(error.__context__, KeyboardInterrupt):  # `datasets` raises a TimeoutError
+            raise KeyboardInterrupt from error
+        raise
     finally:
         _starting.clear()
 

@@ -4,6 +4,7 @@ import gzip
 import json
 import os
 import re
+import signal
 import stat
 import subprocess
 import sys
@@ -85,20 +86,34 @@ def test_a_worker_that_is_killed_is_an_error_that_says_what_to_do(
         run(files, tmp_path / "store", "--workers", "2")
 
 
-def test_no_process_is_left_of_a_build_that_is_killed(files: list[Path], tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_no_process_is_left_of_a_build_that_is_stopped(
+    files: list[Path], tmp_path: Path, number: int
+) -> None:
     script = (
-        "import time; from hf_rlhf_traces import command, pipeline\n"
+        "import signal, time; from hf_rlhf_traces import command, pipeline\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "pipeline.read_row = lambda *_: time.sleep(60)\n"
         f"command.command(['build', *{list(map(str, files))}, '--out', {str(tmp_path / 'out')!r}, "
         "'--workers', '2'])"
     )
-    build = psutil.Popen([sys.executable, "-c", script], stderr=subprocess.DEVNULL)
+    errors = tmp_path / "errors"
+    with errors.open("w") as file:
+        build = psutil.Popen([sys.executable, "-c", script], stderr=file)
     while len(started := build.children()) < 3:  # two workers and their manager
         assert build.poll() is None
         time.sleep(0.05)
-    build.kill()
+    build.send_signal(number)
     build.wait()
     assert psutil.wait_procs(started, timeout=10)[1] == []
+    assert ("interrupted." in errors.read_text()) == (number == signal.SIGINT)
+
+
+def test_a_source_that_is_gone_is_named_by_any_process(tmp_path: Path) -> None:
+    gone = [blocks.Block(str(tmp_path / "gone.jsonl"), 0, 8, 1)] * 2
+    for workers in (1, 2):
+        with pytest.raises(DataError, match=r"^\S*/gone.jsonl: no such file or folder\.$"):
+            pipeline.read_blocks(gone, Options(), tmp_path / str(workers), workers)
 
 
 def test_a_row_that_is_repeated_in_another_shard_is_left_out_and_counted(tmp_path: Path) -> None:
