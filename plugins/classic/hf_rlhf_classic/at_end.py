@@ -1,4 +1,4 @@
-"""Trainers that measure their model when training is over, for their report."""
+"""Trainers that measure their model at the end of training, for their report."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -8,17 +8,17 @@ from hf_rlhf.training import AlreadyTrained
 
 
 class MeasuresAtEnd:
-    """To derive from before the trainer whose `train` is extended."""
+    """A base class before the trainer whose `train` is extended."""
 
     tables: Mapping[str, Any] = MappingProxyType({})
-    """What was measured, once training is over."""
+    """The measurements at the end of training."""
 
     def tables_at_end(self) -> Mapping[str, Any]:
-        """Measure; every process calls it, also in a run that has stopped early."""
+        """Measure; every process calls it, even after an early stop."""
         raise NotImplementedError
 
     def train(self, resume_from_checkpoint: str | None = None, **kwargs: Any) -> Any:
-        """Train, and measure what came of it."""
+        """Train, then measure the result."""
         try:
             output = super().train(resume_from_checkpoint, **kwargs)  # type: ignore[misc]
         except AlreadyTrained:

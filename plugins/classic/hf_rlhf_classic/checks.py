@@ -1,4 +1,4 @@
-"""What every classic stage looks at before weights load."""
+"""Checks of every classic stage before weights load."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any
@@ -26,9 +26,9 @@ OWN_LOSS = {
 
 
 def common_problems(run: Run, reads: Collection[str] = ()) -> Iterator[Problem]:
-    """What would stop any stage with weights loaded, or train other than what is measured.
+    """Yield what would stop any stage with weights loaded, or train on other data than is measured.
 
-    `reads` are the columns that this stage hands to the chat template, of `FOR_TEMPLATES`.
+    `reads` are the columns of `FOR_TEMPLATES` that this stage passes to the chat template.
     """
     for split, rows in run.dataset.items():
         for name in rows.column_names:
@@ -50,7 +50,7 @@ def common_problems(run: Run, reads: Collection[str] = ()) -> Iterator[Problem]:
 
 
 def can_encode(run: Run, *names: str) -> bool:
-    """Return whether `names` are there and can be tokenized; if not, the core says what lacks."""
+    """Return whether the columns `names` exist and can be tokenized; the core reports problems."""
     train = run.dataset["train"]
     if not set(names) <= set(train.column_names):
         return False
@@ -58,9 +58,9 @@ def can_encode(run: Run, *names: str) -> bool:
 
 
 def training_rows(run: Run, *names: str) -> Any:
-    """Return the training rows with the columns `names`, and what a chat template may need.
+    """Return the training rows with the columns `names` and the columns of chat templates.
 
-    TRL takes a row with `input_ids` or `text`, whatever else is in it, for one of another form.
+    TRL would treat a row with `input_ids` or `text` as a row of another form.
     """
     train = run.dataset["train"]
     remaining = [name for name in (*names, *FOR_TEMPLATES) if name in train.column_names]
@@ -68,12 +68,12 @@ def training_rows(run: Run, *names: str) -> Any:
 
 
 def eval_rows(run: Run, *names: str) -> Any:
-    """Return what `training_rows` returns, of the validation rows; None where there are none."""
+    """Return the validation rows with the same columns; None without validation rows."""
     return validation_rows(run, *names, *FOR_TEMPLATES)
 
 
 def check_single_kind(run: Run, *names: str) -> Iterator[Problem]:
-    """The columns `names` are all text or all messages."""
+    """Yield a problem unless the columns `names` are all text or all messages."""
     for split, rows in splits(run):
         if not len(rows) or not set(names) <= set(rows.column_names):
             continue
@@ -89,7 +89,7 @@ def check_single_kind(run: Run, *names: str) -> Iterator[Problem]:
 
 
 def positions(run: Run) -> int | None:
-    """Return how many tokens the base model has positions for, if it says so."""
+    """Return the number of the base model's positions, if its configuration has it."""
     room = getattr(model_config(run).get_text_config(), "max_position_embeddings", None)
     return room if isinstance(room, int) else None
 
@@ -97,9 +97,9 @@ def positions(run: Run) -> int | None:
 def within_positions(
     run: Run, lengths: Callable[[str, Any], Iterable[int]], *, drops: bool = False
 ) -> Iterator[Problem]:
-    """No row is longer than the model's positions, once `max_length` has cut or dropped it.
+    """Yield a problem if a row is longer than the model's positions, after `max_length` is applied.
 
-    `lengths` gives the tokens of each row, from a split's name and its rows that are used.
+    `lengths` returns the tokens of each row, given a split's name and its rows.
     """
     room, most = positions(run), run.training.max_length
     if room is None or (most is not None and most <= room):
@@ -125,7 +125,7 @@ def with_row_problems(
     *,
     drops: bool = False,
 ) -> list[Problem]:
-    """Return problems with those of the rows' columns `names`, if they can be tokenized."""
+    """Return problems, with problems of the rows' columns `names` if they can be tokenized."""
     if not can_encode(run, *names):
         return problems
     problems = [*problems, *check_single_kind(run, *names)]
@@ -133,7 +133,7 @@ def with_row_problems(
 
 
 def choice(run: Run, key: str, known: Iterable[str]) -> Iterator[Problem]:
-    """The setting `key` has one of the values that TRL knows; it looks only when training."""
+    """Yield a problem unless TRL knows the value of the setting `key`; TRL checks it too late."""
     value, names = getattr(run.training, key), list(known)
     for item in value if isinstance(value, list) else [value]:
         if item not in names:
@@ -141,7 +141,7 @@ def choice(run: Run, key: str, known: Iterable[str]) -> Iterator[Problem]:
 
 
 def no_lengths(run: Run) -> Iterator[Problem]:
-    """Rows can be drawn by their length only where they have `input_ids`."""
+    """Yield a problem if rows are to be sampled by length, which needs `input_ids`."""
     strategy = run.training.train_sampling_strategy
     if strategy in ("group_by_length", "batch_rebalance"):
         yield Problem(
@@ -152,7 +152,7 @@ def no_lengths(run: Run) -> Iterator[Problem]:
 
 
 def splits(run: Run) -> Iterator[tuple[str, Any]]:
-    """The rows that are trained, and those that are measured, where the run measures any."""
+    """Yield the training rows, and the evaluation rows if the run evaluates."""
     yield "train", run.dataset["train"]
     spec = run.spec.evaluation
     if spec is not None and spec.split != "train" and spec.split in run.dataset:
@@ -160,7 +160,7 @@ def splits(run: Run) -> Iterator[tuple[str, Any]]:
 
 
 def fixed_reference(run: Run) -> Iterator[Problem]:
-    """Yield that log-probabilities of the reference are computed once, and the reference moves."""
+    """Yield a problem for precomputed reference log-probabilities with a moving reference."""
     if run.training.sync_ref_model and run.training.precompute_ref_log_probs:
         yield Problem(
             "precompute_ref_log_probs",

@@ -1,4 +1,4 @@
-"""Distillation of a teacher on the student's own samples, on TRL's public surface alone."""
+"""On-policy distillation, with TRL's public API only."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any, Self
@@ -21,7 +21,7 @@ TEACHER = "teacher_model_name_or_path"
 class DistilledTrainer(HeldOutOnly, Trainer, DistillationTrainer):  # type: ignore[misc]
     """On-policy distillation (GKD, Agarwal et al. 2024): `--plugin distillation`.
 
-    The student completes each prompt, and its next-token distributions are pulled to those of
+    The student completes each prompt and learns the next-token distributions of
     `teacher_model_name_or_path`, which has the same vocabulary. `beta` is the divergence: 0 for the
     forward KL, 1 for the reverse KL, between them a generalised Jensen-Shannon divergence. Rewards
     are measured and not trained on.
@@ -39,18 +39,18 @@ class DistilledTrainer(HeldOutOnly, Trainer, DistillationTrainer):  # type: igno
 
     @classmethod
     def preflight(cls, run: Run) -> Iterable[Problem]:
-        """Yield what would stop or spoil training, before weights load."""
+        """Yield problems that would stop or spoil training, before weights load."""
         return [*common_problems(run), *no_eval_loss(run), *_teacher(run), *_batch(run)]
 
     @classmethod
     def step_shape(cls, run: Run) -> StepShape:
-        """Return that the loss is computed in tiles, and the teacher."""
+        """Return the step's shape: a tiled loss, and the teacher."""
         teacher = HeldModel(run.training.teacher_model_name_or_path)
         return StepShape(head="fused", held={"teacher": teacher})
 
     @classmethod
     def from_run(cls, run: Run) -> Self:
-        """Build the trainer that `run` describes; this is where the weights are loaded."""
+        """Build the trainer that `run` describes; this loads the weights."""
         build: Any = cls
         trainer: Self = build(
             **policy_arguments(run),
@@ -65,7 +65,7 @@ class DistilledTrainer(HeldOutOnly, Trainer, DistillationTrainer):  # type: igno
 
 
 def _teacher(run: Run) -> Iterator[Problem]:
-    """The teacher has the student's vocabulary; TRL compares only its size, with weights loaded."""
+    """Check that teacher and student share the vocabulary; TRL compares only the size, late."""
     name = run.training.teacher_model_name_or_path
     if not name:
         yield Problem(TEACHER, "is missing.", "Write a Hub id, a folder, or package://...")
@@ -86,7 +86,7 @@ def _teacher(run: Run) -> Iterator[Problem]:
 
 
 def _batch(run: Run) -> Iterator[Problem]:
-    """TRL trains 0 steps, without an error, on fewer prompts than a single optimizer step takes."""
+    """Check that the prompts fill an optimizer step; with fewer, TRL silently trains 0 steps."""
     training, rows = run.training, len(run.dataset["train"])
     prompts = training.per_device_train_batch_size * training.gradient_accumulation_steps
     if rows < (batch := prompts * processes()):

@@ -1,4 +1,4 @@
-"""Direct preference optimization, on TRL's public surface alone."""
+"""Direct preference optimization, with TRL's public API only."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -32,25 +32,25 @@ LOSS_TYPES = (
 DIVERGENT = frozenset(
     {"sigmoid", "sigmoid_norm", "hinge", "ipo", "exo_pair", "robust", "discopop", "sft"}
 )
-"""Losses that go with an `f_divergence_type`."""
+"""Losses that support an `f_divergence_type`."""
 
 
 @dataclass
 class PreferenceConfig(SharesPromptConfig, DPOConfig):  # type: ignore[misc]
-    """TRL's `DPOConfig`, in which a prompt may be computed once for both responses."""
+    """TRL's `DPOConfig`, with the option to compute a prompt once for both responses."""
 
 
 @dataclass
 class DirectPreferenceConfig(ReferenceConfig, PreferenceConfig):
-    """The settings of `dpo`: also where the reference comes from."""
+    """The settings of `dpo`, with the source of the reference."""
 
 
 class PreferenceTrainer(SavesNoReference, SharesPrompt, PairTraining, DPOTrainer):  # type: ignore[misc]
     """Direct preference optimization (Rafailov et al. 2023) on pairs: `--plugin dpo`.
 
-    The reference is where training starts: with a new LoRA the base with the adapter off, with a
-    continued one (`adapter`) a frozen copy of it, with full fine-tuning a second copy of the
-    weights. Held-out pairs are measured by the policy's own likelihood of the two responses.
+    The reference is the start of training. With a new LoRA it is the base with the adapter off,
+    with a continued LoRA (`adapter`) a frozen copy of it, and with full fine-tuning a second copy
+    of the weights. Held-out pairs are measured by the policy's own likelihood of the two responses.
     """
 
     Config = DirectPreferenceConfig
@@ -63,7 +63,7 @@ class PreferenceTrainer(SavesNoReference, SharesPrompt, PairTraining, DPOTrainer
 
     @classmethod
     def setting_problems(cls, run: Run) -> Iterator[Problem]:
-        """Yield what TRL refuses only once the weights are loaded."""
+        """Yield settings that TRL refuses only after loading the weights."""
         yield from loss_problems(run)
         yield from no_lengths(run)
         yield from fixed_reference(run)
@@ -72,17 +72,17 @@ class PreferenceTrainer(SavesNoReference, SharesPrompt, PairTraining, DPOTrainer
 
     @classmethod
     def planned_forms(cls, run: Run) -> Mapping[str, str]:
-        """Return what the reference is and costs, beside the forms of a batch."""
+        """Return the kind and cost of the reference, beside the forms of a batch."""
         return {**super().planned_forms(run), "reference": describe_reference(run)}
 
     @classmethod
     def card_facts(cls, run: Run) -> Mapping[str, str]:
-        """Return what the reference is."""
+        """Return a description of the reference."""
         return {**super().card_facts(run), "Reference": describe_reference(run)}
 
     @classmethod
     def from_run(cls, run: Run) -> Self:
-        """Build the trainer that `run` describes; this is where the weights are loaded."""
+        """Build the trainer that `run` describes; this loads the weights."""
         measure_reference(run, pair_texts(run))
         trainer = cls(**trainer_arguments(run, "prompt", *SIDES))
         if run.training.reference == "cpu_offload":
@@ -95,17 +95,17 @@ class PreferenceTrainer(SavesNoReference, SharesPrompt, PairTraining, DPOTrainer
 
     @classmethod
     def step_shape(cls, run: Run) -> StepShape:
-        """Return the longest row, that TRL's head is the fused one, and the reference."""
+        """Return the step's shape: the longest row, TRL's fused head, and the reference."""
         shape = super().step_shape(run)
         share = prompt_share(run)
         packed = cls.packed_rows(run, lambda tokens: max(1, int(share * tokens)))
         return replace(shape, head="fused", held=held_reference(run), packed=packed)
 
     given: int
-    """How many training pairs there were before any was left out."""
+    """Number of training pairs before any were left out."""
 
     def report(self) -> Mapping[str, Any]:
-        """Return how many pairs were trained on, and how many responses were cut."""
+        """Return the number of training pairs and of truncated responses."""
         most, remaining = self.args.max_length, len(self.train_dataset)
         cut = 0
         if most is not None:
@@ -126,7 +126,7 @@ class PreferenceTrainer(SavesNoReference, SharesPrompt, PairTraining, DPOTrainer
 
 
 def loss_problems(run: Run) -> Iterator[Problem]:
-    """Yield what TRL refuses only when it has loaded the weights, or in the first step."""
+    """Yield problems that TRL reports only after loading the weights, or in the first step."""
     training = run.training
     losses, divergence = set(training.loss_type), training.f_divergence_type
     yield from choice(run, "loss_type", LOSS_TYPES)

@@ -1,4 +1,4 @@
-"""The setting `reference` of DPO: where the log-probabilities of the reference come from."""
+"""The setting `reference` of DPO: the source of the reference's log-probabilities."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -18,7 +18,7 @@ _SHARDED = ("DEEPSPEED", "FSDP")
 
 @dataclass
 class ReferenceConfig:
-    """A base, before TRL's, for the `Config` of a TRL trainer with a reference model."""
+    """A base class, before TRL's, for the `Config` of a TRL trainer with a reference model."""
 
     reference: Literal["model", "adapter_off", "precomputed", "cpu_offload"] | None = field(
         default=None,
@@ -137,7 +137,7 @@ def blocks(model: nn.Module) -> list[nn.Module]:
 def offload_blocks(model: nn.Module, device: torch.device) -> None:
     """Keep the frozen weights of each block in host memory, except while it computes.
 
-    Embeddings and head stay on the device: TRL's fused head reads them without calling them.
+    Embeddings and head stay on the device, because TRL's fused head reads them without a call.
     """
     for block in blocks(model):
         _offload(block, device)

@@ -1,8 +1,8 @@
-"""Rows as the tokens that TRL's trainers make of them, for measuring what they train.
+"""Encode rows as TRL's trainers do, to measure what they train on.
 
-TRL tokenizes prompt and response together and takes the response to begin where the tokens of both
-leave those of the prompt alone; a plain-text response ends with the end-of-sequence token, one in
-messages as its chat template has it. A test compares these with TRL's own.
+TRL tokenizes prompt and response together. The response begins where these tokens diverge from the
+tokens of the prompt alone. A plain-text response ends with the end-of-sequence token, a response in
+messages with the chat template's end. A test compares the results with TRL's.
 """
 
 import json
@@ -16,13 +16,13 @@ Text = str | Sequence[Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class Encoded:
-    """Token ids, and for each whether its likelihood counts: that of a response does."""
+    """Token ids, and whether each token's likelihood counts (response tokens do)."""
 
     ids: Sequence[int]
     counted: Sequence[bool]
 
     def cut(self, max_length: int | None, mode: str = "keep_start") -> "Encoded":
-        """Return at most `max_length` tokens, of the start or (`keep_end`) of the end."""
+        """Return at most `max_length` tokens, from the start or (`keep_end`) from the end."""
         if max_length is None or len(self.ids) <= max_length:
             return self
         remaining = slice(-max_length, None) if mode == "keep_end" else slice(None, max_length)
@@ -30,22 +30,21 @@ class Encoded:
 
 
 def is_text(value: Any) -> bool:
-    """Return whether a prompt or response is plain text, and not messages."""
+    """Return whether a prompt or response is plain text, not messages."""
     return isinstance(value, str)
 
 
 def joined(prompt: Text, response: Text) -> Any:
-    """Return prompt and response as one, text or messages as they are."""
+    """Return prompt and response concatenated, as text or messages."""
     if is_text(prompt):
         return f"{prompt}{response}"
     return [*prompt, *response]
 
 
 def tokens(tokenizer: Any, text: Text, row: Mapping[str, Any] | None = None, **given: Any) -> Any:
-    """Return the token ids of text or messages; with `return_dict`, what the template returns.
+    """Return the token ids of text or messages; with `return_dict`, the template's whole output.
 
-    `row` may hold `tools` (schemas, or JSON text) and `chat_template_kwargs` for the chat template,
-    as TRL has them.
+    `row` may contain `tools` (schemas, or JSON text) and `chat_template_kwargs`, as in TRL.
     """
     if is_text(text):
         return tokenizer(text)["input_ids"]
@@ -66,22 +65,22 @@ def tokens(tokenizer: Any, text: Text, row: Mapping[str, Any] | None = None, **g
 def encode_batch(
     tokenizer: Any, texts: Sequence[Text], rows: Sequence[Mapping[str, Any]], **given: Any
 ) -> list[list[int]]:
-    """Return what `tokens` gives of each text of a row, tokenized together, which is faster."""
+    """Return the `tokens` of each text of a row, tokenized together, which is faster."""
     if not texts:
         return []
     plain = is_text(texts[0])
     if not plain:
         pairs = zip(texts, rows, strict=True)
         texts = [tokens(tokenizer, text, row, tokenize=False, **given) for text, row in pairs]
-    # Not `verbose`: what is longer than the model takes is counted by the caller.
+    # Not `verbose`: the caller counts texts beyond the model's maximum.
     result = tokenizer(list(texts), add_special_tokens=plain, verbose=False)
     return list(result["input_ids"])
 
 
 def ended(tokenizer: Any, response: Text) -> Any:
-    """Return a plain-text response with the end-of-sequence token, if there is one.
+    """Return a plain-text response with the end-of-sequence token, if the tokenizer has it.
 
-    Messages are returned as they are.
+    Messages are returned unchanged.
     """
     end = tokenizer.eos_token
     if is_text(response) and end is not None and not str(response).endswith(end):
@@ -97,7 +96,7 @@ def encode_response(
     chat_template: str | None = None,
     assistant_only: bool = False,
 ) -> Encoded:
-    """Encode the row's `prompt` followed by `response`, as `encode_responses` does of many."""
+    """Encode the row's `prompt` followed by `response`, like `encode_responses`."""
     return encode_responses(
         tokenizer, [row], [response], chat_template=chat_template, assistant_only=assistant_only
     )[0]
@@ -111,10 +110,10 @@ def encode_responses(
     chat_template: str | None = None,
     assistant_only: bool = False,
 ) -> list[Encoded]:
-    """Encode each row's `prompt` followed by its response, of which every token counts.
+    """Encode each row's `prompt` followed by its response; every response token counts.
 
-    With `assistant_only`, only those of the assistant's turns do: the chat template must mark
-    them with `{% generation %}`.
+    With `assistant_only`, only the assistant's tokens count; the chat template must mark them with
+    `{% generation %}`.
     """
     template = {"chat_template": chat_template} if chat_template else {}
     prompts = [row["prompt"] for row in rows]
@@ -137,10 +136,10 @@ def encode_responses(
 
 
 def encode_pair(tokenizer: Any, row: Mapping[str, Any], sides: Sequence[str]) -> list[Encoded]:
-    """Encode the row's responses `sides`, all beginning where the first of them leaves the prompt.
+    """Encode the row's responses `sides` from where the first of them diverges from the prompt.
 
-    So TRL's `DPOTrainer` has it: where a token of one spans the end of the prompt, what it takes
-    from the prompt counts in the other too.
+    This matches TRL's `DPOTrainer`: if a token of a response spans the end of the prompt, its
+    prompt part counts in the other response too.
     """
     both = [encode_response(tokenizer, row, row[side]) for side in sides]
     start = min(list(item.counted).count(False) for item in both)
@@ -154,7 +153,7 @@ def encode_messages(
     chat_template: str | None = None,
     assistant_only: bool = True,
 ) -> Encoded:
-    """Encode the row's `messages`; what the assistant wrote counts, or all of it."""
+    """Encode the row's `messages`; the assistant's tokens count, or all tokens."""
     template = {"chat_template": chat_template} if chat_template else {}
     if assistant_only:
         return Encoded(*_assistant(tokenizer, row["messages"], row, template))
@@ -177,7 +176,7 @@ def _assistant(
 
 
 def common_start(item: Sequence[int], other: Sequence[int]) -> int:
-    """Return how many tokens the two have in common at the start."""
+    """Return the length of the common start of two encodings."""
     if item == other[: len(item)]:
         return len(item)
     pairs = zip(item, other, strict=False)

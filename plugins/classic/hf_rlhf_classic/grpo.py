@@ -1,4 +1,4 @@
-"""Group relative policy optimization under a composed reward, on TRL's public surface alone."""
+"""Group relative policy optimization under a composed reward, with TRL's public API only."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -19,31 +19,31 @@ from hf_rlhf_classic.reference import SavesNoReference, held_reference
 from hf_rlhf_classic.shares_prompt import SharesPrompt, SharesPromptConfig, sharing_problems
 
 FLAT = "frac_reward_zero_std"
-"""TRL's name for the share of groups in which every completion got the same reward."""
+"""TRL's name for the share of groups with equal rewards for all completions."""
 
 
 @dataclass
 class GroupConfig(SharesPromptConfig, PromptsPerStep, GRPOConfig):  # type: ignore[misc]
-    """TRL's `GRPOConfig`, in which the global batch can be said in prompts."""
+    """TRL's `GRPOConfig`, with the option to set the global batch in prompts."""
 
 
 class GroupSampling(SavesNoReference, SharesPrompt):
-    """What trainers share that sample a group of completions for each prompt."""
+    """Base of trainers that sample a group of completions for each prompt."""
 
     columns = frozenset({"prompt"})
     uses_validation_rows = True
     args: Any
     eos_token_ids: Any
-    """TRL's, as all else that `from_run` needs."""
+    """TRL's, like all else that `from_run` needs."""
 
     @classmethod
     def preflight(cls, run: Run) -> Iterable[Problem]:
-        """Yield what would stop or spoil training, before weights load."""
+        """Yield problems that would stop or spoil training, before weights load."""
         return [*common_problems(run), *sharing_problems(run)]
 
     @classmethod
     def from_run(cls, run: Run) -> Self:
-        """Build the trainer that `run` describes; this is where the weights are loaded."""
+        """Build the trainer that `run` describes; this loads the weights."""
         build: Any = cls
         trainer: Self = build(
             **policy_arguments(run),
@@ -56,20 +56,20 @@ class GroupSampling(SavesNoReference, SharesPrompt):
             callbacks=[*run.callbacks, TellFlatGroups()],
         )
         if run.training.mask_truncated_completions and run.reward is not None:
-            # TRL takes a completion that ends with padding for whole, too.
+            # TRL also treats a completion that ends with padding as complete.
             ends = (*trainer.eos_token_ids, run.tokenizer.pad_token_id)
             run.reward.learned_ends = frozenset(ends)
         return trainer
 
     @classmethod
     def step_shape(cls, run: Run) -> StepShape:
-        """Return that TRL's head is the fused one, and the reference."""
+        """Return the step's shape: TRL's fused head, and the reference."""
         most = run.training.max_completion_length
         packed = cls.packed_rows(run, lambda tokens: max(1, tokens - most))
         return StepShape(head="fused", held=held_reference(run), packed=packed)
 
     def report(self) -> Mapping[str, Any]:
-        """Return the share of groups that taught nothing, at the start, in all, and at the end."""
+        """Return the share of groups that taught nothing: at the start, in all, and at the end."""
         shares = [entry[FLAT] for entry in self.state.log_history if FLAT in entry]
         if not shares:
             return super().report()
@@ -86,10 +86,10 @@ class GroupSampling(SavesNoReference, SharesPrompt):
 class GroupTrainer(GroupSampling, GRPOTrainer):  # type: ignore[misc]
     """GRPO (Shao et al. 2024) under the run's composed reward: `--plugin grpo`.
 
-    Advantages are rewards standardised within the completions of a single prompt; a group whose
-    rewards are all the same teaches nothing, and their share is logged and reported. KL to where
-    training starts (the base, or the adapter that is continued) is the k3 estimator in the loss,
-    times `beta`.
+    Advantages are rewards standardised within the completions of a single prompt; a group with
+    equal rewards has no learning signal, and the share of such groups is logged and reported. The
+    loss adds `beta` times the KL to the start of training (the base or the continued adapter), by
+    k3.
     """
 
     Config = GroupConfig
@@ -109,7 +109,7 @@ class TellFlatGroups(TrainerCallback):  # type: ignore[misc]
     def on_log(
         self, args: Any, state: Any, control: Any, logs: Mapping[str, Any], **_: Any
     ) -> None:
-        """Print it at the first and at the tenth logging, if no group had differing rewards."""
+        """Print it at the first and tenth log if no group had differing rewards."""
         shares = [entry[FLAT] for entry in state.log_history if FLAT in entry]
         flat = FLAT in logs and len(shares) in (1, 10) and min(shares) == 1
         if flat and state.is_world_process_zero:

@@ -1,4 +1,4 @@
-"""Evaluation during training by the run's held-out metrics alone, where TRL's loss says nothing."""
+"""Evaluate in training by the run's held-out metrics only, where TRL's loss is meaningless."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -9,17 +9,17 @@ from hf_rlhf.runs import Run
 
 
 class HeldOutOnly:
-    """Leaves an evaluation to the run's callback. Goes before the trainer's other bases."""
+    """Leaves evaluation to the run's callback. List it before the trainer's other bases."""
 
     uses_validation_rows = True
     args: Any
     state: Any
     control: Any
     callback_handler: Any
-    """transformers', as all else."""
+    """transformers', like all else."""
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
-        """Return the metrics that callbacks measure: held-out prompts have no loss."""
+        """Return the callbacks' metrics; held-out prompts have no loss."""
         metrics: dict[str, float] = {}
         self.control = self.callback_handler.on_evaluate(
             self.args, self.state, self.control, metrics
@@ -28,7 +28,7 @@ class HeldOutOnly:
 
 
 def no_eval_loss(run: Run) -> Iterator[Problem]:
-    """Yield that the best weights would be chosen by a loss that is not measured."""
+    """Yield a problem if the best weights are selected by an unmeasured loss."""
     if is_validated(run) and run.training.metric_for_best_model in ("loss", "eval_loss"):
         yield Problem(
             "metric_for_best_model",

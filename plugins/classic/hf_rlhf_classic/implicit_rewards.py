@@ -1,7 +1,7 @@
-"""Implicit rewards: what training added to the log-probability of a response, times `beta`.
+"""Implicit rewards: the change of a response's log-probability by training, times `beta`.
 
-Rafailov et al. 2023, Direct Preference Optimization, eq. 5. The reference is the model that
-training starts from, whatever becomes of TRL's copy of it.
+Rafailov et al. 2023, Direct Preference Optimization, eq. 5. The reference is the model at the start
+of training, whatever becomes of TRL's copy of it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -24,17 +24,17 @@ from hf_rlhf_classic.encoding import Encoded
 from hf_rlhf_classic.likelihood import Likelihood, Metrics, batch_size, likelihoods
 
 Texts = Callable[[Mapping[str, Any]], Mapping[str, Encoded]]
-"""From a row to its responses by name, cut as in training."""
+"""Maps a row to its responses by name, truncated as in training."""
 LogProbs = Mapping[str, Score]
-"""Of one row: the log-probability of each response in nats, and as NAME_tokens its length."""
+"""For a row: the log-probability of each response in nats, and its length as NAME_tokens."""
 
 
 def log_probs(
     run: Run, model: Any, model_kwargs: Mapping[str, Any], texts: Texts
 ) -> Sequence[LogProbs]:
-    """Return what a model makes of each held-out row's responses; all processes call this.
+    """Return a model's log-probabilities of each held-out row's responses; all processes call this.
 
-    None for a response of which `max_length` leaves nothing.
+    None for a response that `max_length` cuts entirely.
     """
 
     def measure(rows: Sequence[Mapping[str, Any]]) -> list[Metrics]:
@@ -48,7 +48,7 @@ def log_probs(
 
 
 def reference_log_probs(run: Run, texts: Texts) -> Sequence[LogProbs]:
-    """Return `log_probs` of the model that training starts from; computed once in a run folder."""
+    """Return `log_probs` of the model at the start of training; computed once per run folder."""
     digest = rows_digest(held_out_rows(run)).rpartition(":")[2][:16]
     path = run.folder / "evaluation" / f"reference-{digest}.json"
     if path.exists():
@@ -62,7 +62,7 @@ def reference_log_probs(run: Run, texts: Texts) -> Sequence[LogProbs]:
 
 
 def measure_reference(run: Run, texts: Texts) -> None:
-    """Measure the reference on the validation rows, before there is a model in training."""
+    """Measure the reference on the validation rows before the trained model exists."""
     if is_validated(run):
         reference_log_probs(validation_run(run), texts)
 

@@ -1,8 +1,8 @@
-"""Iterative DPO: sample from the policy, let the reward choose pairs, train on them, again.
+"""Iterative DPO: sample from the policy, select pairs by reward, train on them, repeat.
 
-Xu et al. 2023 ("Some things are more cringe than others"), Xiong et al. 2024 ("Iterative
-preference learning from human feedback"), Dong et al. 2024 ("RLHF workflow"); with two completions
-to a prompt and few steps to an iteration it is nearly Guo et al. 2024 (OAIF).
+Xu et al. 2023 ("Some things are more cringe than others"), Xiong et al. 2024 ("Iterative preference
+learning from human feedback"), Dong et al. 2024 ("RLHF workflow"); with two completions to a prompt
+and few steps to an iteration it is nearly Guo et al. 2024 (OAIF).
 """
 
 import shutil
@@ -35,20 +35,20 @@ from hf_rlhf_classic.shares_prompt import SharesPrompt, sharing_problems
 from hf_rlhf_classic.tokens_seen import TokensSeen
 
 _REF = "ref"
-"""TRL's name for the frozen copy of an adapter that training continues."""
+"""TRL's name for the frozen copy of a continued adapter."""
 
 
 _ID_AND_TEXT, _BESIDE_TOKENS = 14, 200
-"""Bytes of JSON: of a token, as its number and as text; and of an answer's other values."""
+"""Bytes of JSON for a token, as number and text, and for an answer's other values."""
 
 
 class IterativeDPOTrainer(SharesPrompt, DPOTrainer):  # type: ignore[misc]
     """DPO (Rafailov et al. 2023) on pairs sampled from the policy: `--plugin iterative_dpo`.
 
-    Each iteration is a single epoch of TRL's trainer, whose rows are made when it begins. One
-    optimizer and one learning-rate schedule span the whole run. The reference's log-probabilities
-    of an iteration's pairs are computed before its first step, by the initial policy or by the one
-    that the iteration begins with, so no second model runs in the steps.
+    Each iteration is an epoch of TRL's trainer, whose rows are generated when it begins. A single
+    optimizer and learning-rate schedule span the whole run. The reference is the initial policy or
+    the policy at the start of the iteration. Its log-probabilities are computed before an
+    iteration's first step, so no second model runs in the steps.
     """
 
     Config = IterativeDPOConfig
@@ -71,7 +71,7 @@ class IterativeDPOTrainer(SharesPrompt, DPOTrainer):  # type: ignore[misc]
 
     @classmethod
     def preflight(cls, run: Run) -> Iterator[Problem]:
-        """Yield what would stop the run at its first iteration, or change it silently."""
+        """Yield problems that would stop the run at its first iteration or change it silently."""
         yield from common_problems(run)
         yield from loss_problems(run)
         yield from sharing_problems(run)
@@ -90,21 +90,21 @@ class IterativeDPOTrainer(SharesPrompt, DPOTrainer):  # type: ignore[misc]
 
     @classmethod
     def advice(cls, run: Run) -> Iterable[str]:
-        """Return that fewer prompts are held out than were to be measured."""
+        """Return a note if fewer prompts are held out than the run wants to measure."""
         wanted, split = run.training.measured_prompts, run.dataset.get(held_out_split(run), ())
         fewer = f"measured_prompts is {wanted}, and only {len(split)} rows are held out."
         return [*super().advice(run), *([fewer] if len(split) < wanted else [])]
 
     @classmethod
     def step_shape(cls, run: Run) -> StepShape:
-        """Return both responses of each pair, what is sampled at once, and the reference."""
+        """Return the step's shape: both responses of a pair, sampling batch and reference."""
         training, held = run.training, held_reference(run)
         rows, sampled = 2 * training.per_device_train_batch_size, training.rollout_batch_size
         return StepShape(rows=rows, head="fused", sampled_rows=sampled, held=held)
 
     @classmethod
     def extra_disk_bytes(cls, run: Run) -> int:
-        """Return how large `iterations/` becomes, were every completion of full length."""
+        """Return the size of `iterations/` if every completion had full length."""
         training = run.training
         prompts, answers = training.prompts_per_iteration, training.completions_per_prompt
         answer = _BESIDE_TOKENS + _ID_AND_TEXT * training.max_completion_length
@@ -115,7 +115,7 @@ class IterativeDPOTrainer(SharesPrompt, DPOTrainer):  # type: ignore[misc]
 
     @classmethod
     def card_facts(cls, run: Run) -> Mapping[str, str]:
-        """Return how completions are sampled in each iteration."""
+        """Return the sampling settings of an iteration."""
         names = (
             *("iterations", "prompts_per_iteration", "completions_per_prompt"),
             *("rollout_batch_size", "pairs", "buffer", "reference", "temperature", "top_p"),
@@ -124,12 +124,12 @@ class IterativeDPOTrainer(SharesPrompt, DPOTrainer):  # type: ignore[misc]
 
     @classmethod
     def from_run(cls, run: Run) -> Self:
-        """Build the trainer that `run` describes; this is where the weights are loaded."""
+        """Build the trainer that `run` describes; this loads the weights."""
         rounds = Rounds(run)
         trainer = cls(
             **policy_arguments(run),
             args=run.training,
-            # TRL wants rows of a known form now; the real ones come with the first iteration.
+            # TRL requires rows of a known form now; the real rows come with the first iteration.
             train_dataset=Dataset.from_list([{"prompt": " a", "chosen": " b", "rejected": " c"}]),
             processing_class=run.tokenizer,
             callbacks=[rounds, *run.callbacks],
@@ -142,7 +142,7 @@ class IterativeDPOTrainer(SharesPrompt, DPOTrainer):  # type: ignore[misc]
         return trainer
 
     def train(self, resume_from_checkpoint: str | bool | None = None, **kwargs: Any) -> Any:
-        """Train to the end, from a checkpoint of this run folder or of another if one is passed."""
+        """Train to the end, optionally from a checkpoint of this or another run folder."""
         if isinstance(resume_from_checkpoint, (str, Path)):
             folder = Path(resume_from_checkpoint).resolve().parents[1] / "iterations"
             if self.is_world_process_zero() and folder != self.rounds.folder.resolve():
@@ -168,7 +168,7 @@ class IterativeDPOTrainer(SharesPrompt, DPOTrainer):  # type: ignore[misc]
 
     @contextmanager
     def initial_policy(self) -> Iterator[Any]:
-        """Yield the policy that the run began with."""
+        """Yield the policy at the start of the run."""
         if self.ref_model is not None:
             yield self.accelerator.unwrap_model(self.ref_model)
             return
@@ -187,7 +187,7 @@ class IterativeDPOTrainer(SharesPrompt, DPOTrainer):  # type: ignore[misc]
         initial = self.ref_model
         model = initial if initial is not None else self.model
         if self.args.reference == "previous":
-            # Where there is a reference model, TRL leaves the policy's adapter as it is.
+            # If there is a reference model, TRL leaves the policy's adapter unchanged.
             model = self.ref_model = self.model
         try:
             return self.compute_ref_log_probs(model, inputs)
@@ -230,7 +230,7 @@ def _fits(run: Run) -> Iterator[Problem]:
 
 
 def _lengths(run: Run) -> Iterator[Problem]:
-    """TRL cuts what is longer than `max_length`, and the loss would be of less than was scored."""
+    """Yield a problem for lengths over `max_length`, where TRL would train on truncated texts."""
     room, answer = run.training.max_length, run.training.max_completion_length
     if room is None or "prompt" not in run.dataset["train"].column_names:
         return

@@ -1,4 +1,4 @@
-"""The settings of iterative DPO: TRL's `DPOConfig` and those of an iteration."""
+"""The settings of iterative DPO: TRL's `DPOConfig` with the settings of an iteration."""
 
 import math
 from collections.abc import Iterator
@@ -37,7 +37,7 @@ REFUSED = {
     ),
     "dataloader_persistent_workers": ("does not go with pairs that change.", _OUT),
 }
-"""Settings of DPOConfig that have no meaning or effect here, why, and what to do instead."""
+"""Settings of DPOConfig without meaning or effect here, with reason and alternative."""
 
 _LEAST = {
     **dict.fromkeys(("iterations", "prompts_per_iteration", "max_completion_length"), 1),
@@ -47,10 +47,10 @@ _LEAST = {
 
 @dataclass
 class IterativeDPOConfig(PreferenceConfig):
-    """TRL's `DPOConfig`, with the iterations. Its batch is counted in pairs, as in DPO.
+    """TRL's `DPOConfig` with iterations. As in DPO, batches are counted in pairs.
 
-    `max_steps` is `iterations * steps_per_iteration`; give either of the last two, or none: an
-    iteration then has as many steps as a single pass over all the pairs that its rollouts can give.
+    `max_steps` is `iterations * steps_per_iteration`; set either of the last two, or neither. By
+    default an iteration has enough steps for a single pass over all pairs of its rollouts.
     """
 
     iterations: int = _setting(3, "How often to sample, label and train.")
@@ -114,7 +114,7 @@ class IterativeDPOConfig(PreferenceConfig):
             )
 
     def _plan_steps(self) -> None:
-        """Set `max_steps` from `steps_per_iteration`, or the other way round."""
+        """Derive `max_steps` from `steps_per_iteration`, or vice versa."""
         requested: int = self.max_steps
         if requested > 0:
             steps, rest = divmod(requested, self.iterations)
@@ -134,6 +134,6 @@ class IterativeDPOConfig(PreferenceConfig):
 
     @property
     def pairs_per_step(self) -> int:
-        """Pairs of a single optimizer step, over all processes."""
+        """Return the pairs of an optimizer step over all processes."""
         each = self.per_device_train_batch_size * self.gradient_accumulation_steps
         return int(each) * processes()

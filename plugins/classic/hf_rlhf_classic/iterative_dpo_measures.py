@@ -1,4 +1,4 @@
-"""What is measured of each policy of an iterative DPO run, and the tables it makes."""
+"""Measure each policy of an iterative DPO run, and build the tables."""
 
 import hashlib
 import math
@@ -26,16 +26,16 @@ def fingerprint(model: Any) -> str:
 
 
 def held_out_split(run: Run) -> str:
-    """Return the split whose prompts each policy is measured on."""
+    """Return the split for measuring each policy."""
     return run.spec.evaluation.split if run.spec.evaluation is not None else "test"
 
 
 def win_rate(new: Sequence[Score], old: Sequence[Score]) -> Interval | None:
-    """Return how often `new` beats `old` on the same prompts; a tie counts one half.
+    """Return how often `new` beats `old` on the same prompts; a tie counts half.
 
-    Rewards of a single completion to a prompt from each policy, shape (prompts,). The interval is a
-    percentile bootstrap over prompts. Prompts where either has no reward are left out; None if
-    that is all of them. 0.5 is what a policy scores against itself, in expectation.
+    The rewards are of a single completion per prompt and policy, shape (prompts,). The interval is
+    a percentile bootstrap over prompts. Prompts without both rewards are left out; None if none
+    remain. A policy's expected rate against itself is 0.5.
     """
     return Interval.of_mean([outcome(a, b) for a, b in zip(new, old, strict=True)])
 
@@ -43,9 +43,9 @@ def win_rate(new: Sequence[Score], old: Sequence[Score]) -> Interval | None:
 def exact_kl(policy_logits: Any, other_logits: Any) -> Any:
     """Return KL(policy || other) of the next-token distribution, in nats; (..., V) -> (...).
 
-    Summed over the tokens of a completion that the policy sampled at temperature 1, it is an
-    unbiased estimate of the sequence's KL, never negative, and of less variance than the log-ratio
-    of the sampled tokens (Amini, Vieira & Cotterell 2025).
+    Its sum over a completion sampled from the policy at temperature 1 estimates the sequence's KL
+    without bias. It is never negative and has less variance than the log-ratio of the sampled
+    tokens (Amini, Vieira & Cotterell 2025).
     """
     log_p = policy_logits.float().log_softmax(-1)
     log_q = other_logits.float().log_softmax(-1)
@@ -55,13 +55,13 @@ def exact_kl(policy_logits: Any, other_logits: Any) -> Any:
 def held_out_entry(
     policy: int, rows: Sequence[Sequence[Mapping[str, Any]]]
 ) -> dict[str, float | int]:
-    """Return what to log of a policy. `rows[k]` are policy k's held-out completions, to `policy`.
+    """Return a policy's log entry. `rows[k]` are policy k's held-out completions, up to `policy`.
 
-    `metrics` of the first row of a batch are what rewards logged of that batch.
+    `metrics` of the first row of a batch are the metrics that rewards logged for the batch.
 
-    `gain` is the mean difference in reward from the policy that its iteration began with, paired.
-    `win_rate_start` is against the policy that its iteration began with, `win_rate_initial`
-    against the initial one. KL is from the initial policy.
+    `gain` is the paired mean difference in reward to the policy before the iteration;
+    `win_rate_start` is against that policy, `win_rate_initial` against the initial policy. KL is
+    from the initial policy.
     """
     mine = rows[policy]
     rewards = [row["reward"] for row in mine]
@@ -93,7 +93,7 @@ def paired_gain(
 
 
 def reason_to_stop(history: Sequence[Mapping[str, Any]], policy: int) -> str | None:
-    """Return why a policy shows no gain over the one before, or None if it does."""
+    """Return why a policy shows no gain over its predecessor, or None if it does."""
     entries = [entry for entry in history if entry.get("policy") == policy]
     lows = [entry.get("held_out/gain_low") for entry in entries]
     if any(low is not None and low <= 0 for low in lows):
@@ -110,7 +110,7 @@ def _logged(name: str, interval: Interval | None) -> dict[str, float]:
 
 
 def policy_summary(entry: Mapping[str, Any], iterations: int) -> str:
-    """Return the line that is printed when a policy was measured, from its log entry."""
+    """Return the printed line of a measured policy, from its log entry."""
     name = "initial policy" if not entry["policy"] else f"policy {entry['policy']}/{iterations}"
     text = [f"{name}: held-out reward {entry.get('held_out/reward', float('nan')):.3f}"]
     if "held_out/win_rate_initial" in entry:
@@ -126,9 +126,9 @@ def policy_summary(entry: Mapping[str, Any], iterations: int) -> str:
 def rollout_entry(
     iteration: int, rows: Sequence[Mapping[str, Any]], zero_std: float
 ) -> dict[str, float | int]:
-    """Return what to log of an iteration's completions, before it trains.
+    """Return the log entry of an iteration's completions, before training.
 
-    `zero_std` is the share of prompts whose rewards are all equal.
+    `zero_std` is the share of prompts with equal rewards.
     """
     completions = [completion for row in rows for completion in row["completions"]]
     rewards = [each["reward"] for each in completions if each["reward"] is not None]
@@ -173,7 +173,7 @@ _HELD_OUT = {
 
 
 def tables(history: Sequence[Mapping[str, Any]]) -> dict[str, list[dict[str, Any]]]:
-    """Return the two tables of a run's card, from the log entries that are made above."""
+    """Return the two tables of a run's card, from the log entries above."""
     titled = {
         "Pairs of each iteration": ("iteration", _ROLLOUTS),
         "Held out, after each iteration": ("policy", _HELD_OUT),
@@ -190,9 +190,9 @@ def tables(history: Sequence[Mapping[str, Any]]) -> dict[str, list[dict[str, Any
 
 
 def _cell(entry: Mapping[str, Any], name: str) -> Any:
-    """Return a value of a log entry, as text with its interval if it has one."""
+    """Format a value of a log entry, with its interval if available."""
     if f"{name}_low" not in entry:
         return entry.get(name)
     low, high = entry[f"{name}_low"], entry[f"{name}_high"]
-    # Of one prompt, or of prompts that are all alike, a bootstrap has no width: no interval.
+    # On a single prompt, or on equal prompts, a bootstrap has no width: no interval.
     return f"{entry[name]:.3f}" + (f" [{low:.3f}, {high:.3f}]" if low < high else "")

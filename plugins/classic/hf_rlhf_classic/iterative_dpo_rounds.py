@@ -1,14 +1,13 @@
-"""What happens between two epochs of an iterative DPO run: measure, sample, score, pair.
+"""The work between two epochs of an iterative DPO run: measure, sample, score, pair.
 
-One epoch of the trainer is a single iteration. At its beginning the policy is measured on held-out
-prompts, completions are sampled from it and scored by the run's reward, and the epoch's rows are
-drawn from the buffer.
+An epoch of the trainer is an iteration. At its start the policy is measured on held-out prompts,
+completions are sampled and scored by the run's reward, and rows are drawn from the buffer.
 
-`iterations/policy-0003/` has what the policy after three iterations wrote: completions for
+`iterations/policy-0003/` has the outputs of the policy after three iterations: completions for
 held-out prompts (`held_out-*.json`), completions for the fourth iteration's prompts (`rollouts-*`),
-and the reference's log-probabilities of its pairs (`reference-*`). They belong to the policy's
-weights (`hf_rlhf.steps.PartFiles`), so an iteration that was cut off continues with the first file
-that is missing. The trainer's random state is left as it was.
+and the reference's log-probabilities of its pairs (`reference-*`). The files belong to the policy's
+weights (`hf_rlhf.steps.PartFiles`), so an interrupted iteration continues with the first missing
+file. The trainer's random state does not change.
 """
 
 import shutil
@@ -52,7 +51,7 @@ from hf_rlhf_classic.preference_buffer import (
     prompts_of,
 )
 
-REFERENCE = ("ref_chosen_logps", "ref_rejected_logps")  # as TRL's collator and loss name them
+REFERENCE = ("ref_chosen_logps", "ref_rejected_logps")  # names in TRL's collator and loss
 
 
 class DrawnPairs(Dataset):  # type: ignore[type-arg]
@@ -70,9 +69,9 @@ class DrawnPairs(Dataset):  # type: ignore[type-arg]
 
 
 class Rounds(TrainerCallback):  # type: ignore[misc]
-    """Makes the rows of each epoch, and measures each policy. `trainer` is set once it is built.
+    """Creates the rows of each epoch and measures each policy. Set `trainer` after building it.
 
-    A policy is known by its number: the iterations behind it.
+    A policy's number is the number of its iterations.
     """
 
     def __init__(self, run: Run) -> None:
@@ -89,7 +88,7 @@ class Rounds(TrainerCallback):  # type: ignore[misc]
         """Whether no step of the current iteration is done, so that it can begin again."""
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Check that epochs are iterations; measure, if training was over already."""
+        """Check that epochs are iterations; measure if training is already complete."""
         batches = self.steps * args.gradient_accumulation_steps
         loader = kwargs["train_dataloader"]
         if loader is not None and len(loader) != batches:
@@ -109,7 +108,7 @@ class Rounds(TrainerCallback):  # type: ignore[misc]
             self._make_rows(policy)
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Stop after an iteration without a gain, if the run file asks for it."""
+        """Stop after an iteration without a gain, if the run file says so."""
         if reason := self._reason_to_stop(state):
             self._print(f"stop_without_gain: {reason}")
             control.should_training_stop = True
@@ -123,7 +122,7 @@ class Rounds(TrainerCallback):  # type: ignore[misc]
         return reason_to_stop(state.log_history, policy)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Measure the policy that training ends with."""
+        """Measure the final policy."""
         self._measure_the_last(state)
 
     def _measure_the_last(self, state: Any) -> None:
@@ -133,7 +132,7 @@ class Rounds(TrainerCallback):  # type: ignore[misc]
 
     @contextmanager
     def _outside_training(self, state: Any, policy: int, *, fresh: bool) -> Iterator[None]:
-        """Work with a policy; then put back the trainer's random state and the model's mode."""
+        """Use a policy, then restore the trainer's random state and the model's mode."""
         before = Boundary.taken(state)
         self.trainer.model.eval()
         self._fresh = fresh
@@ -158,11 +157,11 @@ class Rounds(TrainerCallback):  # type: ignore[misc]
         return PartFiles(self.folder / f"policy-{policy:04}")
 
     def rows_of(self, policy: int, kind: str) -> list[Any]:
-        """Return all rows of a kind that a policy has written, in order."""
+        """Return all rows of a kind written by a policy, in order."""
         return [row for rows in self.files(policy).read_all(kind) for row in rows]
 
     def copy_missing(self, folder: Path) -> None:
-        """Copy the policies that another run's `iterations/` has, and this one lacks."""
+        """Copy the policies of another run's `iterations/` that are missing here."""
         for theirs in sorted(folder.glob("policy-*")):
             if not (self.folder / theirs.name).exists():
                 self.folder.mkdir(parents=True, exist_ok=True)
@@ -170,7 +169,7 @@ class Rounds(TrainerCallback):  # type: ignore[misc]
                     shutil.copytree(theirs, new, dirs_exist_ok=True)
 
     def _earlier_rows(self, policy: int, kind: str, count: int) -> list[Any]:
-        """Return what an earlier policy wrote. Raises RunFolderError if not all is there."""
+        """Return an earlier policy's rows. Raises RunFolderError if any are missing."""
         rows = self.rows_of(policy, kind)
         if len(rows) == count:
             return rows
@@ -182,10 +181,10 @@ class Rounds(TrainerCallback):  # type: ignore[misc]
     def _in_batches(
         self, policy: int, kind: str, items: Sequence[Any], size: int, make: Callable[..., Any]
     ) -> list[Any]:
-        """Return one row for each of `items`, created by `make` in batches of `size`.
+        """Return a row for each of `items`, created by `make` in batches of `size`.
 
-        The batches are the same on any number of processes, which take turns; each is written to
-        disk as soon as it is made. All processes must call this.
+        The batches do not depend on the number of processes, which take turns; each is saved when
+        it is complete. All processes must call this.
         """
         batches = [items[start : start + size] for start in range(0, len(items), size)]
         files = self.files(policy)
@@ -207,7 +206,7 @@ class Rounds(TrainerCallback):  # type: ignore[misc]
     # ---- the policy on held-out prompts
 
     def _measure(self, policy: int) -> None:
-        """Sample and score a completion for each held-out prompt; log what that says."""
+        """Sample and score a completion for each held-out prompt; log the results."""
         if not self.args.measured_prompts or self._is_logged("policy", policy):
             return
         split = self.run.dataset[held_out_split(self.run)]
@@ -233,7 +232,7 @@ class Rounds(TrainerCallback):  # type: ignore[misc]
                     "truncated": completion.truncated,
                     "reward": reward,
                     "kl": distance,
-                    # Kept with the rows, so that they are not lost if the run is killed.
+                    # Stored with the rows, so that a killed run does not lose them.
                     **({"metrics": metrics} if row == numbers[0] and metrics else {}),
                 }
                 for row, completion, reward, distance in zip(
@@ -318,7 +317,7 @@ class Rounds(TrainerCallback):  # type: ignore[misc]
         return self._in_batches(policy, "rollouts", chosen, size, make)
 
     def _buffer(self, policy: int, rows: Sequence[Mapping[str, Any]]) -> list[Pair]:
-        """Return the pairs to train on. Raises RewardError where there are none."""
+        """Return the pairs to train on. Raises RewardError without pairs."""
         new = self._paired(rows)
         pairs = [
             pair
@@ -382,7 +381,7 @@ class Rounds(TrainerCallback):  # type: ignore[misc]
         reward: Callable[..., Any],
         log_extra: Callable[..., None] | None = None,
     ) -> Any:
-        """Return what `reward` returns for completions to the prompts of `rows`."""
+        """Return the result of `reward` for completions to the prompts of `rows`."""
         prompts = rows["prompt"][:]
         texts: list[Any] = [completion.text for completion in completions]
         if not isinstance(prompts[0], str):

@@ -1,4 +1,4 @@
-"""Kahneman-Tversky optimization: responses judged individually, on TRL's public surface alone."""
+"""Kahneman-Tversky optimization on labelled responses, with TRL's public API only."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Self
@@ -42,8 +42,8 @@ class JudgedResponseTrainer(SavesNoReference, Trainer, KTOTrainer):  # type: ign
     """KTO (Ethayarajh et al. 2024) on responses judged good or bad: `--plugin kto`.
 
     The loss needs no pairs: it raises the implicit reward of responses with `label: true` above the
-    estimated KL divergence from the start, and lowers the others below it. TRL reads the rows in
-    order, because it estimates the KL within each batch, so they are shuffled once by `seed`.
+    estimated KL divergence from the start, and lowers the rest below. TRL reads the rows in order,
+    because it estimates the KL within each batch, so they are shuffled once by `seed`.
     """
 
     Config = KTOConfig
@@ -67,7 +67,7 @@ class JudgedResponseTrainer(SavesNoReference, Trainer, KTOTrainer):  # type: ign
 
     @classmethod
     def preflight(cls, run: Run) -> Iterable[Problem]:
-        """Yield what would stop or spoil training, before weights load."""
+        """Yield problems that would stop or spoil training, before weights load."""
         problems = [*common_problems(run, FOR_TEMPLATES), *_settings(run), *_labels(run)]
 
         def lengths(split: str, rows: Any) -> list[int]:
@@ -77,7 +77,7 @@ class JudgedResponseTrainer(SavesNoReference, Trainer, KTOTrainer):  # type: ign
 
     @classmethod
     def row_counts(cls, run: Run) -> Mapping[str, RowCounts]:
-        """Return how many responses are trained on, or measured, and how many are cut."""
+        """Return the numbers of training, evaluation and truncated responses."""
         most = run.training.max_length
         return {
             split: counts_of_texts(most, _sizes(run, split, rows)) for split, rows in splits(run)
@@ -85,27 +85,27 @@ class JudgedResponseTrainer(SavesNoReference, Trainer, KTOTrainer):  # type: ign
 
     @classmethod
     def step_shape(cls, run: Run) -> StepShape:
-        """Return the longest row, that TRL's head is the fused one, and the reference."""
+        """Return the step's shape: the longest row, TRL's fused head, and the reference."""
         longest = max(size.kept for size in _sizes(run, "train", run.dataset["train"]))
         return StepShape(tokens=longest, head="fused", held=held_reference(run))
 
     @classmethod
     def from_run(cls, run: Run) -> Self:
-        """Build the trainer that `run` describes; this is where the weights are loaded."""
+        """Build the trainer that `run` describes; this loads the weights."""
         measure_reference(run, _texts(run))
         arguments = trainer_arguments(run, *sorted(cls.columns))
         rows = arguments["train_dataset"].shuffle(seed=run.training.seed)
         return cls(**{**arguments, "train_dataset": rows_in_files(run, rows, "train")})
 
     def report(self) -> Mapping[str, Any]:
-        """Return how many good and bad responses were trained on."""
+        """Return the numbers of good and bad training responses."""
         labels = self.train_dataset["label"]
         good = sum(labels)
         return {"Training responses": {"good": good, "bad": len(labels) - good}}
 
     @classmethod
     def held_out(cls, run: Run, model: Any, model_kwargs: Mapping[str, Any]) -> Evaluation:
-        """Return how likely the policy finds each judged response, and what training added."""
+        """Return the policy's likelihood of each judged response and its implicit reward."""
         measured = log_probs(run, model, model_kwargs, _texts(run))
         references = reference_log_probs(run, _texts(run))
         metrics: list[Metrics] = []

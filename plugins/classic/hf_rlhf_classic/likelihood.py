@@ -1,4 +1,4 @@
-"""How likely a model finds given responses: what SFT and DPO are measured by on held-out rows."""
+"""The likelihood of given responses under a model, the held-out measure of SFT and DPO."""
 
 import math
 from collections.abc import Sequence
@@ -14,45 +14,45 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Metrics = dict[str, Score]
-"""Of one row, by name. None: the row says nothing about it."""
+"""The metrics of a row by name. None: not defined for the row."""
 LOGITS_AT_ONCE = 2**27
-"""Numbers in the logits of a single batch, batch x tokens x vocabulary: 0.5 GB as float32."""
+"""Maximum elements in a batch's logits, batch x tokens x vocabulary: 0.5 GB as float32."""
 
 
 def batch_size(run: Run) -> int:
-    """Return how many held-out rows are measured at once."""
+    """Return the number of held-out rows per measurement batch."""
     return (run.spec.evaluation or EvaluationSpec()).batch_size
 
 
 @dataclass(frozen=True)
 class Likelihood:
-    """Of the counted tokens of one sequence."""
+    """The likelihood of the counted tokens of a sequence."""
 
     log_probs: Sequence[float]
-    """Natural logarithm of each one's probability after those before it."""
+    """Natural logarithm of each token's probability given the preceding tokens."""
     top: Sequence[bool]
-    """Whether it is the token that the model finds most likely."""
+    """Whether it is the model's most likely token."""
 
     @property
     def total(self) -> float:
-        """Log-probability of the response, in nats: 0 where nothing counts."""
+        """Return the response's log-probability in nats: 0 without counted tokens."""
         return math.fsum(self.log_probs)
 
 
 def likelihoods(
     model: Any, sequences: Sequence[Encoded], tokenizer: Any, *, temperature: float = 1.0
 ) -> list[Likelihood]:
-    """Return what a causal `model` makes of each sequence, in order. The first token has none.
+    """Return the likelihood of each sequence under a causal `model`, in order, without first
+    tokens.
 
-    Log-probabilities come from the softmax at `temperature`.
-
-    All are taken at once, unless their logits would be more than `LOGITS_AT_ONCE`.
+    Log-probabilities come from the softmax at `temperature`. Sequences share a batch up to
+    `LOGITS_AT_ONCE`.
     """
     order = sorted(range(len(sequences)), key=lambda position: len(sequences[position].ids))
     result: dict[int, Likelihood] = {}
     vocabulary = model.config.get_text_config().vocab_size
     while order:
-        # Sorted: the last of those taken is the longest.
+        # Sorted, so the last sequence of a batch is the longest.
         fits = LOGITS_AT_ONCE // (max(len(sequences[order[-1]].ids), 1) * vocabulary)
         taken, order = order[-max(fits, 1) :], order[: -max(fits, 1)]
         batch = [sequences[position] for position in taken]

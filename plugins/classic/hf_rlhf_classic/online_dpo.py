@@ -1,6 +1,6 @@
-"""Online DPO: two sampled completions a prompt, the better one by a composed reward is preferred.
+"""Online DPO: prefer the better of two sampled completions per prompt by a composed reward.
 
-From TRL's experiments, which TRL may change or remove in any release.
+This trainer is experimental in TRL, which may change or remove it in any release.
 """
 
 import os
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from statistics import fmean, pstdev
 from typing import Any, ClassVar, Self
 
-# TRL warns on import; the documentation of this trainer says what it warns of.
+# TRL warns on import; this trainer's documentation repeats the warning.
 os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
 
 from trl.experimental.online_dpo import OnlineDPOConfig, OnlineDPOTrainer
@@ -31,22 +31,22 @@ from hf_rlhf_classic.shares_prompt import SharesPrompt, SharesPromptConfig, shar
 
 @dataclass
 class OnlineConfig(SharesPromptConfig, OnlineDPOConfig):  # type: ignore[misc]
-    """TRL's `OnlineDPOConfig`, in which a prompt may be computed once for both completions."""
+    """TRL's `OnlineDPOConfig`, with the option to compute a prompt once for both completions."""
 
     num_generations: ClassVar[int] = 2
 
     @property
     def max_completion_length(self) -> int:
-        """The name that other trainers have for `max_new_tokens`."""
+        """Return `max_new_tokens` under the name in other trainers."""
         return int(self.max_new_tokens)
 
 
 class OnlinePreferenceTrainer(HeldOutOnly, SharesPrompt, OnlineDPOTrainer):  # type: ignore[misc]
     """Online DPO (Guo et al. 2024) under the run's composed reward: `--plugin online_dpo`.
 
-    Of two completions of each prompt the one with the higher reward is the chosen one of a DPO
-    pair. A tie, or a pair in which a reward abstains, is trained with either one as the chosen, at
-    random: on average that pulls the two implicit rewards together.
+    Of two completions of each prompt, the completion with the higher reward is the chosen side of a
+    DPO pair. After a tie or an abstention the chosen side is random, which on average pulls the two
+    implicit rewards together.
     """
 
     Config = OnlineConfig
@@ -73,19 +73,19 @@ class OnlinePreferenceTrainer(HeldOutOnly, SharesPrompt, OnlineDPOTrainer):  # t
 
     @classmethod
     def preflight(cls, run: Run) -> Iterable[Problem]:
-        """Yield what would stop or spoil training, before weights load."""
+        """Yield problems that would stop or spoil training, before weights load."""
         problems = [*common_problems(run), *no_lengths(run), *no_eval_loss(run)]
         return [*problems, *_lengths(run), *_special_tokens(run), *sharing_problems(run)]
 
     @classmethod
     def step_shape(cls, run: Run) -> StepShape:
-        """Return two completions a prompt, and the reference."""
+        """Return the step's shape: two completions per prompt, and the reference."""
         rows = 2 * run.training.per_device_train_batch_size
         return StepShape(rows=rows, sampled_rows=rows, held=held_reference(run))
 
     @classmethod
     def from_run(cls, run: Run) -> Self:
-        """Build the trainer that `run` describes; this is where the weights are loaded."""
+        """Build the trainer that `run` describes; this loads the weights."""
         assert run.reward is not None, "a run without rewards is refused"
         pairs = PairRewards(run.reward)
         trainer = cls(
@@ -108,25 +108,25 @@ class OnlinePreferenceTrainer(HeldOutOnly, SharesPrompt, OnlineDPOTrainer):  # t
 
     @property
     def beta(self) -> float:
-        """The coefficient of the epoch, or the last one; TRL's own looks it up by a fraction."""
+        """Return the coefficient of the epoch, or the last; TRL's own indexes by a fraction."""
         given = self.args.beta
         betas = given if isinstance(given, list) else [given]
         return float(betas[min(int(self.state.epoch or 0), len(betas) - 1)])
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Log the rewards' statistics since the last logging of training as well."""
+        """Log, with the rewards' statistics since the last training log."""
         evaluation = any(name.startswith("eval_") for name in logs)
         super().log({**logs, **({} if evaluation else self.pairs.take_metrics())}, start_time)
 
     def report(self) -> Mapping[str, Any]:
-        """Return how many pairs of this process had a better completion."""
+        """Return this process's number of pairs with a better completion."""
         counts = {"Sampled pairs of the first process, since it began": self.pairs.counts}
         return {**super().report(), **counts}
 
 
 @dataclass
 class PairRewards:
-    """The composed reward, called by TRL with the first completions, then the second ones."""
+    """The composed reward, which TRL calls with the first completions, then the second."""
 
     reward: ComposedReward
     counts: dict[str, int] = field(
@@ -134,15 +134,15 @@ class PairRewards:
     )
     metrics: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     ends: frozenset[int] = frozenset()
-    """The tokens at which a completion ends: TRL hands on what pads its ids to the longest."""
+    """End tokens of a completion: TRL passes ids padded to the longest."""
     __name__ = "total"
 
     def __call__(
         self, prompts: Sequence[Any], completions: Sequence[Any], **columns: Any
     ) -> list[float | None]:
-        """Score the completions; where one of a pair has no reward, the other gets none either."""
+        """Score the completions; if either of a pair has no reward, neither gets a reward."""
         half = len(prompts) // 2
-        # The statistics of a prompt's completions are of neighbours.
+        # Statistics of a prompt assume adjacent completions.
         order = [row + side for row in range(half) for side in (0, half)]
         columns = {
             name: [values[row] for row in order] if isinstance(values, (list, tuple)) else values
@@ -157,7 +157,7 @@ class PairRewards:
             **columns,
         )
         if known := [score for score in gather_rows(list(scores)) if score is not None]:
-            # GRPO's names, which the run, its plots and its card look for.
+            # GRPO's names, which the run, its plots and its card expect.
             mean, std = fmean(known), pstdev(known)
             for name, value in ((f"rewards/{TOTAL}/mean", mean), (f"rewards/{TOTAL}/std", std)):
                 self.metrics[name].append(value)
@@ -178,7 +178,7 @@ class PairRewards:
 
 
 def _lengths(run: Run) -> Iterator[Problem]:
-    """TRL samples after the whole prompt and computes the loss after a cut one."""
+    """Yield a problem for long prompts: TRL samples after all of a prompt but trains on a cut."""
     most, answer = run.training.max_length, run.training.max_new_tokens
     if "prompt" not in run.dataset["train"].column_names:
         return
@@ -194,7 +194,7 @@ def _lengths(run: Run) -> Iterator[Problem]:
 
 
 def _special_tokens(run: Run) -> Iterator[Problem]:
-    """TRL gives the model a text prompt without the tokens that the tokenizer puts before it."""
+    """Yield a problem for text prompts that lose the tokenizer's special tokens in TRL."""
     prompt = run.dataset["train"][0].get("prompt")
     if prompt is None or not is_text(prompt):
         return

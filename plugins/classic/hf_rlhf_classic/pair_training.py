@@ -1,4 +1,4 @@
-"""What DPO, ORPO and CPO share: pairs of a chosen and a rejected response, checked and measured."""
+"""Shared code of DPO, ORPO and CPO: check and measure pairs of responses."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -24,12 +24,12 @@ from hf_rlhf_classic.row_lengths import (
 
 
 class PairTraining(Trainer):
-    """A trainer on pairs. Goes before one of TRL's: `class MyTrainer(PairTraining, DPOTrainer)`."""
+    """A trainer on pairs. List it before TRL's: `class MyTrainer(PairTraining, DPOTrainer)`."""
 
     columns = frozenset({"prompt", *SIDES})
     uses_validation_rows = True
     for_templates: ClassVar[Collection[str]] = FOR_TEMPLATES
-    """Columns that TRL hands to the chat template."""
+    """Columns that TRL passes to the chat template."""
     held_out_metrics: ClassVar = {
         "implicit_accuracy": "share of pairs whose chosen response has the higher implicit reward, "
         "`beta` times what training added to its log-probability; a tie is half",
@@ -46,13 +46,13 @@ class PairTraining(Trainer):
 
     @classmethod
     def preflight(cls, run: Run) -> Iterable[Problem]:
-        """Yield what would stop or spoil training, before weights load."""
+        """Yield problems that would stop or spoil training, before weights load."""
         problems = [*common_problems(run, cls.for_templates), *cls.setting_problems(run)]
         return with_row_problems(run, problems, ("prompt", *SIDES), partial(longer_texts, run))
 
     @classmethod
     def row_counts(cls, run: Run) -> Mapping[str, RowCounts]:
-        """Return how many pairs keep both responses, and in how many one is cut."""
+        """Return the number of pairs with both responses, and how many of them are truncated."""
         return preference_counts(run)
 
     @classmethod
@@ -71,10 +71,10 @@ class PairTraining(Trainer):
 
     @classmethod
     def held_out(cls, run: Run, model: Any, model_kwargs: Mapping[str, Any]) -> Evaluation:
-        """Return which response of each pair the policy prefers, and by how much.
+        """Return the policy's preferred response of each pair, with the margin.
 
-        `implicit_margin` is the difference of the implicit rewards. `preference_margin` is
-        log p(chosen) - log p(rejected), in nats. `chosen_log_prob` shows whether both became less
+        `implicit_margin` is the difference of the implicit rewards. `preference_margin` is log
+        p(chosen) - log p(rejected), in nats. `chosen_log_prob` shows whether both became less
         likely.
         """
         rows = log_probs(run, model, model_kwargs, pair_texts(run))
@@ -82,7 +82,7 @@ class PairTraining(Trainer):
 
 
 def pair_texts(run: Run) -> Texts:
-    """Return the function from a pair to the tokens of its sides, cut as in training."""
+    """Return the function from a pair to the tokens of its sides, truncated as in training."""
     most, mode = run.training.max_length, truncation_mode(run.training)
 
     def texts(row: Mapping[str, Any]) -> dict[str, Encoded]:

@@ -1,8 +1,8 @@
-"""Pairs of a chosen and a rejected response, scored by a reward model.
+"""Score pairs of a chosen and a rejected response with a reward model.
 
-The score of a text is read off its last token that is not padding, as transformers'
-`*ForSequenceClassification` do: the rightmost whose id is not the pad token's. Where the pad token
-is the end-of-sequence token too (GPT-2), that is the one before the end.
+The score is read at the last token that is not padding, as in transformers'
+`*ForSequenceClassification`: the rightmost id other than the pad token's. If the pad token is also
+the end-of-sequence token (GPT-2), this is the token before the end.
 """
 
 import math
@@ -21,7 +21,7 @@ from hf_rlhf_classic.likelihood import Metrics, padded
 Array = NDArray[np.float64]
 BINS = 10
 _FEWEST = 10
-"""Pairs below which a bootstrap of a correlation or of a difference of groups is mostly luck."""
+"""Number of pairs below which a bootstrap of a correlation or group difference is mostly luck."""
 _ROUNDING = 1e-12
 
 
@@ -42,7 +42,7 @@ def scores(model: Any, sequences: Sequence[Sequence[int]], pad: int, batch: int)
 
 @dataclass(frozen=True)
 class Pair:
-    """Scores and lengths, in tokens, of the two responses of a single row."""
+    """Scores and token lengths of a row's two responses."""
 
     chosen: float
     rejected: float
@@ -51,17 +51,17 @@ class Pair:
 
     @property
     def margin(self) -> float:
-        """How much better the chosen response is scored."""
+        """The chosen minus the rejected score."""
         return self.chosen - self.rejected
 
     @property
     def right(self) -> float:
-        """1 if the chosen response has the higher score, 1/2 if both have the same."""
+        """1 if the chosen response has the higher score, 1/2 for equal scores, else 0."""
         return float(1 + np.sign(self.margin)) / 2
 
     @property
     def longer(self) -> int:
-        """1 if the chosen response is the longer one, -1 if the rejected one is, 0 for neither."""
+        """1 if the chosen response is longer, -1 if the rejected response is, 0 if neither."""
         return int(np.sign(self.chosen_tokens - self.rejected_tokens))
 
 
@@ -73,8 +73,8 @@ def read_pairs(
 ) -> list[Pair | None]:
     """Score both responses of each row `{prompt, chosen, rejected}`.
 
-    None stands for a pair with a text of more than `max_length` tokens, prompt included: TRL does
-    not train on it.
+    None for a pair with a text of more than `max_length` tokens, prompt included; TRL does not
+    train on it.
     """
     texts = [
         tuple(encode_response(tokenizer, row, row[key]) for key in ("chosen", "rejected"))
@@ -95,12 +95,12 @@ def read_pairs(
 
 
 def as_metrics(pair: Pair | None) -> Metrics:
-    """Return the fields of a pair, each None where there is none."""
+    """Return the fields of a pair, each None without a pair."""
     return asdict(pair) if pair else {item.name: None for item in fields(Pair)}
 
 
 def row_metrics(pair: Pair | None) -> Metrics:
-    """Return what one pair says of the model; None where it says nothing."""
+    """Return a pair's metrics; None without a pair."""
     longer = pair.longer if pair else 0
     return {
         "pair_accuracy": pair.right if pair else None,
@@ -114,9 +114,9 @@ def row_metrics(pair: Pair | None) -> Metrics:
 
 
 def tables(pairs: Sequence[Pair], clusters: Sequence[str] | None = None) -> dict[str, Any]:
-    """Return how a reward model does on `pairs`, as tables for the card; nothing for no pairs.
+    """Return a reward model's results on `pairs`, as tables for the card; empty without pairs.
 
-    `clusters` are the prompts of pairs that the interval of the accuracy is to keep together.
+    `clusters` are the prompts by which the accuracy's interval resamples.
     """
     if not pairs:
         return {}
@@ -129,10 +129,7 @@ def tables(pairs: Sequence[Pair], clusters: Sequence[str] | None = None) -> dict
 
 
 def accuracy(pairs: Sequence[Pair], clusters: Sequence[str] | None = None) -> dict[str, Any]:
-    """Return the share of pairs in the right order, with its 95% interval over pairs.
-
-    Or over `clusters` of them.
-    """
+    """Return the share of correctly ordered pairs, with its 95% interval by pair or cluster."""
     mean = Interval.of_mean([pair.right for pair in pairs], clusters)
     assert mean is not None
     ends = _interval(mean.low, mean.high, f"all {mean.n} alike" if mean.n > 1 else "one pair")
@@ -140,18 +137,18 @@ def accuracy(pairs: Sequence[Pair], clusters: Sequence[str] | None = None) -> di
 
 
 def spread(pairs: Sequence[Pair]) -> dict[str, float]:
-    """Return mean and standard deviation of the scores, by which a run may normalise them."""
+    """Return mean and standard deviation of the scores, for normalisation in a run."""
     both = np.array([(pair.chosen, pair.rejected) for pair in pairs])
     return {"mean": float(both.mean()), "std": float(both.std())}
 
 
 def length_bias(pairs: Sequence[Pair]) -> dict[str, Any]:
-    """Return how much of the model's order is length.
+    """Return how much length determines the model's order.
 
-    `delta` is its accuracy on pairs whose longer response is the chosen one, less that on pairs
-    whose longer response is the rejected one: 0 for a model that does not look at length, 1 for one
-    that looks at nothing else (compare Singhal et al. 2023, arXiv:2310.03716). Correlations are
-    Pearson's. Intervals are percentile bootstraps over pairs, 95%.
+    `delta` is the difference in accuracy between pairs with a longer chosen and with a longer
+    rejected response: 0 for a model that ignores length, 1 for a model that uses nothing else
+    (compare Singhal et al. 2023, arXiv:2310.03716). Correlations are Pearson's. Intervals are 95%
+    percentile bootstraps over pairs.
     """
     right = np.array([pair.right for pair in pairs])
     longer = np.array([pair.longer for pair in pairs])
@@ -186,8 +183,8 @@ def length_bias(pairs: Sequence[Pair]) -> dict[str, Any]:
 def calibration(pairs: Sequence[Pair]) -> dict[str, float]:
     """Return the expected calibration error of sigmoid(|margin|), in ten bins from 0.5 to 1.
 
-    Under Bradley-Terry, that is the probability that the response scored higher is the chosen one;
-    the error is its distance from how often that is so (Guo et al. 2017, arXiv:1706.04599, eq. 3).
+    Under Bradley-Terry it is the probability that the chosen response scores higher; the error is
+    its distance from the observed frequency (Guo et al. 2017, arXiv:1706.04599, eq. 3).
     """
     sure = 1 / (1 + np.exp(-np.abs([pair.margin for pair in pairs])))
     right = np.array([pair.right for pair in pairs])
@@ -207,7 +204,7 @@ def _with_interval(name: str, statistic: Callable[[Array], Array], count: int) -
 
 
 def _interval(low: float, high: float, alike: str) -> str:
-    """Return an interval's ends; of one without width, which would look like certainty, why."""
+    """Return an interval's ends, or the reason for a width of 0, which would suggest certainty."""
     return f"no interval: {alike}" if low == high else f"{low:.3f} to {high:.3f}"
 
 
@@ -222,7 +219,7 @@ def _correlation(x: Array, y: Array) -> Callable[[Array], Array]:
         mean = {name: (weights @ sums.sum(axis=1)) / count for name, sums in products.items()}
         spread = (mean["xx"] - mean["x"] ** 2) * (mean["yy"] - mean["y"] ** 2)
         covariance = mean["xy"] - mean["x"] * mean["y"]
-        # Where one of them does not vary, there is no correlation.
+        # If x or y is constant, there is no correlation.
         valid = spread > smallest
         return np.where(valid, covariance / np.sqrt(np.where(valid, spread, 1.0)), np.nan)
 

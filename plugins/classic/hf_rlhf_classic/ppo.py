@@ -1,15 +1,15 @@
 """PPO for language models (Ziegler et al. 2019; Ouyang et al. 2022): `--plugin ppo`.
 
-`PPOTrainer.training_step` is the algorithm, from top to bottom: answer prompts, score the
-completions, look at them with policy, value and reference, turn scores into advantages, and pass
-over them several times. The formulas are in `ppo_math`, the models in `ppo_models`.
+`PPOTrainer.training_step` is the algorithm from top to bottom: answer prompts, score the
+completions, run policy, value and reference on them, turn scores into advantages, and pass over
+them several times. The formulas are in `ppo_math`, the models in `ppo_models`.
 
-It passes 400 lines, so that the whole algorithm is in a single place. What it consists of, below
-`training_step`, stands in the order in which it is called.
+The file exceeds 400 lines so that the whole algorithm is together. The parts below `training_step`
+follow in the order of their calls.
 
-It is transformers' own loop that calls it, once a batch of prompts, and that shuffles, logs, saves
-and resumes; to it a step is a rollout with all its updates, so that every step ends where nothing
-is under way. See docs/decisions/0010-ppo-loop.md.
+transformers' own loop calls it once per batch of prompts, and shuffles, logs, saves and resumes. To
+the loop a step is a rollout with all its updates, so nothing is pending at the end of a step. See
+docs/decisions/0010-ppo-loop.md.
 """
 
 import math
@@ -55,11 +55,10 @@ from hf_rlhf_classic.sampling import complete_by_length, noise
 class PPOTrainer(HeldOutOnly, Trainer, transformers.Trainer):  # type: ignore[misc]
     """PPO with policy, value, reference and reward on a single base or several: `--plugin ppo`.
 
-    With LoRA all four are one base: the policy is an adapter, the reference the base with adapters
-    off, the reward an adapter with a score head (`reward_adapter`), the value a head on an adapter
-    of its own or on the policy's. Each may be a model of its own instead. The reward is a learned
-    one, the run's composed `rewards`, or both. The equations and
-    measurements are in docs/reference/ppo.md.
+    With LoRA all four share a base. The policy is an adapter, the reference the base with adapters
+    off, the reward an adapter with a score head (`reward_adapter`), the value a head on its own
+    adapter or the policy's. Each may be a separate model instead. The reward is learned, composed
+    from the run's `rewards`, or both. The equations and measurements are in docs/reference/ppo.md.
     """
 
     Config = PPOConfig
@@ -83,12 +82,12 @@ class PPOTrainer(HeldOutOnly, Trainer, transformers.Trainer):  # type: ignore[mi
 
     @classmethod
     def preflight(cls, run: Run) -> Iterable[Problem]:
-        """Yield what would stop or spoil training, before weights load."""
+        """Yield problems that would stop or spoil training, before weights load."""
         return list(ppo_preflight.problems(run))
 
     @classmethod
     def advice(cls, run: Run) -> Iterable[str]:
-        """Return what is to be known of the learned reward: how well it was measured."""
+        """Return what to know about the learned reward: the quality of its evaluation."""
         part = ppo_rewards.learned_part(run)
         if part is None or not part.weight:
             return []
@@ -102,7 +101,7 @@ class PPOTrainer(HeldOutOnly, Trainer, transformers.Trainer):  # type: ignore[mi
 
     @classmethod
     def card_facts(cls, run: Run) -> Mapping[str, str]:
-        """Return the settings of PPO, and the learned reward, for the training setup."""
+        """Return the settings of PPO and the learned reward, for the training setup."""
         settings = vars(run.training)
         lines = {title: settings_line(settings, *names) for title, names in _CARD.items()}
         if not (settings["reward_adapter"] or settings["reward_model_path"]):
@@ -118,17 +117,17 @@ class PPOTrainer(HeldOutOnly, Trainer, transformers.Trainer):  # type: ignore[mi
 
     @classmethod
     def held_out(cls, run: Run, model: Any, model_kwargs: Mapping[str, Any]) -> Evaluation | None:
-        """Score completions to held-out prompts with the learned reward, if the run has one."""
+        """Score completions to held-out prompts with the learned reward, if the run has it."""
         return ppo_rewards.held_out(run, model, model_kwargs)
 
     @classmethod
     def step_shape(cls, run: Run) -> StepShape:
-        """Return the rows of a micro-batch, and the roles that are not the policy's base."""
+        """Return the rows of a micro-batch, and the roles outside the policy's base."""
         return ppo_models.step_shape(run)
 
     @classmethod
     def from_run(cls, run: Run) -> Self:
-        """Build the trainer that `run` describes; this is where the weights are loaded."""
+        """Build the trainer that `run` describes; this loads the weights."""
         return cls(run)
 
     def __init__(self, run: Run) -> None:
@@ -174,7 +173,7 @@ class PPOTrainer(HeldOutOnly, Trainer, transformers.Trainer):  # type: ignore[mi
             self.score_head.to(training.device)
 
     def report(self) -> Mapping[str, Any]:
-        """Return how far the policy went, and how often there was nothing to learn from."""
+        """Return the final KL to the reference, and how often there was no learning signal."""
         logged = [entry for entry in self.state.log_history if "kl_per_completion" in entry]
         if not logged:
             return {}
@@ -192,15 +191,15 @@ class PPOTrainer(HeldOutOnly, Trainer, transformers.Trainer):  # type: ignore[mi
             }
         }
 
-    # One step, from top to bottom.
+    # A step, from top to bottom.
 
     def training_step(
         self, model: Any, inputs: Any, num_items_in_batch: Tensor | int | None = None
     ) -> Tensor:
         """Answer the prompts of `inputs` (a list of dataset rows) and learn from the answers.
 
-        All optimizer steps are taken here. No gradient is left, so the one that transformers'
-        loop takes afterwards changes nothing.
+        All optimizer steps happen here. No gradient remains, so the later step of transformers'
+        loop changes nothing.
         """
         began = time.monotonic()
         model.eval()
@@ -248,7 +247,7 @@ class PPOTrainer(HeldOutOnly, Trainer, transformers.Trainer):  # type: ignore[mi
         )
 
     def look_at(self, model: Any, rollout: Rollout) -> tuple[Experience, State]:
-        """Return the completions with what is needed to learn from them, and PPO's next state."""
+        """Return the completions with everything needed for learning, and PPO's next state."""
         args, mask = self.args, rollout.mask
         logprobs, reference, entropy, values = self.passes(model, rollout)
         penalties = ppo_math.kl_penalty(logprobs, reference, args.kl_estimator)
@@ -299,8 +298,8 @@ class PPOTrainer(HeldOutOnly, Trainer, transformers.Trainer):  # type: ignore[mi
     def learn(self, model: Any, experience: Experience) -> float:
         """Pass over the completions several times; return the mean loss of a token.
 
-        Every token of a mini-batch weighs the same, whichever process, row or micro-batch it is
-        in: losses are summed, and divided by the number of tokens of all of them.
+        Every token of a mini-batch has the same weight in any process, row or micro-batch: losses
+        are summed and divided by the number of tokens of all of them.
         """
         args = self.args
         totals = torch.zeros(len(_UPDATE_METRICS), dtype=torch.float64, device=args.device)
@@ -328,7 +327,7 @@ class PPOTrainer(HeldOutOnly, Trainer, transformers.Trainer):  # type: ignore[mi
         return loss
 
     def mini_batches(self, rows: int) -> Iterator[np.ndarray]:
-        """Yield the rows of each optimizer step: every pass in an order of its own."""
+        """Yield the rows of each optimizer step; every pass has its own order."""
         for epoch in range(self.args.num_ppo_epochs):
             drawn = np.random.default_rng([self.args.seed, self.state.global_step, epoch])
             yield from np.split(drawn.permutation(rows), self.args.num_mini_batches)
@@ -336,25 +335,25 @@ class PPOTrainer(HeldOutOnly, Trainer, transformers.Trainer):  # type: ignore[mi
     def accumulate(
         self, model: Any, experience: Experience, rows: np.ndarray, tokens: Tensor
     ) -> Tensor:
-        """Leave the gradients of a mini-batch in the weights; return its sums of metrics.
+        """Accumulate the gradients of a mini-batch; return its sums of metrics.
 
-        `tokens` is the number of its tokens on all processes.
+        `tokens` is its number of tokens on all processes.
         """
         sums = torch.zeros(len(_UPDATE_METRICS), dtype=torch.float64, device=self.args.device)
         micro_batches = list(self.micro_batches(experience.rollout, rows))
         for micro in micro_batches:
             last = micro is micro_batches[-1]
             self.accelerator.sync_gradients = last
-            # DeepSpeed itself adds up gradients until it is told that it may step.
+            # DeepSpeed itself accumulates gradients until the engine may step.
             together = last or self.is_deepspeed_enabled
             with nullcontext() if together else self.accelerator.no_sync(model):
                 loss, counts = self.loss(model, experience, micro)
                 if last:
-                    # From here on the weights are no longer those of the last step's end.
+                    # The weights differ from here on from the end of the last step.
                     self.control = self.callback_handler.on_pre_optimizer_step(
                         self.args, self.state, self.control
                     )
-                # DDP and ZeRO average over the processes; these are parts of one sum.
+                # DDP and ZeRO average over the processes; these are parts of a sum.
                 self.backward(loss * (self.accelerator.num_processes / tokens))
             sums += counts
         return self.sum(sums)
@@ -398,10 +397,10 @@ class PPOTrainer(HeldOutOnly, Trainer, transformers.Trainer):  # type: ignore[mi
             )
             return loss, torch.stack([each.double().sum() for each in sums])
 
-    # What the passes are made of.
+    # The parts of a pass.
 
     def answers(self, model: Any, prompts: list[list[int]], first: int) -> list[list[int]]:
-        """Sample a completion of each prompt; `first` is the number of the first among all."""
+        """Sample a completion of each prompt; `first` is the index of the first among all."""
         args = self.args
         if self.vllm is not None:
             with ppo_models.without_value(self.unwrapped):
@@ -412,7 +411,7 @@ class PPOTrainer(HeldOutOnly, Trainer, transformers.Trainer):  # type: ignore[mi
         at_once = args.rollout_micro_batch_size or len(prompts)
         rows = range(first, first + len(prompts))
         numbers = noise(args.seed, self.state.global_step, rows, args.max_completion_length)
-        # In evaluation mode nothing is recomputed, so only ZeRO-3 needs anything done.
+        # Evaluation mode recomputes nothing, so only ZeRO-3 needs preparation.
         sharded = self.is_deepspeed_enabled and args.deepspeed_plugin.zero_stage == 3
         context = (
             unwrap_model_for_generation(
@@ -502,7 +501,7 @@ class PPOTrainer(HeldOutOnly, Trainer, transformers.Trainer):  # type: ignore[mi
     def composed_scores(
         self, rows: Sequence[Mapping[str, Any]], completions: list[list[int]]
     ) -> list[float | None]:
-        """Return the composed reward of each completion; raises RewardError as it does."""
+        """Return the composed reward of each completion. Raises RewardError as the reward does."""
         texts = self.processing_class.batch_decode(completions, skip_special_tokens=True)
         as_messages = not isinstance(rows[0]["prompt"], str)
         columns: dict[str, Any] = {
@@ -521,9 +520,9 @@ class PPOTrainer(HeldOutOnly, Trainer, transformers.Trainer):  # type: ignore[mi
         return list(scores)
 
     def shaped_scores(self, rollout: Rollout) -> tuple[Tensor, ppo_math.RunningMoments]:
-        """Return scores as PPO takes them: less the penalty, normalised, clipped.
+        """Return scores for PPO: minus the penalty, normalised, clipped.
 
-        Also the moments of all raw scores so far, these included.
+        Also returns the moments of all raw scores so far, including these.
         """
         args = self.args
         everywhere = self.accelerator.gather(torch.stack([rollout.scores, rollout.scored.float()]))
@@ -545,11 +544,11 @@ class PPOTrainer(HeldOutOnly, Trainer, transformers.Trainer):  # type: ignore[mi
             scores = scores - args.missing_eos_penalty * ~rollout.stopped
         return scores, statistics
 
-    # Small things.
+    # Helpers.
 
     @property
     def unwrapped(self) -> Any:
-        """The policy itself, not as accelerate wrapped it."""
+        """Return the policy without accelerate's wrapper."""
         return self.accelerator.unwrap_model(self.model)
 
     def sum(self, tensor: Tensor) -> Tensor:
@@ -558,7 +557,7 @@ class PPOTrainer(HeldOutOnly, Trainer, transformers.Trainer):  # type: ignore[mi
         return total
 
     def lengths(self, rollout: Rollout, rows: Sequence[int] | np.ndarray) -> Tensor:
-        """Return how many tokens these completions have."""
+        """Return the numbers of tokens of these completions."""
         return torch.tensor(
             [len(rollout.completions[row]) for row in rows], device=self.args.device
         )
@@ -573,7 +572,7 @@ class PPOTrainer(HeldOutOnly, Trainer, transformers.Trainer):  # type: ignore[mi
         )
 
     def micro_batches(self, rollout: Rollout, rows: np.ndarray) -> Iterator[np.ndarray]:
-        """Yield parts of `rows` that pass through the model at once, of like length."""
+        """Yield micro-batches of `rows` with similar lengths."""
         size = self.args.micro_batch_size or len(rows)
         whole = [len(rollout.prompts[row]) + len(rollout.completions[row]) for row in rows]
         ordered = rows[np.argsort(whole, kind="stable")]
@@ -581,12 +580,12 @@ class PPOTrainer(HeldOutOnly, Trainer, transformers.Trainer):  # type: ignore[mi
             yield ordered[start : start + size]
 
     def backward(self, loss: Tensor) -> None:
-        """Add to the gradients; under DeepSpeed, and at the end of a mini-batch, step too."""
+        """Accumulate gradients; under DeepSpeed, also step at the end of a mini-batch."""
         deepspeed = self.is_deepspeed_enabled
         self.accelerator.backward(loss, **({"scale_wrt_gas": False} if deepspeed else {}))
 
     def optimizer_step(self, model: Any) -> float:
-        """Clip the gradients, step, and forget them; return their norm before."""
+        """Clip the gradients, step, and zero them; return their norm before clipping."""
         limit = self.args.max_grad_norm or math.inf
         norm = self.accelerator.clip_grad_norm_(model.parameters(), limit)
         self.optimizer.step()
@@ -595,7 +594,7 @@ class PPOTrainer(HeldOutOnly, Trainer, transformers.Trainer):  # type: ignore[mi
         return float(norm) if norm is not None else math.nan
 
     def note(self, metrics: Mapping[str, float]) -> None:
-        """Keep numbers of this step for the next logging, which gives their means."""
+        """Record numbers of this step for the next log, which averages them."""
         for name, value in metrics.items():
             self.metrics.setdefault(name, []).append(float(value))
 
@@ -603,10 +602,10 @@ class PPOTrainer(HeldOutOnly, Trainer, transformers.Trainer):  # type: ignore[mi
         """Print a line, once for all processes."""
         self.accelerator.print(f"warning: {text}", flush=True)
 
-    # transformers' own, with what it does not know of.
+    # Overrides of transformers' methods.
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Log with the means of the numbers noted since the last logging of training."""
+        """Log with the means of the numbers recorded since the last training log."""
         if not any(name.startswith("eval_") for name in logs):
             for name, values in self.metrics.items():
                 known = [value for value in values if not math.isnan(value)]
@@ -615,7 +614,7 @@ class PPOTrainer(HeldOutOnly, Trainer, transformers.Trainer):  # type: ignore[mi
         super().log(logs, start_time)
 
     def create_optimizer(self, model: Any = None) -> Any:
-        """Give what only the value trains a learning rate of its own, if it has one."""
+        """Create the optimizer, with the value's own learning rate for its weights if set."""
         optimizer = super().create_optimizer(model)
         rate = self.args.value_learning_rate
         if rate is not None:
@@ -628,7 +627,7 @@ class PPOTrainer(HeldOutOnly, Trainer, transformers.Trainer):  # type: ignore[mi
         return optimizer
 
     def train(self, resume_from_checkpoint: str | bool | None = None, **kwargs: Any) -> Any:
-        """Train; a checkpoint gives back what PPO itself keeps, too."""
+        """Train; a checkpoint also restores PPO's own state."""
         if resume_from_checkpoint is True:
             resume_from_checkpoint = get_last_checkpoint(self.args.output_dir)
         if isinstance(resume_from_checkpoint, (str, Path)):
@@ -641,7 +640,7 @@ class PPOTrainer(HeldOutOnly, Trainer, transformers.Trainer):  # type: ignore[mi
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """Write the policy alone: its adapter, or all its weights.
 
-        A checkpoint (`_internal_call`) also gets what resuming needs: the value, PPO's state.
+        A checkpoint (`_internal_call`) also gets what resuming needs: the value and PPO's state.
         """
         folder = Path(output_dir or self.args.output_dir)
         policy = self.unwrapped
@@ -694,7 +693,7 @@ _UPDATE_METRICS = (
     "clip_ratio/value",
     "ratio",
 )
-"""Summed over the tokens of an update, then divided by the first."""
+"""Sums over the tokens of an update, later divided by the first sum."""
 
 
 def _as_they_are(rows: list[Any]) -> list[Any]:
@@ -707,7 +706,7 @@ def _load_policy(run: Run) -> Any:
 
     provided = policy_arguments(run)
     if not isinstance(provided["model"], str):
-        return provided["model"]  # an adapter that is continued, on its base
+        return provided["model"]  # a continued adapter, on its base
     kwargs = run.model_kwargs()
     if provided["quantization_config"] is not None:
         kwargs["quantization_config"] = provided["quantization_config"]
@@ -717,7 +716,7 @@ def _load_policy(run: Run) -> Any:
 
 
 def _placed(model: Any, trainer: PPOTrainer) -> Any:
-    """Put a frozen model where the policy is."""
+    """Move a frozen model to the policy's device."""
     if trainer.is_deepspeed_enabled:
         from trl.models import prepare_deepspeed
 

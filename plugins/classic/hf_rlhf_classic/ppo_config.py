@@ -1,4 +1,4 @@
-"""What `--plugin ppo` takes beside transformers' TrainingArguments, and what of it cannot be."""
+"""The settings of `--plugin ppo` beyond TrainingArguments, and their constraints."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -45,7 +45,7 @@ REFUSED = {
         _OUT,
     ),
 }
-"""Settings of TrainingArguments that PPO passes over, or that would spoil it, and what to do."""
+"""Settings of TrainingArguments that PPO ignores or that would spoil it, with alternatives."""
 
 
 _RANGES: tuple[tuple[str, str, Callable[[float], bool]], ...] = (
@@ -67,11 +67,11 @@ _RANGES: tuple[tuple[str, str, Callable[[float], bool]], ...] = (
 
 @dataclass
 class PPOConfig(TrainingArguments):  # type: ignore[misc]
-    """A step (`max_steps`, `save_steps`, `logging_steps`) is one rollout and all its updates.
+    """A step (`max_steps`, `save_steps`, `logging_steps`) is a single rollout and all its updates.
 
-    `rollout_batch_size` prompts are answered, once each; the completions are then passed over
-    `num_ppo_epochs` times in `num_mini_batches` parts, with an optimizer step for each part. All
-    batch sizes but the two that say "a device" are over all processes.
+    `rollout_batch_size` prompts are answered, once each. The completions are then passed over
+    `num_ppo_epochs` times in `num_mini_batches` parts, with an optimizer step per part. All batch
+    sizes but the two per device are over all processes.
     """
 
     learning_rate: float = _field(1e-5, "The initial learning rate of AdamW.")
@@ -215,7 +215,7 @@ class PPOConfig(TrainingArguments):  # type: ignore[misc]
         ]
         if self.kl_target is not None and self.kl_coef == 0:
             wrong.append("kl_target adapts kl_coef by a factor, which leaves 0 at 0")
-        # A step changes it by a share of at most 0.2 * completions / horizon: 1 would be all of it.
+        # A step changes it by at most 0.2 * completions / horizon; 1 would be all of it.
         completions = self.per_device_train_batch_size * processes()
         if self.kl_target is not None and 0.2 * completions >= self.kl_horizon:
             wrong.append(

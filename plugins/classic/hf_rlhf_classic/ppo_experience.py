@@ -1,4 +1,4 @@
-"""What a step of PPO learns from, and what is carried from step to step."""
+"""The data of a PPO step, and the state between steps."""
 
 import json
 from collections.abc import Mapping
@@ -20,13 +20,13 @@ VALUE_NAME = "value.safetensors"
 
 @dataclass(frozen=True)
 class State:
-    """What PPO carries from step to step beside weights: part of every checkpoint."""
+    """PPO's state between steps beside weights, a part of every checkpoint."""
 
     kl: ppo_math.KLController
     scores: ppo_math.RunningMoments
 
     def save(self, path: Path) -> None:
-        """Write it as JSON."""
+        """Write the state as JSON."""
         atomic_write_text(path, json.dumps(asdict(self), indent=1) + "\n")
 
     @classmethod
@@ -38,23 +38,23 @@ class State:
 
 @dataclass(frozen=True)
 class Rollout:
-    """One step's completions. Tensors have a row for each and a column for each of its tokens."""
+    """The completions of a step. Tensors have a row per completion and a column per token."""
 
     prompts: list[list[int]]
     completions: list[list[int]]
     mask: Tensor
-    """Where a token was sampled, of completions that have a score: (rows, tokens)."""
+    """Whether a token was sampled, for completions with a score: (rows, tokens)."""
     stopped: Tensor
-    """Which completions ended by themselves: (rows,)."""
+    """Whether a completion ended by itself: (rows,)."""
     scores: Tensor
-    """As the rewards gave them, 0 where they abstained: (rows,)."""
+    """The rewards' scores, 0 for an abstention: (rows,)."""
     scored: Tensor
-    """Which have a score: (rows,)."""
+    """Whether a completion has a score: (rows,)."""
 
 
 @dataclass(frozen=True)
 class Experience:
-    """What is learned from: a rollout as policy, value and reference saw it. (rows, tokens)."""
+    """A rollout with the outputs of policy, value and reference. (rows, tokens)."""
 
     rollout: Rollout
     logprobs: Tensor
@@ -73,7 +73,7 @@ def save_value(tensors: Mapping[str, Tensor], path: Path) -> None:
 
 
 def load_value(policy: Any, path: Path) -> None:
-    """Put a checkpoint's value tensors back, in place. Raises ModelError if they are others."""
+    """Restore a checkpoint's value tensors in place. Raises ModelError if they do not match."""
     from safetensors.torch import load_file
 
     tensors, own = load_file(path), value_tensors(policy)

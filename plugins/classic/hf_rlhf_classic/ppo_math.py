@@ -1,13 +1,13 @@
-"""The formulas of PPO for language models, each on tensors of shape (rows, tokens) and a mask.
+"""The formulas of PPO for language models, on tensors of shape (rows, tokens) and a mask.
 
-One row is a single completion, one column one of its tokens, and the token is the action: `mask` is
-True where a token was sampled, the stop token included, and False after it. A completion begins in
-column 0. Log-probabilities are in nats.
+A row is a completion, a column a token, and the token is the action. `mask` is True for sampled
+tokens, the stop token included, and False after them. A completion begins in column 0.
+Log-probabilities are in nats.
 
-Sources: PPO (Schulman et al. 2017, arXiv:1707.06347), GAE (Schulman et al. 2016,
-arXiv:1506.02438), KL-penalised reward and its controller (Ziegler et al. 2019, arXiv:1909.08593,
-section 2.2), estimators of KL (Schulman 2020, joschu.net/blog/kl-approx.html), details (Huang et
-al. 2024, "The N Implementation Details of RLHF with PPO").
+Sources: PPO (Schulman et al. 2017, arXiv:1707.06347), GAE (Schulman et al. 2016, arXiv:1506.02438),
+KL-penalised reward and its controller (Ziegler et al. 2019, arXiv:1909.08593, section 2.2),
+estimators of KL (Schulman 2020, joschu.net/blog/kl-approx.html), details (Huang et al. 2024, "The N
+Implementation Details of RLHF with PPO").
 """
 
 import math
@@ -22,7 +22,7 @@ Reduce = Callable[[Tensor], Tensor]
 
 
 def alone(tensor: Tensor) -> Tensor:
-    """Sum over the processes of a run that has one."""
+    """Return the tensor itself, as the sum over a single process."""
     return tensor
 
 
@@ -51,7 +51,7 @@ def last_token(mask: Tensor) -> Tensor:
 def token_rewards(penalties: Tensor, scores: Tensor, mask: Tensor, coefficient: float) -> Tensor:
     """Return the reward of each token: -coefficient * KL, and the score at the last token.
 
-    Ziegler et al. 2019, equation 2, per token. `scores` has one number a row.
+    Ziegler et al. 2019, equation 2, per token. `scores` has a number per row.
     """
     rewards = torch.where(mask, -coefficient * penalties, 0.0)
     return rewards + last_token(mask) * scores[:, None]
@@ -63,8 +63,8 @@ def generalised_advantages(
     """Return advantages and returns (advantage + value), zero where nothing was sampled.
 
     delta_t = r_t + gamma V_{t+1} - V_t, A_t = delta_t + gamma lam A_{t+1} (Schulman et al. 2016,
-    equations 12 and 16). The last token ends the episode: nothing comes after it, V = 0. That a
-    completion was cut off is no reason to bootstrap, since its score is of what is there.
+    equations 12 and 16). The last token ends the episode: V = 0 after it. A truncated completion is
+    not bootstrapped, because its score is of the truncated text.
     """
     mask_values = values * mask
     advantages = torch.zeros_like(values)
@@ -102,9 +102,9 @@ def whiten(
 def policy_losses(
     logprobs: Tensor, old: Tensor, advantages: Tensor, clip: float
 ) -> tuple[Tensor, Tensor]:
-    """Return each token's loss -min(r A, clip(r, 1-c, 1+c) A), and where the clipped one counts.
+    """Return each token's loss -min(r A, clip(r, 1-c, 1+c) A), and whether the clipped term counts.
 
-    Schulman et al. 2017, equation 7; r = exp(logprobs - old). Any one shape.
+    Schulman et al. 2017, equation 7; r = exp(logprobs - old). Any common shape.
     """
     ratio = torch.exp(logprobs - old)
     plain = -advantages * ratio
@@ -115,10 +115,10 @@ def policy_losses(
 def value_losses(
     values: Tensor, old: Tensor, returns: Tensor, clip: float | None
 ) -> tuple[Tensor, Tensor]:
-    """Return each token's loss max((V - R)^2, (V' - R)^2) / 2, and where the clipped one counts.
+    """Return each token's loss max((V - R)^2, (V' - R)^2) / 2, and whether the clipped term counts.
 
-    V' is V kept within `clip` of the value at the time of sampling (Huang et al. 2024, detail
-    "value function clipping"); without `clip` it is V. Any one shape.
+    V' is V clipped to within `clip` of the value at sampling time (Huang et al. 2024, detail "value
+    function clipping"); without `clip` it is V. Any common shape.
     """
     plain = (values - returns).square() / 2
     if clip is None:
@@ -132,7 +132,7 @@ def explained_variance(
 ) -> float:
     """Return 1 - Var(returns - values) / Var(returns): 1 is perfect, 0 no better than a constant.
 
-    NaN where the returns do not vary.
+    NaN for constant returns.
     """
     _, total = moments(returns, mask, reduce)
     _, left = moments(returns - values, mask, reduce)
@@ -154,7 +154,7 @@ class KLController:
     """In completions."""
 
     def after(self, kl: float, completions: int) -> "KLController":
-        """Return the controller for the next step, after one of `completions` of mean `kl`."""
+        """Return the controller for the next step, after `completions` with the mean KL `kl`."""
         if self.target is None:
             return self
         error = min(max(kl / self.target - 1, -0.2), 0.2)
@@ -164,7 +164,7 @@ class KLController:
 
 @dataclass(frozen=True)
 class RunningMoments:
-    """Mean and variance of all scores seen so far (Chan et al. 1979, parallel update)."""
+    """Mean and variance of all scores so far (Chan et al. 1979, parallel update)."""
 
     count: int = 0
     mean: float = 0.0
@@ -193,7 +193,7 @@ class RunningMoments:
 
 
 def normalised(scores: Tensor, moments_: RunningMoments | None, clip: float | None) -> Tensor:
-    """Return scores less their mean, divided by their standard deviation, kept within `clip`.
+    """Return scores minus their mean, divided by their standard deviation, clipped to `clip`.
 
     Without moments they are only clipped.
     """

@@ -1,8 +1,8 @@
-"""Policy, value, reference and reward of PPO on a single base model, or on models of their own.
+"""Policy, value, reference and reward of PPO on a single base model, or on separate models.
 
-What is trained is one module, the policy, with the value head (and the second
-model, if the value has one) as submodules, so that DDP and DeepSpeed wrap all of it at once. On a
-shared base, each role is an adapter, or no adapter at all, and a pass says which one it uses.
+Training uses a single module, the policy, with the value head (and the value's own model, if any)
+as submodules, so that DDP and DeepSpeed wrap all of it at once. On a shared base, each role is an
+adapter or the bare base, and each pass selects its role.
 """
 
 from collections.abc import Iterator
@@ -20,29 +20,30 @@ from hf_rlhf.contracts import HeldModel, StepShape
 from hf_rlhf.errors import ModelError
 
 POLICY = "default"
-"""The adapter that is trained and saved: core and peft know it by this name."""
+"""The trained and saved adapter, as core and peft name it."""
 VALUE, REFERENCE, REWARD = "value", "reference", "reward"
 BESIDE = ("value_head", "value_model")
-"""Submodules of the policy that are no part of what is published."""
+"""Submodules of the policy that are not published."""
 
 
 @dataclass(frozen=True)
 class Tokens:
     """Whole sequences, prompt and completion, padded on the right: (rows, length) each.
 
-    Padding stands after everything, so in a causal model nothing that counts sees it, and no
-    attention mask is needed.
+    Padding comes last, so it is invisible to the other tokens of a causal model, and no attention
+    mask is needed.
     """
 
     ids: Tensor
     predicts: Tensor
-    """True where the next token is one of the completion's."""
+    """True if the next token belongs to the completion."""
     scored: Tensor
-    """True at each row's last token that is not the pad token: where a reward model is read."""
+    """True at each row's last token that is not the pad token, where reward models read the score.
+    """
 
     @property
     def targets(self) -> Tensor:
-        """The completions' tokens, all rows one after the other: (tokens,)."""
+        """Return the completions' tokens, rows concatenated: (tokens,)."""
         return self.ids[:, 1:][self.predicts[:, :-1]]
 
 
@@ -55,7 +56,7 @@ def packed(prompts: list[list[int]], completions: list[list[int]], pad: int, dev
     begin = torch.tensor([len(prompt) for prompt in prompts])[:, None] - 1
     last = torch.tensor([len(row) for row in rows]) - 1
     predicts = (column >= begin) & (column < last[:, None])
-    # Where a text ends with the pad token (GPT-2's), that is the one before its end, as it is to
+    # If a text ends with the pad token (GPT-2's), this is the token before its end, as in
     # transformers' sequence classification models.
     read = ((ids != pad) * column).argmax(1)
     return Tokens(ids.to(device), predicts.to(device), (column == read[:, None]).to(device))
@@ -63,10 +64,10 @@ def packed(prompts: list[list[int]], completions: list[list[int]], pad: int, dev
 
 @contextmanager
 def _selected(policy: nn.Module, keep: Tensor) -> Iterator[list[Tensor]]:
-    """Let the LM head see only the positions `keep`; the list gets what it saw: (kept, hidden).
+    """Pass only the positions `keep` to the LM head; the list receives its input: (kept, hidden).
 
-    It is the input of the head itself that is cut, so whatever a model does before the head or
-    with its logits is done still. A prompt's logits are never computed.
+    Only the head's own input is cut, so a model's work before the head or on its logits still
+    happens. A prompt's logits are never computed.
     """
     tensors: list[Tensor] = []
 
@@ -84,7 +85,7 @@ def _selected(policy: nn.Module, keep: Tensor) -> Iterator[list[Tensor]]:
 def token_pass(model: nn.Module, policy: nn.Module, tokens: Tokens) -> tuple[Tensor, Tensor]:
     """Return logits (tokens, vocabulary) and hidden states (tokens, hidden) that predict `targets`.
 
-    `model` is the policy as accelerate wrapped it, whose forward must be the one that is called.
+    `model` is accelerate's wrapper of the policy, whose forward must run.
     """
     with _selected(policy, tokens.predicts) as visited:
         logits = model(input_ids=tokens.ids, use_cache=False).logits
@@ -92,7 +93,7 @@ def token_pass(model: nn.Module, policy: nn.Module, tokens: Tokens) -> tuple[Ten
 
 
 def hidden_pass(model: nn.Module, policy: nn.Module, tokens: Tokens, keep: Tensor) -> Tensor:
-    """Return the hidden states at the positions `keep`: (kept, hidden); hardly any logits."""
+    """Return the hidden states at the positions `keep`: (kept, hidden), almost without logits."""
     with _selected(policy, keep) as visited:
         model(input_ids=tokens.ids, use_cache=False)
     return visited[0]
@@ -101,9 +102,9 @@ def hidden_pass(model: nn.Module, policy: nn.Module, tokens: Tokens, keep: Tenso
 def log_probabilities(
     logits: Tensor, targets: Tensor, temperature: float, *, entropy: bool
 ) -> tuple[Tensor, Tensor | None]:
-    """Return log softmax(logits / temperature) at the targets, and if asked the entropy: (tokens,).
+    """Return log softmax(logits / temperature) at the targets, optionally the entropy: (tokens,).
 
-    In float32, as bfloat16 would not tell a probability from the old one.
+    In float32, because bfloat16 would not distinguish a probability from the old value.
     """
     scaled = logits.float() / temperature
     normaliser = scaled.logsumexp(-1)
@@ -114,7 +115,7 @@ def log_probabilities(
 
 
 def read_off(head: nn.Linear, hidden: Tensor) -> Tensor:
-    """Return a head's one number for each hidden state, (tokens, hidden) -> (tokens,).
+    """Return a head's number for each hidden state, (tokens, hidden) -> (tokens,).
 
     In the head's own dtype, also under autocast: bfloat16 has three digits.
     """
@@ -124,9 +125,9 @@ def read_off(head: nn.Linear, hidden: Tensor) -> Tensor:
 
 
 def without_dropout(policy: nn.Module) -> None:
-    """Turn dropout off in every adapter and submodule: modules of it, and rates of the functional.
+    """Turn dropout off in every adapter and submodule, both modules and functional rates.
 
-    Not all models have modules for it: OPT and others hand `self.dropout`, a number, to the
+    Some models, for example OPT, have no modules for it and pass the number `self.dropout` to the
     function.
     """
     disable_dropout_in_model(policy)
@@ -138,9 +139,9 @@ def without_dropout(policy: nn.Module) -> None:
 
 @contextmanager
 def active(policy: Any, adapter: str | None) -> Iterator[None]:
-    """Use an adapter (None: no adapter, the base alone) within; which weights train stays the same.
+    """Activate an adapter (None: the base alone) in the context, with unchanged trainable weights.
 
-    peft makes the active adapter trainable and freezes the others, on the way there and back.
+    peft makes the active adapter trainable and freezes all others, on entry and exit.
     """
     parameters = list(policy.parameters())
     flags = [parameter.requires_grad for parameter in parameters]
@@ -167,7 +168,7 @@ def active(policy: Any, adapter: str | None) -> Iterator[None]:
 
 @contextmanager
 def without_value(policy: nn.Module) -> Iterator[None]:
-    """Take the value's own modules out of the policy within: for saving, and for vLLM."""
+    """Remove the value's own modules from the policy in the context: for saving, and for vLLM."""
     modules = policy._modules
     remaining = {name: modules.pop(name) for name in BESIDE if name in modules}
     try:
@@ -182,9 +183,9 @@ def hidden_size(config: Any) -> int:
 
 
 def add_value(policy: Any, run: Any) -> None:
-    """Give the policy a value head, and what it reads where that is not the policy's own.
+    """Give the policy a value head, and its own model or adapter if configured.
 
-    The head starts at zero: no value is better than a random one.
+    The head starts at zero: no value is better than a random value.
     """
     kind, training = run.training.value, run.training
     head = nn.Linear(hidden_size(policy.config), 1)
@@ -212,7 +213,7 @@ def add_value(policy: Any, run: Any) -> None:
 
 
 def step_shape(run: Any) -> StepShape:
-    """Return the rows of a micro-batch, and the roles that are not the policy's base itself."""
+    """Return the rows of a micro-batch, and the roles outside the policy's base itself."""
     training = run.training
     share = training.per_device_train_batch_size
     mini = share // training.num_mini_batches
@@ -238,10 +239,10 @@ def step_shape(run: Any) -> StepShape:
 
 
 def recompute_alike(policy: Any, training: Any) -> None:
-    """Let what activation checkpointing recomputes be computed as it was the first time.
+    """Make activation checkpointing recompute with the adapter of the first pass.
 
-    It recomputes in the backward pass, when another adapter is active than the value's own.
-    transformers looks for what to checkpoint in the policy, not in a model beside it.
+    It recomputes in the backward pass, when an adapter other than the value's is active.
+    transformers looks for checkpointed layers in the policy, not in a model beside it.
     """
     if not training.activation_checkpointing:
         return
@@ -258,7 +259,7 @@ def recompute_alike(policy: Any, training: Any) -> None:
 
 
 def value_tensors(policy: nn.Module) -> dict[str, Tensor]:
-    """Return what the value has of its own and trains, by the policy's parameter names."""
+    """Return the value's own trainable tensors, by the policy's parameter names."""
     return {
         name: parameter
         for name, parameter in policy.named_parameters()
@@ -268,7 +269,7 @@ def value_tensors(policy: nn.Module) -> dict[str, Tensor]:
 
 @dataclass
 class Reference:
-    """What the KL is measured against; see `PPOConfig.reference`."""
+    """The reference of the KL; see `PPOConfig.reference`."""
 
     kind: str
     """"none", "base" (adapters off), "adapter" (a frozen copy), "model"."""
@@ -276,7 +277,7 @@ class Reference:
 
     @classmethod
     def of(cls, policy: Any, run: Any) -> "Reference":
-        """Load or copy what the run asks for."""
+        """Load or copy the run's reference."""
         training = run.training
         if training.reference == "none":
             return cls("none")
@@ -304,7 +305,7 @@ class Reference:
 
     @contextmanager
     def on(self, model: nn.Module, policy: nn.Module) -> Iterator[tuple[nn.Module, nn.Module]]:
-        """Yield the two models that `token_pass` takes, so that they are the reference."""
+        """Yield the two models that make `token_pass` use the reference."""
         if self.kind == "model":
             yield self.model, self.model
             return
@@ -359,7 +360,7 @@ def score_names(tensors: Any) -> list[str]:
 
 
 def no_head(folder: Path) -> str:
-    """Say that an adapter folder has no score head."""
+    """Return the error for an adapter folder without a score head."""
     return (
         f"{folder} has no score head, so it gives no scores. A reward adapter is saved with "
         '`modules_to_save: ["score"]`; `--plugin reward` does so.'

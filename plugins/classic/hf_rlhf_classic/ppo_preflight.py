@@ -1,4 +1,4 @@
-"""What can be known to go wrong with a PPO run before weights load."""
+"""Problems of a PPO run that can be known before weights load."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,7 +17,7 @@ SHARED = "Write `use_peft: true`, or"
 
 
 def problems(run: Run) -> Iterator[Problem]:
-    """Yield everything that stands against a run."""
+    """Yield all problems of a run."""
     for check in _CHECKS:
         yield from check(run)
 
@@ -119,7 +119,7 @@ def _reward_adapter(run: Run) -> Iterator[Problem]:
 
 
 def _reads_alike(run: Run, folder: Path) -> Iterator[Problem]:
-    """The adapter scores texts in the policy's tokens, and messages in its chat template."""
+    """Check that the adapter scores texts with the policy's tokens and chat template."""
     from transformers import AutoTokenizer
 
     if not (folder / "tokenizer_config.json").exists():
@@ -132,7 +132,7 @@ def _reads_alike(run: Run, folder: Path) -> Iterator[Problem]:
         for name, differ in (
             ("tokens", own.get_vocab() != its.get_vocab()),
             ("eos token", own.eos_token != its.eos_token),
-            # The score is read before what is padding to it, so only a pad token in texts matters.
+            # The score is read before the padding, so only a pad token within texts matters.
             ("pad token", own.pad_token != its.pad_token and own.eos_token in pads),
             ("chat template", messages and own.chat_template != its.chat_template),
         )
@@ -169,7 +169,7 @@ def _reference(run: Run) -> Iterator[Problem]:
 
 
 def _same_tokens(run: Run, where: str, name: str) -> Iterator[Problem]:
-    """Another model reads the policy's token ids, so that they must mean the same to it."""
+    """Check that another model assigns the same tokens to the policy's ids."""
     from transformers import AutoConfig, AutoTokenizer
 
     try:
@@ -196,7 +196,7 @@ def _same_tokens(run: Run, where: str, name: str) -> Iterator[Problem]:
 
 
 def _reward_model(run: Run) -> Iterator[Problem]:
-    """`RewardModel` looks at a folder as soon as it is made."""
+    """Report a problem of `RewardModel`, which checks its folder on construction."""
     if run.training.reward_model_path:
         from hf_rlhf_classic.scoring import RewardModel
 
@@ -234,7 +234,7 @@ def _dropout(run: Run) -> Iterator[Problem]:
 
 
 def _optimizer(run: Run) -> Iterator[Problem]:
-    """Optimizers that step in the backward pass, or want to be told of training."""
+    """Refuse optimizers that need transformers' own training step."""
     name = str(getattr(run.training.optim, "value", run.training.optim))
     if (
         name in ("lomo", "adalomo")

@@ -1,4 +1,4 @@
-"""The rewards of a PPO run: those that it composes, and a learned one among them if it has one."""
+"""The rewards of a PPO run: its composed rewards and, optionally, a learned reward."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -14,14 +14,14 @@ from hf_rlhf_classic.encoding import ended, joined, tokens
 from hf_rlhf_classic.ppo_config import PPOConfig
 
 ScoreIds = Callable[[list[list[int]]], list[float]]
-"""Token ids of prompt and completion -> one score for each."""
+"""Token ids of prompt and completion -> a score for each."""
 
 
 class AdapterScore:
     """The score of the reward adapter on the policy's own base.
 
-    It reads a text as the reward model was trained to: with the chat template for messages, else
-    with the end-of-sequence token, also after a completion that was cut.
+    It reads a text as in the reward model's training: with the chat template for messages, else
+    with the end-of-sequence token, even after a truncated completion.
     """
 
     def __init__(self, tokenizer: Any) -> None:
@@ -30,7 +30,7 @@ class AdapterScore:
         """Set by the trainer, which has the model."""
 
     def __call__(self, prompts: Sequence[Any], completions: Sequence[Any], **_: Any) -> list[float]:
-        """Return one score per completion."""
+        """Return a score per completion."""
         assert self.score is not None
         return self.score(
             [
@@ -41,13 +41,13 @@ class AdapterScore:
 
 
 _IN_TRAINING: WeakKeyDictionary[Any, Part] = WeakKeyDictionary()
-"""Policy -> the learned reward of its training, which need not be loaded again to measure it."""
+"""Policy -> the learned reward of its training, so that measuring need not reload it."""
 
 
 def composed_reward(run: Run, learned: AdapterScore | None, policy: Any) -> ComposedReward:
-    """Return the run's rewards and gates, and the learned reward as one more.
+    """Return the run's rewards and gates, plus the learned reward.
 
-    The run's callbacks follow it, so that they show and watch what is really rewarded.
+    The run's callbacks use it too, so that they show the actual reward.
     """
     rewards, gates = (run.reward.rewards, run.reward.gates) if run.reward else ((), ())
     extra = learned_part(run) if learned is None else _adapter_part(run, learned)
@@ -64,7 +64,7 @@ def composed_reward(run: Run, learned: AdapterScore | None, policy: Any) -> Comp
 
 
 def learned_part(run: Run) -> Part | None:
-    """Return the learned reward as a model of its own, loaded when it is first asked."""
+    """Return the learned reward as a separate model, loaded on first use."""
     from hf_rlhf_classic.scoring import RewardModel
 
     training, base = run.training, run.model
@@ -105,9 +105,9 @@ def _adapter_part(run: Run, score: Callable[..., Any]) -> Part:
 def held_out(run: Run, model: Any, model_kwargs: Mapping[str, Any]) -> Evaluation | None:
     """Score a saved policy's completions to held-out prompts with the learned reward.
 
-    They are sampled as the run's `evaluation` says, so they are the ones that its own rewards
-    score. Without such rewards the total is the learned one, by its weight, too. None where the run
-    has no learned reward.
+    They are sampled by the run's `evaluation`, and so are the completions that its own rewards
+    score. Without such rewards the weighted learned reward is also the total. None without a
+    learned reward.
     """
     saved = isinstance(model, (str, Path))
     part, spec = learned_part(run) if saved else _IN_TRAINING.get(model), run.spec.evaluation
@@ -124,7 +124,7 @@ def held_out(run: Run, model: Any, model_kwargs: Mapping[str, Any]) -> Evaluatio
         model_kwargs=model_kwargs,
         chat_template_kwargs=run.training.chat_template_kwargs,
     )
-    # With rewards of its own, the run has the total of those, and the lengths, already.
+    # With rewards of its own, the run already has their total and the lengths.
     names = result.metrics() if run.reward is None else (part.label,)
     rows = [{name: row[name] for name in names} for row in result.rows]
     # Core shows samples in any case.

@@ -4,7 +4,7 @@ from typing import Any
 
 
 def vllm_generation(trainer: Any) -> Any:
-    """Return TRL's vLLM client for a PPO trainer, which samples at its temperature and no more."""
+    """Return TRL's vLLM client for a PPO trainer, with only its temperature."""
     from trl.generation.vllm_generation import VLLMGeneration
 
     args = trainer.args
@@ -25,6 +25,6 @@ def vllm_generation(trainer: Any) -> Any:
         enable_sleep_mode=args.vllm_enable_sleep_mode,
         temperature=args.temperature,
         max_completion_length=args.max_completion_length,
-        # The end-of-sequence token is one of these, or does not end a completion.
+        # The end-of-sequence token is in this list, or does not end a completion.
         generation_kwargs={"stop_token_ids": sorted(trainer.stop_ids), "ignore_eos": True},
     )

@@ -1,6 +1,6 @@
-"""From scored completions to the pairs that DPO trains on: which pairs, and from which iterations.
+"""Select the pairs that DPO trains on from scored completions, and from which iterations.
 
-Pure functions of the files on disk, so that a resumed run and each of its processes get the same.
+Pure functions of the files on disk, so that a resumed run and all its processes get the same pairs.
 """
 
 import random
@@ -16,7 +16,7 @@ BUFFERS = ("current", "rolling2", "full")
 
 @dataclass(frozen=True)
 class Scored:
-    """One completion: its tokens, with the end-of-sequence token if it has one; its reward."""
+    """A completion's tokens, with its end-of-sequence token if any, and its reward."""
 
     ids: tuple[int, ...]
     reward: Score
@@ -24,7 +24,7 @@ class Scored:
 
 @dataclass(frozen=True)
 class Answered:
-    """One prompt (row `row` of the training split) with the completions sampled for it."""
+    """A prompt (row `row` of the training split) with its sampled completions."""
 
     row: int
     prompt_ids: tuple[int, ...]
@@ -40,24 +40,24 @@ class Pair:
     rejected_ids: tuple[int, ...]
 
     def as_row(self) -> dict[str, list[int]]:
-        """Return a tokenized row of TRL's DPO: just what was sampled, and nothing added."""
+        """Return a tokenized row of TRL's DPO: exactly the sampled tokens."""
         return {name: list(ids) for name, ids in vars(self).items()}
 
 
 @dataclass(frozen=True)
 class Paired:
-    """The pairs of a single iteration, and the prompts that gave none, by cause."""
+    """The pairs of an iteration, and the prompts without a pair, by cause."""
 
     pairs: tuple[Pair, ...]
     prompts: int
     tied: int
-    """Prompts whose completions all have the same reward."""
+    """Prompts with equal rewards for all completions."""
     close: int
     """Prompts with no difference of at least `margin`."""
     alike: int
     """Prompts where only equal completions have different rewards."""
     abstained: int
-    """Prompts with fewer than two completions that have a reward."""
+    """Prompts with fewer than two rewarded completions."""
 
     def __str__(self) -> str:
         lost = {
@@ -71,17 +71,17 @@ class Paired:
 
 
 def most_pairs(selection: str, completions: int) -> int:
-    """Return how many pairs one prompt can give."""
+    """Return the maximum number of pairs per prompt."""
     return 1 if selection == "best_worst" else completions * (completions - 1) // 2
 
 
 def make_pairs(answers: Sequence[Answered], selection: str, margin: float) -> Paired:
-    """Return the pairs of a single iteration's completions.
+    """Return the pairs of an iteration's completions.
 
     `best_worst` (Dong et al. 2024, RLHF Workflow; Xiong et al. 2024) takes the completions of
-    highest and of lowest reward, the first of each where several share it; with two completions
-    to a prompt that is the pair of Guo et al. 2024 (OAIF). `all` takes every two. Either way the
-    rewards must differ, by at least `margin`. A completion without a reward is in no pair.
+    highest and lowest reward, the first if several tie; with two completions per prompt this is the
+    pair of Guo et al. 2024 (OAIF). `all` takes every two. In both, rewards must differ by at least
+    `margin`. A completion without a reward is in no pair.
     """
     pairs: list[Pair] = []
     lost = dict.fromkeys(("tied", "close", "alike", "abstained"), 0)
@@ -94,7 +94,7 @@ def make_pairs(answers: Sequence[Answered], selection: str, margin: float) -> Pa
 
 
 def _pairs_of(answer: Answered, selection: str, margin: float) -> tuple[list[Pair], str]:
-    """Return the pairs of a single prompt, or none and the cause."""
+    """Return the pairs of a prompt, or none and the cause."""
     scored = [(each.reward, each.ids) for each in answer.completions if each.reward is not None]
     if len(scored) < 2:
         return [], "abstained"
@@ -112,7 +112,7 @@ def _pairs_of(answer: Answered, selection: str, margin: float) -> tuple[list[Pai
 
 
 def no_pairs_reason(new: Paired) -> str:
-    """Return why an iteration gave no pairs, and what to do."""
+    """Return why an iteration gave no pairs, and the cure."""
     if new.abstained == new.prompts:
         return (
             f"the rewards abstained on the completions of all {new.prompts} prompts, all but one "
@@ -129,7 +129,7 @@ def no_pairs_reason(new: Paired) -> str:
 def held_iterations(buffer: str, iteration: int) -> range:
     """Return the iterations (from 0) whose pairs the buffer holds while `iteration` trains.
 
-    `current`: its own; `rolling2`: its own and the one before; `full`: all up to it.
+    `current`: this iteration; `rolling2`: this and the previous iteration; `full`: all so far.
     """
     if buffer not in BUFFERS:
         raise ValueError(f"buffer {buffer!r} is unknown; known: {', '.join(BUFFERS)}")
@@ -140,8 +140,7 @@ def held_iterations(buffer: str, iteration: int) -> range:
 def passes(size: int, count: int, seed: int) -> list[int]:
     """Return `count` indices into a buffer of `size` pairs, in the order of training.
 
-    The buffer is gone through in a new random order again and again, so no pair is drawn more
-    than once oftener than another.
+    The buffer is traversed repeatedly in new random orders, so draw counts differ by at most 1.
     """
     if size < 1:
         raise ValueError("an empty buffer has nothing to draw from")
@@ -153,10 +152,10 @@ def passes(size: int, count: int, seed: int) -> list[int]:
 
 
 def prompts_of(iteration: int, per_iteration: int, rows: int, seed: int) -> list[int]:
-    """Return the rows whose prompts an iteration (from 0) samples from, none of them twice.
+    """Return the rows whose prompts an iteration (from 0) samples from, without repetition.
 
-    The rows are gone through in a new random order again and again; what of an order does not
-    fill an iteration is left out of that pass.
+    The rows are traversed repeatedly in new random orders; the rest of an order that does not fill
+    an iteration is skipped.
     """
     per_pass = rows // per_iteration
     if per_pass < 1:

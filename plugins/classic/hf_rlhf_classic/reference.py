@@ -1,4 +1,4 @@
-"""What TRL keeps and computes of the reference of DPO and KTO."""
+"""TRL's handling of the reference of DPO and KTO."""
 
 import shutil
 from pathlib import Path
@@ -14,13 +14,13 @@ from hf_rlhf.runs import Run
 from hf_rlhf_classic.checks import eval_rows, training_rows
 
 NAME = "ref"
-"""What TRL calls the frozen copy of a continued adapter, and the folder that peft saves it in."""
+"""TRL's name for the frozen copy of a continued adapter, and peft's folder for it."""
 COMPUTED = Path("evaluation", "reference_rows")
-"""The folder in a run's for rows with values of the reference that are computed before training."""
+"""The folder in a run folder for rows with precomputed values of the reference."""
 
 
 def held_reference(run: Run) -> dict[str, HeldModel]:
-    """Return the reference that TRL keeps as a model or an adapter of its own, if it does."""
+    """Return the reference that TRL holds as a separate model or adapter, if any."""
     training = run.training
     if not training.beta or getattr(training, "precompute_ref_log_probs", False):
         return {}
@@ -38,7 +38,7 @@ class SavesNoReference:
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """Save the adapter or weights, without the frozen adapter that is the reference.
 
-        A checkpoint with it would hold two adapters, and a resumed run makes it anew.
+        Otherwise a checkpoint would hold two adapters; a resumed run recreates the reference.
         """
         super().save_model(output_dir, _internal_call)  # type: ignore[misc]
         copy = Path(output_dir or self.args.output_dir) / NAME
@@ -47,7 +47,7 @@ class SavesNoReference:
 
 
 def trainer_arguments(run: Run, *columns: str) -> dict[str, Any]:
-    """Return the arguments of a TRL trainer on rows with these columns: this loads the weights."""
+    """Return the arguments of a TRL trainer on rows with these columns; this loads the weights."""
     return {
         **policy_arguments(run),
         "args": run.training,
@@ -59,10 +59,10 @@ def trainer_arguments(run: Run, *columns: str) -> dict[str, Any]:
 
 
 def rows_in_files(run: Run, rows: Any, split: str) -> Any:
-    """Return rows that lie in the run folder, if several processes compute their reference.
+    """Return rows stored in the run folder, if several processes compute their reference.
 
-    TRL's main process then writes the values beside the rows, where the others read them. For rows
-    in memory it would be a temporary folder of its own, and the others would fail.
+    TRL's main process then writes the values beside the rows, where the other processes read them.
+    Rows in memory would use its own temporary folder, and the other processes would fail.
     """
     precomputed = getattr(run.training, "precompute_ref_log_probs", False)
     if rows is None or not precomputed or processes() == 1:

@@ -1,15 +1,15 @@
 """ORPO and CPO (SimPO): preference optimisation without a reference model, from TRL's experiments.
 
-TRL may change or remove them in any release. They tokenize with their own code: a response that
-does not fit into `max_length` after its prompt is cut, and every response ends with the
-end-of-sequence token, also after a chat template.
+TRL may change or remove them in any release. They use their own tokenization: a response that does
+not fit into `max_length` after its prompt is truncated, and every response ends with the
+end-of-sequence token, even after a chat template.
 """
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Self
 
-# TRL warns on import; the documentation of these trainers says what it warns of.
+# TRL warns on import; these trainers' documentation repeats the warning.
 os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
 
 from datasets import Features, Value
@@ -36,7 +36,7 @@ CPO_LOSSES = ("sigmoid", "hinge", "ipo", "simpo")
 
 
 class ReferenceFreeTraining(PairTraining):
-    """Builds a trainer on pairs that TRL tokenizes itself, and counts what it cut."""
+    """Builds a trainer on pairs that TRL tokenizes itself, and counts the truncated pairs."""
 
     for_templates = ("chat_template_kwargs",)
     refused_settings: ClassVar = {
@@ -63,7 +63,7 @@ class ReferenceFreeTraining(PairTraining):
 
     @classmethod
     def is_per_token(cls, run: Run) -> bool:
-        """Return whether the loss compares mean log-probabilities of a token, and not sums."""
+        """Return whether the loss compares mean log-probabilities per token, not sums."""
         return getattr(run.training, "loss_type", "orpo") in ("orpo", "simpo")
 
     @classmethod
@@ -75,7 +75,7 @@ class ReferenceFreeTraining(PairTraining):
 
     @classmethod
     def advice(cls, run: Run) -> Iterable[str]:
-        """Return that a step depends on how its batch is cut, where it does."""
+        """Return a note if a step depends on the split of its batch."""
         return [*super().advice(run), *([_CUT] if getattr(run.training, "cpo_alpha", 1) else [])]
 
     train_dataset: Any
@@ -84,7 +84,7 @@ class ReferenceFreeTraining(PairTraining):
 
     @classmethod
     def from_run(cls, run: Run) -> Self:
-        """Build the trainer that `run` describes; this is where the weights are loaded."""
+        """Build the trainer that `run` describes; this loads the weights."""
         build: Any = cls
         trainer: Self = build(
             **load_policy(run),
@@ -98,10 +98,10 @@ class ReferenceFreeTraining(PairTraining):
         return trainer
 
     pair_counts: Mapping[str, int]
-    """How many training pairs there were, were left out, were cut, and are trained on."""
+    """Numbers of training pairs: total, left out, truncated, and used."""
 
     def drop_empty_responses(self) -> dict[str, int]:
-        """Leave out pairs whose prompt fills `max_length`: their loss would not be a number."""
+        """Leave out pairs whose prompt fills `max_length`, because their loss would be NaN."""
         rows = self.train_dataset
         given = len(rows)
         kept = [
@@ -124,12 +124,12 @@ class ReferenceFreeTraining(PairTraining):
         }
 
     def report(self) -> Mapping[str, Any]:
-        """Return how many pairs were trained on, and how many responses were cut."""
+        """Return the number of training pairs and of truncated responses."""
         return {"Training pairs": self.pair_counts}
 
 
 def _as_texts(run: Run, rows: Any) -> Any:
-    """Return conversations as TRL writes them; it would read its texts of JSON columns as JSON."""
+    """Return conversations as TRL writes them; it would parse its texts of JSON columns as JSON."""
     if rows is None or is_text(rows[0]["prompt"]):
         return rows
     names = ("prompt", *SIDES)

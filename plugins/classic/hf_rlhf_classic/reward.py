@@ -1,4 +1,4 @@
-"""Reward models from preferences (Bradley-Terry), on TRL's public surface alone."""
+"""Reward models from preferences (Bradley-Terry), with TRL's public API only."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -27,11 +27,11 @@ from hf_rlhf_classic.tokens_seen import TokensSeen
 class RewardModelTrainer(MeasuresAtEnd, Trainer, RewardTrainer):  # type: ignore[misc]
     """Train a reward model on pairs, from a base or SFT model: `--plugin reward`.
 
-    The Bradley-Terry loss is -log sigmoid(r_chosen - r_rejected - margin), with the margin
-    of a `margin` column where the rows have one (Touvron et al. 2023, eq. 2), and
-    `center_rewards_coefficient` times (r_chosen + r_rejected)^2 (Eisenstein et al. 2023, eq. 2).
-    The score is a new linear head without bias on the last token that is not padding. A LoRA is
-    saved with its head. Pairs with a text over `max_length` tokens are left out, and counted.
+    The Bradley-Terry loss is -log sigmoid(r_chosen - r_rejected - margin), with the rows' `margin`
+    column if present (Touvron et al. 2023, eq. 2), plus `center_rewards_coefficient` times
+    (r_chosen + r_rejected)^2 (Eisenstein et al. 2023, eq. 2). The score is a new linear head
+    without bias on the last token that is not padding. A LoRA is saved with its head. Pairs with a
+    text over `max_length` tokens are left out and counted.
     """
 
     Config = RewardConfig
@@ -58,7 +58,7 @@ class RewardModelTrainer(MeasuresAtEnd, Trainer, RewardTrainer):  # type: ignore
 
     @classmethod
     def preflight(cls, run: Run) -> Iterable[Problem]:
-        """Yield what would stop or spoil training, before weights load."""
+        """Yield problems that would stop or spoil training, before weights load."""
         result = [*common_problems(run, FOR_TEMPLATES), *no_lengths(run), *_margins(run)]
         lengths = partial(longer_texts, run)
         return with_row_problems(run, result, ("prompt", *SIDES), lengths, drops=True)
@@ -70,22 +70,22 @@ class RewardModelTrainer(MeasuresAtEnd, Trainer, RewardTrainer):  # type: ignore
 
     @classmethod
     def row_counts(cls, run: Run) -> Mapping[str, RowCounts]:
-        """Return how many pairs are short enough to be trained on, or measured."""
+        """Return the number of pairs short enough for training or evaluation."""
         return reward_counts(run)
 
     @classmethod
     def from_run(cls, run: Run) -> Self:
-        """Build the trainer that `run` describes; this is where the weights are loaded."""
+        """Build the trainer that `run` describes; this loads the weights."""
         trainer = cls(**trainer_arguments(run, "prompt", *SIDES, "margin"))
         trainer.add_callback(TokensSeen(trainer))
         trainer.run = run
         return trainer
 
     run: Run
-    """What it was built from."""
+    """The `Run` that the trainer was built from."""
 
     def report(self) -> Mapping[str, Any]:
-        """Return which training pairs were left out, and how the model does on held-out pairs."""
+        """Return which training pairs were left out, and the results on held-out pairs."""
         provided, remaining = len(self.run.dataset["train"]), len(self.train_dataset)
         rows = {
             "given": provided,
@@ -98,8 +98,8 @@ class RewardModelTrainer(MeasuresAtEnd, Trainer, RewardTrainer):  # type: ignore
         return {"Training pairs": rows, "Score": {"read off": read}, **self.tables}
 
     def tables_at_end(self) -> Mapping[str, Any]:
-        """Return how it does on held-out pairs."""
-        # A run that was asked to stop has no time for it, and is not at its end.
+        """Return the results on held-out pairs."""
+        # A run that must stop has no time for it, and is not at its end.
         over = self.state.global_step >= self.state.max_steps or any(
             callback.early_stopping_patience_counter >= callback.early_stopping_patience
             for callback in self.run.callbacks
@@ -107,7 +107,7 @@ class RewardModelTrainer(MeasuresAtEnd, Trainer, RewardTrainer):  # type: ignore
         )
         if self.run.spec.evaluation is None or not over:
             return {}
-        # A model in shards takes all processes to every step of it.
+        # A sharded model needs all processes in every step.
         sharded = self.is_deepspeed_enabled or self.is_fsdp_enabled
         model = self.model_wrapped if sharded else self.accelerator.unwrap_model(self.model)
         model.eval()
@@ -126,9 +126,9 @@ class RewardModelTrainer(MeasuresAtEnd, Trainer, RewardTrainer):  # type: ignore
 
     @classmethod
     def held_out(cls, run: Run, model: str | Path, model_kwargs: Mapping[str, Any]) -> Evaluation:
-        """Return each held-out pair's accuracy, margin and loss, and what length has to do with it.
+        """Return each held-out pair's accuracy, margin and loss, and the effect of length.
 
-        A model without a score head gets the one that training would start from.
+        A model without a score head gets the initial head of training.
         """
 
         def measure(rows: Sequence[Mapping[str, Any]]) -> list[Metrics]:

@@ -1,4 +1,4 @@
-"""How well a reward model tells the better of two responses, as the record beside it says."""
+"""The measured accuracy of a reward model, from the record beside it."""
 
 from pathlib import Path
 
@@ -9,18 +9,18 @@ from hf_rlhf.models import resolve_model_path
 from hf_rlhf.storage import RECORD_NAME, Estimate, load_record
 
 METRIC = "pair_accuracy"
-"""What `--plugin reward` measures on held-out pairs."""
+"""Held-out metrics of `--plugin reward`."""
 
 
 def quality_advice(name: str, revision: str | None = None, plugin: str = "reward") -> str:
-    """Return what is to be known of a reward model before a policy is trained on its score.
+    """Return what to know about a reward model before a policy is trained on its score.
 
-    Empty where its held-out accuracy was measured, and its interval is above that of chance.
+    Empty if its held-out accuracy was measured and the interval is above chance.
 
     Args:
         name: a folder, or an id on the Hub.
         revision: on the Hub.
-        plugin: the trainer of such models.
+        plugin: the trainer of the model.
     """
     measured = _measured(name, revision)
     if measured is None:
@@ -55,7 +55,7 @@ def _measured(name: str, revision: str | None) -> Estimate | None:
 
 
 def record_of(name: str, revision: str | None) -> RunRecord | None:
-    """Return the record of the run that made a model and measured it, None if there is none."""
+    """Return the record of the run that trained and measured a model, None if missing."""
     for folder in _folders(name, revision):
         try:
             record = load_record(folder)
@@ -68,7 +68,7 @@ def record_of(name: str, revision: str | None) -> RunRecord | None:
 
 
 def _folders(name: str, revision: str | None) -> list[Path]:
-    """Return where the record of a model may lie: beside its folder (`merged`), or in it."""
+    """Return possible locations of a model's record: beside its folder (`merged`), or in it."""
     folder = Path(resolve_model_path(name))
     if folder.exists():
         return [folder, folder.resolve().parent]

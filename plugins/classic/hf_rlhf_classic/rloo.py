@@ -1,4 +1,4 @@
-"""REINFORCE leave-one-out under a composed reward, on TRL's public surface alone."""
+"""REINFORCE leave-one-out under a composed reward, with TRL's public API only."""
 
 from dataclasses import dataclass
 

@@ -1,8 +1,8 @@
-"""What `max_length` makes of rows, by the rules of TRL's trainers, known before weights load.
+"""Predict how `max_length` affects rows in TRL's trainers, before weights load.
 
-TRL's `RewardTrainer` drops a pair with a text that is longer; `DPOTrainer` drops a pair whose
-prompt alone is as long, and cuts the others; `SFTTrainer` cuts, and drops what has no trained token
-left.
+TRL's `RewardTrainer` drops a pair with a longer text. `DPOTrainer` drops a pair whose prompt alone
+is as long, and truncates other texts. `SFTTrainer` truncates, and drops rows without a trained
+token left.
 """
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
@@ -18,13 +18,13 @@ from hf_rlhf_classic.encoding import Encoded, common_start, encode_batch, ended,
 
 T = TypeVar("T")
 _KNOWN: WeakKeyDictionary[Any, dict[Hashable, Any]] = WeakKeyDictionary()
-"""What was found of the rows of a data set: they are encoded once, to be checked and reported."""
+"""Results for the rows of a data set, which are encoded once for checks and reports."""
 _AT_ONCE = 256
 SIDES = ("chosen", "rejected")
 
 
 def once(rows: Any, key: Hashable, make: Callable[[], T]) -> T:
-    """Return the result of `make` for `rows`, computed once for each `key`."""
+    """Return the result of `make` for `rows`, computed once per `key`."""
     known = _KNOWN.setdefault(rows, {})
     if key not in known:
         known[key] = make()
@@ -45,13 +45,13 @@ def reward_counts(run: Run) -> Mapping[str, RowCounts]:
 
 
 def truncation_mode(training: Any) -> str:
-    """Return which end of a long row is kept; trainers without the setting keep the start."""
+    """Return which end of a long row remains; trainers without the setting keep the start."""
     mode: str = getattr(training, "truncation_mode", "keep_start")
     return mode
 
 
 def preference_counts(run: Run) -> Mapping[str, RowCounts]:
-    """Return how many pairs of each split keep a response, and of how many one is cut."""
+    """Return the number of pairs per split with a response left, and of truncated pairs."""
     most, mode = run.training.max_length, truncation_mode(run.training)
 
     def count(sizes: Sequence[tuple[int, int]]) -> RowCounts:
@@ -83,15 +83,15 @@ def longer_texts(run: Run, split: str, rows: Any) -> list[int]:
 
 
 def longest_text(run: Run) -> int:
-    """Return the tokens of the longest text that is trained on, at most `max_length`."""
+    """Return the tokens of the longest training text, at most `max_length`."""
     lengths, most = longer_texts(run, "train", run.dataset["train"]), run.training.max_length
     return min(max(lengths), most or max(lengths))
 
 
 def prompt_share(run: Run) -> float:
-    """Return what part of a text is its prompt, in the pair with most tokens if that stands once.
+    """Return the prompt's share of the largest pair of texts, with the prompt computed once.
 
-    Of a text that is cut, the response is kept.
+    Truncation keeps the response.
     """
     sizes, most = _pair_sizes(run, "train", run.dataset["train"]), run.training.max_length
     kept = [(min(whole, most or whole), whole - start) for start, whole in sizes]
@@ -121,7 +121,7 @@ def parts(rows: Any, size: int) -> Iterator[list[dict[str, Any]]]:
 
 
 def _fix(most: int | None, lengths: Sequence[int]) -> str:
-    """Return what to write instead, with the lengths of the rows in tokens."""
+    """Return the suggested setting, with the lengths of the rows in tokens."""
     if not lengths or most is None:
         return ""
     middle, high = np.percentile(lengths, [50, 95], method="higher").tolist()
@@ -132,13 +132,13 @@ def _fix(most: int | None, lengths: Sequence[int]) -> str:
 
 
 class Size(NamedTuple):
-    """A row of one response in tokens: of it all, within `max_length`, and of those with a loss."""
+    """Tokens of a single-response row: all, within `max_length`, and with a loss."""
 
     whole: int
     kept: int
     trained: int
     replies: bool
-    """Whether any of its tokens, cut or not, has a loss."""
+    """Whether any of its tokens, truncated or not, has a loss."""
 
 
 def sizes_of_texts(
@@ -147,7 +147,7 @@ def sizes_of_texts(
     most: int | None,
     mode: str = "keep_start",
 ) -> list[Size]:
-    """Return the size of each of `rows`, of which `encode` takes many at once."""
+    """Return the size of each of `rows`; `encode` takes many rows at once."""
 
     def size(encoded: Encoded) -> Size:
         cut = encoded.cut(most, mode)
@@ -157,7 +157,7 @@ def sizes_of_texts(
 
 
 def counts_of_texts(most: int | None, sizes: Sequence[Size]) -> RowCounts:
-    """Return the counts of rows of a single response."""
+    """Return the counts of single-response rows."""
     none = sum(not size.trained for size in sizes)
     cut = sum(size.kept < size.whole and size.trained > 0 for size in sizes)
     return RowCounts(

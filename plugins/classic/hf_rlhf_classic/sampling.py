@@ -1,4 +1,4 @@
-"""Sampling for PPO: every completion has random numbers of its own, so a resumed run repeats it."""
+"""Sampling for PPO: every completion has its own random numbers, so a resumed run repeats it."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,7 +11,7 @@ from hf_rlhf.evaluation import complete
 
 
 def noise(seed: int, step: int, rows: Sequence[int], tokens: int) -> Tensor:
-    """Return numbers in (0, 1], float32 (rows, tokens), each row's by its seed, step and number."""
+    """Return numbers in (0, 1], float32 (rows, tokens), by seed, step and row index."""
     drawn = [np.random.default_rng([seed, step, row]).random(tokens) for row in rows]
     return torch.from_numpy(1 - np.stack(drawn)).float()
 
@@ -19,7 +19,7 @@ def noise(seed: int, step: int, rows: Sequence[int], tokens: int) -> Tensor:
 def complete_by_length(
     model: Any, prompts: Sequence[Sequence[int]], uniform: Tensor, at_once: int, **sampling: Any
 ) -> list[list[int]]:
-    """Return what `complete` does, `at_once` prompts at a time, those of like length together."""
+    """Return the result of `complete`, `at_once` prompts at a time, grouped by length."""
     result: dict[int, list[int]] = {}
     order = sorted(range(len(prompts)), key=lambda row: len(prompts[row]))
     for start in range(0, len(prompts), at_once):

@@ -1,4 +1,4 @@
-"""What rewards share that score by a saved model: where it is, and that it is loaded once."""
+"""Common base of rewards that score by a saved model: its location and lazy loading."""
 
 import math
 from collections.abc import Mapping
@@ -10,26 +10,26 @@ from hf_rlhf.errors import ModelError, RewardError
 
 @dataclass
 class SavedScorer:
-    """A saved model with a trained head, loaded when first called, by each process for itself."""
+    """A saved model with a trained head, loaded on the first call in each process."""
 
     model: str
     """Folder, package://PACKAGE/FOLDER or Hub id of full weights; of a run, `RUN/merged`."""
     revision: str | None = None
-    """Of a model on the Hub: a branch, tag or commit."""
+    """Hub revision: a branch, tag or commit."""
     device: str | None = None
-    """Where it runs, for example `cuda:1`; by default where the policy does."""
+    """Device, for example `cuda:1`; by default the policy's."""
     _loaded: Any = field(default=None, init=False, repr=False, compare=False)
 
     kind: ClassVar[str]
-    """What messages call it."""
+    """The kind of model in messages."""
     trained_by: ClassVar[str]
-    """The trainer of such models."""
+    """The trainer of this kind of model."""
     labels: ClassVar[int] = 1
     """Outputs of the head."""
 
     @property
     def name(self) -> str:
-        """What messages call this one."""
+        """The reward's name in messages."""
         return f"{self.kind} {self.model!r}"
 
     def describe(self) -> Mapping[str, Any]:
@@ -40,17 +40,17 @@ class SavedScorer:
         return {**self.__dict__, "_loaded": None}
 
     def load(self) -> Any:
-        """Return the model and what it reads with. Raises ModelError for another kind of model."""
+        """Return the model with its tokenizer or processor. Raises ModelError for other kinds."""
         raise NotImplementedError
 
     def loaded(self) -> Any:
-        """Return what `load` does, loaded once in each process."""
+        """Return the result of `load`, cached per process."""
         if self._loaded is None:
             self._loaded = self.load()
         return self._loaded
 
     def pretrained(self, loader: Any, path: str, *, brings_head: bool = False, **more: Any) -> Any:
-        """Load a model, and refuse one whose head is missing or of another size.
+        """Load a model; refuse a missing head or a head of another size.
 
         brings_head: whether the head comes with an adapter.
         """
@@ -70,7 +70,7 @@ class SavedScorer:
         return model
 
     def ready(self, model: Any) -> Any:
-        """Return the model on its device, to be used."""
+        """Return the model on its device, in evaluation mode."""
         from accelerate import PartialState
 
         return model.to(self.device or PartialState().device).eval()
@@ -91,11 +91,11 @@ class TextScorer(SavedScorer):
     """A saved model that scores texts."""
 
     batch_size: int = 16
-    """How many texts are scored at once. The last digits of a score depend on it."""
+    """Batch size in texts. The last digits of a score depend on it."""
     dtype: str | None = None
-    """In which it is loaded, for example `bfloat16`; by default as it was saved."""
+    """Data type of the weights, for example `bfloat16`; by default as saved."""
     max_length: int | None = None
-    """The most tokens that it reads; never more than it has positions for."""
+    """Maximum number of tokens, at most the model's positions."""
 
     def __post_init__(self) -> None:
         """Check what can be known before weights load. Raises ModelError."""
@@ -106,7 +106,7 @@ class TextScorer(SavedScorer):
             )
 
     def limit(self, model: Any) -> int | None:
-        """Return the most tokens that the model may read."""
+        """Return the maximum number of tokens of the model."""
         room = getattr(model.config.get_text_config(), "max_position_embeddings", None)
         limits = [each for each in (self.max_length, room) if isinstance(each, int) and each > 0]
         return min(limits, default=None)

@@ -1,9 +1,9 @@
-"""A saved reward model as a reward of any run: `{name: reward_model, model: FOLDER_OR_HUB_ID}`.
+"""Use a saved reward model in any run: `{name: reward_model, model: FOLDER_OR_HUB_ID}`.
 
-Policy and reward model meet in text. The reward model reads prompt and completion with its own
-tokenizer and, for messages, its own chat template, so the two may be of different families, and
-special tokens of the policy never reach it. As in its training (TRL's `RewardTrainer`) a
-plain-text completion is passed the reward model's end-of-sequence token, also one that was cut.
+Policy and reward model exchange text. The reward model reads prompt and completion with its own
+tokenizer and, for messages, its own chat template, so their families may differ and the policy's
+special tokens never reach it. As in its training (TRL's `RewardTrainer`), every plain-text
+completion, even if truncated, gets the reward model's end-of-sequence token.
 """
 
 import json
@@ -22,35 +22,35 @@ from hf_rlhf_classic.pairs import scores
 from hf_rlhf_classic.saved_scorer import TextScorer
 
 HEAD = "score.weight"
-"""What transformers call the linear head, without bias, of a sequence classification model."""
+"""transformers' names for the linear head, without bias, of a sequence classification model."""
 
 
 @dataclass
 class RewardModel(TextScorer):
-    """The score of a saved reward model, minus `mean`, divided by `std`.
+    """Return the score of a saved reward model, minus `mean`, divided by `std`.
 
-    A model that `--plugin reward` trained, or any other that transformers loads as a sequence
-    classification model with a single label. Loaded when first asked, by each process for itself.
+    The model comes from `--plugin reward`, or is any other that transformers loads as a sequence
+    classification model with a single label. It is loaded on the first call in each process.
     """
 
     adapter: str | None = None
-    """A LoRA reward adapter with its score head: a folder, a run's folder or a Hub id. `model` is
-    its base then."""
+    """A LoRA reward adapter with its score head: a folder, a run folder or a Hub id. `model` is
+    then its base."""
     adapter_revision: str | None = None
-    """Of `adapter` on the Hub."""
+    """Hub revision of `adapter`."""
     too_long: Literal["cut", "abstain", "error"] = "cut"
-    """What is done with a longer text: its start is cut, it has no score, or the run stops. How
-    many were is logged as `reward_model/too_long`."""
+    """Handling of a longer text: truncate its start, give no score, or stop the run. The count is
+    logged as `reward_model/too_long`."""
     mean: float = 0.0
-    """Subtracted from the score. The card of a reward model tells its mean on held-out texts."""
+    """Subtracted from the score. A reward model's card has its mean on held-out texts."""
     std: float = 1.0
-    """The score, minus `mean`, is divided by this."""
+    """Divides the score after `mean` is subtracted."""
 
     kind = "reward_model"
     trained_by = "reward"
 
     def __post_init__(self) -> None:
-        """Check all that can be known before weights load. Raises ModelError."""
+        """Check everything that can be checked before weights load. Raises ModelError."""
         super().__post_init__()
         if not math.isfinite(self.mean) or not 0 < self.std < math.inf:
             raise ModelError(
@@ -60,7 +60,7 @@ class RewardModel(TextScorer):
 
     @property
     def name(self) -> str:
-        """What messages call it."""
+        """The reward's name in messages."""
         return super().name + (f" with adapter {self.adapter!r}" if self.adapter else "")
 
     def __call__(
@@ -70,10 +70,10 @@ class RewardModel(TextScorer):
         log_metric: Callable[[str, float], None] | None = None,
         **_: Any,
     ) -> list[Score]:
-        """Return one score per completion.
+        """Return a score per completion.
 
-        Raises RewardError for a score that is not finite, and for a text that is too long where
-        the run requested that; ModelError when the model cannot be used.
+        Raises RewardError for a score that is not finite, and for a text that must stop the run;
+        ModelError for an unusable model.
         """
         model, tokenizer = self.loaded()
         texts = [
@@ -96,7 +96,7 @@ class RewardModel(TextScorer):
         ]
 
     def advice(self) -> list[str]:
-        """Return what is to be known before a policy learns from it: how well it was measured."""
+        """Return what to know before a policy learns from it: the quality of its evaluation."""
         from hf_rlhf_classic.reward_quality import quality_advice
 
         name, revision = self.model, self.revision
@@ -106,7 +106,7 @@ class RewardModel(TextScorer):
         return [text] if text else []
 
     def held_model(self) -> HeldModel:
-        """Return the model that it loads, for the plan of the memory."""
+        """Return its model, for the memory plan."""
         return HeldModel(self.model, self.dtype)
 
     def _read(self, tokenizer: Any, prompt: Any, completion: Any) -> list[int]:
@@ -127,7 +127,7 @@ class RewardModel(TextScorer):
         limit: int | None,
         log_metric: Callable[[str, float], None] | None,
     ) -> None:
-        """Say how many texts are too long."""
+        """Report how many texts are too long."""
         if log_metric is not None and given:
             log_metric("reward_model/too_long", count / given)
         if not count:
@@ -140,7 +140,7 @@ class RewardModel(TextScorer):
             logging.getLogger(__name__).warning("%s; %s.", text, done)
 
     def locate(self) -> tuple[str, Path | None]:
-        """Return what `from_pretrained` takes, and the adapter's folder, having looked at both."""
+        """Check model and adapter folder, and return the arguments for `from_pretrained`."""
         from hf_rlhf.models import (
             check_base,
             check_exists,
@@ -170,11 +170,11 @@ class RewardModel(TextScorer):
         return path, folder
 
     def use(self, model: Any, tokenizer: Any) -> None:
-        """Score by a model that is loaded already, for example one that several adapters share."""
+        """Use a model that is already loaded, for example a base that several adapters share."""
         self._loaded = model, tokenizer
 
     def load_tokenizer(self) -> Any:
-        """Return the adapter's tokenizer, or the model's where the adapter has none."""
+        """Return the adapter's tokenizer, or else the model's."""
         from transformers import AutoTokenizer
 
         path, adapter = self.locate()
@@ -186,7 +186,7 @@ class RewardModel(TextScorer):
     def load(self, *, merge: bool = True) -> tuple[Any, Any]:
         """Return the model, with an adapter merged into it or as a PeftModel, and its tokenizer.
 
-        Raises ModelError for what is not a reward model.
+        Raises ModelError for any other kind of model.
         """
         from transformers import AutoModelForSequenceClassification
 
@@ -195,7 +195,7 @@ class RewardModel(TextScorer):
         path, adapter = self.locate()
         more: dict[str, Any] = {"num_labels": 1} if adapter else {}
         more |= {"dtype": self.dtype} if self.dtype else {}
-        # An adapter brings the head, which `locate` has seen.
+        # An adapter brings the head, which `locate` has checked.
         with head_is_new(adapter is not None):
             model = self.pretrained(
                 AutoModelForSequenceClassification, path, brings_head=adapter is not None, **more
@@ -207,7 +207,7 @@ class RewardModel(TextScorer):
             model = model.merge_and_unload() if merge else model
         tokenizer = self.load_tokenizer()
         config = model.config.get_text_config()
-        # A base says how it was padded itself, not how an adapter on it was.
+        # A base's padding setting does not apply to an adapter on it.
         if config.pad_token_id is None or adapter is not None:
             end = tokenizer.eos_token_id
             config.pad_token_id = end if tokenizer.pad_token_id is None else tokenizer.pad_token_id
@@ -215,12 +215,12 @@ class RewardModel(TextScorer):
 
 
 def _plain(turns: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return messages whose contents are text, as chat templates expect them."""
+    """Return messages with text contents, as chat templates expect them."""
     return [{**turn, "content": text_of([turn])} for turn in turns]
 
 
 def _check_is_scorer(folder: Path, name: str) -> None:
-    """Raise ModelError for a folder that holds another kind of model; Hub ids are seen later."""
+    """Raise ModelError for a folder with another kind of model; Hub ids are checked later."""
     try:
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):

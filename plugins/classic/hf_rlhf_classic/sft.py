@@ -1,4 +1,4 @@
-"""Supervised fine-tuning on responses, on TRL's public surface alone."""
+"""Supervised fine-tuning on responses, with TRL's public API only."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -34,7 +34,7 @@ from hf_rlhf_classic.unlearned import unlearned
 
 @dataclass
 class SupervisedConfig(SFTConfig):  # type: ignore[misc]
-    """TRL's `SFTConfig`, in which the loss is on what the assistant says unless told otherwise."""
+    """TRL's `SFTConfig`, with the loss on assistant tokens by default."""
 
     assistant_only_loss: bool | None = field(
         default=None,
@@ -46,13 +46,13 @@ class SupervisedConfig(SFTConfig):  # type: ignore[misc]
 
 
 class SupervisedTrainer(Trainer, SFTTrainer):  # type: ignore[misc]
-    """Supervised fine-tuning: the likelihood of demonstrated responses, `--plugin sft`.
+    """Supervised fine-tuning on demonstrated responses: `--plugin sft`.
 
-    Rows are `{prompt, completion}`, as text or messages, of which the completion's tokens are
-    trained, or `{messages}`, of which the assistant's are (the chat template must mark them with
-    `{% generation %}`). Packing, full fine-tuning and LoRA are TRL's. Held-out rows are measured by
-    `loss` (nats a token of the response) and `token_accuracy`, each a row's own, so long and short
-    responses count alike.
+    Rows are `{prompt, completion}`, as text or messages, with the loss on the completion, or
+    `{messages}`, with the loss on the assistant's tokens (the chat template must mark them with `{%
+    generation %}`). Packing, full fine-tuning and LoRA are TRL's. Held-out rows are measured by
+    `loss` (nats per response token) and `token_accuracy`, per row, so that long and short responses
+    count alike.
     """
 
     Config = SupervisedConfig
@@ -67,7 +67,7 @@ class SupervisedTrainer(Trainer, SFTTrainer):  # type: ignore[misc]
 
     @classmethod
     def row_template(cls, run: Run) -> str | None:
-        """Return TRL's copy of the tokenizer's template, where that does not mark the assistant."""
+        """Return TRL's copy of the tokenizer's template if the original has no assistant marks."""
         columns = run.dataset["train"].column_names
         if not {"messages"} & {*columns} and not {"prompt", "completion"} <= {*columns}:
             return None
@@ -80,23 +80,23 @@ class SupervisedTrainer(Trainer, SFTTrainer):  # type: ignore[misc]
 
     @classmethod
     def preflight(cls, run: Run) -> Iterable[Problem]:
-        """Yield what would stop or spoil training, before weights load."""
+        """Yield problems that would stop or spoil training, before weights load."""
         result = [*common_problems(run, FOR_TEMPLATES), *_columns(run), *_packing(run)]
         if result or not can_encode(run, *_names(run)):
             return result
-        # Which tokens count is known only of rows and templates that are in order.
+        # Counted tokens are only known for valid rows and templates.
         for check in (_kinds, _markers, _lengths, _end):
             result += check(run) if not result else ()
         return result
 
     @classmethod
     def advice(cls, run: Run) -> Iterable[str]:
-        """Yield what may spoil training, and is not known to."""
+        """Yield possible but uncertain problems."""
         return unlearned(run, encoder(run))
 
     @classmethod
     def tokens(cls, run: Run) -> Mapping[str, int]:
-        """Return the tokens of the training rows within `max_length`, and those with a loss."""
+        """Return the numbers of training tokens within `max_length`, and of tokens with a loss."""
         sizes = _sizes(run, "train", run.dataset["train"])
         return {
             "tokens": sum(item.kept for item in sizes),
@@ -105,7 +105,7 @@ class SupervisedTrainer(Trainer, SFTTrainer):  # type: ignore[misc]
 
     @classmethod
     def row_counts(cls, run: Run) -> Mapping[str, RowCounts]:
-        """Return of how many rows something of the response is left, and how many are cut."""
+        """Return the number of rows with part of the response left, and of truncated rows."""
         most = run.training.max_length
         return {
             split: counts_of_texts(most, _sizes(run, split, rows)) for split, rows in splits(run)
@@ -113,14 +113,14 @@ class SupervisedTrainer(Trainer, SFTTrainer):  # type: ignore[misc]
 
     @classmethod
     def step_shape(cls, run: Run) -> StepShape:
-        """Return the longest row, and that TRL's head is the fused one."""
+        """Return the step's shape: the longest row, and TRL's fused head."""
         longest = max(size.kept for size in _sizes(run, "train", run.dataset["train"]))
         packed = run.training.max_length if run.training.packing else None
         return StepShape(tokens=packed or longest, head="fused")
 
     @classmethod
     def from_run(cls, run: Run) -> Self:
-        """Build the trainer that `run` describes; this is where the weights are loaded."""
+        """Build the trainer that `run` describes; this loads the weights."""
         run.training.assistant_only_loss = assistant_only(run)
         trainer = cls(**trainer_arguments(run, *_names(run)))
         trainer.add_callback(TokensSeen(trainer))
@@ -128,10 +128,10 @@ class SupervisedTrainer(Trainer, SFTTrainer):  # type: ignore[misc]
         return trainer
 
     rows: Mapping[str, int]
-    """What became of the training rows."""
+    """Counts of the training rows."""
 
     def report(self) -> Mapping[str, Any]:
-        """Return how many rows were trained on, and how many of them cut."""
+        """Return the numbers of training rows and of truncated rows."""
         rows = dict(self.rows)
         if self.args.packing:
             rows["packed into sequences"] = len(self.train_dataset)
@@ -151,9 +151,9 @@ class SupervisedTrainer(Trainer, SFTTrainer):  # type: ignore[misc]
 
 
 def assistant_only(run: Run) -> bool:
-    """Return whether only assistant turns count: as the run says, or where others are to be left.
+    """Return whether only assistant turns count: by setting, or because a row has other turns.
 
-    The completion of a prompt counts whole when it is a single turn or plain text.
+    A completion that is a single turn or plain text counts in full.
     """
     requested = run.training.assistant_only_loss
     if requested is not None:
@@ -171,12 +171,12 @@ def assistant_only(run: Run) -> bool:
 
 
 def encoder(run: Run) -> Callable[[Mapping[str, Any]], Encoded]:
-    """Return the function from a row to the tokens that training would count, were none cut."""
+    """Return the function from a row to its counted tokens before truncation."""
     return lambda row: encode_rows(run, [row])[0]
 
 
 def encode_rows(run: Run, rows: Sequence[Mapping[str, Any]]) -> list[Encoded]:
-    """Return the tokens of each row that training would count, were none cut."""
+    """Return the counted tokens of each row before truncation."""
     tokenizer, whole = run.tokenizer, run.training.completion_only_loss is False
     provided: dict[str, Any] = {
         "chat_template": SupervisedTrainer.row_template(run),
@@ -201,9 +201,9 @@ def _metrics(likelihood: Likelihood) -> Metrics:
 
 
 def _sizes(run: Run, split: str, rows: Any) -> list[Size]:
-    """Return the size of each of `rows`, the first of a split.
+    """Return the size of each of `rows`, the first rows of a split.
 
-    Packing that splits long rows cuts none; it is no matter of held-out rows.
+    Packing that splits long rows truncates none; it does not apply to held-out rows.
     """
     training, tokenizer = run.training, run.tokenizer
     uncut = split == "train" and training.packing and training.packing_strategy != "bfd"
@@ -229,13 +229,13 @@ def _counts(run: Run) -> dict[str, int]:
 
 
 def _names(run: Run) -> tuple[str, ...]:
-    """Return the columns that are learned from."""
+    """Return the columns of the training text."""
     messages = "messages" in run.dataset["train"].column_names
     return ("messages",) if messages else ("prompt", "completion")
 
 
 def _columns(run: Run) -> Iterator[Problem]:
-    """Training and held-out rows have one of the two forms, and the same one."""
+    """Check that training and held-out rows have the same form."""
     split = run.spec.evaluation.split if run.spec.evaluation else "train"
     for name in dict.fromkeys(("train", split)):
         columns = set(run.dataset[name].column_names if name in run.dataset else _names(run))
@@ -255,7 +255,7 @@ def _kinds(run: Run) -> Iterator[Problem]:
 
 
 def _markers(run: Run) -> Iterator[Problem]:
-    """Where only assistant turns count, the chat template says which they are."""
+    """Check that the chat template marks the assistant turns if only they count."""
     if not assistant_only(run):
         return
     train, where = run.dataset["train"], "assistant_only_loss"
@@ -277,7 +277,7 @@ def _markers(run: Run) -> Iterator[Problem]:
 
 
 def _end(run: Run) -> Iterator[Problem]:
-    """What ends an assistant's turn is learned: a template may mark the turn without its end."""
+    """Check that the end of an assistant turn is learned; a template may leave it unmarked."""
     if not assistant_only(run):
         return
     encoded = encoder(run)(run.dataset["train"][0])
@@ -315,7 +315,7 @@ def _packing(run: Run) -> Iterator[Problem]:
 
 
 def _lengths(run: Run) -> Iterator[Problem]:
-    """What is left within `max_length` fits the model, and the assistant speaks in every row."""
+    """Check that rows fit the model within `max_length`, and contain assistant tokens."""
     yield from within_positions(
         run, lambda split, rows: (size.whole for size in _sizes(run, split, rows))
     )

@@ -1,9 +1,9 @@
-"""Each prompt once: the completions of a prompt are computed after one copy of it.
+"""Compute each prompt once, followed by all its completions.
 
 GRPO, RLOO and DPO compute the log-probabilities of several completions of a single prompt, and TRL
-runs the prompt again for each. Here a forward pre-hook puts the rows of a call into one packed row,
-in which each distinct prompt stands once, followed by its completions; an attention registered with
-transformers lets a completion attend to its prompt and itself; a forward hook moves the values back
+runs the prompt again for each. Here a forward pre-hook packs the rows of a call into a single row,
+with each distinct prompt once, followed by its completions. An attention registered with
+transformers lets a completion attend to its prompt and itself. A forward hook moves the values back
 to where TRL expects them. There is no cache, so gradients, checkpointing and LoRA work as usual.
 The idea is that of prefix grouping (Liu et al. 2025, Prefix Grouper, arXiv:2506.05433).
 """
@@ -37,13 +37,13 @@ EQUAL = frozenset(
         *("gpt2", "gpt_neox"),
     }
 )
-"""Model types whose values and gradients a test has found equal to those of rows alone."""
+"""Model types whose values and gradients a test has compared with separate rows."""
 _GROUPED: dict[str, Any] = (
     {"enable_gqa": True}
     if varlen is not None and "enable_gqa" in signature(varlen.varlen_attn).parameters
     else {}
 )
-"""Allows several query heads for one of the keys, as torch 2.11 does without it."""
+"""Allows several query heads per key head, as torch 2.11 does without it."""
 _LAYERS = {"full_attention", "sliding_attention"}
 _UNDERSTOOD = {"input_ids", "attention_mask", "labels", "fused_lm_head", "use_cache"}
 _VALUES = ("log_probs", "entropy", "log_sum_sq_probs", "mean_logits", "is_top1", "label_mask")

@@ -1,4 +1,4 @@
-"""The setting `share_prompt`: trainers whose completions of one prompt are computed together."""
+"""The setting `share_prompt`: trainers that compute the completions of a prompt together."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -235,8 +235,8 @@ def auxiliary(args: Any, config: Any) -> str:
 def regroups(args: Any) -> bool:
     """Return whether rows may move between micro-batches without changing a gradient.
 
-    All micro-batches of a generation must make one optimizer step, in which each row has a weight
-    that does not depend on its micro-batch.
+    All micro-batches of a generation must make a single optimizer step, in which each row has a
+    weight that does not depend on its micro-batch.
     """
     steps = getattr(args, "steps_per_generation", None) or 1
     if steps == 1 or steps != args.gradient_accumulation_steps:
@@ -268,10 +268,7 @@ def _saving(run: Run) -> str:
 
 
 def bring_together(batches: Sequence[dict[str, Any]]) -> None:
-    """Sort the rows of a generation by prompt, over all its micro-batches, in place.
-
-    TRL shuffles single rows over the micro-batches of a generation.
-    """
+    """Sort the rows of a generation by prompt, over all its micro-batches, in place."""
     size = len(batches[0]["prompt_ids"])
     whole: dict[str, Any] = {}
     for name, value in batches[0].items():

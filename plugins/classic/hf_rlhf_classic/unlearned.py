@@ -1,9 +1,9 @@
-"""Special tokens that responses hold, and that the base model has never learned.
+"""Detect special tokens in responses that the base model never learned.
 
 Tokens that a base never saw have nearly the same row in its output embedding. LoRA on other modules
-moves all their logits together, so it cannot teach one of them, say where a turn ends; training
-that embedding can (measured: experiments/classic_learning/README.md). Where it is tied to the input
-embedding, what trains the latter by LoRA leaves the former as it is: peft copies, or adds to, the
+moves all their logits together, so it cannot teach any of them, for example the end of a turn;
+training that embedding can (measured: experiments/classic_learning/README.md). If it is tied to the
+input embedding, LoRA on the input embedding does not change it: peft copies, or adds to, the
 input's use of it alone.
 """
 
@@ -19,15 +19,15 @@ from hf_rlhf_classic.encoding import Encoded
 
 _HEADS = ("lm_head", "embed_out")
 _ROWS = 32
-"""How many training rows are searched for special tokens."""
+"""Number of training rows to search for special tokens."""
 _COMPARED = 512
-"""With how many rows of the embedding each is compared."""
+"""Number of embedding rows to compare each with."""
 _ALIKE, _ENOUGH = 0.98, 3
-"""From which cosine on, with how many others, a row is taken for that of an unseen token."""
+"""Minimum cosine, and number of similar rows, for an unseen token."""
 
 
 def unlearned(run: Run, encode: Callable[[Mapping[str, Any]], Encoded]) -> Iterator[str]:
-    """Yield what to know of LoRA that is to teach tokens which the base has never learned."""
+    """Yield notes on LoRA that must teach tokens which the base has never learned."""
     if not run.model.use_peft:
         return
     stored = _output_embedding(Path(run.model_path))
@@ -72,7 +72,7 @@ def _special(run: Run, encode: Callable[[Mapping[str, Any]], Encoded]) -> set[in
 
 
 def _output_embedding(folder: Path) -> Stored | None:
-    """Return the matrix that gives the logits, if its file is here; the tied one has one name."""
+    """Return the output embedding if its file is local; a tied matrix has a single name."""
     try:
         stored = open_checkpoint(folder)
     except ModelError:

@@ -1,1 +1,1 @@
-"""Rows in the forms people have them, as SFT, preference and prompt datasets."""
+"""Load common forms of rows as SFT, preference and prompt datasets."""

@@ -1,4 +1,4 @@
-"""`preference`: pairs of answers in the forms people have them, ready for DPO and reward models."""
+"""Load pairs of answers in common forms for DPO and reward models: `preference`."""
 
 from typing import Literal
 
@@ -15,9 +15,9 @@ def preference(
 ) -> Loaded:
     """Load pairs of a chosen and a rejected answer, for DPO, iterative DPO and reward models.
 
-    Rows are `{system?, prompt, chosen, rejected}`, or have one of the forms
-    in docs/reference/classic-data.md: `question, response_chosen, response_rejected`;
-    hh-rlhf transcripts; PKU-SafeRLHF; ShareGPT pairs; chosen and rejected as message lists.
+    Rows are `{system?, prompt, chosen, rejected}`, or have another form of
+    docs/reference/classic-data.md: `question, response_chosen, response_rejected`; hh-rlhf
+    transcripts; PKU-SafeRLHF; ShareGPT pairs; chosen and rejected as message lists.
 
     Args:
         label: which of PKU-SafeRLHF's labels decides which response is chosen.
@@ -27,7 +27,7 @@ def preference(
 
     Returns:
         Splits `train` and `test` with prompt, chosen, rejected, a margin if there is one, and the
-        columns kept; messages, or texts where `format` is text; and the report.
+            other columns; messages, or texts where `format` is text; and the report.
 
     Raises:
         DataError: no schema fits, or two do; too many rows cannot be used; a file cannot be read.

@@ -1,4 +1,4 @@
-"""`unpaired`: single responses judged good or bad, ready for KTO."""
+"""Load single responses labelled good or bad for KTO: `unpaired`."""
 
 from hf_rlhf.contracts import Loaded
 from hf_rlhf.data import ChatRowArguments, chat_adapter, load_chat_rows
@@ -17,7 +17,7 @@ def unpaired(
         path: as in `sft`, like all other arguments (`hf-rlhf describe sft`).
 
     Returns:
-        Splits `train` and `test` with prompt, completion, label and the columns kept; messages, or
+        Splits `train` and `test` with prompt, completion, label and the other columns; messages, or
         texts where `format` is text; and the report.
 
     Raises:

@@ -1,1 +1,1 @@
-"""`hf-rlhf eval`: several saved models on the same held-out prompts, in a single table."""
+"""Compare several saved models on the same held-out prompts in a table: `hf-rlhf eval`."""

@@ -1,4 +1,4 @@
-"""`hf-rlhf eval --benchmark TASK`: standard benchmarks beside held-out prompts, or alone."""
+"""Standard benchmarks with or without held-out prompts: `hf-rlhf eval --benchmark TASK`."""
 
 import json
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from hf_rlhf_classic.evaluation.spec import LOADING, SECTION, Options, read_spec
 
 
 def with_benchmarks(file: RunFile, benchmarks: Sequence[str]) -> RunFile:
-    """Return the file with the benchmarks of the command line added to its own."""
+    """Return the file with the command line's benchmarks added to its own."""
     if not benchmarks:
         return file
     values = [value_of(each) if each.startswith("{") else {"name": each} for each in benchmarks]
@@ -21,7 +21,7 @@ def with_benchmarks(file: RunFile, benchmarks: Sequence[str]) -> RunFile:
 
 
 def suite_of_benchmarks(file: RunFile, options: Options, out: Path) -> Suite:
-    """Return an evaluation of benchmarks alone. Raises ConfigError with everything wrong."""
+    """Return an evaluation of benchmarks alone. Raises ConfigError with all problems."""
     spec, problems = read_spec(file, options)
     loading = {name: getattr(spec, name) for name in LOADING}
     models, more = Candidate.find(

@@ -16,7 +16,7 @@ docs/how-to/evaluate.md describes it."""
 
 
 def command(argv: Sequence[str]) -> int:
-    """Measure saved models on the same held-out prompts, side by side in a single table."""
+    """Compare saved models on the same held-out prompts in a single table."""
     # Not a positional of argparse, which would take the value of an override for it.
     path = argv[0] if argv and not argv[0].startswith("-") else None
     chosen, overrides = _parser().parse_known_args(argv[1:] if path else argv)

@@ -1,4 +1,4 @@
-"""Which of two answers to a single prompt is better: by a score that both have, or by a judge."""
+"""Compare two answers to a prompt by a common score or by a judge."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -32,17 +32,17 @@ class Pair:
 
 @dataclass(frozen=True)
 class Compared:
-    """Which answer of each pair is better, and how a judge saw both orders."""
+    """The better answer of each pair, and the judge's verdicts in both orders."""
 
     outcomes: Sequence[float | None]
-    """1 the answer, 0.5 a tie, 0 the other, None not judged."""
+    """1 for the answer, 0.5 for a tie, 0 for the other, None if not judged."""
     orders: Sequence[tuple[float, float]] = ()
-    """For each pair judged in both orders, how much the judge preferred the candidate, in [0, 1]:
-    with the answer as the candidate, and with the other."""
+    """The judge's preference for the candidate in [0, 1], for each pair judged in both orders: with
+    the answer as the candidate, and with the other."""
 
 
 def compare(pairs: Sequence[Pair], by: Compare, judges: Mapping[str, Judge]) -> Compared:
-    """Decide every pair. Raises JudgeError when the judge stays down."""
+    """Decide every pair. Raises JudgeError if the judge stays down."""
     if by.by != "judge":
         return Compared([outcome(pair.scores[by.by], pair.other_scores[by.by]) for pair in pairs])
     judge = judges[str(by.judge)]
@@ -50,7 +50,7 @@ def compare(pairs: Sequence[Pair], by: Compare, judges: Mapping[str, Judge]) -> 
 
 
 def _both_orders(pairs: Sequence[Pair], by: Compare, judge: Judge) -> Compared:
-    """Ask twice, with either answer as the candidate; a judge that changes its mind says a tie.
+    """Ask twice, with either answer as the candidate; a judge that changes its mind gives a tie.
 
     Zheng et al. (2023), "Judging LLM-as-a-judge", section 3.4. Equal answers are not judged.
     """
@@ -80,7 +80,7 @@ def _both_orders(pairs: Sequence[Pair], by: Compare, judge: Judge) -> Compared:
 def _agreed(first: float, second: float) -> float:
     """Return the outcome of both orders: `first` prefers the answer above 0.5, `second` the other.
 
-    A tie where they do not agree.
+    A tie if they disagree.
     """
     if first > 0.5 and second < 0.5:
         return WIN
@@ -88,11 +88,11 @@ def _agreed(first: float, second: float) -> float:
 
 
 def position_bias(orders: Sequence[tuple[float, float]]) -> dict[str, float] | None:
-    """Return how far the place of an answer decides, of the pairs judged in both orders.
+    """Return the effect of an answer's position, for pairs judged in both orders.
 
     `bias` is the share of verdicts for the candidate minus the share for the answer in the context:
-    0 of a judge that is blind to the place, 1 of one that sees nothing else. `inconsistent` is the
-    share of pairs in which the two orders name opposite winners.
+    0 for a judge that ignores position, 1 for a judge that considers nothing else. `inconsistent`
+    is the share of pairs with opposite winners in the two orders.
     """
     if not orders:
         return None
@@ -116,5 +116,5 @@ def _each_alone(pairs: Sequence[Pair], by: Compare, judge: Judge) -> Compared:
 
 
 def fill(criterion: str, columns: Mapping[str, Any]) -> str:
-    """Return a criterion with the row's values in the place of `{column}`."""
+    """Return a criterion with each `{column}` replaced by the row's value."""
     return PLACEHOLDER.sub(lambda match: str(columns.get(match[1], match[0])), criterion)

@@ -1,4 +1,4 @@
-"""The formulas of an evaluation, on plain numbers: KL, win rate, calibration."""
+"""Formulas of an evaluation on plain numbers: KL, win rate, calibration."""
 
 import math
 from collections.abc import Sequence
@@ -13,8 +13,8 @@ def k1(policy: Sequence[float], reference: Sequence[float]) -> NDArray[np.float6
     """Return log p(token) - log q(token), shape (tokens,), in nats.
 
     For tokens drawn from p the mean is KL(p || q), and the sum over a sequence is an unbiased
-    estimate of the sequence's KL. Single values may be negative. (Schulman 2020, "Approximating
-    KL divergence", k1.) Raises ValueError when the two are not of the same tokens.
+    estimate of the sequence's KL. Single values may be negative. (Schulman 2020, "Approximating KL
+    divergence", k1.) Raises ValueError if the two have different tokens.
     """
     if len(policy) != len(reference):
         raise ValueError(f"{len(policy)} log-probabilities against {len(reference)}")
@@ -31,7 +31,7 @@ def k3(policy: Sequence[float], reference: Sequence[float]) -> NDArray[np.float6
 
 
 def outcome(mine: float | None, other: float | None) -> float | None:
-    """Return 1 if `mine` is higher, 0.5 if they are equal, 0 if lower; None if one is None."""
+    """Return 1 if `mine` is higher, 0.5 if equal, 0 if lower; None if either is None."""
     if mine is None or other is None:
         return None
     return TIE if mine == other else WIN if mine > other else LOSS
@@ -41,7 +41,7 @@ def tally(outcomes: Sequence[float | None]) -> dict[str, float | int | None]:
     """Return the win rate of outcomes (1 win, 0.5 tie, 0 loss, None not judged), and its parts.
 
     `win_rate` is (wins + ties / 2) / judged; `wins`, `ties` and `losses` are counts, and
-    `not_judged` the pairs that do not count. Without a judged pair the rate is None.
+    `not_judged` counts the rest. Without a judged pair the rate is None.
     """
     judged = [value for value in outcomes if value is not None]
     return {

@@ -1,4 +1,4 @@
-"""An evaluation resolved: models, tokenizers, rows and rewards, checked before any weights load."""
+"""Resolve an evaluation: models, tokenizers, rows and rewards, checked before weights load."""
 
 import asyncio
 from collections.abc import Iterator, Sequence
@@ -25,7 +25,7 @@ _DEFAULT_LENGTH = 256
 
 @dataclass(frozen=True)
 class Plan:
-    """Everything that an evaluation needs to begin."""
+    """Everything that an evaluation needs to start."""
 
     spec: EvalSpec
     file: RunFile
@@ -36,7 +36,7 @@ class Plan:
 
     @property
     def sampling(self) -> EvaluationSpec:
-        """Return the `evaluation:` section: how many rows, and how to sample."""
+        """Return the `evaluation:` section: the number of rows and the sampling settings."""
         return self.scoring.spec.evaluation or EvaluationSpec()
 
     @property
@@ -46,23 +46,23 @@ class Plan:
 
     @cached_property
     def rows(self) -> Any:
-        """Return the held-out rows that are answered: a `datasets.Dataset`."""
+        """Return the held-out rows to answer: a `datasets.Dataset`."""
         return held_out_rows(self.scoring)
 
     def prompts(self, model: Candidate) -> list[list[int]]:
-        """Return the prompts as the model's own tokenizer and template have them."""
+        """Return the prompts in the format of the model's own tokenizer and template."""
         rows = self.rows
         return model.prompt_ids(rows["prompt"][:], self.spec.chat_template_kwargs, rows)
 
     def reference(self, model: Candidate) -> Candidate | None:
-        """Return the model from which KL is measured; None where it is not."""
+        """Return the reference model of KL; None if KL is not measured."""
         if self.sampling.temperature == 0:
             return None
         other = model.partner(self.spec.reference, self.models)
         return other if other and _same_tokens(model, other) else None
 
     def notes(self) -> Iterator[str]:
-        """Yield where KL was left out, and why, and what its estimates are worth."""
+        """Yield where and why KL was left out, and the quality of its estimates."""
         sampling = self.sampling
         if self.spec.reference == "none" or len(self.models) == 1:
             return
@@ -92,7 +92,7 @@ def _same_tokens(model: Candidate, other: Candidate) -> bool:
 
 
 def make_plan(file: RunFile, options: Options) -> Plan:
-    """Resolve and check an evaluation. Raises ConfigError with everything that is wrong."""
+    """Resolve and check an evaluation. Raises ConfigError with all problems."""
     spec, problems = read_spec(file, options)
     models, more = Candidate.find(
         spec.sources,
@@ -141,7 +141,7 @@ def _row_problems(plan: Plan) -> Iterator[Problem]:
 
 
 def _length_problems(plan: Plan) -> Iterator[Problem]:
-    """Past the model's positions what is generated is meaningless, and nothing says so."""
+    """Yield a problem for lengths past the model's positions, where output has no meaning."""
     for model in plan.models:
         where = f"{SECTION}.models.{model.name}"
         try:
@@ -157,7 +157,7 @@ def _length_problems(plan: Plan) -> Iterator[Problem]:
 
 
 def _judge_problems(plan: Plan) -> Iterator[Problem]:
-    """Call each judge once before hours of generating."""
+    """Call each judge once before hours of generation."""
     for label, judge in plan.scoring.judges.items():
         try:
             asyncio.run(judge.ping())

@@ -20,23 +20,23 @@ _SECTIONS = (
     *("card", "adapter", "expect_world_size", "expect_distributed", "stop_grace", SECTION),
 )
 _SHARED = ("dtype", "attn_implementation", "trust_remote_code", "use_cpu", "chat_template_kwargs")
-"""Settings of a training run file that hold for its evaluation too."""
+"""Settings of a training run file that also apply to its evaluation."""
 LOADING = ("dtype", "attn_implementation", "trust_remote_code")
-"""Those for `from_pretrained`."""
+"""Settings for `from_pretrained`."""
 
 
 @dataclass(frozen=True)
 class EvalSpec:
-    """The `eval:` section. What is left out of the last five is taken from the top level."""
+    """The `eval:` section. The last five settings default to the top level."""
 
     models: dict[str, Any] = field(default_factory=dict)
-    """name -> where it is, `{base, adapter, revision}`, or a list of them: one a training seed."""
+    """name -> location, `{base, adapter, revision}`, or a list of locations, by training seed."""
     baseline: str | None = None
-    """The name that the others are compared with; the first by default."""
+    """The name of the baseline for comparisons; by default the first."""
     reference: str | None = None
-    """The name from which KL is measured; the baseline by default, `none` for no KL."""
+    """The name of the reference for KL; by default the baseline, `none` for no KL."""
     compare: list[str | dict[str, Any]] = field(default_factory=list)
-    """By what a pair of answers is decided; see `Compare`."""
+    """Ways to decide a pair of answers; see `Compare`."""
     dtype: str | None = None
     attn_implementation: str | None = None
     trust_remote_code: bool | None = None
@@ -52,28 +52,28 @@ class EvalSpec:
 
 @dataclass(frozen=True)
 class Compare:
-    """One way to decide which of two answers is better.
+    """A way to decide which of two answers is better.
 
     `by` is `total`, the label of a reward or gate (a verifier, a reward model), or `judge`.
     """
 
     by: Annotated[str, MinLen(1)]
     judge: str | None = None
-    """For a judge: its label under `judges:`; needed where there are several."""
+    """For a judge: its label under `judges:`; required if there are several."""
     criterion: str = CRITERION
-    """For a judge. `{column}` stands for the row's value of that column."""
+    """For a judge. `{column}` is replaced by the row's value of that column."""
     mode: Literal["pairwise", "absolute"] = "pairwise"
-    """For a judge: shown both answers, in both orders; or asked of each alone."""
+    """For a judge: compare both answers in both orders, or grade each alone."""
 
     @property
     def name(self) -> str:
-        """Return what the comparison is called in tables."""
+        """Return the comparison's name in tables."""
         return self.by if self.by != "judge" else f"judge {self.judge}"
 
 
 @dataclass(frozen=True)
 class Options:
-    """Options of the command line, which come before keys of `eval:`."""
+    """Options of the command line, which override keys of `eval:`."""
 
     models: Sequence[str] = ()
     baseline: str | None = None
@@ -82,7 +82,7 @@ class Options:
 
 
 def read_spec(file: RunFile, options: Options) -> tuple[EvalSpec, list[Problem]]:
-    """Return the `eval:` section of `file` with the command line's options, and what is wrong."""
+    """Return the `eval:` section of `file` with the command line's options, and its problems."""
     problems = list(_misplaced(file))
     section = file.values.get(SECTION) or {}
     if not isinstance(section, Mapping):
@@ -111,7 +111,7 @@ def read_spec(file: RunFile, options: Options) -> tuple[EvalSpec, list[Problem]]
 
 
 def _misplaced(file: RunFile) -> Iterator[Problem]:
-    """Yield the top-level keys that an evaluation does not read; a file's of a trainer may stay."""
+    """Yield top-level keys that an evaluation ignores; keys of a trainer's file are allowed."""
     for key in file.values:
         where = file.where_key(key)
         if key in (*_SECTIONS, *_SHARED, "max_completion_length"):
@@ -146,7 +146,7 @@ def _check_names(spec: EvalSpec) -> Iterator[Problem]:
 def read_compare(
     spec: EvalSpec, scoring: RunSpec, columns: Sequence[str]
 ) -> tuple[list[Compare], list[Problem]]:
-    """Return by what pairs are decided: by default `total`, where there are rewards."""
+    """Return the comparisons; by default `total` if there are rewards."""
     labels = [TOTAL] if scoring.rewards else []
     labels += [reward.label for reward in scoring.rewards]
     labels += [gate.label for gate in scoring.gates]

@@ -37,11 +37,11 @@ from hf_rlhf_classic.likelihood import likelihoods
 K1, K3, LOGGED = "kl_k1", "kl_k3", "kl_tokens"
 _RATIO_TITLES = {"kl_per_token_k1": "KL per token (k1)", "reward_per_nat": "reward per nat"}
 _SAMPLES = 3
-"""Prompts whose completions `results.md` has."""
+"""Number of prompts with completions in `results.md`."""
 
 
 class HeldOutPrompts(Task):
-    """Every completion is one of `completions_per_prompt` of a held-out row."""
+    """Evaluates `completions_per_prompt` completions of each held-out row."""
 
     name, title = "prompts", "held-out prompts"
 
@@ -79,11 +79,11 @@ class HeldOutPrompts(Task):
             completions = answers.completions.read()
             sequences = []
             for key in ids:
-                # Also for the reference the policy's own prompt: the vocabulary is the same.
+                # The reference also gets the policy's own prompt: the vocabulary is the same.
                 prompt, tokens = answers.completions.prompts[key], completions[key].ids
                 counted = [False] * len(prompt) + [True] * len(tokens)
                 sequences.append(Encoded([*prompt, *tokens], counted))
-            # Of the distribution that was sampled from, but for what `top_p` cuts off.
+            # Of the sampling distribution, apart from the cut by `top_p`.
             temperature = self.plan.sampling.temperature
             rows = likelihoods(model, sequences, answers.model.tokenizer, temperature=temperature)
             return [list(row.log_probs) for row in rows]
@@ -163,7 +163,7 @@ class HeldOutPrompts(Task):
         scored: Mapping[str, Evaluation],
         means: Mapping[str, Interval],
     ) -> Mapping[str, Any]:
-        """Return counts of wins, spread, KL per token and reward per nat of one name."""
+        """Return a name's counts of wins, spread, KL per token and reward per nat."""
         evaluations = [scored[model.label] for model in seeds]
         wins = {
             win_rate(name): _wins([compared[model.label] for model in seeds])
@@ -189,7 +189,7 @@ class HeldOutPrompts(Task):
         return {"win_counts": wins, "reward_std": spread, **estimates, "lines": lines}
 
     def panel(self, task: Mapping[str, Any]) -> Panel:
-        """Return the frontier: reward over KL, a point for each model, the reference at 0."""
+        """Return the frontier: reward over KL, a point per model, the reference at 0."""
         zero = {"mean": 0.0, "low": 0.0, "high": 0.0}
         points = []
         for name, entry in task["results"].items():
@@ -206,7 +206,7 @@ class HeldOutPrompts(Task):
         """Return rows, rewards, comparisons and judges."""
         sampling, scoring, spec = self.plan.sampling, self.plan.scoring, self.plan.scoring.spec
         path = spec.dataset.arguments.get("path")
-        # Adapters of files are named alike whatever they read.
+        # Adapters of files have the same name whatever they read.
         name = f"{spec.dataset.name}, {path}" if isinstance(path, str) else spec.dataset.name
         decoding = "greedy"
         if sampling.temperature:
@@ -236,7 +236,7 @@ class HeldOutPrompts(Task):
                 yield {"label": label, "error": str(error)}
 
     def notes(self, scored: Mapping[str, Evaluation]) -> Iterator[str]:
-        """Yield what the columns are, and what was left out."""
+        """Yield descriptions of the columns and of what was left out."""
         if self.plan.scoring.reward:
             yield "std: of the reward over completions / over the prompts' means."
         if self.compared:
@@ -333,7 +333,7 @@ def _wins(compared: Sequence[Compared]) -> dict[str, Any]:
 def reward_spread(seeds: Sequence[Evaluation]) -> dict[str, float]:
     """Return the standard deviation of the total over completions, and over prompts' means.
 
-    Each is of a single seed (ddof 0), averaged over the seeds. Empty without totals.
+    Both are computed per seed (ddof 0) and averaged over the seeds. Empty without totals.
     """
     spread: dict[str, list[float]] = {"completions": [], "prompts": []}
     for seed in seeds:
@@ -348,9 +348,9 @@ def reward_spread(seeds: Sequence[Evaluation]) -> dict[str, float]:
 def kl_ratios(
     seeds: Sequence[Evaluation], references: Sequence[Evaluation], kl: Interval
 ) -> dict[str, Interval]:
-    """Return KL per token, and the reward gained over the references for each nat of KL.
+    """Return KL per token, and the reward gained over the references per nat of KL.
 
-    The latter only where `kl` is shown to be above 0: a ratio to it would be noise.
+    The second only if `kl` is significantly above 0; otherwise the ratio would be noise.
     """
     tokens = [seed.column(LOGGED) for seed in seeds]
     k1_sums, k3_sums = ([seed.column(name) for seed in seeds] for name in (K1, K3))
@@ -366,7 +366,7 @@ def kl_ratios(
 
 
 def _training(trainings: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """Return the mean time and peak memory of the runs, where all records have them."""
+    """Return the mean time and peak memory of the runs, if all records have them."""
     lines = {}
     if all(training.get("seconds") is not None for training in trainings):
         seconds = [training["seconds"] for training in trainings]
@@ -379,7 +379,7 @@ def _training(trainings: Sequence[Mapping[str, Any]]) -> dict[str, str]:
 
 
 def _abstentions(scored: Mapping[str, Evaluation]) -> Iterator[str]:
-    """Yield a note for each reward that gave no score for some completions."""
+    """Yield a note for each reward without a score for some completions."""
     for label, evaluation in scored.items():
         for name in evaluation.metrics():
             missing = sum(row[name] is None for row in evaluation.rows)
