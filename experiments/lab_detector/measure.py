@@ -1,4 +1,4 @@
-"""Replay the looks of a finished run through the monitor's signals and others: see PLAN.md."""
+"""Replay a finished run's measurements through the monitor's signals and others: see PLAN.md."""
 
 import argparse
 import random
@@ -10,7 +10,7 @@ from typing import Any
 
 from hf_rlhf import load_record
 from hf_rlhf.config import MonitorSpec
-from hf_rlhf.monitoring import Look, assess
+from hf_rlhf.monitoring import Measurement, assess
 from hf_rlhf.storage import atomic_write_json
 
 SPEC = MonitorSpec(gold="utility", every=1, length_z=2.5)
@@ -19,9 +19,9 @@ DRAWS = 200
 Flags = list[bool]
 
 
-def signal(name: str, looks: Sequence[Look], spec: MonitorSpec = SPEC) -> Flags:
-    """Return at which looks a signal of the monitor is on."""
-    return [name in assess(looks[: n + 1], spec).names for n in range(len(looks))]
+def signal(name: str, measurements: Sequence[Measurement], spec: MonitorSpec = SPEC) -> Flags:
+    """Return at which measurements a signal of the monitor is on."""
+    return [name in assess(measurements[: n + 1], spec).names for n in range(len(measurements))]
 
 
 def page_hinkley(values: Sequence[float], delta: float = 0.5, threshold: float = 5.0) -> Flags:
@@ -35,21 +35,21 @@ def page_hinkley(values: Sequence[float], delta: float = 0.5, threshold: float =
     return flags
 
 
-def with_random_signs(looks: Sequence[Look], rng: random.Random) -> list[Look]:
-    """Return the looks with a gold reward as far from its mean, up or down: without a trend."""
-    gold = [look.gold for look in looks if look.gold is not None]
+def with_random_signs(measurements: Sequence[Measurement], rng: random.Random) -> list[Measurement]:
+    """Return the measurements with gold rewards as far from their mean, up or down: no trend."""
+    gold = [each.gold for each in measurements if each.gold is not None]
     mean = fmean(each.mean for each in gold)
     drawn = [replace(each, mean=mean + (each.mean - mean) * rng.choice((-1, 1))) for each in gold]
-    return [replace(look, gold=each) for look, each in zip(looks, drawn, strict=True)]
+    return [replace(each, gold=mean) for each, mean in zip(measurements, drawn, strict=True)]
 
 
-def detectors(looks: Sequence[Look]) -> dict[str, Callable[[], Flags]]:
+def detectors(measurements: Sequence[Measurement]) -> dict[str, Callable[[], Flags]]:
     """Return the detectors of the plan, by metric."""
-    gold = [look.gold.mean for look in looks if look.gold is not None]
-    length = [look.length.mean for look in looks if look.length is not None]
+    gold = [each.gold.mean for each in measurements if each.gold is not None]
+    length = [each.length.mean for each in measurements if each.length is not None]
     return {
-        **{name: lambda name=name: signal(name, looks) for name in ("gold", "length")},
-        "length_t": lambda: signal("length", looks, replace(SPEC, length_z=4.6)),
+        **{name: lambda name=name: signal(name, measurements) for name in ("gold", "length")},
+        "length_t": lambda: signal("length", measurements, replace(SPEC, length_z=4.6)),
         "ph_gold": lambda: page_hinkley([-value for value in gold]),
         "ph_length": lambda: page_hinkley(length),
     }
@@ -65,25 +65,25 @@ def main() -> None:
     monitor = record.training.monitor
     assert monitor is not None
     assert record.evaluation is not None
-    looks = [Look.from_json(look) for look in monitor.looks]
-    flags = {name: detect() for name, detect in detectors(looks).items()}
+    measurements = [Measurement.from_json(each) for each in monitor.measurements]
+    flags = {name: detect() for name, detect in detectors(measurements).items()}
     rng = random.Random(0)
-    control = [signal("gold", with_random_signs(looks, rng)) for _ in range(DRAWS)]
-    gold = [look.gold.mean for look in looks if look.gold is not None]
+    control = [signal("gold", with_random_signs(measurements, rng)) for _ in range(DRAWS)]
+    gold = [each.gold.mean for each in measurements if each.gold is not None]
     rows: dict[str, list[float]] = {
         name: [float(on) for on in values] for name, values in flags.items()
     }
-    rows["gold_random"] = [fmean(draw[at] for draw in control) for at in range(len(looks))]
+    rows["gold_random"] = [fmean(draw[at] for draw in control) for at in range(len(measurements))]
     rows["gold_value"] = gold
-    rows["trained_value"] = [look.trained.mean for look in looks if look.trained is not None]
+    rows["trained_value"] = [each.trained.mean for each in measurements if each.trained is not None]
     best = max(range(5, len(gold) + 1), key=lambda end: fmean(gold[end - 5 : end]))
     change = record.evaluation.estimate("difference", "utility")
     values: dict[str, Any] = {
         **{
-            f"first {name}": looks[on.index(True)].step if True in on else 0
+            f"first {name}": measurements[on.index(True)].step if True in on else 0
             for name, on in flags.items()
         },
-        "best gold until": looks[best - 1].step,
+        "best gold until": measurements[best - 1].step,
         "held-out gold": change.mean,
         "held-out gold, high": change.high,
         "random signs: share of runs with an alarm": fmean(any(draw) for draw in control),

@@ -25,10 +25,10 @@ def _lines(monitor: MonitorSection) -> Iterator[str]:
     gold = settings.get("gold")
     beside = f", with the gold reward {code(gold)}" if gold else ", without a gold reward"
     yield (
-        f"{counted(len(monitor.looks), 'look')} of {settings.get('every')} steps each{beside}. "
-        f"It warns where completions are {settings.get('length_z'):g} standard deviations longer "
-        f"than in the first {settings.get('warmup')} measurements, which is weak evidence, and "
-        "where gold falls while the trained reward rises."
+        f"{counted(len(monitor.measurements), 'measurement')} of {settings.get('every')} steps "
+        f"each{beside}. It warns where completions are {settings.get('length_z'):g} standard "
+        f"deviations longer than in the first {settings.get('warmup')} measurements, which is weak "
+        "evidence, and where gold falls while the trained reward rises."
     )
     for warning in monitor.warnings:
         stopped = " The run was stopped there." if warning.get("stopped") else ""
@@ -49,7 +49,7 @@ def monitor_panels(record: RunRecord, path: Path) -> bool:
     writing nothing, where there are fewer than two measurements.
     """
     monitor = record.training.monitor
-    if monitor is None or len(monitor.looks) < 2:
+    if monitor is None or len(monitor.measurements) < 2:
         return False
     caption = "red: the signal is on; dashed: its threshold; grey: the warm-up; bars: 95%"
     with png_panels(path, 2, (3.7, 2.9), caption=caption) as panels:
@@ -57,7 +57,7 @@ def monitor_panels(record: RunRecord, path: Path) -> bool:
         _rewards(panels[1], monitor)
         for axes in panels:
             axes.set_xlabel("training step")
-            warmup = monitor.looks[: int(monitor.settings.get("warmup") or 0)]
+            warmup = monitor.measurements[: int(monitor.settings.get("warmup") or 0)]
             axes.axvspan(0, warmup[-1]["step"], color="#eeeeee", lw=0, zorder=0)
     return True
 
@@ -65,7 +65,7 @@ def monitor_panels(record: RunRecord, path: Path) -> bool:
 def _length(axes: Any, monitor: MonitorSection) -> None:
     axes.set_title("Length in characters")
     _series(axes, monitor, "length", "C0", "length")
-    start = [look["length"]["mean"] for look in _warmup(monitor) if look["length"]]
+    start = [each["length"]["mean"] for each in _warmup(monitor) if each["length"]]
     if len(start) > 1 and (spread := stdev(start)):
         limit = fmean(start) + float(monitor.settings["length_z"]) * spread
         axes.axhline(limit, color="#555555", ls="--", lw=1)
@@ -74,19 +74,19 @@ def _length(axes: Any, monitor: MonitorSection) -> None:
 def _rewards(axes: Any, monitor: MonitorSection) -> None:
     axes.set_title("Rewards")
     _series(axes, monitor, "trained", "C0", "")
-    if any(look["gold"] for look in monitor.looks):
+    if any(each["gold"] for each in monitor.measurements):
         _series(axes, monitor, "gold", "C4", "gold")
     axes.legend(loc="best")
 
 
 def _series(axes: Any, monitor: MonitorSection, key: str, colour: str, signal: str) -> None:
     """Draw the means of the measurements with their intervals, and mark where `signal` is on."""
-    looks = [look for look in monitor.looks if look[key]]
-    points = [(look["step"], look[key]["mean"]) for look in looks]
-    errors = [_Z * (look[key]["error"] or 0.0) for look in looks]
+    known = [each for each in monitor.measurements if each[key]]
+    points = [(each["step"], each[key]["mean"]) for each in known]
+    errors = [_Z * (each[key]["error"] or 0.0) for each in known]
     if points:
         step_curve(axes, points, "o-", yerr=errors, color=colour, lw=1.4, ms=3, label=key)
-    _mark(axes, [(look["step"], look[key]["mean"]) for look in looks if signal in look["signals"]])
+    _mark(axes, [(each["step"], each[key]["mean"]) for each in known if signal in each["signals"]])
 
 
 def _mark(axes: Any, points: list[tuple[int, float]]) -> None:
@@ -95,4 +95,4 @@ def _mark(axes: Any, points: list[tuple[int, float]]) -> None:
 
 
 def _warmup(monitor: MonitorSection) -> list[Mapping[str, Any]]:
-    return list(monitor.looks[: int(monitor.settings["warmup"])])
+    return list(monitor.measurements[: int(monitor.settings["warmup"])])

@@ -1,4 +1,4 @@
-"""The files of the user's own modules: which they are, what they import, and their digests."""
+"""The files of the user's own modules, their imports and their digests."""
 
 import ast
 import re
@@ -27,7 +27,7 @@ _READERS = {
 
 
 class CodeFiles(NamedTuple):
-    """The files of some modules, and of the user's modules that these import."""
+    """The files of modules and of the user's modules that they import."""
 
     digests: dict[str, str]
     """Digests of the syntax, without comments, by path below the folder of the import."""
@@ -38,7 +38,7 @@ class CodeFiles(NamedTuple):
 def code_files(modules: Iterable[str]) -> CodeFiles:
     """Return the files of modules and of their imports, except imports of other packages.
 
-    A module that is imported when code is called is found beside the file of its root, too.
+    Modules that are imported inside functions are also searched beside the root module's file.
     """
     digests: dict[str, str] = {}
     opens: set[str] = set()
@@ -63,7 +63,7 @@ def code_files(modules: Iterable[str]) -> CodeFiles:
 
 
 def _beside(root: Path | None, module: str) -> Path | None:
-    """Return the file of a module in the folder of another one."""
+    """Return the file of a module that lies in another module's folder."""
     path = root.parent.joinpath(*module.split(".")) if root else Path()
     files = (path.with_name(f"{path.name}.py"), path / "__init__.py") if root else ()
     return next(filter(Path.is_file, files), None)
@@ -88,7 +88,7 @@ def is_own(module: str) -> bool:
 
 
 def own_file(module: str) -> Path | None:
-    """Return the file of a module of the user's, without importing it."""
+    """Return the file of a user's module without importing it."""
     loaded = getattr(sys.modules.get(module), "__file__", None)
     file = Path(loaded) if loaded else source_file(module)
     is_own = file is not None and not _is_installed(file) and file.is_file()
@@ -96,7 +96,7 @@ def own_file(module: str) -> Path | None:
 
 
 def package_of(module: str) -> str | None:
-    """Return the installed package that a module belongs to; None for the user's own module."""
+    """Return the installed package of a module; None for the user's own module."""
     top = module.partition(".")[0]
     return None if top == "__main__" or top in sys.stdlib_module_names else _package_of(top)
 
@@ -134,9 +134,9 @@ def _has_packages(folder: str) -> bool:
 
 @cache
 def _parsed(file: Path, name: str, time: int, size: int) -> tuple[str, list[str], set[str]]:
-    """Return a file's digest, modules that it may import, its texts and names.
+    """Return a file's digest, possible imports, strings and names.
 
-    `time` and `size` renew.
+    `time` and `size` invalidate the cache.
     """
     content = file.read_bytes()
     try:
@@ -151,7 +151,7 @@ def _parsed(file: Path, name: str, time: int, size: int) -> tuple[str, list[str]
 
 
 def _imports(tree: ast.AST, package: str) -> Iterator[str]:
-    """Yield the modules that a file imports, with those that may only be names in one."""
+    """Yield the modules that a file imports, and imported names that may be modules."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]

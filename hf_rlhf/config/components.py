@@ -1,9 +1,9 @@
-"""The one look-up of a component: of a package, in a file or module, or from Python.
+"""Look up a component in a package, a file or module, or among objects from Python.
 
-`NAME` is offered by an installed package (`hf_rlhf.config.registry`), `my.py:fn` is in a file,
-`trl.rewards:fn` in an importable module, and `python:fn` is an object that was passed from Python
-and is known to that process alone. What a name with a colon stands for must have the form of the
-wanted kind before it is called: a run file is not to call arbitrary functions.
+`NAME` comes from an installed package (`hf_rlhf.config.registry`), `my.py:fn` from a file,
+`trl.rewards:fn` from an importable module. `python:fn` is an object that was passed from Python and
+exists in this process only. An object behind a name with a colon must have the form of the
+requested kind before it is called: a run file cannot call arbitrary functions.
 """
 
 import gc
@@ -53,7 +53,7 @@ _FORMS: Mapping[Kind, str] = {
 
 @dataclass(frozen=True)
 class Component:
-    """What a name stands for, and where it comes from."""
+    """A component and its origin."""
 
     kind: Kind
     target: Any
@@ -63,7 +63,7 @@ class Component:
 
     @cached_property
     def provenance(self) -> dict[str, Any]:
-        """Package, version and target for the record; of the user's own code also digests."""
+        """Package, version and target for the record; for the user's own code also digests."""
         from hf_rlhf.config.code_files import code_files
         from hf_rlhf.config.provenance import provenance_of_object
 
@@ -74,9 +74,9 @@ class Component:
 
 
 def look_up(kind: Kind, name: str, objects: Mapping[str, Any] | None = None) -> Component:
-    """Return the component `name` of whatever origin.
+    """Return the component `name` of any origin.
 
-    `objects` are those from Python by their names. A path in `name` is relative to the working
+    `objects` maps names to objects from Python. A path in `name` is relative to the working
     directory. Raises PluginError.
     """
     with _without_collection():
@@ -92,12 +92,12 @@ def look_up(kind: Kind, name: str, objects: Mapping[str, Any] | None = None) -> 
 
 
 def load_component(kind: Kind, name: str) -> Any:
-    """Return what a name stands for. Raises PluginError."""
+    """Return the object that a name refers to. Raises PluginError."""
     return look_up(kind, name).target
 
 
 def kind_of(name: str) -> Kind:
-    """Return the kind that a component in a file or module has the form of. Raises PluginError."""
+    """Return the kind of a component in a file or module by its form. Raises PluginError."""
     target = _of_code("rewards", name).target
     if kind := next((kind for kind in _FORMS if has_form(kind, target)), None):
         return kind
@@ -105,12 +105,12 @@ def kind_of(name: str) -> Kind:
 
 
 def is_file_component(name: str) -> bool:
-    """Return whether a name is one in a file."""
+    """Return whether a name refers to a file (`my.py:fn`)."""
     return _FILE.fullmatch(name) is not None
 
 
 def absolute_name(name: str, folder: Path) -> str:
-    """Return a name whose file, if it is in one, is relative to `folder` with its whole path."""
+    """Return a name with an absolute path, if its file is relative to `folder`."""
     match = _FILE.fullmatch(name)
     if match is None:
         return name
@@ -118,12 +118,12 @@ def absolute_name(name: str, folder: Path) -> str:
 
 
 def label_of(name: str) -> str:
-    """Return the label of a component that has no other: its name without package and file."""
+    """Return the default label of a component: its name without package and file."""
     return re.split("[/:]", name)[-1]
 
 
 def has_form(kind: Kind, target: Any) -> bool:
-    """Return whether an object has the form of a kind; nothing is called."""
+    """Return whether an object has the form of a kind, without calling it."""
     cls = target if isinstance(target, type) else type(target)
     if kind == "rewards":
         return "completions" in _parameters(cls.__call__ if isinstance(target, type) else target)
@@ -152,9 +152,9 @@ def _parameters(target: Any) -> Mapping[str, inspect.Parameter]:
 
 @contextmanager
 def _without_collection() -> Iterator[None]:
-    """Import without collecting garbage, which takes a quarter of the time that TRL's import takes.
+    """Import with the garbage collector off, which takes a quarter of the time of TRL's import.
 
-    What a process imports first stays as long as it, so later collections leave it out.
+    Modules live as long as the process, so later collections skip them.
     """
     was_enabled, is_first = gc.isenabled(), "torch" not in sys.modules
     gc.disable()
@@ -189,7 +189,7 @@ def _of_package(kind: Any, name: str) -> Component:
 
 
 def _why_not(point: EntryPoint, error: BaseException) -> tuple[str, str]:
-    """Return the cause, for an entry point that does not load, and the cure."""
+    """Return why an entry point does not load, and the fix."""
     owner = registry.package(point)[0]
     again = f"Names are read when a package is installed: after a change, reinstall {owner}."
     if isinstance(error, ModuleNotFoundError) and error.name:
@@ -212,7 +212,7 @@ def _why_not(point: EntryPoint, error: BaseException) -> tuple[str, str]:
 
 
 def _at(error: BaseException, file: str | None = None) -> str:
-    """Return where code has raised, in `file` if it is given, as `FILE:LINE`."""
+    """Return where code raised as `FILE:LINE`, within `file` if it is set."""
     frames = traceback.extract_tb(error.__traceback__)
     frame = next((each for each in reversed(frames) if file in (None, each.filename)), frames[-1])
     name, line = frame.filename, frame.lineno
@@ -222,7 +222,7 @@ def _at(error: BaseException, file: str | None = None) -> str:
 
 
 def _of_code(kind: Kind, name: str) -> Component:
-    """Return a component in a file or module, of whatever form."""
+    """Return a component in a file or module, without a check of its form."""
     if name.startswith(PYTHON):
         raise UnknownPlugin(
             f"{name!r} was passed as an object from Python, in another process. Its source is in "
@@ -254,7 +254,7 @@ def _of_code(kind: Kind, name: str) -> Component:
 
 
 def _module_of_file(name: str, path: str) -> tuple[str, types.ModuleType]:
-    """Return the text of a file, and what executing that text has made."""
+    """Return the text of a file, and the module that it defines."""
     file = Path(path).expanduser().absolute()
     try:
         return (text := file.read_text(encoding="utf-8")), _executed(file, text)
@@ -276,11 +276,11 @@ def _module_of_file(name: str, path: str) -> tuple[str, types.ModuleType]:
 
 @cache
 def _executed(file: Path, text: str) -> types.ModuleType:
-    """Execute a file as a module; once, unless its text has changed, as in a notebook."""
+    """Execute a file as a module, again only if its text has changed (in a notebook)."""
     digest = sha256(f"{file}\0{text}".encode()).hexdigest()[:12]
     module = types.ModuleType(f"hf_rlhf_file_{file.stem}_{digest}")
     module.__file__ = str(file)
-    sys.modules[module.__name__] = module  # dataclasses and pickle look modules up
+    sys.modules[module.__name__] = module  # dataclasses and pickle read sys.modules
     try:
         exec(compile(text, file, "exec"), vars(module))
     except BaseException:

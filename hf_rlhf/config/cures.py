@@ -1,4 +1,4 @@
-"""Cures for names that a run does not know: what to write instead of them."""
+"""Fixes for unknown names: what to write instead."""
 
 from collections.abc import Mapping
 

@@ -1,7 +1,8 @@
-"""Objects in a run that is started from Python, as a user of TRL passes them.
+"""Objects in a run that is started from Python, passed as in TRL.
 
-Each gets a name that a run file can hold: an object that an installed package has at its top level
-is `MODULE:NAME`, for every process; any other is `python:NAME`, for this process alone.
+Each gets a name that a run file can hold: `MODULE:NAME` for a top-level object of an installed
+package, which every process can import; `python:NAME` for any other object, which exists in this
+process only.
 """
 
 import sys
@@ -29,9 +30,9 @@ _OF_TRL = {
 
 
 def name_objects(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return `values` with names in place of objects, and the objects by their names.
+    """Replace objects in `values` by names; also return the objects by name.
 
-    Raises ConfigError for arguments that only TRL's trainers take, and for a model object.
+    Raises ConfigError for arguments that only TRL's trainers take, and model objects.
     """
     names = _Names()
     problems = [
@@ -60,7 +61,7 @@ def name_objects(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, A
 
 
 class _Names:
-    """Names objects; two that have one name get different ones."""
+    """Names objects uniquely."""
 
     def __init__(self) -> None:
         self.objects: dict[str, Any] = {}
@@ -78,7 +79,7 @@ class _Names:
         return {"name": name, "label": _own_name(value)} if has_label else {"name": name}
 
     def name(self, value: Any, own: str | None = None) -> str:
-        """Return the name of an object: `own`, or by default that of its definition."""
+        """Return the name of an object: `own`, or by default the name of its definition."""
         own = own or ("dataset" if is_rows(value) else _own_name(value))
         module = str(getattr(value, "__module__", ""))
         if getattr(sys.modules.get(module), own, None) is value and package_of(module):
@@ -101,7 +102,7 @@ def is_rows(value: Any) -> bool:
 
 
 def _splits(value: Any, problems: list[Problem]) -> Any:
-    """Return rows in memory as splits, a `DatasetDict`; anything else as it is."""
+    """Return rows in memory as a `DatasetDict`; any other value unchanged."""
     if isinstance(value, list | tuple):
         what = "is a list of rows."
         problems.append(Problem("python dataset", what, "Write `Dataset.from_list(rows)`."))
@@ -123,7 +124,7 @@ def _splits(value: Any, problems: list[Problem]) -> Any:
 
 
 def _model_problem(model: Any) -> Problem:
-    """Return the problem of a model object: a run identifies and measures its base by the files."""
+    """Return the problem with a model object: a run identifies its base by files."""
     name = getattr(model, "name_or_path", "")
     unchanged = f", or, if its weights were not changed, write `model={name!r}`" if name else ""
     return Problem(

@@ -1,4 +1,4 @@
-"""Options `--key value` and settings from Python, which replace values of a run file."""
+"""Options `--key value` and settings from Python that replace values of a run file."""
 
 import json
 import re
@@ -15,10 +15,10 @@ _INDEX = re.compile(r"[0-9]{1,6}")
 
 
 def value_of(text: str) -> Any:
-    """Return the value that an option's text stands for. Raises ValueError.
+    """Parse the text of an option's value. Raises ValueError.
 
-    Text that begins with a bracket, a brace or a quote is YAML; any other is one plain scalar, so
-    that `a: b # c` needs no quotes. Empty text is empty text, not null.
+    Text that begins with a bracket, a brace or a quote is YAML; any other text is a plain scalar,
+    so that `a: b # c` needs no quotes. Empty text stays empty text, not null.
     """
     if not text:
         return ""
@@ -45,16 +45,15 @@ def without_secrets(argv: Sequence[str]) -> list[str]:
                 value = value_of(text)
                 text = text if redact_secrets(value) == value else json.dumps(redact_secrets(value))
             except ValueError:
-                text = REDACTED  # what cannot be read cannot be cleaned
+                text = REDACTED  # text that cannot be parsed cannot be redacted
         clean.append(f"{option}{equals}{text}")
     return clean
 
 
 def merged(values: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a run file's values with top-level settings from Python put in.
+    """Merge top-level settings from Python into a run file's values.
 
-    A section is merged key by key, unless it names another component, whose arguments differ; a
-    list is replaced.
+    A section is merged key by key, or replaced if it names another component. A list is replaced.
     """
     result = {**values, **settings}
     for key, value in settings.items():
@@ -67,7 +66,7 @@ def merged(values: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, 
 
 
 def read_options(argv: Sequence[str]) -> Iterator[tuple[str, str, str | None]]:
-    """Yield each word that should be an option, the option and its text; None if it has none."""
+    """Yield each option as the word, its key and its text (None without a value)."""
     words = list(argv)
     while words:
         word = words.pop(0)
@@ -82,7 +81,7 @@ def read_options(argv: Sequence[str]) -> Iterator[tuple[str, str, str | None]]:
 def assign(
     root: dict[str, Any], segments: Sequence[str], value: Any
 ) -> tuple[list[KeyPath], KeyPath]:
-    """Set one key in place. Return the paths of new containers, and the key's path."""
+    """Set a key in place. Return the paths of new containers, and the key's path."""
     if not all(segments):
         raise ValueError("has an empty part between its dots.")
     containers: list[KeyPath] = []

@@ -1,9 +1,9 @@
-"""What an object of the user's is, for the record: its code and the values that it uses.
+"""Provenance of a user's object for the record: its code and the values that it uses.
 
-The digests show whether a resumed run uses the same code: that of whole files (of the user's own
-modules that the object is in, and of the modules that these import), and that of the functions and
-classes that it reaches, with their globals, defaults, enclosed values and attributes. Comments and
-layout do not count. For installed packages, the version is recorded.
+Digests show whether a resumed run uses the same code. They cover whole files (the user's modules
+that define the object, and their imports), and the functions and classes that it reaches, with
+globals, defaults, closures and attributes. Comments and layout are ignored. For installed packages,
+the version is recorded.
 """
 
 import ast
@@ -28,13 +28,13 @@ _LONGEST_VALUE = 1000
 
 
 def provenance_of_object(target: Any, module: str | None = None) -> dict[str, Any]:
-    """Return what a function, class or instance is, for the record.
+    """Return the provenance of a function, class or instance for the record.
 
-    An installed object has package and version. Any other object has `code`, digests by name, and
+    An installed object has package and version. Any other object has `code` (digests by name) and
     `source`, which is None if Python has no source, as for a function typed at a prompt. `reads`
-    holds the values that it uses, plain or as digests, and the attributes of an instance;
-    `not_compared` names the values without a digest, `opens` files that the code may open.
-    `module`: a module that it is in, if not its own.
+    holds the values that it uses, plain or as digests, and the attributes of an instance.
+    `not_compared` names the values without a digest, `opens` files that the code may open. `module`
+    overrides the object's own module.
     """
     attributes = {}
     if isinstance(target, partial):
@@ -79,7 +79,7 @@ def _state(value: Any) -> dict[str, Any]:
 
 
 class _Uses:
-    """What an object uses, followed through functions and classes of the user's."""
+    """The values that an object uses, traced through the user's functions and classes."""
 
     def __init__(self) -> None:
         self.code: dict[str, str] = {}
@@ -90,7 +90,7 @@ class _Uses:
         self._seen: set[int] = set()
 
     def add(self, name: str, value: Any) -> None:
-        """Add a value that is used by a name, and what it uses itself if it is the user's code."""
+        """Add a value under a name; for the user's code, also the values that it uses."""
         value = _unwrapped(value)
         if not _has_code(value):
             self._read(name, value)
@@ -100,7 +100,7 @@ class _Uses:
             self.modules.add(module)
             text = _source(value)
             self.texts += [text] if text and text not in self.texts else []
-            if module == "__main__" or own_file(module) is None:  # else its whole file counts
+            if module == "__main__" or own_file(module) is None:  # otherwise its whole file counts
                 digest = self._digest(name, _compiled(value)) if text is None else _syntax(text)
                 self.code[self._free(name, value.__qualname__, self.code)] = digest
             for inner, used in self._used(value):
@@ -138,7 +138,7 @@ class _Uses:
         self.reads[self._free(name, type(value).__name__, known)] = plain
 
     def _digest(self, name: str, value: Any) -> str:
-        """Return a digest of any value that is the same in every process; "" if it has none."""
+        """Return a digest of a value that is equal in every process; "" if there is none."""
         from datasets.fingerprint import Hasher
 
         try:
@@ -152,7 +152,7 @@ class _Uses:
         if isinstance(value, ModuleType):
             self.modules.add(value.__name__)
             return value.__name__
-        if value is os.environ:  # of which every process has its own
+        if value is os.environ:  # differs between processes
             return "os:environ"
         if isinstance(value, BuiltinFunctionType):
             if value.__self__ is not None and not isinstance(value.__self__, ModuleType):
@@ -162,7 +162,7 @@ class _Uses:
         return f"{value.__module__}:{value.__qualname__}"
 
     def _free(self, name: str, other: str, taken: Mapping[str, Any]) -> str:
-        """Return a name that is not taken; its end still says whether the value is a secret."""
+        """Return an unused name whose ending still marks a secret as such."""
         return name if name not in taken else self._free(f"{other}.{name}", other, taken)
 
 
@@ -173,7 +173,7 @@ _WRAPPED = ("fget", "__func__", "func", "__wrapped__")
 
 
 def _unwrapped(value: Any) -> Any:
-    """Return the user's function in a wrapper of a package; any other value as it is."""
+    """Return the user's function in a package's wrapper; any other value unchanged."""
     inner = value
     while not isinstance(inner, (*_CODE, MethodType, partial)) or not is_own(_module_of(inner)):
         found = [getattr(inner, each) for each in _WRAPPED if hasattr(type(inner), each)]
@@ -190,19 +190,19 @@ def _has_code(value: Any) -> bool:
 
 
 def _module_of(owner: Any) -> str:
-    """Return the module that a function or class was written in, whatever a decorator says."""
+    """Return the module that defines a function or class, regardless of decorators."""
     scope = owner.__globals__ if isinstance(owner, FunctionType) else {}
     return str(scope.get("__name__") or getattr(owner, "__module__", ""))
 
 
 def _names(code: CodeType) -> set[str]:
-    """Return the names that a function uses, in its comprehensions and inner functions too."""
+    """Return the names that a function uses, including comprehensions and inner functions."""
     inner = (_names(each) for each in code.co_consts if isinstance(each, CodeType))
     return set(code.co_names).union(*inner)
 
 
 def _source(value: Any) -> str | None:
-    """Return the source of a function or class; of a class of a notebook, that of its methods."""
+    """Return the source of a function or class; of a notebook's class, its methods' source."""
     methods = [each for each in vars(value).values() if isinstance(each, FunctionType)]
     for parts in ([value], methods if isinstance(value, type) else []):
         texts = []
@@ -222,13 +222,13 @@ def _compiled(owner: Any) -> Any:
 
 
 def _syntax(text: str) -> str:
-    with suppress(SyntaxError):  # of a lambda, the source is a part of a statement
+    with suppress(SyntaxError):  # the source of a lambda is only a part of a statement
         text = ast.dump(ast.parse(text))
     return sha256(text.encode("utf-8", "replace")).hexdigest()
 
 
 def _plain(value: Any) -> Any:
-    """Return a value that JSON keeps as it is, a long one as its digest; None for any other."""
+    """Return a value that JSON represents exactly (a digest if it is long); else None."""
     if type(value) not in (dict, list, str, int, float, bool):
         return None
     try:

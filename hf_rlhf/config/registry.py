@@ -5,9 +5,9 @@ A package offers a component with one line in its ``pyproject.toml``::
     [project.entry-points."hf_rlhf.rewards"]
     politeness = "acme_rewards.tone:Politeness"
 
-Names are read from package metadata, so listing them is cheap, and a broken package cannot
-break a run that does not use it. Code is imported by `hf_rlhf.config.components` alone.
-Trainers are described from their source, unexecuted: importing one takes seconds.
+Names are read from package metadata: listing them is cheap, and a broken package cannot break a run
+that does not use it. Only `hf_rlhf.config.components` imports code. Trainers are described from
+their source without execution, since an import takes seconds.
 """
 
 import ast
@@ -46,7 +46,7 @@ def offered(kind: Kind) -> list[EntryPoint]:
 
 
 def entry_points(*, group: str) -> list[EntryPoint]:
-    """Return the entry points of one group in all installed packages."""
+    """Return the entry points of a group in all installed packages."""
     # A folder's time changes when a package is installed there or removed.
     existing = [path for path in sys.path if os.path.exists(path or ".")]
     folders = tuple((path, os.stat(path or ".").st_mtime_ns) for path in existing)
@@ -55,14 +55,14 @@ def entry_points(*, group: str) -> list[EntryPoint]:
 
 @cache
 def _installed(folders: tuple[tuple[str, int], ...]) -> Mapping[str, list[EntryPoint]]:
-    """Read all packages once: importlib.metadata would parse each of them again for each kind."""
+    """Read all packages once: importlib.metadata would parse them again for each kind."""
     groups: dict[str, list[EntryPoint]] = {}
     packages = set()
     for package in distributions(path=[path for path, _ in folders]):
         if _GROUP not in (package.read_text("entry_points.txt") or ""):
             continue
         name = _normalized(_name_and_version(package)[0])
-        if name not in packages:  # of two on the path the first counts, as for imports
+        if name not in packages:  # the first on the path counts, as for imports
             packages.add(name)
             for point in package.entry_points:
                 groups.setdefault(point.group, []).append(point)
@@ -76,7 +76,7 @@ def package(point: EntryPoint) -> tuple[str, str]:
 
 @cache
 def _name_and_version(package: Distribution) -> tuple[str, str]:
-    """Cached, because importlib.metadata parses the metadata at each access."""
+    """Cache the metadata, which importlib.metadata parses at each access."""
     return package.name, package.version
 
 
@@ -88,7 +88,7 @@ def source(point: EntryPoint) -> str:
 def unique_names(
     points: Sequence[EntryPoint], *, taken: Iterable[str] = ()
 ) -> dict[str, EntryPoint]:
-    """Return components by name; one that two packages offer, or is taken, by package/name."""
+    """Return components by name; a duplicate or reserved name becomes package/name."""
     names = [*taken, *(point.name for point in points)]
     return {
         point.name if names.count(point.name) == 1 else f"{package(point)[0]}/{point.name}": point
@@ -97,12 +97,12 @@ def unique_names(
 
 
 def singular(kind: Kind) -> str:
-    """Return the name of one component of `kind`, as messages say it."""
+    """Return the singular of `kind` for messages."""
     return kind.removesuffix("s")
 
 
 def find(kind: Kind, name: str) -> EntryPoint:
-    """Return the one entry point of `kind` called `name`, without importing it.
+    """Return the entry point `name` of `kind` without importing it.
 
     A name that two packages offer is written ``package/name``. Raises UnknownPlugin or
     AmbiguousPlugin.
@@ -126,12 +126,12 @@ def find(kind: Kind, name: str) -> EntryPoint:
 
 
 def _normalized(package: str) -> str:
-    """Return a package's name in the one spelling that PEP 503 gives it."""
+    """Return a package's name as normalised by PEP 503."""
     return re.sub(r"[-_.]+", "-", package).lower()
 
 
 def required_core(point: EntryPoint) -> str:
-    """Return the range of hf-rlhf that the package of `point` needs, or "" if this one is in it."""
+    """Return the unmet hf-rlhf requirement of the package of `point`, or ""."""
     return _unmet_by(point.dist) if point.dist else ""
 
 
@@ -143,7 +143,7 @@ def _unmet_by(package: Distribution) -> str:
 
 @cache
 def _unmet(requirement: str) -> str:
-    """Return the versions in a requirement of this package that this one is not; "" otherwise."""
+    """Return the version range of a requirement of hf-rlhf that this version violates, or ""."""
     from packaging.requirements import InvalidRequirement, Requirement
 
     try:
@@ -172,9 +172,9 @@ def _unknown(kind: Kind, name: str) -> str:
 
 
 def class_in_source(point: EntryPoint) -> ast.ClassDef:
-    """Return the class that an entry point names, parsed and not executed.
+    """Return the syntax tree of an entry point's class, without executing it.
 
-    Raises BrokenPlugin when it is not written there: it may still be imported there.
+    Raises BrokenPlugin if the module does not define the class; it may still import it.
     """
     path = source_file(point.module)
     if path is None:
@@ -190,7 +190,7 @@ def class_in_source(point: EntryPoint) -> ast.ClassDef:
 
 
 def source_file(module: str) -> Path | None:
-    """Return the file of a module, without importing it or the packages above it."""
+    """Return the file of a module without importing it or its parent packages."""
     top, *inner = module.split(".")
     try:
         spec = find_spec(top)
@@ -209,9 +209,9 @@ def source_file(module: str) -> Path | None:
 
 
 def summary(point: EntryPoint) -> str:
-    """Return a line that describes a component: of its docstring, its module's or its package.
+    """Return a line that describes a component, from its docstring, its module's or its package.
 
-    Nothing is imported; what cannot be read has an empty line.
+    Nothing is imported; the line is empty if none can be read.
     """
     path = source_file(point.module)
     text = None
@@ -227,7 +227,7 @@ def summary(point: EntryPoint) -> str:
 
 
 def _docstring_of(name: str, source: str) -> str | None:
-    """Return the docstring of a class or function of a module; only that one is parsed."""
+    """Return the docstring of a class or function, parsing only that definition."""
     definitions = (each for each in _DEFINITION.finditer(source) if each[1] == name)
     if (definition := next(definitions, None)) is None:
         return None
@@ -244,9 +244,9 @@ def _parsed(path: Path) -> ast.Module:
 
 
 def constant_in_source(point: EntryPoint, name: str) -> Any:
-    """Return the literal that the class of an entry point gives the attribute `name`, or None.
+    """Return the literal value of the attribute `name` in an entry point's class, or None.
 
-    Raises BrokenPlugin as `class_in_source` does.
+    Raises BrokenPlugin like `class_in_source`.
     """
     for statement in class_in_source(point).body:
         match statement:

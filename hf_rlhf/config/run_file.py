@@ -1,8 +1,8 @@
-"""Run files: YAML with the place of every key, overridden by options and checked all at once.
+"""Run files: YAML with the line of every key, overridden by options and validated as a whole.
 
-A run file is YAML, flat like TRL's: a few sections that are ours (`dataset`, `rewards`, ...) and
-beside them, at the top level, the settings of the trainer and the model. The format:
-docs/reference/run-files.md. Nothing here knows a plugin or imports the training stack.
+A run file is flat YAML like TRL's: a few sections (`dataset`, `rewards`, ...) and, at the top
+level, the settings of the trainer and the model (docs/reference/run-files.md). Nothing here knows a
+plugin or imports the training stack.
 """
 
 import copy
@@ -52,7 +52,7 @@ _TOP = ("schema", "plugin", *_PARTS, *keys_of(TopLevel), *keys_of(Limits))
 
 @dataclass(frozen=True)
 class RunFile:
-    """A run file and its overrides: plain values, and where each was written."""
+    """A run file and its overrides: plain values, and the line or option of each."""
 
     name: str
     values: Mapping[str, Any]
@@ -71,13 +71,13 @@ class RunFile:
 
     @classmethod
     def read(cls, path: str | Path) -> "RunFile":
-        """Read a file. Raises ConfigError if it cannot be read or is not a YAML mapping."""
+        """Read a run file. Raises ConfigError if it is unreadable or no YAML mapping."""
         path = Path(path)
         return replace(cls.parse(yaml.read_text(path), path.name), folder=path.parent)
 
     @classmethod
     def parse(cls, text: str, name: str) -> "RunFile":
-        """Read `text`; `name` stands for it in messages. Raises ConfigError as `read` does."""
+        """Parse `text`, which messages call `name`. Raises ConfigError like `read`."""
         document = yaml.load_yaml(text, name)
         if not isinstance(document.value, dict):
             what = "is empty." if document.value is None else "is not a mapping of keys to values."
@@ -87,7 +87,7 @@ class RunFile:
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any], name: str = "python") -> "RunFile":
-        """Take a run from Python, with objects where a run file has names of components.
+        """Build a run file from Python values, with objects instead of component names.
 
         Raises ConfigError for other values that a run file cannot hold.
         """
@@ -100,7 +100,7 @@ class RunFile:
     def with_settings(self, settings: Mapping[str, Any]) -> "RunFile":
         """Return this file with top-level settings from Python merged into it.
 
-        Raises ConfigError as `from_mapping` does.
+        Raises ConfigError like `from_mapping`.
         """
         own = type(self).from_mapping(settings, self.name)
         shipped = {
@@ -119,12 +119,12 @@ class RunFile:
 
     @property
     def plugin(self) -> str | None:
-        """The trainer that the file names, if it names one."""
+        """The trainer in the file, if any."""
         plugin = self.values.get("plugin")
         return plugin if isinstance(plugin, str) else None
 
     def where(self, path: Sequence[str | int]) -> str:
-        """Say where `path` was written, or the nearest key above it: `tiny.yaml:14 rewards.0`."""
+        """Return the origin of `path` or its nearest parent: `tiny.yaml:14 rewards.0`."""
         path = tuple(path)
         if path and path not in self.lines and "." in str(path[-1]):  # a value within an argument
             inner = str(path[-1]).split(".")
@@ -139,16 +139,15 @@ class RunFile:
         return f"{self.name} {dotted(path)}".rstrip()
 
     def where_key(self, key: str) -> str:
-        """Say where a top-level key was written."""
+        """Return the origin of a top-level key."""
         return self.where((key,))
 
     def override(self, argv: Sequence[str]) -> "RunFile":
         """Return this file with `--key value`, `--key=value` and `--key` (true) applied.
 
-        Keys are dotted and exact; an item of a list is named by its index or its label, and the
-        index after the last appends: `--rewards.0.weight 0.3`, `--rewards.refiner.weight 0.3`. The
-        value is read as by `value_of`. Of equal keys the last one wins. What is wrong is added to
-        `problems`.
+        Keys are dotted and exact. List items are addressed by index or label, and the index after
+        the last appends: `--rewards.0.weight 0.3`, `--rewards.refiner.weight 0.3`. Values are
+        parsed by `value_of`. The last of equal keys wins. Errors are added to `problems`.
         """
         values, lines, overrides = dict(self.values), dict(self.lines), dict(self.overrides)
         problems = list(self.problems)
@@ -172,19 +171,19 @@ class RunFile:
         )
 
     def component(self, kind: Kind, name: str, path: KeyPath) -> Component:
-        """Return the component that is named at `path`. Raises PluginError."""
+        """Return the component at `path`. Raises PluginError."""
         return look_up(kind, self._located(name, path), self.objects)
 
     def trainer(self, name: str) -> type[Trainer]:
-        """Return the trainer `name`, by default the one of the file. Raises PluginError."""
+        """Return the trainer `name`, by default the file's. Raises PluginError."""
         return as_trainer(self.component("trainers", name, ("plugin",)).target, name)
 
     def to_yaml(self) -> str:
-        """Return the file with its overrides applied as YAML, to be read from any folder."""
+        """Return the file with its overrides as YAML that can be read from any folder."""
         return yaml.dump_yaml(self._located(dict(self.values), ()))
 
     def _located(self, value: Any, path: KeyPath) -> Any:
-        """Return names in files with their whole paths."""
+        """Return names of file components with absolute paths."""
         if isinstance(value, Mapping):
             return {key: self._located(each, (*path, key)) for key, each in value.items()}
         if isinstance(value, list):
@@ -198,17 +197,16 @@ class RunFile:
     def spec(
         self, *, allowed_settings: Collection[str], plugin: str | None = None
     ) -> tuple[RunSpec | None, list[Problem]]:
-        """Check the file's own sections and the names of its settings.
+        """Validate the file's own sections and the names of its settings.
 
         Args:
-            allowed_settings: names of the fields of the trainer's Config and of ModelConfig. With
-                none the settings' names are not checked: the trainer could not be loaded.
-            plugin: the trainer, where the command line and not the file names it.
+            allowed_settings: fields of the trainer's Config and of ModelConfig. If empty (the
+                trainer could not be loaded), setting names are not checked.
+            plugin: the trainer, if it comes from the command line.
 
         Returns:
-            A spec of all that could be read, so that more problems can be found in it, or None
-            when there is no plugin or dataset to speak of; and every problem. The spec may be run
-            only if there are none.
+            A spec of the readable parts, for further checks, or None without a usable plugin or
+            dataset; and every problem. Run the spec only if there are no problems.
         """
         reader = _Reader(self, allowed_settings)
         spec = reader.spec(plugin or self.plugin)
@@ -217,14 +215,14 @@ class RunFile:
     def sources(
         self, path: KeyPath, entries: Sequence[Any]
     ) -> tuple[tuple[SourceSpec, ...], list[Problem]]:
-        """Return the usable entries of a list of datasets at `path`, and the problems of others."""
+        """Return the usable entries of a list of datasets at `path`, and all problems."""
         reader = _Reader(self, ())
         sources = reader.entries(SourceSpec, path, enumerate(entries))
         reader.check_labels(sources)
         return sources, reader.problems
 
     def refusal(self, problems: Sequence[Problem]) -> ConfigError:
-        """Return the error of all `problems`; of a shipped file, the user did not write it."""
+        """Return the error for `problems`, with a hint if the file is shipped."""
         of_file = any(problem.where.startswith(f"{self.name}:") for problem in problems)
         hint = f"{self.name} is the run file that {self.plugin!r} ships. An option replaces a "
         hint += "value of it: --KEY VALUE."
@@ -232,12 +230,12 @@ class RunFile:
 
 
 def default_folder(trainer: str, file: str) -> Path:
-    """Return the run folder of a run file that names none."""
+    """Return the default run folder of a run file."""
     return Path(f"runs/{re.sub('[/:]', '-', trainer)}-{Path(file).stem}")
 
 
 class _Reader:
-    """Reads the values of a run file as its sections, and collects what is wrong with them."""
+    """Reads the values of a run file into its sections, and collects the problems."""
 
     def __init__(self, file: RunFile, allowed_settings: Collection[str]) -> None:
         self.file = file
@@ -303,7 +301,7 @@ class _Reader:
         return unknown_setting(where, key, [*_TOP, *self.allowed_settings], owner)
 
     def _home(self, key: str) -> str | None:
-        """Return a hint on the section in which a misplaced key belongs."""
+        """Return a hint on the right section for a misplaced key."""
         if key in self.allowed_settings or key in _TOP:
             return "It belongs at the top level."
         sections = (name for name, cls in _PARTS.items() if not issubclass(cls, ComponentSpec))
@@ -311,7 +309,7 @@ class _Reader:
         return f"It belongs under `{section}:`." if section else None
 
     def _part(self, key: str, cls: type) -> Any:
-        """Read a section, or the entries of components under a key."""
+        """Read a section, or the component entries under a key."""
         value = self.file.values.get(key)
         if cls is JudgeSpec:
             judges = self._container(key, dict, "LABEL: {name: ...}")
@@ -332,12 +330,12 @@ class _Reader:
         return cls(**self._bound(cls, values, (key,), key))
 
     def entries(self, cls: Any, path: KeyPath, items: Iterable[tuple[Any, Any]]) -> tuple[Any, ...]:
-        """Read entries of components; those that are unusable are left out."""
+        """Read component entries, skipping unusable entries."""
         found = [self._entry(cls, value, (*path, at)) for at, value in items]
         return tuple(each for each in found if each is not None)
 
     def check_labels(self, parts: Sequence[Any]) -> None:
-        """Report labels that an earlier part has."""
+        """Report duplicate labels."""
         first: dict[str, Any] = {}
         for part in parts:
             if first.setdefault(part.label, part) is not part:
@@ -345,13 +343,13 @@ class _Reader:
                 self._report((*part.path, "label"), what, "Give each its own `label:`.")
 
     def _top_level(self, cls: type) -> dict[str, Any]:
-        """Check the top-level keys that are fields of `cls`; null stands for the default."""
+        """Validate the top-level keys that are fields of `cls`; null means the default."""
         values = {key: self.file.values.get(key) for key in keys_of(cls)}
         present = {key: value for key, value in values.items() if value is not None}
         return self._bound(cls, present, (), "the run")
 
     def _entry(self, cls: Any, value: Any, path: KeyPath) -> Any:
-        """Read the entry of a component; None, reported, if it has no name."""
+        """Read a component entry; report a missing name and return None."""
         if isinstance(value, str) and cls not in (DatasetSpec, JudgeSpec):
             value = {"name": value}
         if value is None or value == {}:
@@ -386,7 +384,7 @@ class _Reader:
         return valid
 
     def _container(self, key: str, kind: type, example: str) -> Any:
-        """Return a copy of a list or mapping; an empty one, reported, for another value."""
+        """Return a copy of a list or mapping; report any other value and return an empty one."""
         value = self.file.values.get(key)
         if value is not None and not isinstance(value, kind):
             word = "a list" if kind is list else "a mapping"

@@ -1,9 +1,9 @@
-"""The run files that packages ship, and the changes to one when data or model are others.
+"""Run files that packages ship, and their changes for other data or another model.
 
 The `card` section of a shipped run file (title, intended use, licence, ...) describes the shipped
-run and is left out for another: on the card it would look like the user's own words. Its settings
-(lengths, rates, batch sizes) were chosen for the shipped model and data; those that still apply
-are listed.
+run and is dropped for any other run: on the card it would pass for the user's own words. Settings
+(lengths, rates, batch sizes) were chosen for the shipped model and data; inherited values are
+listed.
 """
 
 import os
@@ -40,16 +40,16 @@ _DEFAULT = "default_run"
 def run_files(trainer: str) -> dict[str, Path]:
     """Return the run files that the package offering `trainer` ships for it, by name.
 
-    They are the YAML files in `runs/` of the trainer's package, and in the folders there, whose
-    `plugin` is that trainer. Of two with one name the one in a folder counts. The package itself
-    is not imported. A trainer in a file has none.
+    They are the YAML files under `runs/` of the trainer's package, including subfolders, whose
+    `plugin` is that trainer. On equal names the file in a subfolder wins. The package is not
+    imported. A trainer in a file has no run files.
     """
     if ":" in trainer:
         return {}
     point = registry.find("trainers", trainer)
     spec = find_spec(point.module.split(".")[0])
     roots = spec.submodule_search_locations if spec else None
-    # A package may ship many files for other trainers, and to parse one takes 10 ms.
+    # A package may ship many files for other trainers; parsing a file takes 10 ms.
     named = re.compile(rf"\bplugin\b\W.*\b{re.escape(point.name)}\b")
     paths = [
         path
@@ -62,7 +62,7 @@ def run_files(trainer: str) -> dict[str, Path]:
 
 
 def read_shipped(path: Path) -> RunFile:
-    """Return a shipped run file, parsed once for all the trainers of a package."""
+    """Return a shipped run file, cached for all trainers of its package."""
     return _read(path, path.stat().st_mtime_ns)
 
 
@@ -72,7 +72,7 @@ def _read(path: Path, modified: int) -> RunFile:
 
 
 def default_run(trainer: str) -> str | None:
-    """Return the name of the run file for `--plugin` alone: the trainer's `default_run`."""
+    """Return the run file for `--plugin` without `--run`: the trainer's `default_run`."""
     if ":" not in trainer:
         with suppress(BrokenPlugin):  # an imported class is not in that source
             if name := registry.constant_in_source(registry.find("trainers", trainer), _DEFAULT):
@@ -89,9 +89,9 @@ def configure(
     settings: Mapping[str, Any],
     overrides: Sequence[str],
 ) -> tuple[RunFile, list[str]]:
-    """Return the chosen run file with settings from Python and options applied, and notes on it.
+    """Apply settings from Python and options to the chosen run file; return it with notes.
 
-    Raises ConfigError as `choose_run_file` and `RunFile.from_mapping` do.
+    Raises ConfigError like `choose_run_file` and `RunFile.from_mapping`.
     """
     own = settings.get("dataset")
     if isinstance(config, Mapping):
@@ -107,9 +107,9 @@ def configure(
 
 
 def choose_run_file(trainer: str | None, run: str | None, config: str | None) -> RunFile:
-    """Return the run file that `--plugin`, `--run` and `--config` name together.
+    """Return the run file for `--plugin`, `--run` and `--config`.
 
-    Raises ConfigError when they name none, disagree, or name one that does not exist.
+    Raises ConfigError if all are missing, they disagree, or the run file does not exist.
     """
     if config is not None and run is not None:
         raise _refused("command line", "both --run and --config are given.", "Pick one.")
@@ -134,7 +134,7 @@ def choose_run_file(trainer: str | None, run: str | None, config: str | None) ->
 
 
 def _path_of(config: str) -> Path:
-    """Return the path of a run file; package://PACKAGE/FILE is one that a package ships."""
+    """Return the path of a run file or of package://PACKAGE/FILE."""
     named = package_and_path(config)
     if named is None:
         return Path(config)
@@ -152,17 +152,17 @@ def _refused(where: str, what: str, fix: str) -> ConfigError:
 def without_shipped_card(
     file: RunFile, own: Collection[str] = (), varied: Collection[str] = ()
 ) -> tuple[RunFile, str]:
-    """Return a shipped `file` without `card` if data or model differ, or a reward is gone.
+    """Drop `card` from a shipped `file` if data or model differ, or a reward was removed.
 
     Args:
         file: a run file with overrides applied.
-        own: the keys of `card` that the user set otherwise than by an override.
-        varied: top-level keys that will still be changed.
+        own: keys of `card` that the user set by other means than an override.
+        varied: top-level keys that will be changed later.
 
     Returns:
-        The file, whose `card` keeps only the user's keys if any of them differ; and a note on the
-        keys that were left out and why, empty if none were. A different number of rows or seed of
-        the data, another weight, or one more reward does not count as a difference.
+        The file, with only the user's keys in `card` if the run differs; and a note on dropped keys
+        and the reason, empty if there are none. Another number of rows, data seed or weight, or an
+        added reward, is no difference.
     """
     changed = _changed(file, varied)
     kept = _rewards(file.values)
@@ -183,9 +183,9 @@ def without_shipped_card(
 
 
 def inherited_settings(file: RunFile) -> str:
-    """Return a note on the numbers and switches of a shipped file that apply to other data.
+    """Return a note on numbers and booleans of a shipped file that are used for other data.
 
-    Empty for a user's own file, for the run that the file describes, and if all were replaced.
+    Empty for a user's own file, for the shipped run itself, and if all values were replaced.
     """
     changed = _changed(file)
     settings = [
@@ -205,8 +205,8 @@ def inherited_settings(file: RunFile) -> str:
 
 
 def is_as_shipped(file: RunFile, path: KeyPath) -> bool:
-    """Return whether the value at `path` comes from the shipped file and not from the user."""
-    # In phases an option of the top level replaces the phases' own values.
+    """Return whether the value at `path` comes from the shipped file, not from the user."""
+    # In phases a top-level option replaces the phases' own values.
     paths = [path, path[2:]] if path[0] == "phases" else [path]
     if file.shipped is None or any(
         all(key == other for key, other in zip(option, each, strict=False))  # one within the other
@@ -218,7 +218,7 @@ def is_as_shipped(file: RunFile, path: KeyPath) -> bool:
 
 
 def without_rewards(file: RunFile, labels: Collection[str]) -> RunFile:
-    """Return `file` without the rewards of these labels."""
+    """Return `file` without the rewards with these labels."""
     rewards = file.values.get("rewards")
     if not labels or not isinstance(rewards, list):
         return file
@@ -243,7 +243,7 @@ def _at(value: Any, path: KeyPath) -> Any:
 
 
 def _changed(file: RunFile, varied: Collection[str] = ()) -> list[str]:
-    """Return the keys in which a shipped file has other data or another model."""
+    """Return the keys of a shipped file's data or model that were changed."""
     if file.shipped is None:
         return []
     values, shipped = file.values, file.shipped
@@ -263,7 +263,7 @@ def _rewards(values: Mapping[str, Any]) -> list[Any]:
 
 
 def _identity(value: Any) -> Any:
-    """Leave out the numbers of a section: another number of rows is still the same data."""
+    """Drop the numbers of a section: another number of rows is still the same data."""
     if not isinstance(value, Mapping):
         return value
     return {

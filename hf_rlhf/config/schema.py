@@ -1,7 +1,7 @@
-"""The one model of a run file: every section and key, with the rules that its values keep.
+"""The model of a run file: every section and key, with its validation rules.
 
-The fields of `RunSpec` and of its sections are the only list of keys. `hf_rlhf.config.validation`
-checks values against them by pydantic, and `RunFile.spec` collects what is wrong.
+The fields of `RunSpec` and its sections are the only list of keys. `hf_rlhf.config.validation`
+checks values with pydantic, and `RunFile.spec` collects the problems.
 """
 
 import math
@@ -44,7 +44,7 @@ Label = Annotated[str, AfterValidator(_check_label)]
 
 @dataclass(frozen=True, kw_only=True)
 class ComponentSpec:
-    """An entry that names a component. Keys that are not fields here are its `arguments`."""
+    """A component entry. Keys that are not fields here are its `arguments`."""
 
     name: str
     arguments: Mapping[str, Any] = field(default_factory=dict)
@@ -59,7 +59,7 @@ class DatasetSpec(ComponentSpec):
 
 @dataclass(frozen=True, kw_only=True)
 class SourceSpec(DatasetSpec):
-    """One of the datasets that an adapter such as `mixture` combines."""
+    """A dataset within an adapter like `mixture`."""
 
     label: Label
     weight: Annotated[float, Gt(0)] | None = None
@@ -67,7 +67,7 @@ class SourceSpec(DatasetSpec):
 
 @dataclass(frozen=True, kw_only=True)
 class JudgeSpec(ComponentSpec):
-    """One entry of `judges:`, under its label."""
+    """An entry of `judges:`."""
 
     label: Label
     reads: list[str] | None = None
@@ -75,7 +75,7 @@ class JudgeSpec(ComponentSpec):
 
 @dataclass(frozen=True, kw_only=True)
 class Transform:
-    """`transform:` of a reward: what its score becomes in the sum, before `clip` and `weight`."""
+    """`transform:` of a reward, applied to its score before `clip` and `weight`."""
 
     zscore: tuple[float, Annotated[float, Gt(0)]] | None = None
     """(mean, standard deviation): fixed numbers, as a batch's own would give one completion
@@ -101,7 +101,7 @@ class Transform:
 
 @dataclass(frozen=True, kw_only=True)
 class RewardSpec(ComponentSpec):
-    """One entry of `rewards:`."""
+    """An entry of `rewards:`."""
 
     label: Label
     weight: float = 1.0
@@ -116,7 +116,7 @@ class RewardSpec(ComponentSpec):
 
 @dataclass(frozen=True, kw_only=True)
 class GateSpec(ComponentSpec):
-    """One entry of `gates:`. A gate passes when its score is at least `threshold`."""
+    """An entry of `gates:`. A gate passes if its score is at least `threshold`."""
 
     label: Label
     threshold: float = 0.5
@@ -126,14 +126,14 @@ class GateSpec(ComponentSpec):
 
 @dataclass(frozen=True, kw_only=True)
 class CallbackSpec(ComponentSpec):
-    """One entry of `callbacks:`, or of `tools:`."""
+    """An entry of `callbacks:` or `tools:`."""
 
     label: str
 
 
 @dataclass(frozen=True)
 class BenchmarkSpec:
-    """One entry of `evaluation.benchmarks`, with the names that lm-eval gives its options."""
+    """An entry of `evaluation.benchmarks`, with lm-eval's option names."""
 
     name: str
     """A task, group or tag of lm-eval, or the YAML file of a task."""
@@ -184,7 +184,7 @@ class ValidationSpec:
 
 @dataclass(frozen=True)
 class EarlyStoppingSpec:
-    """The `early_stopping:` section: training ends when `metric_for_best_model` stops improving."""
+    """The `early_stopping:` section: stop when `metric_for_best_model` no longer improves."""
 
     patience: Annotated[int, Ge(1)] = 3
     """After so many evaluations in a row without an improvement."""
@@ -272,7 +272,7 @@ class MonitorSpec:
 
 @dataclass(frozen=True)
 class Limits:
-    """Top-level keys for when a run stops or refuses to start. They do not change results."""
+    """Top-level keys that stop a run or refuse to start it. They do not change results."""
 
     stop_grace: Annotated[float, Ge(0)] = 25.0
     """Seconds after SIGTERM in which the run may continue to the next save. Slurm and Kubernetes
@@ -312,7 +312,7 @@ class TopLevel:
 
 @dataclass(frozen=True, kw_only=True)
 class RunSpec(TopLevel):
-    """A run file with valid sections; its names are not yet resolved to code."""
+    """A run file with valid sections, whose names are not yet resolved to code."""
 
     plugin: str
     dataset: DatasetSpec
@@ -342,5 +342,5 @@ class RunSpec(TopLevel):
 
 
 def keys_of(cls: type) -> frozenset[str]:
-    """Return the keys of a section; of a component's entry, those that are not its arguments."""
+    """Return the keys of a section; of a component entry, all keys but its arguments."""
     return frozenset(each.name for each in fields(cls)) - {"arguments", "where", "path"}

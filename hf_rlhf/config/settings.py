@@ -1,9 +1,9 @@
-"""The settings of transformers' and TRL's classes that a run refuses, with the reason.
+"""Settings of transformers' and TRL's classes that a run refuses, with reasons.
 
-An accepted setting has the effect that its name promises. `REFUSED` and `WITHOUT_EFFECT` would
-have none, or another; numbers out of `BOUNDS` end in a traceback or train nothing. Nothing here
-imports the training stack. The tables are facts about the libraries; a trainer of a plugin adds
-its own as `refused_settings` (`hf_rlhf.contracts.Trainer`).
+An accepted setting has the effect that its name promises. Settings in `REFUSED` and
+`WITHOUT_EFFECT` would have no effect, or another; numbers out of `BOUNDS` end in a traceback or
+train nothing. The tables are facts about the libraries; a plugin's trainer adds `refused_settings`
+(`hf_rlhf.contracts.Trainer`). Nothing here imports the training stack.
 """
 
 import math
@@ -211,7 +211,7 @@ CHOICES: Mapping[str, Sequence[Any]] = {
 
 
 def refusals(trainer: type[Trainer]) -> dict[str, tuple[str, str]]:
-    """Return the settings that a trainer's runs refuse: the problem with each, and the cure."""
+    """Return the settings that a trainer's runs refuse: the problem and the fix of each."""
     refused = {**REFUSED, **({} if trainer.uses_validation_rows else VALIDATION)}
     for base in reversed(trainer.__mro__):
         refused |= WITHOUT_EFFECT.get(base.__name__, {})
@@ -226,7 +226,7 @@ def refusals(trainer: type[Trainer]) -> dict[str, tuple[str, str]]:
 def refused_problems(
     trainer: type[Trainer], classes: Sequence[type], settings: Mapping[str, Any], where: Where
 ) -> list[Problem]:
-    """Return the problems of refused settings; one at its default is no problem."""
+    """Return the problems of refused settings that differ from their defaults."""
     members = {each.name: each for cls in reversed(classes) for each in fields(cls)}
     problems = []
     for name, reason in sorted(refusals(trainer).items()):
@@ -239,9 +239,9 @@ def refused_problems(
 
 
 def value_problems(cls: type, settings: Mapping[str, Any], where: Where) -> Iterator[Problem]:
-    """Yield the numbers out of bounds and the unknown words among settings of a dataclass.
+    """Yield a dataclass's settings with numbers out of bounds or unknown choices.
 
-    Settings of a plugin's own are left to its class.
+    A plugin's own settings are validated by its class.
     """
     members = {each.name: each for each in fields(cls) if _is_upstream(cls, each.name)}
     for name, value in settings.items():
@@ -266,7 +266,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _out_of_bounds(name: str, value: float) -> str | None:
-    """Return the problem with a number, if there is one."""
+    """Return the problem with a number, if any."""
     if name == "max_steps" and value != -1 and value < 1:
         return f"should be 1 or more, or -1 to train for `num_train_epochs`, not `{value}`."
     if isinstance(value, float) and not math.isfinite(value):
@@ -283,7 +283,7 @@ def _out_of_bounds(name: str, value: float) -> str | None:
 
 
 def _is_upstream(cls: type, name: str) -> bool:
-    """Return whether a setting is one of transformers' or TRL's."""
+    """Return whether transformers or TRL defines a setting."""
     return any(
         base.__module__.split(".")[0] in ("transformers", "trl")
         and name in vars(base).get("__annotations__", {})

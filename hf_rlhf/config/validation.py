@@ -1,8 +1,8 @@
-"""Check arguments against the code that will take them, before it is called.
+"""Check arguments against the signature of the code that takes them, before it is called.
 
-Types are checked by pydantic as it checks strict JSON: a whole number is also a number, a list
-also a tuple, text also a path or the value of an enum, and nothing else is converted. A class
-within a type, such as a dataclass, takes only the keys that it has.
+Types are checked by pydantic in strict JSON mode: integers become floats, lists tuples, and text
+paths or enum values; nothing else is converted. A class within a type, such as a dataclass, takes
+only its own keys.
 """
 
 import enum
@@ -41,7 +41,7 @@ _BOOLEANS_OF_YAML_1_1 = {"yes": "true", "on": "true", "no": "false", "off": "fal
 
 
 class InvalidValue(ValueError):
-    """A value does not fit an annotation; `errors` holds each message with the path to its place.
+    """A value does not fit an annotation; `errors` holds each message with its path.
 
     A message continues the name of the value: "should be text, not `3`."
     """
@@ -51,7 +51,7 @@ class InvalidValue(ValueError):
         super().__init__(" ".join(f"`{dotted(p)}` {m}" if p else m for p, m in self.errors))
 
     def problems(self, name: str, where: Where) -> list[Problem]:
-        """Return the errors of the argument `name` as problems, each with its place."""
+        """Return the errors of the argument `name` as problems with their positions."""
         return [Problem(where(dotted((name, *path))), message) for path, message in self.errors]
 
 
@@ -67,16 +67,16 @@ def bind(
     """Check `arguments` against the signature of a function or class, and convert them.
 
     Args:
-        target: what will be called with the arguments.
-        arguments: as they stand in the run file.
-        where: names the place of an argument, for messages.
-        injected: arguments that the run itself adds; they may neither be set nor be missing.
-        beside: keys that may stand beside the arguments, as near names for an unknown one.
-        title: the owner of the arguments, for messages; by default the target's name.
+        target: the function or class to call.
+        arguments: as in the run file.
+        where: returns the origin of an argument for messages.
+        injected: arguments that the run adds; they must be accepted, and may not be set.
+        beside: keys of the entry itself, suggested for an unknown name.
+        title: the owner of the arguments in messages; by default the target's name.
 
     Returns:
-        The arguments that fit, converted, and the problems with the others. Where an argument is
-        an enum or text, as in `TrainingArguments`, only the enum's values fit.
+        The valid arguments, converted, and the problems with the others. For a type of an enum or
+        text, as in `TrainingArguments`, only the enum's values are valid.
     """
     title = title or str(getattr(target, "__name__", type(target).__name__))
     try:
@@ -111,13 +111,12 @@ def bind(
 def check_settings(
     settings: Mapping[str, Any], config_classes: Sequence[type], *, where: Where
 ) -> tuple[list[dict[str, Any]], list[Problem]]:
-    """Divide flat settings among dataclasses by field name, and check them as `bind` does.
+    """Divide flat settings among dataclasses by field name, and check them like `bind`.
 
-    A field that several classes have goes to each of them; `RunFile.spec` reports names that no
-    class has.
+    A field of several classes goes to each; `RunFile.spec` reports unknown names.
 
     Returns:
-        For each class, in order, the settings that fit it; and the problems with the others.
+        The valid settings of each class, in order; and the problems with the others.
     """
     problems: list[Problem] = []
     result: list[dict[str, Any]] = []
@@ -131,9 +130,9 @@ def check_settings(
 
 
 def validate(value: Any, annotation: Any) -> Any:
-    """Return `value` converted to `annotation`. Raises InvalidValue with everything wrong in it.
+    """Convert `value` to `annotation`. Raises InvalidValue with all errors.
 
-    An annotation that cannot be checked, such as a name that does not resolve, fits anything.
+    Any value fits an annotation that cannot be checked, such as an unresolvable name.
     """
     import pydantic
 
@@ -178,7 +177,7 @@ def unknown_setting(where: str, name: str, choices: Collection[str], owner: str)
 
 
 def annotation_of(target: Callable[..., Any], parameter: inspect.Parameter) -> Any:
-    """Return the type of one parameter of `target`; Any if it has none or it does not resolve."""
+    """Return the type of a parameter of `target`; Any if it is missing or does not resolve."""
     if parameter.annotation is inspect.Parameter.empty:
         return Any
     return _resolved(target, parameter.name, parameter.annotation)
@@ -195,10 +194,10 @@ def accepted_by(target: Callable[..., Any]) -> frozenset[str]:
 
 
 def _resolved(target: Any, name: str, annotation: Any) -> Any:
-    """Evaluate an annotation in its own module. One that needs TYPE_CHECKING gives Any."""
+    """Evaluate an annotation in its own module; Any if it needs TYPE_CHECKING imports."""
     owner = getattr(target, "func", target)  # of a functools.partial
     if isinstance(owner, type):
-        # A field inherited from another module is written in that module's names.
+        # The annotation of an inherited field uses the names of its own module.
         owners = (cls for cls in owner.__mro__ if name in cls.__dict__.get("__annotations__", {}))
         owner = next(owners, None) or inspect.unwrap(owner.__init__)  # type: ignore[misc]
     else:
@@ -215,7 +214,7 @@ def _resolved(target: Any, name: str, annotation: Any) -> Any:
 
 
 def _adapter(annotation: Any) -> Any:
-    """Return pydantic's validator of a list of one such value; None if there can be none."""
+    """Return pydantic's validator for a one-item list of the type; None if it has no schema."""
     import pydantic
     from pydantic.errors import PydanticUndefinedAnnotation, PydanticUserError
 
@@ -225,7 +224,7 @@ def _adapter(annotation: Any) -> Any:
         adapter = pydantic.TypeAdapter(tuple[annotation], config=config)
     except (PydanticUserError, PydanticUndefinedAnnotation, NameError, TypeError):
         return None
-    # Incomplete is one with a name in it that does not resolve, such as one for type checkers.
+    # Incomplete: a name in it does not resolve, such as an import for type checkers.
     return adapter if adapter.pydantic_complete else None
 
 
@@ -244,13 +243,13 @@ def _messages(value: Any, annotation: Any, error: Any) -> Iterator[tuple[KeyPath
         path = _data_path(detail["loc"][1:], value, is_missing=detail["type"] == "missing")
         by_path.setdefault(path, []).append(detail)
     for path, details in by_path.items():
-        # Of a union, the member that the value is nearest to has the deepest errors.
+        # The union member nearest to the value has the deepest errors.
         if not any(deeper != path and deeper[: len(path)] == path for deeper in by_path):
             yield path, _message(path, details, annotation)
 
 
 def _data_path(location: Sequence[str | int], value: Any, *, is_missing: bool) -> KeyPath:
-    """Return the keys in pydantic's location, which has names of union members, too."""
+    """Return the keys in pydantic's location, which also has names of union members."""
     path: KeyPath = ()
     for depth, key in enumerate(location, 1):
         in_mapping = isinstance(value, Mapping) and key in value
@@ -263,12 +262,12 @@ def _data_path(location: Sequence[str | int], value: Any, *, is_missing: bool) -
 
 
 def _message(path: KeyPath, details: Sequence[Any], annotation: Any) -> str:
-    """Return pydantic's message on one value, with the value and the likely cure."""
+    """Return pydantic's message with the value and the likely fix."""
     kind, reason, value = (details[0][key] for key in ("type", "msg", "input"))
     if kind == "missing":
         return "is missing."
     if kind in ("unexpected_keyword_argument", "extra_forbidden"):
-        # A key at the wrong depth is not its own near name.
+        # Do not suggest a misplaced key itself.
         close = suggest(str(path[-1]), _field_names(annotation) - {str(path[-1])})
         return "is not a setting here." + (f" Did you mean `{close}`?" if close else "")
     if kind == "needs_python_object":
@@ -287,7 +286,7 @@ def _message(path: KeyPath, details: Sequence[Any], annotation: Any) -> str:
 
 
 def _field_names(annotation: Any) -> set[str]:
-    """Return the keys that the dataclasses and models within an annotation take."""
+    """Return the keys of the dataclasses and models within an annotation."""
     names: dict[type, set[str]] = {}
     inner = [annotation]
     while inner:
@@ -305,7 +304,7 @@ def _field_names(annotation: Any) -> set[str]:
 
 
 def _cure(value: Any, expected: str) -> str:
-    """Return the value as the expected type is written, where that is likely meant."""
+    """Return the value in the syntax of the expected type, where that is likely meant."""
     if value is True and "true or false" not in expected:
         return " An option without a value means true."
     if not isinstance(value, str):

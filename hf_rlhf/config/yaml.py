@@ -1,7 +1,7 @@
-"""YAML files as plain values that know their lines, from PyYAML's nodes.
+"""Load YAML files as plain values with their lines, from PyYAML's nodes.
 
 Scalars follow the core schema of YAML 1.2 (https://yaml.org/spec/1.2.2/#103-core-schema): only
-`true` and `false` are truth values, every spelling of a number is that number, and everything else
+`true` and `false` are booleans, every spelling of a number is that number, and everything else
 (`no`, `12:30`, `1_000`, `2026-01-31`) is text. No object is ever constructed.
 """
 
@@ -50,7 +50,8 @@ class Document:
     problems: list[Problem] = field(default_factory=list)
 
     def add(self, node: Any, path: KeyPath) -> Any:
-        """Return the plain value of a node, and note its line; what has none is a problem."""
+        """Return the plain value of a node and record its line; a node without a value is a
+        problem."""
         self.lines.setdefault(path, node.start_mark.line + 1)
         tag = str(node.tag).removeprefix(_PREFIX)
         if isinstance(node, ScalarNode) and tag in {*_SCALARS, "str"}:
@@ -116,12 +117,12 @@ for _tag, _pattern in _SCALARS.items():
 
 
 def dotted(path: Sequence[str | int]) -> str:
-    """Return a key path as it is written on a command line."""
+    """Return a key path in command-line syntax."""
     return ".".join(map(str, path))
 
 
 def leaves(value: Any) -> list[tuple[KeyPath, Any]]:
-    """Return each single value within `value`, with the keys and indices that lead to it."""
+    """Return each scalar within `value`, with its path of keys and indices."""
     if isinstance(value, Mapping):
         inner: Any = value.items()
     elif isinstance(value, list):
@@ -148,10 +149,10 @@ def read_text(path: Path) -> str:
 
 
 def load_yaml(text: str, name: str) -> Document:
-    """Parse `text`; `name` stands for it in messages.
+    """Parse `text`, which messages call `name`.
 
-    What the values of a document cannot hold (objects, duplicate keys, ...) is left out and listed
-    in its `problems`. Raises ConfigError if `text` is not YAML.
+    Unsupported content (objects, duplicate keys, ...) is dropped and listed in `problems`. Raises
+    ConfigError if `text` is not YAML.
     """
     document = Document(name)
     try:
@@ -167,24 +168,24 @@ def load_yaml(text: str, name: str) -> Document:
 
 
 def scalar(text: str) -> Any:
-    """Return the value of the plain scalar `text`. Raises ValueError if it has none."""
+    """Return the value of the plain scalar `text`. Raises ValueError for an unsupported scalar."""
     return _value(next((t for t, pattern in _SCALARS.items() if pattern.match(text)), "str"), text)
 
 
 def dump_yaml(value: Any) -> str:
-    """Return plain values as YAML that `load_yaml` reads back as the same values."""
+    """Return plain values as YAML that `load_yaml` reads back unchanged."""
     options: dict[str, Any] = {"sort_keys": False, "allow_unicode": True, "width": math.inf}
     return str(yaml.dump(value, Dumper=_Dumper, **options))
 
 
 def from_python(value: Any, name: str) -> tuple[Any, list[Problem]]:
-    """Convert a value from Python; what YAML cannot hold becomes a problem, with its path."""
+    """Convert a value from Python; content that YAML cannot hold becomes problems with paths."""
     problems: list[Problem] = []
     return _from_python(value, (), name, problems), problems
 
 
 def _value(tag: str, text: str) -> Any:
-    """Return what a scalar stands for. Raises ValueError."""
+    """Return the value of a scalar node. Raises ValueError."""
     if tag == "str":
         return _text(text)
     if not _SCALARS[tag].match(text):
@@ -193,7 +194,7 @@ def _value(tag: str, text: str) -> Any:
         return None if tag == "null" else text.lower() == "true"
     if tag == "int":
         return int(text, 0) if text[:2] in ("0x", "0o") else int(text)
-    # Python reads no inf and nan with a leading dot; JSON and the record have neither.
+    # Python does not parse `.inf` and `.nan`; JSON and the record have neither.
     number = float(text) if text.lstrip("+-.")[:1].isdecimal() else math.inf
     if not math.isfinite(number):
         raise ValueError(f"`{text}` is not a finite number.")
@@ -201,7 +202,7 @@ def _value(tag: str, text: str) -> Any:
 
 
 def _text(text: str) -> str:
-    """Join the halves in which JSON escapes write a character beyond U+FFFF."""
+    """Join surrogate pairs from JSON escapes of characters beyond U+FFFF."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16")
 
 

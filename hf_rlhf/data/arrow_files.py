@@ -1,8 +1,8 @@
 """Splits on disk: converted rows go to Arrow files batch by batch, and come back memory-mapped.
 
-Only one batch and the hashes of the rows are in memory. The types of columns are those in which
-all batches can be read. `Dataset.from_generator` fixes its types by the first batch, and must not
-be asked for the rows again once duplicates are known: that would read and convert the source twice.
+Memory holds one batch and the hashes of all rows. Column types are unified over all batches.
+`Dataset.from_generator` takes its types from the first batch, and would read and convert the source
+again once duplicates are known.
 """
 
 import hashlib
@@ -33,7 +33,7 @@ ConvertedRow = tuple[str, Mapping[str, Any], Sequence[int]]
 
 @contextmanager
 def arrow_cache() -> Iterator[Path]:
-    """Yield the folder in the cache of `datasets` in which splits are written.
+    """Yield the folder in the cache of `datasets` where splits are written.
 
     Raises DiskError if it cannot be written, or while it is full.
     """
@@ -52,13 +52,13 @@ def arrow_cache() -> Iterator[Path]:
 
 
 class ArrowRows:
-    """The converted rows of one source, in a file that the system deletes when it is closed.
+    """The converted rows of a source, in a file that the system deletes when it is closed.
 
-    Lists in `conversation_columns` have the type of turns, even if a batch has only empty ones.
+    Lists in `conversation_columns` have the type of turns, even if all lists of a batch are empty.
     """
 
     def __init__(self, cache: Path, conversation_columns: frozenset[str]) -> None:
-        # Without a name, so that nothing is left of it when this process is killed.
+        # Unlinked, so that nothing is left on disk when this process is killed.
         self._file: IO[bytes] = tempfile.TemporaryFile(dir=cache)  # noqa: SIM115 - see __exit__
         self._conversation_columns = conversation_columns
         self._digest = hashlib.blake2b(digest_size=16)
@@ -92,7 +92,7 @@ class ArrowRows:
         values: list[Any] = [columns.get(name) for _, columns, _ in rows]
         is_conversation = name in self._conversation_columns and isinstance(values[0], list)
         if is_conversation and any(turn.keys() != _TURN for turns in values for turn in turns):
-            # As text: a table of objects gives each of them the keys of all others, with nulls.
+            # As text: a table of objects gives every object the keys of all others, with nulls.
             return pa.array(list(map(exact_json, values)), pa.json_())
         try:
             return pa.array(values, _turns_type() if is_conversation else None)
@@ -111,8 +111,8 @@ class ArrowRows:
     def write(self, mask: Any, schema: "pa.Schema", cache: Path) -> "Dataset":
         """Write the rows where `mask` (numpy bool, one per row) is set, and return them.
 
-        The file is named by a hash of its content, so a source that has changed is never read
-        from an old file, and one process of a launch writes it for all.
+        The file name is a hash of its content, so a changed source is never read from an old file.
+        The main process writes it for all.
         """
         import pyarrow as pa
         from datasets import Dataset, Features
@@ -180,7 +180,7 @@ def _turns_type() -> "pa.DataType":
 
 
 def _unified(schemas: Sequence["pa.Schema"]) -> "pa.Schema":
-    """Return the types that hold the values of all; JSON where one of them has it."""
+    """Return types that hold the values of all tables; JSON where any table has JSON."""
     import pyarrow as pa
 
     as_json = {
@@ -199,7 +199,7 @@ def _unified(schemas: Sequence["pa.Schema"]) -> "pa.Schema":
 
 
 def common_schema(sources: Sequence[ArrowRows]) -> "pa.Schema":
-    """Return the types in which the rows of all sources can be written; null counts as text."""
+    """Return types that can hold the rows of all sources; null counts as text."""
     import pyarrow as pa
 
     try:
@@ -210,7 +210,7 @@ def common_schema(sources: Sequence[ArrowRows]) -> "pa.Schema":
 
 
 def _null_as_text(kind: "pa.DataType") -> "pa.DataType":
-    """Return a type with text for null, however deep: pyarrow cannot cast null within lists."""
+    """Replace null by text at any depth of a type: pyarrow cannot cast null within lists."""
     import pyarrow as pa
 
     if pa.types.is_null(kind):
@@ -226,7 +226,7 @@ def _cast(table: "pa.Table", schema: "pa.Schema") -> "pa.Table":
     import pyarrow as pa
 
     columns = []
-    # `table.column_names` and `table[name]` each look at all columns.
+    # `table.column_names` and `table[name]` each scan all columns.
     present = dict(zip(table.column_names, table.columns, strict=True))
     for field in schema:
         if field.name not in present:

@@ -1,7 +1,7 @@
-"""Rows of Arrow tables, with what their columns of JSON hold.
+"""Rows of Arrow tables, with their JSON columns parsed.
 
-`datasets` keeps lists of unlike objects, as agents' steps and messages are, as JSON texts in
-columns of Arrow's JSON type, and parses them when a row is read. pyarrow does not.
+`datasets` stores lists of unlike objects (steps of agents, messages) as text in columns of Arrow's
+JSON type, and parses it when a row is read. pyarrow does not.
 """
 
 import json
@@ -20,9 +20,9 @@ _BATCH = 1000
 
 
 def arrow_rows(table: "pa.Table | pa.RecordBatch") -> Iterator[dict[str, Any]]:
-    """Yield each row of a table. A text of a JSON column that is no JSON stays as it is.
+    """Yield each row of a table. Invalid JSON in a JSON column is left as text.
 
-    A map becomes an object. Raises KeyError for one with a key that occurs twice.
+    A map becomes an object. Raises KeyError if a map has a duplicate key.
     """
     with_json = [field for field in table.schema if "arrow.json" in str(field.type)]
     for values in table.to_pylist(maps_as_pydicts="strict"):
@@ -51,10 +51,10 @@ def _is_list(kind: "pa.DataType") -> bool:
 
 
 def exact_json(value: Any) -> str:
-    """Return JSON text from which a column of type `Json` gives back a value exactly.
+    """Return JSON text that a column of type `Json` parses back to exactly this value.
 
     The parser that `datasets` uses gets one fraction in 500 wrong in its last digit, 0.7 among
-    them. Raises ValueError for a number that it cannot give back.
+    them. Raises ValueError for a number that it cannot reproduce.
     """
     if isinstance(value, Mapping):
         pairs = (f"{exact_json(str(key))}: {exact_json(inner)}" for key, inner in value.items())
@@ -74,13 +74,13 @@ def _exact_fraction(value: float) -> str:
         try:
             if ujson_loads(text) == value:
                 return text
-        except ValueError:  # too many digits for it
+        except ValueError:  # too many digits for the parser
             continue
     raise ValueError(f"{value} has too many digits for a column of type Json")
 
 
 def _decimals(value: float) -> Iterator[str]:
-    """Yield texts of one fraction: without and with an exponent, and zeros at the end."""
+    """Yield spellings of a fraction: without and with an exponent, and with trailing zeros."""
     yield repr(value)
     sign, numbers, exponent = Decimal(repr(value)).as_tuple()
     for zeros in range(max(4, 20 - len(numbers))):
@@ -92,11 +92,12 @@ def _decimals(value: float) -> Iterator[str]:
 
 
 def rows_digest(rows: "Dataset") -> str:
-    """Return a digest of a dataset's content: equal for equal rows in equal order, on any machine.
+    """Return a digest of a dataset's content: the same for equal rows in equal order on any
+    machine.
 
-    It depends on names and values, not on files, chunks, the order of columns, or the width of a
-    type, which differ between ways to load one dataset. It is made batch by batch, at about a
-    gigabyte of text a second. Against accidents, not against anyone: xxHash is not cryptographic.
+    It depends on names and values. Files, chunks, the order of columns and the width of types
+    differ between ways to load a dataset and do not count. It is computed batch by batch, at about
+    a gigabyte of text per second. xxHash detects accidents, not attacks: it is not cryptographic.
     """
     import xxhash
 
@@ -110,7 +111,7 @@ def rows_digest(rows: "Dataset") -> str:
 
 
 def _add_values(digest: Any, values: "pa.Array") -> None:
-    """Add which values of an array are null, then the others, level by level."""
+    """Hash the null mask of an array, then its other values, level by level."""
     import numpy as np
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -119,7 +120,7 @@ def _add_values(digest: Any, values: "pa.Array") -> None:
     if isinstance(values, pa.ExtensionArray):
         values = values.storage
     digest.update(np.packbits(values.is_valid().to_numpy(zero_copy_only=False)))
-    values, kind = values.drop_null(), values.type  # what lies under a null is undefined
+    values, kind = values.drop_null(), values.type  # values under a null are undefined
     if types.is_struct(kind):
         for name, field in sorted(
             zip((field.name for field in kind), values.flatten(), strict=True)

@@ -1,4 +1,4 @@
-"""Conversations in the spellings in use, read as turns in a checked order."""
+"""Parse conversations in their common formats into turns in a checked order."""
 
 import json
 import os
@@ -62,10 +62,10 @@ _WINDOWS_MARK = re.compile(r"\r\n\r\n(Human|Assistant):")
 
 
 def parse_turns(row: Row, column: str) -> list[Turn]:
-    """Return the turns in a column: a list of turns, or the same as JSON text. Raises BadRow.
+    """Return the turns of a column: a list, or its JSON text. Raises BadRow.
 
-    An empty system turn at the beginning is dropped: many tools export one without a prompt. A
-    turn that only calls tools belongs to the assistant's turn before it, if there is one.
+    An empty system turn at the start is dropped: many tools export it when there is no prompt. A
+    turn that only calls tools is merged into a preceding turn of the assistant.
     """
     value = row.values[column]
     if isinstance(value, str):
@@ -89,7 +89,7 @@ def parse_turns(row: Row, column: str) -> list[Turn]:
 
 
 def parse_turn(value: Any, where: str, ignored: frozenset[str] = frozenset()) -> Turn:
-    """Return one turn with a role of `Turn`'s, without the keys `ignored`. Raises BadRow."""
+    """Return a turn with a role that `Turn` knows, without the keys `ignored`. Raises BadRow."""
     fields = value if isinstance(value, Mapping) else {}
     if ignored & fields.keys():
         fields = {key: inner for key, inner in fields.items() if key not in ignored}
@@ -126,7 +126,7 @@ def parse_turn(value: Any, where: str, ignored: frozenset[str] = frozenset()) ->
 
 
 def is_assistant(value: Mapping[str, Any]) -> bool:
-    """Return whether a turn, as it is written, is the assistant's."""
+    """Return whether a raw turn is the assistant's."""
     return _role(value.get("role") or value.get("from")) in ("assistant", "function_call")
 
 
@@ -157,10 +157,10 @@ def _not_a_turn(value: Any, fields: Mapping[str, Any], where: str) -> BadRow:
 
 
 def conversation_turns(value: Any) -> list[dict[str, Any]]:
-    """Return the objects of a conversation, which may be JSON text; none for any other value.
+    """Return the objects of a conversation (a list or its JSON text); none for any other value.
 
-    Each has `content` and a `role` that is a value of `ROLES`, or as it is written where that is
-    no known one; nothing is checked.
+    Each has `content` and a `role`: a value of `ROLES`, or the source's own role if unknown.
+    Nothing is checked.
     """
     turns = []
     for turn in _objects(value):
@@ -177,7 +177,7 @@ def _objects(value: Any) -> list[Mapping[str, Any]]:
 
 
 def turns_in_text(text: str) -> list[Mapping[str, Any]]:
-    """Return the objects of a JSON list whose every element is a turn; none for another text."""
+    """Return the objects of a JSON list of turns; none for any other text."""
     value = decode_json_text(text) if value_kind(text) == JSON_TURNS else None
     return value if isinstance(value, list) and all(map(_is_turn, value)) else []
 
@@ -190,12 +190,12 @@ def _is_turn(value: Any) -> bool:
 
 
 def turn_objects(value: Any) -> list[Mapping[str, Any]]:
-    """Return the turns of a value as they are written: of a conversation, or of one turn."""
+    """Return the raw turns of a conversation or a single turn."""
     return [value] if isinstance(value, Mapping) else _objects(value)
 
 
 def unread_turn_keys(turns: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the keys of turns that are not read, once for each turn."""
+    """Return the keys of turns that are ignored, once per turn."""
     return [
         key
         for turn in turns
@@ -206,7 +206,7 @@ def unread_turn_keys(turns: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def has_schemas(value: Any) -> bool:
-    """Return whether a value is a list of schemas of functions, or the same as JSON text."""
+    """Return whether a value is a list of function schemas, or its JSON text."""
     schemas = decode_json_text(value)
     return isinstance(schemas, list) and all(
         isinstance(schema, Mapping)
@@ -216,11 +216,11 @@ def has_schemas(value: Any) -> bool:
 
 
 def tools_json(row: Row) -> str | None:
-    """Return a row's `tools` as JSON text, None for none. Raises BadRow.
+    """Return a row's `tools` as JSON text, None without tools. Raises BadRow.
 
-    As text, because a table would give each schema the keys of all others, with nulls, and a chat
-    template would write them out. TRL parses it. A schema is OpenAI's
-    `{"type": "function", "function": {...}}`, or what that wraps.
+    A table would give each schema the keys of all others, with nulls, and a chat template would
+    render them. TRL parses the text. A schema is OpenAI's `{"type": "function", "function":
+    {...}}`, or the inner object alone.
     """
     tools = tool_schemas(row.values["tools"])
     if not tools:
@@ -237,7 +237,7 @@ def tools_json(row: Row) -> str | None:
 
 
 def tool_schemas(value: Any) -> Any:
-    """Return schemas, which may be JSON text, in OpenAI's form and without keys that are null."""
+    """Return schemas (or their JSON text) in OpenAI's format, without null keys."""
     tools = decode_json_text(value)
     return list(map(_function_schema, tools)) if isinstance(tools, list) else tools
 
@@ -248,16 +248,16 @@ def _function_schema(tool: Any) -> Any:
     if not isinstance(name, str) or tool.get("type", "function") != "function":
         return tool
     function = {key: value for key, value in tool.items() if key != "type"}
-    if "input_schema" in function:  # Anthropic's
+    if "input_schema" in function:  # Anthropic's format
         function["parameters"] = function.pop("input_schema")
     return {"type": "function", "function": function}
 
 
 def check_turn_order(turns: Sequence[Turn], where: str) -> None:
-    """Raise BadRow unless turns end with the user's or a tool's result, none of them empty.
+    """Raise BadRow unless no turn is empty and the last is the user's or a tool's result.
 
-    The order is system?, user, assistant, ..., user, where the assistant's turn may call tools:
-    their results follow it, and then the assistant, or the user, goes on.
+    The order is system?, user, assistant, ..., user. Results follow a turn of the assistant that
+    calls tools; then the assistant or the user continues.
     """
     for number, turn in enumerate(turns, start=1):
         if turn["role"] == "system" and number > 1:
@@ -292,7 +292,7 @@ def check_turn_order(turns: Sequence[Turn], where: str) -> None:
 
 
 def _take_call(waiting: list[Any], name: Any, where: str) -> None:
-    """Take the call that a result belongs to: by its id, or in order where one has none."""
+    """Remove the call that a result belongs to: by id, or in order where an id is missing."""
     fitting = [call for call in waiting if name is None or call in (None, name)]
     if not fitting:
         raise BadRow(
@@ -305,7 +305,7 @@ def _take_call(waiting: list[Any], name: Any, where: str) -> None:
 
 
 def split_transcript(text: str, where: str) -> list[Turn]:
-    """Return the turns of a transcript; one space after each mark belongs to the mark."""
+    """Return the turns of a transcript. One space after each role marker belongs to the marker."""
     text = _plain_line_ends(text)
     before, *rest = _MARK.split("\n\n" + text.lstrip())
     if before.strip():
@@ -319,15 +319,15 @@ def split_transcript(text: str, where: str) -> list[Turn]:
 
 
 def _plain_line_ends(text: str) -> str:
-    """Return a transcript with plain line ends, if its marks follow Windows line ends."""
+    """Return a transcript with `\n` line ends, if its role markers follow Windows line ends."""
     return text.replace("\r\n", "\n") if _WINDOWS_MARK.search(text) else text
 
 
 def split_transcript_pair(chosen: str, rejected: str, where: str) -> tuple[list[Turn], str, str]:
     """Return the turns that two transcripts share, and the two answers that follow them.
 
-    The longest common prefix is cut at its last `Assistant:`. Where an answer after that cut holds
-    another turn, the transcripts part earlier, and answer different prompts: BadRow.
+    The longest common prefix is cut at its last `Assistant:`. Raises BadRow if an answer after that
+    cut contains another turn: the transcripts then answer different prompts.
     """
     chosen, rejected = _plain_line_ends(chosen), _plain_line_ends(rejected)
     prefix = os.path.commonprefix([chosen, rejected])

@@ -1,4 +1,4 @@
-"""The arguments that the adapters of chat rows share."""
+"""Arguments that adapters of chat rows share."""
 
 import functools
 import inspect
@@ -25,7 +25,7 @@ READ_BY_TRL = frozenset((*_ROWS, *_TOKENS, *_EXTRAS, *_CALL, "environments"))
 
 @dataclass(frozen=True, kw_only=True)
 class ChatRowArguments(Split):
-    """The arguments that adapters of chat rows share; the adapter `sft` documents each of them."""
+    """Arguments that adapters of chat rows share; the adapter `sft` documents each."""
 
     path: str | list[str]
     tokenizer: Any
@@ -64,10 +64,10 @@ class ChatRowArguments(Split):
 
 
 def chat_adapter(load: Callable[..., Loaded]) -> Callable[..., Loaded]:
-    """Return a dataset adapter that takes the fields of `ChatRowArguments` one by one.
+    """Return a dataset adapter that takes the fields of `ChatRowArguments` as keywords.
 
-    Run files are checked against its signature, and `hf-rlhf describe` shows it. `load` takes them
-    as one object, and arguments of its own by name.
+    Run files are checked against its signature, and `hf-rlhf describe` prints it. `load` takes them
+    as an object, and its own arguments as keywords.
     """
     types = typing.get_type_hints(ChatRowArguments)
     own = list(inspect.signature(load).parameters.values())[1:]

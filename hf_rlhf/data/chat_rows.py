@@ -1,8 +1,8 @@
-"""From a source of chat rows to splits in TRL's formats.
+"""Convert a source of chat rows to splits in TRL's formats.
 
-Rows are read, converted and written to disk one batch at a time; then hashes decide on duplicates,
-overlap and held-out prompts; then the splits are written. Every row that is read is either kept or
-counted in the report under the reason for which it is not.
+Rows are read, converted and written to disk one batch at a time. Then hashes decide on duplicates,
+overlap and held-out prompts, and the splits are written. Every row is either used or counted in the
+report by reason.
 """
 
 import sys
@@ -51,17 +51,17 @@ def load_chat_rows(
     label: PreferenceLabel = "better",
     margin: Margin = "column",
 ) -> Loaded:
-    """Load chat, preference or prompt rows, with a report on kept and dropped ones.
+    """Load chat, preference or prompt rows, with a report on used and dropped rows.
 
     Args:
         form: TRL's format: sft, messages, preference, unpaired or prompts.
         arguments: of the dataset adapter.
-        label: of preferences, the label of PKU-SafeRLHF by which an answer is chosen.
-        margin: of preferences, where their margin comes from: the column `margin`,
-            `score_chosen` - `score_rejected`, or nowhere.
+        label: for preferences, the label of PKU-SafeRLHF that decides which answer is chosen.
+        margin: for preferences, the source of their margin: the column `margin`, `score_chosen` -
+            `score_rejected`, or none.
 
     Raises:
-        DataError: no schema fits, or two do; too many rows cannot be used; a file cannot be read.
+        DataError: no schema fits, or two do; too many rows are unusable; a file cannot be read.
         ModelError: messages are wanted and the tokenizer has no chat template.
         DiskError: the cache of `datasets` cannot be written, or is full.
     """
@@ -138,7 +138,7 @@ def _dataset(written: Sequence[ArrowRows], selection: Selection, cache: Path) ->
 
 @dataclass
 class _Conversion:
-    """Reads and converts rows, and counts what happens to them."""
+    """Reads and converts rows, and counts them by outcome."""
 
     arguments: ChatRowArguments
     schema: DetectedSchema
@@ -227,14 +227,14 @@ class _Conversion:
         return row, example
 
     def _prepared(self, row: Row) -> Row:
-        """Return a row without what is to be ignored, its texts plain if `text` says so."""
+        """Return a row without its ignored parts; with `text`, its texts are plain."""
         ignored, needs = frozenset(self.arguments.ignore or ()), self.schema.schema.needs
         self.ignored |= ignored & row.values.keys()
         values = {name: value for name, value in row.values.items() if name not in ignored}
         if "tools" not in values and has_schemas(values.get("functions")):
-            values["tools"] = values.pop("functions")  # OpenAI's, beside `function_call`
+            values["tools"] = values.pop("functions")  # OpenAI's key, like `function_call`
         row = replace(row, values=values, ignored=ignored)
-        # Beside prompts alone, `tools` may be something else, which a reward knows.
+        # In prompt-only rows `tools` may be some other column, which a reward reads.
         tools = values.get("tools")
         if tools is not None and (self._uses_tools or has_schemas(tools)):
             values["tools"] = tools_json(row)
@@ -245,7 +245,7 @@ class _Conversion:
         return row
 
     def _turns(self, row: Row) -> dict[str, list[Mapping[str, Any]]]:
-        """Return the columns of prompt and answers that hold turns, as they are written."""
+        """Return the raw columns of prompt and answers that hold turns."""
         columns = {name: row.values.get(name) for name in self.schema.schema.needs}
         turns = {
             name: turn_objects(value)
@@ -258,7 +258,7 @@ class _Conversion:
 
     @property
     def _uses_tools(self) -> bool:
-        """Whether a column `tools` is kept, and TRL will parse it for the chat template."""
+        """Return whether TRL will parse the column `tools` for the chat template."""
         keep = self.arguments.keep
         is_kept = keep is None or "tools" in keep
         return is_kept and self.trl_format.conversational and self.trl_format.form != "prompts"
@@ -280,7 +280,7 @@ class _Conversion:
         return example if self.last_turn is None else self.last_turn.cut(example)
 
     def _check_extra_columns(self, row: Row) -> None:
-        """Raise BadRow for a value of a column to keep that does not fit into a table."""
+        """Raise BadRow if a value of an extra column does not fit into a table."""
         names = row.values.keys() - self.schema.schema.columns
         if self.arguments.keep is not None:
             names &= set(self.arguments.keep)
@@ -350,7 +350,7 @@ class _Conversion:
         return kept
 
     def report(self) -> dict[str, Any]:
-        """Return what happened to the rows."""
+        """Return the counts of used and dropped rows."""
         rejected = dict(sorted(self.rejected.reasons.items()))
         return {
             "rows_read": self.rows_read,

@@ -1,4 +1,4 @@
-"""`context: last_turn`: of each conversation the system turn and the last one of the user."""
+"""`context: last_turn`: reduce each conversation to its system turn and the user's last turn."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -10,7 +10,7 @@ from hf_rlhf.errors import DataError
 
 @dataclass
 class LastTurn:
-    """Leaves out the turns between the system turn and the user's last one, and counts them."""
+    """Drops and counts the turns between the system turn and the user's last turn."""
 
     trl_format: TrlFormat
     rows: int = 0
@@ -25,7 +25,7 @@ class LastTurn:
             )
 
     def cut(self, example: Example) -> Example:
-        """Return the example without the turns between, if it has any."""
+        """Return the shortened example."""
         system = [turn for turn in example.history[:-1] if turn["role"] == "system"]
         last = max(n for n, turn in enumerate(example.history) if turn["role"] == "user")
         short = replace(example, history=[*system, *example.history[last:]])
@@ -44,7 +44,7 @@ class LastTurn:
         return before - after
 
     def report(self) -> dict[str, Any]:
-        """Return what was left out."""
+        """Return how many turns and rows were cut."""
         counts = {"rows_cut": self.rows, "turns_cut": self.turns}
         if callable(self.trl_format.tokenizer):
             counts["tokens_cut"] = self.tokens

@@ -1,4 +1,4 @@
-"""Rows of a source, converted one by one, that train or are held out; all of them in memory."""
+"""Convert and split the rows of a source in memory."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from hf_rlhf.errors import DataError
 
 @dataclass
 class ConvertedSource(Generic[Converted]):
-    """The usable rows of a source, and how many others were dropped."""
+    """The usable rows of a source, and the number of dropped rows."""
 
     train: list[Converted]
     test: list[Converted]
@@ -33,18 +33,18 @@ def convert_source(
     text: Callable[[Converted], str],
     stops: Callable[[BadRow], bool],
 ) -> ConvertedSource[Converted]:
-    """Convert all rows of a source, and hold out its own test split or some of its texts.
+    """Convert all rows of a source, and hold out its test split or some of its texts.
 
     Args:
         source: as `read_rows` returns it.
-        convert: from a row, and the id to use if it has none. Raises BadRow for one of no use.
+        convert: from a row, and the id to use if it has none. Raises BadRow if the row is unusable.
         split: which rows train and which are held out.
-        text: of a converted row, such as its question: rows with the same stay on one side.
+        text: of a converted row, such as its question; rows with equal texts share a split.
         stops: whether a bad row is raised instead of dropped and counted.
 
     Raises:
-        DataError: a file cannot be read on, or no row of a split is left.
-        BadRow: where `stops` says so.
+        DataError: a file cannot be read further, or a split has no rows left.
+        BadRow: with `stops`.
     """
     dropped: Counter[str] = Counter()
 

@@ -1,4 +1,4 @@
-"""A row's columns as a conversation and the answers to it, whichever form they have."""
+"""Convert a row's columns in any form to a conversation and the answers to it."""
 
 import math
 from collections.abc import Sequence
@@ -102,7 +102,7 @@ def checked_history(row: Row, column: str, turns: Sequence[Turn]) -> list[Turn]:
 
 
 def without_answer(row: Row, column: str, turns: list[Turn]) -> list[Turn]:
-    """Return a conversation without the answer at its end. Raises BadRow if it has two of them."""
+    """Return a conversation without the answer at its end. Raises BadRow if it ends with two."""
     if [turn["role"] for turn in turns[-2:]] == ["assistant", "assistant"]:
         raise BadRow(
             "two_final_answers",
@@ -129,10 +129,10 @@ def _with_system(row: Row, turns: Sequence[Turn]) -> list[Turn]:
 
 
 def answer_turn(row: Row, prompt: str, column: str, history: Sequence[Turn]) -> Turn:
-    """Return an answer: a text, one assistant turn, or `history` and that turn. Raises BadRow.
+    """Return an answer from a text, one assistant turn, or `history` and that turn. Raises BadRow.
 
-    JSON text of turns is a text, unless the column `prompt` has its turns as JSON text, too, or
-    the text begins with them.
+    JSON text of turns counts as plain text, unless the column `prompt` also has its turns as JSON
+    text or the text begins with them.
     """
     value = row.values[column]
     kind = value_kind(value)
@@ -161,7 +161,7 @@ def answer_turn(row: Row, prompt: str, column: str, history: Sequence[Turn]) -> 
 
 
 def _repeats(turns: Sequence[Turn], history: Sequence[Turn]) -> bool:
-    """Return whether turns begin with those of a prompt, as far as its last one shows."""
+    """Return whether turns begin with a prompt, judged by the prompt's last turn."""
     texts = [str(turn["content"]).strip() for turn in turns[:-1]]
     return history[-1]["content"].strip() in texts
 
@@ -175,7 +175,7 @@ def _after_history(turns: list[Turn], history: Sequence[Turn]) -> list[Turn]:
 
 
 def finite_number(row: Row, column: str) -> float:
-    """Return a finite number, which may be text as in CSV. Raises BadRow."""
+    """Return a finite number; text is parsed, as in CSV. Raises BadRow."""
     value = row.values.get(column)
     try:
         number = float(value) if isinstance(value, (int, float, str)) else math.nan

@@ -1,8 +1,8 @@
-"""File formats: one file to (place, fields), a piece at a time; a JSON array whole.
+"""Read a file as pairs (position, fields): streamed, except JSON arrays.
 
-Every error is a `DataError` that begins with file and line (or row). If it concerns a single row,
-it is yielded in place of that row's fields, and reading continues; others are raised. pyarrow is
-imported when needed.
+Every error is a `DataError` that begins with file and line (or row). An error of a single row is
+yielded instead of its fields, and reading continues; other errors are raised. pyarrow is imported
+when needed.
 """
 
 import csv
@@ -32,7 +32,7 @@ _JSON_LINES = re.compile(r"\}[ \t\r]*\n\s*\{")
 
 
 class _Decoder(json.JSONDecoder):
-    """Remembers a key that occurs twice in one object: `json` keeps the last value only."""
+    """Detects duplicate keys of an object: `json` silently drops all values but the last."""
 
     def __init__(self) -> None:
         super().__init__(object_pairs_hook=self._object)
@@ -56,7 +56,7 @@ class _Decoder(json.JSONDecoder):
 
 
 def repeated_key(text: str) -> str | None:
-    """Return a key that occurs twice in one object of a JSON text, or None."""
+    """Return a duplicate key of an object in a JSON text, or None."""
     decoder = _Decoder()
     decoder.decode(text)
     return decoder.repeated
@@ -97,7 +97,7 @@ def _parse(text: str, path: Path, line: int) -> Any:
 
 
 def _not_json(error: json.JSONDecodeError, path: Path, lines: int, text: str) -> DataError:
-    """Return the error for a text behind so many lines of a file that is no JSON."""
+    """Return the error for invalid JSON that begins after `lines` lines of a file."""
     problem = f"{error.msg.removesuffix(' at')} at column {error.colno}"
     cut = "" if text.endswith("\n") else " The last line has no end: was the file cut off?"
     where = f"{path}:{lines + error.lineno}"
@@ -105,7 +105,7 @@ def _not_json(error: json.JSONDecodeError, path: Path, lines: int, text: str) ->
 
 
 def _refuse_half_characters(value: Any, where: str) -> None:
-    """Half of a surrogate pair is legal in JSON, but no UTF-8 file or Arrow table can hold it."""
+    """Refuse lone surrogates: legal in JSON, but not in UTF-8 files and Arrow tables."""
     try:
         json.dumps(value, ensure_ascii=False).encode("utf-8")
     except UnicodeEncodeError as error:
@@ -133,7 +133,7 @@ def _json(path: Path) -> Iterator[LocatedRow]:
         yield from _array(text, path)
     elif begin != "{":
         raise DataError(f"{path}: begins with {begin!r}, expected an array, `[`.")
-    elif next(iter(_JSON_LINES.finditer(text)), None):  # the first of them is very long
+    elif next(iter(_JSON_LINES.finditer(text)), None):  # the first line is very long
         yield from _json_lines(path)
     else:
         value = _parse(text, path, 1)
@@ -143,7 +143,7 @@ def _json(path: Path) -> Iterator[LocatedRow]:
 
 
 def _array(text: str, path: Path) -> Iterator[LocatedRow]:
-    """Yield the elements of an array; one that cannot be used alone as its error."""
+    """Yield the elements of an array; an unusable element as its error."""
     at, number = text.index("["), 0
     line = 1 + text.count("\n", 0, at)
     is_empty = text.startswith("]", _after_space(text, at + 1))
@@ -175,7 +175,7 @@ def _after_space(text: str, at: int) -> int:
 
 
 def _table_in(value: dict[str, Any]) -> str:
-    """Describe an object that contains rows; "" for one that may be a row."""
+    """Describe an object that contains rows; "" if it may be a row itself."""
     inner = list(value.values())
     alike = len(inner) > 1 and all(map(_is_object, inner))
     if alike and len({frozenset(fields) for fields in inner}) == 1:

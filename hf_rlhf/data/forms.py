@@ -1,4 +1,4 @@
-"""The known forms of chat rows: responses to learn, preferences, and prompts.
+"""Known forms of chat rows: responses to learn, preferences, and prompts.
 
 docs/reference/classic-data.md lists them all.
 """
@@ -47,7 +47,7 @@ _ALPACA = ("input", "history")
 _PAIR = ("chosen", "rejected")
 _TRANSCRIPTS = dict.fromkeys(_PAIR, (TRANSCRIPT,))
 _MARGINS = {"column": ("margin",), "scores": ("score_chosen", "score_rejected"), "none": ()}
-# pandas writes a column of whole numbers with gaps as fractions.
+# pandas writes a column of integers with missing values as floats.
 _BINARY = {"0": 0, "0.0": 0, "1": 1, "1.0": 1}
 _BOOLEANS = {"true": True, "false": False, **{key: bool(n) for key, n in _BINARY.items()}}
 
@@ -58,14 +58,14 @@ def chat_schemas(
     """Return the schemas of each kind of row: `sft`, `preference`, `unpaired`, `prompts`.
 
     Args:
-        label: the label of PKU-SafeRLHF by which an answer is chosen.
-        margin: where a preference's margin comes from: the column `margin`, `score_chosen` -
-            `score_rejected`, or nowhere.
+        label: the label of PKU-SafeRLHF that decides which answer is chosen.
+        margin: the source of a preference's margin: the column `margin`, `score_chosen` -
+            `score_rejected`, or none.
     """
     pairs, judged = _preference_schemas(label), _judged_responses()
     good = "judged responses, of which those with label true are learnt; they are no pairs"
     chosen = "preferences, of which the chosen answer is learnt"
-    optional = _MARGINS[margin] if margin == "column" else ()  # scores stay columns of their own
+    optional = _MARGINS[margin] if margin == "column" else ()  # scores stay separate columns
     return {
         "sft": (
             *(replace(schema, unless=(*schema.unless, "label")) for schema in _responses()),
@@ -115,7 +115,7 @@ def _schema(
     kinds: tuple[str, ...] = _ANSWER,
     unless: tuple[str, ...] = (),
 ) -> Schema:
-    """Return the schema of a prompt's column and the columns of its answers, of these kinds."""
+    """Return the schema for a prompt column and its answer columns of these kinds."""
 
     def make(row: Row) -> Example:
         turns = prompt_history(row, prompt)
@@ -131,7 +131,7 @@ def _schema(
 
 
 def _changed(schema: Schema, change: Callable[[Row, Example], Example], **fields: Any) -> Schema:
-    """Return a schema with other fields, whose examples are changed."""
+    """Return a schema with other fields and a change to its examples."""
     return replace(schema, make=lambda row: change(row, schema.make(row)), **fields)
 
 
@@ -152,7 +152,7 @@ def _responses() -> tuple[Schema, ...]:
 
 
 def _judged_responses() -> tuple[Schema, ...]:
-    """Responses with a boolean `label`, as KTO learns from them."""
+    """Responses with a boolean `label`, for KTO."""
     return tuple(
         _changed(
             schema,
@@ -174,7 +174,7 @@ def _preference_schemas(label: PreferenceLabel) -> tuple[Schema, ...]:
         _pair_by_label(label),
         *(
             _schema(column, _PAIR, name=f"{column}_pair", kinds=kinds, unless=("prompt",))
-            # Beside whole conversations in chosen and rejected, `messages` repeats one of them.
+            # Where chosen and rejected are whole conversations, `messages` repeats one of the two.
             for column, kinds in (
                 ("conversations", _ANSWER),
                 ("messages", (TURN, TEXT, TRANSCRIPT)),
@@ -190,7 +190,7 @@ def _preference_schemas(label: PreferenceLabel) -> tuple[Schema, ...]:
 
 
 def _prompt_schemas() -> tuple[Schema, ...]:
-    """Forms of rows that hold a prompt. A response after it is not used."""
+    """Forms of rows with a prompt. A response after it is ignored."""
     return (
         *map(_schema, ("prompt", "question", "instruction")),
         *(Schema(name, {name: _LISTS}, partial(_before_answer, name)) for name in _CONVERSATIONS),

@@ -1,4 +1,4 @@
-"""The lines of a text file as bytes, plain or gzip, each with its number and its place in bytes."""
+"""Lines of a plain or gzip text file as bytes, each with its number and byte offset."""
 
 import gzip
 import re
@@ -17,7 +17,7 @@ _BUFFER = 1 << 18
 
 
 class Line(NamedTuple):
-    """One line of a file."""
+    """A line of a file."""
 
     number: int
     """From 1."""
@@ -32,12 +32,12 @@ class Line(NamedTuple):
 
 
 def suffix_of(path: Path) -> str:
-    """Return a file's suffix in lower case, that before `.gz` if it is packed."""
+    """Return a file's suffix in lower case, without `.gz`."""
     return Path(path.name.lower().removesuffix(".gz")).suffix
 
 
 def has_json_lines(path: Path) -> bool:
-    """Return whether a file holds JSON Lines, which many tools write into files called .json."""
+    """Return whether a file holds JSON Lines, which many tools write into .json files."""
     if suffix_of(path) != ".json":
         return suffix_of(path) in (".jsonl", ".ndjson")
     try:
@@ -60,11 +60,11 @@ def read_lines(
     """Yield the lines of a file, including blank ones, without a byte order mark.
 
     Args:
-        path: of the file; with `start` and `size`, one that is not packed.
-        start: where the first line begins, in bytes.
-        size: of the lines to read, in bytes; all that follow by default.
+        path: of the file; uncompressed with `start` and `size`.
+        start: offset of the first line in bytes.
+        size: bytes to read; by default to the end.
         number: of the first line.
-        max_bytes: a longer line is cut to its first `PIECE` bytes, and never held in memory.
+        max_bytes: longer lines are cut to their first `PIECE` bytes, and never held in memory.
 
     Raises:
         DataError: UTF-16, damaged gzip data, or JSON that is not one value per line.
@@ -88,13 +88,13 @@ def read_lines(
 
 
 def open_binary(path: Path) -> IO[bytes] | gzip.GzipFile:
-    """Open a file for reading, unpacked if its name ends with `.gz`."""
+    """Open a file for reading, decompressed if its name ends with `.gz`."""
     is_packed = path.name.lower().endswith(".gz")
     return gzip.open(path) if is_packed else path.open("rb", buffering=_BUFFER)
 
 
 def damaged_gzip(path: Path, number: int, error: Exception) -> DataError:
-    """Return the error for gzip data that is damaged or cut off, at a line."""
+    """Return the error for damaged or truncated gzip data at a line."""
     return DataError(
         f"{path}:{number}: the gzip data breaks off or is damaged ({error}). Get the file again."
     )
@@ -114,7 +114,7 @@ def refuse_utf16(begin: bytes, path: Path) -> None:
 
 
 def _refuse_other_form(line: bytes, path: Path) -> None:
-    """Raise DataError if a file's first line shows that its lines are not to be read one by one."""
+    """Raise DataError if a file's first line is not a complete JSON value."""
     refuse_utf16(line, path)
     if not line.endswith(b"\n") and b"\r" in line.rstrip(b"\r"):
         raise DataError(

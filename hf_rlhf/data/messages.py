@@ -1,4 +1,4 @@
-"""Prompts and completions as text, whichever of TRL's two shapes they have."""
+"""Prompts and completions of either TRL format (standard, conversational) as text."""
 
 import json
 import re
@@ -15,7 +15,7 @@ _TEXTS = (None, "text", "input_text", "output_text")
 
 
 def prompt_in(row: Mapping[str, Any]) -> Any:
-    """Return what a row asks: its `prompt`, or its `messages` without a last answer; else None."""
+    """Return a row's `prompt`, or its `messages` without a last answer; else None."""
     if row.get("prompt"):
         return row["prompt"]
     messages: Any = row.get("messages") or ()
@@ -26,8 +26,8 @@ def prompt_in(row: Mapping[str, Any]) -> Any:
 def text_of(turns: Any) -> str:
     """Return the text of a completion or prompt: a string, or a list of chat messages.
 
-    Of a message list, the contents are joined by newlines; a content given as a list of parts
-    keeps its text parts, and not thinking. A missing content (a bare tool call) counts as empty.
+    The contents of messages are joined by newlines. Of a content in parts, only text parts are
+    used, without thinking. A missing content (a bare tool call) counts as empty.
     """
     if isinstance(turns, str):
         return turns
@@ -44,7 +44,7 @@ def _content(content: Any) -> str:
 
 
 def transcript_of(turns: Any) -> str:
-    """Return a completion for readers: as `text_of`, and with the calls of tools and results."""
+    """Return a completion for readers: like `text_of`, with tool calls and results."""
     if isinstance(turns, str):
         return turns
     lines: list[str] = []
@@ -60,7 +60,7 @@ def transcript_of(turns: Any) -> str:
 def tool_counts(completion: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     """Return `turns`, `tool_calls` and `tool_failures` of a completion as a list of messages.
 
-    A failure is a call whose result TRL wrote as an error: the tool raised, or none has that name.
+    A failure is a call whose result is TRL's error: the tool raised, or is unknown.
     """
     results = [turn for turn in completion if turn["role"] == "tool"]
     failed = [turn for turn in results if str(turn["content"]).startswith("{'error': ")]
@@ -77,11 +77,11 @@ TOOL_METRICS: Mapping[str, str] = {
 
 
 def split_thoughts(text: str) -> tuple[str, str]:
-    """Return what an agent thought in a turn, and the turn without that.
+    """Split an agent's turn into its thoughts and the rest.
 
-    A thought stands in `<think>…</think>` where a line begins, or right behind another. One that is
-    never opened, as where the chat template opens it, begins with the turn; one that is never
-    closed was cut off, and ends it.
+    A thought is `<think>…</think>` at the start of a line or directly after another thought. A
+    thought without `<think>` (the chat template wrote it) starts with the turn. A thought without
+    `</think>` was truncated, and ends with the turn.
     """
     if "think" not in text:
         return "", text

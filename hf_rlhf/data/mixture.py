@@ -1,8 +1,8 @@
-"""`mixture`: several datasets in one, in the shares that the run file sets.
+"""`mixture`: several datasets in the shares that the run file sets.
 
-`datasets.interleave_datasets` draws a source for every row at random and stops at the first one
-that is exhausted: shares hold on average only, and depend on the seed. Here the number of rows of
-each source follows from the weights, and every stretch of the training rows has the same shares.
+`datasets.interleave_datasets` draws a source at random for every row and stops when the first
+source is exhausted: shares hold only on average and depend on the seed. Here the weights determine
+the rows of each source, and every stretch of the training rows has the same shares.
 """
 
 import json
@@ -28,7 +28,7 @@ _ROUNDED = 0.005 + 1e-9
 
 @dataclass
 class MixedSource:
-    """One source of a mixture."""
+    """A source of a mixture."""
 
     label: str
     weight: float | None
@@ -51,7 +51,7 @@ class MixedSource:
 
     @cached_property
     def test(self) -> "Dataset":
-        """The held-out rows, which may be none."""
+        """The held-out rows, possibly empty."""
         return self.dataset["test"] if "test" in self.dataset else self.train.select([])
 
     @property
@@ -74,27 +74,27 @@ def mixture(
     drop_overlap: bool = True,
     seed: int = 42,
 ) -> Loaded:
-    """Load several datasets and mix their training rows in given shares.
+    """Load several datasets and mix their training rows by weight.
 
-    Each source is an entry like `dataset` itself, with two more keys: `label` (the name if left
-    out) and `weight`. Weights are relative; where all are below 1, they are shares and must sum
-    to 1. With weights, the mixture is as large as it can be in these shares with no row twice: the
-    source with too few rows is used whole, and of the others rows are drawn by `seed`. Without any
-    weight, every row of every source is used once.
+    Each source is an entry like `dataset` itself, with two more keys: `label` (by default the name)
+    and `weight`. Weights are relative; if all are below 1, they are shares and must sum to 1. With
+    weights, the mixture is as large as its shares allow without repeating a row: the scarcest
+    source is used whole, and rows of the others are drawn by `seed`. Without weights, every row of
+    every source is used once.
 
     Args:
         sources: the datasets: `name`, `label`, `weight`, and the arguments of that adapter.
         by: the unit of the shares: `rows`, or `tokens` of whole rows (prompt and responses).
-        repeat: repeat rows of the smaller sources instead of leaving out rows of the larger ones.
-            Only with weights.
-        drop_overlap: leave out training rows whose prompt is held out in any source. They are
-            counted in any case.
+        repeat: repeat rows of smaller sources instead of dropping rows of larger ones. Only with
+            weights.
+        drop_overlap: drop training rows whose prompt is held out in any source. They are always
+            counted.
         seed: for the choice and the order of rows.
 
     Returns:
-        Split `train`; `test` with the held-out rows of all sources, and `test_LABEL` with those of
-        one; all columns of all sources, null where a source lacks one; and the report, with the
-        weights and the realised shares.
+        Split `train`; `test` with the held-out rows of all sources, and `test_LABEL` with the
+        held-out rows of one source. Rows have the columns of all sources, null where a source lacks
+        a column. The report has the weights and the realised shares.
 
     Raises:
         ConfigError: a source cannot be loaded.
@@ -113,7 +113,7 @@ def mixture(
 
 
 def _unify_json(mixed: Sequence[MixedSource]) -> None:
-    """Make columns JSON where those of another source are, as turns with calls of tools."""
+    """Convert columns to JSON if they are JSON in another source, as turns with tool calls are."""
     from datasets import Json
 
     tables = [(each, name) for each in mixed for name in each.dataset]
@@ -147,7 +147,7 @@ def _check(mixed: Sequence[MixedSource], repeat: bool) -> None:
 
 
 def _check_shares(mixed: Sequence[MixedSource]) -> None:
-    """Raise DataError for weights that are written as shares, all below 1, and do not sum to 1."""
+    """Raise DataError for weights that are shares (all below 1) but do not sum to 1."""
     shares = {each.label: each.weight for each in mixed if each.weight is not None}
     total = sum(shares.values())
     if shares and max(shares.values()) < 1 and abs(total - 1) > _ROUNDED * len(shares):
@@ -159,7 +159,7 @@ def _check_shares(mixed: Sequence[MixedSource]) -> None:
 
 
 def _form(rows: "Dataset") -> str:
-    """Return the columns that are learned from, with their kinds: `prompt (text)`."""
+    """Return the columns to train on with their kinds: `prompt (text)`."""
     kinds = {"str": "text", "list": "messages", "bool": "true or false", "float": "number"}
     types = {name: type(value).__name__ for name, value in rows[0].items() if name in _LEARNED}
     return ", ".join(f"{name} ({kinds.get(types[name], types[name])})" for name in sorted(types))
@@ -182,7 +182,7 @@ def _find_overlap(mixed: Sequence[MixedSource], drop: bool) -> None:
 
 
 def _prompts(rows: "Dataset") -> Any:
-    """Return a hash of each row's prompt, numpy uint64; of `messages`, of all but the last."""
+    """Return a hash (numpy uint64) of each row's prompt, or of its `messages` but the last."""
     import numpy as np
 
     name = next((name for name in ("prompt", "messages", "text") if name in rows.column_names), "")
@@ -205,7 +205,7 @@ def _measure(mixed: Sequence[MixedSource], tokenizer: Any, by: str) -> None:
 
 
 def _tokens(row: Mapping[str, Any], tokenizer: Any, kwargs: Mapping[str, Any]) -> int:
-    """Return the tokens of a row: of its prompt with each of its responses."""
+    """Return the number of tokens of a row: its prompt with each of its responses."""
     start = row.get("prompt") or row.get("messages") or row.get("text")
     responses = [row[name] for name in _RESPONSES if row.get(name)]
     texts = [start + each if start else each for each in responses] or [start]
@@ -217,7 +217,7 @@ def _tokens(row: Mapping[str, Any], tokenizer: Any, kwargs: Mapping[str, Any]) -
 
 
 def _choose(mixed: Sequence[MixedSource], repeat: bool, seed: int) -> list[float]:
-    """Choose the rows that train, drawn by `seed`; return the share that each source is to have."""
+    """Draw the training rows by `seed`; return the target share of each source."""
     import numpy as np
 
     available = [float(each.size[each.usable].sum()) for each in mixed]
@@ -265,7 +265,7 @@ def _splits(mixed: Sequence[MixedSource]) -> "DatasetDict":
 
 
 def _spread(rows: Sequence[Any], sizes: Sequence[Any]) -> Any:
-    """Return the rows of all sources, those of each spread evenly by their size."""
+    """Return the rows of all sources, with each source spread evenly by its size."""
     import numpy as np
 
     ends = [np.cumsum(size) for size in sizes]

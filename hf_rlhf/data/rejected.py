@@ -1,4 +1,4 @@
-"""Rows that cannot be used: counted by reason, listed in a file, and never more than allowed."""
+"""Unusable rows: counted by reason, listed in a file, and limited to a share."""
 
 import json
 from collections import Counter
@@ -22,8 +22,8 @@ Converted = TypeVar("Converted")
 class BadRow(DataError):
     """A row that can be read but not used.
 
-    `reason` is a short name under which such rows are counted; the message begins with the row's
-    file and line, and says what was expected.
+    `reason` is the short name under which rows are counted. The message begins with the row's file
+    and line and states what was expected.
     """
 
     def __init__(self, reason: str, message: str) -> None:
@@ -32,7 +32,7 @@ class BadRow(DataError):
 
     @classmethod
     def wrong_type(cls, column: str, where: str, value: Any, expected: str) -> "BadRow":
-        """Return the error for a value of the wrong type, at a place such as `Row.at` gives."""
+        """Return the error for a value of the wrong type. `where` comes from `Row.at`."""
         problem = f"{where}: is {describe_value(value)}, expected {expected}"
         return cls(f"wrong_type:{column}", problem)
 
@@ -42,15 +42,15 @@ def convert_rows(
     convert: Callable[[Row, int], Converted],
     reject: Callable[[Row, int, BadRow], None],
 ) -> Iterator[Converted]:
-    """Yield what each row is converted to, with its columns renamed.
+    """Rename the columns of each row and yield its conversion.
 
     Args:
         rows: the rows of a split.
-        convert: from a row and its number, counted from 1. Raises BadRow for one of no use.
+        convert: from a row and its number, counted from 1. Raises BadRow if the row is unusable.
         reject: takes the rows that cannot be read, renamed or converted; it may raise.
 
     Raises:
-        DataError: a file that cannot be read on, or what `reject` raises.
+        DataError: a file cannot be read further, or `reject` raises.
     """
     for number, row in enumerate(rows.with_faults(), start=1):
         try:
@@ -62,7 +62,7 @@ def convert_rows(
 
 
 def renamed(row: Row, columns: Mapping[str, str]) -> Row:
-    """Return a row with its columns renamed. Raises BadRow if it is unreadable or lacks one."""
+    """Rename the columns of a row. Raises BadRow if it is unreadable or lacks a column."""
     if row.fault is not None:
         raise BadRow("unreadable", str(row.fault))
     try:
@@ -72,7 +72,7 @@ def renamed(row: Row, columns: Mapping[str, str]) -> Row:
 
 
 class RejectedRows:
-    """Counts bad rows by reason, and lists them in a JSON Lines file that appears when complete."""
+    """Counts bad rows by reason, and lists them in a JSON Lines file, renamed when complete."""
 
     def __init__(self, path: Path | None) -> None:
         self.path = path
@@ -90,7 +90,7 @@ class RejectedRows:
         self._writing.__exit__(*error)
 
     def add(self, row: Row, number: int, error: BadRow) -> None:
-        """Count one row and list it. `number` counts the rows of its split from 1."""
+        """Count and list a row. `number` counts the rows of its split from 1."""
         self.reasons[error.reason] += 1
         if len(self._examples) < _EXAMPLES:
             self._examples.append(str(error))

@@ -1,4 +1,4 @@
-"""What a reader of chat rows prints: rows and parts of rows from which nothing is learned."""
+"""Report lines on chat rows: rows and parts of rows that are not trained on."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -13,7 +13,7 @@ _MOST = 10
 def report_lines(
     report: Mapping[str, Any], rejected_rows: Path | None, kept_columns: Sequence[str]
 ) -> Iterator[str]:
-    """Yield which rows and which of their parts are left out, and which calls are context."""
+    """Yield which rows and parts of rows are dropped, and which calls are only context."""
     if report["dropped"]:
         where = f"; bad rows are in {rejected_rows}" if rejected_rows and report["rejected"] else ""
         yield (

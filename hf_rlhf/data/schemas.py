@@ -1,7 +1,7 @@
-"""Schemas: the forms in which rows come, and which of them a source has.
+"""Schemas: the known forms of rows, and detection of a source's schema.
 
-A schema is a name, the columns needed with the kinds of their values, and how a row becomes an
-`Example`. Detection looks at many rows, not at the first, and never guesses between two schemas.
+A schema is a name, the required columns with the kinds of their values, and a conversion to an
+`Example`. Detection samples many rows and never guesses between two schemas.
 """
 
 import re
@@ -28,7 +28,7 @@ _SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars"}
 
 @dataclass(frozen=True)
 class Schema:
-    """One form of rows."""
+    """A form of rows."""
 
     name: str
     needs: Mapping[str, tuple[str, ...]]
@@ -47,7 +47,7 @@ class Schema:
         return self.has_needs(values) and all(values.get(name) is None for name in self.unless)
 
     def has_needs(self, values: Mapping[str, Any]) -> bool:
-        """Return whether a row has the columns of this form, of the right kinds."""
+        """Return whether a row has the required columns, each of the right kind."""
         if not self.needs.keys() <= values.keys():  # where most rivals fail
             return False
         return all(value_kind(values[name]) in kinds for name, kinds in self.needs.items())
@@ -60,7 +60,7 @@ class Schema:
 
 @dataclass(frozen=True)
 class DetectedSchema:
-    """The schema of a source, why it was chosen, and its rivals."""
+    """The schema of a source, the reason for it, and its rivals."""
 
     schema: Schema
     why: str
@@ -120,16 +120,16 @@ def detect_schema(
     """Return the schema of a source's rows.
 
     Args:
-        table: the schemas to choose from. Of these, only the ones that use every mapped column of
-            `splits` are tried.
+        table: the schemas to choose from. Only schemas that use every mapped column of `splits` are
+            tried.
         splits: the rows; `SAMPLE_ROWS` of each are read.
         source: the source's name, for messages.
         other_tables: adapter -> its schemas, to name the adapter that would read the rows.
-        name: of the schema to use, whatever the rows look like.
+        name: of the schema to use, without detection.
         max_share: the share of rows that may fit another schema, or two (they are rejected).
 
     Raises:
-        DataError: no schema fits, or more than one does.
+        DataError: no schema fits, or several do.
     """
     if name is not None:
         return DetectedSchema(_find(table, name), "named by `schema`")
@@ -226,7 +226,7 @@ class _Survey:
         return self._report(f"{source}: rows have more than one schema: {fitting}.", cure)
 
     def _report(self, problem: str, *after: str) -> str:
-        """Return a problem with the columns, the `_NEAREST` schemas, and what to do."""
+        """Return a problem with the columns, the `_NEAREST` schemas, and the fix."""
         columns = "; ".join(map(self._column, self.kinds))
         verdicts = sorted(
             ((len(self._problems(schema)), self._verdict(schema)) for schema in self.tried),

@@ -1,8 +1,8 @@
-"""Files and datasets as rows, each with its place.
+"""Rows of files and datasets, each with its source position.
 
-Sources: a Hub dataset, a folder, JSON Lines (plain or gzip), JSON, Parquet, CSV, TSV, all but JSON
-arrays read a piece at a time. Every error is a `DataError` that begins with file and line (or
-row). pyarrow and datasets are imported when needed.
+Sources: a Hub dataset, a folder, JSON Lines (plain or gzip), JSON, Parquet, CSV, TSV. All but JSON
+arrays are streamed. Every error is a `DataError` that begins with file and line (or row). pyarrow
+and datasets are imported when needed.
 """
 
 import os
@@ -36,7 +36,7 @@ _HUB_ID = re.compile(r"(?!.*\.\.)[A-Za-z0-9][\w.-]*(/\w[\w.-]*)?")
 
 @dataclass(frozen=True)
 class Row:
-    """One row: its fields, and the place to name in an error (`rows.jsonl:12`)."""
+    """A row: its fields, and its position for error messages (`rows.jsonl:12`)."""
 
     values: dict[str, Any]
     where: str
@@ -46,29 +46,29 @@ class Row:
     """Keys of its turns that are left out on purpose."""
 
     def at(self, column: str) -> str:
-        """Return the place of a column, to begin a message: `rows.jsonl:12: field 'prompt'`."""
+        """Return the position of a column as a message prefix: `rows.jsonl:12: field 'prompt'`."""
         return f"{self.where}: field {column!r}"
 
 
 @dataclass(frozen=True)
 class Rows:
-    """The rows of one split. Iterating reads the source anew, so it may be done more than once."""
+    """The rows of one split. Each iteration reads the source again."""
 
     name: str
     open: Callable[[], Iterator[Row]]
     columns: Mapping[str, str] = field(default_factory=dict)
 
     def __iter__(self) -> Iterator[Row]:
-        """Yield rows with their columns renamed. Raise DataError at the first that is unusable."""
+        """Yield rows with their columns renamed. Raise DataError at the first unusable row."""
         for row in self.with_faults():
             if row.fault is not None:
                 raise row.fault
             yield rename(row, self.columns)
 
     def with_faults(self) -> Iterator[Row]:
-        """Yield all rows, those that cannot be read with their fault, before columns are renamed.
+        """Yield all rows before columns are renamed; an unreadable row carries its fault.
 
-        Raise DataError for a file that cannot be read on.
+        Raise DataError if a file cannot be read further.
         """
         row = None
         for row in self.open():
@@ -79,7 +79,7 @@ class Rows:
 
 @dataclass(frozen=True)
 class Source:
-    """Splits by name, and the commit they were read at."""
+    """Splits by name, and the commit that they were read at."""
 
     name: str
     splits: Mapping[str, Rows]
@@ -87,7 +87,7 @@ class Source:
     """The Hub commit, when the source is a Hub dataset and the Hub could say."""
 
     def split(self, name: str) -> Rows:
-        """Return one split. Raise DataError, with the names there are, for an unknown one."""
+        """Return a split. Raise DataError with the known names if there is no such split."""
         if name not in self.splits:
             raise DataError(
                 f"{self.name}: has no split {name!r}{did_you_mean(name, self.splits)}. "
@@ -106,16 +106,16 @@ def read_rows(
     """Open a file, a folder or a Hub dataset; only names are read.
 
     Args:
-        source: a path, or a Hub dataset id. An existing path wins over a Hub id of that name. Or
-            several paths, each of which may be a pattern such as `data/*.jsonl`.
+        source: a path, a Hub dataset id (an existing path takes precedence), or several paths or
+            patterns such as `data/*.jsonl`.
         revision: pins a Hub dataset to a branch, tag or commit. Refused for local files.
         subset: a Hub dataset's configuration name. Refused for local files.
-        columns: names wanted -> names in the source, which may be dotted to reach into an object
+        columns: new name -> name in the source, dotted to reach into an object
             (`{"positive_rubrics": "ground_truth.positive"}`). Other columns keep their names.
 
     In a folder, files whose name (or parent folder) contains a split word, as in
-    `data/train-00000.parquet`, are that split; the others, and a single file, are `train`. Of
-    several paths, and of the files of a pattern, each is read so, and equal splits are joined.
+    `data/train-00000.parquet`, belong to that split; other files and a single file are `train`.
+    This holds for each of several paths or matches of a pattern; equal splits are joined.
     """
     wanted = dict(columns or {})
     paths = _paths(source)
@@ -137,7 +137,7 @@ def read_rows(
 
 
 def _paths(source: str | Path | Sequence[str]) -> list[Path]:
-    """Return the paths that a source names, those that match a pattern by name."""
+    """Return the paths of a source, with matches of a pattern sorted by name."""
     paths: list[Path] = []
     for name in [source] if isinstance(source, str | Path) else source:
         path = Path(name).expanduser()
@@ -188,7 +188,7 @@ def _near(path: Path) -> str:
 
 
 def read_file(path: Path) -> Iterator[Row]:
-    """Yield the rows of one file, by its suffix. Raise DataError with file and line or row."""
+    """Yield the rows of a file, by its suffix. Raise DataError with file and line or row."""
     for row in _file_rows(path):
         if row.fault is not None:
             raise row.fault
@@ -196,9 +196,9 @@ def read_file(path: Path) -> Iterator[Row]:
 
 
 def data_files(path: Path) -> list[Path]:
-    """Return a file, or the data files in a folder, by name; hidden ones are left out.
+    """Return a file, or the data files in a folder sorted by name, without hidden files.
 
-    Raises DataError for a file of a format that is not read, and a folder without data files.
+    Raises DataError for an unsupported format, or a folder without data files.
     """
     if not path.is_dir():
         if (suffix := suffix_of(path)) not in READERS:
@@ -234,7 +234,7 @@ def _file_rows(path: Path) -> Iterator[Row]:
 
 
 def rename(row: Row, columns: Mapping[str, str]) -> Row:
-    """Return the row with `columns` (wanted -> present, maybe dotted) under their wanted names."""
+    """Rename `columns` (new name -> present name, possibly dotted) of a row."""
     if not columns:
         return row
     mapped = set(columns.values())
@@ -245,7 +245,7 @@ def rename(row: Row, columns: Mapping[str, str]) -> Row:
 
 
 def require(row: Row, names: Iterable[str]) -> None:
-    """Raise DataError unless the row has all columns; suggest similar names for missing ones."""
+    """Raise DataError unless the row has all columns; suggest similar names."""
     missing = [name for name in names if name not in row.values]
     if missing:
         hints = ", ".join(f"{name!r}{did_you_mean(name, row.values)}" for name in missing)
@@ -307,7 +307,7 @@ def _saved_dataset(path: Path, columns: Mapping[str, str]) -> Source:
 
 
 def _hub(name: str, revision: str | None, subset: str | None, columns: Mapping[str, str]) -> Source:
-    # A file that was mistyped must not become a search on the internet.
+    # A mistyped file name must not become a request to the Hub.
     if not _HUB_ID.fullmatch(name) or suffix_of(Path(name)) in READERS:
         raise DataError(f"{name}: no such file or folder{_near(Path(name).expanduser())}.")
     from datasets import exceptions, load_dataset
@@ -328,7 +328,7 @@ def _hub(name: str, revision: str | None, subset: str | None, columns: Mapping[s
 
 
 def dataset_commit(name: str, revision: str | None = None) -> str | None:
-    """Return the commit of a Hub dataset, or of its `revision`; None if the Hub cannot say."""
+    """Return the commit of a Hub dataset or its `revision`; None if the Hub gives no answer."""
     from huggingface_hub import HfApi
     from huggingface_hub.errors import HTTPError  # type: ignore[attr-defined]
 

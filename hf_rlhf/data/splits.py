@@ -1,8 +1,8 @@
-"""Which rows train and which are held out: duplicates, overlap, shares, by hashes alone.
+"""Select training and held-out rows by hashes alone: duplicates, overlap, shares.
 
-A row is three 64-bit hashes, 24 bytes, however long it is: of prompt and answers exactly, of the
-same without case and white space, and of the prompt without its system turn. Among ten million
-different rows two share a hash with a probability of about 3 in a million.
+A row of any length is three 64-bit hashes (24 bytes): of the exact prompt and answers, of both
+without case and white space, and of the prompt without its system turn. The probability that two of
+ten million different rows collide is about 3 in a million.
 """
 
 import hashlib
@@ -24,7 +24,7 @@ DEFAULT_TEST_SHARE = 0.1
 
 
 def row_hashes(example: Example) -> tuple[int, int, int]:
-    """Return the hashes named in `HASHES`."""
+    """Return the hashes in `HASHES`."""
     roles = [turn["role"] for turn in example.history] + ["answer"] * len(example.answers)
     texts = [_written(turn) for turn in (*example.history, *example.answers)]
     plain = [normalised_text(text) for text in texts]
@@ -39,18 +39,18 @@ def row_hashes(example: Example) -> tuple[int, int, int]:
 
 
 def _written(turn: Turn) -> str:
-    """Return the text of a turn, and what else is in it as JSON."""
+    """Return the text of a turn, and its other keys as JSON."""
     others = {key: value for key, value in turn.items() if key not in ("role", "content")}
     return str(turn["content"]) + (json.dumps(others, sort_keys=True) if others else "")
 
 
 def normalised_text(text: str) -> str:
-    """Return a text with its case folded and each run of white space as one blank."""
+    """Fold the case of a text, and collapse runs of white space to one space."""
     return " ".join(text.casefold().split())
 
 
 def prompt_hash(prompt: str | Sequence[Mapping[str, Any]]) -> int:
-    """Return a hash of a text or of turns, without system turns, case and white space."""
+    """Return a hash of a text or turns that ignores system turns, case and white space."""
     turns = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
     texts = [str(turn["content"]) for turn in turns if turn["role"] != "system"]
     return _hash("\x1e".join(map(normalised_text, texts)))
@@ -63,11 +63,11 @@ def _hash(text: str) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class Split:
-    """The split into training and held-out rows, as set by the arguments of dataset adapters.
+    """The split into training and held-out rows, from the arguments of dataset adapters.
 
     With neither `test_rows` nor `test_share`, the source's `test` (or `validation`) split is held
-    out; of a source without one, a tenth. With either, they are cut from the training split. Rows
-    with the same prompt always stay on one side.
+    out, or a tenth of the rows if it has neither. With either argument, rows are cut from the
+    training split. Rows with the same prompt always share a split.
     """
 
     split: str | None = None
@@ -92,11 +92,11 @@ class Split:
 
     @property
     def cuts(self) -> bool:
-        """Whether held-out rows are to be cut from the training split."""
+        """Whether held-out rows are cut from the training split."""
         return self.test_rows is not None or self.test_share is not None
 
     def sources(self, source: Source) -> tuple[Rows, Rows | None]:
-        """Return the rows to train on, and the source's own held-out rows if they are used.
+        """Return the training rows, and the source's own held-out rows if they are used.
 
         Raises:
             DataError: `split` is not one of the source's splits, or is needed and missing.
@@ -117,14 +117,14 @@ class Split:
         return source.split(self.split or "train")
 
     def describe(self, source: Source, unit: str = "prompt") -> str:
-        """Return where the held-out rows of a source come from, for a report."""
+        """Describe the origin of a source's held-out rows for a report."""
         train, held_out = self.sources(source)
         return held_out.name if held_out else f"cut from {train.name} by {unit}, seed {self.seed}"
 
 
 @dataclass(frozen=True)
 class Selection:
-    """Masks over the usable rows of the training source and of the held-out one."""
+    """Masks over the usable rows of the training source and the held-out source."""
 
     train: Any
     """numpy bool, shape (rows of the training source,)."""
@@ -135,11 +135,11 @@ class Selection:
 
 
 def select(train: Mapping[str, Any], test: Mapping[str, Any] | None, split: Split) -> Selection:
-    """Decide for every row whether it trains, is held out, or is left out.
+    """Decide for every row whether it is trained on, held out or dropped.
 
     Args:
         train: hashes of the training source: name -> numpy uint64, shape (rows,).
-        test: the same of a held-out source, or None to cut held-out rows from `train` by prompt.
+        test: hashes of a held-out source, or None to cut held-out rows from `train` by prompt.
         split: how to divide the rows.
 
     Raises:
@@ -177,7 +177,7 @@ def select(train: Mapping[str, Any], test: Mapping[str, Any] | None, split: Spli
 
 
 def _repeats(hashes: Any) -> Any:
-    """Return a mask of the rows with the hash of an earlier row."""
+    """Return a mask of rows that repeat an earlier row's hash."""
     import numpy as np
 
     mask = np.ones(len(hashes), bool)
@@ -186,7 +186,7 @@ def _repeats(hashes: Any) -> Any:
 
 
 def _clear(mask: Any, rows: Any) -> int:
-    """Clear `mask` where `rows` is set; return how many rows that removes."""
+    """Clear `mask` where `rows` is set; return the number of rows removed."""
     count = int((mask & rows).sum())
     mask &= ~rows
     return count
@@ -204,10 +204,10 @@ def _thin(mask: Any, max_rows: int | None, seed: int) -> int:
 
 
 def held_out_mask(prompts: Any, usable: Any, split: Split) -> Any:
-    """Return a mask of the rows to hold out: whole prompts, in an order that `seed` decides.
+    """Return a mask of the rows to hold out: whole prompts, in an order set by `seed`.
 
-    The order is by a hash of the prompt, so that adding rows moves no prompt to another place in
-    it, and rows that share a prompt stay on one side.
+    Prompts are ordered by a hash, so that added rows do not reorder the others, and rows that share
+    a prompt share a split.
 
     Args:
         prompts: numpy uint64, shape (rows,): a hash of each row's prompt.
@@ -225,7 +225,7 @@ def held_out_mask(prompts: Any, usable: Any, split: Split) -> Any:
     share = DEFAULT_TEST_SHARE if split.test_share is None else split.test_share
     total = int(usable.sum())
     wanted = max(1, round(total * share)) if split.test_rows is None else split.test_rows
-    # A prompt with more rows than are wanted comes after those with fewer, the largest last.
+    # Prompts with more rows than are wanted come last, the largest at the end.
     order = np.lexsort((_mixed(unique, split.seed), np.where(sizes > wanted, sizes, 0)))
     before = np.cumsum(sizes[order]) - sizes[order]
     held_out = order[before < wanted]
@@ -244,10 +244,10 @@ def held_out_mask(prompts: Any, usable: Any, split: Split) -> Any:
 
 
 def hold_out(texts: Sequence[str], split: Split) -> list[bool]:
-    """Return for each row whether to hold it out, by a text such as its question.
+    """Return whether to hold out each row, by a text such as its question.
 
-    Texts that differ in case and white space alone count as one. Raises DataError as
-    `held_out_mask` does.
+    Texts that differ only in case and white space count as equal. Raises DataError like
+    `held_out_mask`.
     """
     import numpy as np
 

@@ -1,8 +1,8 @@
-"""Rows of a table as they enter a run, whatever adapter or program made the table.
+"""Rows of a table as a run uses them, for tables of any adapter or program.
 
-A table gives each object the keys of all others, with null, which a chat template would write. So
-turns with more than role and content, `tools` and `chat_template_kwargs` become columns of JSON,
-without these nulls. A null in a column of type `Json` was written by the author and stays.
+A table gives each object the keys of all others, as null, and a chat template would render them. So
+turns with more than role and content, `tools` and `chat_template_kwargs` become JSON columns
+without these nulls. A null in a column of type `Json` is the author's and stays.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -25,11 +25,11 @@ TURN_COLUMNS = ("prompt", "completion", "chosen", "rejected", "messages")
 
 
 def trainable_rows(loaded: Loaded, columns: Collection[str] = ()) -> Loaded:
-    """Return rows as a trainer that needs `columns` reads them, with a note on what was derived.
+    """Return rows for a trainer that needs `columns`, with a note on derived columns.
 
     Raises:
-        DataError: a function changes the rows each time they are read, so that what is checked
-            may not be what is trained.
+        DataError: a transform changes the rows on each read, so that checked rows may differ from
+            trained rows.
     """
     from datasets import DatasetDict
 
@@ -77,7 +77,7 @@ def _without_nulls(rows: "Dataset", split: str) -> "Dataset":
     keys = {name: {*kind} for name, kind in kinds.items() if isinstance(kind, dict)}
     turns = [name for name, kind in kinds.items() if kind == Json() or "role" in keys.get(name, ())]
     if all(keys.get(name, {"any"}) <= {"role", "content"} for name in turns):
-        turns = []  # as they are
+        turns = []  # unchanged
     features = Features(rows.features)
     for name, feature in rows.features.items():
         if name == "chat_template_kwargs":
@@ -110,7 +110,7 @@ def _without_nulls(rows: "Dataset", split: str) -> "Dataset":
 
 
 def _own(value: Any, feature: Any) -> Any:
-    """Return a value without the nulls that its columns of structs have added."""
+    """Return a value without the nulls that struct columns add."""
     if isinstance(feature, Mapping) and isinstance(value, Mapping):
         return {key: _own(inner, feature[key]) for key, inner in value.items() if inner is not None}
     if isinstance(value, list) and (inner_feature := getattr(feature, "feature", None)) is not None:
@@ -125,7 +125,7 @@ def _kwargs(value: Any) -> str:
 def _tools(value: Any) -> str | None:
     schemas = tool_schemas(value)
     if isinstance(value, str) and schemas and not isinstance(schemas, list):
-        return value  # no schemas: for rewards, or reported with its row
+        return value  # not schemas: for rewards, or reported with its row
     return exact_json(schemas) if schemas else None  # some templates write `[]`, too
 
 
@@ -139,7 +139,7 @@ def _turns(turns: Any) -> list[str]:
 
 
 def _turn(turn: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a turn with calls, results and thoughts as those of files have them."""
+    """Return a turn with calls, results and thoughts in the format used for files."""
     result: dict[str, Any] = {"role": None, "content": None}
     result |= {key: value for key, value in turn.items() if key not in (*CALLS, *THOUGHTS)}
     try:
@@ -156,7 +156,7 @@ def _turn(turn: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _prompt_is_in_answers(rows: "Dataset") -> bool:
-    """Whether a pair has no prompt, or a text beside conversations that begin with it."""
+    """Return whether the prompt is missing, or is a text that both conversations begin with."""
     row = rows[0] if len(rows) else {}
     prompt, chosen = row.get("prompt"), row.get("chosen")
     turns = chosen if isinstance(chosen, list) else []
@@ -167,7 +167,7 @@ def _prompt_is_in_answers(rows: "Dataset") -> bool:
 
 
 def _with_prompts(rows: "Dataset") -> "Dataset":
-    """Return pairs with what chosen and rejected have in common as their prompt, as TRL does."""
+    """Return pairs with the common prefix of chosen and rejected as their prompt, as in TRL."""
     from datasets import Features, Json, List
     from trl import extract_prompt
 
@@ -177,7 +177,7 @@ def _with_prompts(rows: "Dataset") -> "Dataset":
     def extract(row: Mapping[str, Any]) -> dict[str, Any]:
         pair = {name: row[name] for name in names[1:]}
         if not all(pair.values()):
-            return {"prompt": None, **pair}  # which is reported
+            return {"prompt": None, **pair}  # reported later
         parts: dict[str, Any] = extract_prompt(pair)
         if features["prompt"] == List(Json()):
             parts = {name: list(map(exact_json, turns)) for name, turns in parts.items()}

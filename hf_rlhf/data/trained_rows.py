@@ -1,8 +1,8 @@
-"""What a reward model was trained on: digests of prompts and responses, in a file beside it.
+"""Digests of a reward model's training prompts and responses, in a file beside it.
 
-On gold data that it has seen a reward model shows what it remembers. Chat messages and text, JSON
-and Parquet, one order of rows and another have the same digests. They hide no text from somebody
-who can guess it.
+On gold rows from its training data a reward model only measures memorisation. Digests do not depend
+on the format (messages or text, JSON or Parquet) or the order of rows. They do not hide a text that
+can be guessed.
 """
 
 import json
@@ -32,7 +32,7 @@ _LABEL = re.compile(
 
 @dataclass(frozen=True)
 class TrainedRows:
-    """Digests of the prompts, and of the responses each with its prompt."""
+    """Digests of prompts, and of each response with its prompt."""
 
     prompts: frozenset[str]
     responses: frozenset[str]
@@ -41,7 +41,7 @@ class TrainedRows:
 
     @classmethod
     def of(cls, rows: Iterable[Mapping[str, Any]]) -> "TrainedRows":
-        """Return the digests of rows; one prompt of all rows is the task, and is left out."""
+        """Return the digests of rows. A prompt that all rows share is the task, and is skipped."""
         prompts, responses = set(), set()
         for row in rows:
             prompt = row.get("prompt") or ""
@@ -52,13 +52,13 @@ class TrainedRows:
         return cls(frozenset(telling), frozenset(responses))
 
     def __or__(self, other: "TrainedRows") -> "TrainedRows":
-        """Return the rows of both, of a model that was trained twice."""
+        """Return the union, for a model that was trained twice."""
         complete = self.complete and other.complete
         return TrainedRows(self.prompts | other.prompts, self.responses | other.responses, complete)
 
     @classmethod
     def read(cls, folder: Path) -> "TrainedRows | None":
-        """Return what a folder's model was trained on; None without a file. Raises DataError."""
+        """Return the training digests in a model folder; None without a file. Raises DataError."""
         file = folder / NAME
         if not file.exists():
             return None
@@ -72,7 +72,7 @@ class TrainedRows:
             raise DataError(f"{file} is no list of digests: {error}. Take a whole copy.") from None
 
     def write(self, folder: Path) -> None:
-        """Write the digests, sorted, so that the order of rows does not show."""
+        """Write the digests in sorted order, which does not reveal the order of rows."""
         digests = {name: "".join(sorted(getattr(self, name))) for name in ("prompts", "responses")}
         atomic_write_text(folder / NAME, json.dumps({**digests, "complete": self.complete}))
 
@@ -80,7 +80,7 @@ class TrainedRows:
 def row_digest(prompt: Any, response: Any = None) -> str:
     """Return a digest of a prompt, or of a response to it.
 
-    Labels of roles, instructions of the system, case, space and marks at the ends do not count.
+    Role labels, system prompts, case, white space, and punctuation at both ends are ignored.
     """
     parts = [_words(each) for each in (prompt, response) if each is not None]
     return blake2b("\0".join(parts).encode("utf-8", "replace"), digest_size=8).hexdigest()

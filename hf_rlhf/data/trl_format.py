@@ -1,4 +1,4 @@
-"""Chat examples as TRL's columns: messages, or text made by templates; and their token counts."""
+"""Convert chat examples to TRL's columns (messages or templated text), and count tokens."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -39,7 +39,7 @@ _PLACEHOLDERS = {
 class TrlFormat:
     """Makes the columns of a row from an Example.
 
-    By default the templates of text are those of transcripts as in hh-rlhf (Bai et al. 2022).
+    The default text templates are hh-rlhf's transcripts (Bai et al. 2022).
     """
 
     form: ChatForm
@@ -64,7 +64,7 @@ class TrlFormat:
 
         Raises:
             ModelError: messages are wanted, and the tokenizer has no chat template.
-            DataError: arguments that contradict each other.
+            DataError: arguments contradict each other.
         """
         has_template = bool(getattr(arguments.tokenizer, "chat_template", None))
         if arguments.format == "conversational" and not has_template:
@@ -99,7 +99,7 @@ class TrlFormat:
         )
 
     def check(self, row: Row, example: Example) -> None:
-        """Raise BadRow for turns that this format cannot write."""
+        """Raise BadRow for turns that this format cannot express."""
         keys = {key for turn in (*example.history, *example.answers) for key in turn}
         roles = {turn["role"] for turn in example.history}
         if not self.conversational and ("tool" in roles or not keys <= {"role", "content"}):
@@ -158,7 +158,7 @@ class TrlFormat:
 
     @cached_property
     def thought_key(self) -> str | None:
-        """The key of a turn under which the chat template writes a thought; None if it does not."""
+        """The key whose value the chat template renders as a thought; None if there is none."""
         if not hasattr(self.tokenizer, "apply_chat_template"):  # rows are read without a model
             return "reasoning_content"
         user = {"role": "user", "content": "question"}
@@ -171,10 +171,10 @@ class TrlFormat:
     def lengths(
         self, examples: Sequence[Example], tools: Sequence[str | None]
     ) -> list[tuple[int, int]]:
-        """Return the number of tokens of each prompt, and of it with its longest answer.
+        """Return the tokens of each prompt, alone and with its longest answer.
 
-        `tools` are those that the chat template gets with each, as JSON text. Special tokens that
-        the tokenizer adds to text are counted; an EOS that TRL adds is not.
+        `tools` (JSON text, one per prompt) are passed to the chat template. Special tokens that the
+        tokenizer adds to text are counted; an EOS that TRL adds is not.
         """
         pairs = list(zip(examples, tools, strict=True))
         prompts = [self._text(example.history, None, row_tools) for example, row_tools in pairs]
@@ -231,7 +231,7 @@ class TrlFormat:
 
 
 def _check_calls(row: Row, turns: Sequence[Turn]) -> None:
-    """Raise BadRow for arguments of a call that a table cannot give back as they are."""
+    """Raise BadRow for call arguments that a table cannot reproduce exactly."""
     calls = [turn["tool_calls"] for turn in turns if "tool_calls" in turn]
     try:
         problem = arrow_problem(calls)

@@ -1,4 +1,4 @@
-"""What a turn holds: text, thoughts, calls of tools and their results, in the spellings in use."""
+"""Parts of a turn in their common formats: text, thoughts, tool calls and results."""
 
 import json
 from collections.abc import Mapping
@@ -30,12 +30,12 @@ def part_type(part: Any) -> str:
 
 
 def is_thought(part: Any) -> bool:
-    """Return whether a part is reasoning, which may be hidden."""
+    """Return whether a part is reasoning, visible or hidden."""
     return part_type(part) in _THOUGHT_PARTS
 
 
 def thought_in(part: Mapping[str, Any]) -> Any:
-    """Return the content of a part that is reasoning; "" where it is hidden."""
+    """Return the text of a reasoning part; "" if it is hidden."""
     visible = next((part[key] for key in ("thinking", "reasoning", "text") if part.get(key)), None)
     return visible or joined_text(part.get("content") or part.get("summary"))
 
@@ -46,20 +46,20 @@ def call_id(call: Mapping[str, Any]) -> Any:
 
 
 def text_in(part: Any) -> str | None:
-    """Return the text, or the refusal, of a part; None where it has none, or is reasoning."""
+    """Return the text or refusal of a part; None if it has neither, or is reasoning."""
     if isinstance(part, Mapping):
         part = None if is_thought(part) else part.get("text", part.get("refusal"))
     return part if isinstance(part, str) else None
 
 
 def joined_text(content: Any) -> str:
-    """Return the texts of a part, or of a list of parts, a line each."""
+    """Join the texts of a part or a list of parts, one per line."""
     parts = content if isinstance(content, list) else [content]
     return "\n".join(text for part in parts if (text := text_in(part)))
 
 
 def content_text(content: Any, where: str) -> tuple[str, str]:
-    """Return the text of a content, and the thoughts among its parts. Raises BadRow."""
+    """Return the text and the thoughts of a content. Raises BadRow."""
     if isinstance(content, str):
         return content, ""
     texts: list[str] = []
@@ -81,7 +81,7 @@ def content_text(content: Any, where: str) -> tuple[str, str]:
 
 
 def thought_text(fields: Mapping[str, Any], thought: str, where: str) -> str:
-    """Return a turn's thoughts: those of its parts, or under one of `THOUGHTS`. Raises BadRow."""
+    """Return a turn's thoughts, from its parts or a key in `THOUGHTS`. Raises BadRow."""
     thoughts = {thought} if thought else set()
     for key in (key for key in _THOUGHTS & fields.keys() if fields[key]):
         parts = fields[key] if isinstance(fields[key], list) else [fields[key]]
@@ -109,7 +109,7 @@ def _visible_thought(part: Any, where: str) -> str:
 
 
 def result_text(content: Any, where: str) -> str:
-    """Return what a tool returned as text: an object, or a list of data, as JSON. Raises BadRow."""
+    """Return a tool result as text; objects and lists of data as JSON. Raises BadRow."""
     if isinstance(content, str) or content is None:
         return content or ""
     if isinstance(content, list) and content and all(map(part_type, content)):
@@ -118,12 +118,12 @@ def result_text(content: Any, where: str) -> str:
 
 
 def call_list(fields: Mapping[str, Any], where: str) -> list[dict[str, Any]]:
-    """Return the calls under the keys `CALLS` of a turn, in OpenAI's form. Raises BadRow."""
+    """Return the calls under a turn's keys `CALLS` in OpenAI's format. Raises BadRow."""
     return [call for key in CALLS for call in _calls(fields.get(key), f"{where}, {key}")]
 
 
 def written_calls(content: Any, where: str) -> tuple[str, list[dict[str, Any]]]:
-    """Return the calls in a content of JSON, and the thought before them. Raises BadRow."""
+    """Return the calls in a JSON content, and the thought before them. Raises BadRow."""
     thought = ""
     if isinstance(content, str):
         thought, content = split_thoughts(content)
@@ -140,7 +140,7 @@ def _calls(value: Any, where: str) -> list[dict[str, Any]]:
 
 
 def _decoded(value: Any, where: str) -> Any:
-    """Return the value of JSON text, any other unchanged. Raises BadRow for a key given twice."""
+    """Parse JSON text; return any other value unchanged. Raises BadRow for a duplicate key."""
     decoded = decode_json_text(value)
     if (
         isinstance(value, str)

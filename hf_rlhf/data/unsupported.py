@@ -1,4 +1,4 @@
-"""Parts of a row that training cannot honour: media, and marks of turns not to be learned."""
+"""Refuse parts of a row that training cannot honour: media, and marks that exclude turns."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -30,7 +30,7 @@ _FLAGS = {
 
 
 def check_media(row: Row, turns: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
-    """Raise BadRow for images, sounds and videos: in columns of a row, or in its turns."""
+    """Raise BadRow for images, audio and video in the columns or turns of a row."""
     _check_keys(row, row.values, row.where)
     for column, objects in turns.items():
         for turn in objects:
@@ -43,7 +43,7 @@ def _is_media_name(name: str) -> bool:
 
 
 def is_media(name: str, value: Any) -> bool:
-    """Return whether a column, or a key of a turn, has an image, a sound or a video."""
+    """Return whether a column or a turn's key holds an image, audio or video."""
     empty: tuple[Any, ...] = (None, "", [], {}, [{}], [None])
     return _is_media_name(name) and without_nulls(value) not in empty
 
@@ -60,9 +60,10 @@ def _check_keys(row: Row, values: Mapping[str, Any], where: str) -> None:
 
 
 def check_marks(row: Row, turns: Mapping[str, Sequence[Mapping[str, Any]]], *, every: bool) -> None:
-    """Raise BadRow for a mark that an assistant's turn is not to be learned, if it would be.
+    """Raise BadRow if a trained turn of the assistant is marked as not to be trained on.
 
-    The last turn of a column is learned, or `every` turn. A column may also hold marks as a list.
+    The last turn of a column is trained on, or `every` turn. A column may also hold a list of
+    marks.
     """
     names = _LEARNED_IF.keys() - row.ignored
     lists = {key: row.values[key] for key in names & row.values.keys()}

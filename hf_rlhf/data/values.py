@@ -1,4 +1,4 @@
-"""The kinds of value that a row's columns hold, in the words of schemas and error messages."""
+"""Kinds of values in a row's columns, in the terms of schemas and error messages."""
 
 import json
 import re
@@ -17,7 +17,7 @@ _JSON_TURNS = re.compile(r'\s*\[\s*\{\s*"')
 
 
 class PlainText(str):
-    """A text that is one, whatever it looks like."""
+    """A text that is never parsed as turns or a transcript."""
 
     __slots__ = ()
 
@@ -26,7 +26,7 @@ def value_kind(value: Any) -> str:
     """Return one of the kinds above, or the name of the value's type.
 
     A transcript is a text like hh-rlhf's, `Human: ...` with an `Assistant:` after a blank line. A
-    text of either form may be one that only quotes such a thing: see `examples`.
+    text in either form may merely quote a transcript or turns: see `examples`.
     """
     if isinstance(value, PlainText):
         return TEXT
@@ -57,7 +57,7 @@ def describe_value(value: Any) -> str:
 
 
 def arrow_problem(value: Any, depth: int = 0) -> str:
-    """Return why a value does not fit into a column of Arrow; "" if it does."""
+    """Return why a value does not fit into an Arrow column; "" if it does."""
     if depth > MAX_DEPTH:
         return f"lists and objects are nested more than {MAX_DEPTH} deep"
     if isinstance(value, int) and value.bit_length() > 63:
@@ -73,7 +73,7 @@ def arrow_problem(value: Any, depth: int = 0) -> str:
 def without_nulls(value: Any) -> Any:
     """Return a value without the keys that are null, at any depth.
 
-    A table gives every object the keys of all others, with null, and chat templates write them.
+    A table gives every object the keys of all others, as null, and chat templates render them.
     """
     if isinstance(value, Mapping):
         return {key: without_nulls(inner) for key, inner in value.items() if inner is not None}
@@ -81,7 +81,7 @@ def without_nulls(value: Any) -> Any:
 
 
 def decode_json_text(value: Any) -> Any:
-    """Return the value of JSON text, as CSV files hold lists; any other value unchanged."""
+    """Parse JSON text, such as lists in CSV files; return any other value unchanged."""
     if not isinstance(value, str):
         return value
     try:

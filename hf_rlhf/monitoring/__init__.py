@@ -1,6 +1,6 @@
 """Watches the rewards of a training, and warns or stops where a reward is exploited.
 
-`assess` tells from a series of looks which signals are on, so that recorded runs can be replayed.
+`assess` derives the active signals from a series of measurements, so recorded runs can be replayed.
 Nothing here changes what is trained.
 """
 

@@ -10,7 +10,7 @@ from transformers.trainer_callback import ExportableState
 
 from hf_rlhf.config.schema import MonitorSpec
 from hf_rlhf.errors import DriftError, RewardError
-from hf_rlhf.monitoring.signals import Assessment, Look, Mean, Signal, assess
+from hf_rlhf.monitoring.signals import Assessment, Mean, Measurement, Signal, assess
 from hf_rlhf.monitoring.webhook import post
 from hf_rlhf.rewards.composed import TOTAL, ComposedReward
 from hf_rlhf.rewards.gathered import ScoredRow
@@ -23,7 +23,7 @@ CONSTANT = {
     "gold": "a measurement has one prompt, or gold abstained, so there is no interval",
 }
 """Why a signal cannot come on."""
-LOOK_SETTINGS = ("gold", "every", "warmup")
+FIXED_SETTINGS = ("gold", "every", "warmup")
 """With another value of these, measurements cannot be compared with the earlier ones."""
 Row = tuple[int, int, float | None, float | None]
 """Of a completion: the checksum of its prompt, its length, trained reward, gold reward."""
@@ -57,7 +57,7 @@ class Monitor(RewardCallback, ExportableState):  # type: ignore[misc]
         say: Callable[[str], None],
     ) -> None:
         self.spec, self.name, self._stop, self._say = spec, name, stop, say
-        self.looks: list[Look] = []
+        self.measurements: list[Measurement] = []
         self.warnings: list[dict[str, Any]] = []
         self.posts = {"sent": 0, "failed": 0}
         self.stopped_at: int | None = None
@@ -107,14 +107,14 @@ class Monitor(RewardCallback, ExportableState):  # type: ignore[misc]
         self.warnings, self.posts = values["warnings"], values["posts"]
         settings = asdict(self.spec)
         before = {**settings, **values.get("settings", {})}
-        if changed := [key for key in LOOK_SETTINGS if before[key] != settings[key]]:
+        if changed := [key for key in FIXED_SETTINGS if before[key] != settings[key]]:
             names = ", ".join(f"`{key}`" for key in changed)
             self._say(f"note: monitor: a new warm-up begins, because of another {names}")
             return
-        self.looks = [Look.from_json(look) for look in values["looks"]]
+        self.measurements = [Measurement.from_json(each) for each in values["measurements"]]
         self._rows = [tuple(row) for row in values["rows"]]
         self._finished = len(self._rows)
-        self._assessment = assess(self.looks, self.spec)
+        self._assessment = assess(self.measurements, self.spec)
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Forget rows that were scored between two steps, by an evaluation."""
@@ -125,17 +125,17 @@ class Monitor(RewardCallback, ExportableState):  # type: ignore[misc]
         self._finished = len(self._rows)
         if state.global_step % self.spec.every:
             return
-        if not self._rows and not self.looks:
+        if not self._rows and not self.measurements:
             raise RewardError(
                 f"monitor: no completion was scored in the first {state.global_step} steps, so "
                 "there is nothing to watch. This trainer scores none within its steps: remove "
                 "`monitor`."
             )
         earlier = self._assessment.names
-        self._add_look(state.global_step)
-        self._assessment = assess(self.looks, self.spec)
+        self._add_measurement(state.global_step)
+        self._assessment = assess(self.measurements, self.spec)
         self._unlogged = self._metrics()
-        if len(self.looks) == self.spec.warmup:
+        if len(self.measurements) == self.spec.warmup:
             for name in self.not_measured():
                 self._say(f"note: monitor: the signal {name} cannot come on: {CONSTANT[name]}")
         new = [signal for signal in self._assessment.signals if signal.name not in earlier]
@@ -153,7 +153,7 @@ class Monitor(RewardCallback, ExportableState):  # type: ignore[misc]
             "args": {},
             "attributes": {
                 "settings": asdict(self.spec),
-                "looks": [asdict(look) for look in self.looks],
+                "measurements": [asdict(each) for each in self.measurements],
                 "rows": self._rows[: self._finished],
                 "warnings": self.warnings,
                 "posts": self.posts,
@@ -162,10 +162,10 @@ class Monitor(RewardCallback, ExportableState):  # type: ignore[misc]
 
     # Measurements, and what follows from them.
 
-    def _add_look(self, step: int) -> None:
+    def _add_measurement(self, step: int) -> None:
         rows, self._rows, self._finished = self._rows, [], 0
         length, trained, gold = (Mean.of((row[0], row[part]) for row in rows) for part in (1, 2, 3))
-        self.looks.append(Look(step, len(rows), length, trained, gold))
+        self.measurements.append(Measurement(step, len(rows), length, trained, gold))
 
     def _act(self, new: Sequence[Signal], state: Any, folder: Path) -> None:
         step = state.global_step
@@ -205,8 +205,8 @@ class Monitor(RewardCallback, ExportableState):  # type: ignore[misc]
         return f"There is no checkpoint from before the drift, which began after step {clean}."
 
     def _metrics(self) -> dict[str, float]:
-        look, now = self.looks[-1], self._assessment
-        means = {"length": look.length, "trained": look.trained, "gold": look.gold}
+        each, now = self.measurements[-1], self._assessment
+        means = {"length": each.length, "trained": each.trained, "gold": each.gold}
         values = {name: mean.mean for name, mean in means.items() if mean is not None}
         changes = {"trained_change": now.trained, "gold_change": now.gold}
         values |= {name: change.value for name, change in changes.items() if change is not None}
@@ -218,11 +218,11 @@ class Monitor(RewardCallback, ExportableState):  # type: ignore[misc]
 
     def not_measured(self) -> list[str]:
         """Return the signals that cannot come on, once the warm-up is over."""
-        start = self.looks[: self.spec.warmup]
+        start = self.measurements[: self.spec.warmup]
         if len(start) < self.spec.warmup:
             return []
-        lengths = {look.length.mean for look in start if look.length is not None}
-        golden = [look.gold for look in self.looks if look.gold is not None]
+        lengths = {each.length.mean for each in start if each.length is not None}
+        golden = [each.gold for each in self.measurements if each.gold is not None]
         missing = {
             "length": len(lengths) < 2,
             "gold": self.spec.gold is not None and not any(mean.error for mean in golden),
@@ -231,14 +231,14 @@ class Monitor(RewardCallback, ExportableState):  # type: ignore[misc]
 
     def section(self) -> MonitorSection:
         """Return for the record what was seen, and what came of it."""
-        looks = []
-        for number, look in enumerate(self.looks, start=1):
-            then = assess(self.looks[:number], self.spec)
+        measurements = []
+        for number, each in enumerate(self.measurements, start=1):
+            then = assess(self.measurements[:number], self.spec)
             signals = sorted(then.names)
-            looks.append({**asdict(look), "length_z": then.length_z, "signals": signals})
+            measurements.append({**asdict(each), "length_z": then.length_z, "signals": signals})
         return MonitorSection(
             settings=asdict(self.spec),
-            looks=looks,
+            measurements=measurements,
             warnings=self.warnings,
             not_measured=[f"{name}: {CONSTANT[name]}" for name in self.not_measured()],
             clean_step=self.clean_step,

@@ -1,6 +1,6 @@
 """Signals of an exploited reward, as functions of a series of measurements.
 
-A measurement (`Look`) summarises the completions of a few optimizer steps. Two signals:
+A `Measurement` summarises the completions of a few optimizer steps. Two signals:
 
 * length: the mean length is above that of the warm-up by `length_z` standard deviations, which are
   taken over the warm-up's measurements.
@@ -47,7 +47,7 @@ class Mean:
 
 
 @dataclass(frozen=True)
-class Look:
+class Measurement:
     """What was seen of the completions of a few steps."""
 
     step: int
@@ -65,6 +65,9 @@ class Look:
         means = {key: Mean(**values[key]) for key in ("length", "trained", "gold") if values[key]}
         rest = {key: values[key] for key in ("step", "rows")}
         return cls(**{**dict.fromkeys(("length", "trained", "gold")), **means, **rest})
+
+
+Series = Sequence[Measurement]
 
 
 @dataclass(frozen=True)
@@ -108,47 +111,47 @@ class Assessment:
         return frozenset(signal.name for signal in self.signals)
 
 
-def assess(looks: Sequence[Look], spec: MonitorSpec) -> Assessment:
+def assess(series: Series, spec: MonitorSpec) -> Assessment:
     """Return which signals the last measurement shows, and which step is before the drift."""
-    if not looks:
+    if not series:
         return Assessment()
-    scores = length_scores(looks, spec.warmup)
-    change = compare_gold(looks, spec.window)
-    length, gold = _length(looks, scores, spec), _gold(looks, change, spec)
+    scores = length_scores(series, spec.warmup)
+    change = compare_gold(series, spec.window)
+    length, gold = _length(series, scores, spec), _gold(series, change, spec)
     # Length grows in healthy trainings too, so a gold reward alone decides what is clean.
     clean = (gold if spec.gold is not None else length)[1]
     return Assessment(
         tuple(signal for signal, _ in (length, gold) if signal is not None),
-        looks[clean].step if clean >= 0 else 0,
+        series[clean].step if clean >= 0 else 0,
         scores[-1],
         *(change[1:] if change is not None else ()),
     )
 
 
-def length_scores(looks: Sequence[Look], warmup: int) -> list[float | None]:
+def length_scores(series: Series, warmup: int) -> list[float | None]:
     """Return how many standard deviations each length is above the warm-up's mean.
 
     None in the warm-up, and where its lengths are all the same, or too few.
     """
-    start = [look.length.mean for look in looks[:warmup] if look.length is not None]
+    start = [each.length.mean for each in series[:warmup] if each.length is not None]
     spread = stdev(start) if len(start) > 1 else 0.0
-    scores: list[float | None] = [None] * len(looks)
-    for index, look in enumerate(looks):
-        if index >= warmup and spread and look.length is not None:
-            scores[index] = (look.length.mean - fmean(start)) / spread
+    scores: list[float | None] = [None] * len(series)
+    for index, each in enumerate(series):
+        if index >= warmup and spread and each.length is not None:
+            scores[index] = (each.length.mean - fmean(start)) / spread
     return scores
 
 
-def compare_gold(looks: Sequence[Look], window: int) -> tuple[int, Change, Change] | None:
+def compare_gold(series: Series, window: int) -> tuple[int, Change, Change] | None:
     """Compare the last `window` measurements with the earlier ones in which gold was highest.
 
     Returns the position of the last of these, and by how much the trained reward and the gold
     reward changed; None while there are too few measurements.
     """
     known = [
-        (index, look.trained, look.gold)
-        for index, look in enumerate(looks)
-        if look.trained is not None and look.gold is not None
+        (index, each.trained, each.gold)
+        for index, each in enumerate(series)
+        if each.trained is not None and each.gold is not None
     ]
     comparisons = len(known) - 2 * window + 1
     if comparisons < 1:
@@ -178,31 +181,29 @@ Finding = tuple[Signal | None, int]
 """A signal if it is on, and the position of the last measurement before it began."""
 
 
-def _length(looks: Sequence[Look], scores: Sequence[float | None], spec: MonitorSpec) -> Finding:
-    clean = len(looks) - 1
+def _length(series: Series, scores: Sequence[float | None], spec: MonitorSpec) -> Finding:
+    clean = len(series) - 1
     while (score := scores[clean]) is not None and score > spec.length_z:
         clean -= 1
-    last, score = looks[-1].length, scores[-1]
-    if clean == len(looks) - 1 or last is None or score is None:
+    last, score = series[-1].length, scores[-1]
+    if clean == len(series) - 1 or last is None or score is None:
         return None, clean
     text = (
         f"completions have {last.mean:.4g} characters, {score:.1f} standard deviations more than "
         f"in the warm-up (length_z {spec.length_z:g})"
     )
-    return Signal("length", looks[clean + 1].step, text), clean
+    return Signal("length", series[clean + 1].step, text), clean
 
 
-def _gold(
-    looks: Sequence[Look], change: tuple[int, Change, Change] | None, spec: MonitorSpec
-) -> Finding:
+def _gold(series: Series, change: tuple[int, Change, Change] | None, spec: MonitorSpec) -> Finding:
     if change is None:
         # The first window may turn out to be the best.
-        return None, len(looks) - 1 if spec.gold is None else min(len(looks), spec.window) - 1
+        return None, len(series) - 1 if spec.gold is None else min(len(series), spec.window) - 1
     reference, trained, gold = change
     if trained.low <= 0 or gold.high >= 0:
         return None, reference
     text = (
-        f"since step {looks[reference].step} the trained reward changed by {trained}, and the gold "
-        f"reward {spec.gold!r} by {gold}"
+        f"since step {series[reference].step} the trained reward changed by {trained}, and the "
+        f"gold reward {spec.gold!r} by {gold}"
     )
-    return Signal("gold", looks[reference + 1].step, text), reference
+    return Signal("gold", series[reference + 1].step, text), reference

@@ -8,8 +8,8 @@ class MonitorSection(Section):
 
     settings: dict[str, Json] = {}
     """With defaults."""
-    looks: list[dict[str, Json]] = []
-    """`hf_rlhf.monitoring.Look`, each with `length_z` and the names of its `signals`."""
+    measurements: list[dict[str, Json]] = []
+    """`hf_rlhf.monitoring.Measurement`, each with `length_z` and the names of its `signals`."""
     warnings: list[dict[str, Json]] = []
     """Each `signal` with the `step` at which it came on, `since` when, its `text`, and whether
     the run was `stopped`."""

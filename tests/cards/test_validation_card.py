@@ -109,7 +109,7 @@ def test_few_logged_points_are_markers_at_whole_steps(record, tmp_path, drawn, p
     ]
     record.training.monitor = MonitorSection(
         settings={"warmup": 1, "length_z": 3},
-        looks=[
+        measurements=[
             {"step": step, "signals": [], "length": None, "gold": None}
             | {"trained": {"mean": value, "error": 0.1}}
             for step, value in values

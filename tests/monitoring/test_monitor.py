@@ -90,24 +90,24 @@ def test_a_planted_hack_is_stopped_and_the_message_says_what_to_do(tmp_path):
     assert training.printed[0].startswith(f"warning: monitor, step {training.monitor.stopped_at}:")
 
 
-def test_a_signal_is_printed_when_it_comes_on_and_not_at_every_look():
+def test_a_signal_is_printed_when_it_comes_on_and_not_at_every_measurement():
     training = Training.of(MonitorSpec(gold="truth", every=1, warmup=2, window=1, stop_on="never"))
     hack(training, 0, 12)
     assert not training.errors
     assert sum("truth" in line for line in training.printed) == 1
     assert [w["stopped"] for w in training.monitor.warnings if w["signal"] == "gold"] == [False]
-    looks = training.monitor.section().looks
-    assert "gold" not in looks[3]["signals"]
-    assert "gold" in looks[-1]["signals"]
+    measurements = training.monitor.section().measurements
+    assert "gold" not in measurements[3]["signals"]
+    assert "gold" in measurements[-1]["signals"]
 
 
-def test_looks_do_not_depend_on_batches_or_the_order_of_rows():
+def test_measurements_do_not_depend_on_batches_or_the_order_of_rows():
     one, other = Training.of(HACK), Training.of(HACK)
     for step in range(5):
         batch = rows(float(step))
         one.step(batch)
         other.step(batch[5:][::-1], batch[:5])
-    assert one.monitor.looks == other.monitor.looks
+    assert one.monitor.measurements == other.monitor.measurements
 
 
 def test_rows_of_an_evaluation_between_two_steps_do_not_count():
@@ -117,7 +117,7 @@ def test_rows_of_an_evaluation_between_two_steps_do_not_count():
             training.step(rows(float(step)))
         with_it.monitor.observe(rows(99.0))
         assert with_it.monitor.state() == without.monitor.state()
-    assert with_it.monitor.looks == without.monitor.looks
+    assert with_it.monitor.measurements == without.monitor.measurements
 
 
 @pytest.mark.parametrize("at", [1, 3, 4, 5])
@@ -143,13 +143,13 @@ def test_a_resumed_monitor_goes_on_as_if_nothing_was(at):
         ({"length_z": 9.0}, False),
     ],
 )
-def test_looks_of_another_kind_are_not_compared_with_earlier_ones(change, fresh):
+def test_measurements_of_another_kind_are_not_compared_with_earlier_ones(change, fresh):
     first = Training.of(HACK)
     hack(first, 0, 6)
     first.monitor.posts["sent"] = 3
     second = Training.of(replace(HACK, **change))
     second.resume(first.monitor.state(), 6)
-    assert second.monitor.looks == ([] if fresh else first.monitor.looks)
+    assert second.monitor.measurements == ([] if fresh else first.monitor.measurements)
     assert second.monitor.warnings == first.monitor.warnings != []
     assert second.monitor.posts == {"sent": 3, "failed": 0}
     note = f"a new warm-up begins, because of another `{next(iter(change))}`"
@@ -163,7 +163,7 @@ def test_a_monitor_that_is_added_on_resuming_has_a_place_in_the_checkpoints():
     # transformers asks for what is there before it writes.
     assert "Monitor" in training.state.stateful_callbacks
     hack(training, 0, 3)
-    assert [look.step for look in training.monitor.looks] == [5, 6, 7]
+    assert [each.step for each in training.monitor.measurements] == [5, 6, 7]
 
 
 def test_what_a_monitor_saw_stays_when_the_run_goes_on_without_it(monkeypatch):
@@ -192,7 +192,7 @@ def test_what_cannot_be_measured_is_said_once_and_recorded():
     assert len(training.monitor.section().not_measured) == 2
 
 
-def test_each_look_is_logged_once():
+def test_each_measurement_is_logged_once():
     training = Training.of(HACK)
     hack(training, 0, 4)
     logs, again = {"loss": 0.1}, {"loss": 0.2}
@@ -388,7 +388,7 @@ def test_a_trainer_with_a_reward_of_its_own_tells_the_monitor(monkeypatch, tiny_
     assert "reward_model" in [part.label for part in composed.rewards]
 
 
-def test_a_look_is_a_whole_number_of_generation_cycles(tiny_run):
+def test_a_measurement_is_a_whole_number_of_generation_cycles(tiny_run):
     tiny_run |= {"max_steps": 40, "prompts_per_step": None, "per_device_train_batch_size": 4}
     tiny_run |= {"steps_per_generation": 2, "save_steps": 2}
     with pytest.raises(ConfigError, match="a generation cycle takes 2"):

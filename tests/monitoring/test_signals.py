@@ -7,7 +7,7 @@ from statistics import fmean
 import pytest
 
 from hf_rlhf.config.schema import MonitorSpec
-from hf_rlhf.monitoring import Look, Mean, assess
+from hf_rlhf.monitoring import Mean, Measurement, assess
 from hf_rlhf.monitoring.signals import LEVEL, compare_gold, length_scores
 
 SPEC = MonitorSpec(gold="truth")
@@ -15,13 +15,13 @@ WITHOUT_GOLD = replace(SPEC, gold=None)
 
 
 def series(count=20, *, length=None, trained=None, gold=None, error=0.1):
-    """Return looks of 10 steps each; a list or a function gives the values."""
+    """Return measurements of 10 steps each; a list or a function gives the values."""
 
     def value(source, index, default):
         return default if source is None else source(index)
 
     return [
-        Look(
+        Measurement(
             10 * (index + 1),
             64,
             Mean(value(length, index, 30 + index % 2), 1.0),
@@ -32,32 +32,37 @@ def series(count=20, *, length=None, trained=None, gold=None, error=0.1):
     ]
 
 
-def on(looks, spec=SPEC):
-    """Return the signals of every look, by its step."""
-    return {look.step: set(assess(looks[: n + 1], spec).names) for n, look in enumerate(looks)}
+def on(measurements, spec=SPEC):
+    """Return the signals of each measurement, by its step."""
+    return {
+        each.step: set(assess(measurements[: n + 1], spec).names)
+        for n, each in enumerate(measurements)
+    }
 
 
-def test_a_quiet_training_has_no_signal_and_its_last_look_is_clean():
-    looks = series()
-    assert not any(on(looks).values())
-    # The last looks are those that the gold reward of the ones before is compared with.
-    assert assess(looks, SPEC).clean == 170
-    without_gold = [replace(look, gold=None) for look in looks]
+def test_a_quiet_training_has_no_signal_and_its_last_measurement_is_clean():
+    measurements = series()
+    assert not any(on(measurements).values())
+    # The last measurements are those that the gold reward of the ones before is compared with.
+    assert assess(measurements, SPEC).clean == 170
+    without_gold = [replace(each, gold=None) for each in measurements]
     assert assess(without_gold, WITHOUT_GOLD).clean == 200
     assert assess([], SPEC).clean is None
 
 
 def test_length_is_compared_with_the_spread_of_the_warm_up():
-    looks = series(length=lambda i: [30, 31, 32, 33, 34][i] if i < 5 else (40 if i > 12 else 33))
-    scores = length_scores(looks, 5)
+    measurements = series(
+        length=lambda i: [30, 31, 32, 33, 34][i] if i < 5 else (40 if i > 12 else 33)
+    )
+    scores = length_scores(measurements, 5)
     assert scores[:5] == [None] * 5
     assert scores[13] == pytest.approx((40 - 32) / 2.5**0.5)
-    signals = on(looks)
+    signals = on(measurements)
     assert signals[130] == set()
     assert signals[140] == {"length"}
-    found = assess(looks, WITHOUT_GOLD)
+    found = assess(measurements, WITHOUT_GOLD)
     assert (found.signals[0].since, found.clean) == (140, 130)
-    assert on(looks, replace(SPEC, length_z=6.0))[140] == set()
+    assert on(measurements, replace(SPEC, length_z=6.0))[140] == set()
 
 
 def test_a_warm_up_of_equal_lengths_measures_nothing():
@@ -71,7 +76,7 @@ def test_gold_falls_while_the_trained_reward_rises():
     assert 110 <= first <= 150
     found = assess(hacked[: first // 10], SPEC)
     assert found.names == {"gold"}
-    assert found.clean <= 100, "the best looks of gold are before the fall"
+    assert found.clean <= 100, "the best measurements of gold are before the fall"
     assert found.trained.low > 0 > found.gold.high
     # Both fall, or both rise: no reward is exploited.
     assert not any(on(series(trained=lambda i: -i, gold=lambda i: -i)).values())
@@ -81,9 +86,9 @@ def test_gold_falls_while_the_trained_reward_rises():
     assert not any(on(noisy).values())
 
 
-def test_before_gold_is_known_to_fall_its_best_looks_are_the_clean_ones():
-    looks = series(trained=lambda i: i, gold=lambda i: 1.0 if 6 <= i <= 8 else 0.95)
-    found = assess(looks, SPEC)
+def test_before_gold_is_known_to_fall_its_best_measurements_are_the_clean_ones():
+    measurements = series(trained=lambda i: i, gold=lambda i: 1.0 if 6 <= i <= 8 else 0.95)
+    found = assess(measurements, SPEC)
     assert not found.names
     assert found.clean == 90
 
@@ -94,7 +99,9 @@ def test_a_gold_that_does_not_fall_sets_the_signal_off_in_few_runs():
         series(60, trained=lambda i: i, gold=lambda _: rng.gauss(0.0, 0.1), error=0.1)
         for _ in range(200)
     ]
-    false = [any(assess(looks[:n], SPEC).names for n in range(6, 61)) for looks in runs]
+    false = [
+        any(assess(measurements[:n], SPEC).names for n in range(6, 61)) for measurements in runs
+    ]
     assert fmean(false) <= LEVEL
 
 
@@ -107,13 +114,13 @@ def test_the_more_is_compared_the_wider_the_intervals_are():
 def test_the_clean_step_only_increases():
     rng = random.Random(1)
     for _ in range(20):
-        looks = series(
+        measurements = series(
             30,
             length=lambda i: 30 + rng.gauss(0, 1) * (1 + i / 10),
             trained=lambda i: i / 20,
             gold=lambda i: rng.gauss(0, 0.2),
         )
-        cleans = [assess(looks[:n], SPEC).clean for n in range(1, 31)]
+        cleans = [assess(measurements[:n], SPEC).clean for n in range(1, 31)]
         assert cleans == sorted(cleans)
 
 
@@ -131,7 +138,7 @@ def test_the_gold_signal_needs_a_rise_beyond_its_interval_and_begins_after_the_b
     found = assess(falling, SPEC)
     assert found.names == {"gold"}
     assert found.signals[0].since == found.clean + 10
-    unsure = [replace(look, trained=replace(look.trained, error=9.0)) for look in falling]
+    unsure = [replace(each, trained=replace(each.trained, error=9.0)) for each in falling]
     found = assess(unsure, SPEC)
     assert found.trained.value > 0 > found.trained.low
     assert found.gold.high < 0

@@ -63,7 +63,7 @@ def without_none(settings):
 
 def signals(folder):
     monitor = load_record(folder).training.monitor
-    return monitor.looks, monitor.warnings
+    return monitor.measurements, monitor.warnings
 
 
 def test_a_planted_hack_is_stopped_goes_on_when_told_and_a_kill_changes_no_look(tmp_path):
@@ -87,9 +87,9 @@ def test_a_planted_hack_is_stopped_goes_on_when_told_and_a_kill_changes_no_look(
     train(config=never, output_dir=str(folder))
     train(config=never, output_dir=str(tmp_path / "whole"))
     assert load_record(folder).training.steps == 24
-    looks, warnings = signals(folder)
+    measurements, warnings = signals(folder)
     others, their_warnings = signals(tmp_path / "whole")
-    assert looks == others
+    assert measurements == others
     assert [{**warning, "stopped": False} for warning in warnings] == their_warnings
 
 
@@ -105,7 +105,7 @@ def test_ppo_is_stopped_too_and_its_value_and_kl_change_nothing(tmp_path):
     with pytest.raises(DriftError, match="'utility'"):
         train(config=without_none({**PPO, "max_steps": 60}), output_dir=str(tmp_path / "run"))
     monitor = load_record(tmp_path / "run").training.monitor
-    assert {look["rows"] for look in monitor.looks} == {128}
+    assert {each["rows"] for each in monitor.measurements} == {128}
 
 
 def test_iterative_dpo_and_sft_refuse_it(tmp_path):
