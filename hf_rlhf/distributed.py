@@ -1,8 +1,8 @@
-"""Which processes run, and how they are distributed: requested, and actual.
+"""The processes of a launch and how they are distributed: requested and actual.
 
 accelerate falls back silently: `--cpu --num_processes 2` starts one process, FSDP on the CPU is
-plain DDP, and ranks that find neither a GPU nor `use_cpu` each train alone, into one folder. The
-request is in the environment that the launcher gave its processes.
+plain DDP, and ranks with neither a GPU nor `use_cpu` each train alone, into the same folder. The
+launcher passes the request in environment variables.
 """
 
 import os
@@ -21,33 +21,33 @@ _elsewhere: ContextVar[bool] = ContextVar("elsewhere", default=False)
 
 
 def rank() -> int:
-    """Return this process's rank from its launcher: known before there is a process group."""
+    """Return this process's rank from its launcher, before a process group exists."""
     return int(os.environ.get("RANK") or 0)
 
 
 def few_threads() -> None:
-    """Use one CPU thread, as `accelerate launch` does, unless the user sets a number.
+    """Use a single CPU thread, like `accelerate launch`, unless the user sets a number.
 
-    Threads that wait for each other spin, and on a busy machine that takes longer than the work.
-    If torch is loaded already, its number of threads is the caller's.
+    Threads that wait for each other spin, which on a busy machine takes longer than the work. If
+    torch is already loaded, the caller's number of threads stays.
     """
     if "torch" not in sys.modules:
         os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 def processes() -> int:
-    """Return how many processes train together: launched, or planned in a dry run.
+    """Return the number of training processes, launched or planned in a dry run.
 
-    It is known before the trainer's arguments, whose batch sizes may follow from it.
+    It is known before the trainer's arguments, whose batch sizes may depend on it.
     """
     return _planned.get() or int(os.environ.get("WORLD_SIZE") or 1)
 
 
 @contextmanager
 def planned(count: int, *, elsewhere: bool = False) -> Iterator[None]:
-    """Within, resolve runs as if they were launched on `count` processes: for a dry run.
+    """Resolve runs inside the block as if launched on `count` processes, for a dry run.
 
-    With `elsewhere` they are GPUs of another machine: what depends on this one is no error.
+    With `elsewhere` they are GPUs of another machine, so limits of this machine are no errors.
     """
     tokens = _planned.set(count), _elsewhere.set(elsewhere)
     try:
@@ -58,10 +58,10 @@ def planned(count: int, *, elsewhere: bool = False) -> Iterator[None]:
 
 
 def distributed_type(training: Any) -> str:
-    """Return the `accelerate.DistributedType` that training will have, as its value.
+    """Return the value of the `accelerate.DistributedType` that training will have.
 
-    accelerate reports DEEPSPEED or FSDP only once the trainer's Accelerator is built, and until
-    then what they run over (`accelerate.state.AcceleratorState`).
+    accelerate reports DEEPSPEED or FSDP only once the trainer's Accelerator is built; until then it
+    reports the underlying type (`accelerate.state.AcceleratorState`).
     """
     plain = str(training.distributed_state.distributed_type.value)
     if not plain.startswith("MULTI_"):
@@ -83,9 +83,9 @@ def is_elsewhere() -> bool:
 
 @contextmanager
 def whole_weights() -> Iterator[None]:
-    """Within, load models whole on every process, whatever the launch says.
+    """Load models whole on every process inside the block, regardless of the launch.
 
-    ZeRO-3 shards what is loaded; FSDP's RAM-efficient loading gives weights to the first process
+    ZeRO-3 shards loaded models; FSDP's RAM-efficient loading gives weights to the first process
     only.
     """
     from transformers.integrations import deepspeed
@@ -105,13 +105,13 @@ def whole_weights() -> Iterator[None]:
 
 
 def config_file() -> str | None:
-    """Return the `--config_file` that accelerate's launcher, above this process, was given."""
+    """Return the `--config_file` of the accelerate launcher above this process."""
     import psutil
 
     try:
         commands = [parent.cmdline() for parent in psutil.Process().parents()[:3]]
     except psutil.Error:
-        return None  # another user's, or gone
+        return None  # the process is another user's, or gone
     for words in commands:
         for index, word in enumerate(words):
             name, equals, value = word.partition("=")
@@ -135,7 +135,7 @@ def _flag(name: str) -> bool:
 
 
 def run_on_main_process(work: Callable[[], object]) -> None:
-    """Do `work` on the main process while the others wait; if it fails, all of them raise."""
+    """Run `work` on the main process while the others wait; if it fails, all raise."""
     from accelerate import PartialState
     from accelerate.utils import broadcast_object_list
 
@@ -150,10 +150,10 @@ def run_on_main_process(work: Callable[[], object]) -> None:
 
 
 def leave_process_group() -> None:
-    """End the communication between processes, once nothing follows that needs it.
+    """Destroy the process group once it is no longer needed.
 
-    A process that ends without it may abort (`terminate called without an active exception`), and
-    its launcher then stops the others, one of which may still be publishing.
+    Otherwise a process may abort on exit (`terminate called without an active exception`), and its
+    launcher then stops the others, which may still be publishing.
     """
     distributed = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
@@ -162,11 +162,11 @@ def leave_process_group() -> None:
 
 @dataclass
 class PromptsPerStep:
-    """A base for the `Config` of trainers that sample: `class Mine(PromptsPerStep, GRPOConfig)`.
+    """Base for the `Config` of sampling trainers: `class Mine(PromptsPerStep, GRPOConfig)`.
 
-    With `prompts_per_step`, gradient accumulation follows from the number of processes, so the
-    batch is the same on one GPU and on eight: `prompts_per_step * num_generations` completions
-    make one generation and one optimizer step. Raises ValueError if they do not divide.
+    `prompts_per_step` derives gradient accumulation from the number of processes, so that the batch
+    is the same on one GPU and on eight: `prompts_per_step * num_generations` completions form one
+    generation and one optimizer step. Raises ValueError if they do not divide evenly.
     """
 
     prompts_per_step: int | None = field(

@@ -1,11 +1,11 @@
-"""The errors that hf_rlhf raises. A message says what is wrong, where, and how to fix it.
+"""Errors of hf_rlhf. Every message states the problem, its position and the fix.
 
 * HfRlhfError
   + PluginError
     - UnknownPlugin       nothing installed offers that name
     - AmbiguousPlugin     two installed packages offer that name
     - BrokenPlugin        a package offers that name but its code does not import
-    - IncompatiblePlugin  the package was made for another version of hf_rlhf
+    - IncompatiblePlugin the package requires another version of hf_rlhf
   + ConfigError           a run file or its overrides are wrong; carries every `Problem`
   + DataError             a row or a file of data is wrong; names file, row and field
   + RewardError           a reward raised, or returned something that is not a list of numbers
@@ -27,32 +27,32 @@ from typing import Any
 
 
 class HfRlhfError(Exception):
-    """Base class of all errors of hf_rlhf; the command line prints them without a traceback."""
+    """Base class of all errors; the command line prints them without a traceback."""
 
 
 class PluginError(HfRlhfError):
-    """A name could not be turned into code."""
+    """A name could not be resolved to code."""
 
 
 class UnknownPlugin(PluginError):
-    """Nothing installed offers that name."""
+    """No installed package offers the name."""
 
 
 class AmbiguousPlugin(PluginError):
-    """Two installed packages offer that name."""
+    """Two installed packages offer the name."""
 
 
 class BrokenPlugin(PluginError):
-    """A package offers that name but its code does not import."""
+    """A package offers the name, but its code cannot be imported."""
 
 
 class IncompatiblePlugin(PluginError):
-    """A package offers that name but requires another version of hf_rlhf."""
+    """A package offers the name, but requires another version of hf_rlhf."""
 
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that is wrong with a run: where it was written, what it is, how to fix it."""
+    """A problem with a run: its position, its description and its fix."""
 
     where: str
     what: str
@@ -63,7 +63,7 @@ class Problem:
 
 
 def suggest(name: str, names: Iterable[str]) -> str | None:
-    """Return the most similar of `names`, or None if none is similar."""
+    """Return the most similar of `names`, or None."""
     import difflib  # it imports `re`, which `hf-rlhf list` does not need
 
     candidates = sorted(set(names))
@@ -71,24 +71,24 @@ def suggest(name: str, names: Iterable[str]) -> str | None:
     for text in dict.fromkeys((spelled, name)):
         if close := difflib.get_close_matches(text, candidates, n=1, cutoff=0.65):
             return close[0]
-    # In a short name, two swapped letters are a large part of it: `stf` for `sft`.
+    # Two swapped letters are a large part of a short name: `stf` for `sft`.
     return next((each for each in candidates if sorted(each) == sorted(spelled)), None)
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of an error's message, or its type where there is none."""
+    """Return the first line of an error's message, or its type if the message is empty."""
     return str(error).strip().partition("\n")[0] or type(error).__name__
 
 
 def causes(error: BaseException) -> list[BaseException]:
-    """Return an error, its causes and contexts, and those of an exception group, nearest first."""
+    """Return an error, its causes and contexts, and members of exception groups, nearest first."""
     found: list[BaseException] = []
     stack: list[BaseException | None] = [error]
     while stack:
         cause = stack.pop()
         if cause is not None and cause not in found:
             found.append(cause)
-            stack += [cause.__context__, cause.__cause__]  # the cause comes off first
+            stack += [cause.__context__, cause.__cause__]  # a stack: the cause is popped first
             if isinstance(cause, BaseExceptionGroup):
                 stack += cause.exceptions
     return found
@@ -101,7 +101,7 @@ def did_you_mean(name: str, names: Iterable[str]) -> str:
 
 
 def problems_of_several(problems: Mapping[str, Sequence[Problem]]) -> list[Problem]:
-    """Return each problem of several runs once, after the names of its runs unless all have it."""
+    """Merge the problems of several runs, prefixed by run names unless all runs have them."""
     having: dict[Problem, list[str]] = {}
     for name, each in problems.items():
         for problem in each:
@@ -115,9 +115,9 @@ def problems_of_several(problems: Mapping[str, Sequence[Problem]]) -> list[Probl
 
 
 class ConfigError(HfRlhfError):
-    """A run file or its overrides are wrong. `problems` has all of them, not only the first.
+    """A run file or its overrides are invalid. `problems` lists all, not only the first.
 
-    `hint` is a line about the file itself, `subject` what the file configures.
+    `hint` is a line on the file itself, `subject` the thing that it configures.
     """
 
     def __init__(self, problems: Sequence[Problem], hint: str = "", subject: str = "run") -> None:
@@ -129,24 +129,24 @@ class ConfigError(HfRlhfError):
         self._given = (self.problems, hint, subject)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle what was given: an error of the main process is raised again by the others."""
+        """Pickle the arguments: other processes raise the main process's error again."""
         return type(self), self._given
 
 
 class DataError(HfRlhfError):
-    """A row or a file of data is wrong."""
+    """A row or a data file is invalid."""
 
 
 class RewardError(HfRlhfError):
-    """A reward raised, or returned something that is not one number or None per completion."""
+    """A reward raised, or did not return a number or None for each completion."""
 
 
 class DriftError(HfRlhfError):
-    """The monitor stopped a training whose reward is exploited; it is saved and can go on."""
+    """The monitor stopped training because the reward is exploited; the run is resumable."""
 
 
 class RolloutError(HfRlhfError):
-    """An environment cannot begin, or what it begins with cannot be used."""
+    """An environment's `reset` failed or returned an unusable value."""
 
 
 class JudgeError(HfRlhfError):
@@ -162,18 +162,18 @@ class RunFolderError(HfRlhfError):
 
 
 class DiskError(RunFolderError):
-    """A disk is full, over quota or read-only; the message says how to continue, and from where."""
+    """A disk is full, over quota or read-only; the message states how and where to resume."""
 
 
 class PublishError(HfRlhfError):
-    """A push or pull failed; the message lists what is missing and how to finish."""
+    """A push or pull failed; the message lists missing files and the command to finish."""
 
 
 @contextmanager
 def no_exit(*allowed: str) -> Iterator[None]:
-    """Within, a `sys.exit()`, whose status may be 0, is an error with its place; notes are kept.
+    """Convert a `sys.exit()` in the block, even with status 0, to an error with its file and line.
 
-    `allowed`: names of files that may exit, such as those of parsers of options.
+    `allowed`: files that may exit, such as option parsers. Notes of the exception are preserved.
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""Numbers, intervals, tables and untrusted text as text for a terminal and as Markdown."""
+"""Format numbers, intervals, tables and untrusted text for terminals and Markdown."""
 
 import json
 import os
@@ -16,15 +16,15 @@ NOT_RECORDED = "not recorded"
 
 _BACKTICKS = re.compile(r"`+")
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>#~$&])")
-# Controls, bidirectional overrides and halves of surrogate pairs: text that a reader would not see,
-# or would see in another order than the model wrote it.
+# Control characters, bidirectional overrides and lone surrogates: invisible to a reader, or
+# displayed in another order than the model wrote.
 _INVISIBLE = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]"
 )
 _HEADS = {"error": 31, "note": 33, "warning": 33}
-"""First word of a message -> the ANSI code of its colour."""
+"""First word of a message -> ANSI colour code."""
 _SIGN_TEST = 6
-"""Rows from which all of them on one side of 0 are a change by the sign test: 2 / 2^6 < 0.05."""
+"""Rows from which a common sign is a change by the sign test: 2 / 2^6 < 0.05."""
 
 
 def visible(text: str) -> str:
@@ -34,7 +34,7 @@ def visible(text: str) -> str:
 
 
 def fence(text: str, language: str = "text") -> str:
-    """Return a fenced code block that `text` cannot close, whatever it holds (CommonMark 4.5)."""
+    """Return a fenced code block that `text` cannot close (CommonMark 4.5)."""
     content = visible(text)
     bar = "`" * max(3, _longest_backticks(content) + 1)
     return f"{bar}{language}\n{content}\n{bar}"
@@ -45,7 +45,7 @@ def _longest_backticks(text: str) -> int:
 
 
 def excerpt(text: str, limit: int) -> str:
-    """Return at most `limit` characters of text, saying how many were left out of the middle."""
+    """Shorten text to `limit` characters by a cut in the middle that states its length."""
     if len(text) <= limit:
         return text
     half = limit // 2
@@ -53,7 +53,7 @@ def excerpt(text: str, limit: int) -> str:
 
 
 def code(value: Any) -> str:
-    """Return an inline code span; of a value that is not text, its JSON."""
+    """Return an inline code span; values other than text are formatted as JSON."""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     content = " ".join(visible(text).split())
     if not content:
@@ -64,19 +64,19 @@ def code(value: Any) -> str:
 
 
 def plain(value: Any) -> str:
-    """Return text on one line in which no character is Markdown or HTML."""
+    """Return text on one line with all Markdown and HTML escaped."""
     return _SPECIAL.sub(r"\\\1", " ".join(visible(str(value)).split()))
 
 
 def cell(text: str) -> str:
-    """Return Markdown for one cell of a table."""
+    """Return Markdown for a table cell."""
     return " ".join(text.split()).replace("|", "\\|")
 
 
 def markdown_table(
     headings: Sequence[str], rows: Sequence[Sequence[str]], left: int | None = None
 ) -> str:
-    """Return a Markdown table; columns from the `left`-th on are aligned to the right."""
+    """Return a Markdown table; columns from index `left` on are right-aligned."""
     left = len(headings) if left is None else left
     rule = "|" + "---|" * left + "--:|" * (len(headings) - left)
     heads, *lines = ["| " + " | ".join(map(cell, row)) + " |" for row in (headings, *rows)]
@@ -84,10 +84,10 @@ def markdown_table(
 
 
 def terminal_message(text: str, stream: TextIO) -> str:
-    """Return a message for a stream; on a terminal in lines that end between words, in colour.
+    """Return a message for a stream; wrapped and coloured on a terminal.
 
-    A line that is indented and no item of a list is a command, and stays one line. What a message
-    quotes may be a policy's, a row's or a server's: its control characters are shown, not sent.
+    An indented line that is not a list item is a command and is not wrapped. Messages may quote a
+    policy, a row or a server, so control characters are escaped.
     """
     text = visible(text)
     if not stream.isatty():
@@ -115,7 +115,7 @@ def _wrapped(line: str, width: int) -> str:
 def terminal_table(
     headings: Sequence[str], rows: Sequence[Sequence[str]], title: str | None = None
 ) -> Any:
-    """Return a table for `rich` to print, all columns but the first aligned to the right."""
+    """Return a `rich` table with all columns but the first right-aligned."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
@@ -132,9 +132,9 @@ def terminal_table(
 def print_table(
     console: Any, headings: Sequence[str], rows: Sequence[Sequence[str]], title: str, fixed: int = 1
 ) -> None:
-    """Print a table, or several of it where it is too wide for the console; no number is cut.
+    """Print a table, split into several if too wide for the console; numbers are never cut.
 
-    What is in brackets goes below its number first. Each of several has the `fixed` first columns.
+    Text in brackets is first moved below its number. Each part repeats the `fixed` first columns.
     """
 
     def table(columns: Sequence[int], heading: str = "") -> Any:
@@ -160,7 +160,7 @@ def print_table(
 
 
 def number(value: Any) -> str:
-    """Return a measured number at a readable precision, or `not measured`."""
+    """Return a measured number with readable precision, or `not measured`."""
     if value is None:
         return NOT_MEASURED
     if isinstance(value, bool) or not isinstance(value, (int, float)):
@@ -177,7 +177,7 @@ def number(value: Any) -> str:
 
 
 def count(value: Any) -> str:
-    """Return a total, which may come as a float, without decimals that mean nothing."""
+    """Return a total (possibly a float) without meaningless decimals."""
     return number(int(value) if isinstance(value, float) and value.is_integer() else value)
 
 
@@ -189,8 +189,8 @@ def share(value: float | None) -> str:
 def interval(estimate: "Estimate | Mapping[str, Any] | None", *, signed: bool = False) -> str:
     """Return `mean [low, high]` of an estimate or its JSON, or `not measured`.
 
-    Of one row, of several of one question, or of rows that are all the same, the interval would
-    have no width and look like certainty: the reason stands in its place. A difference is `signed`.
+    For a single row, a single question or all equal rows, the interval would have zero width and
+    suggest certainty: the reason is printed instead. A difference is `signed`.
     """
     value = as_estimate(estimate)
     if value.mean is None:
@@ -207,14 +207,14 @@ def interval(estimate: "Estimate | Mapping[str, Any] | None", *, signed: bool = 
 
 
 def as_estimate(estimate: "Estimate | Mapping[str, Any] | None") -> "Estimate":
-    """Return an estimate, of which JSON may be passed; one without values for None."""
+    """Return an estimate from an estimate or its JSON; empty for None."""
     from hf_rlhf.storage.record_schema import Estimate
 
     return estimate if isinstance(estimate, Estimate) else Estimate(**(estimate or {}))
 
 
 def missing_interval(estimate: "Estimate") -> str:
-    """Return why an estimate has no interval to show; empty where it has one."""
+    """Return why an estimate has no interval; "" if it has."""
     if estimate.n == 1:
         return "one row"
     if estimate.low is None or estimate.high is None:
@@ -223,7 +223,7 @@ def missing_interval(estimate: "Estimate") -> str:
 
 
 def verdict(difference: "Estimate | Mapping[str, Any] | None") -> str:
-    """Return `rose`, `fell` or `no change shown`, as the interval of a paired difference allows."""
+    """Return `rose`, `fell` or `no change shown` by the interval of a paired difference."""
     value = as_estimate(difference)
     if value.low is None or value.high is None:
         return "not compared"
@@ -252,7 +252,7 @@ def counted(count: int, singular: str, plural: str = "") -> str:
 
 
 def words(name: str) -> str:
-    """Return the name of a field as words of a sentence: `empty_response` -> `empty response`."""
+    """Return a field name as words: `empty_response` -> `empty response`."""
     return " ".join(name.replace("_", " ").split())
 
 
@@ -262,7 +262,7 @@ def listed(words: Sequence[str]) -> str:
 
 
 def settings_line(settings: Mapping[str, Any], *names: str) -> str:
-    """Return `name = value` of those of the settings that have a value, as Markdown."""
+    """Return `name = value` for each setting that is not None, as Markdown."""
     return ", ".join(
         code(f"{name} = {short(settings[name])}")
         for name in names

@@ -1,6 +1,6 @@
-"""The score of a completion, as rewards, results and contracts have it."""
+"""The score of a completion in rewards, results and contracts."""
 
 Score = float | None
-"""The score of one completion. None means that the reward abstains, which is not the same as 0."""
+"""The score of a completion. None means that the reward abstains, which is not 0."""
 LARGEST_SCORE = 3.4e38
-"""Of either sign: trainers compute in float32."""
+"""Largest magnitude: trainers compute in float32."""

@@ -1,7 +1,7 @@
 """``accelerate launch -m hf_rlhf.train --plugin NAME``: train, measure, publish.
 
 The same command on the same folder resumes: it continues from the newest valid checkpoint, skips
-finished parts, and publishes what is not yet published.
+finished parts, and publishes the rest.
 """
 
 import argparse
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 
 _UNSET: Any = object()
 STOPPED = 4
-"""The exit status when the monitor has stopped the training."""
+"""Exit status when the monitor stopped training."""
 INTERRUPTED = 130
-"""The exit status after Ctrl-C, as shells have it."""
+"""Exit status after Ctrl-C, like in shells."""
 TERMINATED = 143
-"""The exit status after SIGTERM, and when the launcher is gone."""
+"""Exit status after SIGTERM, and when the launcher is gone."""
 
 
 def train(
@@ -51,27 +51,27 @@ def train(
     tokenizer: Any = None,
     **settings: Any,
 ) -> "RunRecord":
-    """Run a whole training run and return its record.
+    """Run a complete training run and return its record.
 
     Args:
         plugin: a trainer's name; without `run` and `config`, its default run file is used. With
-            rows in memory no file is: what is not set here is at the trainer's default.
+            rows in memory no file is used, and unset values are the trainer's defaults.
         run: another run file that the trainer's package ships.
         config: your own run file, or its content as a mapping.
         overrides: dotted command-line overrides, such as ``["--rewards.0.weight", "0.3"]``.
         model: the run file's `model_name_or_path`: a Hub id or a folder.
-        dataset: rows in memory, or the run file's section. A `Dataset` is for training; of a
-            `DatasetDict`, `train` is, and `test` is held out.
+        dataset: rows in memory, or the run file's section. A `Dataset` is for training; in a
+            `DatasetDict`, `train` is for training and `test` is held out.
         rewards: functions or objects with TRL's reward signature, names (`NAME`, `FILE.py:NAME`,
             `MODULE:NAME`), or entries as in a run file, whose `name` may be an object.
         gates: likewise.
         callbacks: of transformers: classes, objects, names, or entries with arguments.
-        tokenizer: an object, a folder or a Hub id, where it is not the model's own.
-        settings: other top-level keys of the run file. A section is merged into the file's own,
-            key by key; a list, and a section that names another component, replaces it.
+        tokenizer: an object, a folder or a Hub id, if not the model's own.
+        settings: other top-level keys of the run file. A section is merged into the file's section
+            key by key; a list, or a section with another component, replaces it.
 
     Raises:
-        HfRlhfError: as listed in `hf_rlhf.errors`; all completed work is kept in the folder.
+        HfRlhfError: see `hf_rlhf.errors`; all completed work stays in the folder.
     """
     few_threads()
     settings |= _given(locals())
@@ -111,15 +111,15 @@ def dry_run(
     machine: str | None = None,
     **settings: Any,
 ) -> list[dict[str, Any]]:
-    """Print what `train` would do with these arguments, phase by phase, and return it.
+    """Print and return what `train` would do with these arguments, phase by phase.
 
-    This is `hf-rlhf check`: everything is checked, tokens are counted, the rewards score a few
-    completions, the judges and the Hub are tried, and nothing is written. On several processes the
-    first one prints, and the others return `[]`. `machine` is another one to plan for, such as
+    This is `hf-rlhf check`: everything is validated, tokens are counted, the rewards score a few
+    completions, the judges and the Hub are contacted, and nothing is written. On several processes
+    the first prints, and the others return `[]`. `machine` plans for another machine, such as
     `8xH100`.
 
     Raises:
-        HfRlhfError: as `train` would, before weights load.
+        HfRlhfError: like `train`, before weights load.
     """
     few_threads()
     settings |= _given(locals())
@@ -143,7 +143,7 @@ def planned_run(
     overrides: Sequence[str],
     machine: str | None,
 ) -> "Iterator[tuple[Run, Device | None]]":
-    """Yield a run that is resolved and not trained, for `machine` as in `dry_run`."""
+    """Yield a resolved run without training it, for `machine` as in `dry_run`."""
     few_threads()
 
     file = _run_file(plugin, run, config, overrides, {})
@@ -155,10 +155,10 @@ def planned_run(
 
 @contextmanager
 def _planned(file: Any, machine: str | None) -> Iterator["Device | None"]:
-    """Within, plan for `machine`, or for as many processes as the run file expects.
+    """Plan inside the block for `machine`, or for as many processes as the run file expects.
 
-    More processes than are launched, where there is no GPU and none is ruled out, are those of
-    another machine. Yields the kind of its devices, if it is known.
+    If the file expects more processes than are launched, and there is no GPU here but GPUs are not
+    ruled out, the plan is for another machine. Yields the kind of its devices, if known.
     """
     from hf_rlhf.runs.devices import parse_machine
 
@@ -181,7 +181,7 @@ def _planned(file: Any, machine: str | None) -> Iterator["Device | None"]:
 
 
 def _given(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the keys of the run file among the arguments of `train`."""
+    """Return the run file's keys among the arguments of `train`."""
     keys = {"model": "model_name_or_path", "dataset": "dataset", "tokenizer": "tokenizer"}
     chosen = {key: arguments[name] for name, key in keys.items() if arguments[name] is not None}
     lists = {name: arguments[name] for name in ("rewards", "gates", "callbacks")}
@@ -235,7 +235,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Train as the command line says; return the exit status."""
+    """Train by the command line; return the exit status."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     chosen, options = parser().parse_known_args(arguments)
     overrides = [*reward_option(chosen.reward), *options]
@@ -258,7 +258,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def reward_option(names: Sequence[str] | None) -> list[str]:
-    """Return the override that `--reward NAME` stands for, given any number of times."""
+    """Return the override for repeatable `--reward NAME` options."""
     return ["--rewards", json.dumps([{"name": name} for name in names])] if names else []
 
 
@@ -276,7 +276,7 @@ def dry_run_status(
 
 
 def _ended(error: BaseException, message: str, status: int) -> int:
-    """Print the error, in full on the main process and in a line on the others; return `status`."""
+    """Print the error (a single line except on the main process); return `status`."""
     from hf_rlhf.formatting import terminal_message
 
     lines = [message, *getattr(error, "__notes__", ())]

@@ -62,8 +62,7 @@ def _check_keys(row: Row, values: Mapping[str, Any], where: str) -> None:
 def check_marks(row: Row, turns: Mapping[str, Sequence[Mapping[str, Any]]], *, every: bool) -> None:
     """Raise BadRow if a trained turn of the assistant is marked as not to be trained on.
 
-    The last turn of a column is trained on, or `every` turn. A column may also hold a list of
-    marks.
+    The last turn of a column is trained on, or `every` turn. A column may hold a list of marks.
     """
     names = _LEARNED_IF.keys() - row.ignored
     lists = {key: row.values[key] for key in names & row.values.keys()}

@@ -1,7 +1,7 @@
-"""Environments: what a model may call while it writes, through TRL's `tools` and environments.
+"""Tools and environments that a model may call during generation, as in TRL.
 
-Tools are checked before weights load, handed to TRL's trainers, and called in evaluations as TRL
-calls them in training. Nothing here generates, trains or scores.
+Tools are checked before weights load, passed to TRL's trainers, and called in evaluations like in
+training. Nothing here generates, trains or scores.
 """
 
 import lazy_loader

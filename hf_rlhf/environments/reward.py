@@ -1,4 +1,4 @@
-"""The reward that an environment gives itself."""
+"""The environment's own reward."""
 
 import inspect
 from collections.abc import Sequence
@@ -11,16 +11,16 @@ from hf_rlhf.scores import Score
 
 @dataclass
 class EnvironmentReward:
-    """What the environment's own `get_reward()` returns for the finished completion.
+    """The environment's `get_reward()` for the finished completion.
 
-    The method may be async. Of an environment without it, the attribute `reward` is read, as those
-    of OpenReward and Harbor have it. None abstains.
+    The method may be async. Without it, the attribute `reward` is read (OpenReward, Harbor). None
+    abstains.
     """
 
     def __call__(
         self, prompts: Sequence[Any], completions: Sequence[Any], environments: Sequence[Any]
     ) -> list[Score]:
-        """Return one score per completion."""
+        """Return a score for each completion."""
         scores = [
             environment.get_reward() if hasattr(environment, "get_reward") else environment.reward
             for environment in environments

@@ -1,7 +1,7 @@
-"""Completions in which the model calls tools, outside of training; token by token as TRL's.
+"""Generate completions with tool calls outside of training, token by token like TRL.
 
-`GRPOTrainer` has this loop in methods of its own, on its own model. Here any function that
-continues token ids does the writing, so that an evaluation measures what training trains.
+`GRPOTrainer` has this loop in its own methods, on its own model. Here any function that continues
+token ids can generate, so that an evaluation matches training.
 """
 
 import inspect
@@ -16,26 +16,25 @@ from hf_rlhf.rewards.loop import run_together
 Continue = Callable[
     [Sequence[Sequence[int]], int, Sequence[int]], Sequence[tuple[Sequence[int], bool]]
 ]
-"""From token ids, the most that may follow, and the numbers of the rows that they belong to, to
-what follows and whether it has no end."""
+"""(prompts' token ids, maximum of new tokens, row indices) -> (new token ids, truncated)."""
 
 
 @dataclass
 class Rollout:
-    """One completion, with the environment in the state in which the completion left it."""
+    """A completion, with its environment in the final state."""
 
     row: int
-    """Its number among the rows."""
+    """Index of the row."""
     prompt: list[dict[str, Any]]
     prompt_ids: list[int]
     functions: Mapping[str, Callable[..., Any]]
     environment: Any = None
     messages: list[dict[str, Any]] = field(default_factory=list)
-    """The model's, and the results of its calls."""
+    """Messages of the model, and the results of its calls."""
     ids: list[int] = field(default_factory=list)
-    """Of the whole completion, results of tools included."""
+    """Token ids of the completion, including tool results."""
     model_tokens: int = 0
-    """Those of `ids` that the model wrote."""
+    """Number of `ids` that the model generated."""
     truncated: bool = False
 
 
@@ -50,16 +49,16 @@ def roll_out(
     positions: int | None,
     chat_template_kwargs: Mapping[str, Any] | None = None,
 ) -> list[Rollout]:
-    """Return a completion of each row.
+    """Return a completion for each row.
 
     Args:
-        rows: of the dataset, with `prompt` as messages; an environment's `reset` gets them whole.
-        toolset: what the model may call.
-        environments: one for each row, reset here; may be empty where the toolset has none.
+        rows: dataset rows with `prompt` as messages; an environment's `reset` gets the whole row.
+        toolset: tools for the model.
+        environments: an environment per row, reset here; empty if the toolset has none.
         tokenizer: with a `response_template`.
-        continue_ids: generates.
-        max_tokens: of a completion, results of tools included.
-        positions: of the model; None without a limit.
+        continue_ids: the function that generates.
+        max_tokens: limit of a completion, including tool results.
+        positions: of the model; None for no limit.
         chat_template_kwargs: as in training.
     """
     template = _Template(tokenizer, chat_template_kwargs or {}, tool_template(tokenizer))
@@ -84,7 +83,7 @@ def roll_out(
 
 
 def _observed(prompt: list[dict[str, Any]], observation: Any) -> list[dict[str, Any]]:
-    """Return a prompt with what `reset` returned at the end of its last message."""
+    """Append the text from `reset` to the last message of a prompt."""
     if observation is None:
         return prompt
     content = prompt[-1]["content"]
@@ -98,7 +97,7 @@ def _observed(prompt: list[dict[str, Any]], observation: Any) -> list[dict[str, 
 
 @dataclass(frozen=True)
 class _Template:
-    """The chat template, as the trainer applies it."""
+    """The chat template, applied like in the trainer."""
 
     tokenizer: Any
     kwargs: Mapping[str, Any]
@@ -116,16 +115,16 @@ class _Template:
         return list(applied)
 
     def results(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
-        """Return the tokens of the results of tools, and of the start of the model's next turn.
+        """Return the tokens of tool results and of the start of the model's next turn.
 
-        What the model wrote is never tokenized again: results are the difference between a
-        conversation of fixed text with them and without them.
+        Generated text is never tokenized again: tool results are the difference between a fixed
+        conversation with and without them.
         """
         call = {"type": "function", "function": {"name": messages[0]["name"], "arguments": {}}}
         turn = {"role": "assistant", "content": "", "tool_calls": [call]}
         start: list[Mapping[str, Any]] = [{"role": "user", "content": "dummy"}, turn]
         before = self.ids(start, add_generation_prompt=False)
-        # A template may write a line break after the end token, which the model has not.
+        # A template may add a line break after the end token, which the model did not generate.
         ends = [at for at, token in enumerate(before) if token == self.tokenizer.eos_token_id]
         count = ends[-1] + 1 if ends else len(before)
         return self.ids([*start, *messages], add_generation_prompt=True)[count:]
@@ -138,7 +137,7 @@ def _write(
     continue_ids: Continue,
     max_tokens: int,
 ) -> None:
-    """Let the model write one turn of each."""
+    """Generate a turn for each rollout."""
     from trl.chat_template_utils import parse_response
 
     room = max(max_tokens - len(each.ids) for each in rollouts)
@@ -158,7 +157,7 @@ def _write(
 
 
 def _call(rollout: Rollout, template: _Template, max_tokens: int, positions: int | None) -> bool:
-    """Call what the last turn asks for; return whether there is room for the results."""
+    """Run the calls of the last turn; return whether there is room for the results."""
     results = call_tools(rollout.messages[-1]["tool_calls"], rollout.functions)
     ids = template.results(results)
     length = len(rollout.ids) + len(ids)
@@ -173,7 +172,7 @@ def _call(rollout: Rollout, template: _Template, max_tokens: int, positions: int
 def call_tools(
     calls: Sequence[Mapping[str, Any]], functions: Mapping[str, Callable[..., Any]]
 ) -> list[dict[str, Any]]:
-    """Return the messages with the results of calls, those of async tools last, as TRL does."""
+    """Return the messages with call results, async tools last, as in TRL."""
     results: list[tuple[str, Any]] = []
     pending: list[tuple[str, Any]] = []
     for call in calls:

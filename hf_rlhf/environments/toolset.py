@@ -1,7 +1,7 @@
-"""The tools of a run: functions, and the methods of an environment that is reset for each prompt.
+"""Tools of a run: functions, and methods of an environment that is reset for each prompt.
 
-TRL calls them while a completion is generated, and writes what they return into it. An exception
-of a tool is an observation to the model, as in TRL; one of `reset` ends the run.
+TRL calls them during generation and inserts their results. As in TRL, the model sees a tool's
+exception as an observation; an exception in `reset` ends the run.
 """
 
 import inspect
@@ -15,29 +15,28 @@ from typing import Any
 from hf_rlhf.errors import HfRlhfError, Problem, RolloutError, first_line
 
 NOT_TOOLS = ("reset", "get_reward")
-"""Public methods of an environment that the model cannot call."""
+"""Public methods of an environment that are no tools."""
 ENVIRONMENT, TOOLS = "environment", "tools"
 """Keys of the run file."""
 
 
 @dataclass(frozen=True)
 class Toolset:
-    """What every completion of a run may call."""
+    """The tools and environment for every completion of a run."""
 
     tools: tuple[Callable[..., Any], ...] = ()
-    """Functions, sync or async, that keep nothing from one call to the next."""
+    """Stateless functions, sync or async."""
     build: Callable[[], Any] | None = None
-    """Returns a new environment; one is used by one completion at a time."""
+    """Returns a new environment, used by one completion at a time."""
     name: str = ""
-    """The name of the environment."""
     max_rounds: int | None = None
-    """TRL's `max_tool_calling_iterations`: the calls of one turn are a round."""
+    """TRL's `max_tool_calling_iterations`: a round is all calls of a turn."""
 
     def new_environment(self) -> Any:
-        """Return an environment whose `get_reward` TRL does not see, and whose `reset` is checked.
+        """Return an environment with `get_reward` hidden from TRL and `reset` checked.
 
-        TRL would add `get_reward` beside the composed reward, where no gate, weight or evaluation
-        includes it.
+        TRL would add `get_reward` to the composed reward, outside of gates, weights and
+        evaluations.
         """
         assert self.build is not None
         environment = self.build()
@@ -51,11 +50,11 @@ class Toolset:
 
     @cached_property
     def example(self) -> Any:
-        """An environment to inspect, and to try rewards on; None without one."""
+        """An environment for inspection and trial rewards, or None."""
         return self.new_environment() if self.build is not None else None
 
     def functions(self, environment: Any = None) -> list[Callable[..., Any]]:
-        """Return the tools, then the public methods of an environment that are tools."""
+        """Return the functions, then the tools of an environment."""
         # On the class: `getmembers` of the instance would evaluate properties.
         names = [name for name, _ in inspect.getmembers(type(environment), inspect.isfunction)]
         own = [name for name in names if not name.startswith("_") and name not in NOT_TOOLS]
@@ -63,7 +62,7 @@ class Toolset:
 
     @cached_property
     def schemas(self) -> list[dict[str, Any]]:
-        """The tools as the chat template gets them. Raises ValueError for one without types."""
+        """The tools for the chat template. Raises ValueError for a tool without types."""
         from transformers.utils import get_json_schema
 
         return [get_json_schema(function) for function in self.functions(self.example)]
@@ -74,16 +73,16 @@ class Toolset:
         return [function.__name__ for function in self.functions(self.example)]
 
     def trainer_arguments(self) -> dict[str, Any]:
-        """Return `tools` and `environment_factory`, as TRL's trainers take them."""
+        """Return `tools` and `environment_factory` for TRL's trainers."""
         # A warning about the interface, which is for whoever calls TRL.
         os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
         factory = self.new_environment if self.build is not None else None
         return {"tools": list(self.tools), "environment_factory": factory}
 
     def problems(self, tokenizer: Any, row: Mapping[str, Any]) -> Iterator[Problem]:
-        """Yield why TRL could not let a model call these tools; prepare the tokenizer for it.
+        """Yield why TRL cannot use these tools; prepare the tokenizer for them.
 
-        `row` is one of the dataset. `Problem.where` is a key of the run file.
+        `row` is a dataset row. `Problem.where` is a key of the run file.
         """
         yield from self.tool_problems()
         yield from self._unfit_reset(row)
@@ -97,7 +96,8 @@ class Toolset:
         yield from prepare_tokenizer(tokenizer)
 
     def tool_problems(self) -> Iterator[Problem]:
-        """Yield each tool that cannot be described to the model by types and docstring."""
+        """Yield a problem for each tool without the types and docstring that describe it to the
+        model."""
         from transformers.utils import get_json_schema
 
         functions = self.functions(self.example)
@@ -118,7 +118,7 @@ class Toolset:
                 )
 
     def _unfit_reset(self, row: Mapping[str, Any]) -> Iterator[Problem]:
-        """TRL passes every column of the row by name."""
+        """Refuse a `reset` that cannot take every column of the row by name, as TRL passes them."""
         if self.example is None:
             return
         parameters = inspect.signature(self.example.reset).parameters.values()
@@ -140,7 +140,7 @@ class Toolset:
 
 
 def prepare_tokenizer(tokenizer: Any) -> Iterator[Problem]:
-    """Give the tokenizer TRL's parser of tool calls; yield why its chat template has no tools."""
+    """Add TRL's tool-call parser to the tokenizer; yield why its chat template lacks tools."""
     from trl.chat_template_utils import add_response_schema, supports_tool_calling
 
     where = "model_name_or_path"
@@ -166,9 +166,9 @@ def prepare_tokenizer(tokenizer: Any) -> Iterator[Problem]:
 
 
 def tool_template(tokenizer: Any) -> str | None:
-    """Return the chat template that TRL uses in place of one that writes earlier turns anew.
+    """Return TRL's replacement for a chat template that re-renders earlier turns.
 
-    None where the tokenizer's own is used. Raises ValueError where TRL has none.
+    None if the tokenizer's own is used. Raises ValueError if TRL has no replacement.
     """
     from trl.chat_template_utils import (
         get_training_chat_template,

@@ -1,7 +1,7 @@
-"""Environments of OpenReward and Harbor, by TRL's adapters; each needs a package of its own.
+"""OpenReward and Harbor environments through TRL's adapters; each needs its own package.
 
-Each is an environment and a dataset adapter of one name: the rows are tasks, whose number tells
-the environment what to begin. TRL and the packages are imported when they are used.
+Each is an environment and a dataset adapter of the same name: rows are tasks, whose number selects
+the environment's task. TRL and the packages are imported on use.
 """
 
 import os
@@ -15,19 +15,19 @@ from hf_rlhf.errors import DataError, PluginError
 if TYPE_CHECKING:
     from datasets import DatasetDict
 
-# Else importing TRL's adapters warns that they are experimental.
+# Otherwise TRL's adapters warn on import that they are experimental.
 os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
 
 
 def openreward(target: str, env_name: str | None = None, split: str = "train") -> Any:
-    """An environment of openreward.ai, or of any server of its protocol, by TRL's `OpenRewardSpec`.
+    """An environment of openreward.ai or a server with its protocol, by TRL's `OpenRewardSpec`.
 
-    Its tools are those of the server. The key is read from OPENREWARD_API_KEY.
+    The server provides its tools. The key is read from OPENREWARD_API_KEY.
 
     Args:
         target: a name in the catalogue, such as Eigent/SETA, or the address of a server.
-        env_name: of the environment on a server that has several.
-        split: of the tasks, as in the dataset.
+        env_name: the environment on a server with several.
+        split: of the tasks, equal to the dataset's.
     """
     return _openreward(target, env_name, split, None).environment_factory()
 
@@ -39,14 +39,14 @@ def openreward_tasks(
     tasks: int | None = None,
     held_out: int = 0,
 ) -> "DatasetDict":
-    """The tasks of an OpenReward environment, in rows for the environment `openreward`.
+    """Tasks of an OpenReward environment, as rows for the environment `openreward`.
 
     Args:
         target: as for the environment.
         env_name: as for the environment.
         split: as for the environment.
-        tasks: how many, from the first; all by default.
-        held_out: how many of them, the last ones, are the split `test`.
+        tasks: number of tasks, from the first; all by default.
+        held_out: number of last tasks that form the split `test`.
     """
     return _splits(_openreward(target, env_name, split, tasks).train_dataset, held_out)
 
@@ -60,7 +60,7 @@ def _openreward(target: str, env_name: str | None, split: str, tasks: int | None
 
 
 def harbor(agent: str = "bash", environment_type: str = "docker") -> Any:
-    """A sandbox of Harbor in which an agent works on a task, by TRL's `HarborSpec`.
+    """A Harbor sandbox in which an agent works on a task, by TRL's `HarborSpec`.
 
     Args:
         agent: its tools: `bash`, or a class as MODULE:CLASS or FILE.py:CLASS.
@@ -74,10 +74,10 @@ def harbor(agent: str = "bash", environment_type: str = "docker") -> Any:
 
 
 def harbor_tasks(path: str, tasks: int | None = None, held_out: int = 0) -> "DatasetDict":
-    """The tasks of a Harbor suite, in rows for the environment `harbor`.
+    """Tasks of a Harbor suite, as rows for the environment `harbor`.
 
     Args:
-        path: a dataset on the Hub, or a folder, with a folder for each task.
+        path: a Hub dataset or a folder, with a subfolder for each task.
         tasks: how many, from the first; all by default.
         held_out: how many of them, the last ones, are the split `test`.
     """

@@ -1,4 +1,4 @@
-"""The base model that an adapter and a card name: it is on the Hub, or is pushed there first."""
+"""Ensure that the base model of an adapter and a card is on the Hub; push it first if needed."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +20,8 @@ from hf_rlhf.storage.record_schema import ModelSection
 def with_base(
     hub: Hub, spec: PublishSpec, model: ModelSection, *, look_only: bool = False
 ) -> PublishSpec:
-    """Return `spec` with the base's Hub id, which exists; PublishError with the cure if not."""
+    """Return `spec` with the base's existing Hub id. Raise PublishError with the fix if there is
+    none."""
     base = spec.base_model or (model.base if model.base_is_hub_id else None)
     if base is None:
         cure = (
@@ -48,7 +49,7 @@ def with_base(
 
 
 def is_empty(hub: Hub, repo_id: str) -> bool:
-    """Return whether a repository has nothing on main, or does not exist."""
+    """Return whether a repository has an empty main branch or does not exist."""
     state = hub.state(repo_id, "main")
     return state is None or set(state.files) <= set(NOT_CONTENT)
 

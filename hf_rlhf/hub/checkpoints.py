@@ -1,7 +1,7 @@
-"""Push each checkpoint while training goes on, in the background, in order.
+"""Push each checkpoint in the background during training, in order.
 
-A push that fails is reported at once, and tried again at the next save and at the end; checkpoints
-that are not on the Hub then are listed, with the command that finishes them.
+A failed push is reported at once, and retried at the next save and at the end. Checkpoints that are
+still not on the Hub are listed with the command that finishes them.
 """
 
 from collections.abc import Callable
@@ -22,11 +22,11 @@ from hf_rlhf.hub.retries import is_transient
 from hf_rlhf.storage.record import RunRecord, load_record
 
 INTERRUPTED_S = 10.0
-"""How long a run that is asked to end waits for the push under way."""
+"""How long an interrupted run waits for the current push."""
 
 
 class CheckpointPushes:
-    """The pushes of one run. Its methods are called by the main thread of the main process.
+    """The pushes of a run. Call its methods from the main thread of the main process.
 
     Args:
         run: the run folder.
@@ -51,11 +51,11 @@ class CheckpointPushes:
         self._unsent: set[int] = set()
         """Steps whose pushes did not end in time."""
         self._draining = False
-        disable_progress_bars()  # they would run through the lines of training
+        disable_progress_bars()  # they would mix with training's output
 
     @classmethod
     def of(cls, run: Path, spec: PublishSpec, record: RunRecord) -> "CheckpointPushes | None":
-        """Return the pushes of a run that asks for them; unpublished checkpoints are queued."""
+        """Return the pushes of a run, if enabled, with unpublished checkpoints queued."""
         if spec.repo_id is None or not spec.checkpoints:
             return None
         pushes = cls(run, spec)
@@ -66,24 +66,24 @@ class CheckpointPushes:
         return pushes
 
     def add(self, step: int, record: RunRecord) -> None:
-        """Push the checkpoint of `step`, which is sealed, and again those that failed so far."""
+        """Push the sealed checkpoint of `step`, and retry failed checkpoints."""
         self._retry_failed()
         self._records[step] = record.model_copy(deep=True)
         self._submit(step)
 
     def waiting(self) -> set[int]:
-        """Return the steps whose checkpoints should stay: the next to be pushed, and the newest.
+        """Return the steps whose checkpoints must stay: the next to push, and the newest.
 
-        All that are not on the Hub would fill the disk while it is down.
+        All unpublished checkpoints would fill the disk while the Hub is down.
         """
         unpublished = [step for step, push in self._pushes.items() if not _ok(push)]
         return {*unpublished[:1], *unpublished[-1:]}
 
     def drain(self, seconds: float | None = None) -> None:
-        """Wait up to `seconds` for the pushes; without them, also try failed ones once more.
+        """Wait up to `seconds` for the pushes; without a limit, also retry failed pushes once.
 
-        Without `seconds` it takes as long as the transfers do; a Hub that does not answer is
-        waited for once, as long as for one step of a push.
+        Without `seconds` it waits for all transfers; an unresponsive Hub is waited for once, as
+        long as for a single step of a push.
         """
         if seconds is None:
             self._draining = True
@@ -98,9 +98,9 @@ class CheckpointPushes:
                 self._hub.retries.ended.set_result(None)
 
     def update_record(self, record: RunRecord) -> None:
-        """Put into the record which checkpoints are published, and where."""
+        """Record which checkpoints are published, and where."""
         steps = dict(record.published().get("steps") or {})
-        if (self._run / "run.json").exists():  # a command may have published some meanwhile
+        if (self._run / "run.json").exists():  # a command may have published checkpoints meanwhile
             steps |= load_record(self._run).published().get("steps") or {}
         steps |= {str(step): push.result() for step, push in self._pushes.items() if _ok(push)}
         if steps:
@@ -110,7 +110,7 @@ class CheckpointPushes:
             }
 
     def unpublished(self, record: RunRecord) -> dict[int, str]:
-        """Return step -> why it is not on the Hub, for every checkpoint that is not."""
+        """Return step -> reason for every checkpoint that is not on the Hub."""
         self.update_record(record)
         done, on_disk = record.published().get("steps") or {}, set(complete_steps(self._run))
         unpublished = {}
@@ -153,7 +153,7 @@ class CheckpointPushes:
         except Exception as error:
             self._report(step, first_line(error))
             if self._draining and is_transient(error):
-                # The others are not waited for as long: the run is to end.
+                # Do not wait as long for the others: the run must end.
                 retries = replace(self._hub.retries, seconds=0.0)
                 self._hub = replace(self._hub, retries=retries)
             raise
@@ -161,7 +161,7 @@ class CheckpointPushes:
         return published.where()
 
     def _report(self, step: int, failure: str) -> None:
-        """Report a failed push, once for each reason, and briefly if another step had the same."""
+        """Report a failed push once per reason, and briefly if another step failed likewise."""
         if self._reported.get(step) != failure:
             reason = "for the same reason" if failure in self._reported.values() else failure
             self._say(f"checkpoint of step {step} not published: {reason}")

@@ -1,6 +1,6 @@
-"""The Hub as publishing sees it: may we write, what is there, what to make before a push.
+"""The Hub for publishing: check permissions, read repositories, prepare a push.
 
-Every request is retried as `hf_rlhf.hub.retries` says: the client itself retries few of them.
+Every request is retried by `hf_rlhf.hub.retries`: the client itself retries only a few.
 """
 
 import json
@@ -21,24 +21,24 @@ if TYPE_CHECKING:
     from huggingface_hub import HfApi
 
 MANIFEST = "run.json"
-"""Pushed with every run: the record, which lists the files of the revision in `publish.files`."""
+"""The record, pushed with every run; `publish.files` lists the files of the revision."""
 NOT_CONTENT = (".gitattributes",)
 LARGEST_READ = 100 * 2**20
-"""Bytes of a card, a record or an index."""
+"""Limit for a card, a record or an index, in bytes."""
 Kind = Literal["model", "dataset"]
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class RemoteFile:
-    """A file in a repository, by its hash: sha256 if the Hub keeps it in LFS, else git's."""
+    """A file in a repository with its hash: sha256 if the Hub stores it in LFS, else git's."""
 
     digest: str
     in_lfs: bool
     size: int
 
     def holds(self, sha256: str, git: str) -> bool:
-        """Return whether its content is the one with these hashes."""
+        """Return whether its content has these hashes."""
         return self.digest == (sha256 if self.in_lfs else git)
 
 
@@ -50,7 +50,7 @@ class RemoteState:
     files: Mapping[str, RemoteFile]
 
     def lacks(self, bundle: UploadSet) -> list[str]:
-        """Return the bundle's files that are not there, or not with that content."""
+        """Return the bundle's files that are missing or differ."""
         return [file.path for file in bundle.files.values() if not self._has(file)]
 
     def _has(self, file: PushedFile) -> bool:
@@ -60,14 +60,14 @@ class RemoteState:
 
 @dataclass(frozen=True)
 class Hub:
-    """A client of the Hub, with its policy for retries."""
+    """A client of the Hub with a retry policy."""
 
     api: "HfApi"
     retries: RetryPolicy
     kind: Kind = "model"
     """The kind of its repositories."""
     announced: set[str] = field(default_factory=set)
-    """Repositories of which was printed what a push shows to everybody."""
+    """Repositories whose public content was already announced."""
 
     @property
     def endpoint(self) -> str:
@@ -75,7 +75,7 @@ class Hub:
         return str(self.api.endpoint)
 
     def secrets(self) -> dict[str, str]:
-        """Return the token in use, wherever it came from: it may stand in no file."""
+        """Return the token in use from any source: no file may contain it."""
         from huggingface_hub import get_token
 
         token = self.api.token if isinstance(self.api.token, str) else get_token()
@@ -83,7 +83,7 @@ class Hub:
 
     @cached_property
     def _account(self) -> tuple[str, str | None, dict[str, str | None]]:
-        """The name, its role, and its role in each organisation."""
+        """The account's name and role, and its role in each organisation."""
 
         def step() -> tuple[str, str | None, dict[str, str | None]]:
             answer = self.api.whoami()
@@ -91,13 +91,13 @@ class Hub:
             orgs = {_text(org["name"]): org.get("roleInOrg") for org in answer.get("orgs") or []}
             return _text(answer["name"]), role, orgs
 
-        # The Hub allows few of these requests, so there is one for all pushes of a run.
+        # The Hub limits these requests, so all pushes of a run share a single request.
         return self.retries.call("reading the account", step)
 
     def writable_repo(self, repo_id: str) -> str:
-        """Return `repo_id` with its namespace, if the token may write there; else PublishError.
+        """Return `repo_id` with its namespace. Raise PublishError if the token may not write there.
 
-        The rights of a fine-grained token are not always stated: then the push itself will fail.
+        The rights of a fine-grained token may be unknown; then the push itself will fail.
         """
         from huggingface_hub.errors import LocalTokenNotFoundError
 
@@ -124,7 +124,8 @@ class Hub:
         return repo_id if slash else f"{name}/{repo_id}"
 
     def exists(self, repo_id: str, revision: str | None = None) -> bool:
-        """Return whether a repository, or its revision, exists and may be seen (gated ones too)."""
+        """Return whether a repository or its revision exists and is visible, including gated
+        repositories."""
         from huggingface_hub.errors import HFValidationError
 
         def step() -> bool:
@@ -142,13 +143,13 @@ class Hub:
         return self.retries.call(f"listing {repo_id}", lambda: self.state_once(repo_id, revision))
 
     def existing_state(self, repo_id: str, revision: str) -> RemoteState:
-        """Return the content of a repository at a revision; PublishError without that revision."""
+        """Return the content of a repository at a revision. Raise PublishError if there is none."""
         if (state := self.state(repo_id, revision)) is None:
             raise PublishError(f"{repo_id} has no revision {revision!r}.")
         return state
 
     def state_once(self, repo_id: str, revision: str) -> RemoteState | None:
-        """Do as `state` does, without a retry."""
+        """Like `state`, without retries."""
         from huggingface_hub import RepoFile
         from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundError
 
@@ -171,19 +172,19 @@ class Hub:
         return RemoteState(commit, files)
 
     def look(self, step: Callable[[], T]) -> T | None:
-        """Return `step()`, tried once; None if the Hub does not answer."""
+        """Return `step()` without retries; None if the Hub does not answer."""
         try:
             return replace(self.retries, seconds=0.0).call("final check", step)
         except failures():
-            return None  # the failure before it says more
+            return None  # the preceding failure is more specific
 
     def prepare_repo(
         self, repo_id: str, revision: str, *, private: bool | None, gated: str | None
     ) -> bool:
-        """Make the repository and the branch if they are not there; set who may see it.
+        """Create the repository and the branch if missing; set the visibility.
 
-        Before anything is uploaded: a gate that comes after the weights comes too late. Returns
-        whether the branch is new, and so holds only what main does.
+        This precedes all uploads, since weights must not be public before they are gated. Returns
+        whether the branch is new, and so equals main.
         """
         call, api = self.retries.call, self.api
         call(
@@ -210,12 +211,12 @@ class Hub:
         return True
 
     def is_public(self, repo_id: str) -> bool:
-        """Return whether everybody may read a repository, or request to."""
+        """Return whether anyone may read a repository or request access."""
         info = self.retries.call(f"reading {repo_id}", lambda: self._info(repo_id))
         return not info.private
 
     def read(self, repo_id: str, path: str, state: RemoteState) -> bytes:
-        """Return one small file of a revision; ValueError if it is not small."""
+        """Return a small file of a revision. Raise ValueError if it is too large."""
         size = state.files[path].size
         if size > LARGEST_READ:
             raise ValueError(f"{path} of {repo_id} has {size} bytes; the limit is {LARGEST_READ}")
@@ -243,7 +244,7 @@ class Hub:
         return self.api.repo_info(repo_id, revision=revision, repo_type=self.kind)
 
     def record(self, repo_id: str, state: RemoteState) -> dict[str, Any]:
-        """Return the run's record that a revision holds; empty without a readable record."""
+        """Return the run record in a revision; empty without a readable record."""
         if MANIFEST not in state.files:
             return {}
         try:
@@ -254,17 +255,17 @@ class Hub:
 
 
 def connect(endpoint: str | None = None, token: str | None = None, kind: Kind = "model") -> Hub:
-    """Return a client with `token`, by default the token that huggingface_hub finds."""
+    """Return a client with `token`, by default huggingface_hub's."""
     from huggingface_hub import HfApi
     from huggingface_hub.utils import disable_progress_bars  # type: ignore[attr-defined]
 
     if not sys.stderr.isatty():
-        disable_progress_bars()  # in a log each refresh of a bar is a line
+        disable_progress_bars()  # each refresh of a progress bar is a line in a log
     return Hub(HfApi(endpoint=endpoint, token=token), RetryPolicy(), kind)
 
 
 def listed(record: Any) -> dict[str, dict[str, str]]:
-    """Return the files that a published record lists (path -> sha256, git); else nothing."""
+    """Return the files that a published record lists (path -> sha256, git), if any."""
     try:
         return {
             str(path): {"sha256": str(file["sha256"]), "git": str(file["git"])}

@@ -1,7 +1,7 @@
-"""One commit that lands once, with everything in it, however often its answer is lost.
+"""Make a single complete commit, even if the Hub's response is lost.
 
-A commit whose answer is lost has been made all the same. So each try first reads what is there, and
-`parent_commit` keeps a late first commit from becoming two.
+A commit whose response is lost still exists. So each try first reads the state, and `parent_commit`
+keeps a late first commit from landing twice.
 """
 
 from collections.abc import Iterable, Iterator
@@ -20,11 +20,11 @@ from hf_rlhf.hub.upload_set import UploadSet
 
 
 class DamagedCommit(UnexpectedAnswer):
-    """A commit that landed, but with other content than was sent."""
+    """A commit landed with other content than was sent."""
 
 
 class Overtaken(PublishError):
-    """Another commit came first."""
+    """Another commit landed first."""
 
 
 def push(
@@ -37,10 +37,10 @@ def push(
     delete: Iterable[str] = (),
     message: str,
 ) -> RemoteState:
-    """Make the revision hold the bundle's files and not those of `delete`, by at most one commit.
+    """Push the bundle's files and delete the files in `delete`, in at most one commit.
 
-    `before` is the state that was examined; if another commit came since, PublishError. Transient
-    failures are retried, by the hub's policy. Returns the state after, which holds it all.
+    `before` is the examined state. Raises PublishError if another commit landed since. Transient
+    failures are retried by the hub's policy. Returns the verified state after the commit.
     """
     lacking, deleted = before.lacks(bundle), sorted(set(delete) & set(before.files))
     if not lacking and not deleted:
@@ -91,14 +91,14 @@ def _operations(bundle: UploadSet, lacking: Iterable[str], deleted: Iterable[str
     adds = []
     for path in lacking:
         adds.append(CommitOperationAdd(path, bundle.files[path].source))
-        # The same hash, without reading 100 GB once more.
+        # The same hash, without reading 100 GB again.
         adds[-1].upload_info.sha256 = bytes.fromhex(bundle.files[path].sha256)
     return [*(CommitOperationDelete(path, is_folder=False) for path in deleted), *adds]
 
 
 @contextmanager
 def or_finish(hub: Hub, repo_id: str, command: str) -> Iterator[None]:
-    """Raise PublishError, with the command that finishes the push, if Hub or network fails."""
+    """Raise PublishError with the command that finishes the push if Hub or network fails."""
     try:
         yield
     except failures(Overtaken) as error:

@@ -1,4 +1,4 @@
-"""Download a published run or model: files of known kinds only, each verified by its hash."""
+"""Download a published run or model: only files of known kinds, verified by hash."""
 
 import shutil
 from collections.abc import Mapping
@@ -27,12 +27,12 @@ def pull(
 ) -> Path:
     """Download `repo_id` at `revision` (a branch, tag or commit) to `out_dir`, and return it.
 
-    Code, pickles and data tables stay behind. The folder appears when every file has the hash
-    that the Hub states; of a repository that hf-rlhf published, the revision must hold all files
-    that the run listed. A folder that holds the same already is left as it is.
+    Code, pickles and data tables are skipped. The folder appears once every file has the Hub's
+    hash. A revision that hf-rlhf published must contain all files that the run listed. An identical
+    existing folder is unchanged.
 
-    Raises ModelError for a repository that does not exist, is incomplete, has its weights only as
-    pickles, or whose files do not verify; RunFolderError when `out_dir` holds something else.
+    Raises ModelError if the repository does not exist, is incomplete, has its weights only as
+    pickles, or fails verification; RunFolderError if `out_dir` has other content.
     """
     hub = connect(endpoint, token)
     out = Path(out_dir)
@@ -55,7 +55,7 @@ def pull(
         with atomic_dir(out, overwrite=overwrite) as folder:
             for path in sorted(wanted):
                 hub.download(repo_id, path, state, folder)
-            # The client's own notes, with paths of this machine.
+            # The client's metadata, with local paths.
             shutil.rmtree(folder / ".cache", ignore_errors=True)
             _verify(folder, repo_id, wanted)
     except failures() as error:
@@ -66,7 +66,7 @@ def pull(
 
 
 def _refuse_half(hub: Hub, repo_id: str, state: RemoteState) -> None:
-    """Refuse a revision that lacks files which its run.json lists, or has others in their place."""
+    """Refuse a revision in which files that its run.json lists are missing or replaced."""
     cure = (
         "Push it again (with --overwrite if that is refused), or pull an earlier commit: "
         "--revision COMMIT."
@@ -110,7 +110,7 @@ def _wanted(repo_id: str, state: RemoteState) -> dict[str, RemoteFile]:
 
 
 def _differing(folder: Path, wanted: Mapping[str, RemoteFile]) -> list[str]:
-    """Return the files that are not in `folder`, or with another content."""
+    """Return the files that are missing in `folder` or differ."""
     return [
         path
         for path, remote in wanted.items()

@@ -1,4 +1,4 @@
-"""The report on a failed push: why, what is missing, and the command that finishes it."""
+"""Report a failed push: the reason, missing files, and the command that finishes it."""
 
 import shlex
 from pathlib import Path
@@ -10,7 +10,7 @@ from hf_rlhf.hub.retries import describe_error, status_of
 
 
 def unfinished(hub: Hub, error: Exception, missing: list[str], finish: str) -> str:
-    """Return why a push failed, the files that are not on the Hub, and the cure."""
+    """Return why a push failed, the files that are not on the Hub, and the fix."""
     listing = "".join(f"\n  {path}" for path in missing)
     return (
         f"Not everything is on {hub.endpoint}: {describe(error)}\n"
@@ -19,7 +19,7 @@ def unfinished(hub: Hub, error: Exception, missing: list[str], finish: str) -> s
 
 
 def describe(error: Exception) -> str:
-    """Return what went wrong, with the cure for a refused token."""
+    """Describe an error, with the fix for a refused token."""
     cure = {
         401: " The Hub does not accept the token: set HF_TOKEN to a valid one.",
         403: " The token may not do this: it needs write access to the repository.",
@@ -28,7 +28,7 @@ def describe(error: Exception) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of an error, with its class if it is not one of ours."""
+    """Return the first line of an error, with its class unless it is an HfRlhfError."""
     text = next(iter(str(error).splitlines()), type(error).__name__)
     return text if isinstance(error, HfRlhfError) else f"{type(error).__name__}: {text}"
 
@@ -41,7 +41,7 @@ def finish_command(
     *,
     overwrite: bool = False,
 ) -> str:
-    """Return the command that repeats a push; the token stays out of it."""
+    """Return the command that repeats a push, without the token."""
     words = ["hf-rlhf", "publish", str(run), "--repo_id", str(spec.repo_id)]
     options = {
         **{"step": step, "revision": spec.revision, "base_model": spec.base_model},

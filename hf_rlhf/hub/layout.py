@@ -1,8 +1,8 @@
-"""Which files of a run go into its repository, and under which names.
+"""Select and name the files of a run's repository.
 
-Merged weights, tokenizer and card in the root, the adapter in `adapter/`. Both in one root would
-load silently wrong: `from_pretrained` sees adapter_config.json, takes the merged weights for the
-base, and applies the adapter a second time.
+Merged weights, tokenizer and card are in the root, the adapter in `adapter/`. Both in the root
+would silently load wrong: `from_pretrained` finds adapter_config.json, takes the merged weights for
+the base, and applies the adapter a second time.
 """
 
 import json
@@ -40,7 +40,7 @@ _ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors", IDENTITY)
 
 @dataclass(frozen=True)
 class Weights:
-    """Where a run keeps its weights: complete ones, and those of the adapter."""
+    """The folders of a run's full weights and adapter weights."""
 
     model: Path | None
     adapter: Path | None
@@ -54,12 +54,12 @@ def upload_set(
     step: int | None,
     endpoint: str = HUB,
 ) -> UploadSet:
-    """Return the files of the run's repository; `spec.base_model` is the base's Hub id.
+    """Return the files for the run's repository; `spec.base_model` is the base's Hub id.
 
     Links on the card lead to `endpoint`.
 
-    Raises PublishError for an adapter that is not whole, ConfigError for a card that breaks the
-    Hub's rules.
+    Raises PublishError for an incomplete adapter, ConfigError for a card that breaks the Hub's
+    rules.
     """
     public = _public(record, spec, step)
     try:
@@ -77,7 +77,7 @@ def upload_set(
 def expected_files(
     run: Path, record: RunRecord, spec: PublishSpec, step: int | None
 ) -> list[tuple[str, str]]:
-    """Return (repository, path) of all files to push, without reading or merging any weights."""
+    """Return (repository, path) of all files to push, without reading or merging weights."""
     saved = _saved(run, step)
     merged = run / MERGED if step is None and spec.merged else None
     model = saved.model or merged if spec.merged or saved.adapter is None else None
@@ -90,7 +90,7 @@ def expected_files(
 def _public(record: RunRecord, spec: PublishSpec, step: int | None) -> RunRecord:
     public = public_record(record, spec)
     if step is not None:
-        # A checkpoint that is published later does not change this one.
+        # A checkpoint that is published later must not change this revision.
         public.publish = {k: v for k, v in public.published().items() if k != "steps"}
     return public
 
@@ -143,21 +143,21 @@ def _files(
 def _add_adapter(
     bundle: UploadSet, folder: Path, prefix: str, spec: PublishSpec, record: RunRecord
 ) -> None:
-    """Add an adapter, its base named as others can load it, not as this machine did."""
+    """Add an adapter with its base's public name instead of a local path."""
     bundle.add_folder(folder, prefix, skip=("adapter_config.json", "config.json", IDENTITY))
     config = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))
     config["base_model_name_or_path"] = spec.base_model
     model = record.model
     config["revision"] = model.revision if model.base == spec.base_model else None
     bundle.add_text(f"{prefix}adapter_config.json", as_text(config))
-    # From the record, since a checkpoint has none beside it.
+    # From the record, since a checkpoint has no plots beside it.
     if identity := model.identity:
         with_base = {**identity, "base": spec.base_model, "revision": config["revision"]}
         bundle.add_text(f"{prefix}{IDENTITY}", as_text(with_base))
 
 
 def hide_paths(bundle: UploadSet, paths: LocalPaths) -> None:
-    """Replace the texts in which paths of this machine stand."""
+    """Replace texts that contain local paths."""
     for path, file in list(bundle.files.items()):
         if isinstance(file.source, Path) and path.endswith(_TEXTS) and file.size <= _LARGEST_TEXT:
             text = file.source.read_text(encoding="utf-8", errors="surrogateescape")
@@ -170,11 +170,11 @@ def hide_paths(bundle: UploadSet, paths: LocalPaths) -> None:
 
 
 def add_record(bundle: UploadSet, record: RunRecord, **where: Any) -> None:
-    """Add the record, which lists the bundle's files: by it pushes and pulls know their own."""
+    """Add the record, which lists the bundle's files so that pushes and pulls recognise them."""
     published = record.published()
     publish = {key: published[key] for key in PUBLISH_FIELDS_ON_CARD if key in published}
     publish |= {**where, "files": bundle.manifest()}
-    # In the record's own order, which is that of the card's tables.
+    # In the order of the record and of the card's tables.
     content = redact_secrets({**record.to_json(), "publish": publish})
     bundle.add_text(MANIFEST, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
 
@@ -182,10 +182,10 @@ def add_record(bundle: UploadSet, record: RunRecord, **where: Any) -> None:
 def eval_results(record: RunRecord, source_url: str | None = None) -> dict[str, str]:
     """Return `.eval_results/*.yaml` by path, for benchmarks that have a leaderboard on the Hub.
 
-    The run's held-out split has none, and stays on the card. The record names benchmarks under
-    `evaluation.benchmarks`, those with a leaderboard by the fields of
-    `huggingface_hub.EvalResultEntry` (`dataset_id`, `task_id`, `value`, ...). `source_url` is where
-    the record will be: it has the intervals, and what was measured before training.
+    Results of the held-out split have no leaderboard and stay on the card. The record lists
+    benchmarks under `evaluation.benchmarks`, with the fields of `huggingface_hub.EvalResultEntry`
+    (`dataset_id`, `task_id`, `value`, ...) if they have a leaderboard. `source_url` is the record's
+    future URL, with intervals and results before training.
     """
     from huggingface_hub import EvalResultEntry, eval_result_entries_to_yaml
 
@@ -210,10 +210,10 @@ def eval_results(record: RunRecord, source_url: str | None = None) -> dict[str, 
 def merged_weights(
     run: Path, record: RunRecord, spec: PublishSpec, step: int | None
 ) -> Iterator[Weights]:
-    """Yield the weights of a run or of a checkpoint, merged here if they are not yet.
+    """Yield the weights of a run or a checkpoint, merged if necessary.
 
-    A checkpoint's merged weights exist only inside the block: a merge gives the same each time.
-    Raises PublishError when there is nothing to publish.
+    A checkpoint's merged weights exist only inside the block: merging is deterministic. Raises
+    PublishError if there is nothing to publish.
     """
     saved = _saved(run, step)
     model, adapter = saved.model, saved.adapter
@@ -238,7 +238,7 @@ def merged_weights(
 
 
 def _saved(run: Path, step: int | None) -> Weights:
-    """Return where the weights of a run lie, or of its checkpoint of `step`."""
+    """Return the weights of a run or its checkpoint of `step`."""
     if step is None:
         model, adapter = run / MERGED, run / ADAPTER
         return Weights(
@@ -263,7 +263,7 @@ def _merge(record: RunRecord, spec: PublishSpec, adapter: Path, out: Path) -> No
 
 
 def complete_steps(run: Path) -> list[int]:
-    """Return the steps of which a checkpoint can be pushed, in order."""
+    """Return the steps with a complete checkpoint, in order."""
     return [step_of(path) for path in valid_checkpoints(run / "checkpoints")]
 
 

@@ -1,7 +1,7 @@
-"""Which files of a repository were pushed from here, and so may be replaced and deleted.
+"""Track the files that were pushed from here, and so may be replaced and deleted.
 
-A repository holds a list of its pushed files: of a run in its `run.json`, of a dataset or an index
-in a JSON file of their own.
+A repository lists its pushed files: a run in `run.json`, a dataset or an index in a separate JSON
+file.
 """
 
 import json
@@ -25,21 +25,21 @@ def stale_files(
     new: bool = False,
     option: str = "--repo_id",
 ) -> list[str]:
-    """Return the files to delete: those of an earlier push that this one lacks.
+    """Return the files of an earlier push that this push lacks, to delete.
 
     Args:
         repo: the repository's address, for the message.
-        state: what it holds.
-        bundle: what is to be pushed.
-        pushed: the files that an earlier push listed, with their hashes.
+        state: its content.
+        bundle: the files to push.
+        pushed: files that an earlier push listed, with hashes.
         manifest: the file with that list.
-        overwrite: replace, and delete, content that was not pushed from here.
-        new: the branch was just made, and holds what main holds, which stays there.
-        option: the command-line option that names another repository.
+        overwrite: replace and delete content that was not pushed from here.
+        new: the branch was just created as a copy of main, whose files remain on main.
+        option: the command-line option for another repository.
 
     Raises:
-        PublishError: for content that was not pushed from here, or was changed since. Beside files
-            of ours others may stay, unless they are in the way.
+        PublishError: content in the way was not pushed from here, or changed since. Other foreign
+            files may stay.
     """
     present = set(state.files) - set(NOT_CONTENT)
     own = {manifest} if pushed else set()
@@ -75,24 +75,24 @@ def push_listed(
     overwrite: bool,
     option: str,
 ) -> tuple[str, RemoteState]:
-    """Push a bundle and the list of its files in at most one commit.
+    """Push a bundle and its file list in at most one commit.
 
     Args:
-        hub: of the kind that the repository has.
-        repo_id: a repository that may be written; it is created if it does not exist.
-        bundle: its files, in which the caller has looked for secrets. The list is added.
-        name: the list's path in the repository, a JSON file.
-        facts: the other keys of the list.
-        message: of the commit.
-        private: as `Hub.prepare_repo` takes it.
+        hub: a client for the repository's kind.
+        repo_id: a writable repository, created if missing.
+        bundle: the files, already checked for secrets. The list is added.
+        name: the JSON file of the list in the repository.
+        facts: other keys of the list.
+        message: the commit message.
+        private: as in `Hub.prepare_repo`.
         overwrite: replace content that was not pushed from here.
-        option: the command-line option that names another repository, for the error.
+        option: the command-line option for another repository, for errors.
 
     Returns:
-        The commit before, and the state after, verified.
+        The previous commit, and the verified new state.
 
     Raises:
-        PublishError: for a secret in the list, and as `stale_files` does.
+        PublishError: the list contains a secret, or like `stale_files`.
     """
     bundle.add_text(name, as_text({**facts, "files": bundle.manifest()}))
     UploadSet(bundle.root, {name: bundle.files[name]}).check(hub.secrets())

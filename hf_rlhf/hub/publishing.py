@@ -1,7 +1,7 @@
-"""Push a run from its folder alone; a second call pushes the missing files, or nothing.
+"""Push a run from its folder; a second call pushes missing files or nothing.
 
-Everything that can be refused is refused before anything is uploaded. The repository gets one
-commit; afterwards its files are compared with the local ones by hash.
+All checks precede the upload. The repository gets a single commit; afterwards its files are
+compared with the local files by hash.
 """
 
 from collections.abc import Mapping
@@ -38,7 +38,7 @@ class Published:
     repo_id: str
     revision: str
     commit: str
-    """The commit that holds everything; the same as before if nothing had changed."""
+    """The commit with all files; the previous commit if nothing changed."""
     files: tuple[str, ...]
     new_commits: int
     left_out: Mapping[str, str]
@@ -47,7 +47,7 @@ class Published:
     """Notes on the weights, which are also on the card."""
 
     def where(self) -> dict[str, str]:
-        """Return the URL and the commit, as the record keeps them."""
+        """Return URL and commit for the record."""
         return {"url": self.url, "commit": self.commit}
 
 
@@ -69,14 +69,13 @@ def publish(
 ) -> Published:
     """Publish a run folder: merged weights, adapter, tokenizer, card, record and pictures.
 
-    Arguments that are None are taken from the record, which has them from the run file's
-    `publish` section. `step` publishes an intermediate checkpoint, to the branch `step-STEP`
-    unless `revision` says otherwise. `overwrite` replaces files that this run has not pushed. `hub`
-    is a client to use again.
+    Arguments that are None default to the run file's `publish` section in the record. `step`
+    publishes an intermediate checkpoint to the branch `step-STEP`, unless `revision` is set.
+    `overwrite` replaces files that this run did not push. `hub` is a client to reuse.
 
-    Raises PublishError: for a base model that is not on the Hub, a secret in a file, an adapter
-    that is empty, a token that may not write, a repository with other content; and, with the list
-    of what is not on the Hub and the command that finishes it, when pushing fails.
+    Raises PublishError for a base model that is not on the Hub, a secret in a file, an empty
+    adapter, a read-only token, or a repository with other content; and for a failed push, with
+    missing files and the command that finishes it.
     """
     run = Path(run_dir)
     record = load_record(run)
@@ -95,7 +94,7 @@ def publish(
         revision=revision,
     )
     if step is not None:
-        # The recorded branch is that of the finished run.
+        # The recorded branch belongs to the finished run.
         spec = replace(spec, revision=revision)
     elif not overwrite and card_is_edited(run):
         raise PublishError(
@@ -124,10 +123,10 @@ def publish(
 def publish_steps(
     run_dir: str | Path, *, endpoint: str | None = None, token: str | None = None, **options: Any
 ) -> list[Published]:
-    """Publish every complete checkpoint of a run that its record does not list as published.
+    """Publish every complete checkpoint of a run that is unpublished by its record.
 
-    `options` are those of `publish`. The others are still tried when one fails; then PublishError
-    has the reason for each.
+    `options` as in `publish`. A failed checkpoint does not stop the others; PublishError then has
+    all reasons.
     """
     if options.get("revision") is not None:
         raise PublishError(
@@ -147,7 +146,7 @@ def publish_steps(
             if status_of(error) == 401:
                 failed.append("The token was rejected, so the other steps were not tried.")
                 break
-            if is_transient(error):  # one wait for a Hub that is down
+            if is_transient(error):  # a single wait for a Hub that is down
                 hub = replace(hub, retries=replace(hub.retries, seconds=0.0))
     if failed:
         raise PublishError("\n".join(failed))
@@ -164,10 +163,9 @@ def push_run(
     overwrite: bool = False,
     endpoint: str | None = None,
 ) -> tuple[Published, str, PublishSpec]:
-    """Push a run, or its checkpoint of `step`, as `record` describes it; do not change its record.
+    """Push a run or its checkpoint of `step` by `record`, without changing the run's record.
 
-    Returns the state on the Hub, the card there, and `spec` with the full names. Raises as
-    `publish` does.
+    Returns the state on the Hub, its card, and `spec` with full names. Raises like `publish`.
     """
     finish = finish_command(run, spec, step, endpoint, overwrite=overwrite)
     if step is not None and spec.revision is None:
@@ -203,7 +201,7 @@ def _push_weights(
     url = f"{hub.endpoint}/{repo_id}"
     try:
         if spec.private is False and hub.exists(repo_id) and not hub.is_public(repo_id):
-            _announce(hub, repo_id, shares)  # it becomes public before the push
+            _announce(hub, repo_id, shares)  # prepare_repo makes it public
         new = hub.prepare_repo(repo_id, revision, private=spec.private, gated=spec.gated)
         before = hub.existing_state(repo_id, revision)
         pushed = _pushed_by(hub.record(repo_id, before), run_id)
@@ -216,7 +214,7 @@ def _push_weights(
         state = hub.look(lambda: hub.state_once(repo_id, revision))
         lacking = state.lacks(bundle) if state else list(bundle.files)
         if isinstance(error, DamagedCommit) and not overwrite:
-            finish += " --overwrite"  # what is there now is of this push, but not as it was sent
+            finish += " --overwrite"  # this push landed, but with other content than was sent
         missing = [f"{repo_id}/{path}" for path in lacking]
         raise PublishError(unfinished(hub, error, missing, finish)) from error
     published = Published(
@@ -233,22 +231,22 @@ def _push_weights(
 
 
 def _pushed_by(record: Mapping[str, Any], run_id: str | None) -> Mapping[str, Mapping[str, str]]:
-    """Return the files that a published record lists; none if it is of another run."""
+    """Return the files that a published record lists; none for another run's record."""
     return listed(record) if run_id and record.get("run_id") == run_id else {}
 
 
 def _announce(hub: Hub, repo_id: str, shares: str) -> None:
-    """Print, once, what goes along to a repository that everybody may read."""
+    """Print once what a push to a public repository reveals."""
     if shares and repo_id not in hub.announced:
         hub.announced.add(repo_id)
         hub.retries.say(f"{repo_id} is public. Your content on its card and in run.json: {shares}.")
 
 
 def check_target(spec: PublishSpec, model: ModelSection, run_dir: str | Path | None = None) -> str:
-    """Return a line saying where a run will be published; PublishError if it could not be.
+    """Return a line on where a run will be published. Raise PublishError if it cannot be.
 
     Nothing is written. `model` is the record's section (`base`, `base_is_hub_id`, `revision`);
-    `run_dir` is where the run is or will be: its own earlier pushes are not in its way.
+    `run_dir` is the current or future run folder, whose own earlier pushes may be replaced.
     """
     if spec.repo_id is None:
         raise PublishError("publish.repo_id is not set.")
@@ -269,7 +267,7 @@ def check_target(spec: PublishSpec, model: ModelSection, run_dir: str | Path | N
 
 
 def publish_settings(record: RunRecord, **options: Any) -> PublishSpec:
-    """Return what is to be pushed where: options that are not None, else recorded, else default."""
+    """Return the publish settings: options that are not None, else recorded, else default."""
     keys = {field.name for field in fields(PublishSpec)}
     recorded = {key: value for key, value in record.published().items() if key in keys}
     chosen = {key: value for key, value in options.items() if value is not None}
@@ -282,8 +280,8 @@ def publish_settings(record: RunRecord, **options: Any) -> PublishSpec:
 def _update_run(
     run: Path, spec: PublishSpec, published: Published, card: str, step: int | None
 ) -> None:
-    """Write to the run's own record and card where it was published, if that changed."""
-    # Read again: the upload took a while, and a training under way writes it too.
+    """Write the publication into the run's own record and card, if it changed."""
+    # Read again: during the upload a running training may have written it.
     record = load_record(run)
     before = record.published()
     if step is None:

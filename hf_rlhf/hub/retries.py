@@ -1,7 +1,7 @@
-"""Retry requests that a busy Hub or a lost connection made fail, in bounded time.
+"""Retry requests that failed by a busy Hub or a lost connection, in bounded time.
 
-The client retries some of its requests (uploads, listings) and not others (whoami, the creation of
-a repository, the commit). Here every step of a push is retried, whatever its requests are.
+The client retries some requests (uploads, listings) but not others (whoami, repository creation,
+commits). Here every step of a push is retried.
 """
 
 import email.utils
@@ -21,18 +21,18 @@ from hf_rlhf.errors import PublishError
 from hf_rlhf.storage.secrets import redact_secrets
 
 RETRY_VARIABLE = "HF_RLHF_PATIENCE"
-"""Environment variable: the seconds for which a step of a push is retried."""
+"""Environment variable: seconds for which a step of a push is retried."""
 RETRY_S = 330.0
 """Longer than the Hub's rate-limit window of five minutes."""
 FIRST_WAIT_S = 0.5
 LONGEST_WAIT_S = 10.0
 LAST_TRY_S = 10.0
-"""Seconds for a try that begins when no time is left, so that a working Hub gets a chance."""
+"""Seconds for a try that starts with no time left, so that a working Hub gets a chance."""
 SLOWEST_BYTES_S = 50_000
-"""Content that moves more slowly has stalled."""
+"""Slower transfers count as stalled."""
 LONGEST_REASON = 500
 _TRANSIENT = (408, 425, 429, 500, 502, 503, 504, 520, 521, 522, 523, 524)
-"""The last five are how a proxy reports a server that does not answer."""
+"""The last five are proxy statuses for an unresponsive server."""
 _XET_STATUS = re.compile(r"HTTP status (?:client|server) error \((\d{3})")
 """hf_xet raises ConnectionError for every refused request, with the status in its text."""
 
@@ -40,15 +40,15 @@ T = TypeVar("T")
 
 
 class UnexpectedAnswer(ValueError):
-    """A response is JSON, but not in the form of the Hub's API."""
+    """A response is JSON, but not in the Hub API's format."""
 
 
 class Stalled(TimeoutError):
-    """A step was abandoned because it exceeded its time limit, or the run is to end."""
+    """A step was abandoned because it exceeded its time limit or the run must end."""
 
 
 def failures(*more: type[Exception]) -> tuple[type[Exception], ...]:
-    """Return the exceptions of the client when the Hub or the network fails, and `more`."""
+    """Return the client's exceptions for failures of the Hub or the network, and `more`."""
     from huggingface_hub.errors import HTTPError  # type: ignore[attr-defined]
 
     # hf_xet raises RuntimeError and OSError; huggingface_hub ValueError for refused metadata.
@@ -56,7 +56,7 @@ def failures(*more: type[Exception]) -> tuple[type[Exception], ...]:
 
 
 def is_transient(error: BaseException) -> bool:
-    """Return whether another try may help: a busy or broken server, a lost connection."""
+    """Return whether a retry may help: a busy or broken server, a lost connection."""
     from huggingface_hub.errors import (  # type: ignore[attr-defined]
         HTTPError,
         OfflineModeIsEnabled,
@@ -70,10 +70,10 @@ def is_transient(error: BaseException) -> bool:
         if isinstance(cause, HTTPError):
             return type(cause).__name__ != "UnsupportedProtocol"  # an address without http://
         if isinstance(cause, JSONDecodeError):
-            return not cause.doc.lstrip().startswith("<")  # cut short; but a proxy's page stays
+            return not cause.doc.lstrip().startswith("<")  # truncated; but a proxy's page stays
         if isinstance(cause, ConnectionError | TimeoutError):
             return True
-    # As hf_xet reports its internal failures.
+    # hf_xet's internal failures.
     return isinstance(error, RuntimeError)
 
 
@@ -88,7 +88,7 @@ def status_of(error: BaseException) -> int | None:
 
 
 def describe_error(error: BaseException) -> str:
-    """Return an error as one line: what failed, and the reason that the server gave."""
+    """Return an error as a line with the server's reason."""
     lines = [line.strip() for cause in _causes(error) for line in str(cause).splitlines()]
     if isinstance(error, JSONDecodeError):
         lines = [f"the answer is not JSON but {error.doc.strip()[:60]!r}: check HF_ENDPOINT, proxy"]
@@ -99,7 +99,7 @@ def describe_error(error: BaseException) -> str:
 
 
 def _causes(error: BaseException) -> list[BaseException]:
-    """Return an error and its causes: the client hides some behind errors of its own."""
+    """Return an error and its causes, which the client may wrap in its own errors."""
     causes: list[BaseException] = []
     cause: BaseException | None = error
     while cause is not None and cause not in causes:
@@ -110,19 +110,19 @@ def _causes(error: BaseException) -> list[BaseException]:
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """For how many seconds a step is retried. `say` gets one line for each wait."""
+    """The seconds for which a step is retried. `say` prints a line for each wait."""
 
     seconds: float = field(default_factory=lambda: retry_seconds())
     ended: "Future[Any]" = field(default_factory=Future)
-    """Once it is done, no step is waited for any more."""
+    """Once set, no step is waited for."""
     say: Callable[[str], None] = lambda line: print(line, file=sys.stderr, flush=True)
 
     def call(self, action: str, step: Callable[[], T], *, size: int = 0) -> T:
         """Return `step()`, retried after transient errors while time is left.
 
-        A step that moves `size` bytes has more time. Raises the last error, UnexpectedAnswer, or
-        Stalled. `step` must be safe to repeat, even when it took effect and its answer was lost. It
-        runs in a thread of its own, which is left behind if it stalls.
+        A step that transfers `size` bytes has more time. Raises the last error, UnexpectedAnswer or
+        Stalled. `step` must be safe to repeat, even if it took effect and its response was lost. It
+        runs in a thread, which is abandoned if it stalls.
         """
         from tenacity import Retrying, retry_if_exception
 
@@ -145,7 +145,7 @@ class RetryPolicy:
         return self._in_time(lambda: cast(T, tries(_checked_form, step)), limit)
 
     def _stops(self, state: Any) -> bool:
-        # Only the waits count, since a try may move content for an hour.
+        # Only waits count, since a try may transfer content for an hour.
         waited: float = state.idle_for + state.upcoming_sleep
         return self.ended.done() or waited >= self.seconds
 
@@ -153,8 +153,8 @@ class RetryPolicy:
         wait([self.ended], seconds)
 
     def _in_time(self, step: Callable[[], T], seconds: float) -> T:
-        # In a thread, because no timeout of the client bounds an answer that comes byte by byte. A
-        # daemon: a process does not wait for it.
+        # In a thread, because no client timeout bounds a response that trickles in. A daemon, so
+        # that the process can exit.
         outcome: Future[T] = Future()
         context = copy_context()
 
@@ -173,7 +173,7 @@ class RetryPolicy:
 
 
 def _checked_form(step: Callable[[], T]) -> T:
-    """Return `step()`; raise UnexpectedAnswer if the client fails on JSON of another form."""
+    """Return `step()`; raise UnexpectedAnswer if the client fails on unexpected JSON."""
     try:
         return step()
     except (LookupError, TypeError, AttributeError, ArithmeticError, AssertionError) as error:
@@ -192,7 +192,7 @@ def retry_seconds() -> float:
 
 
 def _wait(state: Any) -> float:
-    """Return the seconds before the next try: as the Hub requests, or doubled each time."""
+    """Return the seconds before the next try: as the Hub requests, or exponential backoff."""
     from huggingface_hub.utils import parse_ratelimit_headers  # type: ignore[attr-defined]
     from tenacity import wait_exponential, wait_random
 
@@ -202,13 +202,13 @@ def _wait(state: Any) -> float:
         return _seconds_until(text.strip())
     if (limit := parse_ratelimit_headers(headers)) is not None and status_of(error) == 429:
         return float(limit.reset_in_seconds)
-    # Many clients must not come back at the same moment.
+    # Jitter: many clients must not return at the same moment.
     grown = wait_exponential(multiplier=FIRST_WAIT_S, max=LONGEST_WAIT_S) + wait_random(0, 0.25)
     return float(grown(state))
 
 
 def _seconds_until(text: str) -> float:
-    """Return the seconds of a Retry-After, which may be a date; without a zone that is UTC."""
+    """Return the seconds of a Retry-After header, which may be a date (UTC by default)."""
     if text.isascii() and text.isdigit():
         return float(text)
     try:

@@ -1,6 +1,6 @@
-"""What may leave the machine: files of allowed kinds, without secrets, with their hashes.
+"""The files to upload: of allowed kinds, without secrets, with their hashes.
 
-A file is in the set because its kind is allowed, not because nobody thought of excluding it.
+This is an allow list: files of any other kind are excluded.
 """
 
 import hashlib
@@ -23,7 +23,7 @@ ALLOWED = (
 """Weights, configuration, cards, pictures, tokenizers (merges.txt, ...), and short sounds."""
 SOUNDS = (".wav", ".flac")
 MAX_SOUND, MAX_SOUNDS = 2_000_000, 10_000_000
-"""Bytes of one sound file, and of all in a folder: samples for the card, not a dataset."""
+"""Limits in bytes for a sound file and for all in a folder: samples, not a dataset."""
 _EXCLUDED = {
     "trainer_state.json": "state of training",
     "manifest.json": "the manifest of a local checkpoint",
@@ -37,7 +37,7 @@ _PICKLES = (b"PK\x03\x04", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
 
 @dataclass(frozen=True)
 class PushedFile:
-    """One file as it will stand in the repository. It is hashed when a hash is first read."""
+    """A file for the repository, hashed when a hash is first read."""
 
     path: str
     source: Path | bytes
@@ -51,12 +51,12 @@ class PushedFile:
 
     @property
     def sha256(self) -> str:
-        """The hash by which the Hub names files that it keeps in LFS."""
+        """The Hub's hash of files in LFS."""
         return self._hashes[0]
 
     @property
     def git(self) -> str:
-        """The git blob id, by which the Hub names all others."""
+        """The git blob id, the Hub's hash of all other files."""
         return self._hashes[1]
 
     @cached_property
@@ -70,7 +70,7 @@ class PushedFile:
 
     @property
     def origin(self) -> str:
-        """Where its content comes from, for messages."""
+        """The source of its content, for messages."""
         return "its source" if isinstance(self.source, bytes) else str(self.source)
 
     def read(self) -> bytes:
@@ -83,19 +83,19 @@ class UploadSet:
     """Files by their path in the repository."""
 
     root: Path
-    """The run folder, which no file may lead out of."""
+    """The run folder; links out of it are refused."""
     files: dict[str, PushedFile] = field(default_factory=dict)
     left_out: dict[str, str] = field(default_factory=dict)
     """Path below `root` -> why a file of an added folder is not pushed."""
     notes: tuple[str, ...] = ()
-    """What a reader of the card, and whoever pushes, should know of the weights."""
+    """Notes on the weights for the card and for whoever pushes."""
 
     def add_text(self, path: str, text: str) -> None:
         """Add a file with this text."""
         self.files[path] = PushedFile(path, text.encode("utf-8"))
 
     def add_file(self, path: str, source: Path) -> None:
-        """Add one file; PublishError if a link leads out of the run folder."""
+        """Add a file. Raise PublishError if a link leads out of the run folder."""
         if not source.resolve().is_relative_to(self.root.resolve()):
             raise PublishError(
                 f"{source} is a link to {source.resolve()}, outside {self.root}. Nothing was "
@@ -106,8 +106,8 @@ class UploadSet:
     def add_folder(self, folder: Path, prefix: str = "", skip: Iterable[str] = ()) -> None:
         """Add the allowed files of a model or adapter folder, without its subfolders.
 
-        Subfolders hold other things: a reference adapter (`ref/`), optimizer shards. Chat
-        templates are the one exception that tokenizers know.
+        Subfolders hold other content: a reference adapter (`ref/`), optimizer shards. The only
+        exception is a tokenizer's chat templates.
         """
         sounds = 0
         paths = [*folder.glob("*"), *folder.glob("additional_chat_templates/*")]
@@ -119,7 +119,7 @@ class UploadSet:
                 self.add_file(f"{prefix}{path.relative_to(folder).as_posix()}", path)
 
     def manifest(self) -> dict[str, dict[str, str | int]]:
-        """Return path -> size and hashes, to be kept in the repository itself."""
+        """Return path -> size and hashes, stored in the repository itself."""
         with ThreadPoolExecutor() as pool:  # hashing frees the GIL
             list(pool.map(lambda file: file.sha256, self.files.values()))
         return {
@@ -138,7 +138,7 @@ class UploadSet:
 
 
 def _exclusion(path: Path, sounds: int) -> str:
-    """Return why a file is not pushed, empty if it is; `sounds`: bytes of sounds before it."""
+    """Return why a file is excluded, or ""; `sounds`: bytes of earlier sounds."""
     if path.suffix.lower() not in ALLOWED:
         return f"files of the kind {path.suffix or path.name} are never pushed"
     if path.suffix.lower() in SOUNDS:
@@ -152,7 +152,7 @@ def _exclusion(path: Path, sounds: int) -> str:
 
 
 def _text_bytes(file: PushedFile) -> bytes:
-    """Return the bytes that can hold text: all of a file, or the header of a safetensors file."""
+    """Return the bytes that can hold text: the whole file, or a safetensors header."""
     if isinstance(file.source, Path) and file.path.endswith(".safetensors"):
         try:
             check_tensors(file.source)
@@ -167,7 +167,7 @@ def _text_bytes(file: PushedFile) -> bytes:
 
 
 def is_pickle(path: Path) -> bool:
-    """Return whether a file begins as a pickle or as torch's zip of pickles."""
+    """Return whether a file starts like a pickle or torch's zip of pickles."""
     with path.open("rb") as stream:
         return stream.read(4).startswith(_PICKLES)
 
@@ -182,5 +182,5 @@ def _chunks(source: Path | bytes) -> Iterator[bytes]:
 
 
 def as_text(value: object) -> str:
-    """Return JSON that is the same for the same value, so that a second push changes nothing."""
+    """Return deterministic JSON, so that a second push changes nothing."""
     return json.dumps(value, indent=2, ensure_ascii=False, sort_keys=True) + "\n"

@@ -1,4 +1,4 @@
-"""Watches the rewards of a training, and warns or stops where a reward is exploited.
+"""Monitor the rewards of a training run, and warn or stop if a reward is exploited.
 
 `assess` derives the active signals from a series of measurements, so recorded runs can be replayed.
 Nothing here changes what is trained.

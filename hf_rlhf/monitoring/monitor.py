@@ -1,4 +1,4 @@
-"""The callback that measures the completions of a training, warns and stops."""
+"""The callback that measures training completions, warns and stops."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -22,30 +22,30 @@ CONSTANT = {
     "length": "in the warm-up every measurement had completions of the same mean length",
     "gold": "a measurement has one prompt, or gold abstained, so there is no interval",
 }
-"""Why a signal cannot come on."""
+"""Reasons why a signal cannot fire."""
 FIXED_SETTINGS = ("gold", "every", "warmup")
-"""With another value of these, measurements cannot be compared with the earlier ones."""
+"""A change of these settings makes earlier measurements incomparable."""
 Row = tuple[int, int, float | None, float | None]
-"""Of a completion: the checksum of its prompt, its length, trained reward, gold reward."""
+"""Checksum of the prompt, length, trained reward and gold reward of a completion."""
 
 
 class RewardCallback(TrainerCallback):  # type: ignore[misc]
-    """A callback that works with the reward of the training."""
+    """A callback that uses the training's reward."""
 
     def follow(self, reward: ComposedReward) -> None:
-        """Work with `reward`, by which a trainer has replaced that of the run."""
+        """Use `reward`, with which a trainer replaced the run's reward."""
 
 
 class Monitor(RewardCallback, ExportableState):  # type: ignore[misc]
-    """Measures every few steps; warns when a signal comes on, and stops as the run file says.
+    """Measures every few steps, warns when a signal fires, and stops if the run file says so.
 
-    Every process has the rows of all of them, so that all measure the same. Each checkpoint has
-    the measurements so far. Place this before the callbacks that save and stop at a step's end.
+    All processes have the rows of all, so their measurements agree. Each checkpoint contains the
+    measurements so far. This callback must precede callbacks that save and stop at a step's end.
 
     Args:
         spec: the run file's section.
-        name: of the run, for messages.
-        stop: ends the training at the next boundary, by this error; called on every process.
+        name: the run's name for messages.
+        stop: ends training at the next boundary with an error; called on every process.
         say: prints a line on the main process.
     """
 
@@ -71,7 +71,7 @@ class Monitor(RewardCallback, ExportableState):  # type: ignore[misc]
     def of(
         cls, run: Run, stop: Callable[[DriftError], None], say: Callable[[str], None]
     ) -> "Monitor | None":
-        """Return the monitor of a run, None where its run file has no `monitor:` section."""
+        """Return the monitor of a run; None without a `monitor:` section."""
         if run.spec.monitor is None:
             return None
         monitor = cls(run.spec.monitor, run.folder.name, stop, say)
@@ -84,7 +84,7 @@ class Monitor(RewardCallback, ExportableState):  # type: ignore[misc]
         reward.observer = self.observe
 
     def observe(self, rows: Sequence[ScoredRow]) -> None:
-        """Take the rows of all processes of one call of the reward."""
+        """Record the rows of all processes from a reward call."""
         gold = self.spec.gold
         for row in rows:
             score = row.scores[gold] if gold else None
@@ -92,14 +92,14 @@ class Monitor(RewardCallback, ExportableState):  # type: ignore[misc]
 
     @property
     def clean_step(self) -> int | None:
-        """The last step before the drift, if there is one; None: no measurement yet."""
+        """The last step before the drift, if any; None before the first measurement."""
         return self._assessment.clean
 
     # Events of a training.
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Continue the measurements of the checkpoint, unless their settings have changed."""
-        # transformers saves into this entry, which a run without a monitor has not made.
+        """Continue the checkpoint's measurements, unless their settings changed."""
+        # transformers saves into this entry, which is missing in runs without a monitor.
         saved = state.stateful_callbacks.setdefault(type(self).__name__, self.state())
         if not state.global_step:
             return
@@ -117,7 +117,7 @@ class Monitor(RewardCallback, ExportableState):  # type: ignore[misc]
         self._assessment = assess(self.measurements, self.spec)
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Forget rows that were scored between two steps, by an evaluation."""
+        """Drop rows that an evaluation scored between two steps."""
         del self._rows[self._finished :]
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
@@ -148,7 +148,7 @@ class Monitor(RewardCallback, ExportableState):  # type: ignore[misc]
             self._unlogged = {}
 
     def state(self) -> dict[str, Any]:
-        """Return for the checkpoint what a resumption needs."""
+        """Return the state for the checkpoint."""
         return {
             "args": {},
             "attributes": {
@@ -160,7 +160,7 @@ class Monitor(RewardCallback, ExportableState):  # type: ignore[misc]
             },
         }
 
-    # Measurements, and what follows from them.
+    # Measurements and their consequences.
 
     def _add_measurement(self, step: int) -> None:
         rows, self._rows, self._finished = self._rows, [], 0
@@ -217,7 +217,7 @@ class Monitor(RewardCallback, ExportableState):  # type: ignore[misc]
     # For the record.
 
     def not_measured(self) -> list[str]:
-        """Return the signals that cannot come on, once the warm-up is over."""
+        """Return the signals that cannot fire, once the warm-up is over."""
         start = self.measurements[: self.spec.warmup]
         if len(start) < self.spec.warmup:
             return []
@@ -230,7 +230,7 @@ class Monitor(RewardCallback, ExportableState):  # type: ignore[misc]
         return [name for name, is_missing in missing.items() if is_missing]
 
     def section(self) -> MonitorSection:
-        """Return for the record what was seen, and what came of it."""
+        """Return the measurements and their consequences for the record."""
         measurements = []
         for number, each in enumerate(self.measurements, start=1):
             then = assess(self.measurements[:number], self.spec)

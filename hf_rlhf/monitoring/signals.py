@@ -2,14 +2,14 @@
 
 A `Measurement` summarises the completions of a few optimizer steps. Two signals:
 
-* length: the mean length is above that of the warm-up by `length_z` standard deviations, which are
-  taken over the warm-up's measurements.
-* gold: since the best `window` measurements of the gold reward it fell and the trained reward
-  rose, both beyond their intervals.
+* length: the mean length exceeds the warm-up mean by `length_z` standard deviations of the
+  warm-up's measurements.
+* gold: since the best `window` measurements of the gold reward, the gold reward fell and the
+  trained reward rose, both beyond their intervals.
 
-The intervals of the gold signal hold together: over all measurements of a run, and all earlier
-windows that are compared, a gold reward that does not fall sets it off in at most `LEVEL` of the
-runs. At the n-th comparison, with n earlier windows, the level is LEVEL / (n (n + 1)) / n.
+The intervals of the gold signal are simultaneous: over all measurements of a run and all earlier
+windows, a gold reward that does not fall triggers it in at most `LEVEL` of the runs. At the n-th
+comparison, with n earlier windows, the level is LEVEL / (n (n + 1)) / n.
 """
 
 import math
@@ -27,7 +27,7 @@ Name = Literal["length", "gold"]
 
 @dataclass(frozen=True)
 class Mean:
-    """A mean over completions. Those of one prompt are alike, so the prompts are the sample."""
+    """A mean over completions. Completions of a prompt are alike, so the sample is the prompts."""
 
     mean: float
     error: float | None
@@ -35,7 +35,7 @@ class Mean:
 
     @classmethod
     def of(cls, rows: Iterable[tuple[int, float | None]]) -> "Mean | None":
-        """Return the mean of (prompt, value); a value of None is left out."""
+        """Return the mean of (prompt, value), ignoring None."""
         known = sorted((prompt, value) for prompt, value in rows if value is not None)
         if not known:
             return None
@@ -48,7 +48,7 @@ class Mean:
 
 @dataclass(frozen=True)
 class Measurement:
-    """What was seen of the completions of a few steps."""
+    """Statistics of the completions of a few steps."""
 
     step: int
     """The last of these steps."""
@@ -61,7 +61,7 @@ class Measurement:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
-        """Return the measurement that `dataclasses.asdict` has written."""
+        """Return a measurement from the output of `dataclasses.asdict`."""
         means = {key: Mean(**values[key]) for key in ("length", "trained", "gold") if values[key]}
         rest = {key: values[key] for key in ("step", "rows")}
         return cls(**{**dict.fromkeys(("length", "trained", "gold")), **means, **rest})
@@ -72,7 +72,7 @@ Series = Sequence[Measurement]
 
 @dataclass(frozen=True)
 class Signal:
-    """A signal that is on."""
+    """An active signal."""
 
     name: Name
     since: int
@@ -82,7 +82,7 @@ class Signal:
 
 @dataclass(frozen=True)
 class Change:
-    """By how much a mean differs from an earlier one, with its interval."""
+    """The change of a mean since an earlier one, with its interval."""
 
     value: float
     low: float
@@ -94,31 +94,31 @@ class Change:
 
 @dataclass(frozen=True)
 class Assessment:
-    """What the last of a series of measurements says."""
+    """The result for the last of a series of measurements."""
 
     signals: tuple[Signal, ...] = ()
     clean: int | None = None
-    """The last step before gold was at its best; without a gold reward, before anything that a
-    signal, perhaps a later one, rests on. With more measurements it only increases."""
+    """The last step before the best gold reward; without gold, before all measurements behind a
+    signal, perhaps a later one. It only increases with more measurements."""
     length_z: float | None = None
     trained: Change | None = None
-    """Since the best measurements of the gold reward; `gold` likewise."""
+    """Change since the best measurements of the gold reward; `gold` likewise."""
     gold: Change | None = None
 
     @property
     def names(self) -> frozenset[Name]:
-        """The signals that are on."""
+        """The names of active signals."""
         return frozenset(signal.name for signal in self.signals)
 
 
 def assess(series: Series, spec: MonitorSpec) -> Assessment:
-    """Return which signals the last measurement shows, and which step is before the drift."""
+    """Return the signals at the last measurement, and the last step before the drift."""
     if not series:
         return Assessment()
     scores = length_scores(series, spec.warmup)
     change = compare_gold(series, spec.window)
     length, gold = _length(series, scores, spec), _gold(series, change, spec)
-    # Length grows in healthy trainings too, so a gold reward alone decides what is clean.
+    # Length grows in healthy runs too, so only a gold reward decides what is clean.
     clean = (gold if spec.gold is not None else length)[1]
     return Assessment(
         tuple(signal for signal, _ in (length, gold) if signal is not None),
@@ -129,9 +129,9 @@ def assess(series: Series, spec: MonitorSpec) -> Assessment:
 
 
 def length_scores(series: Series, warmup: int) -> list[float | None]:
-    """Return how many standard deviations each length is above the warm-up's mean.
+    """Return the z-score of each length over the warm-up.
 
-    None in the warm-up, and where its lengths are all the same, or too few.
+    None during the warm-up, and if its lengths are all equal or too few.
     """
     start = [each.length.mean for each in series[:warmup] if each.length is not None]
     spread = stdev(start) if len(start) > 1 else 0.0
@@ -143,10 +143,10 @@ def length_scores(series: Series, warmup: int) -> list[float | None]:
 
 
 def compare_gold(series: Series, window: int) -> tuple[int, Change, Change] | None:
-    """Compare the last `window` measurements with the earlier ones in which gold was highest.
+    """Compare the last `window` measurements with the earlier window of the highest gold.
 
-    Returns the position of the last of these, and by how much the trained reward and the gold
-    reward changed; None while there are too few measurements.
+    Returns the index of that window's last measurement, and the changes of the trained and the gold
+    reward; None while there are too few measurements.
     """
     known = [
         (index, each.trained, each.gold)
@@ -157,7 +157,7 @@ def compare_gold(series: Series, window: int) -> tuple[int, Change, Change] | No
     if comparisons < 1:
         return None
     ends = [known[start : start + window] for start in range(comparisons)]
-    # Of equal ones the last.
+    # Of equal windows take the last.
     best = max(reversed(ends), key=lambda part: fmean(gold.mean for _, _, gold in part))
     level = LEVEL / (comparisons * (comparisons + 1)) / comparisons
     factor = NormalDist().inv_cdf(1 - level)
@@ -178,7 +178,7 @@ def _change(before: Sequence[Mean], now: Sequence[Mean], factor: float) -> Chang
 
 
 Finding = tuple[Signal | None, int]
-"""A signal if it is on, and the position of the last measurement before it began."""
+"""An active signal or None, and the index of the last measurement before it."""
 
 
 def _length(series: Series, scores: Sequence[float | None], spec: MonitorSpec) -> Finding:

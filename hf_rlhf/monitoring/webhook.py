@@ -1,4 +1,4 @@
-"""Messages to the address that an environment variable holds, such as a chat's incoming webhook."""
+"""Post messages to the URL in an environment variable, such as a chat's webhook."""
 
 import json
 import os
@@ -12,7 +12,7 @@ TIMEOUT_S = 10.0
 
 class _NoRedirects(HTTPRedirectHandler):
     def redirect_request(self, *_: Any, **__: Any) -> None:
-        """Let the status of a redirect be the outcome."""
+        """Do not follow redirects; their status is the result."""
 
 
 def post(variable: str, message: Mapping[str, Any]) -> str | None:

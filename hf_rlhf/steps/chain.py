@@ -1,4 +1,4 @@
-"""A chain of tasks in a folder: which are done, which are stale and why, and doing the others."""
+"""A chain of tasks in a folder: report done and stale tasks, and run the others."""
 
 import shutil
 import time
@@ -15,27 +15,27 @@ from hf_rlhf.steps.ledger import Ledger, Recording
 from hf_rlhf.storage.record import LOCK_NAME, RECORD_NAME, load_record
 
 ORPHAN_SECONDS = 60.0
-"""How long runs of a chain that was killed may go on: `stop_grace`, and to close their record."""
+"""How long runs of a killed chain may continue: `stop_grace`, and time to close the record."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """A step of a chain: `work` does it in this process, or `command` in its own process."""
+    """A step of a chain: `work` in this process, or `command` in a separate process."""
 
     step: str
     inputs: Callable[[], Mapping[str, Any]]
     after: tuple[str, ...] = ()
-    """The steps whose results it reads."""
+    """Steps whose results it reads."""
     output: Path | None = None
-    """The file or folder that it writes: a step without its output is not done."""
+    """The file or folder that it writes; if missing, the step is not done."""
     title: str = ""
     work: Callable[[Recording], None] | None = None
     command: Callable[[], Sequence[str]] | None = None
     log: Path = Path()
     trains: bool = False
-    """Whether `output` is a run folder, in which a run that was cut off continues."""
+    """Whether `output` is a run folder, in which an interrupted run continues."""
     cheap: bool = False
-    """Whether it is done anew without being asked for."""
+    """Whether it is repeated without `redo`."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class TaskStatus:
 
 
 class Chain:
-    """Tasks, each after the tasks that it reads, and their ledger."""
+    """Tasks in order of their dependencies, and their ledger."""
 
     def __init__(self, ledger: Ledger, tasks: Sequence[Task]) -> None:
         self.ledger = ledger
@@ -79,7 +79,7 @@ class Chain:
 
     def _unfinished(self, task: Task, due: str) -> TaskStatus:
         if due and task.trains and task.output and (task.output / RECORD_NAME).exists():
-            # It would go on from a checkpoint that began with other weights.
+            # It would resume from a checkpoint that started from other weights.
             return TaskStatus(task, "stale", f"it began before {due} is done anew")
         if due:
             return TaskStatus(task, "waiting", f"for {due}")
@@ -87,9 +87,9 @@ class Chain:
         return TaskStatus(task, "failed", error) if error else TaskStatus(task, "to do")
 
     def do(self, task: Task) -> dict[str, Any]:
-        """Do a task in this process unless it is done, and return its result.
+        """Run a task in this process unless it is done, and return its result.
 
-        Raises what its work raises; the same call then continues.
+        Raises the errors of `work`; a repeated call continues.
         """
         assert task.work is not None, "a task with a command is a job"
         inputs = task.inputs()
@@ -101,11 +101,10 @@ class Chain:
         return self.ledger.result(task.step)
 
     def run_jobs(self, at_once: int, *, redo: bool) -> int | None:
-        """Do the tasks that are not done, `at_once` at a time, each in a process of its own.
+        """Run unfinished tasks, `at_once` at a time, each in a separate process.
 
-        A task that fails stops only the tasks that read it. Return the signal that stopped all, or
-        None. Raises RunFolderError when tasks are stale and `redo`, which deletes what they wrote,
-        is not set.
+        A failed task stops only its dependents. Return the signal that stopped all, or None. Raises
+        RunFolderError if tasks are stale and `redo`, which deletes their output, is not set.
         """
         statuses = self.statuses()
         stale = [status for status in statuses if status.state == "stale"]
@@ -120,7 +119,7 @@ class Chain:
         for task in [status.task for status in stale]:
             _delete(task.output)
         for step in self.ledger.entries().keys() & {task.step for task in todo}:
-            self.ledger.remove(step)  # its output was deleted, and half of a new one is not done
+            self.ledger.remove(step)  # its output was deleted, and a partial new output is not done
         await_orphans([task.output for task in todo if task.trains and task.output])
         done = {task.step for task in self.tasks} - {task.step for task in todo}
         queue = _Queue(self.ledger, todo, done, at_once)
@@ -135,9 +134,9 @@ def _delete(output: Path | None) -> None:
 
 
 def await_orphans(folders: Sequence[Path]) -> None:
-    """Wait for runs whose chain was killed: they may save once more before they end.
+    """Wait for runs of a killed chain, which may save once more before they end.
 
-    A run refuses a folder that stays locked for longer, and names its owner.
+    A run refuses a folder that stays locked for longer, and reports the owner.
     """
     from filelock import FileLock, Timeout
 
@@ -156,7 +155,7 @@ def await_orphans(folders: Sequence[Path]) -> None:
 
 @dataclass
 class _Queue:
-    """The tasks to do, each starts when its inputs are done; a line for each."""
+    """The queue of tasks: each starts once its inputs are done, and prints a line."""
 
     ledger: Ledger
     waiting: list[Task]
@@ -169,7 +168,7 @@ class _Queue:
         self.count = len(self.waiting)
 
     def next_job(self) -> Job | None:
-        """Return a task that can begin as a job, or None; without a command it has failed."""
+        """Return the next task that can start as a job, or None; a ConfigError fails its task."""
         for task in [task for task in self.waiting if self.done.issuperset(task.after)]:
             assert task.command is not None, "a task without a command is done by `Chain.do`"
             self.waiting.remove(task)
@@ -186,7 +185,7 @@ class _Queue:
         return None
 
     def ended(self, end: JobEnd) -> None:
-        """Record how a task ended, and print a line."""
+        """Record the end of a task, and print a line."""
         number, task = self.running.pop(end.job)
         state = _outcome(task, end)
         error = ""
@@ -207,7 +206,7 @@ class _Queue:
     def _record(self, task: Task, end: JobEnd) -> None:
         with self.ledger.recording(task.step, task.inputs(), after=task.after) as recording:
             if task.trains and task.output:
-                # Another run gives another model, and measurements of the old one are stale.
+                # Another run yields another model, so measurements of the old model are stale.
                 recording.result["run_id"] = load_record(task.output).run_id
             recording.notes["seconds"] = end.seconds
 

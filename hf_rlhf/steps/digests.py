@@ -1,4 +1,4 @@
-"""Digests of values and files, and the differences between what a step read then and reads now."""
+"""Digests of values and files, and differences between a step's old and new inputs."""
 
 import hashlib
 import json
@@ -15,7 +15,7 @@ _MISSING = object()
 
 
 def plain(value: Any) -> Any:
-    """Return `value` as it will be read back from JSON."""
+    """Return `value` after a round trip through JSON."""
     return json.loads(json.dumps(as_json(value)))
 
 
@@ -30,9 +30,9 @@ def file_digests(
     patterns: Sequence[str] = ("**/*",),
     digest: Callable[[Path], str] | None = None,
 ) -> dict[str, str]:
-    """Return the sha256 of each file in `folder` that matches a pattern, by its relative path.
+    """Return relative path -> sha256 for files in `folder` that match a pattern.
 
-    Hidden files are left out: an unfinished write has a hidden name. A missing folder has no files.
+    Hidden files are skipped: unfinished writes have hidden names. A missing folder has no files.
     """
     paths = {path for pattern in patterns for path in folder.glob(pattern) if path.is_file()}
     names = {path.relative_to(folder).as_posix(): path for path in paths}
@@ -52,8 +52,8 @@ def file_digest(path: Path) -> str:
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """Return a line for each value that differs: `train.seed: 1 -> 2`, `data changed`.
 
-    Mappings, and lists of equal length, are compared item by item at any depth. Digests appear only
-    by name.
+    Mappings and lists of equal length are compared recursively. For digests only the name is
+    printed.
     """
     return list(_differences(plain(before), plain(now), ""))
 

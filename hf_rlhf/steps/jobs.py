@@ -1,4 +1,4 @@
-"""The one place that starts `hf_rlhf.train` as a process, and jobs of which several run at once."""
+"""Start `hf_rlhf.train` as a process, and run several jobs at once."""
 
 import os
 import re
@@ -15,7 +15,7 @@ from types import FrameType
 from hf_rlhf.errors import HfRlhfError
 
 LAUNCHED_BY = "HF_RLHF_LAUNCHED_BY"
-"""Set for a run that is to end when the process that started it is gone."""
+"""Environment variable for a run that must end with its parent process."""
 POLL_SECONDS = 0.1
 _LOG_END = 100_000
 _ERROR = re.compile(
@@ -28,7 +28,7 @@ _ERROR = re.compile(
 
 @dataclass(frozen=True)
 class Job:
-    """A command: its title for people, its words, the file for its output."""
+    """A command: its title, its words and the file for its output."""
 
     title: str
     command: tuple[str, ...]
@@ -37,14 +37,14 @@ class Job:
 
 @dataclass(frozen=True)
 class JobEnd:
-    """How a job ended."""
+    """The end of a job."""
 
     job: Job
     status: int
     """The exit status; negative for a signal."""
     seconds: float
     error: str
-    """Its last error or its signal, in a line, if it failed."""
+    """Its last error or signal as a line, if it failed."""
     stopped: bool = False
     """Whether all jobs were being stopped."""
 
@@ -55,15 +55,15 @@ class _Running:
     process: "subprocess.Popen[bytes]"
     slot: int
     log_before: int
-    """Bytes of its log that earlier attempts wrote."""
+    """Bytes that earlier attempts wrote to its log."""
     start: float = field(default_factory=time.monotonic)
 
     def has_ended(self, stopping: bool) -> bool:
-        # A launcher may end at once, and leave its workers to their last save.
+        # A launcher may exit at once while its workers still save.
         return self.process.poll() is not None and not (stopping and self.send(0))
 
     def send(self, number: int) -> bool:
-        """Send a signal to a launcher and all that it launched; return whether any is left."""
+        """Send a signal to a launcher and its processes; return whether any is left."""
         try:
             os.killpg(self.process.pid, number)
         except ProcessLookupError:
@@ -78,16 +78,16 @@ class _Running:
 
 
 def train_words(launch: Sequence[str], config: Path) -> list[str]:
-    """Return the command line that trains by a run file; `launch` are the words of the launcher."""
+    """Return the command line to train with a run file; `launch` is the launcher's command."""
     return [*launch, "-m", "hf_rlhf.train", "--config", str(config)]
 
 
 def run_training(
     launch: Sequence[str], config: Path, options: Sequence[str] = (), *, log: Path | None = None
 ) -> int:
-    """Train by a run file in a process of its own, and return its exit status.
+    """Train with a run file in a separate process, and return its exit status.
 
-    Its output goes to `log`, or to the terminal. Raises HfRlhfError when it cannot be started.
+    Output goes to `log`, or to the terminal. Raises HfRlhfError if it cannot be started.
     """
     words = [*train_words(launch, config), *options]
     with log.open("w") if log else nullcontext() as output:
@@ -109,10 +109,10 @@ def _environment() -> dict[str, str]:
 def run_jobs(
     next_job: Callable[[], Job | None], at_once: int, ended: Callable[[JobEnd], None]
 ) -> int | None:
-    """Run jobs, `at_once` at a time, until none runs and `next_job` has none.
+    """Run jobs, `at_once` at a time, until none runs and `next_job` returns None.
 
-    A job that fails stops no other. After SIGINT or SIGTERM no job is started, running jobs get
-    SIGTERM and are waited for, and a second signal kills them. Return the first signal, or None.
+    A failed job stops no other. After SIGINT or SIGTERM no job is started, and running jobs get
+    SIGTERM and are awaited; a second signal kills them. Return the first signal, or None.
     """
     running: list[_Running] = []
     with _collected_signals() as signals:
@@ -136,7 +136,7 @@ def run_jobs(
 
 def _start(job: Job, slot: int) -> _Running:
     job.log.parent.mkdir(parents=True, exist_ok=True)
-    # `{job}` lets each of several runs at once have a device, or a port, of its own.
+    # `{job}` gives each concurrent run its own device or port.
     command = [word.replace("{job}", str(slot)) for word in job.command]
     with job.log.open("ab") as log:
         before = log.tell()
@@ -146,7 +146,7 @@ def _start(job: Job, slot: int) -> _Running:
             stdout=log,
             stderr=subprocess.STDOUT,
             env=_environment(),
-            # Ctrl-C in the terminal is for this process, which passes it on once.
+            # Ctrl-C in the terminal reaches this process, which forwards it once.
             start_new_session=True,
         )
     return _Running(job, process, slot, before)
@@ -169,10 +169,10 @@ def _collected_signals() -> Iterator[list[int]]:
 
 
 def last_error(log: Path, since: int, status: int) -> str:
-    """Return why a run failed, in a line: the last error in its log from byte `since` on.
+    """Return the last error in a run's log from byte `since` on, as a line.
 
-    Indented lines below an error belong to it. A launcher's own error, which comes after and only
-    reports the first, is skipped. Without any error: the signal, or the last line.
+    Indented lines below an error belong to it. A launcher's subsequent error is skipped. Without an
+    error: the signal, or the last line.
     """
     with log.open("rb") as file:
         file.seek(max(since, log.stat().st_size - _LOG_END))

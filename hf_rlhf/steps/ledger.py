@@ -19,22 +19,22 @@ _FIELDS = {"inputs", "after", "outputs", "result", "notes", "digest", "finished"
 
 @dataclass
 class Recording:
-    """What a step records of itself; it is written when the step ends."""
+    """The record of a step, written when it ends."""
 
     result: dict[str, Any] = field(default_factory=dict)
-    """Its result. A later step that reads this one is stale when it changes."""
+    """Its result. If it changes, dependent steps are stale."""
     notes: dict[str, Any] = field(default_factory=dict)
-    """Seconds, counts of retries and the like. Nothing depends on them."""
+    """Seconds, retries and the like, on which nothing depends."""
     outputs: list[Path] = field(default_factory=list)
-    """Files and folders that it wrote, in the ledger's folder: if one is changed or missing later,
-    the step is stale. All listed files are read at each check."""
+    """Files and folders that it wrote in the ledger's folder. If any changes or is missing, the
+    step is stale. All files are read at each check."""
 
 
 class Ledger:
-    """The finished steps of a folder, in a JSON file that is replaced whole at each change.
+    """The finished steps of a folder, in a JSON file that is replaced atomically.
 
-    A step is `to do`, `done`, or `stale`: its inputs, the steps that it reads or its outputs have
-    changed since it ended.
+    A step is `to do`, `done`, or `stale`: its inputs, dependencies or outputs changed since it
+    ended.
     """
 
     def __init__(
@@ -48,10 +48,10 @@ class Ledger:
         """Open the ledger `folder/name`; a missing file is an empty ledger.
 
         Args:
-            folder: the folder that the steps work in.
+            folder: the working folder of the steps.
             name: the file's name.
-            folder_option: the option that the user chooses the folder with, for messages.
-            command: the command line that does a step, for messages.
+            folder_option: the option that sets the folder, for messages.
+            command: the command line that runs a step, for messages.
 
         Raises RunFolderError when the file cannot be read.
         """
@@ -63,14 +63,14 @@ class Ledger:
         self.entries()
 
     def entries(self) -> dict[str, dict[str, Any]]:
-        """Return the entry of each finished step, in the order in which they ended.
+        """Return the entries of finished steps in the order in which they ended.
 
         Raises RunFolderError if the file is damaged.
         """
         return dict(self._content()["steps"])
 
     def failures(self) -> dict[str, str]:
-        """Return why each step failed whose last attempt did. Raises as `entries` does."""
+        """Return the reason for each step whose last attempt failed. Raises like `entries`."""
         return dict(self._content().get("failures", {}))
 
     def _content(self) -> dict[str, Any]:
@@ -97,9 +97,9 @@ class Ledger:
         inputs: Mapping[str, Any] | None = None,
         after: Sequence[str] | None = None,
     ) -> list[str] | None:
-        """Return why a step is stale, [] if it is done, None if it has never been finished.
+        """Return why a step is stale: [] if it is done, None if it was never finished.
 
-        `inputs` and `after` are what the step would read now; without them, what it did read.
+        `inputs` and `after` are the step's current inputs; by default the recorded inputs.
         """
         entries = self.entries()
         if (entry := entries.get(step)) is None:
@@ -119,7 +119,7 @@ class Ledger:
     def entry(self, step: str) -> dict[str, Any]:
         """Return the entry of a step that is done: inputs, result, notes, outputs.
 
-        Raises RunFolderError, naming the steps to do first, when it is not done or stale.
+        Raises RunFolderError with the steps to run first, if it is not done or stale.
         """
         if (reasons := self.reasons(step)) == []:
             return self.entries()[step]
@@ -129,11 +129,11 @@ class Ledger:
         raise RunFolderError(f"{self.folder}: step {step} is {state}. First: {commands}")
 
     def result(self, step: str) -> dict[str, Any]:
-        """Return the result of a step. Raises as `entry` does."""
+        """Return the result of a step. Raises like `entry`."""
         return dict(self.entry(step)["result"])
 
     def refuse_changed(self, step: str, inputs: Mapping[str, Any]) -> None:
-        """Raise RunFolderError, with the differences, when a step was done with other inputs."""
+        """Raise RunFolderError with the differences if a step was done with other inputs."""
         entry = self.entries().get(step)
         if entry is None or not (lines := differences(entry["inputs"], inputs)):
             return
@@ -145,7 +145,7 @@ class Ledger:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep other processes from working in the folder; raise RunFolderError if any does."""
+        """Lock the folder; raise RunFolderError if another process works in it."""
         from hf_rlhf.storage.lock import locked_folder
 
         with locked_folder(self.folder, self.folder_option):
@@ -164,12 +164,11 @@ class Ledger:
         after: Sequence[str] = (),
         replaces: bool = False,
     ) -> Iterator[Recording]:
-        """Yield the recording of a step, which is finished when the block ends without an error.
+        """Yield the record of a step, which is finished when the block ends without an error.
 
-        The folder is locked meanwhile. With `replaces`, the old entry is removed meanwhile: a
-        process killed while it swaps files leaves no entry that describes the wrong ones; after an
-        error the old entry stands again. Raises RunFolderError when another process works in the
-        folder or a step of `after` is not done.
+        The folder is locked meanwhile. With `replaces`, the old entry is removed meanwhile, so that
+        a killed process leaves no entry for the wrong files; an error restores it. Raises
+        RunFolderError if another process works in the folder or a step of `after` is not done.
         """
         with nullcontext() if self._locked else self.locked():
             digests = {other: self.entry(other)["digest"] for other in after}
@@ -196,16 +195,16 @@ class Ledger:
             self._write({**others, step: {**entry, "finished": now()}})
 
     def fail(self, step: str, why: str) -> None:
-        """Record why a step failed, until it is done; an empty text forgets it."""
+        """Record why a step failed, until it is done; an empty text clears it."""
         failures = {**self.failures(), step: redact_secrets(why)}  # the end of a log
         self._write(self.entries(), {name: text for name, text in failures.items() if text})
 
     def remove(self, step: str) -> None:
-        """Remove the entry of a step, so that it is to do again."""
+        """Remove the entry of a step, so that it runs again."""
         self._write({name: entry for name, entry in self.entries().items() if name != step})
 
     def _due(self, step: str) -> list[str]:
-        """Return the steps to do until `step` is done, in order; it is the last."""
+        """Return the steps to run for `step` in order, ending with `step`."""
         entry = self.entries().get(step)
         before = entry["after"] if entry else ()
         due = [each for other in before if self.reasons(other) != [] for each in self._due(other)]
@@ -215,7 +214,7 @@ class Ledger:
         return (path.relative_to(self.folder) if path.is_absolute() else path).as_posix()
 
     def _output_digests(self, names: Any) -> dict[str, Any]:
-        """Return digests by name: of a file, or of each file in a folder, if it exists."""
+        """Return digests of a file, or of each file in a folder, by name."""
         digests: dict[str, Any] = {}
         for name in names:
             path = self.folder / name

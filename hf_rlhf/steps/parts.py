@@ -1,7 +1,7 @@
-"""The parts of a long step: numbered JSON files that all belong to the same inputs.
+"""Parts of a long step: numbered JSON files for the same inputs.
 
-Each file is written whole or not at all, by the process whose share it is, so a process that is
-killed continues with the first part that is missing.
+Each file is written atomically by the process that owns it, so a killed process continues with its
+first missing part.
 """
 
 import json
@@ -18,17 +18,17 @@ INPUTS = "inputs.json"
 
 
 class PartFiles:
-    """A folder of parts; several processes may write their shares, all see all of them."""
+    """A folder of parts; several processes may write their shares, and all read all parts."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     def reset(self, inputs: Mapping[str, Any]) -> bool:
-        """Take the folder for parts of `inputs`, and delete the parts of other inputs.
+        """Prepare the folder for `inputs`, and delete the parts of other inputs.
 
         Returns whether anything was deleted. A single process may call this, while the others wait.
         """
-        # Parts without inputs are what was left when deleting them was cut off.
+        # Parts without inputs are left over from an interrupted deletion.
         stale = self._inputs() != plain(inputs) and any(self.folder.glob("*.json"))
         if stale:
             shutil.rmtree(self.folder)
@@ -36,16 +36,16 @@ class PartFiles:
         return stale
 
     def missing(self, kind: str, count: int, process: int = 0, processes: int = 1) -> list[int]:
-        """Return the numbers of the parts, of `count`, that this process still has to write."""
+        """Return the numbers below `count` of the parts that this process still has to write."""
         share = range(process, count, processes)
         return [number for number in share if not self._path(kind, number).exists()]
 
     def write(self, kind: str, number: int, value: Any) -> None:
-        """Write a part, which is JSON."""
+        """Write a part as JSON."""
         atomic_write_text(self._path(kind, number), json.dumps(value))
 
     def read(self, kind: str, number: int) -> Any:
-        """Return a part. Raises RunFolderError when it is missing or damaged."""
+        """Return a part. Raises RunFolderError if it is missing or damaged."""
         path = self._path(kind, number)
         try:
             return json.loads(path.read_text(encoding="utf-8"))
@@ -55,7 +55,7 @@ class PartFiles:
             ) from error
 
     def read_all(self, kind: str) -> list[Any]:
-        """Return the parts of a kind that are there, by number. Raises as `read` does."""
+        """Return the existing parts of a kind by number. Raises like `read`."""
         numbers = (path.stem.rpartition("-")[2] for path in self.folder.glob(f"{kind}-*.json"))
         return [self.read(kind, number) for number in sorted(map(int, numbers))]
 
