@@ -95,9 +95,9 @@ def rows_digest(rows: "Dataset") -> str:
     """Return a digest of a dataset's content: the same for equal rows in equal order on any
     machine.
 
-    It depends on names and values, but not on files, chunks, the order of columns and the width of
-    types, which depend on how a dataset is loaded. It processes about a gigabyte of text per
-    second, in batches. xxHash detects accidents, not attacks: it is not cryptographic.
+    It depends on names and values, not on files, chunks, column order and type widths, which vary
+    with how a dataset is loaded. It processes about a gigabyte of text per second, in batches.
+    xxHash detects accidents, not attacks.
     """
     import xxhash
 

@@ -52,7 +52,7 @@ class _Decoder(json.JSONDecoder):
                 "of the values could be read. Remove one of them."
             )
         if "\\ud" in text or "\\uD" in text:
-            _refuse_half_characters(value, where)
+            _refuse_lone_surrogates(value, where)
 
 
 def repeated_key(text: str) -> str | None:
@@ -104,7 +104,7 @@ def _not_json(error: json.JSONDecodeError, path: Path, lines: int, text: str) ->
     return DataError(f"{where}: is not valid JSON: {problem}.{cut} Correct that line.")
 
 
-def _refuse_half_characters(value: Any, where: str) -> None:
+def _refuse_lone_surrogates(value: Any, where: str) -> None:
     """Refuse lone surrogates: legal in JSON, but not in UTF-8 files and Arrow tables."""
     try:
         json.dumps(value, ensure_ascii=False).encode("utf-8")
