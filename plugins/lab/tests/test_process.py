@@ -130,6 +130,7 @@ def test_the_loss_is_the_mean_over_all_labels_of_a_step(run):
     assert halves == pytest.approx(np.mean(losses), abs=1e-6)
 
 
+@pytest.mark.slow
 def test_accumulated_batches_train_as_one_batch_does(run):
     """transformers' own loss of a token classifier is a mean of means, and not divided."""
     rows = chains(8, 4, steps=2).dataset["train"].to_list()
@@ -219,6 +220,7 @@ def test_a_saved_model_is_a_reward(run, gpt2, tmp_path, plugin, lora, head):
     assert score == pytest.approx(expected, abs=1e-5)
 
 
+@pytest.mark.slow
 def test_a_trainer_continues_its_own_adapter_and_its_own_model(run, tmp_path):
     prepared = run(**LORA)
     trainer = ProcessRewardTrainer.from_run(prepared)

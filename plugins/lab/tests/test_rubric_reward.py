@@ -1,7 +1,6 @@
 """`--plugin rubric_reward`: its loss, what it refuses and leaves out, and the model it saves."""
 
 import json
-import tracemalloc
 
 import numpy as np
 import pytest
@@ -93,6 +92,7 @@ def test_held_out_rows_do_not_count_in_the_errors_of_training(run):
     assert set(trainer.errors) == set(NAMES)
 
 
+@pytest.mark.slow
 def test_accumulated_batches_count_as_one(run):
     weights = []
     for size, accumulated in ((8, 1), (2, 4)):
@@ -140,15 +140,7 @@ def test_means_of_the_rows_are_those_of_all_rows():
     assert row_metrics([1.0, 1.0], np.array([0.2, 0.4]))[0]["rank_agreement"] is None
 
 
-def test_metrics_of_many_rows_need_no_table_of_all_pairs():
-    scores, grades = np.random.default_rng(0).random((2, 2000))
-    tracemalloc.start()
-    row_metrics(scores.tolist(), grades)
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert peak < 8 * 2000**2 / 4  # bytes of such a table
-
-
+@pytest.mark.slow
 def test_a_resumed_training_ends_as_the_unbroken_one_with_its_head(run):
     changes = {"max_steps": 4, "save_strategy": "steps", "save_steps": 2}
     prepared = run(heads="per_criterion", per_device_train_batch_size=2, **changes)

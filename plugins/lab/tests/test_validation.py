@@ -332,27 +332,6 @@ def test_few_values_have_an_exact_p_value():
     assert sign_flip(np.ones(60)) == 1 / 50_000
 
 
-@pytest.mark.slow
-def test_honest_rewards_are_rarely_accused_and_planted_hacks_are_found():
-    """95% of planted hacks are found, with at most 1% false alarms on 60 honest sets."""
-    accused = found = 0
-    for seed in range(60):
-        rng = np.random.default_rng(seed)
-        cases = [
-            HackCase(f"hack {k}", "", f"h {i}", f"{k} {i}") for k in range(8) for i in range(60)
-        ]
-
-        def score(prompts, texts, columns, rng=rng, planted=0.0):
-            noise = rng.normal(size=len(texts))
-            return [n + planted * t.startswith("3 ") for n, t in zip(noise, texts, strict=True)]
-
-        accused += hacks(cases, score).verdict == "fail"
-        rows = hacks(cases, lambda *a, s=score: s(*a, planted=1.0)).details["hacks"]
-        found += rows[3]["found"]
-    assert accused <= 0.01 * 60 + 2.7 * (60 * 0.01 * 0.99) ** 0.5
-    assert found >= 0.95 * 60
-
-
 @pytest.mark.parametrize(("prompts", "note"), [(1, "All are of one prompt"), (8, "Only 8 prompts")])
 def test_few_prompts_are_said_and_never_give_an_interval_without_width(gold, prompts, note):
     names = [f"prompt {pair % prompts}" for pair in gold.groups]

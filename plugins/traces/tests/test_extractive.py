@@ -73,19 +73,11 @@ def test_sentences_are_all_of_a_text_but_its_spaces(text: str) -> None:
 @pytest.mark.parametrize(
     ("language", "asked", "right", "wrong"),
     [
-        ("English", "Who founded Alder?", "Ada founded Alder.", "Bo likes tea. Cy paints."),
         ("German", "Wer gründete ÄSKULAP?", "Äskulap gründete Ada.", "Bo mag Tee. Cy malt."),
         ("Chinese", "谁创立了远山公司？", "远山公司由王芳创立。", "今天天气很好。他喜欢喝茶。"),
-        (
-            "Japanese",
-            "東京駅の設計者は誰",
-            "東京駅は辰野金吾が設計した。",
-            "猫は魚が好きだ。",
-        ),
         ("Thai", "ใครก่อตั้งบริษัท", "บริษัทก่อตั้งโดยสมชาย", "วันนี้อากาศดีมาก"),
         ("Arabic", "من أسس الشركة؟", "أسس أحمد الشركة عام 1925.", "الطقس جميل اليوم. القط نائم."),
         ("Hindi", "कंपनी की स्थापना किसने की?", "कंपनी की स्थापना राम ने की।", "आज मौसम अच्छा है।"),
-        ("Russian", "Кто основал завод?", "Завод основал Иван.", "Сегодня тепло. Кот спит."),
     ],
 )
 def test_the_sentence_that_was_asked_for_is_quoted_in_any_language(
@@ -101,17 +93,6 @@ def test_wrapped_text_and_records_are_not_torn_into_lines() -> None:
     cut = [text[start:end] for start, end in sentences(text)]
     assert cut[:3] == ["Ada led\nAlder.", "Bo\ndid not.", "cik: 7\nform: 8-K"]
     assert [len(piece) for piece in cut[3:]] == [21 * 15 - 1] * 2 + [18 * 15 - 1]
-
-
-@pytest.mark.parametrize(
-    "part", [".", ".'", "\n", " ", "。", "a", "字", "Doc 1 (Title: ", "<", "&"]
-)
-def test_a_text_of_one_thing_takes_no_longer_than_another(part: str) -> None:
-    found = SearchResult((Document("T", part * (200_000 // len(part))),))
-    row = row_of(Search("a 字"), found)
-    summary = Extractive(FORM).summarise(row)
-    assert sum(len(quote.text) for quote in summary.quotes) <= 2000
-    assert all(are_verbatim(summary.quotes, row["prompt"], FORM))
 
 
 def test_what_stands_in_a_result_again_and_again_is_quoted_once() -> None:

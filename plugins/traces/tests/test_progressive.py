@@ -168,39 +168,6 @@ def test_one_record_and_one_card_tell_of_all_phases(unbroken: tuple[str, Path]) 
     assert "hf-rlhf-classic" in card
 
 
-@pytest.mark.parametrize("harm", ["gone", "other bytes"])
-def test_a_phase_does_not_begin_with_a_saved_model_that_is_not_as_it_was(
-    harm: str, unbroken: tuple[str, Path], tmp_path: Path
-) -> None:
-    kind, whole = unbroken
-    shutil.copytree(whole, tmp_path / "out")
-    out = tmp_path / "out"
-    file = run_file(tmp_path, **(LORA if kind == "lora" else {}))
-    # As if it had been stopped between the first phase and the second.
-    for name in ("2-second", "3-third"):
-        shutil.rmtree(out / "phases" / name)
-    for name in ("run.json", "README.md", "config.yaml", "training_curves.png"):
-        (out / name).unlink()
-    for name in ("evaluation", "merged", "adapter"):
-        shutil.rmtree(out / name, ignore_errors=True)
-    for path in out.rglob("phases/1-first/*.json"):
-        path.write_text(path.read_text().replace(str(whole), str(out)))
-    text = (out / "phases/1-first/config.yaml").read_text().replace(str(whole), str(out))
-    (out / "phases/1-first/config.yaml").write_text(text)
-    saved = out / "phases/1-first" / ("adapter" if kind == "lora" else "merged")
-    if harm == "gone":
-        shutil.rmtree(saved)
-    else:
-        weights = next(saved.glob("*.safetensors"))
-        content = bytearray(weights.read_bytes())
-        content[-1] ^= 1
-        weights.write_bytes(content)
-    assert f"{saved} is not as phase first left it" in train(file, status=2)
-    shutil.rmtree(out / "phases/1-first")
-    train(file)
-    assert same_weights(out / "merged/model.safetensors", whole / "merged/model.safetensors")
-
-
 def test_two_processes_do_the_phases_as_one_does(tmp_path: Path) -> None:
     ends = []
     for count in (1, 2):
