@@ -25,6 +25,24 @@ def load(path: str, **arguments: Any) -> Any:
     return sft(path, **{"tokenizer": TemplateOnly(), "test_rows": 0, **arguments})
 
 
+@pytest.mark.parametrize(
+    ("name", "data", "said"),
+    [
+        ("a.jsonl.gz", gzip.compress(json.dumps(GOOD).encode() * 999, mtime=0)[:60], "breaks"),
+        ("a.json", b'[{"prompt": "q", "response": "a"}', r"a\.json:1: is not valid JSON"),
+        ("a.csv", b'prompt,response\nq,"a\n', r"a\.csv:2: is not valid CSV"),
+        ("a.jsonl", b'{"prompt": bad\n', r"a\.jsonl:1: is not valid JSON"),
+    ],
+)
+def test_a_file_that_cannot_be_read_stops(
+    tmp_path: Path, cache: Path, name: str, data: bytes, said: str
+) -> None:
+    (tmp_path / name).write_bytes(data)
+    with pytest.raises(DataError, match=said):
+        load(str(tmp_path / name), max_rejected_share=1)
+    assert not list(cache.rglob("*.partial")), "nothing temporary is left"
+
+
 def test_which_split_to_train_on_is_asked_for(tmp_path: Path) -> None:
     for name in ("data/test.jsonl", "data/validation.jsonl"):
         write_rows(tmp_path, [GOOD], name)

@@ -93,6 +93,7 @@ print(rows_digest(rows))
         lambda rows: [{**row, "text": row["text"] or ""} for row in rows],
         lambda rows: [{**row, "tags": row["tags"] or []} for row in rows],
         lambda rows: [{**row, "tags": ["ab", "c"] if row["tags"] else row["tags"]} for row in rows],
+        lambda rows: [rows[0] | {"tags": ["a"]}, rows[1] | {"tags": ["bc"]}, *rows[2:]],
         lambda rows: [{**row, "on": not row["on"]} for row in rows],
         lambda rows: [{**row, "x": -0.5 if row["x"] == 0.5 else row["x"]} for row in rows],
         lambda rows: [{**row, "in": row["in"] and {**row["in"], "l": None}} for row in rows],

@@ -420,6 +420,8 @@ def test_two_schemas_in_one_file_are_an_error_and_a_few_strays_are_rejected(tmp_
         DataError, match=r"(?s)_response fit .*:1; question_answer fit .*:61.*: fits 40 of 100 rows"
     ):
         load("sft", write_rows(tmp_path, [*ones, *others]))
+    with pytest.raises(DataError, match="rows have more than one schema"):
+        load("sft", write_rows(tmp_path, [ones[0], others[0]]), max_rejected_share=1.0)
     loaded = load("sft", write_rows(tmp_path, [*ones, *others[:2]]))
     assert loaded.report["rejected"] == {"other_schema:question_answer": 2}
     both = {"prompt": "q", "response": "a", "question": "q", "answer": "a"}

@@ -3,6 +3,7 @@
 import json
 import shutil
 from functools import cache
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +15,7 @@ from hf_rlhf.steps.digests import digest
 from hf_rlhf_lab.validation import demanded
 from hf_rlhf_lab.validation.identity import identified_component, reward_identity
 from hf_rlhf_lab.validation.report import Report
+from hf_rlhf_lab.validation.requirements import MEASURES
 
 AGREEMENT = {
     "name": "agreement",
@@ -160,6 +162,12 @@ def test_a_report_without_the_default_attacks_says_nothing_of_hacks(tiny_run, tm
     path = report(tmp_path / "validation", identity(tiny_run), [NO_HACKS], **tried)
     found = problems(tiny_run, report=path, require={"hacks": 0})
     assert "but the attacks that were tried (citation_attacks) lack text_attacks" in found
+
+
+def test_each_measure_stands_in_the_docs():
+    page = (Path(__file__).parents[3] / "docs/how-to/validate-rewards.md").read_text()
+    for measure, table_row in MEASURES.items():
+        assert f"| `{measure}` | {table_row.check.strip(': ')}: " in page
 
 
 def test_a_report_on_another_reward_is_refused_with_the_difference(tiny_run, tmp_path):

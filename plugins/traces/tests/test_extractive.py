@@ -42,7 +42,7 @@ def summary_of(*steps: Step, question: str = "Who?", **limits: Any) -> Summary:
     return Extractive(FORM, **limits).summarise(row_of(*steps, question=question))
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(STEPS, TEXT, st.integers(1, 60))
 def test_quotes_are_always_word_for_word_and_within_the_limit(
     steps: tuple[Step, ...], question: str, limit: int
@@ -163,6 +163,7 @@ def test_the_fact_for_the_next_hop_is_quoted(recipe: Recipe) -> None:
     assert quoted == total > 60
 
 
+@pytest.mark.slow
 def test_the_order_of_sets_does_not_show() -> None:
     code = (
         "from hf_rlhf_traces.format import Format\n"

@@ -177,6 +177,7 @@ def test_a_dry_run_counts_what_a_build_counts_and_writes_nothing(
     assert output.splitlines()[-2:] == built
 
 
+@pytest.mark.slow
 def test_it_needs_no_datatrove(tmp_path: Path) -> None:
     script = (
         "import sys; sys.modules['datatrove'] = None\n"

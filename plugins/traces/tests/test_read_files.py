@@ -283,6 +283,8 @@ def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
     (out / "mine.txt").write_text("x")
     with pytest.raises(RunFolderError, match=r"holds other files and no traces\.json"):
         done(file, out)
+    with pytest.raises(RunFolderError, match=r"is a file\. Choose another --out"):
+        Store.make(file)
     (out / "mine.txt").unlink()
     (out / ".lock").touch()  # of a process that was killed at once
     assert done(file, out)["traces"] == 1
