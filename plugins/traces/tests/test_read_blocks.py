@@ -1,14 +1,12 @@
 """What is read of a file does not depend on where its blocks end, nor on who reads them."""
 
 import json
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hf_rlhf_traces.blocks import Block, blocks
-from hf_rlhf_traces.command import command
 from hf_rlhf_traces.reading import Options, Read, Rejected, read_row
 from hf_rlhf_traces.sources import rows_in
 
@@ -56,21 +54,3 @@ def test_blocks_read_what_the_whole_file_reads(
 
 def rows_of(block: Block, options: Options = OPTIONS) -> list[Read | Rejected | None]:
     return [read_row(raw, where, options) for where, raw in rows_in(block, options)]
-
-
-@pytest.mark.slow
-def test_workers_write_the_bytes_that_one_process_writes(tmp_path: Path) -> None:
-    """Of a file of several blocks, with a row of 3 MB and a last line that is cut off."""
-    raw = tmp_path / "raw.jsonl"
-    rows = [row(number, "found " * 2_000) for number in range(1_100)]
-    rows.insert(700, row(10_000, "x" * 3_000_000))
-    raw.write_bytes(b"\n".join(rows) + b"\n" + row(1)[:90])
-    written = {}
-    for workers in ("1", "2", "3"):
-        out = tmp_path / workers
-        command(["build", str(raw), "--out", str(out), "--workers", workers])
-        files = sorted(path for path in out.rglob("*") if path.suffix in (".jsonl", ".parquet"))
-        written[workers] = {str(path.relative_to(out)): path.read_bytes() for path in files}
-    assert len(written["1"]) == 5  # rejects, and two splits of two datasets
-    assert b"not_json" in written["1"]["rejects.jsonl"]
-    assert all(one == written["1"] for one in written.values())

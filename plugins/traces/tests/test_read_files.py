@@ -185,7 +185,9 @@ def test_too_many_rejected_rows_stop_the_reading_and_leave_the_rejects(tmp_path:
     with pytest.raises(DataError, match=r"1 of 10 rows(?s:.*)t\.jsonl:10: Expecting value"):
         done(file, out, 0.05)
     assert len((out / "rejects.refused.jsonl").read_text().splitlines()) == 1
-    assert not (out / "datasets").exists()
+    assert {path.name for path in out.iterdir()} <= {
+        *("traces.json", "rejects.refused.jsonl", ".lock")
+    }
     assert Store.open(out).state("build") == "to do"
     assert done(file, out, 0.1)["traces"] == 9
     assert len(rejects(out)) == 1

@@ -231,17 +231,6 @@ def test_a_run_that_is_stopped_says_the_command_that_was_typed(
     assert as_shell(["accelerate", "launch"]) == "accelerate launch"
 
 
-def test_a_refused_run_says_that_its_file_is_written_anew(
-    begun: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(train_command, "_launch", lambda *_: 2)
-    assert trained(begun, "--max_steps", "3", "--overwrite") == 2
-    file = begun / "runs/only.yaml"
-    assert (
-        f"{file} is written anew by each call: set its keys by options" in capsys.readouterr().err
-    )
-
-
 SHORT = ("--max_steps", "2", "--evaluation", "null")
 
 
