@@ -1,7 +1,7 @@
-"""What the source of a trace calls right and wrong.
+"""The right answers and verdicts in the source of a trace.
 
-An answer whose type says that it is wrong is not trained on. A verdict in another field, such as a
-reward of 0, is only counted: what it judges differs from source to source.
+An answer whose type marks it as wrong is not trained on. A verdict in another field, such as a
+reward of 0, is only counted, because its meaning differs between sources.
 """
 
 import re
@@ -20,11 +20,11 @@ _RIGHT = (
     *("gold_answer", "gold", "ground_truth", "ground_truths", "reference_answer"),
     *("reference_answers", "correct_answer", "correct_answers", "target", "targets", "reference"),
 )
-"""Fields with the right answer, or a list of right answers; the first that has one counts."""
+"""Fields with a right answer or a list of right answers; the first field with any counts."""
 _INNER = ("target", "targets", "answer", "answers", "value", "aliases")
-"""Where an object among them has it, as in Search-R1's `ground_truth.target`."""
+"""Keys of the answer within an object, as in Search-R1's `ground_truth.target`."""
 _HOLDERS = ("reward_model", "extra_info", "metadata", "verifier_metadata", "info")
-"""Fields that may hold such fields."""
+"""Fields that may contain these fields."""
 _MAYBE_RIGHT = re.compile(
     r"answers?|solutions?|labels?|gt|(gold|expected|reference|correct|true|truth)_\w+|\w*truth"
 )
@@ -36,9 +36,9 @@ _NO = re.compile(r"false|no|incorrect|wrong|fail|failed|failure|0(\.0*)?")
 
 
 def without_wrong_answer(steps: tuple[Step, ...], noted: Noted) -> tuple[Step, ...]:
-    """Leave out an answer that the source calls wrong, and the reasoning for it.
+    """Leave out an answer that the source marks as wrong, and the reasoning for it.
 
-    Raises BadRow where nothing is left to train on.
+    Raises BadRow if nothing is left to train on.
     """
     if not any(isinstance(step, Answer) and _is_wrong(step) for step in steps):
         return steps
@@ -63,7 +63,7 @@ def _letters(kind: str) -> str:
 
 
 def right_answers(fields: Mapping[str, Any]) -> tuple[str, list[str]]:
-    """Return the name of the field that has the right answers, and those; "" where none has."""
+    """Return the name of the field with right answers, and the answers; "" if there is none."""
     for name, value in _with_held(fields):
         if name.rpartition(".")[2] in _RIGHT and (answers := list(_texts(value))):
             return name, answers
@@ -71,7 +71,7 @@ def right_answers(fields: Mapping[str, Any]) -> tuple[str, list[str]]:
 
 
 def note_verdicts(fields: Mapping[str, Any], noted: Noted) -> None:
-    """Count where right answers are read from, or may be, and what calls the trace wrong."""
+    """Count the fields with right answers, possible ones, and verdicts of a wrong trace."""
     name, _ = right_answers(fields)
     if name and name != EXPECTED:
         noted[f"right_answers.{name}"] += 1
@@ -84,7 +84,7 @@ def note_verdicts(fields: Mapping[str, Any], noted: Noted) -> None:
 
 
 def _with_held(fields: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield the fields that are read, in order of certainty, then those that others hold."""
+    """Yield the fields to read, in order of certainty, then their nested fields."""
     yield from ((name, fields[name]) for name in (*_RIGHT, *_VERDICTS) if name in fields)
     for holder in _HOLDERS:
         if isinstance(held := fields.get(holder), Mapping):

@@ -1,4 +1,4 @@
-"""Blocks of complete lines of files of any size, which processes read on their own."""
+"""Blocks of complete lines of files of any size, for independent reading by processes."""
 
 import argparse
 import os
@@ -12,7 +12,7 @@ from hf_rlhf.errors import DataError
 from hf_rlhf_traces.options import whole_number
 
 BLOCK = 8 << 20
-"""Bytes after which a block ends, at the end of the line it is in."""
+"""Minimum bytes of a block, which ends with the next line end."""
 
 
 class Block(Struct, frozen=True, gc=False):
@@ -22,11 +22,11 @@ class Block(Struct, frozen=True, gc=False):
     start: int
     size: int
     line: int
-    """The number of the first line, from 1."""
+    """Number of the first line, from 1."""
 
     @property
     def where(self) -> str:
-        """The file and first line, for messages: `raw.jsonl:12`."""
+        """Return the file and first line for messages: `raw.jsonl:12`."""
         return f"{self.path}:{self.line}"
 
 
@@ -59,7 +59,7 @@ def _line_ends(buffer: bytearray, size: int) -> int:
 
 
 def _rest_of_line(file: IO[bytes]) -> Iterator[bytes]:
-    """Yield a line in pieces: it may be larger than memory."""
+    """Yield a line in pieces, because it may be larger than memory."""
     while piece := file.readline(1 << 20):
         yield piece
         if piece.endswith(b"\n"):
@@ -82,5 +82,5 @@ def add_workers_option(parser: argparse.ArgumentParser) -> None:
 
 
 def cores() -> int:
-    """Return how many cores this process may use."""
+    """Return the number of cores available to this process."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

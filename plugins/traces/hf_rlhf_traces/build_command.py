@@ -1,4 +1,4 @@
-"""`hf-rlhf traces build FILE... --out DIR`: raw files to datasets, every row accounted for."""
+"""Convert raw files to datasets: `hf-rlhf traces build FILE... --out DIR`."""
 
 import argparse
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from hf_rlhf_traces.pipeline import RowBuilder
 
 BUILT = ("multiturn", "steps")
-"""The datasets that are built from raw files."""
+"""The datasets to build from raw files."""
 
 
 def build_main(argv: Sequence[str]) -> int:
-    """Build datasets of files in a folder that the other verbs work in, or only count."""
+    """Build datasets in a folder for the other verbs, or only count rows."""
     no_bars_of_datasets()
     from hf_rlhf_traces.pipeline import Build, count_build, row_builders, run_build
 
@@ -64,11 +64,11 @@ def build_main(argv: Sequence[str]) -> int:
 def _due(
     store: Store, reading: Reading, form: Format, builders: "Sequence[RowBuilder]"
 ) -> "list[RowBuilder]":
-    """Return what is not built yet. Raises RunFolderError for other settings than before."""
+    """Return the datasets to build. Raises RunFolderError for changed settings."""
     from hf_rlhf_traces.shards import shard_files
 
     overwrite = reading.overwrite
-    # All of these are called: each refuses settings that differ.
+    # Call all of them, because each refuses changed settings.
     is_read = reading.is_done(store, reading.sources())
     same_form = store.check("format", form.settings(), overwrite=overwrite) == "done"
     states = {
@@ -211,7 +211,7 @@ def build_parser() -> Parser:
 
 
 def _show_rows(report: Mapping[str, Any], title: str) -> None:
-    """Print what came of the rows, as a table."""
+    """Print the outcomes of the rows as a table."""
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
@@ -256,7 +256,7 @@ def _lines(report: Mapping[str, Any]) -> Iterator[tuple[str, int, str]]:
 
 
 def _summary(report: Mapping[str, Any]) -> str:
-    """Return the counts of a dataset in a sentence or two."""
+    """Summarise the counts of a dataset in a sentence or two."""
     samples, traces = report["samples"], report["traces"]
     left_out = [f"{number:,} {why}" for why, number in report["skipped"].items() if number]
     if unknown := report.get("unknown_steps"):

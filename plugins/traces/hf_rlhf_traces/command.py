@@ -1,4 +1,4 @@
-"""`hf-rlhf traces VERB`: from raw agent traces to a published, evaluated model."""
+"""Process raw agent traces to a published, evaluated model: `hf-rlhf traces VERB`."""
 
 import argparse
 import shlex
@@ -56,7 +56,7 @@ VERBS: dict[str, tuple[str, str, str]] = {
     "push": ("push_command", "push_main", "push the datasets and their card to the Hub"),
     "run": ("run_command", "main", "all of build to analyze, with one command"),
 }
-"""Verb -> module, function, and what it does. In the order in which they are used."""
+"""Verb -> module, function and summary, in the order of use."""
 
 AFTER_INTERRUPT: dict[str, str] = {
     "build": "Nothing was changed. Finished tasks of --tasks are kept.",
@@ -65,4 +65,4 @@ AFTER_INTERRUPT: dict[str, str] = {
     "eval": "Finished replies are kept.",
     "run": "Finished steps are kept.",
 }
-"""Verb -> the state after Ctrl-C. Training prints its own."""
+"""Verb -> message after Ctrl-C. Training prints its own."""

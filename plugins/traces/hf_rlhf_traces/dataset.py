@@ -1,4 +1,4 @@
-"""`traces`: the datasets that `hf-rlhf traces` builds, for a run."""
+"""Load the datasets of `hf-rlhf traces` for a run: `traces`."""
 
 import hashlib
 import json
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     from datasets import Dataset
 
 BATCH = 64
-"""Samples tokenized at once: the tokenizers library works on them in parallel."""
+"""Samples per tokenizer call, which the tokenizers library parallelises."""
 _SPLITS = {"train": "train", "validation": "test"}
 _TEMPLATE_SAMPLES = 20
-"""Rows whose rendering by the chat template is compared with their text."""
+"""Rows for comparing the chat template's output with their text."""
 _RESHAPED = {"multiturn": ["messages"], "steps": ["answer"]}
 """Dataset without prompt and completion -> the columns that these replace."""
 Positive = Annotated[int, Ge(1)]
@@ -41,13 +41,13 @@ Positive = Annotated[int, Ge(1)]
 
 @dataclass(frozen=True)
 class _Source:
-    """The rows of a dataset by split, and what identifies their version."""
+    """The rows of a dataset by split, with the identity of their version."""
 
     name: str
     splits: Mapping[str, "Dataset"]
     commit: str | None = None
     sha256: str | None = None
-    """Of the files in a folder."""
+    """Digest of the files in a folder."""
 
 
 def traces(
@@ -72,16 +72,16 @@ def traces(
             of a dataset pushed by `hf-rlhf traces push`.
         tokenizer: from the run.
         rejected_rows: from the run: the file to which rows that are too long are written.
-        form: which of the datasets; `summary_both` is `summary_prefix` and `summary_only`.
+        form: the dataset; `summary_both` is `summary_prefix` and `summary_only`.
         max_tokens: longer samples, prompt and reply with the chat template, are left out.
-        max_train_rows: keep at most so many, chosen by their ids alone: those of a smaller number
-            are among those of a larger one.
+            max_train_rows: maximum number of rows, selected by id, so that a smaller selection is
+            part of a larger one.
         max_test_rows: the same for the split `test`.
         revision: a branch, tag or commit of the Hub dataset.
 
     Returns:
-        Splits `train` and `test` (if there are validation questions), with where each sample comes
-        from: `id`, `trace`, `question`, `step`, `steps`.
+        Splits `train` and `test` (if there are validation questions), with the origin of each
+            sample: `id`, `trace`, `question`, `step`, `steps`.
 
     Raises:
         DataError: the dataset is missing, or lacks columns; all rows are too long.
@@ -131,7 +131,7 @@ def traces(
 
 
 def _source(path: str, form: str, revision: str | None) -> _Source:
-    """Return the rows of a form: those of its datasets, one after the other."""
+    """Return the rows of a form: its datasets, concatenated."""
     from datasets import concatenate_datasets
 
     read = _in_folder if Path(path).expanduser().exists() else _on_the_hub
@@ -194,7 +194,7 @@ def _check_columns(name: str, form: str, split: str, rows: "Dataset") -> None:
 
 
 def as_prompt_completion(rows: "Dataset", form: str) -> "Dataset":
-    """Return rows with the columns `prompt` and `completion`, as those of summaries have."""
+    """Return rows with the columns `prompt` and `completion`, as in the summary datasets."""
     if form not in _RESHAPED:
         return rows
     from datasets import Features
@@ -213,7 +213,7 @@ def _split_reply(form: str, row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _check_template(name: str, rows: "Dataset", tokenizer: Any) -> None:
-    """Refuse a chat template that drops text: Qwen3's drops <think> in earlier turns."""
+    """Refuse a chat template that drops text, such as Qwen3's for <think> in earlier turns."""
     for row in rows.select(range(min(len(rows), _TEMPLATE_SAMPLES))):
         turns = [*row["prompt"], *row["completion"]]
         text = rendered(tokenizer, turns)
@@ -228,7 +228,7 @@ def _check_template(name: str, rows: "Dataset", tokenizer: Any) -> None:
 
 
 def _with_special_tokens(rows: "Dataset", tokenizer: Any) -> int:
-    """Count rows with a special token in their text: the model does not read it as text."""
+    """Count rows with a special token in their text, which the model does not read as text."""
     import pyarrow.compute as pc
 
     special = "|".join(re.escape(token) for token in tokenizer.all_special_tokens if token)
@@ -236,7 +236,7 @@ def _with_special_tokens(rows: "Dataset", tokenizer: Any) -> int:
         return 0
     columns = ["prompt", "completion"]
     count = 0
-    # In Arrow: every process does it, and Python objects take ten times as long.
+    # In Arrow, because every process does this, and Python objects are ten times slower.
     for table in rows.select_columns(columns).with_format("arrow").iter(batch_size=256):
         hit: set[int] = set()
         for turns in (table[name].combine_chunks() for name in columns):
@@ -250,7 +250,7 @@ def _with_special_tokens(rows: "Dataset", tokenizer: Any) -> int:
 def _short_enough(
     rows: "Dataset", tokenizer: Any, most: int | None
 ) -> tuple["Dataset", list[dict[str, Any]]]:
-    """Return the rows of at most `most` tokens, and a report of each longer one."""
+    """Return the rows of at most `most` tokens, and a report of each longer row."""
     if most is None:
         return rows, []
     short: list[int] = []
@@ -265,7 +265,7 @@ def _short_enough(
 
 
 def _token_counts(rows: "Dataset", tokenizer: Any) -> Iterator[int]:
-    """Yield the tokens of each row with the chat template."""
+    """Yield the number of tokens of each row with the chat template."""
     for batch in rows.select_columns(["prompt", "completion"]).iter(batch_size=BATCH):
         pairs = zip(batch["prompt"], batch["completion"], strict=True)
         texts = [rendered(tokenizer, [*prompt, *completion]) for prompt, completion in pairs]
@@ -274,9 +274,9 @@ def _token_counts(rows: "Dataset", tokenizer: Any) -> Iterator[int]:
 
 
 def rendered(tokenizer: Any, messages: Sequence[Mapping[str, Any]]) -> str:
-    """Return messages as text, by the chat template.
+    """Return messages as text by the chat template.
 
-    Raises ModelError for a tokenizer without a chat template, or one that refuses them.
+    Raises ModelError if the tokenizer has no chat template or the template refuses them.
     """
     from jinja2 import TemplateError
 
@@ -296,7 +296,7 @@ def rendered(tokenizer: Any, messages: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _limited(rows: "Dataset", most: int | None) -> "Dataset":
-    """Return at most `most` rows: those whose ids have the lowest hashes."""
+    """Return at most `most` rows, with the lowest hashes of ids."""
     if most is None or len(rows) <= most:
         return rows
     ranks = [hashlib.blake2b(row_id.encode(), digest_size=8).digest() for row_id in rows["id"]]

@@ -1,4 +1,4 @@
-"""The card of a store's datasets, datasets/README.md: what the steps recorded, and no more."""
+"""Write the card of a store's datasets, datasets/README.md, from the recorded steps only."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -34,7 +34,7 @@ _NOTES = {
     "dropped_quotes": "quotes that are not word for word, left out",
     "without_quotes": "summaries without any quote",
 }
-"""Count in a report -> what it counts."""
+"""Count in a report -> its meaning."""
 
 
 def ready_datasets(store: Store) -> list[str]:
@@ -48,10 +48,10 @@ def ready_datasets(store: Store) -> list[str]:
 
 
 def write_card(store: Store, user_facts: Mapping[str, Any] | None = None) -> Path:
-    """Write the card of the datasets that are there, and return its path.
+    """Write the card of the existing datasets, and return its path.
 
-    `user_facts` are what only the user knows: `license`, `language`, `pretty_name`, `source`; those
-    of earlier calls stay. Raises PublishError for values that the Hub does not take.
+    `user_facts` are `license`, `language`, `pretty_name`, `source`; earlier values stay. Raises
+    PublishError for values that the Hub does not accept.
     """
     new = {name: value for name, value in (user_facts or {}).items() if value is not None}
     facts = {name: value for name, value in {**store.settings("card"), **new}.items() if value}
@@ -60,7 +60,7 @@ def write_card(store: Store, user_facts: Mapping[str, Any] | None = None) -> Pat
     path = store.folder / "datasets" / CARD
     unchanged = path.exists() and path.read_text("utf-8") == text
     if unchanged and store.state("card", facts) == "done":
-        return path  # which may be where nothing can be written
+        return path  # possibly on a read-only system
     steps = sorted({BUILT_BY[name] for name in names})
     with store.recording("card", facts, after=["build", *steps]):
         atomic_write_text(path, text)
@@ -68,9 +68,9 @@ def write_card(store: Store, user_facts: Mapping[str, Any] | None = None) -> Pat
 
 
 def render(store: Store, names: Sequence[str], facts: Mapping[str, Any]) -> str:
-    """Return the card. The same reports give the same card.
+    """Return the card. Equal reports give equal cards.
 
-    Raises PublishError for values that the Hub does not take.
+    Raises PublishError for values that the Hub does not accept.
     """
     folder = store.folder / "datasets"
     counts = {name: [row_count(folder / name, split) for split in SPLITS] for name in names}
@@ -158,7 +158,7 @@ def _quotes(store: Store) -> Mapping[str, Any] | None:
 def _notes(
     store: Store, steps: Sequence[str], read: Mapping[str, Any]
 ) -> Iterator[tuple[str, int, str]]:
-    """Yield each count that is worth a note, and its meaning."""
+    """Yield each notable count with its meaning."""
     for name, number in read["rejected"].items():
         yield f"rejected: {name}", number, REJECTED[name]
     for name, number in read["unknown"].items():
@@ -172,7 +172,7 @@ def _notes(
 
 
 def _columns(names: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yield the names of datasets with the same columns, and the table of these."""
+    """Yield the names of datasets with the same columns, and the table of the columns."""
     for kind in dict.fromkeys(ROWS[name] for name in names):
         same = [name for name in names if ROWS[name] is kind]
         yield ", ".join(same), fields_table(same[0])
@@ -185,7 +185,7 @@ def fields_table(dataset: str) -> str:
 
 
 def _file_names(value: Any) -> Any:
-    """Return a value in which files have their names only: folders are of this machine."""
+    """Return a value with file names in place of paths, which are specific to this machine."""
     if isinstance(value, Mapping):
         return {name: _file_names(inner) for name, inner in value.items()}
     if isinstance(value, list):

@@ -1,8 +1,8 @@
-"""The reading of `build` as datatrove tasks, on this machine or on a Slurm cluster.
+"""Run the reading of `build` as datatrove tasks, locally or on a Slurm cluster.
 
-Each task reads its part of the input into DIR/build/KEY/; one task then counts the rows and builds
-the datasets as `build` does on one machine. KEY is a digest of the files and settings. Finished
-tasks are not run again by the same command.
+Each task reads its part of the input into DIR/build/KEY/; a last task then counts the rows and
+builds the datasets as `build` does on a single machine. KEY is a digest of the files and settings.
+Repeating the command does not rerun finished tasks.
 """
 
 import inspect
@@ -55,10 +55,10 @@ def complete(
 
 
 def run_tasks(build: Build, tasks: int | None, workers: int | None, slurm: str | None) -> str:
-    """Build by tasks; return a sentence where they were only submitted, else "".
+    """Build by tasks; return a sentence if they were only submitted, else "".
 
-    Raises PluginError where datatrove is not installed, ConfigError for a Slurm argument that it
-    does not take, and whatever the tasks raise.
+    Raises PluginError without datatrove, ConfigError for a Slurm argument that it does not accept,
+    and the errors of tasks.
     """
     if find_spec("datatrove") is None:
         raise PluginError(

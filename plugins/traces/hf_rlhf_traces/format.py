@@ -1,10 +1,10 @@
-"""Traces as text to train on, in tags and templates, and back.
+"""Convert traces to training text in tags and templates, and back.
 
 A turn of the agent is `<think>…</think>` and then `<search>…</search>` (several if parallel) or
-`<answer>…</answer>`; results are `<information>` blocks. The tag names are fields.
-Content is escaped, so that a tag in it ends nothing, and unescaped when read.
+`<answer>…</answer>`; results are `<information>` blocks. The tag names are fields. Content is
+escaped, so that a tag in it ends nothing, and unescaped when read.
 
-The tags are those of Search-R1 (Jin et al. 2025, https://arxiv.org/abs/2503.09516).
+The tags are from Search-R1 (Jin et al. 2025, https://arxiv.org/abs/2503.09516).
 """
 
 import argparse
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 _TURN_TAGS = ("think", "search", "information", "answer", "summary")
 TAGS = (*_TURN_TAGS, "question", "reasoning", "evidence", "quote")
-"""The fields that name tags, as templates name them."""
+"""The tag fields that templates may use."""
 
 
 @dataclass(frozen=True)
@@ -53,10 +53,10 @@ class Format:
     quote: str = "quote"
     """Tags of the parts of a summary, and of each quote in its evidence."""
     document: str = "Doc {number} (Title: {title})\n{content}"
-    """One document of an `<information>` block; `{number}` counts from 1 in each block."""
+    """A document of an `<information>` block; `{number}` counts from 1 in each block."""
 
     system: str = ""
-    """A system turn before every conversation, if it is not empty."""
+    """A system turn before every conversation, unless empty."""
     multiturn: str = (
         "Answer the question below. Think in <{think}> tags each time you have learned something "
         "new. If you lack knowledge, search by a query in <{search}> tags; what is found is "
@@ -70,7 +70,7 @@ class Format:
         "need. When you know enough, give the answer, and nothing else, in <{answer}> tags."
         "\n\nQuestion: {context}"
     )
-    """The same where the reasoning was dropped, so that none is asked for."""
+    """The first turn if the reasoning was dropped, without a request for reasoning."""
     summary_prefix: str = (
         "Below is a question and what a search agent has thought and found so far. First "
         "summarise it in <{summary}> tags: the <{question}>, the <{reasoning}> so far, and as "
@@ -87,13 +87,13 @@ class Format:
     """The prompt of `summary_only`; `{context}` is the summary."""
 
     def __post_init__(self) -> None:
-        """Raise ConfigError, with all that is wrong, for tags and templates that cannot work."""
+        """Raise ConfigError, with all problems, for unusable tags and templates."""
         if problems := [*_bad_tags(self), *_bad_templates(self)]:
             raise ConfigError(problems)
 
     @classmethod
     def of(cls, settings: Mapping[str, object], where: str = "format") -> "Format":
-        """Return the format of settings. Raises ConfigError, naming `where` they come from."""
+        """Return the format of settings. Raises ConfigError with their location `where`."""
         arguments, problems = bind(
             cls, settings, where=lambda name: f"{where}: {name}", title="format"
         )
@@ -103,11 +103,11 @@ class Format:
 
     @cached_property
     def names(self) -> dict[str, str]:
-        """All tags, by field: contents may hold none of them."""
+        """Return all tags by field: contents must not contain them."""
         return {name: getattr(self, name) for name in TAGS}
 
     def fill(self, template: str, context: str) -> str:
-        """Return a template with its tags and its context filled in."""
+        """Fill a template with its tags and its context."""
         return template.format(context=context, **self.names)
 
     @cached_property
@@ -125,7 +125,7 @@ class Format:
         return [(text, name) for text, name, _, _ in string.Formatter().parse(self.document)]
 
     def escape(self, text: str) -> str:
-        r"""Return text without any of our tags: `<think>` becomes `<\think>`."""
+        r"""Escape all tags of the format in a text: `<think>` becomes `<\think>`."""
         return self._tag.sub(r"<\1\\", text) if "<" in text else text
 
     def unescape(self, text: str) -> str:
@@ -135,7 +135,7 @@ class Format:
         return self._tag.sub(lambda tag: f"<{tag[1][1:]}", text)
 
     def turn_text(self, steps: Iterable[Step], *, think_tags: bool = True) -> str:
-        """Return what the agent does in one turn, in tags; unknown steps and results have none.
+        """Return the agent's actions in a turn, in tags; unknown steps and results are left out.
 
         Without `think_tags`, thoughts are plain text.
         """
@@ -153,7 +153,7 @@ class Format:
         return ""
 
     def results_text(self, results: Sequence[SearchResult]) -> str:
-        """Return results as `<information>` blocks, one for each."""
+        """Return results as `<information>` blocks."""
         blocks = []
         for result in results:
             numbered = enumerate(result.documents, start=1)
@@ -163,18 +163,18 @@ class Format:
         return "\n".join(blocks)
 
     def _document_text(self, number: int, document: Document) -> str:
-        # `str.format` takes twice as long, and this is called for every document.
+        # `str.format` takes twice as long, and this runs for every document.
         values = {"number": str(number), "title": document.title, "content": document.content}
         parts = [text + values[name] if name else text for text, name in self._document_parts]
         return "".join(parts)
 
     def blocks(self, text: str) -> list[tuple[str, str]]:
-        """Return the blocks of a text in order, as (tag, content unescaped); others are skipped."""
+        """Return the blocks of a text in order, as (tag, unescaped content); skip other text."""
         found = pairs(self._block, text)
         return [(pair.opened[1], self.unescape(pair.inside)) for pair in found]
 
     def steps(self, text: str) -> list[Step]:
-        """Return the reasoning, searches and answers that a model wrote, in order."""
+        """Return the reasoning, searches and answers in a model's text, in order."""
         steps: list[Step] = []
         for block in pairs(self._block, text):
             (tag, tool), content = block.opened.groups(), self.unescape(block.inside)
@@ -187,7 +187,7 @@ class Format:
         return steps
 
     def question_text(self, text: str) -> str:
-        """Return a question in its tag, as the prompts of `steps` begin."""
+        """Return a question in its tag, the start of the prompts of `steps`."""
         return f"<{self.question}>{self.escape(text)}</{self.question}>"
 
     def settings(self) -> dict[str, str]:
@@ -204,7 +204,7 @@ _PLACEHOLDERS: Mapping[str, tuple[tuple[str, ...], str]] = {
         ((*TAGS, "context"), "context"),
     ),
 }
-"""Template -> the placeholders it may have, and the one that it must have."""
+"""Template -> its allowed placeholders, and its required placeholder."""
 
 
 def _bad_tags(form: Format) -> Iterable[Problem]:
@@ -278,11 +278,11 @@ def format_from_options(chosen: argparse.Namespace) -> Format | None:
 def store_format(
     store: "Store", wanted: Format | None = None, *, overwrite: bool = False
 ) -> Format:
-    """Return the format of a store: `wanted`, or the default, where it has none yet.
+    """Return a store's format: `wanted`, or the default if it has none yet.
 
-    A folder has one format for all that is made in it, which is a step of the store; with another
-    one, all of that is stale. Raises RunFolderError, with the differences, when it has another one
-    than `wanted` and `overwrite` is not set.
+    A store has a single format for all its contents, recorded as a step; a new format makes all of
+    them stale. Raises RunFolderError, with the differences, if the format differs from `wanted`
+    without `overwrite`.
     """
     if wanted is None:
         wanted = Format.of(store.settings("format"), f"{store.folder}: format")

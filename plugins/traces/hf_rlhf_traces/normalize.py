@@ -1,8 +1,8 @@
-"""Steps are brought into one order, alike for every form of row.
+"""Normalise the order of steps for every form of row.
 
-A trainer wants each trace to begin with a question, each result to follow a search, and at most one
-answer, at the end. What can be put right without inventing anything is, and is counted;
-what cannot is rejected.
+A trainer needs each trace to begin with a question, each result to follow a search, and at most one
+answer, at the end. Problems that can be fixed without inventing anything are fixed and counted;
+other rows are rejected.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,7 +26,7 @@ from hf_rlhf_rollouts import (
 def normalize_steps(
     found: tuple[Step, ...], noted: Noted, *, max_document_chars: int
 ) -> tuple[Step, ...]:
-    """Return the steps to keep. Raises BadRow for a row that is no trace."""
+    """Return the steps to use. Raises BadRow for a row that is no trace."""
     steps = _without_empty(found, noted)
     if all(isinstance(step, Unknown) for step in steps):
         raise BadRow("no_trace", _why_unknown(found))
@@ -40,7 +40,7 @@ def _is_short(result: SearchResult, most: int) -> bool:
 
 
 def _why_unknown(steps: Sequence[Step]) -> str:
-    """Return what a trace has instead of steps that are known."""
+    """Return what a trace contains instead of known steps."""
     hint = f"{len(steps)} steps, none with a text of a known type"
     nameless = next((s.value for s in steps if isinstance(s, Unknown) and s.kind == NO_TYPE), None)
     if isinstance(nameless, Mapping):
@@ -54,7 +54,7 @@ def _why_unknown(steps: Sequence[Step]) -> str:
 
 
 def _unknown(steps: Sequence[Step]) -> str:
-    """Return the first unknown types, with the known ones that they are near to."""
+    """Return the first unknown types, with similar known types."""
     kinds = dict.fromkeys(step.kind for step in steps if isinstance(step, Unknown))
     return ", ".join(f"{kind!r}{did_you_mean(kind, KNOWN)}" for kind in list(kinds)[:3])
 
@@ -70,7 +70,7 @@ def _without_empty(steps: Sequence[Step], noted: Noted) -> list[Step]:
 
 
 def _check_results(steps: list[Step], noted: Noted) -> None:
-    """Results may be several for a search, or come late, but each needs one to answer."""
+    """Check that each result has a search; a search may have several results, or late results."""
     waiting = 0
     before: Step | None = None
     for at, step in enumerate(steps):
@@ -89,10 +89,10 @@ def _check_results(steps: list[Step], noted: Noted) -> None:
 
 
 def _keep_last_answer(steps: list[Step], noted: Noted) -> list[Step]:
-    """Leave one answer, at the end; one that the agent went on from is a thought.
+    """Move a single answer to the end; an answer that the agent continued from becomes a thought.
 
-    It went on where a result follows, or a search and another answer. A last search that nothing
-    came back for is no step: many models write on behind their answer until they are stopped.
+    The agent continued if a result follows, or a search and another answer. A last search without a
+    result is no step: many models write on after their answer until they are stopped.
     """
     places = [at for at, step in enumerate(steps) if isinstance(step, Answer)]
     if not places:

@@ -1,6 +1,6 @@
-"""What the command lines of the verbs share: the parser, options of several, types of numbers.
+"""Share the parser, common options and number types among the verbs' command lines.
 
-A type refuses a value that makes no sense for its option, NaN too, with what was expected.
+A type refuses meaningless values of its option, NaN included, and states what was expected.
 """
 
 import argparse
@@ -14,7 +14,7 @@ Number = TypeVar("Number", int, float)
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser without abbreviations, which suggests the nearest option for a misspelt one."""
+    """A parser without abbreviations that suggests the nearest option for a misspelling."""
 
     def __init__(self, **arguments: Any) -> None:
         super().__init__(**arguments, allow_abbrev=False)
@@ -39,7 +39,7 @@ class Parser(argparse.ArgumentParser):
 def verb_parser(
     verb: str, description: str, *, folder: str | None = None, epilog: str | None = None
 ) -> Parser:
-    """Return the parser of a verb; `folder` is the help of its argument DIR, if it has one."""
+    """Return the parser of a verb; `folder` is the help of its argument DIR, if any."""
     parser = Parser(prog=f"hf-rlhf traces {verb}", description=description, epilog=epilog)
     if folder is not None:
         parser.add_argument("folder", type=Path, metavar="DIR", help=folder)
@@ -54,7 +54,7 @@ def add_overwrite(
 
 
 def add_model_repo(parser: argparse.ArgumentParser) -> None:
-    """Add `--repo_id`, of a model."""
+    """Add `--repo_id` of a model."""
     parser.add_argument("--repo_id", metavar="YOU/NAME", help="where the model is pushed to")
 
 

@@ -1,4 +1,4 @@
-"""Reasons to reject a row, and changes and counts of rows that are read."""
+"""Reasons to reject a row, and changes and counts while reading rows."""
 
 REJECTED = {
     "not_json": "the line is no whole JSON: corrupt, or cut off",
@@ -23,7 +23,7 @@ REJECTED = {
 """Reason -> what it means."""
 
 BY_CHOICE = ("duplicate", "answer_wrong")
-"""Reasons by which nothing is wrong with a row."""
+"""Reasons that are no fault of a row."""
 
 NOTED = {
     "without_results": "traces without any result: they have a first reply only",

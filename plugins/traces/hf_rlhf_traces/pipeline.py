@@ -1,7 +1,7 @@
-"""From files to datasets, by the processes of `datasets`.
+"""Convert files to datasets with the processes of `datasets`.
 
-Every row is read once, into a scratch dataset of traces. Whether a row repeats an earlier one, and
-the split by question, are known when all of them are counted; then traces become samples.
+Every row is read once, into a scratch dataset of traces. Repeated rows and the split by question
+are known after all traces are counted; then traces become samples.
 """
 
 import json
@@ -51,9 +51,9 @@ AFTER = ("build", "format")
 _NEEDED = {"steps": "a result and a reply to it", "multiturn": "a reply"}
 _SKIPPED = ("trailing_results", "empty_reply")
 _BATCH = 16
-"""Traces at a time: one may have many megabytes of samples."""
+"""Traces per batch; a trace may have many megabytes of samples."""
 _WORTH_IT = 400
-"""Traces of a process: fewer are done sooner than another process has started."""
+"""Traces per process; fewer are done before another process has started."""
 _ENCODER = msgspec.msgpack.Encoder(enc_hook=str)
 _FACTS = msgspec.msgpack.Decoder(Read | Rejected | None)
 _TRACE = msgspec.msgpack.Decoder(Rollout)
@@ -63,13 +63,13 @@ _starting = Event()
 
 @dataclass(frozen=True, slots=True)
 class RowBuilder:
-    """How a trace becomes the rows of a dataset."""
+    """Converts a trace to the rows of a dataset."""
 
     dataset: str
     rows_of: Callable[[Rollout], tuple[Sequence[Row], Counter[str]]]
-    """A pure function: the rows, and counts as `hf_rlhf_traces.samples` has them."""
+    """A pure function that returns the rows, and counts as in `hf_rlhf_traces.samples`."""
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """What the rows depend on, beside the traces and the format."""
+    """Settings of the rows, beside the traces and the format."""
 
 
 def row_builders(
@@ -85,7 +85,7 @@ def row_builders(
 
 @dataclass(frozen=True)
 class Build:
-    """What is built of which files."""
+    """The datasets to build, and their source files."""
 
     reading: Reading
     form: Format
@@ -95,13 +95,13 @@ class Build:
 def run_build(build: Build, *, workers: int | None = None, rows: "Dataset | None" = None) -> None:
     """Read files, or take the `rows` read by tasks, and build the datasets of a store.
 
-    Raises RunFolderError when the store's folder holds other files or another process works in it;
-    DataError when too many rows are rejected (rejects.refused.jsonl has them), or no trace gives a
+    Raises RunFolderError if the store's folder holds other files or another process works in it;
+    DataError if too many rows are rejected (listed in rejects.refused.jsonl), or no trace gives a
     sample.
     """
     reading = build.reading
     store, sources = Store.make(reading.out), reading.sources()
-    # A folder of this name that a killed process left is removed by the next command.
+    # The next command removes a folder of this name that a killed process left.
     scratch = reading.out / f".build.{uuid.uuid4().hex}.tmp"
     with store.locked(), ExitStack() as at_end:
         at_end.callback(shutil.rmtree, scratch, ignore_errors=True)
@@ -129,7 +129,7 @@ def run_build(build: Build, *, workers: int | None = None, rows: "Dataset | None
 def count_build(
     build: Build, *, workers: int | None = None
 ) -> tuple[Mapping[str, Any], dict[str, Mapping[str, Any]]]:
-    """Return the reports of a build, of the rows and of each dataset, and write nothing.
+    """Return the reports of a build, of the rows and of each dataset, without writing.
 
     Raises DataError as `run_build` does.
     """
@@ -156,7 +156,7 @@ def input_blocks(reading: Reading) -> list[Block]:
 def read_blocks(
     blocks: Sequence[Block], options: Options, folder: Path, workers: int | None
 ) -> "Dataset":
-    """Return what is read of each row of blocks, as a dataset in `folder`. Raises DataError."""
+    """Return the outcome of each row of blocks, as a dataset in `folder`. Raises DataError."""
     from datasets import Dataset, Features, Value
     from datasets.exceptions import DatasetGenerationError
 
@@ -238,19 +238,19 @@ def _worker_ended(error: RuntimeError) -> DataError:
 
 @dataclass(frozen=True)
 class _Kept:
-    """The traces to build samples of."""
+    """The traces to build samples from."""
 
     rows: "Dataset"
     indices: "array[int]"
-    """Of the traces in `rows`."""
+    """Ids of the traces in `rows`."""
     ranks: "array[int]"
-    """Of their questions."""
+    """Keys of their questions."""
     names: Mapping[str, str]
-    """Place of a row -> the id that replaces its own."""
+    """Row index -> replacement for the row's own id."""
 
 
 def _count_rows(rows: "Dataset", tally: Tally, rejects: IO[bytes] | None) -> _Kept:
-    """Count all rows in order, and write the rejected ones."""
+    """Count all rows in order, and write the rejected rows."""
     indices, names = array("q"), dict[str, str]()
     facts = rows.select_columns("facts").with_format("arrow")
     encoded = (each for table in facts.iter(1000) for each in table["facts"])
@@ -329,7 +329,7 @@ def _flat(table: "pa.Table") -> "pa.Table":
 
 
 def _report(dataset: str, counts: Counter[str], reading: Reading) -> dict[str, Any]:
-    """Return the report of a dataset from its counts. Raises DataError where there is no sample."""
+    """Return a dataset's report from its counts. Raises DataError without samples."""
     if not counts["samples"]:
         reasons = [f"{counts[reason]} {reason}" for reason in _SKIPPED if counts[reason]]
         raise DataError(

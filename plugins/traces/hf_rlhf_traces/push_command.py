@@ -1,6 +1,6 @@
-"""`hf-rlhf traces push DIR --repo_id YOU/NAME`: the datasets of a store as a Hub dataset.
+"""Push the datasets of a store to the Hub: `hf-rlhf traces push DIR --repo_id YOU/NAME`.
 
-One commit of Parquet files, the card, and a list of both with their hashes (`push_listed`).
+Makes one commit of Parquet files, the card, and a list of both with their hashes (`push_listed`).
 """
 
 import argparse
@@ -101,7 +101,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def wanted(store: Store, requested: Sequence[str] | None) -> list[str]:
-    """Return the datasets to push. Raises PublishError for one that is not built, or is stale."""
+    """Return the datasets to push. Raises PublishError for a missing or stale dataset."""
     ready = ready_datasets(store)
     folder = store.folder / "datasets"
     built = [name for name in DATASETS if shard_files(folder / name, "train")]
@@ -140,7 +140,7 @@ def upload_set(
     uploads.check(secrets)
     if scratch is not None:
         files = _redacted(files, scratch)
-    _check_rows(files, secrets)  # redacted ones too: a token in use may have any form
+    _check_rows(files, secrets)  # redacted files too: a token in use may have any form
     for path, file in files.items():
         uploads.add_file(path, file)
     return uploads
@@ -185,7 +185,7 @@ def _secrets_of(rows: Sequence[Mapping[str, Any]], secrets: Mapping[str, str]) -
 
 
 def _redacted(files: Mapping[str, Path], scratch: Path) -> dict[str, Path]:
-    """Return copies of the files in `scratch`, without what looks like a secret."""
+    """Return copies of the files in `scratch`, without apparent secrets."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

@@ -1,4 +1,4 @@
-"""What a build reads, and what came of every row."""
+"""The input of a build, and the outcome of every row."""
 
 import os
 import shutil
@@ -23,10 +23,10 @@ from hf_rlhf_traces.tally import Tally
 
 @dataclass(frozen=True)
 class Reading:
-    """Which files are read, how, and into which folder."""
+    """The files to read, the settings, and the output folder."""
 
     files: Sequence[str]
-    """As `files_of` returns them."""
+    """As returned by `files_of`."""
     out: Path
     options: Options
     validation_ratio: float = 0.1
@@ -38,8 +38,7 @@ class Reading:
     def of(cls, sources: Sequence[str], out: Path, options: Options, **others: Any) -> "Reading":
         """Return the reading of files, folders and Hub datasets.
 
-        Raises DataError for a source that is none of them, and ConfigError for a share that is not
-        between 0 and 1.
+        Raises DataError for any other source, and ConfigError for a share outside [0, 1].
         """
         reading = cls(files_of(sources, out, options), out, options, **others)
         check_ratio(reading.validation_ratio)
@@ -49,7 +48,7 @@ class Reading:
         return reading
 
     def settings(self) -> dict[str, Any]:
-        """Return what the result depends on, beside the contents of the files."""
+        """Return the settings of the result, without the contents of the files."""
         return {
             "files": [_absolute(file) for file in self.files],
             **asdict(self.options),
@@ -59,13 +58,13 @@ class Reading:
         }
 
     def sources(self) -> list[dict[str, Any]]:
-        """Return what identifies the present version of each file."""
+        """Return the identity of each file's present version."""
         return [_version(file, self.options) for file in self.files]
 
     def is_done(self, store: Store, sources: Sequence[Mapping[str, Any]]) -> bool:
-        """Return whether this was read before, from the same files.
+        """Return whether the same files were read before.
 
-        Raises RunFolderError when it was read with other settings and is not to be overwritten.
+        Raises RunFolderError if the settings differ without `overwrite`.
         """
         if store.check("build", self.settings(), overwrite=self.overwrite) != "done":
             return False
@@ -85,7 +84,7 @@ class Reading:
     ) -> Iterator[Tally]:
         """Yield the tally of the rows; at the end, write its counts into the recording.
 
-        With `dry_run`, messages name no list of rejected rows. Raises DataError when too many rows
+        With `dry_run`, messages mention no list of rejected rows. Raises DataError if too many rows
         were rejected.
         """
         began = time.monotonic()
@@ -106,9 +105,9 @@ def write_reject(file: IO[bytes], row: Rejected) -> None:
 
 @contextmanager
 def rejects_file(out: Path) -> Iterator[IO[bytes]]:
-    """Give the file that replaces rejects.jsonl when the block ends without an error.
+    """Open a file that replaces rejects.jsonl if the block ends without an error.
 
-    The rejects of a build that fails are written beside those of the last one.
+    The rejects of a failed build are written beside the last build's.
     """
     with atomic_file(out / REJECTS) as file:
         try:

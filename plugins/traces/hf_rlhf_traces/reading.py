@@ -1,6 +1,6 @@
-"""One row to a trace, or to the reason why it is none. Without state, so that workers can do it.
+"""Convert a row to a trace, or to the reason for rejecting it, without state, for workers.
 
-Repeated rows and ids are resolved by `hf_rlhf_traces.tally.Tally.add`, in the order of the input.
+`hf_rlhf_traces.tally.Tally.add` resolves repeated rows and ids, in the order of the input.
 """
 
 import json
@@ -32,7 +32,7 @@ from hf_rlhf_traces.normalize import normalize_steps
 from hf_rlhf_traces.trace import content_of, question_key
 
 MAX_ROW_TEXT = 2_000
-"""Characters of a rejected row that are listed."""
+"""Maximum characters of a rejected row in the list."""
 _KINDS = {
     **{Reasoning: "reasoning", Search: "searches", SearchResult: "results"},
     **{Answer: "answers", Unknown: "unknown"},
@@ -41,19 +41,19 @@ _KINDS = {
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How rows are read."""
+    """Settings for reading rows."""
 
     form: str | None = None
-    """The form of every row; None finds it for each."""
+    """The form of every row; None detects it per row."""
     max_document_chars: int = 100_000
     max_row_mb: float = 64.0
     subset: str | None = None
     revision: str | None = None
-    """Of datasets on the Hub: the configuration; a branch, tag or commit."""
+    """For Hub datasets: the configuration; a branch, tag or commit."""
 
 
 class Rejected(Struct, frozen=True, tag=True):
-    """A row that is no trace, and why."""
+    """A row that is no trace, with the reason."""
 
     where: str
     reason: str
@@ -65,31 +65,31 @@ class Rejected(Struct, frozen=True, tag=True):
 
 
 class Read(Struct, gc=False, tag=True):
-    """A row that is a trace: the trace, and what is counted of it."""
+    """A trace with its counts."""
 
     id: str
-    """The row's own, or its digest."""
+    """The row's own id, or its digest."""
     where: str
     form: str
     key: str
     """The question's key."""
     digest: str
-    """Of question, steps and fields: 32 hex digits, which depend on the row's content alone."""
+    """Digest of question, steps and fields: 32 hex digits that depend only on the row's content."""
     steps: dict[str, int]
     """Steps by kind: `reasoning`, `searches`, `results`, `answers`, `unknown`."""
     types: list[tuple[str, str]]
     """Kind and type of each answer and each unknown step."""
     noted: dict[str, int]
     trace: Rollout | None = None
-    """None in what a worker sends back."""
+    """None in a worker's result."""
 
 
 RawRow = bytes | Mapping[str, Any] | Rejected
-"""A line of JSON Lines (b"" if it is blank), a parsed row of another file, or why there is none."""
+"""A line of JSON Lines (b"" if blank), a parsed row of another file, or why there is none."""
 
 
 def read_row(raw: RawRow, where: str, options: Options) -> Read | Rejected | None:
-    """Return the trace in a row, or why it is none; None for a blank line."""
+    """Return the trace in a row or the reason for rejecting it; None for a blank line."""
     if isinstance(raw, Rejected):
         return raw
     if raw == b"":
@@ -107,7 +107,7 @@ def read_row(raw: RawRow, where: str, options: Options) -> Read | Rejected | Non
 def rejected(
     where: str, reason: str, detail: str, raw: bytes | Mapping[str, Any] = b""
 ) -> Rejected:
-    """Return a rejection that holds the beginning of the row, and the place once."""
+    """Return a rejection with the beginning of the row, and with the place once."""
     if not isinstance(raw, bytes):
         try:
             raw = json.dumps(raw, default=str, ensure_ascii=False).encode("utf-8", "replace")
@@ -119,11 +119,11 @@ def rejected(
 
 
 def _parse(raw: bytes, noted: Noted) -> dict[str, Any]:
-    """Return the object in a line, cleaned of what no text should hold."""
+    """Return the object in a line, without characters that no text should contain."""
     try:
         values, suspect = orjson.loads(raw), _suspect(raw)
     except orjson.JSONDecodeError:
-        # What orjson refuses may yet be halves of emojis, NaN, or a tab within a text.
+        # Text that orjson refuses may still be halves of emojis, NaN, or a tab within a text.
         values, suspect = _parse_leniently(raw), True
     if not isinstance(values, dict):
         raise BadRow("not_object", f"the row is {describe_value(values)}, expected an object")
@@ -146,9 +146,9 @@ def _parse_leniently(raw: bytes) -> Any:
 
 
 def _refuse_repeated(values: Mapping[str, Any], raw: bytes) -> None:
-    """Refuse a row in which a column that is read occurs twice: orjson keeps the last one.
+    """Refuse a row that repeats a column in use, because orjson takes the last value.
 
-    The whole row is only searched where the name occurs twice in its text, which is rare.
+    The whole row is searched only if the name occurs twice in its text, which is rare.
     """
     columns = [key for key in COLUMNS if key in values]
     if any(raw.count(b'"%b"' % key.encode()) > 1 for key in columns):
@@ -161,9 +161,9 @@ def _refuse_repeated(values: Mapping[str, Any], raw: bytes) -> None:
 
 
 def _suspect(raw: bytes) -> bool:
-    r"""Whether JSON may hold a control character: as \b, \f or \u00, or the one that needs none.
+    r"""Whether JSON may contain a control character: as \b, \f or \u00, or unescaped.
 
-    Backslashes are few, and to look for one byte is ten times as fast as to look for several.
+    Backslashes are few, and searching for a single byte is ten times as fast as for several.
     """
     at = raw.find(b"\\")
     while at >= 0:

@@ -12,31 +12,31 @@ from hf_rlhf_traces.store import Store
 
 @dataclass(frozen=True)
 class Account:
-    """The counts of one step."""
+    """The counts of a step."""
 
     step: str
     unit: str
-    """What is counted: rows, cuts, samples."""
+    """The counted unit: rows, cuts, samples."""
     rows_in: int
     rows_out: int
     left_out: Mapping[str, int]
-    """Reason -> how many."""
+    """Reason -> count."""
 
     @property
     def reasons(self) -> str:
-        """Why rows were left out, with counts."""
+        """Return the reasons for leaving rows out, with counts."""
         texts = [f"{count:,} {reason}" for reason, count in self.left_out.items() if count]
         return ", ".join(texts) or "nothing"
 
     def cells(self) -> tuple[str, str, str]:
-        """Return the cells of a table: in, kept, left out."""
+        """Return the cells of a table: in, used, left out."""
         return f"{self.rows_in:,} {self.unit}", f"{self.rows_out:,}", self.reasons
 
 
 def accounts(store: Store) -> list[Account]:
-    """Return the counts of each step of a store that is done, in the order of use.
+    """Return the counts of each completed step of a store, in the order of use.
 
-    Raises DataError, with the numbers, where those of a step do not add up.
+    Raises DataError, with the numbers, if a step's counts do not add up.
     """
     steps = ("build", "multiturn", "steps", "summarize", "split_summary")
     done = [_account(name, store.report(name)) for name in steps if store.state(name) == "done"]
@@ -52,9 +52,9 @@ def accounts(store: Store) -> list[Account]:
 
 
 def training_accounts(run: Path) -> list[Account]:
-    """Return the counts of a run's samples, train and validation, of each phase if it has phases.
+    """Return the counts of a run's samples, train and validation, by phase if it has phases.
 
-    Those of a phase are what the run's own length and number of rows have left out.
+    A phase's counts are the samples left out by the run's own length and number of rows.
     """
     phases = sorted((run / "phases").glob("*/run.json"), key=lambda path: path.parent.name)
     listed = []

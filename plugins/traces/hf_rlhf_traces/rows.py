@@ -1,7 +1,7 @@
-"""The rows of the datasets as types.
+"""Define the rows of the datasets as types.
 
-The Parquet schemas, the dataset card and the tables of docs/reference/traces-data.md follow from
-them.
+The Parquet schemas, the dataset card and the tables of docs/reference/traces-data.md derive from
+these types.
 """
 
 import types
@@ -36,7 +36,7 @@ Form = Literal["multiturn", "steps", "summary_prefix", "summary_only", "summary_
 FORMS: Mapping[str, tuple[str, ...]] = types.MappingProxyType(
     {**{name: (name,) for name in DATASETS}, "summary_both": ("summary_prefix", "summary_only")}
 )
-"""Form of a run's rows -> the datasets with them."""
+"""Form of a run's rows -> its datasets."""
 
 
 class Chat(TypedDict):

@@ -1,7 +1,7 @@
-"""`hf-rlhf traces run`: every verb in turn, from raw files to a published model.
+"""Run every verb in turn, from raw files to a published model: `hf-rlhf traces run`.
 
-Each verb runs as by its own command, and knows by the ledger of the folder whether it is done:
-the same command continues where it stopped, and a verb can also be repeated alone.
+Each verb runs as in its own command, and the folder's ledger records whether it is done. The same
+command therefore continues after a stop, and a verb can also be repeated alone.
 """
 
 import argparse
@@ -26,16 +26,16 @@ STEPS = (
     *("build", "summarize", "split_summary"),
     *("train", "eval", "analyze", "publish"),
 )
-"""In this order; `publish` only where a repository is named."""
+"""In this order; `publish` only if a repository is given."""
 BASE = "base"
-"""The label of the model that training began with."""
+"""The label of the initial model."""
 _ratio = real("a share above 0 and below 1", lambda number: 0 < number < 1)
 Options = Mapping[str, Sequence[str]]
 """Step -> words of its command line."""
 
 
 def main(argv: Sequence[str]) -> int:
-    """Do every step, and print the results."""
+    """Run every step and print the results."""
     chosen, others = _parser().parse_known_args(argv)
     options = step_options(others)
     no_bars_of_datasets()
@@ -65,13 +65,13 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _state(folder: Path, step: str) -> str:
-    """Return why a step is done again, if it is."""
+    """Return why a step must be repeated, if so."""
     reasons = Store(folder).reasons(step) if (folder / MANIFEST).exists() else None
     return f"\n{step}: stale ({'; '.join(reasons)})" if reasons else ""
 
 
 def step_options(words: Sequence[str]) -> dict[str, list[str]]:
-    """Return step -> its options, of `--STEP.OPTION VALUE ...`; no value begins with `--`.
+    """Return step -> its options, from `--STEP.OPTION VALUE ...`; no value begins with `--`.
 
     Raises ConfigError with every word that belongs to no step.
     """
@@ -114,9 +114,9 @@ def _parsers() -> Mapping[str, Parser]:
 
 
 def _check_options(options: Options, out: Path) -> None:
-    """Check the options of late steps, so that none of them stops a run of hours.
+    """Check the options of late steps, so that they cannot stop a run after hours.
 
-    Raises ConfigError or JudgeError, or ends as argparse does.
+    Raises ConfigError or JudgeError, or exits as argparse does.
     """
     from hf_rlhf_traces.format import Format
     from hf_rlhf_traces.summaries.command import make_summarizer
@@ -155,13 +155,13 @@ def _arguments(step: str, chosen: argparse.Namespace, options: Options) -> list[
 
 
 def _run_folder(folder: Path, options: Options) -> Path:
-    """Return the folder of the run, of the strategy that is trained."""
+    """Return the run folder of the selected strategy."""
     chosen, _ = train_parser().parse_known_args([str(folder), *options.get("train", [])])
     return folder / "runs" / str(chosen.strategy)
 
 
 def _eval_words(folder: Path, options: Options) -> list[str]:
-    """Return the models that are measured by default: the base and the trained model."""
+    """Return the default models of the evaluation: the base and the trained model."""
     if _has_option(options.get("eval", []), "--model"):
         return []
     run = _run_folder(folder, options)
@@ -170,7 +170,7 @@ def _eval_words(folder: Path, options: Options) -> list[str]:
 
 
 def _base(run: Path) -> str:
-    """Return the model that a run began with, with its revision on the Hub."""
+    """Return a run's initial model, with its revision on the Hub."""
     config = load_record(run).config
     model, revision = str(config["model_name_or_path"]), config.get("model_revision")
     return f"{model}@{revision}" if revision and not Path(model).exists() else model
@@ -181,10 +181,10 @@ def _has_option(words: Sequence[str], name: str) -> bool:
 
 
 def _check_held_out(folder: Path, step: str, eval_words: Sequence[str]) -> None:
-    """Raise DataError if no sample is held out, unless the evaluation is of another split.
+    """Raise DataError if no sample is held out, unless the evaluation uses another split.
 
-    It runs after `build`, before summaries are paid for, and after the summaries, which may leave
-    out the held-out samples.
+    It runs after `build`, before summaries cost money, and after the summaries, which may leave out
+    the held-out samples.
     """
     store = Store.open(folder)
     dataset = "steps" if step == "build" else step
@@ -228,7 +228,7 @@ def _report_stop(step: str, argv: Sequence[str]) -> None:
 
 
 def _show_results(chosen: argparse.Namespace, seconds: Mapping[str, float], run: Path) -> None:
-    """Print the time and counts of each step, where the results are, and the verdict."""
+    """Print the time and counts of each step, the location of the results, and the verdict."""
     from hf_rlhf.formatting import terminal_table
     from hf_rlhf.training import clock
     from hf_rlhf_traces.terminal import console

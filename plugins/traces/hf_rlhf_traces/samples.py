@@ -1,8 +1,8 @@
-"""Samples of a trace: multi-turn conversations, and steps. Pure functions of one trace.
+"""Create samples of a trace: multi-turn conversations, and steps. Pure functions.
 
 A trace with N groups of results has N + 1 cuts: the question, and each group. The agent's next text
-is the reply to train on. Each cut makes a sample or is counted by a reason: `trailing_results`,
-where nothing follows, and `empty_reply`, where only unknown steps do.
+is the reply to train on. Each cut makes a sample or is counted by a reason: `trailing_results` if
+nothing follows, and `empty_reply` if only unknown steps do.
 """
 
 import hashlib
@@ -16,15 +16,15 @@ from hf_rlhf_traces.rows import Chat, Multiturn, Origin, Step
 from hf_rlhf_traces.trace import question_key, turns
 
 _CONVERSATION = -1
-"""The number of a draw for the conversation, not for one of its turns."""
+"""The draw index of the conversation, as opposed to its turns."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Turns:
-    """The turns of a trace as text, "" where there is none."""
+    """The turns of a trace as text, "" for none."""
 
     key: str
-    """Of the question."""
+    """The question's text."""
     replies: list[str]
     results: list[str]
     acts: list[bool]
@@ -47,7 +47,7 @@ class _Turns:
         return sum(map(bool, self.results))
 
     def counts(self, trace: Rollout, first: int) -> Counter[str]:
-        """Count the cuts from `first` on, by what they make."""
+        """Count the cuts from `first` on, by outcome."""
         empty = sum(not reply for reply in self.replies[first:])
         trailing = bool(self.results and self.results[-1])
         counts = Counter(
@@ -78,9 +78,9 @@ def multiturn_rows(
 
     Each turn before the reply has its thoughts as plain text, without tags, with probability
     `think_drop_prob`. With probability `reasoning_drop_prob` a conversation is written without
-    reasoning, under an opening that asks for none; a turn of nothing but reasoning keeps it. A draw
-    depends on seed, trace, sample and turn alone. Results that only unknown steps separate are one
-    user's turn.
+    reasoning, and its opening does not ask for it; a turn of only reasoning stays. A draw depends
+    only on seed, trace, sample and turn. Results separated by unknown steps form a single user
+    turn.
     """
     texts = _Turns.of(trace, form)
     untagged, bare = _untagged(trace, form), _bare(trace, form, texts.replies)
@@ -112,7 +112,7 @@ def multiturn_rows(
 
 
 def _untagged(trace: Rollout, form: Format) -> list[str]:
-    """Return the replies with thoughts as plain text; in tags where that leaves nothing."""
+    """Return the replies with thoughts as plain text, in tags if nothing else would be left."""
     return [
         form.turn_text(turn.actions, think_tags=False) or form.turn_text(turn.actions)
         for turn in turns(trace.steps)
@@ -120,7 +120,7 @@ def _untagged(trace: Rollout, form: Format) -> list[str]:
 
 
 def _bare(trace: Rollout, form: Format, replies: list[str]) -> list[str]:
-    """Return the replies without reasoning; with it where there is nothing else."""
+    """Return the replies without reasoning, unless nothing else would be left."""
     return [
         form.turn_text(step for step in turn.actions if not isinstance(step, Reasoning)) or reply
         for turn, reply in zip(turns(trace.steps), replies, strict=True)
@@ -148,8 +148,8 @@ def _draw(seed: int, trace: str, sample: int, turn: int) -> float:
 def step_rows(trace: Rollout, form: Format) -> tuple[list[Step], Counter[str]]:
     """Return a sample for each group of results that has a reply, and counts.
 
-    Prompt: the question and all up to that group. Answer: the agent's text up to the next group or
-    the end.
+    The prompt is the question and everything up to the group. The answer is the agent's text up to
+    the next group or the end.
     """
     texts = _Turns.of(trace, form)
     rows: list[Step] = []

@@ -1,6 +1,6 @@
-"""Datasets on disk as the Hub has them: `train-00000-of-00002.parquet`, a folder for each dataset.
+"""Store datasets as on the Hub: `train-00000-of-00002.parquet`, a folder per dataset.
 
-Which rows are in which shard depends on the input alone.
+The distribution of rows over shards depends only on the input.
 """
 
 import hashlib
@@ -27,9 +27,9 @@ Row = Mapping[str, Any]
 def dataset_writer(
     folder: Path, dataset: str
 ) -> "Iterator[Callable[[Split, pa.Table | Sequence[Row]], None]]":
-    """Give a function that adds rows to a split of `folder/dataset`, which is replaced in the end.
+    """Yield a function that adds rows to a split of `folder/dataset`, which is replaced at the end.
 
-    A shard ends when it has `SHARD_ROWS` rows or more; each call writes a row group.
+    A shard ends at `SHARD_ROWS` rows or more; each call writes a row group.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -43,7 +43,7 @@ def dataset_writer(
             def write(split: Split, rows: pa.Table | Sequence[Row]) -> None:
                 if counts[split] >= SHARD_ROWS * shards[split]:
                     path = unfinished / f"{split}-{shards[split]:05d}.parquet"
-                    # What a prompt repeats of the one before, zstd finds.
+                    # zstd compresses repetitions between successive prompts.
                     writer = pq.ParquetWriter(path, schema, compression="zstd")
                     writers[split] = files.enter_context(writer)
                     shards[split] += 1
@@ -58,7 +58,7 @@ def dataset_writer(
 
 
 def shard_files(folder: Path, split: str) -> list[Path]:
-    """Return the files of a split of a dataset in order; none for a split without rows."""
+    """Return the files of a dataset's split in order; empty for a split without rows."""
     return sorted(folder.glob(f"{split}-*-of-*.parquet"))
 
 

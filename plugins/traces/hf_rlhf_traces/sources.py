@@ -1,8 +1,8 @@
-"""Files, folders and Hub datasets as rows with their places, a row in memory at a time.
+"""Read files, folders and Hub datasets as rows with their places, a row in memory at a time.
 
-A line of JSON Lines that is corrupt, cut off or too long is a rejection with its number, and the
-next one is read. Other files (a JSON array, Parquet, CSV) cannot be read on behind
-a fault: what is left of them is one rejection.
+A corrupt, truncated or oversized line of JSON Lines is rejected with its number, and reading
+continues. Other files (a JSON array, Parquet, CSV) cannot be read beyond a fault: the rest of the
+file is a single rejection.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,10 +15,10 @@ from hf_rlhf_traces.reading import Options, RawRow, rejected
 
 
 def files_of(sources: Sequence[str], out: Path, options: Options) -> list[str]:
-    """Return the files to read, in order: a folder's are those with a known suffix, by name.
+    """Return the files to read, in order: from a folder, files with a known suffix, by name.
 
-    What is no path stays as it is, for the Hub. Raises DataError where nothing is to be read, and
-    where the next reading would read what this one writes to `out`.
+    Other names stay as they are, for the Hub. Raises DataError if there is nothing to read, or if
+    the next reading would read the output in `out`.
     """
     files: list[str] = []
     for source in sources:
@@ -28,7 +28,7 @@ def files_of(sources: Sequence[str], out: Path, options: Options) -> list[str]:
         if path.exists():
             files += map(str, data_files(path))
         else:
-            # No file: a dataset of the Hub, or an error with near names.
+            # No file: a dataset of the Hub, or an error with similar names.
             hub_source(source, options)
             files.append(source)
     _check(files, options)
@@ -36,7 +36,7 @@ def files_of(sources: Sequence[str], out: Path, options: Options) -> list[str]:
 
 
 def hub_source(name: str, options: Options) -> Source:
-    """Return a dataset of the Hub. Raises DataError where there is none."""
+    """Return a dataset of the Hub. Raises DataError if it does not exist."""
     return read_rows(name, revision=options.revision, subset=options.subset)
 
 
@@ -50,12 +50,12 @@ def _check(files: Sequence[str], options: Options) -> None:
     if twice := sorted({file for file in files if files.count(file) > 1}):
         raise DataError(f"{', '.join(twice)}: listed twice. Name each file once.")
     for file in files:
-        if not file.isprintable():  # it could not be written to the manifest, nor be seen
+        if not file.isprintable():  # the manifest could not store it
             raise DataError(f"{file!r}: the name has unprintable characters. Rename it.")
 
 
 def blocks_of(file: str) -> Iterator[Block]:
-    """Yield the blocks of one of `files_of`: one of size 0 for a file without lines to seek to."""
+    """Yield the blocks of a file from `files_of`; a single block of size 0 if it has no lines."""
     path = Path(file)
     if path.suffix.lower() != ".gz" and path.is_file() and has_json_lines(path):
         yield from blocks(path)
@@ -76,7 +76,7 @@ def rows_in(block: Block, options: Options) -> Iterator[tuple[str, RawRow]]:
         elif block.size or has_json_lines(path):
             yield from _lines(block, int(options.max_row_mb * 1e6))
         else:
-            path.open("rb").close()  # one that cannot be opened is no damaged file
+            path.open("rb").close()  # a file that cannot be opened is not damaged
             yield from _parsed_rows(path)
     except OSError as error:
         raise unreadable(block.path, error) from error

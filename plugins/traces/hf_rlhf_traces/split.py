@@ -1,8 +1,7 @@
-"""The split of questions, never of samples, into training and validation.
+"""Split questions, never samples, into training and validation.
 
 A question's rank is a hash of it and the seed, so its side does not depend on the order of the file
-or on the machine that reads it. Ranks below a cut are for validation; the cut is chosen once, when
-the traces are read.
+or on the machine. Ranks below a cut are for validation; the cut is set once, when reading traces.
 """
 
 from collections.abc import Iterable, Mapping
@@ -16,7 +15,7 @@ from hf_rlhf_traces.rows import Split as Side
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """Divides questions. `cut` is between 0, nothing for validation, and 2**64."""
+    """Splits questions. `cut` is between 0 (no validation) and 2**64."""
 
     ratio: float
     seed: int
@@ -24,10 +23,10 @@ class Split:
 
     @classmethod
     def choose(cls, ranks: Iterable[int], ratio: float, seed: int) -> "Split":
-        """Return the split whose validation has the share of distinct questions nearest to `ratio`.
+        """Return the split with the validation share of distinct questions nearest to `ratio`.
 
-        `ranks` are those of the questions under `seed`, repeated or not. At least one question is
-        on each side where there are two; a single one is for training.
+        `ranks` are the questions' ranks under `seed`, repeated or not. With two or more questions,
+        each side has at least one; a single question is for training.
         """
         import numpy as np
 
@@ -57,7 +56,7 @@ def rank(key: str, seed: int) -> int:
 
 
 def check_ratio(ratio: float) -> None:
-    """Raise ConfigError unless a validation ratio leaves something on both sides."""
+    """Raise ConfigError unless a validation ratio leaves questions on both sides."""
     if not 0 < ratio < 1:
         what = f"is {ratio:g}; one side would have no question."
         fix = "Give a share between 0 and 1, such as 0.1."

@@ -1,4 +1,4 @@
-"""The folder that the verbs work in, and its ledger: which steps are done, from what.
+"""Manage the working folder of the verbs with its ledger of completed steps.
 
 DIR/
   traces.json            the ledger (`hf_rlhf.steps`): inputs and result of each step
@@ -20,7 +20,7 @@ REJECTS = "rejects.jsonl"
 REFUSED = "rejects.refused.jsonl"
 """The rejects of a reading that had too many, and so replaced nothing."""
 BUILD_STEPS = ("build", "format", "multiturn", "steps")
-"""The steps that `hf-rlhf traces build` does."""
+"""The steps of `hf-rlhf traces build`."""
 State = Literal["to do", "done", "stale"]
 
 
@@ -28,14 +28,14 @@ class Store(Ledger):
     """The ledger of a folder of traces."""
 
     def __init__(self, folder: Path, folder_option: str = "DIR") -> None:
-        """Open the ledger in `folder`. Raises RunFolderError when it is damaged."""
+        """Open the ledger in `folder`. Raises RunFolderError if it is damaged."""
         super().__init__(folder, MANIFEST, folder_option=folder_option, command=self._command)
 
     @classmethod
     def make(cls, folder: Path) -> "Store":
         """Return the store in a folder, which may be new.
 
-        Raises RunFolderError when the folder holds other files.
+        Raises RunFolderError if the folder contains other files.
         """
         if not (folder / MANIFEST).exists() and _holds_other_files(folder):
             what = f"holds other files and no {MANIFEST}" if folder.is_dir() else "is a file"
@@ -48,7 +48,7 @@ class Store(Ledger):
 
     @classmethod
     def open(cls, folder: Path) -> "Store":
-        """Return the store in a folder. Raises RunFolderError when there is none."""
+        """Return the store in a folder. Raises RunFolderError if there is none."""
         if not (folder / MANIFEST).exists():
             raise RunFolderError(
                 f"{folder} has no {MANIFEST}: nothing was built in it. "
@@ -59,18 +59,18 @@ class Store(Ledger):
     def report(self, step: str) -> Mapping[str, Any]:
         """Return the result and notes of a step.
 
-        Raises RunFolderError when it is not done, or its inputs have changed.
+        Raises RunFolderError if it is not done, or its inputs have changed.
         """
         entry = self.entry(step)
         return {**entry["result"], **entry["notes"]}
 
     def settings(self, step: str) -> Mapping[str, Any]:
-        """Return the settings of a step that is done, else {}."""
+        """Return the settings of a completed step, else {}."""
         entry = self.entries().get(step)
         return dict(entry["inputs"]) if entry else {}
 
     def state(self, step: str, settings: Mapping[str, Any] | None = None) -> State:
-        """Return the state of a step; with `settings`, it is stale if it was done with others."""
+        """Return the state of a step; with other `settings` than before, it is stale."""
         reasons = self.reasons(step, settings)
         if reasons is None:
             return "to do"
@@ -79,8 +79,7 @@ class Store(Ledger):
     def check(self, step: str, settings: Mapping[str, Any], *, overwrite: bool = False) -> State:
         """Return the state of a step.
 
-        Raises RunFolderError, with the differences, when it was done with other settings and
-        `overwrite` is not set.
+        Raises RunFolderError, with the differences, if the settings differ without `overwrite`.
         """
         if not overwrite:
             self.refuse_changed(step, settings)
@@ -97,7 +96,7 @@ def _holds_other_files(folder: Path) -> bool:
 
     if not folder.is_dir():
         return folder.exists()
-    # A process that was killed before it wrote the ledger leaves these.
+    # Left by a process killed before it wrote the ledger.
     ours = (
         "build",
         LOCK_NAME,

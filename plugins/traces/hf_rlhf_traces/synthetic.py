@@ -32,7 +32,7 @@ _share_below_1 = real("a share from 0 on, below 1", lambda number: 0 <= number <
 
 
 def synthetic_traces(recipe: Recipe, number: int) -> Iterator[Rollout]:
-    """Yield the traces of a recipe, as they are read from the file that `generate` writes."""
+    """Yield the traces of a recipe, as if read from the file of `generate`."""
     return (msgspec.convert(row, Rollout) for row in trace_rows(recipe, number))
 
 
@@ -50,26 +50,25 @@ def traces_multihop(
 ) -> Loaded:
     """Generate synthetic multi-hop search traces, as rows of a dataset of `hf-rlhf traces`.
 
-    They are those that the verbs would build of a file of `hf-rlhf traces generate`, with summaries
-    by the embedded extractive summariser; no file is read or written.
+    The rows equal what the verbs would build from a file of `hf-rlhf traces generate`, with
+    summaries by the extractive summariser. No file is read or written.
 
     Args:
-        form: which of the datasets; `summary_both` is `summary_prefix` and `summary_only`.
-        traces: how many traces; one of n hops gives n + 1 conversations and n summaries.
+        form: the dataset; `summary_both` is `summary_prefix` and `summary_only`.
+        traces: number of traces; a trace of n hops gives n + 1 conversations and n summaries.
         seed: of facts and questions.
         hops: fewest and most searches of a trace.
-        documents: found by a search; one of them says what was searched for.
-        validation_ratio: share of the questions that are held out, in all forms the same.
-        split_seed: which they are.
-        think_drop_prob: how often a turn before the reply has its thoughts without their tags
-            (`multiturn`).
-        max_test_rows: at most so many held-out rows of each dataset, the first; at least 1.
+        documents: per search; a single document has the requested fact.
+        validation_ratio: share of held-out questions, the same in all forms.
+        split_seed: of the held-out questions.
+        think_drop_prob: share of turns before the reply with untagged thoughts (`multiturn`).
+        max_test_rows: maximum number of held-out rows of each dataset, from the first; at least 1.
 
     Returns:
         Splits `train` and `test`, as `traces` gives them.
 
     Raises:
-        DataError: for sizes that no world has.
+        DataError: for impossible sizes.
     """
     from datasets import DatasetDict
 
@@ -117,7 +116,7 @@ def _rows(
     writer, row_of = Extractive(tags), prefix_row if form == "summary_prefix" else only_row
     for trace in drawn:
         for step in step_rows(trace, tags)[0]:
-            # Extracted from the documents, so every quote is in them.
+            # Extracted from the documents, so every quote occurs in them.
             yield row_of(step, writer.summarise(step), 1.0, tags)
 
 
@@ -132,10 +131,10 @@ def _dataset(form: str, rows: Sequence[Mapping[str, Any]]) -> "Dataset":
 def generate(
     out: Path, number: int, recipe: Recipe, share_of_faults: float = 0.0
 ) -> dict[str, int]:
-    """Write a file of traces, row by row, and return how many rows have which fault.
+    """Write a file of traces row by row, and return the number of rows with each fault.
 
     The same arguments write the same bytes. Raises DataError for a number below 1, RunFolderError
-    when the file cannot be written.
+    if the file cannot be written.
     """
     if number < 1:
         raise DataError(f"{number} traces were asked for, expected at least 1.")
@@ -150,7 +149,7 @@ def generate(
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Write a file and say what is in it."""
+    """Write a file and describe its content."""
     chosen = _parser().parse_args(arguments)
     if chosen.out.exists() and not chosen.overwrite:
         raise RunFolderError(f"{chosen.out} exists. Choose another --out, or give --overwrite.")

@@ -1,4 +1,4 @@
-"""Counts of what was read, so that every row of the input is accounted for.
+"""Count the rows read, so that every input row is accounted for.
 
 Memory grows by about 200 bytes a trace, for its id and the rank of its question.
 """
@@ -19,9 +19,9 @@ from hf_rlhf_traces.split import Split, rank
 from hf_rlhf_traces.store import REFUSED
 
 NAMES = 60
-"""Names of unknown types and fields in a report; rarer ones are counted together."""
+"""Maximum names of unknown types and fields in a report; the rest are counted together."""
 PLACES = 3
-"""Rows that a message names for each reason."""
+"""Maximum rows per reason in a message."""
 
 
 class Tally:
@@ -61,7 +61,7 @@ class Tally:
         return row
 
     def _resolve_repeats(self, read: Read) -> Read | Rejected:
-        """Reject a row that was read before; rename one that only has the id of another."""
+        """Reject a duplicate row; rename a row that only shares its id with another."""
         name, digest = _hash(read.id), int(read.digest[:16], 16)
         before = self._digests.get(name)
         if before is None:
@@ -87,7 +87,7 @@ class Tally:
 
     @property
     def bad(self) -> int:
-        """Return how many rows are rejected for a fault."""
+        """Return the number of rows rejected for a fault."""
         return self.rejected.total() - sum(self.rejected[reason] for reason in BY_CHOICE)
 
     @property
@@ -96,9 +96,9 @@ class Tally:
         return self._content.hexdigest()[:32]
 
     def refuse_if_more(self, share: float) -> None:
-        """Raise DataError, with reasons and rows, when more than `share` of the rows have a fault.
+        """Raise DataError, with reasons and rows, if more than `share` of the rows have a fault.
 
-        Repeated rows and those left out by choice have none.
+        Repeated rows and rows left out by choice have no fault.
         """
         if not self.rows:
             read = f"{', '.join(self.files[:3])}{' and others' * (len(self.files) > 3)}"
@@ -165,7 +165,7 @@ def _hash(name: str) -> int:
 
 
 def _sorted(counts: Counter[str]) -> dict[str, int]:
-    """Return counts by name, rare names as `others`: the data chooses the names."""
+    """Return counts by name, rare names as `others`: the data determines the names."""
     frequent = dict(counts.most_common(NAMES))
     if rare := counts.total() - sum(frequent.values()):
         frequent["others"] = rare

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
 _WIDTH = 120
-"""Of a table where there is no terminal to fit into."""
+"""Width of a table outside a terminal."""
 
 
 def console() -> "Console":
@@ -20,13 +20,13 @@ def console() -> "Console":
 
 
 def no_bars_of_datasets() -> None:
-    """Turn off the bars of `datasets`, which is not imported yet, where there is no terminal."""
+    """Turn off the bars of `datasets`, which is not imported yet, outside a terminal."""
     if not sys.stderr.isatty():
         os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")
 
 
 def bars() -> "Progress":
-    """Return progress bars on standard error; without a terminal they draw nothing."""
+    """Return progress bars on standard error; outside a terminal they draw nothing."""
     from rich.console import Console
     from rich.progress import Progress
 

@@ -1,4 +1,4 @@
-"""What the datasets need of a rollout: its turns, its digest, and the key of its question."""
+"""The parts of a rollout for the datasets: its turns, its digest, and its question's key."""
 
 import hashlib
 import unicodedata
@@ -11,7 +11,7 @@ from hf_rlhf_rollouts import Rollout, SearchResult, Step
 
 
 def question_key(question: str) -> str:
-    """Return 16 hex digits that questions share which differ in case, space or composition only."""
+    """Return 16 hex digits shared by questions that differ only in case, space or composition."""
     text = " ".join(unicodedata.normalize("NFKC", question).casefold().split())
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
@@ -20,9 +20,9 @@ _ENCODER = msgspec.json.Encoder(enc_hook=str)
 
 
 def content_of(trace: Rollout) -> bytes:
-    """Return question, steps and fields as JSON, of which the digest of a trace is made.
+    """Return question, steps and fields as JSON, the source of a trace's digest.
 
-    Raises TypeError or UnicodeEncodeError for what is no JSON, RecursionError for deep nesting.
+    Raises TypeError or UnicodeEncodeError for values outside JSON, RecursionError for deep nesting.
     """
     return _ENCODER.encode((trace.question, trace.steps, trace.fields))
 
@@ -37,9 +37,9 @@ class Turn(Struct, frozen=True, gc=False):
 
 
 def turns(steps: Sequence[Step]) -> list[Turn]:
-    """Part a trace at its results: results in a row belong together.
+    """Split a trace at its results: results in a row belong together.
 
-    All actions and results one after another are the steps again.
+    The concatenated actions and results equal the steps.
     """
     parted: list[Turn] = []
     actions: list[Step] = []

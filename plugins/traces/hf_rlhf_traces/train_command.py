@@ -1,4 +1,4 @@
-"""`hf-rlhf traces train`: train on the datasets of a store, by any of three strategies."""
+"""Train on the datasets of a store with any of three strategies: `hf-rlhf traces train`."""
 
 import argparse
 import os
@@ -24,13 +24,13 @@ STRATEGIES: Mapping[str, Sequence[str]] = {
     "prefix": ("summary_prefix",),
     "only": ("summary_only",),
 }
-"""Strategy -> the datasets that it trains on as it is shipped."""
+"""Strategy -> its default datasets."""
 CONFIG_ERROR = 2
-"""The status of a run that is refused before it begins."""
+"""Exit status of a run refused at the start."""
 
 
 def train_main(argv: Sequence[str]) -> int:
-    """Write the run file of a strategy into the store, and train by it; or print the plan."""
+    """Write the run file of a strategy into the store and train with it; or print the plan."""
     chosen, overrides = train_parser().parse_known_args(argv)
     _check_options(overrides)
     no_bars_of_datasets()
@@ -62,18 +62,18 @@ def train_main(argv: Sequence[str]) -> int:
 def run_values(
     store: Store, chosen: argparse.Namespace, overrides: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """Return the run file: that of the strategy, on the datasets of the store.
+    """Return the strategy's run file on the store's datasets.
 
     Of `overrides` it has only the consequences of `--max_length`.
     """
     file = choose_run_file(f"traces_{chosen.strategy}", chosen.run, None)
-    # Its `card` describes the data that it is shipped for.
+    # Its `card` describes the default data.
     values = {key: value for key, value in file.values.items() if key != "card"}
     shipped = values["dataset"]
     # Of another adapter's arguments only the form applies here.
     arguments = shipped if shipped["name"] == "traces" else {"form": shipped.get("form")}
     arguments = {key: value for key, value in arguments.items() if value is not None}
-    # A longer sample would lose its end, which is the reply: it is left out, and counted.
+    # A longer sample would lose its end, which is the reply, so it is left out and counted.
     length = file.override(overrides).values.get("max_length")
     if length != values["max_length"] or "max_tokens" not in arguments:
         arguments["max_tokens"] = length
@@ -95,7 +95,7 @@ def is_local(model: str) -> bool:
 
 
 def _check_options(overrides: Sequence[str]) -> None:
-    """Raise ConfigError for what would take the run away from the store."""
+    """Raise ConfigError for options that would detach the run from the store."""
     cures = {
         "--config": "Train by it itself: accelerate launch -m hf_rlhf.train --config FILE.",
         "--plugin": "Choose by --strategy.",
@@ -119,7 +119,7 @@ def _check_model(name: str | None) -> None:
 
 
 def check_overrides(chosen: argparse.Namespace, overrides: Sequence[str]) -> None:
-    """Raise ConfigError for options that no run of the strategy takes, with or without datasets."""
+    """Raise ConfigError for options that no run of the strategy accepts."""
     from hf_rlhf.runs import resolve_run
 
     _check_options(overrides)
@@ -129,14 +129,14 @@ def check_overrides(chosen: argparse.Namespace, overrides: Sequence[str]) -> Non
     try:
         resolve_run(RunFile.from_mapping(values).override(overrides))
     except ConfigError as error:
-        # The other problems are those of the missing datasets.
+        # The other problems come from the missing datasets.
         if problems := [problem for problem in error.problems if "(command line)" in problem.where]:
             raise ConfigError(problems) from error
 
 
 @contextmanager
 def _restart_command(argv: Sequence[str]) -> Iterator[None]:
-    """Have a run that is stopped print this command, not the command that it launches."""
+    """Make a stopped run print this command, not the command that it launches."""
     from hf_rlhf.training import TYPED_NAME
 
     again = [word for word in argv if word != "--overwrite"]
@@ -148,11 +148,11 @@ def _restart_command(argv: Sequence[str]) -> Iterator[None]:
 
 
 def _prepare_folder(out: Path, file: RunFile, size: int | None, *, overwrite: bool) -> None:
-    """Delete a run of other settings or rows if `overwrite` is set.
+    """Delete a run with other settings or rows if `overwrite` is set.
 
-    `size` is how many processes will be launched, perhaps elsewhere; None: this process trains.
-    Raises RunFolderError, with the differences, for another run that is not to be replaced, or is
-    being trained; ConfigError, before anything is deleted, for settings that no run takes.
+    `size` is the number of processes to launch, perhaps elsewhere; None: this process trains.
+    Raises RunFolderError, with the differences, for another run without `overwrite` or in training;
+    ConfigError, before anything is deleted, for settings that no run accepts.
     """
     from hf_rlhf.distributed import planned
     from hf_rlhf.runs import resolve_run
@@ -183,7 +183,7 @@ def _prepare_folder(out: Path, file: RunFile, size: int | None, *, overwrite: bo
 def _launch(
     chosen: argparse.Namespace, folder: Path, values: Mapping[str, Any], options: Sequence[str]
 ) -> int:
-    """Train by a run file written into `folder`: in this process, or by `--launch`."""
+    """Train with a run file written into `folder`: in this process, or by `--launch`."""
     from hf_rlhf.storage import atomic_write_text
 
     file = folder / f"{chosen.strategy}.yaml"

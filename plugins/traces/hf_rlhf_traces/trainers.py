@@ -28,12 +28,12 @@ class OnlyTrainer(SupervisedTrainer):
 class ProgressiveTrainer(SupervisedTrainer):
     """Supervised fine-tuning in phases: multi-turn traces, then summaries alone, then both tasks.
 
-    The last phase has the rows of both summary datasets: without those of the phase before, the
+    The last phase has the rows of both summary datasets: without the previous phase's rows, the
     model would forget how to continue from a given summary.
 
-    A sequence of runs of the trainer `sft`, one for each entry of the run file's `phases`, each
-    starting with the weights of the phase before. The same command resumes in the phase and step
-    where it stopped; an option applies to all phases (`--learning_rate 1e-5`) or to one
+    A sequence of runs of the trainer `sft`, one per entry of the run file's `phases`, each starting
+    with the weights of the previous phase. The same command resumes in the phase and step where it
+    stopped. An option applies to all phases (`--learning_rate 1e-5`) or to a single phase
     (`--phases.multiturn.learning_rate 5e-6`); `--dry_run` prints the plan.
     """
 

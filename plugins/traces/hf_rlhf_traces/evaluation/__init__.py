@@ -1,1 +1,1 @@
-"""What a model has learned of the two tasks, measured on held-out questions, and shown."""
+"""Measure a model on the two tasks with held-out questions, and present the results."""

@@ -1,4 +1,4 @@
-"""`hf-rlhf traces analyze`: where models do well and badly, by depth of the trace."""
+"""Analyse where models do well and badly by depth of the trace: `hf-rlhf traces analyze`."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,17 +23,17 @@ SCORE_METRICS: Mapping[TaskName, Sequence[str]] = {
     ),
     "only": ("format_valid", "kind_right", "answer_f1", "query_f1"),
 }
-"""What the table by depth has: all from 0 to 1, higher is better."""
+"""Metrics of the depth table: all in [0, 1], higher is better."""
 Sample = Mapping[str, Any]
-"""A line of `samples.jsonl`: one reply with its metrics."""
+"""A line of `samples.jsonl`: a reply with its metrics."""
 Samples = Mapping[str, Sequence[Sample]]
-"""Of one task, by the label of the model."""
+"""Samples of a task by model label."""
 
 
 def load(store: Store) -> tuple[dict[str, Any], dict[TaskName, Samples]]:
-    """Return the results of the last evaluation of a store, and the samples of each task.
+    """Return a store's last evaluation and the samples of each task.
 
-    Raises RunFolderError where there is none, or the datasets have changed since.
+    Raises RunFolderError without an evaluation, or if the datasets have changed since.
     """
     folder = store.folder / EVALUATION
     again = f"First: hf-rlhf traces eval {store.folder}"
@@ -100,7 +100,7 @@ def report(results: Mapping[str, Any], samples: Mapping[TaskName, Samples]) -> I
 
 
 def main(argv: Sequence[str]) -> int:
-    """Say where the models of the last evaluation do well and badly."""
+    """Report where the models of the last evaluation do well and badly."""
     chosen = analyze_parser().parse_args(argv)
     store = Store.open(chosen.folder)
 

@@ -40,8 +40,8 @@ def main(argv: Sequence[str]) -> int:
 
 
 def newest_run(store: Store) -> dict[str, list[str]]:
-    """Return the run of the store that was trained last. Raises ModelError where there is none."""
-    # Of a run in phases, the folder that holds them: it has the last one's model.
+    """Return the store's last trained run. Raises ModelError if there is none."""
+    # For a run in phases, the folder of all phases, which has the last model.
     runs = [
         path.parent
         for path in (store.folder / "runs").glob("*/run.json")

@@ -1,4 +1,4 @@
-"""Which samples are measured: of questions that no training has seen, the same for all models."""
+"""Select samples of questions outside any training, the same for all models."""
 
 import hashlib
 import heapq
@@ -19,36 +19,36 @@ BUILT_BY = "split_summary"
 
 @dataclass(frozen=True)
 class Sample:
-    """One prompt, and what is expected."""
+    """A prompt with the expected reply."""
 
     id: str
     question_key: str
     question: str
     step: int
-    """Groups of results in the context."""
+    """Number of result groups in the context."""
     steps: int
-    """Groups of results in the whole trace."""
+    """Number of result groups in the whole trace."""
     prompt: Sequence[Chat]
     expected: Expected
 
 
 @dataclass(frozen=True)
 class HeldOut:
-    """The samples of a task, in the order of their rank."""
+    """The samples of a task, ordered by rank."""
 
     task: TaskName
     split: str
     samples: tuple[Sample, ...]
     available: int
-    """Rows of the split, of which the samples are some."""
+    """Number of rows in the split."""
     digest: str
-    """SHA-256 of the file that they were read from."""
+    """SHA-256 of the source file."""
     trained: tuple[str, ...] = ()
-    """Ids of those whose question is in training too: empty unless that is allowed."""
+    """Ids of samples whose question is also in training: empty unless that is allowed."""
 
     @property
     def questions(self) -> int:
-        """How many questions they are of."""
+        """Return the number of distinct questions."""
         return len({sample.question_key for sample in self.samples})
 
 
@@ -61,13 +61,13 @@ def held_out(
     seed: int = 42,
     allow_training: bool = False,
 ) -> HeldOut:
-    """Return the first `count` samples of a task by a rank that depends on seed and id alone.
+    """Return the first `count` samples of a task by a rank that depends only on seed and id.
 
-    So the samples of a smaller count are among those of a larger one, and adding data changes no
-    order. Where there are fewer, all are returned.
+    A smaller selection is therefore part of a larger one, and adding data changes no order. If
+    there are fewer samples, all are returned.
 
-    Raises RunFolderError where the dataset is missing or stale, and DataError where the split has
-    no rows, or a row's question is in training and `allow_training` is not set.
+    Raises RunFolderError if the dataset is missing or stale, and DataError if the split is empty or
+    a row's question is in training without `allow_training`.
     """
     store.report(BUILT_BY)
     path = store.folder / "datasets" / TASKS[task]

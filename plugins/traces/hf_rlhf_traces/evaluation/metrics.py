@@ -10,7 +10,7 @@ TaskName = Literal["prefix", "only"]
 TASKS: Mapping[TaskName, str] = MappingProxyType(
     {"prefix": "summary_prefix", "only": "summary_only"}
 )
-"""Task -> the dataset that its samples come from."""
+"""Task -> the dataset of its samples."""
 TITLES: Mapping[TaskName, str] = MappingProxyType(
     {"prefix": "summarise the context and reason", "only": "reason from the given summary"}
 )
@@ -38,6 +38,6 @@ METRICS: Mapping[str, Metric] = MappingProxyType({metric.name: metric for metric
 
 
 def metrics_of(task: TaskName) -> Sequence[Metric]:
-    """Return what is measured in a task, in the order of tables."""
+    """Return the metrics of a task, in table order."""
     of_summary = ("summary", "quotes", "compression")
     return [each for each in _ALL if task == "prefix" or not each.name.startswith(of_summary)]

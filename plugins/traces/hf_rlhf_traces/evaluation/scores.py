@@ -1,9 +1,9 @@
-"""The metrics of one reply, compared with the expected one. Pure functions.
+"""Compute the metrics of a reply from the expected reply, by pure functions.
 
-A metric that is not defined for a sample is None, never 0, and is in no mean. Whether it is defined
-depends on the sample: what the reply fails to give is 0, or a model could leave out what it does
-badly. So an answer is scored wherever one is *expected*. Only the share of verbatim quotes depends
-on the reply; read it beside the recall.
+An undefined metric is None, never 0, and is left out of means. Whether it is defined depends on the
+sample: a missing part of a reply scores 0, otherwise a model could skip its weak parts. An answer
+is therefore scored whenever an answer is *expected*. Only the share of verbatim quotes depends on
+the reply; read it beside the recall.
 """
 
 import re
@@ -27,35 +27,35 @@ Scores = Mapping[str, float | None]
 
 @dataclass(frozen=True)
 class Expected:
-    """What the reply to a sample is compared with."""
+    """The reference for the reply to a sample."""
 
     task: TaskName
     text: str
-    """The reply of the training data: summary and reply for `prefix`, the reply for `only`."""
+    """The reply in the training data: summary and reply for `prefix`, the reply for `only`."""
     context: str
-    """The prompt of the sample of `steps`: what quotes have to stand in."""
+    """The prompt of the sample of `steps`, which quotes must occur in."""
     answers: tuple[str, ...] = ()
-    """The correct answers that the trace's fields name."""
+    """The correct answers in the trace's fields."""
 
 
 @dataclass(frozen=True)
 class Reply:
-    """A model's text, parsed as leniently as can be."""
+    """A model's text, parsed leniently."""
 
     task: TaskName
     text: str
     summary: Summary | None
-    """Of `prefix`: the first one, if it can be parsed."""
+    """For `prefix`: the first summary, if it can be parsed."""
     summary_text: str
-    """The same with its tags."""
+    """The summary with its tags."""
     steps: tuple[Step, ...]
-    """Reasoning, searches and answers behind the summary."""
+    """Reasoning, searches and answers after the summary."""
     rest: str
-    """The text that the steps were parsed from."""
+    """The source text of the steps."""
 
     @property
     def kinds(self) -> frozenset[type]:
-        """Whether it searches or answers: both, one, or neither."""
+        """Return whether it searches, answers, does both, or neither."""
         return frozenset(type(step) for step in self.steps if isinstance(step, Search | Answer))
 
     @property
@@ -66,17 +66,17 @@ class Reply:
 
     @property
     def searches(self) -> list[Search]:
-        """The queries, several if they are parallel."""
+        """Return the queries, several if they are parallel."""
         return [step for step in self.steps if isinstance(step, Search)]
 
     @property
     def quotes(self) -> Sequence[Quote]:
-        """The quotes of its summary."""
+        """Return the quotes of its summary."""
         return self.summary.quotes if self.summary else ()
 
 
 def read_reply(text: str, task: TaskName, form: Format) -> Reply:
-    """Parse a reply. It never fails: what cannot be parsed is missing."""
+    """Parse a reply. It never fails: unparsable parts are missing."""
     summary, rest, summary_text = None, text, ""
     if task == "prefix":
         try:
@@ -96,18 +96,18 @@ def score(
     tokens: int,
     cut_off: bool,
 ) -> Scores:
-    """Return the metrics of a reply by name, those of its task; None where not defined.
+    """Return the metrics of a reply for its task by name; None if undefined.
 
-    `kind_right`: it searches where a search is expected, answers where an answer is, and does not
-    do both; None where the expected reply does neither.
+    `kind_right`: the reply searches or answers, as expected, and does not do both; None if the
+    expected reply does neither.
 
     Args:
         text: the reply.
-        expected: what it is compared with.
+        expected: the reference.
         form: the tags of both.
         count: the tokens of a text.
         tokens: of the reply, its end token included.
-        cut_off: whether no end token came in time.
+        cut_off: whether the reply lacks an end token.
     """
     reply = read_reply(text, expected.task, form)
     wanted = read_reply(expected.text, expected.task, form)
@@ -128,10 +128,10 @@ def score(
 def is_valid(reply: Reply, form: Format) -> bool:
     """Return whether a reply has exactly the required form.
 
-    For `prefix` a summary of three parts comes first. Then, each in its tags: optional reasoning
-    and a search, or several of both (parallel searches); or optional reasoning and one answer.
-    Searches and answers are not empty. Between and around there is only space; what is in tags is
-    escaped where it has to be.
+    For `prefix` a summary of three parts comes first. Then follow tags with optional reasoning and
+    either searches (several if parallel, each with optional reasoning) or a single answer. Searches
+    and answers are not empty. Only white space is allowed elsewhere; tag contents are escaped if
+    necessary.
     """
     if reply.task == "prefix" and not (
         reply.summary and reply.text.lstrip().startswith(f"<{form.summary}>")
@@ -152,10 +152,10 @@ def _is_empty(step: Step) -> bool:
 
 
 def _answer(reply: Reply, wanted: Reply, correct: Sequence[str]) -> Scores:
-    """Exact match and token F1 of the last answer, where an answer is expected.
+    """Return exact match and token F1 of the last answer, if an answer is expected.
 
-    Against the answer of the trace (`answer_*`), and against the correct ones, the best of them
-    (`expected_*`; None where there is none). A reply without an answer has 0.
+    Compares with the trace's answer (`answer_*`) and the best of the correct answers (`expected_*`;
+    None without correct answers). A reply without an answer scores 0.
     """
     names = ("answer_exact", "answer_f1", "expected_exact", "expected_f1")
     metrics: dict[str, float | None] = dict.fromkeys(names)
@@ -170,7 +170,7 @@ def _answer(reply: Reply, wanted: Reply, correct: Sequence[str]) -> Scores:
 
 
 def _query(reply: Reply, wanted: Reply) -> Scores:
-    """How similar the next queries are, where a search is expected (see `text.match_searches`)."""
+    """Return the similarity of the next queries, if a search is expected (`match_searches`)."""
     if not wanted.searches:
         return {"query_f1": None, "query_similarity": None}
     by_words, by_characters = match_searches(reply.searches, wanted.searches)
@@ -178,10 +178,10 @@ def _query(reply: Reply, wanted: Reply) -> Scores:
 
 
 def _summary(reply: Reply, wanted: Reply, context: str, count: Callable[[str], int]) -> Scores:
-    """Whether there is a summary of three parts, how similar it is, and its length.
+    """Return whether there is a summary of three parts, its similarity, and its length.
 
-    summary_rouge_l is that of the contents of the three parts, titles left out; 0 without a
-    summary. summary_tokens and compression (its tokens by those of the context) are None without.
+    summary_rouge_l compares the contents of the three parts without titles; 0 without a summary.
+    summary_tokens and compression (its tokens by the context's) are None without a summary.
     """
     rouge = rouge_l(_contents(reply.summary), _contents(wanted.summary))
     size = count(reply.summary_text) if reply.summary_text else None
@@ -202,15 +202,15 @@ def _contents(summary: Summary | None) -> str:
 
 
 def _quotes(reply: Reply, wanted: Reply, context: str, form: Format) -> Scores:
-    """Whether quotes are faithful, and whether they are there.
+    """Measure whether quotes are faithful, and whether the expected quotes are present.
 
-    - quotes_verbatim: the share of its quotes that are word for word in a result of the context;
-      None without quotes. A single correct word has 1, so read it beside the next.
-    - quotes_recall: the share of the words of the expected quotes that are in its *verbatim*
-      quotes; 0 without quotes, None where none is expected. The whole context quoted has 1, which
-      compression shows.
-    - quotes_none: whether it has no quote where some are expected.
-    - quotes_invented: how many of its quotes are not verbatim; None without quotes.
+    - quotes_verbatim: the share of quotes that occur word for word in a result of the context; None
+      without quotes. A single correct word scores 1, so read it beside the next.
+    - quotes_recall: the share of the expected quotes' words in the *verbatim* quotes; 0 without
+        quotes,
+      None if no quote is expected. Quoting the whole context scores 1, which compression shows.
+    - quotes_none: whether there is no quote although some are expected.
+    - quotes_invented: the number of quotes that are not verbatim; None without quotes.
     """
     quotes = reply.quotes
     verbatim = are_verbatim(quotes, context, form)

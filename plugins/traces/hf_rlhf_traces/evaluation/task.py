@@ -1,4 +1,4 @@
-"""The two tasks of traces: summarise a full context and go on, and go on from a given summary."""
+"""The two tasks of traces: summarise a full context and continue, or continue a given summary."""
 
 import hashlib
 import json
@@ -24,15 +24,15 @@ from hf_rlhf_traces.format import Format
 from hf_rlhf_traces.store import Store
 
 FOLDER = "eval"
-"""In the store."""
+"""Path in the store."""
 _TAIL = 1500
-"""Characters of a prompt's end that are saved with each reply."""
+"""Number of trailing characters of a prompt to save with each reply."""
 
 
 class TraceTask(Task):
-    """One task on held-out samples of a store."""
+    """A task on held-out samples of a store."""
 
-    verdict = ("answer_exact", "query_f1")  # whether the next step is that of the data
+    verdict = ("answer_exact", "query_f1")  # whether the next step matches the data
 
     def __init__(self, data: HeldOut, form: Format, options: "Options") -> None:
         self.held_out, self.form, self.options = data, form, options
@@ -42,7 +42,7 @@ class TraceTask(Task):
     def prompts(self, model: Candidate) -> Mapping[str, Sequence[int]]:
         """Return the prompts.
 
-        Raises ModelError where the tokenizer would leave tags of the format out of its text.
+        Raises ModelError if the tokenizer would drop tags of the format from its text.
         """
         special = set(model.tokenizer.all_special_tokens)
         if lost := [f"<{tag}>" for tag in self.form.names.values() if f"<{tag}>" in special]:
@@ -55,7 +55,7 @@ class TraceTask(Task):
         return {sample.id: tokens for sample, tokens in zip(samples, ids, strict=True)}
 
     def identity(self, model: Candidate) -> Mapping[str, Any]:
-        """Return the tokenizer and the data: a smaller number of samples is among a larger one."""
+        """Return the tokenizer and the data; a smaller selection is part of a larger selection."""
         tokenizer = model.tokenizer
         backend = getattr(tokenizer, "backend_tokenizer", None)
         parts = backend.to_str() if backend else json.dumps(sorted(tokenizer.get_vocab()))
@@ -73,7 +73,7 @@ class TraceTask(Task):
         return self._evaluation(answers.model, samples, details)
 
     def score_data(self, model: Candidate | None) -> Evaluation:
-        """Return the metrics of the expected replies, as of a model that ends each of them."""
+        """Return the metrics of the expected replies, with end tokens."""
         assert model is not None
         samples = self.held_out.samples
         texts = [sample.expected.text for sample in samples]
@@ -86,7 +86,7 @@ class TraceTask(Task):
         samples: Sequence[Sample],
         replies: Sequence[tuple[str, int, bool]],
     ) -> Evaluation:
-        """Score replies: text, tokens with the end token, and whether none came in time."""
+        """Score replies: text, tokens with the end token, and whether the end token is missing."""
         rows, details = [], []
         for sample, (text, tokens, cut_off) in zip(samples, replies, strict=True):
             metrics = score(
@@ -116,7 +116,7 @@ class TraceTask(Task):
         )
 
     def data(self) -> Mapping[str, Any]:
-        """Return which samples were chosen of what."""
+        """Return the selection of samples."""
         data = self.held_out
         return {
             "about": f"{len(data.samples)} of {data.available} rows of the split {data.split}, of "
@@ -132,7 +132,7 @@ class TraceTask(Task):
         }
 
     def notes(self, scored: Mapping[str, Evaluation]) -> Iterator[str]:
-        """Yield what limits these results."""
+        """Yield limitations of these results."""
         data = self.held_out
         if data.available < self.options.num_samples:
             yield (
@@ -169,7 +169,7 @@ def _tokens(model: Candidate, text: str) -> int:
 
 @dataclass(frozen=True)
 class Options:
-    """The settings of an evaluation; `seed` is of the choice of samples, and of what is drawn."""
+    """The settings of an evaluation; `seed` selects samples and seeds sampling."""
 
     tasks: Collection[TaskName] = tuple(TASKS)
     split: str = "validation"
@@ -185,8 +185,8 @@ class Options:
 def make_suite(store: Store, models: Mapping[str, Sequence[Any]], options: Options) -> Suite:
     """Return the evaluation of the models of each name, in `eval/` of the store.
 
-    Raises RunFolderError where the datasets do not exist; ConfigError and ModelError for models
-    that cannot be used; DataError as `held_out` does.
+    Raises RunFolderError for missing datasets; ConfigError and ModelError for unusable models;
+    DataError as `held_out` does.
     """
     form = Format.of(store.settings("format"))
     tasks = [
@@ -224,9 +224,9 @@ def make_suite(store: Store, models: Mapping[str, Sequence[Any]], options: Optio
 def _measurable(
     tasks: Sequence[TraceTask], models: Sequence[Candidate], options: Options
 ) -> Sequence[TraceTask]:
-    """Return the tasks with a prompt that fits into every model; print which are left out.
+    """Return the tasks with a prompt that fits every model; print the tasks left out.
 
-    If no task is left, all are returned: the suite then says what to do.
+    If no task is left, all are returned: the suite then reports the cure.
     """
 
     def fits(task: TraceTask, model: Candidate) -> bool:

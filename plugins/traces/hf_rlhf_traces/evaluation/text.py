@@ -18,17 +18,17 @@ _UNSPACED = re.compile(
     "([\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"
     "\U00020000-\U0003ffff])"
 )
-"""Thai, Lao, Burmese, Khmer, kana and Han, which put no space between words."""
+"""Thai, Lao, Burmese, Khmer, kana and Han, which have no spaces between words."""
 
 
 def normalise(text: str) -> str:
-    """Return text as SQuAD compares answers: lower case, no punctuation, no articles, one space.
+    """Normalise text as SQuAD does: lower case, no punctuation or articles, single spaces.
 
-    After Rajpurkar et al. 2016 (https://arxiv.org/abs/1606.05250), whose script handles ASCII
-    alone; on such text with a word beside the articles both give the same. Here letters are folded
-    by Unicode (NFKC and casefold: "ß" is "ss", "①" is "1"); punctuation of any script goes, with
-    invisible characters (marks of direction, spaces of no width); a text that would become empty
-    ("The", "+") stays as it is, so that it does not equal any other of that kind.
+    After Rajpurkar et al. 2016 (https://arxiv.org/abs/1606.05250), whose script handles ASCII only;
+    on ASCII text with a word other than articles both agree. Here letters are folded by Unicode
+    (NFKC and casefold: "ß" is "ss", "①" is "1"). Punctuation of any script and invisible characters
+    (direction marks, zero-width spaces) are removed. A text that would become empty ("The", "+")
+    stays unchanged, so that different texts of this kind stay distinct.
     """
     folded = _folded(text)
     bare = "".join("" if _is_punctuation(char) else char for char in folded)
@@ -37,16 +37,15 @@ def normalise(text: str) -> str:
 
 
 def exact_match(text: str, expected: str) -> float:
-    """Return 1.0 if both are the same after `normalise`, else 0.0."""
+    """Return 1.0 if both are equal after `normalise`, else 0.0."""
     return float(normalise(text) == normalise(expected))
 
 
 def token_f1(text: str, expected: str) -> float:
     """Return F1 of the bags of words of both, after `normalise`.
 
-    Words are split at spaces; in scripts that have none between words, each character is a word,
-    as in MLQA for Chinese (Lewis et al. 2020, https://arxiv.org/abs/1910.07475). Two empty texts
-    are equal.
+    Words are split at spaces; in scripts without spaces, each character is a word, as in MLQA for
+    Chinese (Lewis et al. 2020, https://arxiv.org/abs/1910.07475). Two empty texts are equal.
     """
     return _f1(_split(normalise(text)), _split(normalise(expected)))
 
@@ -54,9 +53,9 @@ def token_f1(text: str, expected: str) -> float:
 def rouge_l(text: str, expected: str) -> float:
     """Return the F-measure of ROUGE-L: of the longest common subsequence of words (Lin 2004).
 
-    Words are runs of letters, marks and digits of any script, folded as in `normalise`; of scripts
-    without spaces, characters. On ASCII text it equals rougeL of the package rouge-score without a
-    stemmer, whose words are runs of a-z and 0-9.
+    Words are runs of letters, marks and digits of any script, folded as in `normalise`, and single
+    characters in scripts without spaces. On ASCII text it equals rougeL of the package rouge-score
+    without a stemmer, whose words are runs of a-z and 0-9.
     """
     actual, wanted = words(text), words(expected)
     if not actual or not wanted:
@@ -66,9 +65,9 @@ def rouge_l(text: str, expected: str) -> float:
 
 
 def recall(available: Iterable[str], wanted: Iterable[str]) -> float | None:
-    """Return the share of the words of `wanted` that `available` has; None if there is no word.
+    """Return the share of the words of `wanted` in `available`; None if there is no word.
 
-    A word that is wanted twice has to be there twice.
+    A repeated word must occur as often.
     """
     needed = Counter(word for text in wanted for word in words(text))
     present = Counter(word for text in available for word in words(text))
@@ -76,12 +75,12 @@ def recall(available: Iterable[str], wanted: Iterable[str]) -> float | None:
 
 
 def match_searches(actual: Sequence[Search], expected: Sequence[Search]) -> tuple[float, float]:
-    """Return how similar two sets of parallel searches are: by words, and by characters.
+    """Return the similarity of two sets of parallel searches, by words and by characters.
 
-    By words it is `token_f1` of two queries, by characters their normalised indel similarity after
-    `normalise`; queries of different tools have 0. Each query is paired with one of the other set
-    at most, the most similar first, and the sum over pairs is divided as in F1: a query too many
-    costs as much as one too few.
+    For two queries it is `token_f1` by words, and the normalised indel similarity after `normalise`
+    by characters; queries of different tools score 0. Queries are paired greedily, the most similar
+    first, and the sum over pairs is divided as in F1: an extra query costs as much as a missing
+    query.
     """
     return _matched(actual, expected, token_f1), _matched(actual, expected, _characters)
 
@@ -124,7 +123,7 @@ def _split(text: str) -> list[str]:
 
 
 def _folded(text: str) -> str:
-    # Twice, since casefold can give what NFKC would compose.
+    # Twice, because casefold can return what NFKC would compose.
     return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
 
 

@@ -1,1 +1,1 @@
-"""Summaries of what an agent has seen so far: made, checked, and turned into training rows."""
+"""Summarise an agent's results so far: write, check, and convert to training rows."""

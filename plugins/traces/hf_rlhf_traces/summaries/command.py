@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def summarize_main(argv: Sequence[str]) -> int:
-    """Make a summary for each sample of `steps`."""
+    """Write a summary for each sample of `steps`."""
     from hf_rlhf_traces.format import store_format
     from hf_rlhf_traces.store import Store
     from hf_rlhf_traces.summaries.summarize import summarize
@@ -34,8 +34,7 @@ def summarize_main(argv: Sequence[str]) -> int:
 def make_summarizer(chosen: argparse.Namespace, form: "Format") -> "Summarizer":
     """Return the summariser of the options.
 
-    Raises ConfigError for options of the other summariser, JudgeError for those of an API that
-    cannot work.
+    Raises ConfigError for options of the other summariser, JudgeError for unusable API options.
     """
     names, others, cure = _MODEL_OPTIONS, _EXTRACTIVE_OPTIONS, "leave --model out"
     if chosen.model is None:

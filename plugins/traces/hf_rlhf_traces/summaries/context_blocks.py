@@ -1,4 +1,4 @@
-"""The prompt of a sample of `steps`, parsed: thoughts, searches and results."""
+"""Parse the prompt of a sample of `steps`: thoughts, searches and results."""
 
 import re
 import string
@@ -11,7 +11,7 @@ from hf_rlhf_traces.format import Format
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """A document of a search result, as it is in the prompt."""
+    """A document of a search result in the prompt."""
 
     title: str
     text: str
@@ -19,7 +19,7 @@ class Passage:
 
 @dataclass(frozen=True, slots=True)
 class ContextBlock:
-    """A block of the prompt, unescaped: its tag, by the field of `Format`, and its content."""
+    """An unescaped block of the prompt: its tag, by the field of `Format`, and its content."""
 
     kind: str
     text: str
@@ -34,8 +34,8 @@ def blocks(prompt: str, form: Format) -> list[ContextBlock]:
 def passages(result: str, form: Format) -> list[Passage]:
     """Return the documents of an `<information>` block, by the template that wrote them.
 
-    Text that looks like the head of a document is one only if its number is the next. Where the
-    template does not begin with fixed text, the block is one passage without a title.
+    Text that resembles a document's head is a head only if its number is the next. If the template
+    does not begin with fixed text, the block is a single passage without a title.
     """
     head = _head(form.document)
     starts: list[re.Match[str]] = []
@@ -54,7 +54,7 @@ def passages(result: str, form: Format) -> list[Passage]:
 
 @lru_cache(maxsize=8)
 def _head(template: str) -> re.Pattern[str] | None:
-    """Return the pattern of a document's head, up to its content; None if it has no fixed text."""
+    """Return the pattern of a document's head, up to its content; None without fixed text."""
     pattern, literal = "", False
     for text, name, _, _ in string.Formatter().parse(template):
         pattern += re.escape(text)

@@ -1,10 +1,10 @@
-"""A summary without a model: sentences of the context, chosen by the words they share.
+"""Summarise without a model: select sentences of the context by shared words.
 
-The question is copied. Reasoning that is too long is cut to the last sentence of each thought. Of
-each search result those sentences are quoted that have most in common with the question, the
-thoughts and the searches before it (Okapi BM25 over the sentences of all results; Robertson &
-Zaragoza 2009), newest results first, each once, within a budget of characters. Quotes are cut out
-of the documents, so they are word for word. The same input gives the same summary.
+The question is copied. Long reasoning is cut to the last sentence of each thought. For each search
+result the sentences most similar to the question, the thoughts and the preceding searches are
+quoted (Okapi BM25 over the sentences of all results; Robertson & Zaragoza 2009). The newest results
+come first, each sentence once, within a budget of characters. Quotes are cut out of the documents,
+so they are verbatim. The same input gives the same summary.
 """
 
 import math
@@ -22,8 +22,8 @@ from hf_rlhf_traces.summaries.words import sentences, words
 K1, B = 1.2, 0.75
 """Saturation and length normalisation of BM25: Lucene's defaults."""
 WEIGHTS = {"question": 1.0, "think": 1.0, "search": 3.0}
-"""Weight of a query word by where it occurs: in the question, or in the thoughts and searches
-right before a result. A word in several has the sum."""
+"""Weight of a query word by its location: the question, or the thoughts and searches just before a
+result. A word in several gets the sum."""
 VERSION = 2
 
 
@@ -34,23 +34,23 @@ class _Sentence(NamedTuple):
 
 @dataclass
 class Extractive:
-    """Summarises one sample after another."""
+    """Summarises samples sequentially."""
 
     form: Format
     max_quote_chars: int = 2000
-    """Characters of all quotes together."""
+    """Maximum characters of all quotes together."""
     max_reasoning_chars: int = 1000
-    """Reasoning up to this is copied; longer reasoning is condensed to it."""
+    """Maximum characters of reasoning; longer reasoning is condensed."""
     keep: float = 0.7
-    """A sentence is quoted if its score is at least this share of the best one of its result."""
+    """Minimum score of a quoted sentence, as a share of the best score in its result."""
 
     def settings(self) -> Mapping[str, Any]:
-        """Return what a summary depends on, beside its sample."""
+        """Return the settings of a summary."""
         limits = {name: value for name, value in asdict(self).items() if name != "form"}
         return {"by": "extractive", "version": VERSION, **limits}
 
     def usage(self) -> Mapping[str, float]:
-        """Return nothing: it costs nothing."""
+        """Return nothing, because it costs nothing."""
         return {}
 
     def summarize_all(
@@ -64,7 +64,7 @@ class Extractive:
     def summarise(self, row: Row) -> Summary:
         """Return the summary of the prompt of a row of `steps`."""
         context = blocks(row["prompt"], self.form)
-        # Thoughts may be encrypted; what was searched for then tells most of them.
+        # Thoughts may be encrypted; the searches then tell most of them.
         thoughts = _texts(context, "think") or _texts(context, "search")
         reasoning = _condensed(thoughts, self.max_reasoning_chars)
         return Summary(row["question"], reasoning, tuple(self._quotes(row["question"], context)))
@@ -95,7 +95,7 @@ def _texts(context: Iterable[ContextBlock], kind: str) -> list[str]:
 
 
 def _results_of(context: Sequence[ContextBlock]) -> Iterator[tuple[str, list[ContextBlock]]]:
-    """Yield the text of each result, and the blocks right before it."""
+    """Yield the text of each result, and the blocks just before it."""
     before: list[ContextBlock] = []
     after_result = False
     for block in context:
@@ -117,8 +117,8 @@ def _word_weights(question: str, before: Sequence[ContextBlock]) -> Mapping[str,
 def _ranked(
     results: Sequence[tuple[Sequence[_Sentence], Mapping[str, float]]], keep: float
 ) -> Iterator[Quote]:
-    """Yield the best sentence of each result, newest results first, and then those that score at
-    least `keep` of the best of their result.
+    """Yield each result's best sentence, newest results first, then the sentences that score at
+    least `keep` of the best in their result.
     """
     every = [sentence.words for cut, _ in results for sentence in cut]
     counts = Counter(word for each in every for word in each)
@@ -143,8 +143,8 @@ def _ranked(
 
 
 def _score(found: frozenset[str], query: Mapping[str, float], length: float) -> float:
-    """Return the BM25 score of a sentence; `length` is the mean number of different words."""
-    # Sets have no fixed order, and the sum must not depend on one.
+    """Return the BM25 score of a sentence; `length` is the mean number of distinct words."""
+    # Sets have no fixed order, and the sum must not depend on the order.
     value = math.fsum(query[word] for word in found & query.keys())
     return value / (1 + K1 * (1 - B + B * len(found) / length)) if value else 0.0
 

@@ -1,6 +1,6 @@
-"""Whether a text is written in another script than its source.
+"""Detect text in another script than its source.
 
-Scripts are compared, not languages: Chinese for English is found, French for English is not.
+Scripts are compared, not languages: it detects Chinese for English, but not French for English.
 Language identification would need a model, and is unreliable on names and numbers.
 """
 
@@ -9,16 +9,16 @@ from collections import Counter
 from functools import lru_cache
 
 FEWEST_LETTERS = 20
-"""A text with fewer letters is not called foreign."""
+"""Minimum number of letters for a text to count as foreign."""
 SHARE = 0.05
-"""A script belongs to a text if at least this share of its letters are of it."""
+"""Minimum share of a script's letters for the script to belong to a text."""
 _EAST_ASIAN = frozenset({"CJK", "HIRAGANA", "KATAKANA", "BOPOMOFO"})
 
 
 def is_foreign(text: str, about: str) -> bool:
-    """Say whether most letters of `text` are of a script that `about` hardly has.
+    """Return whether most letters of `text` are of a script that `about` hardly has.
 
-    Chinese characters and Japanese kana count as one script.
+    Chinese characters and Japanese kana count as the same script.
     """
     letters = _scripts(text)
     if letters.total() < FEWEST_LETTERS:

@@ -22,13 +22,13 @@ class _Request:
 
 @dataclass
 class ModelSummarizer:
-    """Has a model write the summaries."""
+    """Writes summaries with a model."""
 
     writer: OpenAIText
     form: Format
 
     def settings(self) -> Mapping[str, Any]:
-        """Return what a summary depends on. Not where the model is served, which may change."""
+        """Return the settings of a summary, without the server's address, which may change."""
         described = {k: v for k, v in self.writer.describe().items() if k != "base_url"}
         return {"by": "model", **described, "prompt_sha256": writer_prompt.prompt_sha256(self.form)}
 
@@ -39,9 +39,9 @@ class ModelSummarizer:
     def summarize_all(
         self, samples: Iterable[tuple[int, Row]], save: Callable[[int, Outcome], None]
     ) -> None:
-        """Request the summary of each sample; memory holds only those that are under way.
+        """Request the summary of each sample; only requests in progress are in memory.
 
-        Raises JudgeError for what will not heal, and for a server that stays away.
+        Raises JudgeError for permanent errors, and for a server that stays away.
         """
         under_way: dict[int, _Request] = {}
 

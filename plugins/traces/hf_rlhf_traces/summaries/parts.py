@@ -1,6 +1,6 @@
-"""The summaries on disk: parts of `PART` samples each, in the order of the samples.
+"""Store summaries in parts of `PART` samples each, in the order of the samples.
 
-An outcome is a summary (`summary_outcome`) or the reason why there is none (`failure_outcome`).
+An outcome is a summary (`summary_outcome`) or the reason for its absence (`failure_outcome`).
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -19,10 +19,10 @@ Outcome = Mapping[str, Any]
 
 
 def summary_outcome(summary: Summary, verbatim: Iterable[bool], replies: int = 0) -> Outcome:
-    """Return what is stored of a summary.
+    """Return the stored form of a summary.
 
-    `verbatim` says of each quote whether it stands in the context word for word; `replies` is how
-    many replies of a model it took.
+    `verbatim` records for each quote whether it occurs in the context; `replies` is the number of
+    model replies it took.
     """
     quotes = [
         {"title": quote.title, "text": quote.text, "verbatim": is_verbatim}
@@ -33,15 +33,15 @@ def summary_outcome(summary: Summary, verbatim: Iterable[bool], replies: int = 0
 
 
 def failure_outcome(reason: str, detail: str) -> Outcome:
-    """Return what is stored of a sample that could not be summarised."""
+    """Return the stored form of a failed sample."""
     return {"failed": reason, "detail": detail}
 
 
 class SummaryParts:
-    """The outcomes of all samples. Memory holds those parts in which samples are under way."""
+    """The outcomes of all samples. Memory holds only parts with samples in progress."""
 
     def __init__(self, folder: Path, inputs: Mapping[str, Any]) -> None:
-        """Open the parts in `folder`; those that were made from other inputs are deleted."""
+        """Open the parts in `folder`; parts with other inputs are deleted."""
         self._files = PartFiles(folder)
         self._files.reset(inputs)
         self._open: dict[int, list[Outcome | None]] = {}
@@ -65,7 +65,7 @@ class SummaryParts:
                 yield from ((part * PART + position, group[position]) for position in due)
 
     def save(self, number: int, outcome: Outcome) -> None:
-        """Take the outcome of a sample; a part is written when none of it is under way."""
+        """Store the outcome of a sample; write a part when none of its samples is in progress."""
         part, position = divmod(number, PART)
         self._open[part][position] = outcome
         self._due[part] -= 1
@@ -73,15 +73,15 @@ class SummaryParts:
             self._files.write(KIND, part, self._open.pop(part))
 
     def flush(self) -> None:
-        """Write the parts of which samples are still under way."""
+        """Write the parts with samples still in progress."""
         for part, outcomes in self._open.items():
             self._files.write(KIND, part, outcomes)
         self._open.clear()
 
 
 def read_part(files: PartFiles, part: int, size: int) -> list[Outcome | None]:
-    """Return the outcomes of a part; of one that is not written, `size` times None."""
-    # Of `part + 1` parts and processes, this part is the share of the last.
+    """Return the outcomes of a part; for a missing part, `size` times None."""
+    # Process `part` of `part + 1` does exactly this part.
     if files.missing(KIND, part + 1, process=part, processes=part + 1):
         return [None] * size
     outcomes: list[Outcome | None] = files.read(KIND, part)
@@ -89,7 +89,7 @@ def read_part(files: PartFiles, part: int, size: int) -> list[Outcome | None]:
 
 
 def stored_outcomes(folder: Path) -> Iterator[Outcome | None]:
-    """Yield the outcome of each sample in order, and then None without end: it was not tried."""
+    """Yield the outcome of each sample in order, then None without end (not tried yet)."""
     files = PartFiles(folder)
     for part in count():
         yield from read_part(files, part, PART)

@@ -1,6 +1,6 @@
-"""The step `split_summary`: the datasets `summary_prefix` and `summary_only`, of the summaries.
+"""Build the datasets `summary_prefix` and `summary_only` from summaries: `split_summary`.
 
-Every sample of `steps` is a row of both, or is counted under the reason why not.
+Every sample of `steps` is a row of both, or is counted by the reason for leaving it out.
 """
 
 from collections import Counter
@@ -21,7 +21,7 @@ from hf_rlhf_traces.summaries.summary import Quote, Summary, render
 STEP = "split_summary"
 PREFIX, ONLY = "summary_prefix", "summary_only"
 _GROUP = 256
-"""Rows that are written at a time."""
+"""Rows per write."""
 
 
 def split_summary(
@@ -37,12 +37,12 @@ def split_summary(
     Args:
         store: samples and summaries.
         form: tags and templates.
-        min_verbatim: leave out rows of which a smaller share of the quotes is word for word.
-        drop_unverbatim: leave out quotes that are not word for word, and rows that have no other:
-            a summary without its evidence would teach to summarise without any.
-        overwrite: replace datasets that were built with other settings.
+        min_verbatim: minimum share of verbatim quotes in a row.
+        drop_unverbatim: leave out quotes that are not verbatim, and rows without any other quote: a
+            summary without its evidence would teach to summarise without evidence.
+        overwrite: replace datasets with other settings.
 
-    Raises RunFolderError where samples or summaries are not made, DataError where no row is left.
+    Raises RunFolderError for missing samples or summaries, DataError if no row is left.
     """
     store.report(summarize.STEP)
     settings = {"min_verbatim": min_verbatim, "drop_unverbatim": drop_unverbatim}
@@ -84,7 +84,7 @@ def split_summary(
 def _kept(
     store: Store, counts: Counter[str], failed: Counter[str], least: float, drop_unverbatim: bool
 ) -> Iterator[tuple[Split, Row, Summary, float]]:
-    """Yield each row that is trained on, with its summary; count it and the others."""
+    """Yield each training row with its summary; count all rows."""
     outcomes = stored_outcomes(store.folder / FOLDER)
     for (side, row), outcome in zip(summarize.steps_rows(store), outcomes, strict=False):
         counts["steps"] += 1
@@ -122,9 +122,9 @@ def _trained_summary(outcome: Outcome, counts: Counter[str], *, drop_unverbatim:
 
 
 def prefix_row(row: Row, summary: Summary, share: float, form: Format) -> Summarised:
-    """Return the row that leads from the full context to the summary and the reply.
+    """Return the row from the full context to the summary and the reply.
 
-    `share` is that of the quotes that are word for word.
+    `share` is the share of verbatim quotes.
     """
     text = render(summary, form)
     task = form.fill(form.summary_prefix, row["prompt"])
@@ -132,7 +132,7 @@ def prefix_row(row: Row, summary: Summary, share: float, form: Format) -> Summar
 
 
 def only_row(row: Row, summary: Summary, share: float, form: Format) -> Summarised:
-    """Return the row that leads from the summary to the reply."""
+    """Return the row from the summary to the reply."""
     text = render(summary, form)
     return _row(row, form.fill(form.summary_only, text), row["answer"], text, share, form)
 

@@ -1,7 +1,7 @@
-"""The step `summarize`: a summary for each sample of `steps`, extracted or written by a model.
+"""Summarise each sample of `steps`, by extraction or a model: the step `summarize`.
 
-What is summarised is stored as it comes and never summarised again, so the same command continues
-where it was stopped. A sample that failed is tried again by the next call.
+Summaries are stored as they arrive and never repeated, so the same command continues after a stop.
+The next call retries failed samples.
 """
 
 import sys
@@ -26,21 +26,21 @@ from hf_rlhf_traces.terminal import bars
 
 STEP = "summarize"
 FAILED = "failed.jsonl"
-"""A line for each sample without a summary: its id, the reason, the detail."""
+"""A line per sample without a summary: its id, the reason, the detail."""
 FAILURE_WINDOW = 100
 PROGRESS_S = 30.0
-"""Between lines of progress where there is no terminal."""
+"""Seconds between progress lines outside a terminal."""
 MAX_FAILURE_RATE = 0.5
-"""A call stops when a larger share of the last samples failed."""
+"""Maximum share of failures in the last samples before a call stops."""
 FIRST_FAILURES = 20
-"""It stops when so many failed and none was summarised."""
+"""Number of failures without any success before it stops."""
 
 
 class Summarizer(Protocol):
     """A way to make summaries."""
 
     def settings(self) -> Mapping[str, Any]:
-        """Return what a summary depends on, beside its sample."""
+        """Return the settings of a summary."""
         ...
 
     def usage(self) -> Mapping[str, float]:
@@ -56,7 +56,7 @@ class Summarizer(Protocol):
 
 @dataclass
 class _Progress:
-    """Counts the outcomes of a call, and stops it when too many samples fail."""
+    """Counts the outcomes of a call and stops it after too many failures."""
 
     show: Callable[[int, int], None]
     summarised: int = 0
@@ -88,13 +88,13 @@ def summarize(
     limit: int | None = None,
     overwrite: bool = False,
 ) -> Mapping[str, Any]:
-    """Summarise the samples of a store that have no summary, or at most `limit` of them.
+    """Summarise the samples of a store that lack a summary, or at most `limit` of them.
 
     Returns the report on all samples.
 
-    Raises RunFolderError for summaries by other settings without `overwrite` and for a full disk,
-    JudgeError when no sample could be summarised, and what `summarizer` raises; finished summaries
-    are stored whatever happens.
+    Raises RunFolderError for summaries with other settings without `overwrite` and for a full disk,
+    JudgeError if no sample could be summarised, and the errors of `summarizer`. Finished summaries
+    are always stored.
     """
     steps = store.entry("steps")
     settings = summarizer.settings()
@@ -146,7 +146,7 @@ def steps_rows(store: Store) -> Iterator[tuple[Split, dict[str, Any]]]:
 def _progress_bar(
     total: int, usage: Callable[[], Mapping[str, float]]
 ) -> Iterator[Callable[[int, int], None]]:
-    """Give a function that shows how many samples are summarised and how many failed.
+    """Yield a function that shows the numbers of summarised and failed samples.
 
     In a terminal a bar, else a line every `PROGRESS_S` seconds.
     """

@@ -1,4 +1,4 @@
-"""A summary of what an agent has seen so far: three parts, as text in tags and back.
+"""Render and parse a summary of an agent's results: three parts as text in tags.
 
     <summary>
     <question>…</question>
@@ -8,7 +8,7 @@
     </evidence>
     </summary>
 
-Contents are escaped as everywhere (`Format.escape`), and titles as attributes of HTML are.
+Contents are escaped by `Format.escape`, and titles like HTML attributes.
 """
 
 import html
@@ -22,7 +22,7 @@ _TITLE = re.compile(r"\s+title=\"([^\"]*)\"\s*")
 
 
 class Malformed(ValueError):
-    """The text holds no summary; the message says why, in words fit to send back to a model."""
+    """The text has no valid summary; the message states the reason for the model."""
 
     reason = "malformed"
 
@@ -37,7 +37,7 @@ class Quote:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """The question, the reasoning so far, and what was found."""
+    """The question, the reasoning so far, and the evidence."""
 
     question: str
     reasoning: str
@@ -45,7 +45,7 @@ class Summary:
 
 
 def render(summary: Summary, form: Format) -> str:
-    """Return a summary in tags. White space around its contents is lost in parsing."""
+    """Return a summary in tags. Parsing drops white space around its contents."""
     quotes = "".join(f"{_quote(quote, form)}\n" for quote in summary.quotes)
     parts = (
         (form.question, form.escape(summary.question)),
@@ -69,8 +69,8 @@ def parse(text: str, form: Format) -> Summary:
 def split(text: str, form: Format) -> tuple[Summary, str]:
     """Return the first summary in a text, and the text after it.
 
-    Raises Malformed when there is none, when a part is missing, repeated or out of order, when the
-    question is empty, and when text stands outside of the parts.
+    Raises Malformed if there is none, if a part is missing, repeated or out of order, if the
+    question is empty, or if there is text outside the parts.
     """
     _, inside, after = _tagged(text, form.summary, "")
     where = f" in <{form.summary}>"
@@ -107,7 +107,7 @@ def _check_empty(text: str, where: str) -> None:
 
 
 def _quotes(evidence: str, form: Format) -> list[Quote]:
-    """Read the quotes of the evidence, which holds nothing else."""
+    """Parse the quotes of the evidence, which contains nothing else."""
     *quoted, rest = evidence.split(f"</{form.quote}>")
     where = f"outside of <{form.quote}> in <{form.evidence}>"
     _check_empty(rest, where)
@@ -125,11 +125,11 @@ def _quotes(evidence: str, form: Format) -> list[Quote]:
 
 
 def are_verbatim(quotes: Sequence[Quote], context: str, form: Format) -> list[bool]:
-    """Say of each quote whether it occurs word for word in a search result of the context.
+    """Return whether each quote occurs word for word in a search result of the context.
 
-    The context is the prompt of a sample of `steps`, and a result one `<information>` block of it.
-    Escaped tags are restored, and runs of white space count as one space; everything else must be
-    the same. An empty quote occurs nowhere.
+    The context is the prompt of a sample of `steps`, and a result an `<information>` block of it.
+    Escaped tags are restored, and runs of white space count as a single space; everything else must
+    be equal. An empty quote never occurs.
     """
     blocks = form.blocks(context)
     results = [_spaced(inside) for tag, inside in blocks if tag == form.information]

@@ -1,14 +1,14 @@
-"""Sentences and words of a text in any language, as far as that goes without a model."""
+"""Split text of any language into sentences and words, without a model."""
 
 import re
 import unicodedata
 from collections.abc import Iterator
 
 LONGEST = 400
-"""Characters of a sentence; a longer one, such as a table's, is cut at white space."""
+"""Maximum characters of a sentence; longer text, for example a table, is cut at white space."""
 LINES = 300
-"""After this many characters a line ends a sentence; before, only an empty line does: text may be
-wrapped, and single lines of a record or a list say little."""
+"""Characters after which a line end ends a sentence; before, only an empty line does. Text may be
+wrapped, and single lines of a record or a list have little content."""
 _END = re.compile(
     r"(?<![.!?…])[.!?…]++[\"'”’»)\]]*+\s+"  # possessive, or a million dots take quadratic time
     r"|[。！？｡．।॥؟۔]+[”’」』）]*\s*"  # a space after these is optional

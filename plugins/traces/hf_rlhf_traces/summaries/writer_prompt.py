@@ -1,7 +1,7 @@
-"""The prompt for a model that writes a summary, and how its reply is read.
+"""Build the prompt for a model that writes a summary, and parse its reply.
 
 The context holds web pages, so it is untrusted: it is fenced by tags with a hash of all of it,
-which it cannot contain, and what could pass for a turn of a chat template is escaped.
+which it cannot contain, and possible turns of a chat template are escaped.
 """
 
 import hashlib
@@ -47,13 +47,13 @@ Reply again with the whole <{summary}>, in the form that was described, and noth
 
 
 class Foreign(Malformed):
-    """The summary is in another script than what it summarises."""
+    """The summary is in another script than its source."""
 
     reason = "foreign"
 
 
 def messages(row: Mapping[str, Any], form: Format) -> list[dict[str, str]]:
-    """Return the conversation that asks for the summary of a row of `steps`."""
+    """Return the conversation that requests the summary of a row of `steps`."""
     material = escaped(_material(row, form))
     code = hashlib.sha256(material.encode()).hexdigest()[:16]
     fenced = f"<material-{code}>\n{material}\n</material-{code}>"
@@ -65,7 +65,7 @@ def messages(row: Mapping[str, Any], form: Format) -> list[dict[str, str]]:
 
 
 def _material(row: Mapping[str, Any], form: Format) -> str:
-    """Write a context without our tags, which a model might take for its output format."""
+    """Return a context without our tags, which a model might take for its output format."""
     parts = [f"Question: {row['question']}"]
     names = {"think": "Thought", "search": "Searched for", "answer": "Answered"}
     for block in blocks(row["prompt"], form):
@@ -81,7 +81,7 @@ def _material(row: Mapping[str, Any], form: Format) -> str:
 def repair(
     conversation: Sequence[Mapping[str, str]], reply: str, cause: str, form: Format
 ) -> list[Mapping[str, str]]:
-    """Return the conversation that asks once more, saying what was wrong with the reply."""
+    """Return the conversation that asks again, with the reply's fault."""
     request = REPAIR.replace("{cause}", escaped(cause)).replace("{summary}", form.summary)
     return [
         *conversation,
@@ -91,9 +91,9 @@ def repair(
 
 
 def read_reply(reply: str, row: Mapping[str, Any], form: Format) -> tuple[Summary, list[bool]]:
-    """Return the summary in a reply, and which of its quotes are word for word.
+    """Return the summary in a reply, and whether each quote is verbatim.
 
-    The question is that of the row. Raises Malformed, and Foreign, with a cause fit to send back.
+    The row's question replaces the reply's. Raises Malformed and Foreign with the cause.
     """
     written = parse(_without_thinking(reply), form)
     if not written.reasoning:
@@ -105,7 +105,7 @@ def read_reply(reply: str, row: Mapping[str, Any], form: Format) -> tuple[Summar
     is_verbatim = are_verbatim(quotes, prompt, form)
     for number, quote in enumerate(quotes):
         if not is_verbatim[number] and "&" in quote.text:
-            # The model saw what `escaped` had made of it.
+            # The model read the output of `escaped`.
             restored = Quote(html.unescape(quote.text), quote.title)
             if are_verbatim([restored], prompt, form)[0]:
                 quotes[number], is_verbatim[number] = restored, True
@@ -113,7 +113,7 @@ def read_reply(reply: str, row: Mapping[str, Any], form: Format) -> tuple[Summar
 
 
 def _words_of(row: Mapping[str, Any], form: Format) -> str:
-    """Return the text of a context without tags, whose letters say nothing of its language."""
+    """Return the text of a context without tags, whose letters do not indicate its language."""
     return "\n".join([row["question"], *(block.text for block in blocks(row["prompt"], form))])
 
 
