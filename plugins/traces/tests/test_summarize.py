@@ -2,6 +2,7 @@
 
 import json
 import re
+import resource
 import shutil
 import signal
 import subprocess
@@ -526,3 +527,18 @@ def test_a_quote_of_what_was_escaped_is_word_for_word() -> None:
 )
 def test_another_script_is_noticed(text: str, about: str, foreign: bool) -> None:
     assert is_foreign(text, about) is foreign
+
+
+def test_a_full_disk_is_said_and_the_same_command_goes_on(store: Store) -> None:
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (8_000, limit[1]))
+    try:
+        with pytest.raises(RunFolderError, match=r"summaries-00000\.json cannot be written: File"):
+            command(["summarize", str(store.folder)])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+        signal.signal(signal.SIGXFSZ, ignored)
+    assert store.state("summarize") == "to do"
+    assert command(["summarize", str(store.folder)]) == 0
+    assert in_order(store)
