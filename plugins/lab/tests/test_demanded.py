@@ -19,7 +19,7 @@ CPU = {"use_cpu": True, "bf16": False, "dataloader_pin_memory": False}
 
 
 @pytest.mark.slow
-def test_ppo_trains_only_on_the_reward_model_of_its_report(tmp_path, monkeypatch):
+def test_ppo_trains_only_on_the_reward_model_of_its_report(tmp_path, monkeypatch, pictures):
     monkeypatch.chdir(tmp_path)
     model = {"model_name_or_path": "package://hf_rlhf_classic/tiny_sft", **CPU}
     preferences = {**TASTES, "form": "preference"}

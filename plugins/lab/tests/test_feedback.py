@@ -24,7 +24,7 @@ BLOCK = re.compile(r"<(\w+)-[0-9a-f]{16}>\n(.*?)\n</", re.DOTALL)
 
 
 @pytest.fixture(autouse=True)
-def _in_an_empty_folder(tmp_path, monkeypatch):
+def _in_an_empty_folder(tmp_path, monkeypatch, few_resamples):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HF_RLHF_CACHE", str(tmp_path / "cache"))
 

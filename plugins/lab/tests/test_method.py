@@ -64,11 +64,8 @@ METHOD = {
 
 
 @pytest.fixture(autouse=True)
-def _files(tmp_path, monkeypatch, request):
+def _files(tmp_path, monkeypatch, few_resamples):
     monkeypatch.chdir(tmp_path)
-    if "fragment" not in request.node.name:  # pictures take longer than all the rest
-        for module in ("method.page", "validation.plot"):
-            monkeypatch.setattr(f"hf_rlhf_lab.{module}.draw", lambda *_: None)
     monkeypatch.setenv("HF_RLHF_CACHE", str(tmp_path / "cache"))
     (tmp_path / "signals.py").write_text(SIGNALS)
     write_rows(60)
@@ -222,7 +219,7 @@ def test_a_reward_survives_if_the_grade_rises_and_still_agrees(
     assert result["gains"]["grade"]["mean"] == pytest.approx(2 * grade_gain)
 
 
-def test_from_graded_rows_to_a_fragment_that_a_run_file_takes(capsys):
+def test_from_graded_rows_to_a_fragment_that_a_run_file_takes(capsys, pictures):
     assert run() == 0
     steps = results()["steps"]
     assert list(steps) == ["grades", "calibration", "weights", "validation"]

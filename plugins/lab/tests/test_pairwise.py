@@ -19,7 +19,7 @@ PAIRS = [
 
 
 @pytest.fixture(autouse=True)
-def _in_an_empty_folder(tmp_path, monkeypatch):
+def _in_an_empty_folder(tmp_path, monkeypatch, few_resamples):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HF_RLHF_CACHE", str(tmp_path / "cache"))
 

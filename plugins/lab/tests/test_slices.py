@@ -261,7 +261,7 @@ def test_a_label_and_the_reward_are_compared_with_the_same_other_labels():
     assert json.dumps(agreement(scored).reported().to_json())
 
 
-def test_hacks_that_were_found_stand_first_and_names_of_data_are_no_mathematics(tmp_path):
+def test_hacks_that_were_found_stand_first_and_names_of_data_are_no_mathematics(tmp_path, pictures):
     rows = [
         {"hack": name, "share": share, "cases": 60, "mean": 1.0, "largest": 8.0, "p": 0.01}
         | {"found": share < 0.5}

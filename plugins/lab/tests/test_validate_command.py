@@ -12,7 +12,7 @@ from hf_rlhf_lab.target import run_file
 
 
 @pytest.fixture(autouse=True)
-def _in_an_empty_folder(tmp_path, monkeypatch):
+def _in_an_empty_folder(tmp_path, monkeypatch, few_resamples):
     monkeypatch.chdir(tmp_path)
 
 
@@ -24,7 +24,7 @@ def verdicts():
     return {check["name"]: check["verdict"] for check in report()["checks"]}
 
 
-def test_the_example_shows_a_proxy_that_agrees_and_can_be_hacked(tmp_path, capsys):
+def test_the_example_shows_a_proxy_that_agrees_and_can_be_hacked(tmp_path, capsys, pictures):
     assert rewards(["validate", "--rows", "150"]) == 1
     assert verdicts()["agreement"] == "pass"
     assert verdicts()["hacks"] == "fail"

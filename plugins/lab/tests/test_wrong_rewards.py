@@ -22,9 +22,7 @@ from hf_rlhf_lab.validation.validate import RewardScores, availability, repeats
 FILLERS = "the box holds some of it and then a jar near door with lamp under table by wall"
 
 
-@pytest.fixture(autouse=True)
-def _few_resamples(monkeypatch):
-    monkeypatch.setattr("hf_rlhf.evaluation.statistics.RESAMPLES", 300)
+pytestmark = pytest.mark.usefixtures("few_resamples")
 
 
 def world(seed=0, pairs=200):
