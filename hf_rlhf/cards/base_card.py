@@ -1,4 +1,4 @@
-"""The card of a base model that is pushed beside the models trained on it, where it has none."""
+"""The card of a base model without a card that is pushed for the models trained on it."""
 
 import json
 import math
@@ -14,15 +14,15 @@ from hf_rlhf.storage.record_schema import ModelSection
 
 
 def base_card(folder: Path, model: ModelSection, repo_id: str, *, endpoint: str) -> str:
-    """Return the README of a base that has none.
+    """Return the README for a base without one.
 
-    The merged weights of a run get the card of that run; of any other base little is known.
+    The merged weights of a run get that run's card; little is known of any other base.
 
     Args:
-        folder: the base's folder, with its weights as safetensors.
-        model: the section of a record that names it as its base.
-        repo_id: the repository that it is pushed to.
-        endpoint: the address of the Hub.
+        folder: the base's folder with safetensors.
+        model: the model section of a record with this base.
+        repo_id: the target repository.
+        endpoint: the Hub's address.
     """
     if (run := run_of_merged(folder)) is not None:
         # Only the merged weights are pushed: no adapter, and no pictures.

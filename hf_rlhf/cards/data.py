@@ -8,7 +8,7 @@ from hf_rlhf.formatting import cell, code, count, fence, plain, words
 from hf_rlhf.storage.record_schema import DataSection
 
 SHORT = 160
-"""Up to so many characters of arguments stand within a sentence; more stand as YAML below it."""
+"""Maximum of characters for arguments within a sentence; longer arguments become YAML below."""
 _LABELS = {
     "schema_why": "why this schema",
     "format": "format of the rows",
@@ -22,7 +22,7 @@ _LABELS = {
     "texts_as_turns": "rows with texts that were read as turns",
     "commit": "commit of the source",
 }
-"""Keys of reports whose words alone are not clear."""
+"""Labels for report keys that are unclear by themselves."""
 
 
 def arguments(values: Mapping[str, Any]) -> str:
@@ -38,8 +38,8 @@ def arguments(values: Mapping[str, Any]) -> str:
 def data_rows(data: DataSection) -> list[tuple[str, str]]:
     """Return the rows of each split and the adapter's report, as (label, Markdown) cells.
 
-    Left out are empty values, and the adapter's splits and rejected rows where they repeat the
-    splits and the dropped rows.
+    Omitted are empty values, and the adapter's splits and rejected rows if they repeat the splits
+    and dropped rows.
     """
     report = dict(data.report)
     if report.get("splits") == data.splits:
@@ -53,7 +53,7 @@ def data_rows(data: DataSection) -> list[tuple[str, str]]:
         label = plain(_LABELS.get(key) or words(key))
         nested = isinstance(value, Mapping) and bool(value)
         if nested and all(isinstance(each, Mapping) for each in value.values()):
-            # Of each source of a mixture, say.
+            # For example for each source of a mixture.
             entries = {f"{label}, {code(name)}": each for name, each in value.items()}
         else:
             entries = {label: value}
@@ -62,7 +62,7 @@ def data_rows(data: DataSection) -> list[tuple[str, str]]:
 
 
 def as_yaml(value: Any) -> str:
-    """Return YAML, text of several lines as a block."""
+    """Return YAML with multi-line text as blocks."""
     return dump_yaml(value).rstrip()
 
 
@@ -76,7 +76,7 @@ def _as_text(value: Any) -> str:
     if isinstance(value, (int, float)):
         return count(value)
     if isinstance(value, str):
-        # A sentence reads as one; a name or a path is shown as it is written.
+        # A sentence is plain text; a name or a path is code.
         return plain(value) if " " in value.strip() else code(value)
     if isinstance(value, list) and all(isinstance(text, str) for text in value):
         return ", ".join(map(code, value))

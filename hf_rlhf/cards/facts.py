@@ -1,4 +1,4 @@
-"""The training setup of a run as lines of its card, from the record alone."""
+"""Format the training setup of a run for its card, from the record alone."""
 
 import math
 from collections.abc import Mapping
@@ -20,13 +20,13 @@ from hf_rlhf.storage.record_schema import HELD_OUT
 
 _LOSS = ("loss_type", "scale_rewards", "epsilon", "num_iterations", "center_rewards_coefficient")
 _OPTIONAL = ("KL", "Loss", "Rollouts", "Evaluation during training")
-"""Lines that not every method has; the others say so when they are not recorded."""
+"""Lines that some methods lack; other lines state if they are not recorded."""
 
 
 def settings_of(record: RunRecord) -> dict[str, Any]:
-    """Return every setting of the trainer and the model: those asked for over the defaults.
+    """Return all settings of the trainer and the model: set values over defaults.
 
-    Of a run in phases, one that differs between them is `first → second → ...`.
+    Settings that differ between phases are `first → second → ...`.
     """
     config = record.config
     settings = {**record.defaults, **config}
@@ -150,7 +150,7 @@ def _parameters(record: RunRecord) -> str:
 
 
 def _targets(targets: Any) -> str:
-    """Return the target modules, those of all layers by the name that they share."""
+    """Return the target modules; modules of all layers share a name."""
     if not isinstance(targets, list):
         return code(targets)
     names = sorted({str(target).rpartition(".")[2] for target in targets})

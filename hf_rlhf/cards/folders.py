@@ -1,4 +1,4 @@
-"""The card in a run's own folder, which tells how to load the weights that lie there."""
+"""The card in a run's own folder, with code to load the local weights."""
 
 import hashlib
 import sys
@@ -18,7 +18,7 @@ from hf_rlhf.storage.local_paths import LocalPaths
 from hf_rlhf.storage.record import RunRecord, load_record, write_record
 
 CARD_DIGESTS = ".card.sha256"
-"""File in a run folder with the digests of the last two cards that were written."""
+"""File in a run folder with the digests of the last two written cards."""
 EDITED_CARD = "README.edited"
 COMPARISON_PICTURE = "comparison.png"
 ROWS_SHOWN = (
@@ -26,16 +26,16 @@ ROWS_SHOWN = (
     "all rows)"
 )
 PUBLISH_FIELDS_ON_CARD = ("base_was", "steps")
-"""What the card of a published run shows of the record's `publish`, beside the repository."""
+"""Fields of the record's `publish` on a published run's card, beside the repository."""
 
 
 def saved_weights(folder: Path) -> list[str]:
-    """Return which of `adapter` and `merged` a run folder holds weights in."""
+    """Return which of `adapter` and `merged` in a run folder hold weights."""
     return [name for name in ("adapter", "merged") if any((folder / name).glob("*.safetensors"))]
 
 
 def write_card(record: RunRecord, folder: Path) -> None:
-    """Write the card of a run into its folder; for a published run, the card that is on the Hub."""
+    """Write the card of a run into its folder; for a published run, the card on the Hub."""
     options: dict[str, Any] = {"endpoint": constants.ENDPOINT}
     published = record.published()
     if published.get("commit"):
@@ -48,9 +48,9 @@ def write_card(record: RunRecord, folder: Path) -> None:
 
 
 def place_card(folder: Path, card: str) -> None:
-    """Write a card into a run folder; a card that was edited by hand is kept beside it.
+    """Write a card into a run folder; a manually edited card is moved beside it.
 
-    A folder of an older version has no digests: its card is kept too, as it may be edited.
+    Folders of older versions have no digests: their card may be edited and is also moved.
     """
     path, content = folder / "README.md", card.encode("utf-8")
     if path.exists() and path.read_bytes() == content:
@@ -60,16 +60,16 @@ def place_card(folder: Path, card: str) -> None:
         kept = next(folder / name for name in names if not (folder / name).exists())
         path.rename(kept)
         print(f"note: {path} may have been edited; it is kept as {kept.name}", file=sys.stderr)
-    # Both digests, because a kill may come between the two writes.
+    # Both digests, because the process may be killed between the two writes.
     digests = [hashlib.sha256(content).hexdigest(), *_card_digests(folder)[:1]]
     atomic_write_text(folder / CARD_DIGESTS, "\n".join(digests) + "\n")
     atomic_write_bytes(path, content)
 
 
 def card_is_edited(folder: Path) -> bool:
-    """Return whether the card in a run folder is known to be edited.
+    """Return whether the card in a run folder was certainly edited.
 
-    In a folder of an older version this is not known.
+    This is unknown for folders of older versions.
     """
     known, path = _card_digests(folder), folder / "README.md"
     return bool(known) and path.exists() and _digest(path) not in known
@@ -85,9 +85,9 @@ def _digest(path: Path) -> str:
 
 
 def refresh_card(folder: Path) -> None:
-    """Rewrite record and card of a run after weights were deleted from its folder.
+    """Rewrite record and card of a run after weights in its folder were deleted.
 
-    Raises RunFolderError when it holds no record.
+    Raises RunFolderError if it has no record.
     """
     record = load_record(folder)
     record.model.saved = saved_weights(folder)
@@ -98,14 +98,14 @@ def refresh_card(folder: Path) -> None:
 def record_comparison(
     folder: Path, comparison: Mapping[str, Any], picture: tuple[Path, str] | None = None
 ) -> None:
-    """Write a comparison with other models into the record and onto the card of a run.
+    """Write a comparison with other models into the record and card of a run.
 
-    An earlier one is replaced.
+    An earlier comparison is replaced.
 
     Args:
-        folder: of the run; the caller holds its lock.
-        comparison: `name` of the run's model in the `table` (rows by heading), `notes`, and
-            whatever else the record should hold.
+        folder: the run's folder; the caller holds its lock.
+        comparison: `name` of the run's model in the `table` (rows by heading), `notes`, and any
+            other values for the record.
         picture: a PNG file and its alternative text.
     """
     record = load_record(folder)
@@ -120,17 +120,17 @@ def record_comparison(
 
 
 def public_record(record: RunRecord, spec: PublishSpec) -> RunRecord:
-    """Return the record as it is published and its card shows it: the base by its Hub name."""
+    """Return the record for publication and its card, with the base's Hub name."""
     public = record.model_copy(deep=True)
     model, base = public.model, spec.base_model
     if base is not None and model.base != base:
         model.lineage = [base if ancestor == model.base else ancestor for ancestor in model.lineage]
         model.base, model.base_is_hub_id, model.revision = base, True, None
-    # Folders of this machine mean nothing to others.
+    # Local folders are meaningless elsewhere.
     model.lineage = [name for name in model.lineage if is_hub_id(name) or "://" in name]
-    # The card describes the repository, whatever is in the folder.
+    # The card describes the repository, not the folder.
     model.saved = None
-    # Without commit and address: a card that named its own commit could never be pushed twice.
+    # Without commit and URL: a card with its own commit would change on every push.
     public.publish = {"repo_id": spec.repo_id}
     renamed = record.model.base != model.base
     if base_was := record.model.base if renamed else record.published().get("base_was"):
@@ -141,10 +141,10 @@ def public_record(record: RunRecord, spec: PublishSpec) -> RunRecord:
 
 
 def shareable(public: RunRecord, record: RunRecord) -> RunRecord:
-    """Return `public` with file names in place of the paths that `record` has.
+    """Return `public` with file names instead of the paths in `record`.
 
-    If the run file asks for no samples, all rows of the data are removed, because samples of
-    training are recorded in any case.
+    If the run file sets no samples, all rows of the data are removed, because samples of training
+    are always recorded.
     """
     if hides_rows(record):
         public.samples, public.generation = [], None
@@ -154,12 +154,12 @@ def shareable(public: RunRecord, record: RunRecord) -> RunRecord:
 
 
 def hides_rows(record: RunRecord) -> bool:
-    """Return whether no row of the data is published, as the run file wants it."""
+    """Return whether the run file excludes rows of the data from publication."""
     return (record.config.get("evaluation") or {}).get("samples") == 0
 
 
 def shared_content(record: RunRecord) -> str:
-    """Return which content of the author a published record shows; empty if it shows none."""
+    """Return which of the author's content a published record reveals, or ""."""
     own = sorted({each.name or "" for each in record.components if each.source})
     source = [f"the source of {listed(own)}"] if own else []
     return "; ".join([*([] if hides_rows(record) else [ROWS_SHOWN]), *source])

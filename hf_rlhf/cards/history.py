@@ -1,4 +1,4 @@
-"""The steps that a run logged, as rows of tables: its rewards, and the trainer's own numbers."""
+"""Tables of logged steps: rewards, and the trainer's own metrics."""
 
 import math
 import re
@@ -9,18 +9,18 @@ from hf_rlhf.rewards.composed import TOTAL
 from hf_rlhf.storage.record_schema import RewardSection
 
 History = Sequence[Mapping[str, Any]]
-"""One entry for each logged step: `step` and metrics."""
+"""An entry for each logged step: `step` and metrics."""
 MAX_ROWS = 24
 _ORDER = (
     *("loss", "held_out", "accura", "margin", "kl", "entropy", "clip", "explained", "value"),
     "grad_norm",
 )
-"""Words in the names of metrics, those of the first rows first."""
+"""Words in metric names, in the order of rows."""
 _NO_METRIC = frozenset(
     {
         *("step", "epoch", "learning_rate", "num_tokens", "num_input_tokens_seen", "total_flos"),
         *("step_time", "reward", "reward_std", "runtime", "model_preparation_time"),
-        *("iteration", "policy"),  # which of them the entry is of
+        *("iteration", "policy"),  # the stage of the entry
     }
 )
 _EXTREMES = ("min", "max", "terminated")
@@ -29,8 +29,8 @@ _EXTREMES = ("min", "max", "terminated")
 def reward_history(history: History, reward: RewardSection) -> dict[str, Any]:
     """Return a row for the total and for each reward and gate over the logged steps.
 
-    `first` and `last` are means over the first and the last tenth of the logged steps, at most
-    10 and at least one of them; `none` and `flat` are means over all of them.
+    `first` and `last` are means over the first and the last tenth of the logged steps (1 to 10
+    steps); `none` and `flat` are means over all steps.
     """
     rows = []
     window = 1
@@ -55,10 +55,10 @@ def reward_history(history: History, reward: RewardSection) -> dict[str, Any]:
 
 
 def trainer_history(history: History, reward: RewardSection) -> dict[str, Any]:
-    """Return a row for each number that the trainer logs of itself: loss, KL, entropy, and so on.
+    """Return a row for each of the trainer's own metrics: loss, KL, entropy, and so on.
 
-    `first` and `last` are means as in `reward_history`. Metrics of the rewards, counts and rates of
-    the machine, and extremes are left out; `left_out` counts the rows beyond MAX_ROWS.
+    `first` and `last` are means as in `reward_history`. Reward metrics, counts and rates of the
+    machine, and extremes are omitted; `left_out` counts rows beyond MAX_ROWS.
     """
     parts = (*reward.rewards, *reward.gates)
     rewards = {getattr(part, key) for part in parts for key in ("name", "label")}
@@ -96,7 +96,7 @@ def _rank(name: str) -> int:
 
 
 def series(history: Iterable[Mapping[str, Any]], metric: str) -> list[tuple[int, float]]:
-    """Return (step, value) wherever `metric` was logged as a number."""
+    """Return (step, value) where `metric` was logged as a number."""
     return [
         (entry["step"], float(entry[metric]))
         for entry in history

@@ -1,4 +1,4 @@
-"""The YAML head of a model card, and what of it only the author knows, checked before training.
+"""The YAML metadata of a model card, with the author's facts checked before training.
 
 The Hub checks the whole head before each commit.
 """
@@ -13,9 +13,9 @@ from hf_rlhf.models.locate import is_hub_id
 from hf_rlhf.storage.record import RunRecord
 
 TAG = "hf-rlhf"
-"""The tag of every card that this package writes."""
+"""The tag of every card from this package."""
 BASE, COLLECTION = "base-model", "collection"
-"""Tags of the cards that describe no run, so that no record lies beside them."""
+"""Tags of cards without a run, and so without a record beside them."""
 HUB = "https://huggingface.co"
 _LICENSE_NAME = re.compile(r"[a-z0-9.-]+")
 _LICENSE_LINK = re.compile(r"LICENSE|LICENSE\.md|https?://\S+")
@@ -34,12 +34,12 @@ def card_folder() -> Path:
 
 @cache
 def hub_licenses() -> frozenset[str]:
-    """Return the identifiers of licences that the Hub accepts, half of which SPDX does not have."""
+    """Return the Hub's licence identifiers, half of which are not in SPDX."""
     return frozenset((card_folder() / "hub_licenses.txt").read_text(encoding="utf-8").split())
 
 
 def metadata(record: RunRecord, *, adapter: bool, hub: str = HUB) -> dict[str, Any]:
-    """Return the card's metadata: only keys with a value, only values that the record supports.
+    """Return the card's metadata: only values that the record supports.
 
     Args:
         record: the run's record.
@@ -73,7 +73,7 @@ def hub_base(record: RunRecord) -> str | None:
 
 
 def hub_datasets(record: RunRecord) -> list[str]:
-    """Return the Hub ids of the data: an adapter that read from the Hub reports the `commit`."""
+    """Return the Hub ids of the data: an adapter reports the `commit` of Hub data."""
     report = record.data.report
     return [report["source"]] if report.get("commit") and is_hub_id(report.get("source")) else []
 
@@ -81,7 +81,7 @@ def hub_datasets(record: RunRecord) -> list[str]:
 def license_of(record: RunRecord, *, hub: str = HUB) -> dict[str, str]:
     """Return `license`, and for `other` its name and link: the author's, else the base's.
 
-    Empty when neither is known: the Hub then shows none, which is the truth.
+    Empty if neither is known; the Hub then correctly displays no licence.
     """
     author, model = record.author, record.model
     source = author if author.license else model
@@ -113,7 +113,7 @@ def _tags(record: RunRecord) -> list[str]:
 
 
 def metadata_problems(head: Mapping[str, Any]) -> list[str]:
-    """Return what is wrong with the licence and the languages of a card, as `key: problem`."""
+    """Return the problems of a card's licence and languages, as `key: problem`."""
     problems = [
         f"language: {value!r} is not an ISO 639 code such as en, nor code or multilingual."
         for value in listed(head.get("language"))
@@ -143,7 +143,7 @@ def is_language(value: Any) -> bool:
 
 
 def listed(value: Any) -> list[Any]:
-    """Return a value of metadata as a list: it may be single, several, or missing."""
+    """Return a metadata value as a list: it may be a single value, a list, or missing."""
     if value is None:
         return []
     return value if isinstance(value, list) else [value]

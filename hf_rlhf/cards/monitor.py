@@ -1,4 +1,4 @@
-"""The monitor of a training on the card: a few lines, and two panels."""
+"""The training monitor on the card: a few lines, and two panels."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -15,7 +15,7 @@ _Z = 1.96
 
 
 def monitor_lines(record: RunRecord) -> list[str]:
-    """Return what the monitor saw, as lines of Markdown; none where there was no monitor."""
+    """Return the monitor's results as Markdown lines; none without a monitor."""
     monitor = record.training.monitor
     return [] if monitor is None else list(_lines(monitor))
 
@@ -45,8 +45,8 @@ def _lines(monitor: MonitorSection) -> Iterator[str]:
 def monitor_panels(record: RunRecord, path: Path) -> bool:
     """Draw the measurements as a PNG: length, and trained against gold reward.
 
-    A dashed line is a threshold, a red mark a measurement at which the signal is on. Return False,
-    writing nothing, where there are fewer than two measurements.
+    A dashed line is a threshold, a red mark a measurement with the signal active. Return False
+    without a file for fewer than two measurements.
     """
     monitor = record.training.monitor
     if monitor is None or len(monitor.measurements) < 2:
@@ -80,7 +80,7 @@ def _rewards(axes: Any, monitor: MonitorSection) -> None:
 
 
 def _series(axes: Any, monitor: MonitorSection, key: str, colour: str, signal: str) -> None:
-    """Draw the means of the measurements with their intervals, and mark where `signal` is on."""
+    """Draw the means of the measurements with intervals, and mark where `signal` is active."""
     known = [each for each in monitor.measurements if each[key]]
     points = [(each["step"], each[key]["mean"]) for each in known]
     errors = [_Z * (each[key]["error"] or 0.0) for each in known]

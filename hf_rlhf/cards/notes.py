@@ -1,4 +1,4 @@
-"""The known notes of a card: the author's, and what the record holds that a reader must know."""
+"""Notes of a card: the author's, and important facts from the record."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -11,15 +11,15 @@ from hf_rlhf.rewards.composed import TOTAL
 from hf_rlhf.storage.record import RunRecord
 
 LOSSES = ("cut", "dropped", "truncated", "shortened")
-"""Words in the keys of an adapter's report that stand for lost data."""
+"""Words in the keys of an adapter's report that indicate lost data."""
 
 FEW = 20
-"""Of 20 values a percentile bootstrap is 9% narrower than Student's interval, of 4 half as wide:
-z sqrt((n-1)/n) against t of n-1 degrees of freedom (Hesterberg 2015, arXiv:1411.5279).
+"""For 20 values a percentile bootstrap is 9% narrower than Student's interval, for 4 values half as
+wide: z sqrt((n-1)/n) against t with n-1 degrees of freedom (Hesterberg 2015, arXiv:1411.5279).
 """
 
 MAX_RESUMPTIONS = 5
-"""So many resumptions are listed, the last ones."""
+"""Number of last resumptions to list."""
 _ENDED = {
     "failed": "failed",
     "finished": "finished",
@@ -29,7 +29,7 @@ _ENDED = {
 
 
 def known_notes(record: RunRecord) -> list[str]:
-    """Return the author's notes, then those that follow from the record, as Markdown."""
+    """Return the author's notes, then notes from the record, as Markdown."""
     return [
         *record.author.known_notes,
         *_ending(record),
@@ -60,7 +60,7 @@ def _ending(record: RunRecord) -> Iterator[str]:
     elif record.status is None:
         yield "How the run ended is not recorded."
     elif training.validation is not None and training.validation.stopped_early:
-        return  # as the run file asks for; the training setup says so
+        return  # set in the run file and listed in the training setup
     elif steps is not None and planned is not None and steps < planned:
         yield f"The run ended {reached} planned steps."
 
@@ -94,7 +94,7 @@ def _phases(record: RunRecord) -> Iterator[str]:
 
 
 def _sessions(record: RunRecord) -> Iterator[str]:
-    """Tell of the resumptions, and of what changed in the environment."""
+    """Describe resumptions and changes of the environment."""
     sessions = record.sessions
     ended = [_ENDED.get(str(session.status), "ended without a status") for session in sessions]
     resumptions = [
@@ -130,7 +130,7 @@ def _rows(report: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _used(used: Mapping[str, Any]) -> Iterator[str]:
-    """Tell how many of the adapter's rows the trainer used, and why not the others."""
+    """Describe how many of the adapter's rows the trainer used, and why others were dropped."""
     for split, split_counts in used.items():
         lost = {**(split_counts.get("dropped") or {}), **(split_counts.get("cut") or {})}
         if reasons := [f"{plain(why)}: {count:,}" for why, count in lost.items() if count]:
@@ -166,7 +166,7 @@ def _abstentions(record: RunRecord) -> Iterator[str]:
 
 def _measurement(record: RunRecord) -> Iterator[str]:
     if record.evaluation is None or not record.evaluation.after:
-        return  # as the headline says
+        return  # as in the headline
     count = record.evaluation.rows
     if count is not None and count < FEW:
         yield (

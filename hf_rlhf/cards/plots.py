@@ -1,4 +1,4 @@
-"""Plots as PNG files in one style, and the curves of a run, drawn from its record for the card."""
+"""Draw plots as PNG files in a common style, and the curves of a run for its card."""
 
 import io
 import math
@@ -34,7 +34,7 @@ MAX_COMPONENTS = 6
 _CHARACTERS_PER_INCH = 14  # of the caption
 MAX_CURVES = 6
 FEW_POINTS = 5
-"""With fewer points, a line between them would look like a measured course."""
+"""With fewer points, a line would suggest a measured curve."""
 
 
 @contextmanager
@@ -47,20 +47,20 @@ def png_panels(
     caption: str = "",
     **options: Any,
 ) -> Iterator[Any]:
-    """Yield `count` empty plots in one style; write them to `path` as a PNG at the end.
+    """Yield `count` empty plots; write them to `path` as a PNG at the end.
 
-    Its seven colours, which colour-blind readers can tell apart, are matplotlib's `C0` to `C6`.
-    Without a version or a date in the file, the same numbers give the same bytes.
+    The seven colours `C0` to `C6` suit colour-blind readers. The file has no version or date, so
+    equal numbers give equal bytes.
 
     Args:
         path: the file, which is replaced atomically.
         count: how many plots (matplotlib `Axes`) to yield.
-        size: width and height of one in inches.
-        across: how many stand side by side at most.
-        caption: of the whole, below.
+        size: width and height of a plot in inches.
+        across: maximum of plots side by side.
+        caption: text below all plots.
         options: of `matplotlib.figure.Figure.subplots`.
     """
-    # Not pyplot: its global state and its backend belong to the caller.
+    # Not pyplot, whose global state and backend belong to the caller.
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
@@ -83,10 +83,10 @@ def png_panels(
 def step_curve(
     axes: Any, points: Sequence[tuple[int, float]], line: str = "-", **options: Any
 ) -> None:
-    """Draw values over training steps: a line, or markers alone for fewer than `FEW_POINTS`.
+    """Draw values over training steps: a line, or only markers for fewer than `FEW_POINTS`.
 
-    `line` is matplotlib's format of the line. With `yerr` among the `options` of matplotlib's
-    `plot` each point has an error bar.
+    `line` is matplotlib's line format. With `yerr` in `options` (of matplotlib's `plot`) points
+    have error bars.
     """
     style = "o" if len(points) < FEW_POINTS else line
     if "yerr" in options:
@@ -99,10 +99,10 @@ def step_curve(
 def reward_curve(record: RunRecord, path: Path) -> bool:
     """Draw reward over optimizer steps, and held-out reward before and after, as a PNG.
 
-    Left: the mean total with a band of one standard deviation over completions, which ends at the
-    lowest and the highest total that was logged, and the mean of each component that has a weight.
-    Right, or alone: held-out means with their 95% intervals. Either half is left out when it was
-    not measured. Return False, writing nothing, when neither was.
+    Left: the mean total with a band of one standard deviation over completions, limited to the
+    lowest and highest logged total, and the mean of each weighted component. Right: held-out means
+    with 95% intervals. A half that was not measured is omitted. Return False without a file if
+    neither was measured.
     """
     total = series(record.training.history, f"rewards/{TOTAL}/mean")
     evaluation = record.evaluation or EvaluationSection()
@@ -115,7 +115,7 @@ def reward_curve(record: RunRecord, path: Path) -> bool:
     if not (trained or held_out):
         return False
     count = trained + bool(held_out)
-    # One scale for both: a held-out gain must not look larger than the same gain in training.
+    # Equal scales: a held-out gain must not appear larger than the same gain in training.
     widths = (2.6, 1) if count == 2 else None
     with png_panels(path, count, (9 / count, 3.8), sharey=True, width_ratios=widths) as panels:
         panels[0].set_ylabel("reward per completion")
@@ -144,7 +144,7 @@ def _draw_training(axes: Any, record: RunRecord, total: list[tuple[int, float]])
     low, high = np.maximum(means - std, lowest), np.minimum(means + std, highest)
     look: dict[str, Any] = {"color": "C0", "lw": 2.2}
     if len(total) < FEW_POINTS:
-        # Rounding may put a mean beyond the extreme by a hair.
+        # Rounding may put a mean slightly beyond the extreme.
         bars = np.maximum([means - low, high - means], 0.0)
         step_curve(axes, total, yerr=bars, label="total (bars: ± 1 std)", **look)
     else:
@@ -178,18 +178,18 @@ def _draw_held_out(axes: Any, rows: int | None, held_out: Mapping[str, Estimate]
 
 
 def training_curves(record: RunRecord, path: Path) -> bool:
-    """Draw what the trainer logged of itself (loss, KL, entropy, ...) over the steps, as a PNG.
+    """Draw the trainer's own metrics (loss, KL, entropy, ...) over the steps as a PNG.
 
-    A panel for each of the first `MAX_CURVES` rows of the card's table that were logged more
-    than once and are not always the same. What was measured on validation rows is drawn too. The
-    metric by which the best step was chosen comes first, with a line at that step; the others
-    follow, those logged most often first. Return False, writing nothing, when there is none.
+    There is a panel for each of the first `MAX_CURVES` rows of the card's table that were logged
+    more than once and are not constant, also with their values on validation rows. The metric that
+    chose the best step comes first, with a line at that step; the others follow, most often logged
+    first. Return False without a file if there is no panel.
     """
     history = record.training.history
     names = [row["name"] for row in trainer_history(history, record.reward)["rows"]]
     curves = {name: series(history, name) for name in names}
     varying = [name for name, points in curves.items() if len({y for _, y in points}) > 1]
-    # A metric of the validation rows stands in the panel of the same metric in training.
+    # A validation metric is drawn in the panel of the same training metric.
     panel_names = list(dict.fromkeys(name.removeprefix("eval_") for name in varying))
     validation = record.training.validation or ValidationSection()
     points_of = {name: len(curves.get(name, ())) for name in panel_names}

@@ -1,4 +1,4 @@
-"""Render a model card from a run's record alone, so that it claims only what was recorded.
+"""Render a model card from a run's record alone, so that it states only recorded facts.
 
 The templates are in `model_cards/`; docs/reference/cards.md describes
 each section and its source.
@@ -53,9 +53,9 @@ from hf_rlhf.storage.secrets import redact_secrets
 Kind = Literal["model", "adapter", "checkpoint"]
 MAX_PROMPTS = 3
 MAIN_SETUP = ("Learned reward", "Parameters trained", "Length of the run")
-"""Lines of the training setup that a reader sees without opening `Settings`."""
+"""Lines of the training setup that are visible without opening `Settings`."""
 SAMPLES = "samples"
-"""The folder of a run with sounds and pictures that a trainer made to show what it learned."""
+"""Folder of a run with audio and pictures from its trainer."""
 _SAMPLE = re.compile(SAMPLES + r"/[\w.-]+\.(?:(wav|flac)|png)")
 _FILTERS: tuple[Callable[..., str], ...] = (
     as_yaml,
@@ -85,14 +85,14 @@ def render_card(
     """Return the Markdown of a model card.
 
     Args:
-        record: a run's record; the card states which facts are missing in it.
-        kind: `model` (full or merged weights in the root, an adapter in `adapter/`), `adapter`
-            (in the root), or `checkpoint` (an intermediate one, laid out as a model).
-        repo_id: the card's repository; by default the one in the record.
-        step: the optimizer step of a `checkpoint`, or of the checkpoint that an `adapter` is of.
-            Later measurements are left out.
-        revision: the branch of `repo_id` that it will stand on, if not main.
-        endpoint: the address of the Hub that links lead to.
+        record: a run's record; the card states missing facts.
+        kind: `model` (full or merged weights in the root, an adapter in `adapter/`), `adapter` (in
+            the root), or an intermediate `checkpoint` (same layout as a model).
+        repo_id: the card's repository; by default from the record.
+        step: the optimizer step of a `checkpoint`, or of the checkpoint of an `adapter`. Later
+            measurements are omitted.
+        revision: the branch of `repo_id` for the card, if not main.
+        endpoint: the address of the Hub for links.
 
     Raises:
         ValueError: `checkpoint` without `step`.
@@ -157,9 +157,9 @@ def _citation(record: RunRecord) -> str:
 
 
 def render_template(name: str, head: Mapping[str, Any], view: Mapping[str, Any], hub: str) -> str:
-    """Return the card of a template, with `head` as its front matter.
+    """Render a template with `head` as front matter.
 
-    Raises ConfigError for a licence or a language that the Hub does not know.
+    Raises ConfigError for a licence or language that is unknown to the Hub.
     """
     if problems := metadata_problems(head):
         raise ConfigError([Problem("card", problem) for problem in problems])
@@ -170,18 +170,18 @@ def render_template(name: str, head: Mapping[str, Any], view: Mapping[str, Any],
 
 
 def local_weights(record: RunRecord) -> list[str] | None:
-    """Return which of `adapter` and `merged` the run folder has, for the card that lies there.
+    """Return which of `adapter` and `merged` the run folder has, for its own card.
 
-    None where that is not recorded, and for a run on the Hub, whose card describes what is there.
+    None if not recorded, and for a run on the Hub, whose card describes the repository.
     """
     return None if record.published().get("commit") else record.model.saved
 
 
 def as_of_step(record: RunRecord, step: int) -> RunRecord:
-    """Return the record without measurements after `step`, for that checkpoint's card.
+    """Return the record up to `step`, for that checkpoint's card.
 
-    The held-out results after training are of the last weights, not of these; those before
-    training stand.
+    Held-out results after training belong to the last weights and are removed; results before
+    training stay.
     """
     earlier = record.model_copy(deep=True)
     earlier.training.history = [
@@ -200,7 +200,7 @@ def as_of_step(record: RunRecord, step: int) -> RunRecord:
 
 
 def base(record: RunRecord) -> dict[str, Any]:
-    """Return how to name and how to load the base model: `on_hub`, `name`, `package`, `folder`."""
+    """Return the base model's name and location: `on_hub`, `name`, `package`, `folder`."""
     name, on_hub = record.model.base, hub_base(record)
     package, folder = package_and_path(name or "") or (None, None)
     lineage = [
@@ -219,8 +219,8 @@ def base(record: RunRecord) -> dict[str, Any]:
 def sample_groups(samples: Sequence[Sample]) -> list[dict[str, Any]]:
     """Return up to three prompts with their completions, before and after side by side.
 
-    Prompts keep the record's order, so that nobody picked them: first those answered after
-    training, and where there are none, the latest of training.
+    Prompts are in the record's order, not cherry-picked: first prompts answered after training, or
+    else the latest prompts of training.
     """
     groups: dict[str, list[Sample]] = {}
     for sample in samples:
@@ -242,8 +242,8 @@ def sample_groups(samples: Sequence[Sample]) -> list[dict[str, Any]]:
 def report_tables(report: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return a trainer's report as tables: `title`, `columns` and `rows` of values.
 
-    A list of mappings has a column for each of their keys; a mapping, and a single value, one row
-    for each of its keys.
+    A list of mappings has a column for each key; a mapping or a single value has a row for each
+    key.
     """
     tables = []
     for title, content in report.items():
@@ -262,7 +262,7 @@ def report_tables(report: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def has_samples(report: Any) -> bool:
-    """Return whether a trainer's report shows files of the folder of samples, made from rows."""
+    """Return whether a trainer's report embeds sample files, which are made from rows."""
     return f"{SAMPLES}/" in str(report)
 
 
@@ -272,9 +272,9 @@ def _shows_samples(table: Mapping[str, Any]) -> bool:
 
 @jinja2.pass_context
 def sample(context: jinja2.runtime.Context, value: Any, alt: str = "") -> str:
-    """Return a player or a picture for a file in `samples/`; empty for any other value.
+    """Return a player or a picture for a file in `samples/`; "" for any other value.
 
-    A player on the Hub has the whole address, because only pictures may have a relative one.
+    A player on the Hub needs an absolute URL; only pictures may have a relative URL.
     """
     found = _SAMPLE.fullmatch(str(value))
     if found is None:
@@ -295,14 +295,14 @@ def _without_decimals(column: Sequence[Any]) -> Sequence[Any]:
 
 
 def _local_base(record: RunRecord) -> str | None:
-    """Return the path by which the command or the settings name a base that has a Hub id now."""
+    """Return the local path, in the command or settings, of a base that now has a Hub id."""
     path = record.published().get("base_was")
     texts = [settings_of(record).get("model_name_or_path"), *record.command]
     return path if path and any(path in str(text) for text in texts) else None
 
 
 def auto_class(record: RunRecord) -> str:
-    """Return the class that loads the trained model; older records leave it to the task."""
+    """Return the class that loads the trained model, in older records derived from the task."""
     classifies = record.model.task == "text-classification"
     by_task = "AutoModelForSequenceClassification" if classifies else "AutoModelForCausalLM"
     return record.model.auto_class or by_task
@@ -321,7 +321,7 @@ def _title(record: RunRecord, kind: Kind, repo_id: str | None, step: int | None)
 
 
 def _folder_name(base: str) -> str:
-    """Return the last part of a base's name; of the `merged` folder of a run, the run's."""
+    """Return the last part of a base's name; for a run's `merged` folder, the run's name."""
     parts = [part for part in base.split("/") if part not in ("", ".", "..")]
     if len(parts) > 1 and parts[-1] == "merged":
         parts.pop()
@@ -329,7 +329,7 @@ def _folder_name(base: str) -> str:
 
 
 def _packages(record: RunRecord) -> list[dict[str, Any]]:
-    """Return hf-rlhf and every package that a component came from, with its source."""
+    """Return hf-rlhf and every component's package, with its source."""
     versions = {"hf-rlhf": record.environment.packages.get("hf-rlhf")}
     for component in (record.plugin, *record.components):
         if component.package:
@@ -349,7 +349,7 @@ def _packages(record: RunRecord) -> list[dict[str, Any]]:
 
 
 def _by_default(record: RunRecord) -> dict[str, dict[str, Any]]:
-    """Return the settings as those of the run file, those set by the trainer, and defaults."""
+    """Return the settings as values from the run file, values set by the trainer, and defaults."""
     groups: dict[str, dict[str, Any]] = {"file": {}, "trainer": {}, "default": {}}
     for key, value in {**record.config, **record.defaults, **record.config}.items():
         of_file = "file" if key in record.config else "trainer"
@@ -362,7 +362,7 @@ def _templates() -> jinja2.Environment:
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(card_folder()),
         undefined=jinja2.StrictUndefined,
-        # Markdown, not HTML: the filters escape for it.
+        # Markdown, not HTML, for which the filters escape.
         autoescape=False,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -377,5 +377,5 @@ def _templates() -> jinja2.Environment:
 
 @jinja2.pass_context
 def hub_link(context: jinja2.runtime.Context, repo_id: str, kind: str = "") -> str:
-    """Return a link to a repository on the Hub; `kind` is "datasets/" for a data set."""
+    """Return a link to a Hub repository; `kind` is "datasets/" for a dataset."""
     return f"[`{repo_id}`]({context['hub']}/{kind}{repo_id})"

@@ -1,4 +1,4 @@
-"""The held-out results of a run: the table, the sentence that heads the card, the method."""
+"""Held-out results of a run: the table, the card's headline, the method."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -19,7 +19,7 @@ OF_COMPLETIONS = {
 
 
 def results(record: RunRecord) -> list[dict[str, Any]]:
-    """Return a row for each held-out metric, with the verdict of its paired interval.
+    """Return a row for each held-out metric with the verdict of its paired interval.
 
     The composed reward comes first.
     """
@@ -40,7 +40,7 @@ def results(record: RunRecord) -> list[dict[str, Any]]:
 
 
 def partial_count(rows: int | None, estimate: Estimate | None) -> int | None:
-    """Return the number of rows that a metric was measured on, if that is not all of them."""
+    """Return the number of rows of a metric, if not all rows were measured."""
     count = None if estimate is None else estimate.n
     return count if rows is not None and count is not None and count < rows else None
 
@@ -80,12 +80,12 @@ def _main_row(record: RunRecord) -> dict[str, Any] | None:
 
 
 def how_measured(record: RunRecord) -> str:
-    """Return which metrics are of generated completions, and how these were sampled."""
+    """Return which metrics are from generated completions, and their sampling."""
     evaluation = record.evaluation or EvaluationSection()
     if not (sampling := evaluation.sampling):
         return ""
     labels = record.reward.labels()
-    benchmarks = [each.get("metric") for each in evaluation.benchmarks]  # on rows of their own
+    benchmarks = [each.get("metric") for each in evaluation.benchmarks]  # on separate rows
     names = [row["metric"] for row in results(record) if row["metric"] not in benchmarks]
     of_text = [name for name in names if name in labels or name in OF_COMPLETIONS]
     others = [name for name in names if name not in of_text]
@@ -106,7 +106,7 @@ def _sampled(sampling: Mapping[str, Any]) -> str:
     limit = rest.pop("max_new_tokens", None)
     parts = [] if count is None else [f"{count} for each row"]
     if temperature == 0:
-        # Without sampling, neither has an effect.
+        # Neither has an effect without sampling.
         rest = {key: value for key, value in rest.items() if key not in ("top_p", "seed")}
         parts.append("decoded greedily")
     elif temperature is not None:
@@ -118,7 +118,7 @@ def _sampled(sampling: Mapping[str, Any]) -> str:
 
 
 def measures(record: RunRecord) -> list[tuple[str, str]]:
-    """Return the description of each metric of the results that has one, as (name, text)."""
+    """Return the descriptions of metrics in the results, as (name, text)."""
     descriptions = {**OF_COMPLETIONS, **(record.evaluation.metrics if record.evaluation else {})}
     names = [row["metric"] for row in results(record)]
     return [(name, descriptions[name]) for name in names if descriptions.get(name)]

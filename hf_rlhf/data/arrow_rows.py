@@ -95,9 +95,8 @@ def rows_digest(rows: "Dataset") -> str:
     """Return a digest of a dataset's content: the same for equal rows in equal order on any
     machine.
 
-    It depends on names and values, not on files, chunks, column order and type widths, which vary
-    with how a dataset is loaded. It processes about a gigabyte of text per second, in batches.
-    xxHash detects accidents, not attacks.
+    It depends on names and values, not on files, chunks, column order and type widths. It processes
+    about a gigabyte of text per second, in batches. xxHash detects accidents, not attacks.
     """
     import xxhash
 

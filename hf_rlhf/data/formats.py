@@ -1,8 +1,7 @@
 """Read a file as pairs (position, fields): streamed, except JSON arrays.
 
 Every error is a `DataError` that begins with file and line (or row). An error of a single row is
-yielded instead of its fields, and reading continues; other errors are raised. pyarrow is imported
-when needed.
+yielded instead of its fields; other errors are raised. pyarrow is imported when needed.
 """
 
 import csv

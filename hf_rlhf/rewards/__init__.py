@@ -1,6 +1,6 @@
-"""Rewards, composed by name and weight, with gates; judges and text generation through an API.
+"""Rewards composed by name and weight, with gates; judges and text generation through an API.
 
-A reward that cannot score a row abstains; nothing here turns a failure into a number.
+A reward that cannot score a row abstains; a failure is never a number.
 """
 
 import lazy_loader

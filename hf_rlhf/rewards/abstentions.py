@@ -1,4 +1,4 @@
-"""Steps in which every completion is left out: nothing is learned, so too many stop the run."""
+"""Stop a run after too many steps in which every completion is dropped and nothing is learned."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -11,16 +11,16 @@ from hf_rlhf.scores import Score
 
 @dataclass
 class Abstentions:
-    """Counts consecutive steps without a completion that is learned from, on all processes alike.
+    """Counts consecutive steps in which no completion is trained on, equally on all processes.
 
-    A completion is left out where every reward abstains, and where it was cut and training masks
-    those (TRL's `mask_truncated_completions`).
+    A completion is dropped if every reward abstains, or if it was truncated and training masks
+    truncated completions (TRL's `mask_truncated_completions`).
     """
 
     limit: int = 0
-    """So many consecutive steps stop the run; 0: no limit."""
+    """Consecutive steps that stop the run; 0: no limit."""
     since: int | None = None
-    """The first of these steps; None if something is learned from the last completions."""
+    """The first of these steps; None if the last completions are trained on."""
 
     def count(
         self,
@@ -29,11 +29,11 @@ class Abstentions:
         step: int,
         masked: Sequence[bool] | None = None,
     ) -> None:
-        """Add the scores of the completions of all processes; `total` labels the sum.
+        """Count the scores of the completions of all processes; `total` labels the sum.
 
         `step` is the number of finished steps; a step may have several batches of completions, and
-        a batch several steps. `masked` are those left out for having been cut. Warns at the first
-        step in which nothing is learned, raises RewardError after too many.
+        a batch several steps. `masked` marks truncated completions that are dropped. Warns at the
+        first step in which nothing is learned, raises RewardError after too many.
         """
         masked = masked or [False] * len(scores)
         pairs = zip(scores, masked, strict=True)
@@ -66,7 +66,7 @@ class Abstentions:
 
 
 _CUT, _FLAT = "completions/clipped_ratio", "frac_reward_zero_std"
-"""TRL's names for the shares of completions that were cut, and of groups with equal rewards."""
+"""TRL's names for the shares of truncated completions, and of groups with equal rewards."""
 _CHECK = "`hf-rlhf check` scores a few completions and shows each reward's result."
 _LONGER = "Raise `max_completion_length`, or write `mask_truncated_completions: false`."
 _UNSAVED = "nothing was learned, and nothing is saved except the checkpoints."
@@ -75,8 +75,8 @@ _UNSAVED = "nothing was learned, and nothing is saved except the checkpoints."
 def check_learned(history: Sequence[Mapping[str, Any]], total: str, masks: bool = False) -> None:
     """Raise RewardError or DataError if the training log shows that nothing had a loss.
 
-    `masks`: whether completions that were cut have no loss. Equal rewards, of a group or of a whole
-    batch, raise no error: their completions were scored, and found to be alike.
+    `masks`: whether truncated completions have no loss. Equal rewards of a group or a whole batch
+    raise no error: their completions were scored and tied.
     """
     scored = [entry for entry in history if f"rewards/{total}/none" in entry]
     means = [entry.get(f"rewards/{total}/mean") for entry in scored]

@@ -1,4 +1,4 @@
-"""Rewards and gates, combined into the one reward that a trainer calls.
+"""Combine rewards and gates into a single reward for the trainer.
 
 For each completion::
 
@@ -8,12 +8,12 @@ For each completion::
             sum of weight * clip(transform(score))
                                                otherwise, over the rewards that have a score
 
-A reward that failed abstains, and then the row is voided rather than scored: TRL would add a
-None as 0 beside other rewards, and a failed judge would read as a low score. `on_none: skip` is
-for rewards that do not apply to every row of a mixed dataset; they leave the sum. A reward of
-weight 0 is a monitor: measured and logged, never added. A gate passes when its score reaches its
-threshold. Scores are logged as the reward gave them, before `transform` and `clip`. Nothing is
-renormalised, so a total on the card is a plain sum of terms whose formula is on the card.
+A failed reward abstains, which voids the row: TRL would add None as 0 beside other rewards, and a
+failed judge would count as a low score. `on_none: skip` is for rewards that do not apply to every
+row of a mixed dataset; they drop out of the sum. A reward of weight 0 is a monitor: measured and
+logged, never added. A gate passes if its score reaches its threshold. Scores are logged raw, before
+`transform` and `clip`. Nothing is renormalised, so a total on the card is a plain sum of terms
+whose formula is on the card.
 """
 
 import asyncio
@@ -42,14 +42,14 @@ TRL_SUPPLIES = frozenset(
         *("log_extra", "log_metric"),
     }
 )
-# Of these there is one; of all other arguments each reward gets a copy of its own.
+# These are shared; each reward gets its own copy of all other arguments.
 _SHARED = frozenset({"trainer_state", "environments", "log_extra", "log_metric"})
 Metric = Callable[[str, float], None]
 
 
 @dataclass(frozen=True)
 class Part:
-    """One reward or gate of a composition, under its own label."""
+    """A reward or gate of a composition, with its label."""
 
     label: str
     reward: Callable[..., Any]
@@ -58,12 +58,12 @@ class Part:
     clip: tuple[float, float] | None = None
     transform: Transform | None = None
     threshold: float = 0.5
-    """For a gate: it passes when its score is at least this."""
+    """For a gate: the lowest score that passes."""
     source: str = ""
-    """The package that the reward comes from, for messages."""
+    """The reward's package, for messages."""
 
     def needs(self) -> frozenset[str]:
-        """Return the dataset columns without which this reward cannot be called."""
+        """Return the dataset columns that this reward requires."""
         return frozenset(
             name
             for name, parameter in signature(self.reward).items()
@@ -74,13 +74,13 @@ class Part:
 
 
 def signature(reward: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
-    """Return the parameters by which `reward` is called, by name."""
+    """Return the parameters of `reward` by name."""
     return inspect.signature(reward).parameters
 
 
 @dataclass(frozen=True)
 class Scores:
-    """The total and each label's scores of one call, one per completion."""
+    """The total and each label's scores for the completions of a call."""
 
     total: list[Score]
     parts: Mapping[str, list[Score]]
@@ -90,20 +90,20 @@ class Scores:
 class ComposedReward:
     """The rewards and gates of a run as one TRL reward; picklable, as its parts are.
 
-    It is called from the trainer's own thread even when its parts are `async`, which run
-    together on one event loop: TRL's loop thread must not do the collective calls by which the
-    statistics are made the same on every process.
+    It is called from the trainer's thread even if its parts are `async`, which share an event loop:
+    TRL's loop thread must not make the collective calls that synchronise statistics between
+    processes.
     """
 
     rewards: tuple[Part, ...]
     gates: tuple[Part, ...] = ()
     abstentions: Abstentions = field(default_factory=Abstentions, compare=False)
     logs_turns: bool = False
-    """Whether completions may call tools; TRL itself logs how many calls there are, and fail."""
+    """Whether completions may call tools; TRL itself logs the numbers of calls and failures."""
     learned_ends: frozenset[int] | None = field(default=None, repr=False, compare=False)
-    """The last tokens of completions that training does not mask; None: it masks none."""
+    """The end tokens of completions that training does not mask; None: nothing is masked."""
     final_state: Any = field(default=None, repr=False, compare=False)
-    """The trainer's state at the end of the run: what rewards get of it outside training."""
+    """The trainer's state at the end of the run, for rewards outside training."""
     last_sample: Mapping[str, Any] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
@@ -112,7 +112,7 @@ class ComposedReward:
     observer: Callable[[Sequence[ScoredRow]], None] | None = field(
         default=None, init=False, repr=False, compare=False
     )
-    """Is called, on each process, with the rows of all processes that a training call scored."""
+    """Called on each process with the rows that all processes scored in a training call."""
 
     def __post_init__(self) -> None:
         self.__name__ = TOTAL
@@ -128,10 +128,10 @@ class ComposedReward:
         log_extra: Callable[[str, list[Any]], None] | None = None,
         **columns: Any,
     ) -> list[Score]:
-        """Score completions for TRL, logging every part's statistics.
+        """Score completions for TRL, and log every part's statistics.
 
-        Raises RewardError as `score` does; when another process's part failed, here too, since
-        the processes wait for each other's scores. Also after too many steps without any reward.
+        Raises RewardError like `score`, also if a part failed on another process, since processes
+        wait for each other's scores; and after too many steps without any reward.
         """
         try:
             scores = self.score(
@@ -161,13 +161,13 @@ class ComposedReward:
         return scores.total
 
     def score(self, prompts: Sequence[Any], completions: Sequence[Any], **columns: Any) -> Scores:
-        """Return the total and every part's score, each a list of length `len(completions)`.
+        """Return the total and every part's scores as lists of length `len(completions)`.
 
-        Outside training `log_metric` and `log_extra` do nothing, and `trainer_state` is that of
-        the run's end. Other arguments of TRL that `columns` lacks are None.
+        Outside training `log_metric` and `log_extra` do nothing, and `trainer_state` is the state
+        at the end of the run. TRL's other arguments are None unless in `columns`.
 
-        Raises RewardError when a part raises or returns anything but one finite number or None
-        per completion.
+        Raises RewardError if a part raises, or does not return a finite number or None per
+        completion.
         """
         parts = (*self.rewards, *self.gates)
         arguments = {
@@ -245,11 +245,11 @@ class ComposedReward:
         for label in by_label:
             values = [by[label] for by in by_row_of_all]
             for name, value in summarise(values, keys).items():
-                # TRL logs mean and std of the total itself, and would average ours into them.
+                # TRL itself logs mean and std of the total, and would average ours into them.
                 if label != TOTAL or name not in ("mean", "std"):
                     log_metric(f"rewards/{label}/{name}", value)
         if totals := [total for by in by_row_of_all if (total := by[TOTAL]) is not None]:
-            # The card's band of one standard deviation ends at what scores reached.
+            # The card's band of one standard deviation is limited to observed scores.
             log_metric(f"rewards/{TOTAL}/min", min(totals))
             log_metric(f"rewards/{TOTAL}/max", max(totals))
         for gate in self.gates:
@@ -260,7 +260,7 @@ class ComposedReward:
 
 
 def _unlogged(name: str, value: Any) -> None:
-    """Take the place of TRL's `log_metric` and `log_extra` outside training."""
+    """Replace TRL's `log_metric` and `log_extra` outside training."""
 
 
 def _check_supplied(part: Part, arguments: Mapping[str, Any]) -> None:
@@ -275,7 +275,7 @@ def _check_supplied(part: Part, arguments: Mapping[str, Any]) -> None:
 
 
 def by_row(parts: Mapping[str, Sequence[Score]], row: int) -> dict[str, Score]:
-    """Return each label's score of one row."""
+    """Return the scores of a row by label."""
     return {label: values[row] for label, values in parts.items()}
 
 
@@ -286,11 +286,11 @@ def _is_async(reward: Callable[..., Any]) -> bool:
 
 
 def _arguments(part: Part, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a reward is called with; it may write into it, and no other reads that."""
+    """Return a reward's own copy of its arguments, which it may modify."""
     parameters = signature(part.reward)
     names: Set[str] = parameters.keys()
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
-        bound = getattr(part.reward, "keywords", {})  # of a column with the name of an argument
+        bound = getattr(part.reward, "keywords", {})  # from a column with the name of an argument
         names = arguments.keys() - bound
     chosen = {name: value for name, value in arguments.items() if name in names}
     return {name: v if name in _SHARED else own_copy(v) for name, v in chosen.items()}
@@ -298,7 +298,7 @@ def _arguments(part: Part, arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 @contextmanager
 def _reward_errors(part: Part, completions: Sequence[Any]) -> Iterator[None]:
-    """Raise RewardError, with label, package and line, for whatever plugin code raises."""
+    """Convert any error of plugin code to RewardError with label, package and line."""
     try:
         yield
     except (HfRlhfError, KeyboardInterrupt, GeneratorExit, asyncio.CancelledError):
@@ -357,7 +357,7 @@ def _checked(part: Part, values: Any, completions: Sequence[Any]) -> list[Score]
 
 
 def _number(value: Any) -> float:
-    """Return a score as a float; NaN for what is not a number."""
+    """Return a score as a float; NaN if it is not a number."""
     try:
         return math.nan if isinstance(value, (str, bytes)) else float(value)
     except (TypeError, ValueError, OverflowError):

@@ -1,4 +1,4 @@
-"""Copies of what rewards are called with: what one writes into its arguments, no other reads."""
+"""Copy the arguments of rewards, so that no reward sees another's modifications."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,7 +7,7 @@ _ATOMS = frozenset({str, int, float, bool, bytes, type(None)})
 
 
 def own_copy(value: Any) -> Any:
-    """Return a copy of lists, mappings, sets and arrays, however nested; the rest is shared."""
+    """Copy nested lists, mappings, sets and arrays; other values are shared."""
     if isinstance(value, list | tuple):
         copied = [each if type(each) in _ATOMS else own_copy(each) for each in value]
         return copied if isinstance(value, list) else tuple(copied)

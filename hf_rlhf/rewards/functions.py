@@ -1,4 +1,4 @@
-"""Plain functions as rewards: which of their parameters are columns, and which are arguments."""
+"""Plain functions as rewards: divide their parameters into columns and arguments."""
 
 import functools
 import inspect
@@ -11,10 +11,11 @@ from hf_rlhf.rewards.composed import TRL_SUPPLIES
 def reward_maker(
     function: Callable[..., Any], arguments: Collection[str]
 ) -> Callable[..., Callable[..., Any]]:
-    """Return what makes a reward of a function and its arguments; without `completions`, itself.
+    """Return a factory for rewards from a function; a function without `completions` is the
+    factory.
 
-    The function's parameters are dataset columns, but those with a default, or named by
-    `arguments`, may be bound.
+    The function's parameters are dataset columns; parameters with a default, or in `arguments`, may
+    be bound.
     """
     parameters = inspect.signature(function)
     if "completions" not in parameters.parameters:

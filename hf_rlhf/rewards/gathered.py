@@ -1,4 +1,4 @@
-"""What the processes of a training tell each other about the completions that they scored."""
+"""Gather the scored completions of all training processes."""
 
 import itertools
 import math
@@ -13,16 +13,16 @@ from hf_rlhf.scores import Score
 
 @dataclass(frozen=True)
 class ScoredRow:
-    """One completion of a training call."""
+    """A completion of a training call."""
 
     prompt: int
-    """A checksum, since prompts are long and every process receives all rows."""
+    """A checksum: prompts are long, and every process receives all rows."""
     scores: Mapping[str, Score]
-    """By label, the total too."""
+    """Scores by label, including the total."""
     length: int
     """In characters: ids are padded by some trainers, and depend on the tokenizer."""
     masked: bool = False
-    """Whether training leaves it out for having been cut."""
+    """Whether training drops it because it was truncated."""
 
 
 @dataclass(frozen=True)
@@ -31,10 +31,10 @@ class _Stopped:
 
 
 def gather_rows(rows: list[Any], *, failed: HfRlhfError | None = None) -> list[Any]:
-    """Return the rows of all processes, on each of them.
+    """Return the rows of all processes on each process.
 
-    A process that has none because it `failed` calls this too, for the others would wait for it;
-    on the others this raises RewardError with its message.
+    A process that `failed` must also call this, since the others wait for it; they raise
+    RewardError with its message.
     """
     from accelerate.utils import gather_object
 
@@ -46,10 +46,10 @@ def gather_rows(rows: list[Any], *, failed: HfRlhfError | None = None) -> list[A
 
 
 def summarise(values: Sequence[Score], groups: Sequence[object]) -> dict[str, float]:
-    """Return mean, std (ddof 0), None count, and share of groups in which all scores are equal.
+    """Return mean, std (ddof 0), None count, and share of groups with all scores equal.
 
-    A group is a run of equal entries in `groups`: the completions of one prompt, as GRPO samples
-    them. A group of equal scores has advantage 0 and teaches nothing (Yu et al. 2025, DAPO).
+    A group is a run of equal entries in `groups`: GRPO's completions of a prompt. A group of equal
+    scores has advantage 0 and teaches nothing (Yu et al. 2025, DAPO).
     """
     scores = [value for value in values if value is not None]
     statistics = {"none": float(len(values) - len(scores))}

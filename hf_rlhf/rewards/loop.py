@@ -1,4 +1,4 @@
-"""One event loop, in a thread of its own, for all that awaits services while a run goes on."""
+"""An event loop in a separate thread for all services that a run awaits."""
 
 import asyncio
 import threading
@@ -11,14 +11,14 @@ _loop_lock = threading.Lock()
 
 
 def _serve(loop: asyncio.AbstractEventLoop) -> None:
-    """Run a loop for ever. A task that exits stops it, and is awaited by who started it."""
+    """Run a loop forever. A task that exits the process stops it, and its starter awaits it."""
     while not loop.is_closed():
         with suppress(SystemExit, KeyboardInterrupt):
             loop.run_forever()
 
 
 def run_together(coroutines: Sequence[Any]) -> list[Any]:
-    """Run coroutines on one event loop that outlives the call, so that HTTP clients can too."""
+    """Run coroutines on an event loop that outlives the call, so that HTTP clients persist."""
     global _loop
     with _loop_lock:
         if _loop is None or _loop.is_closed():
@@ -33,7 +33,7 @@ def run_together(coroutines: Sequence[Any]) -> list[Any]:
         try:
             return list(await asyncio.gather(*tasks))
         finally:
-            # When one fails, or all are cancelled, none may go on asking a judge.
+            # If any fails, or all are cancelled, none may continue to call a judge.
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
@@ -41,6 +41,6 @@ def run_together(coroutines: Sequence[Any]) -> list[Any]:
     pending = asyncio.run_coroutine_threadsafe(together(), _loop)
     try:
         return pending.result()
-    except BaseException:  # Ctrl-C reaches this thread only
+    except BaseException:  # Ctrl-C reaches only this thread
         pending.cancel()
         raise

@@ -1,8 +1,8 @@
-"""Which checkpoint folders can be trusted.
+"""Validate checkpoint folders.
 
-A checkpoint counts once its manifest stands: its files, their sizes and checksums, written last.
-A full disk or a kill in the middle of a save leaves a folder without one, which
-`transformers.trainer_utils.get_last_checkpoint` would pick and resume from.
+A checkpoint is valid once its manifest (files, sizes and checksums) is written, last of all. A full
+disk or a kill during a save leaves a folder without a manifest, which
+`transformers.trainer_utils.get_last_checkpoint` would resume from.
 """
 
 import json
@@ -24,7 +24,7 @@ _NAME = re.compile(r"checkpoint-(\d+)")
 
 
 def seal(checkpoint: Path) -> None:
-    """Make a complete checkpoint valid: flush its files to disk, then write its manifest."""
+    """Validate a complete checkpoint: flush its files to disk, then write its manifest."""
     files = sorted(_files(checkpoint))
     for path in (*files, *{path.parent for path in files}):
         sync_path(path)
@@ -33,7 +33,7 @@ def seal(checkpoint: Path) -> None:
 
 
 def contents(folder: Path) -> dict[str, Any]:
-    """Return the files of a folder with their sizes and checksums, as a manifest has them."""
+    """Return the files of a folder with sizes and checksums, for a manifest."""
     return {
         path.relative_to(folder).as_posix(): {"size": path.stat().st_size, "crc": checksum(path)}
         for path in sorted(_files(folder))
@@ -41,7 +41,7 @@ def contents(folder: Path) -> dict[str, Any]:
 
 
 def changed(folder: Path, content: Mapping[str, Any]) -> list[str]:
-    """Return the files that differ from `content`, an answer of `contents`; reads them all."""
+    """Return the files that differ from `content` (a result of `contents`); reads all of them."""
     return [name for name, saved in content.items() if not _is_intact(folder / name, saved)]
 
 
@@ -57,12 +57,12 @@ def _has_size(path: Path, saved: Any) -> bool:
 
 
 def is_valid(checkpoint: Path) -> bool:
-    """Return whether the manifest stands and every file that it names has its size."""
+    """Return whether the manifest exists and every listed file has its size."""
     return not _differing(checkpoint, _has_size)
 
 
 def _differing(checkpoint: Path, same: Callable[[Path, Any], bool]) -> list[str]:
-    """Return the files that are not as the manifest says, or the manifest's own name."""
+    """Return the files that differ from the manifest, or the manifest's own name."""
     try:
         content = parse_json((checkpoint / MANIFEST).read_text())
         if not content:
@@ -73,9 +73,9 @@ def _differing(checkpoint: Path, same: Callable[[Path, Any], bool]) -> list[str]
 
 
 def checksum(path: Path) -> int:
-    """Return a CRC-32 over the CRC-32s of a file's blocks, which are read in parallel.
+    """Return a CRC-32 over the CRC-32s of a file's blocks, read in parallel.
 
-    Against accidents of the storage; no protection against an attacker.
+    It detects storage errors, not attacks.
     """
 
     def block(start: int) -> bytes:
@@ -88,7 +88,7 @@ def checksum(path: Path) -> int:
 
 
 def step_of(checkpoint: Path) -> int:
-    """Return the optimizer step that a checkpoint folder is named after."""
+    """Return the optimizer step in a checkpoint folder's name."""
     match = _NAME.fullmatch(checkpoint.name)
     if match is None:
         raise ValueError(f"{checkpoint} is not named checkpoint-STEP")
@@ -101,11 +101,10 @@ def valid_checkpoints(folder: Path) -> list[Path]:
 
 
 def prune(folder: Path, keep: int, spared: Collection[int | None] = ()) -> None:
-    """Delete all valid checkpoints but the newest `keep`, and older invalid ones.
+    """Delete all valid checkpoints but the newest `keep`, and older invalid checkpoints.
 
-    Those of the steps `spared`, such as the best step so far, stay in any case.
-    An invalid one of a later step stays: training may not have got there again, and then writes it
-    anew.
+    Steps in `spared`, such as the best step so far, always stay. Invalid checkpoints of later steps
+    stay: training may not have reached them again, and will then overwrite them.
     """
     valid = valid_checkpoints(folder)
     for checkpoint in valid[:-keep] if keep else ():
@@ -117,14 +116,14 @@ def prune(folder: Path, keep: int, spared: Collection[int | None] = ()) -> None:
 
 
 def discard_unsealed(folder: Path) -> None:
-    """Delete the checkpoints without a manifest, which a failed save has just left."""
+    """Delete checkpoints without a manifest, left by a failed save."""
     for checkpoint in checkpoints_in(folder):
         if not (checkpoint / MANIFEST).exists():
             delete(checkpoint, first=MANIFEST)
 
 
 def newest_intact(folder: Path) -> Path | None:
-    """Return the newest intact checkpoint; print the problems of newer ones."""
+    """Return the newest intact checkpoint; print the problems of newer checkpoints."""
     newer: list[Path] = []
     chosen = None
     for checkpoint in reversed(checkpoints_in(folder)):
@@ -141,7 +140,7 @@ def newest_intact(folder: Path) -> Path | None:
 
 
 def flaw(checkpoint: Path) -> str | None:
-    """Return why a checkpoint cannot be resumed from, None if it is intact."""
+    """Return why a checkpoint cannot be resumed; None if it is intact."""
     if not (checkpoint / MANIFEST).exists():
         return f"it has no {MANIFEST}: its save was not finished"
     if files := _differing(checkpoint, _is_intact):
@@ -152,7 +151,7 @@ def flaw(checkpoint: Path) -> str | None:
 
 
 def move_strays(checkpoint: Path) -> None:
-    """Move files that the manifest does not list out of the checkpoint: a loader may use them."""
+    """Move unlisted files out of the checkpoint, since a loader may use them."""
     sealed = parse_json((checkpoint / MANIFEST).read_text())
     beside = checkpoint.with_name(f"{checkpoint.name}.stray")
     strays = [p for p in _files(checkpoint) if p.relative_to(checkpoint).as_posix() not in sealed]
@@ -173,7 +172,7 @@ def _first_names(names: Sequence[str]) -> str:
 
 
 def checkpoints_in(folder: Path) -> list[Path]:
-    """Return the folders under `folder` with a checkpoint's name, oldest step first."""
+    """Return the checkpoint folders under `folder`, oldest step first."""
     paths = folder.iterdir() if folder.is_dir() else ()
     return sorted((p for p in paths if p.is_dir() and _NAME.fullmatch(p.name)), key=step_of)
 

@@ -1,4 +1,4 @@
-"""Space on disk: how much is free, how much a save takes, which errors mean that it ran out."""
+"""Disk space: free space, size of a save, errors of a full disk."""
 
 import errno
 import os
@@ -14,17 +14,17 @@ from typing import Any
 from hf_rlhf.errors import DiskError, HfRlhfError, causes
 
 WAIT = "HF_RLHF_WAIT_FOR_SPACE"
-"""Environment variable: the seconds that a save waits for space."""
+"""Environment variable: seconds that a save waits for space."""
 DEFAULT_WAIT = 600.0
 FILES_OF_A_SAVE = 24
 
 _UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
-# How torch's zip writer reports a short write, without the cause.
+# torch's zip writer reports a short write without the cause.
 _WRITER_TEXTS = ("unexpected pos", "PytorchStreamWriter failed", "iostream error")
 _SQLITE = {8: "is read-only", 10: "I/O error", 13: "is full", 14: "cannot be opened"}
 _TOKEN = 110  # bytes of tokenizer.json for one token: 75 (Qwen3) to 134 (Llama 3)
 _SMALL = 64 * 1024  # configuration, state, random states, and the last block of each file
-# How many numbers an optimizer keeps for each trained one, where it is not AdamW's two.
+# State values of optimizers per trained number, if not AdamW's two.
 _MOMENTS = {"adafactor": 0, "sgd": 1, "lion": 1, "rmsprop": 1, "adagrad": 1}
 
 
@@ -34,11 +34,11 @@ class Space:
 
     bytes: int
     files: int | None
-    """How many more files fit; None where the filesystem has no such limit."""
+    """Free inodes; None if the filesystem has no limit."""
 
     @classmethod
     def of(cls, folder: Path) -> "Space":
-        """Look at `folder`, or at the nearest folder above it that exists."""
+        """Measure `folder`, or its nearest existing parent."""
         disk = os.statvfs(_existing(folder))
         return cls(disk.f_bavail * disk.f_frsize, disk.f_favail if disk.f_files else None)
 
@@ -62,9 +62,9 @@ def human(size: float) -> str:
 
 
 def taken_bytes(folder: Path) -> int:
-    """Return the bytes that the files under `folder` use on disk, 0 if there are none.
+    """Return the bytes that the files under `folder` use on disk.
 
-    Another process may delete some meanwhile, as the first of several that start together does.
+    Another process may delete files meanwhile.
     """
     total = 0
     for parent, folders, names in os.walk(folder):
@@ -75,7 +75,7 @@ def taken_bytes(folder: Path) -> int:
 
 
 def wait_seconds() -> float:
-    """Return how long a save may wait for space: HF_RLHF_WAIT_FOR_SPACE, or ten minutes."""
+    """Return how long a save may wait for space: HF_RLHF_WAIT_FOR_SPACE or ten minutes."""
     try:
         return float(os.environ.get(WAIT, DEFAULT_WAIT))
     except ValueError:
@@ -83,7 +83,7 @@ def wait_seconds() -> float:
 
 
 def wait_until(fits: Callable[[], bool], seconds: float, every: float = 5.0) -> bool:
-    """Check again and again whether a save fits, for at most `seconds`; return the last answer."""
+    """Poll whether a save fits for at most `seconds`; return the last result."""
     until = time.monotonic() + seconds
     while not fits():
         left = until - time.monotonic()
@@ -94,11 +94,11 @@ def wait_until(fits: Callable[[], bool], seconds: float, every: float = 5.0) -> 
 
 
 def checkpoint_bytes(model: Any, tokenizer: Any, training: Any, sharding: str | None = None) -> int:
-    """Return about how many bytes a checkpoint of `model` takes: weights, optimizer, small files.
+    """Estimate the bytes of a checkpoint of `model`: weights, optimizer, small files.
 
-    Only shapes and dtypes are read, so a model on torch's meta device will do. DeepSpeed's ranks
+    Only shapes and dtypes are read, so a model on the meta device suffices. DeepSpeed's ranks
     together write the weights once more, and a master copy with its moments in float32; FSDP's
-    write weights and moments in float32. `sharding` is the one of a plan: DEEPSPEED or FSDP.
+    ranks write weights and moments in float32. `sharding` is the plan's: DEEPSPEED or FSDP.
     """
     saved = weights_bytes(model)
     optimizer = optimizer_bytes(model, training)
@@ -112,7 +112,7 @@ def checkpoint_bytes(model: Any, tokenizer: Any, training: Any, sharding: str | 
 
 
 def optimizer_bytes(model: Any, training: Any) -> int:
-    """Return the bytes of what the optimizer keeps for each trained number, without DeepSpeed."""
+    """Return the bytes of optimizer state per trained number, without DeepSpeed."""
     trained = [tensor for tensor in model.parameters() if tensor.requires_grad]
     width = max((tensor.element_size() for tensor in trained), default=4)
     name = str(getattr(training.optim, "value", training.optim))
@@ -121,7 +121,7 @@ def optimizer_bytes(model: Any, training: Any) -> int:
 
 
 def weights_bytes(model: Any) -> int:
-    """Return the bytes of the saved weights: of an adapted model, only the trained ones."""
+    """Return the bytes of the saved weights: for an adapted model, only the trained weights."""
     adapted = _adapted(model)
     return sum(
         _numel(tensor) * tensor.element_size()
@@ -131,9 +131,9 @@ def weights_bytes(model: Any) -> int:
 
 
 def final_bytes(model: Any, tokenizer: Any, width: int | None = None) -> int:
-    """Return the bytes that the end of a run writes: an adapter, if there is one, and full weights.
+    """Return the bytes written at the end of a run: the adapter, if any, and full weights.
 
-    Full weights have `width` bytes a number, or as many as in `model`.
+    Full weights have `width` bytes per number, by default as in `model`.
     """
     full = sum(
         _numel(tensor) * (width or tensor.element_size())
@@ -145,7 +145,7 @@ def final_bytes(model: Any, tokenizer: Any, width: int | None = None) -> int:
 
 
 def small_bytes(tokenizer: Any) -> int:
-    """Return the bytes of the files beside saved weights: tokenizer, configuration, state."""
+    """Return the bytes of other files in a save: tokenizer, configuration, state."""
     return _SMALL + _TOKEN * (len(tokenizer) if hasattr(tokenizer, "__len__") else 0)
 
 
@@ -161,8 +161,8 @@ def _numel(parameter: Any) -> int:
 def write_failure(error: BaseException) -> str | None:
     """Return why a disk refused a write, or None if `error` has another cause.
 
-    Looks at all causes of `error`. OSErrors carry a number; torch, safetensors and SQLite have
-    errors of their own, with the system's words in them or without any.
+    Checks all causes of `error`. OSErrors have an errno; torch, safetensors and SQLite have their
+    own errors, with or without the system's message.
     """
     return next((failure for cause in causes(error) if (failure := _failure(cause))), None)
 
@@ -176,7 +176,7 @@ def _failure(error: BaseException) -> str | None:
         return f"a database {_SQLITE[code & 0xFF]} ({error})"
     text = str(error)
     for number in _UNWRITABLE:
-        # Rust's words, and torch's.
+        # Messages of Rust and torch.
         if f"(os error {number})" in text or f"strerror: {os.strerror(number)}" in text:
             return os.strerror(number)
     return "a file was cut short" if any(words in text for words in _WRITER_TEXTS) else None
@@ -185,10 +185,10 @@ def _failure(error: BaseException) -> str | None:
 def disk_error(
     error: BaseException, folder: Path, newest: Path | None = None, command: str | None = None
 ) -> DiskError | None:
-    """Return a DiskError with the cure if a disk is the cause of `error`, else None.
+    """Return a DiskError with the fix if a disk is the cause of `error`, else None.
 
-    `folder` is the run's, `newest` its newest valid checkpoint, `command` the command that
-    continues the run. Without a command nothing has begun, and nothing is lost.
+    `folder` is the run's, `newest` its newest valid checkpoint, `command` continues the run.
+    Without a command nothing has started, and nothing is lost.
     """
     if isinstance(error, DiskError):
         message = str(error)
@@ -204,7 +204,7 @@ def disk_error(
 
 @contextmanager
 def explain_disk_errors(folder: Path) -> Iterator[None]:
-    """Turn failed writes inside the block into a DiskError; our own errors stay."""
+    """Convert failed writes inside the block to a DiskError; other errors are unchanged."""
     try:
         yield
     except HfRlhfError:
@@ -216,7 +216,7 @@ def explain_disk_errors(folder: Path) -> Iterator[None]:
 
 
 def _free_space(run: Path) -> str:
-    """Return the free space of each disk that the run and temporary and cached files are on."""
+    """Return the free space of the disks with the run, temporary files and caches."""
     from huggingface_hub.constants import HF_HOME
 
     disks: dict[int, str] = {}
@@ -226,7 +226,7 @@ def _free_space(run: Path) -> str:
 
 
 def delete(folder: Path, first: str) -> None:
-    """Delete `folder`, the file `first` before all others; it may have been deleted meanwhile."""
+    """Delete `folder`, its file `first` before all others; it may already be gone."""
     (folder / first).unlink(missing_ok=True)
     shutil.rmtree(folder, ignore_errors=True)
 

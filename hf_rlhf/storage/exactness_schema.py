@@ -1,4 +1,4 @@
-"""The section of a run's record on a model's values for rows alone and in batches."""
+"""Record section on a model's values for single rows and batches."""
 
 import math
 
@@ -8,20 +8,20 @@ EQUAL = "in batches of equal rows"
 
 
 class Comparison(Section):
-    """The largest differences between rows alone and the same rows otherwise, in one dtype."""
+    """The largest differences between single rows and the same rows in batches, in one dtype."""
 
     dtype: str | None = None
     """Dtype of the model's output; under autocast, the dtype of autocast."""
     of: str | None = None
-    """`the whole model`, or its first layers."""
+    """The measured part: `the whole model`, or its first layers."""
     differences: dict[str, Number] = {}
-    """Form, such as `padded on the left` -> the largest difference from the row alone."""
+    """Form, such as `padded on the left` -> largest difference from the single row."""
     spread: Number | None = None
-    """The model's own: the largest difference in batches of 2 and 3 equal rows, unpadded."""
+    """The model's own spread: the largest difference in unpadded batches of 2 and 3 equal rows."""
     floor: Number | None = None
-    """What the dtype's rounding explains."""
+    """The difference that the dtype's rounding explains."""
     from_float32: Number | None = None
-    """The largest difference of rows alone from the same rows in float32, if measured."""
+    """The largest difference of single rows from float32, if measured."""
 
     @property
     def limit(self) -> float:
@@ -30,7 +30,7 @@ class Comparison(Section):
 
     @property
     def exceeding(self) -> dict[str, Number]:
-        """The differences above the limit; in float32, also the model's own if above the floor."""
+        """Differences above the limit; in float32, also the model's own spread above the floor."""
         found = {
             form: each
             for form, each in self.differences.items()
@@ -43,16 +43,16 @@ class Comparison(Section):
 
 
 class ExactnessSection(Section):
-    """A few training rows alone, against the same rows padded, packed and in other batches."""
+    """A few training rows alone, compared with the same rows padded, packed and batched."""
 
     values: str | None = None
-    """What is compared: `log-probabilities` or `scores`."""
+    """Compared values: `log-probabilities` or `scores`."""
     rows: int | None = None
     tokens: int | None = None
     """Tokens of the longest row."""
     comparisons: list[Comparison] = []
-    """One in the dtype of training, and one in float32 if that is another dtype."""
+    """A comparison in the training dtype, and in float32 if different."""
     own_forms: dict[str, Number] = {}
-    """Forms of the trainer's own that are not used, with their difference from the row alone."""
+    """Unused forms of the trainer, with their difference from the single row."""
     not_compared: dict[str, str] = {}
-    """What was not compared -> the reason."""
+    """Forms that were not compared -> reason."""

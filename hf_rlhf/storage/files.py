@@ -1,4 +1,4 @@
-"""Write a file, or a folder of files, completely or not at all."""
+"""Write files and folders atomically."""
 
 import io
 import json
@@ -20,10 +20,9 @@ _UNFINISHED = re.compile(r"\.(?P<name>.+)\.[0-9a-f]{32}\.(?P<kind>tmp|old)")
 def atomic_file(path: str | os.PathLike[str], *, mode: int | None = None) -> Iterator[IO[bytes]]:
     """Yield a file that becomes `path` when the block ends without an error.
 
-    A reader, or a crash, sees the old file or the new one, never less. Missing parent folders are
-    made. Without `mode`, the file keeps its permissions, or gets those of new files. Raises
-    RunFolderError, with the path and the cause, when the file cannot be written; the old content
-    then stands.
+    A reader or a crash sees either the old or the new file. Missing parent folders are created.
+    Without `mode`, the file keeps its permissions or gets the default. Raises RunFolderError with
+    path and cause if the file cannot be written; the old content then remains.
     """
     target = Path(path)
     # In the same folder, because os.replace is atomic only within one filesystem.
@@ -47,7 +46,7 @@ def atomic_file(path: str | os.PathLike[str], *, mode: int | None = None) -> Ite
 
 
 class _TargetFile(io.FileIO):
-    """A new file whose refused writes name the target; other errors of a block are its own."""
+    """A new file whose write errors name the target, apart from other errors of the block."""
 
     def __init__(self, path: Path, target: Path, permissions: int) -> None:
         # Not tempfile: its files are private (0600), and a run folder is often shared.
@@ -70,7 +69,7 @@ def _write_errors(target: Path) -> Iterator[None]:
 def atomic_write_bytes(
     path: str | os.PathLike[str], content: bytes, *, mode: int | None = None
 ) -> None:
-    """Write `content` as `atomic_file` does."""
+    """Write `content` atomically, like `atomic_file`."""
     with atomic_file(path, mode=mode) as file:
         file.write(content)
 
@@ -83,16 +82,16 @@ def _unwritable(target: Path, error: OSError) -> RunFolderError:
 
 
 def atomic_write_text(path: str | os.PathLike[str], text: str, *, mode: int | None = None) -> None:
-    """Write `text` as UTF-8, as `atomic_write_bytes` does."""
-    # A completion may hold half of a surrogate pair, which is text to Python but not to UTF-8.
+    """Write `text` as UTF-8 atomically."""
+    # A completion may contain a lone surrogate, which UTF-8 cannot encode.
     atomic_write_bytes(path, text.encode("utf-8", errors="backslashreplace"), mode=mode)
 
 
 def atomic_write_json(path: str | os.PathLike[str], value: Any, *, mode: int | None = None) -> None:
-    """Write `value` as indented JSON, as `atomic_write_bytes` does.
+    """Write `value` as indented JSON atomically.
 
     Raises ValueError for NaN or infinity and TypeError for values that are not JSON, before any
-    file is touched; `as_json` makes JSON of everything else.
+    file is touched; `as_json` converts other values.
     """
     text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
     atomic_write_text(path, text + "\n", mode=mode)
@@ -102,8 +101,8 @@ def atomic_write_json(path: str | os.PathLike[str], value: Any, *, mode: int | N
 def atomic_dir(out: str | os.PathLike[str], *, overwrite: bool = False) -> Iterator[Path]:
     """Yield a temporary folder that becomes `out` when the block ends without an error.
 
-    Raises RunFolderError when `out` holds something and `overwrite` is not set, or cannot be
-    written. Whatever goes wrong, `out` stays as it was.
+    Raises RunFolderError if `out` has content and `overwrite` is not set, or it cannot be written.
+    On any error `out` is unchanged.
     """
     target = Path(out)
     if target.exists() and (not target.is_dir() or any(target.iterdir())) and not overwrite:
@@ -116,7 +115,7 @@ def atomic_dir(out: str | os.PathLike[str], *, overwrite: bool = False) -> Itera
         _swap(temporary, target, old)
     except OSError as error:
         if error.errno is None:
-            raise  # not of the disk: the Hub client's errors are OSErrors too
+            raise  # not a disk error: the Hub client's errors are OSErrors too
         raise _unwritable(target, error) from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -136,10 +135,10 @@ def _swap(temporary: Path, target: Path, old: Path) -> None:
 
 
 def clear_unfinished(folder: Path) -> None:
-    """Delete the temporary files that killed writers left in `folder`, or in a folder of it.
+    """Delete temporary files of killed writers in `folder` and its subfolders.
 
-    Only for a folder that no other process writes to. A folder that was just being replaced gets
-    its old content back.
+    No other process may write to the folder. A folder in the middle of a replacement gets its old
+    content back.
     """
     for parent in (folder, *(path for path in folder.iterdir() if path.is_dir())):
         for path in list(parent.glob(".*")):

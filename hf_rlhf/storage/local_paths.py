@@ -1,4 +1,4 @@
-"""Local paths: a run folder keeps them, and published texts have file names instead."""
+"""Replace local paths, which a run folder keeps, by file names in published texts."""
 
 import hashlib
 import os
@@ -10,28 +10,28 @@ from typing import Any
 _NAMES = r"(?:/[^\s/\"'`,;:()\[\]{}<>|\\]+)"
 _PATH = rf"(?:file://)?(?:~(?:[a-z_][\w.-]*)?{_NAMES}+|\.\.{_NAMES}+|{_NAMES}{{2,}})/?"
 _HOME = rf"(?:/home|/Users|/root|~){_NAMES}+"
-"""The only paths replaced in code, where `/usr/bin/env` and `"/a/b"` mean something else."""
+"""The only paths replaced in code, where `/usr/bin/env` and `"/a/b"` have other meanings."""
 _NO_WORD_BEFORE = r"(?<![\w.~:/<>@-])"
 _WHOLE = re.compile(r"(?:file://)?(?:~|/|\.\./)[^\n]*")
 _STRUCTURED = ("config", "command", "defaults", "files")
-"""Sections of a record in which a text that begins like a path is one, with its spaces."""
+"""Sections of a record in which a text that begins like a path is a path, including spaces."""
 _TEXTS = ("samples", "generation", "author")
-"""Sections with texts of rows and of the author, in which only those paths are replaced."""
+"""Sections with row texts and the author's texts, in which only paths of `files` are replaced."""
 
 
 def local_files(value: Any) -> dict[str, str]:
-    """Return the SHA-256 of each file that nested `value` names by its path, as it names it."""
+    """Return path -> SHA-256 for each file path in nested `value`."""
     paths = {text for text in _texts(value) if _WHOLE.fullmatch(text) or Path(text).suffix}
-    # Unlike Path's methods these take any text.
+    # Unlike Path's methods, these accept any text.
     found = {text: os.path.expanduser(text) for text in sorted(paths)}
     return {text: _digest(path) for text, path in found.items() if os.path.isfile(path)}
 
 
 class LocalPaths:
-    """The paths in a record, and how others see them: a file's name and SHA-256.
+    """The paths in a record, and their public form: a file's name and SHA-256.
 
     Args:
-        record: as JSON; `files` has the digests.
+        record: as JSON, with digests in `files`.
     """
 
     def __init__(self, record: Mapping[str, Any]) -> None:
@@ -50,9 +50,9 @@ class LocalPaths:
         self._any = re.compile(f"{_NO_WORD_BEFORE}(?:{literals}|{_PATH})")
 
     def hide(self, record: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a record, as JSON, in which each of these paths is the name of its file.
+        """Return a JSON record with each of these paths replaced by its file name.
 
-        Where a value is a path and nothing else, its SHA-256 follows.
+        A value that is only a path is followed by its SHA-256.
         """
         return {
             key: self._hide(value, self._known if key in _TEXTS else self._any, key != "command")
@@ -60,7 +60,7 @@ class LocalPaths:
         }
 
     def hide_in_text(self, text: str, *, known_only: bool = False) -> str:
-        """Return a text without paths, or without those that the record names."""
+        """Return a text without any paths, or without the record's paths."""
 
         def name(match: re.Match[str]) -> str:
             return _file_name(match) + self._digest_of(match[0])

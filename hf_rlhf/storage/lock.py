@@ -1,4 +1,4 @@
-"""The lock of a folder, with the name of the process that holds it."""
+"""A folder lock with the name of its process."""
 
 import json
 import os
@@ -18,12 +18,12 @@ OWNER_NAME = ".owner.json"
 def locked_folder(
     folder: Path, chosen_by: str = "`output_dir`", *, path: Path | None = None
 ) -> Iterator[None]:
-    """Lock `folder` for this process; a crash releases it, since the lock is the system's.
+    """Lock `folder` for this process; the system releases it after a crash.
 
-    For messages: `chosen_by` is the option or setting that names the folder; `path` is the path to
-    show where `folder` is an internal one that the user does not know.
+    For messages: `chosen_by` is the option or setting of the folder; `path` is the displayed path
+    if `folder` is internal.
 
-    Raises RunFolderError when another live process holds it, naming that process.
+    Raises RunFolderError with the name of the process that holds it, if any.
     """
     from filelock import FileLock, Timeout
 

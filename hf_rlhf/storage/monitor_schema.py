@@ -1,23 +1,23 @@
-"""What the monitor of a training saw, in the run's record."""
+"""The monitor's results in the run's record."""
 
 from hf_rlhf.storage.section import Json, Section
 
 
 class MonitorSection(Section):
-    """The run file's `monitor:` section, and what came of it."""
+    """The run file's `monitor:` section and its results."""
 
     settings: dict[str, Json] = {}
-    """With defaults."""
+    """Settings with defaults."""
     measurements: list[dict[str, Json]] = []
     """`hf_rlhf.monitoring.Measurement`, each with `length_z` and the names of its `signals`."""
     warnings: list[dict[str, Json]] = []
-    """Each `signal` with the `step` at which it came on, `since` when, its `text`, and whether
-    the run was `stopped`."""
+    """Each `signal` with the `step` at which it fired, `since` when, its `text`, and whether the
+    run was `stopped`."""
     not_measured: list[str] = []
-    """Signals that cannot come on, and why."""
+    """Signals that cannot fire, and why."""
     clean_step: int | None = None
     """The last step before the drift, if there is one."""
     stopped_at: int | None = None
-    """The step at which the monitor stopped the run; null once it goes on."""
+    """The step at which the monitor stopped the run; null once it continues."""
     webhook: dict[str, int] | None = None
-    """How many messages were `sent`, and how many `failed`."""
+    """Numbers of messages `sent` and `failed`."""

@@ -1,4 +1,4 @@
-"""Values of any kind as JSON: numbers, text, lists and mappings."""
+"""Convert any value to JSON: numbers, text, lists and mappings."""
 
 import dataclasses
 import enum
@@ -14,21 +14,21 @@ from typing import Any
 def as_json(value: Any) -> Any:
     """Return `value` as pure JSON.
 
-    Numbers of numpy and torch become Python's; NaN and infinities become null; enums, dates,
-    paths and dataclasses their plain form; anything else its text.
+    numpy and torch numbers become Python numbers; NaN and infinities null; enums, dates, paths and
+    dataclasses plain values; anything else text.
     """
     return as_json_with_notes(value)[0]
 
 
 def as_json_with_notes(value: Any) -> tuple[Any, list[str]]:
-    """Return `as_json(value)`, and a note for each place where something was lost."""
+    """Return `as_json(value)`, and a note for each lost value."""
     lost: Counter[tuple[str, str]] = Counter()
     plain = _plain(value, "", lost)
     return plain, [f"{where}: {count} {loss}" for (where, loss), count in lost.items()]
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Return the value of JSON of unknown origin. Raises ValueError, also if nested too deep."""
+    """Parse untrusted JSON. Raises ValueError, also for deep nesting."""
     try:
         return json.loads(text)
     except RecursionError:

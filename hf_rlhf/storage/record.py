@@ -1,7 +1,6 @@
-"""The record of a run, `run.json`, from which alone its card is rendered.
+"""The record of a run, `run.json`, the only source of its card.
 
-Written during the run and when it ends, however it ends. An unknown field is null; nothing is
-guessed.
+It is written during the run and at any end. Unknown values are null; nothing is guessed.
 """
 
 import os
@@ -40,7 +39,7 @@ from hf_rlhf.storage.section import Json, Section
 
 SCHEMA = 1
 RECORD_NAME = "run.json"
-LOCK_NAME = ".lock"  # held by the process that runs in a folder
+LOCK_NAME = ".lock"  # lock of the process that runs in a folder
 
 
 class RunRecord(Section):
@@ -60,16 +59,16 @@ class RunRecord(Section):
     """The run file with its overrides applied."""
     config_file: ConfigFile | None = None
     files: dict[str, str] = {}
-    """The SHA-256 of each file of this machine that the run file names, by its path there."""
+    """Path in the run file -> SHA-256 of the local file."""
     contents: dict[str, Json] = {}
-    """The content behind each name in `config`, by dotted key: the digest of a file or of a model's
-    files, or the `commit` of a model on the Hub."""
+    """The content of names in `config`, by dotted key: the digest of a file or of a model's files,
+    or the `commit` of a model on the Hub."""
     defaults: dict[str, Json] = {}
     """Every other setting of the trainer and the model."""
     at_default: list[str] = []
-    """The settings of both that have the library's default."""
+    """Settings of both with the library's default."""
     plugin: Provenance = Provenance()
-    """The trainer that `--plugin` named."""
+    """The trainer of `--plugin`."""
     method: MethodSection = MethodSection()
     components: list[Component] = []
     model: ModelSection = ModelSection()
@@ -84,21 +83,22 @@ class RunRecord(Section):
     generation: Generation | None = None
     pictures: list[Picture] = []
     comparison: dict[str, Json] | None = None
-    """With other models, from an evaluation suite: `name`, `made`, `table`, `notes`, `picture`."""
+    """Comparison with other models from an evaluation suite: `name`, `made`, `table`, `notes`,
+    `picture`."""
     environment: Environment = Environment()
     author: Author = Author()
     publish: dict[str, Json] | None = None
-    """The run file's section, then the commit, address and branches that were pushed."""
+    """The run file's section, then the pushed commit, address and branches."""
     advice: list[str] = []
     """Warnings at the start of training."""
     notes: list[str] = []
-    """Values that could not be recorded as they were."""
+    """Values that could not be recorded unchanged."""
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Self:
-        """Return the record that `content` holds.
+        """Parse a record.
 
-        Raises ValueError, with a line for each field of the wrong type (at most 10).
+        Raises ValueError with a line for each field of the wrong type (at most 10).
         """
         try:
             return cls.model_validate(dict(content), strict=True)
@@ -112,7 +112,7 @@ class RunRecord(Section):
             ) from error
 
     def __repr__(self) -> str:
-        """Return what a notebook shows of a record: how far the run got, and its results."""
+        """Return a summary for notebooks: the progress of the run and its results."""
         evaluation = self.evaluation or EvaluationSection()
         results = [
             f"{metric} {before.mean:.3f} -> {after.mean:.3f}"
@@ -124,14 +124,14 @@ class RunRecord(Section):
         return f"<RunRecord {self.run_id}: {'; '.join(parts)}>"
 
     def published(self) -> dict[str, Any]:
-        """Return the section `publish`, empty where there is none."""
+        """Return the section `publish`, or an empty mapping."""
         return self.publish or {}
 
 
 def new_record(**sections: Any) -> RunRecord:
-    """Return the record of a run that starts now, with a new `run_id` and these sections.
+    """Return the record of a new run with a new `run_id` and these sections.
 
-    Raises TypeError for a section that no record has.
+    Raises TypeError for an unknown section.
     """
     if unknown := sections.keys() - RunRecord.model_fields.keys():
         raise TypeError(f"a record has no section {', '.join(sorted(unknown))}")
@@ -140,15 +140,15 @@ def new_record(**sections: Any) -> RunRecord:
 
 
 def now() -> str:
-    """Return the time as the record writes it: ISO 8601, UTC, whole seconds."""
+    """Return the current time for the record: ISO 8601, UTC, whole seconds."""
     return datetime.now(UTC).replace(microsecond=0).isoformat().replace("+00:00", "Z")
 
 
 def write_record(record: RunRecord, run_dir: str | os.PathLike[str]) -> Path:
-    """Write `run.json`, atomically, without secrets and as pure JSON; return its path.
+    """Write `run.json` atomically, without secrets, as pure JSON; return its path.
 
     Values that JSON cannot hold are written as text or null, with a line in `notes`. Raises
-    RunFolderError when the folder cannot be written.
+    RunFolderError if the folder cannot be written.
     """
     content, notes = as_json_with_notes(record.to_json())
     content["notes"] = list(dict.fromkeys([*content["notes"], *notes]))
@@ -160,8 +160,8 @@ def write_record(record: RunRecord, run_dir: str | os.PathLike[str]) -> Path:
 def load_record(run_dir: str | os.PathLike[str]) -> RunRecord:
     """Read `run.json`.
 
-    Raises RunFolderError when it is missing, unreadable, not JSON, of another schema, or has a
-    field of the wrong type.
+    Raises RunFolderError if it is missing, unreadable, not JSON, of another schema, or has a field
+    of the wrong type.
     """
     path = Path(run_dir) / RECORD_NAME
     try:
@@ -192,7 +192,7 @@ def load_record(run_dir: str | os.PathLike[str]) -> RunRecord:
 
 
 def run_of_merged(model: str | os.PathLike[str]) -> Path | None:
-    """Return the run folder whose merged weights lie in the folder `model`, or None."""
+    """Return the run folder whose merged weights are in the folder `model`, or None."""
     folder = Path(model).resolve()
     is_merged = folder.name == "merged" and (folder.parent / RECORD_NAME).is_file()
     return folder.parent if is_merged else None

@@ -1,4 +1,4 @@
-"""The sections of a run's record: one definition of each field of `run.json`."""
+"""Sections of a run's record: the definition of each field of `run.json`."""
 
 from typing import Literal
 
@@ -9,7 +9,7 @@ from hf_rlhf.storage.section import Json, Number, Section
 
 
 class Provenance(Section):
-    """A component's name, and where its code came from."""
+    """A component's name and the origin of its code."""
 
     name: str | None = None
     package: str | None = None
@@ -20,21 +20,21 @@ class Provenance(Section):
 
 
 class Component(Provenance):
-    """One component that the run resolved, of whatever kind."""
+    """A resolved component of any kind."""
 
     kind: str | None = None
     label: str | None = None
     arguments: dict[str, Json] | None = None
     source: str | None = None
-    """Of a component that no package offers: the text of its file, or of the Python object."""
+    """Source of a component outside of packages: its file, or the Python object's source."""
     sha256: str | None = None
-    """Of the source; of a tokenizer that is set apart, of its tokens, rules and template."""
+    """Digest of the source; for a separate tokenizer, of its tokens, rules and template."""
     code: dict[str, str] = {}
-    """Digests of the user's own code in it: of functions and classes by name, and of files."""
+    """Digests of the user's own code in it, by name of function, class or file."""
     reads: dict[str, Json] = {}
-    """Values that this code takes from outside itself; a digest where JSON would not hold it."""
+    """External values that this code reads; a digest if JSON cannot hold a value."""
     not_compared: list[str] = []
-    """Names of the values without a digest, for example an open connection."""
+    """Names of values without a digest, such as an open connection."""
 
 
 class MethodSection(Section):
@@ -47,11 +47,11 @@ class MethodSection(Section):
     step: str | None = None
     """The unit of training, such as `optimizer step`."""
     facts: dict[str, str] = {}
-    """Lines of the trainer's for the card's training setup, as Markdown by title."""
+    """The trainer's lines for the card's training setup: title -> Markdown."""
 
 
 class ConfigFile(Section):
-    """The run file as it was read."""
+    """The run file as read."""
 
     name: str | None = None
     sha256: str | None = None
@@ -70,33 +70,33 @@ class ModelSection(Section):
     )
     """The architecture that is trained, such as `Qwen3ForCausalLM`."""
     auto_class: str | None = None
-    """The class of transformers that loads it."""
+    """The transformers class that loads it."""
     module: str | None = None
-    """What must be imported before transformers knows the model, which it does not have itself."""
+    """The module to import first, if transformers itself does not have the model."""
     auto_processor: str | None = None
-    """The class that loads what turns rows into its inputs; null for AutoTokenizer."""
+    """The class that loads its processor; null for AutoTokenizer."""
     task: str | None = None
-    """In the Hub's words (`pipeline_tag`)."""
+    """The Hub's `pipeline_tag`."""
     num_labels: int | None = None
     """Classes of a classifier."""
     continues: dict[str, Json] | None = None
-    """The adapter that training began from: `adapter`, `revision`, `sha256` of its weights."""
+    """The adapter that training started from: `adapter`, `revision`, `sha256` of its weights."""
     saved: list[str] | None = None
     """Which of `adapter` and `merged` the run folder holds."""
     identity: dict[str, Json] | None = None
-    """Of the base, by `hf_rlhf.models.fingerprint`."""
+    """Identity of the base, by `hf_rlhf.models.fingerprint`."""
     parameters: int | None = None
-    """Of the model that is published."""
+    """Number of parameters of the published model."""
     trainable_parameters: int | None = None
     dtype: str | None = None
     adapter: dict[str, Json] | None = None
     """The LoRA configuration; null for full fine-tuning."""
     license: str | None = None
-    """Of the base, as its card has it; `license_name` and `license_link` likewise."""
+    """Licence on the base's card; `license_name` and `license_link` likewise."""
     license_name: str | None = None
     license_link: str | None = None
     lineage: list[str] = []
-    """From the oldest ancestor to the base."""
+    """Models from the oldest ancestor to the base."""
 
 
 class DataSection(Section):
@@ -108,17 +108,17 @@ class DataSection(Section):
     splits: dict[str, int] = {}
     """Rows of each split."""
     digests: dict[str, str] = {}
-    """Of each split's rows (`hf_rlhf.data.arrow_rows.rows_digest`)."""
+    """Digest of each split's rows (`hf_rlhf.data.arrow_rows.rows_digest`)."""
     conversational: bool | None = None
-    """Whether prompts are messages, for the chat template, or plain text."""
+    """Whether prompts are messages for the chat template, not plain text."""
     report: dict[str, Json] = {}
-    """From the adapter; for Hub data with `source` and `commit`."""
+    """The adapter's report; for Hub data with `source` and `commit`."""
     used: dict[str, Json] = {}
-    """By split, the rows that the trainer keeps, drops and cuts, by reason."""
+    """Rows that the trainer uses, drops and cuts by reason, for each split."""
 
 
 class RewardPart(Section):
-    """One reward of the sum."""
+    """A reward of the sum."""
 
     label: str | None = None
     name: str | None = None
@@ -134,7 +134,7 @@ class RewardPart(Section):
 
     @property
     def term(self) -> str:
-        """The formula of what the weight multiplies, such as `clip(sigmoid(bt), 0.1, 0.9)`."""
+        """Return the weighted term as a formula, such as `clip(sigmoid(bt), 0.1, 0.9)`."""
         transform, term = self.transform or {}, self.label or ""
         if zscore := transform.get("zscore"):
             term = "zscore({}, {:g}, {:g})".format(term, *zscore)
@@ -145,12 +145,12 @@ class RewardPart(Section):
 
 
 class GatePart(Section):
-    """One gate."""
+    """A gate."""
 
     label: str | None = None
     name: str | None = None
     threshold: Number | None = None
-    """It passes from this score on."""
+    """The lowest score that passes."""
     arguments: dict[str, Json] | None = None
     doc: str | None = None
 
@@ -159,7 +159,7 @@ class RewardSection(Section):
     """The composed reward."""
 
     trains: bool | None = None
-    """Whether training used it, or only the evaluation."""
+    """Whether training used it, not only the evaluation."""
     rewards: list[RewardPart] = []
     gates: list[GatePart] = []
     judges: list[dict[str, Json]] = []
@@ -174,26 +174,26 @@ class RewardSection(Section):
 
 
 HELD_OUT = "held_out/"
-"""Prefix of our metrics of validation rows, after `eval_`, apart from those that TRL logs."""
+"""Prefix (after `eval_`) of our validation metrics, apart from TRL's."""
 
 
 class ValidationSection(Section):
-    """Evaluations during training, and what they decided."""
+    """Evaluations during training and their consequences."""
 
     split: str | None = None
     first_row: int | None = None
-    """The number of the first of the `rows` in the split."""
+    """Index of the first of the `rows` in the split."""
     rows: int | None = None
     separate: bool | None = None
-    """Whether none of these rows is among those of the results."""
+    """Whether these rows are disjoint from the rows of the results."""
     metric: str | None = None
-    """By which the best step was chosen."""
+    """The metric that chose the best step."""
     greater_is_better: bool | None = None
     best: Number | None = None
     """The metric at `best_step`."""
     best_step: int | None = None
     restored: bool = False
-    """Whether the weights of `best_step` are the ones that were saved."""
+    """Whether the weights of `best_step` were saved."""
     patience: int | None = None
     """Evaluations without an improvement of more than `threshold` after which training stops."""
     threshold: Number | None = None
@@ -201,31 +201,31 @@ class ValidationSection(Section):
 
 
 class TrainingSection(Section):
-    """How far training got."""
+    """The progress of training."""
 
     steps: int | None = None
     planned_steps: int | None = None
     epochs: Number | None = None
     seconds: Number | None = None
-    """Over all sessions."""
+    """Training time over all sessions."""
     world_size: int | None = None
-    """Processes."""
+    """Number of processes."""
     distributed: Json = None
     """`type`, and DeepSpeed's `zero_stage` or FSDP's `fsdp_version`."""
     final: dict[str, Json] = {}
     """The last entry of the history with a loss."""
     history: list[dict[str, Json]] = []
-    """One entry per logged step: `step` and metrics."""
+    """An entry per logged step: `step` and metrics."""
     report: dict[str, Json] = {}
-    """The trainer's reports beside its log, by title."""
+    """The trainer's additional reports, by title."""
     validation: ValidationSection | None = None
     monitor: MonitorSection | None = None
     peak_memory: dict[str, Json] | None = None
-    """`bytes`, and `of` what. `predicted`: what was counted before it began; `before`: RSS then."""
+    """`bytes`, and `of` what. `predicted`: count before the start; `before`: RSS at the start."""
 
 
 class Session(Section):
-    """One start of the command."""
+    """A start of the command."""
 
     started: str | None = None
     ended: str | None = None
@@ -251,27 +251,27 @@ class EvaluationSection(Section):
     split: str | None = None
     rows: int | None = None
     sampling: dict[str, Json] = {}
-    """How completions were sampled; empty where none were."""
+    """Sampling settings; empty without completions."""
     before: dict[str, Estimate] | None = None
-    """By metric, before training."""
+    """Estimates before training, by metric."""
     after: dict[str, Estimate] | None = None
     difference: dict[str, Estimate] | None = None
-    """Paired: after minus before, row by row."""
+    """Paired differences: after minus before, row by row."""
     method: str | None = None
-    """How the intervals were computed."""
+    """The method of the intervals."""
     metrics: dict[str, str] = {}
-    """Metric -> what it measures."""
+    """Metric -> description."""
     benchmarks: list[dict[str, Json]] = []
-    """The name of each metric of a benchmark as `metric`; for a leaderboard of the Hub with the
-    fields of `huggingface_hub.EvalResultEntry`."""
+    """Benchmark metrics, named in `metric`; for a Hub leaderboard with the fields of
+    `huggingface_hub.EvalResultEntry`."""
 
     def estimate(self, stage: Literal["before", "after", "difference"], metric: str) -> Estimate:
-        """Return an estimate; one without values where there is none."""
+        """Return the estimate of a metric, or an empty estimate."""
         return (getattr(self, stage) or {}).get(metric) or Estimate()
 
 
 class Sample(Section):
-    """One completion."""
+    """A completion."""
 
     stage: str | None = None
     """`before`, `train` or `after`."""
@@ -306,21 +306,21 @@ class Picture(Section):
 
 
 class Source(Section):
-    """Where an installed package came from."""
+    """The origin of an installed package."""
 
     kind: Literal["index", "archive", "repository", "folder", "editable"] | None = None
     """`folder`: copied when it was installed; `editable`: read from where it is edited."""
     url: str | None = None
-    """As pip takes it; null for what lies on one machine only."""
+    """URL for pip; null for a local package."""
     subdirectory: str | None = None
     commit: str | None = None
     dirty: bool | None = None
     """Whether the package's own files differ from the commit."""
     sha256: str | None = None
-    """Of an archive."""
+    """Digest of an archive."""
 
     def requirement(self, name: str, version: str) -> str | None:
-        """Return what pip installs this package from; None where that lies on one machine only."""
+        """Return the pip requirement of this package; None for a local package."""
         if self.kind == "index":
             return f"{name}=={version}"
         if self.url is None:
@@ -357,7 +357,7 @@ class Environment(Section):
     memory_gb: Number | None = None
     """In GiB."""
     sources: dict[str, Source] = {}
-    """Of hf-rlhf and of every installed plugin, by package."""
+    """Sources of hf-rlhf and of every installed plugin, by package."""
 
 
 class Author(Section):

@@ -1,4 +1,4 @@
-"""What a record holds of the validation of its run's rewards."""
+"""Record section on the validation of a run's rewards."""
 
 from typing import Literal
 
@@ -7,16 +7,16 @@ from hf_rlhf.storage.section import Json, Number, Section
 
 
 class ReportCheck(Section):
-    """One check of a reward."""
+    """A check of a reward."""
 
     name: str = ""
     verdict: Literal["pass", "warn", "fail", "not measurable"] = "not measurable"
     summary: str = ""
-    """One sentence with the numbers that decided."""
+    """A sentence with the decisive numbers."""
     measures: dict[str, Estimate | None] = {}
-    """By name; null where it is not defined."""
+    """Measures by name; null if undefined."""
     details: dict[str, Json] = {}
-    """What plots and other programs need; the record of a run leaves it out."""
+    """Details for plots and other programs, not in a run's record."""
 
 
 class ValidatedReward(Section):
@@ -25,20 +25,20 @@ class ValidatedReward(Section):
     label: str | None = None
     headline: str | None = None
     digest: str | None = None
-    """Of the reward: components, arguments and the files that they name."""
+    """Digest of the reward: components, arguments and their files."""
     data: dict[str, Json] = {}
     """`name`, `responses`, `pairs` and `digest` of the gold data."""
     checks: list[ReportCheck] = []
     created: str | None = None
     command: str | None = None
     folder: str | None = None
-    """Of the report, in the run folder."""
+    """Folder of the report in the run folder."""
     picture: str | None = None
-    """In that folder, if there is one."""
+    """Picture in that folder, if any."""
 
 
 class Requirement(Section):
-    """What the run file requires of a measure of a report."""
+    """The run file's requirement for a measure of a report."""
 
     label: str = ""
     measure: str = ""
@@ -48,11 +48,11 @@ class Requirement(Section):
     measured: Estimate | None = None
     met: bool = False
     reason: str | None = None
-    """Why it was not measured, or does not meet it though its value would."""
+    """Why it was not measured, or fails although its value would pass."""
 
     @property
     def text(self) -> str:
-        """Return what was measured and what is required."""
+        """Return the measured and the required value."""
         value = self.measured
         required = f"required: at {'least' if self.at_least else 'most'} {self.required:g}"
         if value is None or value.mean is None:
@@ -68,7 +68,7 @@ class Requirement(Section):
 
 
 class RewardValidation(Section):
-    """The reports that the run file names, and whether they meet what it requires."""
+    """The reports in the run file, and whether they meet its requirements."""
 
     reports: list[ValidatedReward] = []
     requirements: list[Requirement] = []

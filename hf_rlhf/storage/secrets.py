@@ -1,4 +1,4 @@
-"""Find secrets, and take them out of values that are about to be written."""
+"""Find secrets, and remove them from values before they are written."""
 
 import ast
 import base64
@@ -14,13 +14,13 @@ SECRET_HINT = (
     "Put it in an environment variable: the one that `api_key_env` names, or HF_TOKEN for the Hub."
 )
 SHORTEST = 8
-"""Values of secret variables shorter than this are left: removing "1" would ruin every number."""
+"""Shorter values of secret variables are ignored: removing "1" would ruin every number."""
 
 _SECRET_VARIABLE = re.compile(r"TOKEN|KEY|SECRET|PASSW|PASSPHRASE|CREDENTIAL", re.IGNORECASE)
 _IN_URL = re.compile(r"[a-z][a-z0-9+.-]{0,30}://[^/\s?#@:]*:([^/\s?#@]+)@", re.IGNORECASE)
 """A password in an address, as in HTTPS_PROXY or a database's."""
-# Names of fields whose value is a secret, whatever it looks like. `max_tokens`, `eos_token` and
-# `api_key_env` (a variable's name) are not.
+# Names of fields with any secret value. `max_tokens`, `eos_token` and `api_key_env` (a variable's
+# name) are excluded.
 _SECRET_FIELD = re.compile(
     r"(^|_)((api|secret|private|access|auth)_?keys?|secrets?|passw(or)?ds?|pwd|passphrase|"
     r"auth(orization)?|credentials?|cookie|"
@@ -33,17 +33,17 @@ _SECRET_CONSTANT = re.compile(
     r"(?!(?:BOS|CLS|END|EOS|IMAGE|MASK|PAD|SEP|SPECIAL|START|STOP|UNK)_)(?:[A-Z0-9]+_)+"
     r"(?:TOKEN|KEY|PASS|PWD)"
 )
-"""Names as of environment variables."""
+"""Names like environment variables."""
 _VARIABLE_FIELD = "api_key_env"
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def _token(literal: str, as_wide: str, rest: str) -> re.Pattern[str]:
-    r"""Return the pattern of a token: `literal`, behind no letter or digit, and `rest`.
+    r"""Return the pattern of a token: `literal` after no letter or digit, and `rest`.
 
-    In JSON a line break before it ends with a letter: \n. The literal comes first, and what stands
-    before it after: `re` then looks for the literal, a hundred times as fast, and data sets are
-    searched for secrets before they are pushed. `as_wide` matches it with a fixed width.
+    In JSON a preceding line break ends with a letter: \n. The literal precedes the look-behind,
+    since `re` then searches for the literal, a hundred times as fast, which matters for datasets.
+    `as_wide` matches it with a fixed width.
     """
     behind = (rf"(?<![A-Za-z0-9]{as_wide})", rf"(?<=\\[bfnrt]{as_wide})",
               rf"(?<=\\u[0-9A-Fa-f]{{4}}{as_wide})")  # fmt: skip
@@ -75,7 +75,7 @@ _PATTERNS = (
 _SHORTEST_IN_SOURCE = 6
 _LITERAL = re.compile(r"""(\"{3}|'{3}|["'])(?:\\.|(?!\1).)*(?:\1|\Z)""", re.DOTALL)
 _NAME = r"(?<![A-Za-z0-9_])([A-Za-z_][\w-]{0,99}+)"
-"""Bounded, and begun at the first letter only: a file may hold a long run of letters as data."""
+"""Bounded, and matched from the first letter only: a file may contain long runs of letters."""
 _IN_TEXT = re.compile(
     rf"""{_NAME}((?:\\?["'])?\]?[ \t]*(?::[ \t]*[\w.]+[ \t]*=|[=:])[ \t]*)"""
     r"""(\\?["'])([^"'\n]{6,})\3"""
@@ -87,9 +87,9 @@ _IN_COMMENT = re.compile(rf"{_NAME}([ \t]*[:=][ \t]*)([^\s\"'\[]\S{{5,}})")
 def redact_secrets(value: Any) -> Any:
     """Return a copy of nested JSON or of a text without secrets, in keys and values.
 
-    Removed: the values of environment variables with a name like TOKEN or KEY, Hub and API tokens
-    by their form, user names, passwords and signatures in URLs, and the values of fields and
-    command-line flags that hold a secret by their name (`hub_token`, `--api_key`).
+    It removes values of environment variables named like TOKEN or KEY, Hub and API tokens by their
+    form, user names, passwords and signatures in URLs, and values of fields and command-line flags
+    with a secret's name (`hub_token`, `--api_key`).
     """
     return _scrubber(_environment_secrets())(value)
 
@@ -97,8 +97,8 @@ def redact_secrets(value: Any) -> Any:
 def redact_source(text: str) -> str:
     """Return Python source without the strings beside the name of a secret, such as `API_KEY`.
 
-    The name is that of a variable, attribute, argument, key, type or function beside the string,
-    in code, or in a comment or text. If the source does not parse, all long strings are removed.
+    The name belongs to a variable, attribute, argument, key, type or function beside the string, in
+    code, comments or text. If the source does not parse, all long strings are removed.
     """
     try:
         try:
@@ -129,7 +129,7 @@ def _is_secret(name: str) -> bool:
 
 
 def _secret_strings(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield the strings beside the name of a secret; an f-string with such a string whole."""
+    """Yield the strings beside the name of a secret; f-strings as a whole."""
     found: Iterable[ast.AST] = (
         string
         for names, values in _named_values(node)
@@ -161,7 +161,7 @@ _NAMED = {
 
 
 def _named_values(node: ast.AST) -> Iterator[tuple[Iterable[str], Sequence[Any]]]:
-    """Yield what a node names, and the expressions that have those names."""
+    """Yield the names in a node, and the expressions with those names."""
     match node:
         case ast.Dict():
             yield from (
@@ -197,7 +197,7 @@ def _names(*nodes: Any) -> Iterator[str]:
 
 
 def _strings(root: ast.AST) -> Iterator[ast.AST]:
-    """Yield the long strings of an expression: no keys, and no names of secrets themselves."""
+    """Yield the long strings of an expression, without keys and names of secrets."""
     if isinstance(root, ast.JoinedStr):
         texts = [each.value for each in ast.walk(root) if isinstance(each, ast.Constant)]
         if len("".join(map(str, texts))) >= _SHORTEST_IN_SOURCE:
@@ -228,8 +228,8 @@ def _without_strings(text: str, strings: Iterable[Any], first_line: int) -> str:
 def find_secrets(content: bytes, secrets: Mapping[str, str] | None = None) -> list[str]:
     """Return the names of the secrets in `content`, never their values.
 
-    These are the values of secret environment variables, those of `secrets` (name to value), and
-    tokens of the Hub and of other services by their form.
+    Secrets are values of secret environment variables, values of `secrets` (name -> value), and
+    tokens of the Hub and other services by their form.
     """
     by_name = {**secret_variables(), **(secrets or {})}
     names = [
@@ -249,9 +249,9 @@ def misplaced_secrets(
 ) -> list[tuple[tuple[str | int, ...], str]]:
     """Return the path of each run-file value that is a secret, and the problem, without the value.
 
-    `leaves` are values with the keys that lead to them. A field holds a secret by its name, or by
-    that of a field above it. Labels of judges may be anything. `api_key_env` often holds the key
-    itself, where the name of a variable belongs.
+    `leaves` are values with their key paths. A field holds a secret by its own name or a parent's.
+    Labels of judges may be anything. `api_key_env` often holds the key itself instead of a
+    variable's name.
     """
     problems = ((path, _misplaced_secret(path, value)) for path, value in leaves)
     return [(path, problem) for path, problem in problems if problem]
@@ -285,7 +285,7 @@ def _names_secret(field: str) -> bool:
 
 
 def secret_variables() -> dict[str, str]:
-    """Return name -> secret of the variables with a secret name, or with a password in a URL."""
+    """Return name -> secret for variables with a secret name or a password in a URL."""
     secrets = {}
     for name, value in os.environ.items():
         if _SECRET_VARIABLE.search(name):
@@ -297,12 +297,12 @@ def secret_variables() -> dict[str, str]:
 
 def _environment_secrets() -> list[str]:
     secrets = {form for value in secret_variables().values() for form in _forms(value)}
-    # Longest first, or a secret that contains another would leave its tail behind.
+    # Longest first, since a secret that contains another would leave its tail.
     return sorted(secrets, key=len, reverse=True)
 
 
 def _forms(secret: str) -> set[str]:
-    """Return a secret as it is, as it stands in JSON and in a URL, and in base64."""
+    """Return a secret verbatim, escaped in JSON and in a URL, and in base64."""
     raw = secret.encode("utf-8", "surrogateescape")
     encoded = base64.b64encode(raw).decode().rstrip("=")
     urlsafe = base64.urlsafe_b64encode(raw).decode().rstrip("=")

@@ -1,4 +1,4 @@
-"""What every section of a run's record shares."""
+"""Base of all sections of a run's record."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,7 +10,7 @@ Number = int | float
 
 
 class Section(BaseModel):
-    """A section of the record: missing fields are null or empty, unknown ones are preserved."""
+    """A section of the record: missing fields are null or empty, unknown fields are preserved."""
 
     model_config = ConfigDict(
         extra="allow", populate_by_name=True, protected_namespaces=(), use_attribute_docstrings=True
@@ -25,5 +25,5 @@ class Section(BaseModel):
         return {k: v for k, v in content.items() if v is not None or k not in keys}
 
     def to_json(self) -> dict[str, Any]:
-        """Return the section as in `run.json`; values that are not JSON are left as they are."""
+        """Return the section as in `run.json`; values that are not JSON are unchanged."""
         return self.model_dump(by_alias=True, warnings=False)

@@ -1,1 +1,1 @@
-"""Judges answer the questions of rubrics and citation checks: see docs/reference/judges.md."""
+"""Judges answer questions of rubrics and citation checks: see docs/reference/judges.md."""

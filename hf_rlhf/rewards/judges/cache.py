@@ -1,8 +1,7 @@
-"""Verdicts and texts on disk, so that each is paid for once; and `hf-rlhf judge-cache`.
+"""Cache verdicts and texts on disk, so that each is paid for once; and `hf-rlhf judge-cache`.
 
-SQLite and JSON: readable by anything, and nothing in it is ever executed. Several processes and
-threads may use it at once. A cache that cannot be read or written costs a warning, once, and never
-a run.
+The format is SQLite with JSON, which never executes anything. Several processes and threads may use
+it at once. A cache that cannot be read or written warns once, and never stops a run.
 """
 
 import argparse
@@ -22,7 +21,7 @@ from hf_rlhf.errors import JudgeError
 
 Keep = Callable[[str, Any], None]
 FILES = {"verdict": "judge.sqlite", "text": "texts.sqlite"}
-"""Texts have a file of their own, for they are many times larger than verdicts."""
+"""Texts have a separate file, since they are many times larger than verdicts."""
 _KEYS_PER_QUERY = 500
 _MAX_FAILURES = 5
 _BATCH_S = 0.02
@@ -37,19 +36,19 @@ def default_path(kind: Literal["verdict", "text"] = "verdict") -> Path:
 
 @dataclass
 class DiskCache:
-    """JSON values by key, in the table of a SQLite file."""
+    """JSON values by key in a SQLite table."""
 
     path: Path
     kind: Literal["verdict", "text"]
     decode: Callable[[Any], Any]
-    """Makes of a JSON value what `read` returns. Raises ValueError or TypeError for a bad one."""
+    """Converts a JSON value for `read`. Raises ValueError or TypeError if invalid."""
     enabled: bool = True
     failures: int = field(default=0, compare=False)
-    """How many reads and writes failed. After a few the file is left alone, for waiting for a
-    locked one takes seconds each time, in which no reply is read."""
+    """Failed reads and writes. After a few the file is no longer used: waiting for a locked file
+    takes seconds each time, in which no reply is read."""
 
     def read(self, keys: Iterable[str]) -> dict[str, Any]:
-        """Return the values of those of `keys` that are in the file."""
+        """Return the values of `keys` that are in the file."""
         unique = list(dict.fromkeys(keys))
         values: dict[str, Any] = {}
         if not self._is_usable():
@@ -66,10 +65,10 @@ class DiskCache:
 
     @asynccontextmanager
     async def writer(self) -> AsyncIterator[Keep]:
-        """Yield a function that keeps a JSON value under a key, over one connection.
+        """Yield a function that stores a JSON value under a key, over a single connection.
 
-        Values that arrive within 20 ms are one transaction: each by itself would delay the next
-        requests. To open and close the file costs more than a row: closing flushes it to disk.
+        Values that arrive within 20 ms share a transaction, since separate ones would delay
+        requests. Opening and closing the file costs more than a row: closing flushes it to disk.
         """
         loop = asyncio.get_running_loop()
         fresh: dict[str, Any] = {}
@@ -109,7 +108,7 @@ class DiskCache:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         database = sqlite3.connect(self.path, timeout=_LOCKED_S)
         try:
-            with suppress(sqlite3.OperationalError):  # who opened it at the same time sets it
+            with suppress(sqlite3.OperationalError):  # a concurrent opener sets it
                 database.execute("PRAGMA journal_mode = WAL")
             database.execute("PRAGMA synchronous = NORMAL")
             database.execute(
@@ -140,7 +139,7 @@ class DiskCache:
 def command(arguments: Sequence[str]) -> int:
     """Show or clear the cache of judges' verdicts and generated texts.
 
-    Raises JudgeError when a file is not a cache.
+    Raises JudgeError if a file is not a cache.
     """
     description = str(command.__doc__).partition("\n")[0]
     parser = argparse.ArgumentParser(prog="hf-rlhf judge-cache", description=description)

@@ -1,8 +1,8 @@
-"""One model behind an OpenAI-compatible API: its settings, retries, outages, limit, cache, cost.
+"""A model behind an OpenAI-compatible API: settings, retries, outages, limit, cache, cost.
 
-Judges ask it for verdicts (`hf_rlhf.rewards.judges.openai`), writers for texts
-(`hf_rlhf.rewards.judges.text_generation`). The openai package does HTTP, with its proxies and
-certificates, and tenacity the retries.
+Judges request verdicts (`hf_rlhf.rewards.judges.openai`), writers texts
+(`hf_rlhf.rewards.judges.text_generation`). The openai package handles HTTP, proxies and
+certificates, tenacity the retries.
 """
 
 import asyncio
@@ -49,31 +49,31 @@ _PING_S = 20.0
 """Of `ping`, at the end of which somebody waits, and of a connection to a host that is up."""
 _NOTICE_S, _NOTICE_EVERY_S = 5.0, 30.0
 _THOUGHTS = ("reasoning_content", "reasoning", "thinking", "reasoning_details")
-"""Where servers put thinking, beside the content."""
+"""Fields for thinking beside the content."""
 _MOST_TOKENS = 10**12
 _QUOTED_CHARACTERS = 200
 _places: WeakKeyDictionary[Any, dict[tuple[str, int], asyncio.Semaphore]] = WeakKeyDictionary()
-"""By event loop. The rewards of a run share one loop."""
+"""Limits by event loop. The rewards of a run share a loop."""
 _noticed: dict[str, float] = {}
-"""When the user was last told of an outage, by server."""
+"""Time of the last message on an outage, by server."""
 
 
 @dataclass(frozen=True)
 class Reply:
-    """What a model wrote, and what it cost."""
+    """A model's reply and its cost."""
 
     text: str
     truncated: bool = False
-    """It reached the limit on tokens."""
+    """Whether it reached the token limit."""
     only_thought: bool = False
-    """It has thinking and no content; `text` is empty, for a thought is no reply."""
+    """Whether it has only thinking; `text` is then empty, since a thought is no reply."""
     prompt_tokens: int = 0
     completion_tokens: int = 0
 
 
 @dataclass
 class ChatClient:
-    """Send requests to one model until they are answered; count what it costs, cache the outcome.
+    """Send requests to a model until they are answered; count the cost, cache the result.
 
     Picklable; it holds no key and no connection. Raises JudgeError for settings that cannot work.
     """
@@ -83,15 +83,14 @@ class ChatClient:
     base_url: str = "http://localhost:8000/v1"
     """Address of the API, without a key."""
     api_key_env: str = "OPENAI_API_KEY"
-    """The environment variable that holds the key. The default one may be unset: local servers
-    need none."""
+    """The environment variable with the key. The default may be unset for local servers."""
     revision: str = ""
     """Revision of the served weights, for the card and the cache; the API does not report it."""
     temperature: float | None = 0.0
-    """None omits it, for models that refuse it."""
+    """None omits it for models that refuse it."""
     max_tokens: int | None = 512
-    """Limit on a reply, thinking included. A reply cut off here is requested again with twice as
-    many, once."""
+    """Limit on a reply, including thinking. A truncated reply is requested once more with twice as
+    many."""
     seed: int | None = 0
     extra_body: dict[str, Any] = field(default_factory=dict)
     """Further fields of the request, e.g. `{chat_template_kwargs: {enable_thinking: false}}`."""
@@ -102,8 +101,8 @@ class ChatClient:
     pause (429, Retry-After); then the run stops. In a distributed run the other processes wait too:
     keep it below the trainer's `ddp_timeout` (1800)."""
     retries: int = 5
-    """How often any other failed request is sent again: 408, 409, other 5xx, a lost connection, a
-    timeout, a reply that cannot be read."""
+    """Retries of any other failed request: 408, 409, other 5xx, a lost connection, a timeout, an
+    unreadable reply."""
     max_concurrency: int = 32
     """Concurrent requests to this base_url, by all processes of the run together."""
     cache: bool = True
@@ -115,15 +114,15 @@ class ChatClient:
     """For the cost in `usage()`, in any currency."""
     price_per_million_output: float = 0.0
     display_name: str = field(default="judge", init=False, repr=False)
-    """What messages call the model."""
+    """The model's name in messages."""
     _usage: UsageCounter = field(init=False, repr=False, compare=False)
     _cache: DiskCache = field(init=False, repr=False, compare=False)
     _was_answered: bool = field(default=False, init=False, repr=False, compare=False)
 
     kind: ClassVar[Literal["verdict", "text"]]
-    """What is cached."""
+    """The kind of cached values."""
     waits_for_start: ClassVar = True
-    """Whether a server that never answered is waited for."""
+    """Whether to wait for a server that never answered."""
 
     def __post_init__(self) -> None:
         self.base_url = _checked_url(self.base_url, self.display_name)
@@ -134,25 +133,26 @@ class ChatClient:
 
     @staticmethod
     def decode(value: Any) -> Any:
-        """Return the verdict or text that a JSON value of the cache stands for."""
+        """Return the verdict or text of a JSON value in the cache."""
         raise NotImplementedError
 
     def describe(self) -> Mapping[str, Any]:
-        """Return what the replies depend on, except the messages."""
+        """Return all settings that replies depend on, except messages."""
         server = {"revision": self.revision or None, "base_url": self.base_url}
         return {"model": self.model, **server, **self._sampling()}
 
     def usage(self) -> Mapping[str, float]:
         """Return totals since construction.
 
-        `calls` counts questions, `cached` those that needed no request, `failed` those without an
-        answer, `requests` what was sent, retries included; `cache_errors` above 0 means that the
-        cache could not be used. Tokens are the server's.
+        `calls` counts questions, `cached` questions without a request, `failed` questions without
+        an answer, `requests` all requests including retries; `cache_errors` above 0 means that the
+        cache could not be used. Tokens are counted by the server.
         """
         return {**self._usage.totals(), "cache_errors": float(self._cache.failures)}
 
     async def ping(self) -> str:
-        """Request one token, once and uncached. Raises JudgeError with the cause and a cure."""
+        """Request a token, uncached and without retries. Raises JudgeError with the cause and a
+        fix."""
         from openai import OpenAIError
 
         started = monotonic()
@@ -171,14 +171,14 @@ class ChatClient:
         return f"{self.model} at {self.base_url} answered in {monotonic() - started:.2f} s"
 
     def probe(self) -> dict[str, Any]:
-        """Return a request that a running server answers at once."""
+        """Return a request that a server answers quickly."""
         return self.body([{"role": "user", "content": "Say yes."}])
 
     @asynccontextmanager
     async def connect(self) -> AsyncIterator["AsyncOpenAI"]:
-        """Open a client for the running event loop: its connections belong to one loop.
+        """Open a client for the running event loop, to which its connections belong.
 
-        Redirects are not followed: they would carry prompts and key to another host.
+        Redirects are not followed: they would send prompts and key to another host.
         """
         from openai import AsyncOpenAI, Timeout
 
@@ -195,7 +195,7 @@ class ChatClient:
 
     def body(self, messages: Messages) -> dict[str, Any]:
         """Return the request that sends `messages`."""
-        # Lone surrogates, which a tokenizer's broken bytes leave behind, cannot be sent.
+        # Lone surrogates from a tokenizer's broken bytes cannot be sent.
         sendable = [
             {name: text.encode("utf-8", "replace").decode() for name, text in message.items()}
             for message in messages
@@ -203,7 +203,7 @@ class ChatClient:
         return {**self._sampling(), "messages": sendable}
 
     def cache_key(self, **request: Any) -> str:
-        """Hash the request with the server and the weights, so all that a reply depends on."""
+        """Hash everything that a reply depends on: request, server and weights."""
         request |= {"base_url": self.base_url, "revision": self.revision}
         text = json.dumps({"version": 1, **request}, sort_keys=True, default=str)
         return hashlib.sha256(text.encode()).hexdigest()
@@ -211,8 +211,8 @@ class ChatClient:
     async def request_with_retries(self, client: "AsyncOpenAI", body: Mapping[str, Any]) -> Reply:
         """Send a request until it is answered.
 
-        Raises Failed when its tries run out, and JudgeError for what the server refuses, or when
-        it is down for longer than `patience`.
+        Raises Failed when the retries run out, and JudgeError if the server refuses the request or
+        is down for longer than `patience`.
         """
         from openai import OpenAIError
 
@@ -238,11 +238,11 @@ class ChatClient:
         return reply
 
     async def post(self, client: "AsyncOpenAI", fields: dict[str, Any]) -> str:
-        """Send the fields of a request, and return the body of the response."""
+        """Send a request, and return the body of the response."""
         return await client.post("/chat/completions", cast_to=str, body=fields)
 
     def read(self, answer: Any) -> Reply:
-        """Return the reply in a response's JSON. Raises LookupError, TypeError and the like."""
+        """Parse the reply in a response's JSON. Raises LookupError, TypeError and the like."""
         choice = answer["choices"][0]
         message, usage = choice["message"], answer.get("usage") or {}
         content = text_of([message])
@@ -255,7 +255,7 @@ class ChatClient:
         )
 
     async def _send(self, client: "AsyncOpenAI", body: Mapping[str, Any]) -> Reply:
-        """Send one request when there is a place for it, and count what it cost."""
+        """Send a request within the concurrency limit, and count its cost."""
         fields = {name: value for name, value in body.items() if name != "extra_body"}
         async with self._place():
             self._usage.add(requests=1)
@@ -288,7 +288,7 @@ class ChatClient:
         return waited + requested >= self.patience
 
     def _notify(self, state: RetryCallState) -> None:
-        """Tell the user now and then of an outage."""
+        """Print occasional messages during an outage."""
         waited, now = state.seconds_since_start or 0, monotonic()
         if waited > _NOTICE_S and now - _noticed.get(self.base_url, -math.inf) > _NOTICE_EVERY_S:
             _noticed[self.base_url] = now
@@ -297,7 +297,7 @@ class ChatClient:
             print(f"{text}{duration(self.patience)}.", file=sys.stderr, flush=True)
 
     async def _stopped(self, client: "AsyncOpenAI", error: BaseException) -> JudgeError:
-        """Return what stops the run, with its cure."""
+        """Return the error that stops the run, with its fix."""
         from openai import OpenAIError
 
         cause = self._cause(error)
@@ -324,7 +324,7 @@ class ChatClient:
         return self._quote(failures.cause(error))
 
     def _quote(self, text: str) -> str:
-        """Return a short line of text that came from outside, without the key."""
+        """Return external text as a short line without the key."""
         line = visible(" ".join(text.split()))
         if key := os.environ.get(self.api_key_env):
             line = line.replace(key, "[key]")
@@ -340,7 +340,7 @@ class ChatClient:
         return key or "EMPTY"
 
     def _sampling(self) -> dict[str, Any]:
-        """Return the fields of a request that say which model draws, and how."""
+        """Return the fields of a request for the model and its sampling."""
         names = ("model", "temperature", "max_tokens", "seed", "extra_body")
         fields = {name: getattr(self, name) for name in names}
         return {name: value for name, value in fields.items() if value not in (None, {})}
@@ -370,18 +370,18 @@ class ChatClient:
 
 
 def with_more_tokens(body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the request that repeats one whose reply was cut off, with twice the tokens."""
+    """Return a request whose reply was truncated again with twice the tokens."""
     return {**body, "max_tokens": 2 * body["max_tokens"]} if "max_tokens" in body else {**body}
 
 
 def _checked_url(url: str, name: str) -> str:
-    """Return a base URL without its trailing slash, or raise JudgeError that does not repeat it.
+    """Return a base URL without its trailing slash. Raise JudgeError, without the URL, if invalid.
 
-    Credentials and queries are refused, not cut off: a run file is recorded as it was written.
+    Credentials and queries are refused, not removed: a run file is recorded as written.
     """
     try:
         parts = urlsplit(url.strip())
-        _ = parts.port  # raises for a port that is none
+        _ = parts.port  # raises for an invalid port
     except ValueError:
         parts = urlsplit("")
     plain = not ("@" in parts.netloc or parts.query or parts.fragment)

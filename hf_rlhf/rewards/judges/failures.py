@@ -1,4 +1,4 @@
-"""What each error of a request means for the run, and how it is worded."""
+"""Classify and describe the errors of requests."""
 
 import re
 import ssl
@@ -14,11 +14,11 @@ from hf_rlhf.errors import JudgeError
 _DOWN = (429, 502, 503, 504, *range(520, 525), 529, 530)
 """Statuses of a server that is busy or starting, and of a proxy (52x: Cloudflare's) without one."""
 _REFUSED = (401, 403, 404, 405, 501)
-"""Statuses that waiting does not change, whatever is asked."""
+"""Statuses that neither waiting nor another prompt would change."""
 
 
 class Failed(Exception):
-    """One request came to nothing; the message is the cause."""
+    """A request failed; the message is the cause."""
 
 
 class Unreadable(Exception):
@@ -26,10 +26,10 @@ class Unreadable(Exception):
 
 
 def kind(error: BaseException) -> Literal["down", "transient", "refused", "failed"]:
-    """Return what an error calls for: wait for the server, try again, stop the run, or give up."""
+    """Classify an error: wait for the server, retry, stop the run, or give up."""
     status, root = status_of(error), _root(error)
     if not isinstance(error, Exception):
-        return "failed"  # tenacity asks about cancellation, too
+        return "failed"  # tenacity also passes cancellations
     if not status:
         if isinstance(root, ssl.SSLCertVerificationError) or _is_page(error):
             return "refused"
@@ -48,7 +48,7 @@ def status_of(error: BaseException | None) -> int:
 
 
 def cause(error: BaseException | None) -> str:
-    """Describe an error. The text may quote the server, over many lines, and the key."""
+    """Describe an error. The text may have many lines, and quote the server and the key."""
     response = getattr(error, "response", None)
     if response is not None:
         host = response.headers.get("location", "")
@@ -62,7 +62,7 @@ def cause(error: BaseException | None) -> str:
 
 
 def cure(error: BaseException, api_key_env: str) -> str:
-    """Return what to do about an error of the kind `refused`."""
+    """Return the fix for an error of the kind `refused`."""
     status = status_of(error)
     if _has_no_quota(error):
         return "The key has no quota left."
@@ -74,7 +74,7 @@ def cure(error: BaseException, api_key_env: str) -> str:
 
 
 def first_cause(errors: ExceptionGroup[Exception]) -> BaseException:
-    """Return one error of a group of tasks, by preference a JudgeError."""
+    """Return an error of a task group, preferably a JudgeError."""
     cause: BaseException = errors.subgroup(JudgeError) or errors
     while isinstance(cause, BaseExceptionGroup):
         cause = cause.exceptions[0]
@@ -93,7 +93,7 @@ def requested_wait(state: RetryCallState) -> float | None:
 
 
 def error_of(state: RetryCallState) -> BaseException | None:
-    """Return the error of the last try."""
+    """Return the last try's error."""
     return state.outcome.exception() if state.outcome is not None else None
 
 

@@ -1,6 +1,6 @@
-"""A deterministic judge that looks for words, for the demo and tests: no server, no model.
+"""A deterministic judge that matches words, for the demo and tests: no server, no model.
 
-It understands no sentence, so a policy can be paid for nonsense: what it pays is measured in
+It does not understand sentences, so a policy can earn reward with nonsense, as measured in
 docs/explanation/reward-hacking.md. For other data use a model as judge (`openai`).
 """
 
@@ -27,15 +27,15 @@ _REPORTING = re.compile(
 )
 _REMARK = re.compile(r", which (?:was|is) (?:not|never|wrong|false)\b.*", re.DOTALL)
 _SPREAD = 2
-"""A statement's words must occur within so many times their number."""
+"""A statement's words must occur within this multiple of their number."""
 
 
 @dataclass
 class LexicalJudge:
-    """Judge by looking for words: for the demo and tests, and no substitute for a model.
+    """Judge by matching words: for the demo and tests, and no substitute for a model.
 
-    A statement is found where all of its words stand close together in one sentence, and both
-    assert or both deny. Other criteria than `States that …` get None. Method and limits:
+    A statement matches if all of its words occur close together in a sentence, and both assert or
+    both deny. Criteria other than `States that …` get None. Method and limits:
     docs/reference/lexical-judge.md.
     """
 
@@ -52,7 +52,7 @@ class LexicalJudge:
         return verdicts
 
     def answer(self, question: Question) -> Verdict:
-        """Answer one question: 0.0, 1.0, or None for a criterion that is no statement."""
+        """Answer a question: 0.0, 1.0, or None for a criterion that is not a statement."""
         if question.kind == "support":
             statements = list(_statements(question.candidate))
             if not statements or question.candidate.rstrip().endswith("?"):
@@ -76,11 +76,11 @@ class LexicalJudge:
         return {"judge": "lexical", "model": None, "method": method}
 
     def usage(self) -> Mapping[str, float]:
-        """Return totals since construction; `failed` counts what was not judged."""
+        """Return totals since construction; `failed` counts unjudged questions."""
         return dict(self._totals)
 
     async def ping(self) -> str:
-        """Report that it is there."""
+        """Return a constant line."""
         return "The lexical judge is built in: no server, no model."
 
 
@@ -89,14 +89,14 @@ def _sentences(text: str) -> list[str]:
 
 
 def _words(text: str) -> list[str]:
-    """Return the words that count, negators included, in order."""
+    """Return the significant words, including negators, in order."""
     plain = text.casefold().replace("’", "'").replace("n't", " not").replace("cannot", "not")
     words = (word.replace(",", "") for word in _WORD.findall(plain) if word not in STOPWORDS)
     return [word[:-1] if len(word) > 3 and word[-1] == "s" else word for word in words]
 
 
 def _statements(text: str) -> Iterator[list[str]]:
-    """Cut at conjunctions; a part without a name at its beginning inherits the first word."""
+    """Split at conjunctions; a part that does not begin with a name inherits the first word."""
     for sentence in _sentences(text):
         parts = [part for part in _CONJUNCTION.split(sentence) if _words(part)]
         if parts and len(_words(parts[0])) == 1:  # "Ada and Bo lead Alder"

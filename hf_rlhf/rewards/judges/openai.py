@@ -1,8 +1,8 @@
-"""A judge behind an OpenAI-compatible API: vLLM in production, or any server that speaks it.
+"""A judge behind an OpenAI-compatible API: vLLM or any other server.
 
-A question without a verdict gets None with the reason, never a number. What the server refuses (a
-key, a model, an address) raises at once, and so does a label whose questions fail too often. A
-server that is down is waited for: an outage causes neither a number nor a None.
+A question without a verdict gets None with the reason, never a number. A refused request (key,
+model, address) raises at once, and so does a label whose questions fail too often. A server that is
+down is waited for: an outage causes neither a number nor None.
 """
 
 import asyncio
@@ -23,21 +23,21 @@ if TYPE_CHECKING:
     from openai import AsyncOpenAI
 
 _QUOTED_CHARACTERS = 2000
-"""Of a malformed reply, in the request to repair it."""
+"""Characters of a malformed reply in the request to repair it."""
 
 
 @dataclass
 class OpenAIJudge(ChatClient):
-    """Ask a language model through an OpenAI-compatible API: vLLM, or a provider's.
+    """Ask a language model through an OpenAI-compatible API: vLLM, or a provider.
 
-    Equal questions of one call are sent once; those with a cached verdict are not sent.
-    Picklable; it holds no key and no connection. Raises JudgeError for settings that cannot work.
+    Equal questions of a call are sent once; cached questions are not sent. Picklable; it holds no
+    key and no connection. Raises JudgeError for settings that cannot work.
     """
 
     structured: bool = True
     """Send the verdict's JSON schema as `response_format`. Replies are always checked."""
     max_failure_rate: float = 0.5
-    """The run stops above this share of None in a label's last `failure_window` questions."""
+    """Stop the run above this share of None in a label's last `failure_window` questions."""
     failure_window: int = 64
     _failures: FailureWindow = field(init=False, repr=False, compare=False)
 
@@ -51,7 +51,7 @@ class OpenAIJudge(ChatClient):
 
     @staticmethod
     def decode(value: Any) -> Verdict:
-        """Return the verdict that a JSON value stands for. Raises ValueError or TypeError."""
+        """Return the verdict of a JSON value. Raises ValueError or TypeError."""
         verdict = Verdict(**value)
         if verdict.score is None or not 0.0 <= verdict.score <= 1.0:
             raise ValueError(f"it holds the score {verdict.score!r}, which is not from 0 to 1")
@@ -60,8 +60,8 @@ class OpenAIJudge(ChatClient):
     async def judge(self, questions: Sequence[Question]) -> list[Verdict]:
         """Answer every question, in order.
 
-        Raises JudgeError for what the server refuses, for a server that is down for longer than
-        `patience`, and above `max_failure_rate`.
+        Raises JudgeError if the server refuses a request or is down for longer than `patience`, and
+        above `max_failure_rate`.
         """
         started = monotonic()
         bodies = [self.body(prompts.messages_for(question)) for question in questions]
@@ -80,7 +80,7 @@ class OpenAIJudge(ChatClient):
         return answers
 
     def describe(self) -> Mapping[str, Any]:
-        """Return what the verdicts depend on."""
+        """Return all settings that verdicts depend on."""
         return {
             "judge": "openai",
             **super().describe(),
@@ -90,7 +90,7 @@ class OpenAIJudge(ChatClient):
         }
 
     def body(self, messages: Messages) -> dict[str, Any]:
-        """Return the request that sends `messages`, with the schema of a verdict."""
+        """Return the request for `messages`, with the schema of a verdict."""
         body = super().body(messages)
         if self.structured:
             schema = {"name": "verdict", "strict": True, "schema": prompts.SCHEMA}
@@ -98,9 +98,9 @@ class OpenAIJudge(ChatClient):
         return body
 
     async def _ask_all(self, bodies: Mapping[str, dict[str, Any]]) -> dict[str, Verdict]:
-        """Return each body's verdict, and cache it if it has a score."""
+        """Return the verdict for each body, and cache it if it has a score."""
         verdicts: dict[str, Verdict] = {}
-        turn = asyncio.Semaphore(self.max_concurrency)  # or each would wait for its retries at once
+        turn = asyncio.Semaphore(self.max_concurrency)  # or all would wait for retries at once
 
         async def ask(client: "AsyncOpenAI", key: str, keep: Keep) -> None:
             async with turn:
@@ -121,7 +121,7 @@ class OpenAIJudge(ChatClient):
         return verdicts
 
     async def _ask(self, client: "AsyncOpenAI", body: dict[str, Any]) -> Verdict:
-        """Return a verdict; a malformed reply is sent back once to be repaired."""
+        """Return a verdict; a malformed reply is sent back once for repair."""
         try:
             reply = await self.request_with_retries(client, body)
             try:
@@ -145,11 +145,11 @@ def _verdict(reply: Reply) -> Verdict:
 
 
 def _repair(body: Mapping[str, Any], reply: Reply, cause: str) -> dict[str, Any]:
-    """Return the request that asks for a malformed verdict again, saying what was wrong."""
+    """Return a request to repair a malformed verdict, with the reason."""
     if reply.truncated:
-        # What was cut off is of no use to the model; what it needs is room.
+        # The truncated reply does not help the model; it needs more tokens.
         return with_more_tokens(body)
-    quoted = prompts.escaped(reply.text[:_QUOTED_CHARACTERS])  # the policy's words may be in it
+    quoted = prompts.escaped(reply.text[:_QUOTED_CHARACTERS])  # it may quote the policy
     message = {"role": "assistant", "content": quoted or "(nothing)"}
     again = {"role": "user", "content": prompts.REPAIR.format(cause=cause)}
     return {**body, "messages": [*body["messages"], message, again]}

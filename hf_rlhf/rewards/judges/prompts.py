@@ -1,13 +1,13 @@
-"""The prompts of a language-model judge, and the hash of them that goes on the card.
+"""Prompts of a language-model judge, and their hash for the card.
 
-Scale: 0, 1 or 2, as in dr-tulu and open-instruct, read as 0, 0.5 and 1. Few levels, because a
-judge model repeats a coarse grade more reliably than a fine one, and any other number is an error.
+The scale is 0, 1 or 2, as in dr-tulu and open-instruct, for scores 0, 0.5 and 1. A judge model
+repeats a coarse grade more reliably than a fine grade. Any other number is an error.
 
-Material to be judged is untrusted: the policy wrote the candidate, and is paid by the verdict.
-Each piece stands in a block whose tags end in a code made from all of the material. A candidate
-cannot close its own block, since it would have to contain part of its own hash; and equal
-questions still give equal prompts, so that they can be cached. Block tags and the control tokens
-of chat templates, by which a text could forge a turn, are escaped as well.
+The judged material is untrusted: the policy wrote the candidate and is rewarded by the verdict.
+Each text is in a block whose tags end in a hash of all texts. A candidate cannot close its own
+block, since it would have to contain part of its own hash. Equal questions still give equal
+prompts, so they can be cached. Block tags and control tokens of chat templates, which could forge a
+turn, are also escaped.
 """
 
 import hashlib
@@ -18,7 +18,7 @@ from typing import Any
 from hf_rlhf.contracts import Question
 
 LEVELS = 2
-"""The highest grade; grades are the integers from 0 to this."""
+"""The highest grade; grades are integers from 0."""
 
 SYSTEM = """\
 You are a strict and impartial grader.
@@ -86,7 +86,7 @@ _ESCAPED = {"<": "&lt;", ">": "&gt;", "[": "&#91;"}
 
 
 def messages_for(question: Question) -> list[dict[str, str]]:
-    """Return the chat messages that ask `question`; equal questions give equal messages."""
+    """Return the chat messages for `question`; equal questions give equal messages."""
     blocks = {"criterion": question.criterion, "context": question.context}
     blocks = {name: text for name, text in blocks.items() if text}
     blocks["candidate"] = question.candidate
@@ -96,9 +96,9 @@ def messages_for(question: Question) -> list[dict[str, str]]:
 
 
 def fenced(blocks: Mapping[str, str], key: Sequence[str] = ()) -> list[str]:
-    """Return untrusted texts, by name, in blocks that none of them can close.
+    """Return untrusted texts in named blocks that no text can close.
 
-    `key` is what the code of the tags is a hash of; by default the texts.
+    `key` is the input of the hash in the tags; by default the texts.
     """
     hashed = hashlib.sha256()
     for text in key or blocks.values():
@@ -111,14 +111,13 @@ def fenced(blocks: Mapping[str, str], key: Sequence[str] = ()) -> list[str]:
 def escaped(text: str) -> str:
     """Escape text that looks like one of our block tags or a chat template's control token.
 
-    Lone surrogates, which a tokenizer's broken bytes may leave behind, cannot be sent and become
-    question marks.
+    Lone surrogates from a tokenizer's broken bytes cannot be sent and become question marks.
     """
     sendable = text.encode("utf-8", "replace").decode("utf-8")
     return _FORGED.sub(lambda match: _ESCAPED[match.group()], sendable)
 
 
 def prompt_sha256() -> str:
-    """Return the hash of everything in the prompts that does not depend on the question."""
+    """Return the hash of all constant parts of the prompts."""
     parts = [SYSTEM, *(f"{kind}\n{text}" for kind, text in sorted(TASKS.items())), CLOSING, REPAIR]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()

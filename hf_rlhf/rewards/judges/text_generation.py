@@ -1,14 +1,13 @@
-"""Free text from a model behind an OpenAI-compatible API, by the client that judges use.
+"""Generate free text with a model behind an OpenAI-compatible API, by the judges' client.
 
     def on_reply(index: int, reply: Text | NoText) -> None: ...
 
     writer = OpenAIText("Qwen/Qwen2.5-7B-Instruct", "http://localhost:8000/v1")
     asyncio.run(writer.write(requests, on_reply))
 
-Requests are read as they are needed, so there may be more of them than fit in memory. A request
-without a text gets a `NoText` with the cause, never an empty or half a text. What the server
-refuses raises at once, and so does a server that never answered; one that goes down later is waited
-for.
+Requests are read lazily, so they need not fit in memory. A request without a text gets a `NoText`
+with the cause, never an empty or partial text. A refused request or a server that never answered
+raises at once; a server that goes down later is waited for.
 """
 
 import asyncio
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A generated text, and its number of tokens."""
+    """A generated text and its number of tokens."""
 
     content: str
     prompt_tokens: int = 0
@@ -41,15 +40,15 @@ class NoText:
     """Why there is no text."""
 
     cause: Literal["cut off", "empty", "not answered"]
-    """`cut off`: it reached `max_tokens` twice. `empty`: nothing but thinking or space.
-    `not answered`: the request was refused, or failed as often as it may be repeated."""
+    """`cut off`: it reached `max_tokens` twice. `empty`: only thinking or white space. `not
+    answered`: the request was refused, or all retries failed."""
     reason: str
 
 
 OnReply = Callable[[int, Text | NoText], Messages | None]
 """Takes the number of a request and its reply; returns None to accept it. To reject a text it
-returns the conversation by which the same request goes on, or an empty one to leave it at that; a
-rejected text is not cached."""
+returns the conversation that continues the request, or an empty list to stop. A rejected text is
+not cached."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +61,8 @@ class _Request:
 
 @dataclass
 class OpenAIText(ChatClient):
-    """Ask a language model for texts, through an OpenAI-compatible API. Picklable; it holds no key.
+    """Generate texts with a language model through an OpenAI-compatible API. Picklable, without
+    key.
 
     Raises JudgeError for settings that cannot work.
     """
@@ -77,19 +77,19 @@ class OpenAIText(ChatClient):
 
     @staticmethod
     def decode(value: Any) -> Text:
-        """Return the text that a JSON value stands for. Raises ValueError or TypeError."""
+        """Return the text of a JSON value. Raises ValueError or TypeError."""
         text = Text(*value)
         if not isinstance(text.content, str) or not text.content.strip():
             raise ValueError("it holds an empty text")
         return text
 
     async def write(self, requests: Iterable[Messages], on_reply: OnReply) -> None:
-        """Send each request, `max_concurrency` at a time, and pass each reply on as it comes.
+        """Send the requests, `max_concurrency` at a time, and pass on each reply as it arrives.
 
-        A request that is in the cache is not sent. The first request is answered before others are
-        sent, so that a refused key costs one. Raises JudgeError for what the server refuses, for a
-        server without a listener at the first request, or later down for longer than `patience`;
-        and whatever `requests` or `on_reply` raise. Texts passed on before are in the cache.
+        Cached requests are not sent. The first request is answered before others are sent, so that
+        a refused key costs a single request. Raises JudgeError if the server refuses a request,
+        does not listen at the first request, or is later down for longer than `patience`; and the
+        errors of `requests` and `on_reply`. Texts that were passed on are in the cache.
         """
         started = monotonic()
         numbered = enumerate(requests)
@@ -158,6 +158,6 @@ class OpenAIText(ChatClient):
             return NoText("cut off", f"The text was cut off at max_tokens{hint}.")
         if reply.only_thought or not reply.text.strip():
             return NoText("empty", "The reply is nothing but thinking or white space.")
-        # What cannot be written as UTF-8 must not break whatever the text is written to.
+        # Characters that UTF-8 cannot encode must not break the output file.
         content = reply.text.encode("utf-8", "replace").decode("utf-8")
         return Text(content, reply.prompt_tokens, reply.completion_tokens)

@@ -1,4 +1,4 @@
-"""Speech to text by a server with OpenAI's `/audio/transcriptions`, by the client that judges use.
+"""Speech to text by a server with OpenAI's `/audio/transcriptions`, with the judges' client.
 
 recogniser = OpenAITranscription("openai/whisper-large-v3", "http://localhost:8000/v1")
 texts = recogniser.transcribe([Path("speech.wav").read_bytes()])
@@ -28,13 +28,13 @@ def _silence() -> bytes:
 
 
 def _messages(clip: bytes) -> Messages:
-    # In a message, so that the cache, the limit and the retries treat it as any other request.
+    # As a message, so that cache, limit and retries treat it like any other request.
     return ({"role": "user", "content": base64.b64encode(clip).decode()},)
 
 
 @dataclass
 class OpenAITranscription(OpenAIText):
-    """Ask a server for the text of clips. Picklable; it holds no key.
+    """Transcribe clips on a server. Picklable; it holds no key.
 
     Raises JudgeError for settings that cannot work.
     """
@@ -43,13 +43,13 @@ class OpenAITranscription(OpenAIText):
     seed: int | None = None
     max_concurrency: int = 16
     language: str = ""
-    """Of the speech, such as `de`; by default the server guesses."""
+    """Language of the speech, such as `de`; by default the server guesses."""
     display_name: str = "recogniser"
 
     def transcribe(self, clips: Sequence[bytes]) -> list[str | None]:
-        """Return the text of each WAV file: empty if no word is heard, None if the request failed.
+        """Return the text of each WAV file: "" without speech, None if the request failed.
 
-        Raises JudgeError as `write` does.
+        Raises JudgeError like `write`.
         """
         texts: list[str | None] = [None] * len(clips)
 
@@ -63,7 +63,7 @@ class OpenAITranscription(OpenAIText):
         return texts
 
     def body(self, messages: Messages) -> dict[str, Any]:
-        """Return the fields of the form that sends the clip in `messages`."""
+        """Return the form fields for the clip in `messages`."""
         language = {"language": self.language} if self.language else {}
         return {**super().body(messages), **language, "response_format": "json"}
 
@@ -72,7 +72,7 @@ class OpenAITranscription(OpenAIText):
         return self.body(_messages(_silence()))
 
     async def post(self, client: "AsyncOpenAI", fields: dict[str, Any]) -> str:
-        """Send the clip as a file of a form."""
+        """Send the clip as a form file."""
         (message,) = fields.pop("messages")
         clip = ("speech.wav", base64.b64decode(message["content"]), "audio/wav")
         return await client.post(

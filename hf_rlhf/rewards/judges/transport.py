@@ -1,4 +1,4 @@
-"""The openai package's HTTP client, which reads at most `MAX_REPLY_BYTES` of a body.
+"""The openai package's HTTP client, limited to `MAX_REPLY_BYTES` of a body.
 
 A judge's server is not trusted: neither package bounds what is read into memory, nor expects a
 response that is no HTTP or has odd headers.
@@ -11,14 +11,14 @@ import aiohttp
 from openai import APIConnectionError, DefaultAioHttpClient
 
 MAX_REPLY_BYTES = 16 * 2**20
-"""Of a body, decompressed. A chat completion of 100,000 tokens is a megabyte."""
+"""Limit of a decompressed body. A chat completion of 100,000 tokens is a megabyte."""
 
 
 class BoundedClient(DefaultAioHttpClient):
-    """Cut off a body at `MAX_REPLY_BYTES`, after which it is no valid JSON."""
+    """Truncate a body at `MAX_REPLY_BYTES`, so that it is invalid JSON."""
 
     async def send(self, request: Any, **options: Any) -> Any:
-        """Send a request and read the response, whatever its status."""
+        """Send a request and read the response of any status."""
         content = bytearray()
         try:
             streamed = super().send(request, **{**options, "stream": True})

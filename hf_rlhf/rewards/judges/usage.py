@@ -1,6 +1,6 @@
-"""What a client counts while it works, and the point at which a judge has failed too often.
+"""Count a client's usage, and detect a judge that fails too often.
 
-A pickled copy starts from nothing: what it counts happens in another process.
+A pickled copy starts from zero, since it counts in another process.
 """
 
 import threading
@@ -51,7 +51,7 @@ class FailureWindow:
         return FailureWindow, (self.size, self.max_rate)
 
     def add(self, questions: Sequence[Question], verdicts: Sequence[Verdict]) -> None:
-        """Note what failed. Raises JudgeError when a label's full window fails too often."""
+        """Record failures. Raises JudgeError when a label's full window fails too often."""
         with self._lock:
             for question, verdict in zip(questions, verdicts, strict=True):
                 self._failed[question.label].append(verdict.score is None)

@@ -1,7 +1,7 @@
-"""A judge model's reply, parsed strictly: a grade on the scale, or the reason why it is none.
+"""Parse a judge model's reply strictly: a grade on the scale, or the reason against it.
 
-Nothing is guessed. A reply that does not hold a verdict is a failure of the judge, and a failure
-is never a score of the candidate.
+Nothing is guessed. A reply without a verdict is a failure of the judge, never a score of the
+candidate.
 """
 
 import json
@@ -12,7 +12,7 @@ from hf_rlhf.rewards.judges.prompts import LEVELS
 
 _BRACE = re.compile(r"[{}]")
 _ASIDE = re.compile(r"\{(?![^{}]*score)[^{}\"]*\}", re.IGNORECASE)
-"""Braces of a formula or a set, which may stand before the object: no quotes, no grade."""
+"""Braces of a formula or a set, which may precede the object: no quotes, no grade."""
 _CLOSED = re.compile(r"</(?:think|thinking|thought|reasoning)>|\[/THINK\]", re.IGNORECASE)
 _OPENED = re.compile(r"<(?:think|thinking|thought|reasoning)>|\[THINK\]", re.IGNORECASE)
 _FENCE = re.compile(r"```(?:json)?\s*\Z", re.IGNORECASE)
@@ -25,19 +25,19 @@ _LABEL = (
 )
 """Words that can only announce the judge's own verdict: `**Final verdict:**`."""
 _INTRODUCES = re.compile(r"[:,;=…–—\-\"'`“‘«(\[<>][*_)|\s]*\Z")
-"""The end of a paragraph that goes on with what follows it."""
+"""The end of a paragraph that introduces the next text."""
 _ANNOUNCES = re.compile(rf"(?:(?:\A|{_SENTENCE_END}\s){_LABEL}|{_SENTENCE_END})\Z", re.IGNORECASE)
 
 
 class Malformed(ValueError):
-    """The reply holds no verdict; the message is the cause, in words fit to send back."""
+    """The reply has no verdict; the message is a cause that can be sent back to the model."""
 
 
 def read_verdict(reply: str) -> tuple[float, str]:
     """Return the score in [0, 1] and the reason of the verdict in a reply.
 
-    The reply's own JSON object must have exactly `score` and, optionally, `reason`, each once. A
-    number off the scale, a bool, and NaN raise Malformed.
+    The reply's JSON object must have exactly `score` and, optionally, `reason`, each once. A number
+    off the scale, a bool, and NaN raise Malformed.
     """
     verdict = read_object(reply)
     if extra := sorted(set(verdict) - {"score", "reason"}):
@@ -52,7 +52,7 @@ def read_verdict(reply: str) -> tuple[float, str]:
 
 
 def _grade(score: Any) -> int:
-    # A bool is an int to Python: `true` would be read as a grade of 1. NaN is in no range.
+    # A bool is an int in Python: `true` would be a grade of 1. NaN is in no range.
     number = isinstance(score, int | float) and not isinstance(score, bool)
     if not number or score not in range(LEVELS + 1):
         raise Malformed(f"'score' is {repr(score)[:40]}, not an integer from 0 to {LEVELS}.")
@@ -60,7 +60,7 @@ def _grade(score: Any) -> int:
 
 
 def _without_thinking(reply: str) -> str:
-    """Keep what follows the last thought; chat templates often open <think> in the prompt."""
+    """Keep the text after the last thought; chat templates often open <think> in the prompt."""
     answer = _CLOSED.split(reply)[-1]
     if _OPENED.search(answer):
         raise Malformed("its thinking does not end.")
@@ -68,12 +68,12 @@ def _without_thinking(reply: str) -> str:
 
 
 def read_object(reply: str) -> dict[str, Any]:
-    """Return the JSON object with which a reply ends, beside which no other may stand.
+    """Return the only JSON object of a reply, at its end.
 
     Thinking is dropped first. The object is alone, fenced or not, or follows whole sentences, a
-    paragraph, or a label like `Verdict:`. One inside a sentence, or behind `The candidate wrote:`,
-    is a quote, and one that words follow may be withdrawn by them: neither is a verdict. Raises
-    ValueError with the cause, in words fit to send back.
+    paragraph, or a label like `Verdict:`. An object inside a sentence, or after `The candidate
+    wrote:`, is a quote, and following text may withdraw it: neither is a verdict. Raises ValueError
+    with a cause that can be sent back to the model.
     """
     text = _without_thinking(reply)
     begin = text.find("{")
@@ -93,7 +93,7 @@ def read_object(reply: str) -> dict[str, Any]:
 
 
 def _announces(words: str) -> bool:
-    """Return whether an object behind these words is the writer's own, and no quotation."""
+    """Return whether an object after these words is the writer's own, not a quotation."""
     words = _FENCE.sub("", words)
     text = words.rstrip()
     is_paragraph = words[len(text) :].count("\n") > 1 and not _INTRODUCES.search(text[-20:])
