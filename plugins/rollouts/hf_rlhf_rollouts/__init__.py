@@ -1,4 +1,4 @@
-"""Agent rollouts as one typed form, whatever form a framework has written them in.
+"""Agent rollouts in a common typed form, from the formats of many frameworks.
 
 Rows come from `hf_rlhf.data`; nothing here loads a model or writes a file.
 """

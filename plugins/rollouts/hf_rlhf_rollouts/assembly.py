@@ -1,4 +1,4 @@
-"""From what a conversation holds, in order, to a rollout: its question, its steps, its answer."""
+"""Assemble a rollout (question, steps, answer) from the ordered items of a conversation."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,7 +12,7 @@ from hf_rlhf_rollouts.steps import Answer, Reasoning, Rollout, Search, SearchRes
 from hf_rlhf_rollouts.submissions import Submission, submission, takes_answers
 
 ANSWER = "answer"
-"""The kind of an answer that nobody has judged."""
+"""The kind of an unjudged answer."""
 _QUERY = ("query", "q", "search_query", "queries", "query_list", "keywords")
 _FRAMING = re.compile(r"(?:^|\n)[ \t]*Question:[ \t]*\n", re.IGNORECASE)
 
@@ -27,18 +27,18 @@ class Message:
 
 @dataclass(frozen=True)
 class Call:
-    """A tool call. `number` counts the rollout's calls from 1, parallel ones in their order."""
+    """A tool call. `number` counts the rollout's calls from 1, parallel calls in order."""
 
     number: int
     call_id: str
     name: str
     arguments: str
-    """JSON as the agent wrote it, which need not parse."""
+    """The agent's raw JSON, possibly unparsable."""
 
 
 @dataclass(frozen=True)
 class Output:
-    """The output of a tool, and the call that it answers (None if there is no such call)."""
+    """A tool's output, and the call that it answers (None without such a call)."""
 
     text: str
     call: Call | None
@@ -48,7 +48,7 @@ Item = Message | Reasoning | Call | Output | Unknown
 
 
 class Calls:
-    """The calls of a rollout as they are read, and which of them wait for their output."""
+    """The calls of a rollout as they are read, with the calls that wait for their output."""
 
     def __init__(self) -> None:
         self.number = 0
@@ -60,7 +60,7 @@ class Calls:
         """Return the next call."""
         self.number += 1
         call = Call(self.number, call_id or f"call {self.number}", name, arguments)
-        if self._outputs_came:  # a call of an earlier turn that has the id waits in vain
+        if self._outputs_came:  # an earlier turn's call with this id never gets its output
             self._waiting = [each for each in self._waiting if each.call_id != call.call_id]
         self._outputs_came = False
         self._waiting.append(call)
@@ -68,9 +68,9 @@ class Calls:
         return call
 
     def answered(self, call_id: str | None) -> Call | None:
-        """Return the call that an output answers: the first that waits, of that id if it has one.
+        """Return the call that an output answers: the first waiting call, with the id if given.
 
-        Servers that count in each turn use ids again. The second output of a call names it, too.
+        Servers that count calls per turn reuse ids. A call's second output also returns the call.
         """
         self._outputs_came = True
         fitting = (call for call in self._waiting if call_id in (None, "", call.call_id))
@@ -82,17 +82,17 @@ class Calls:
 
 
 def second_question(text: str) -> BadRow:
-    """Return the error for a question after the agent's first turn: a rollout has only one."""
+    """Return the error for a question after the agent's first turn; a rollout has just one."""
     return BadRow("user_turn_in_the_middle", f"a question after the agent's first turn: {text:.80}")
 
 
 def rollout_of(items: Sequence[Item], fields: Mapping[str, Any], noted: Noted) -> Rollout:
-    """Return the rollout that items are, parted at the question. Raises BadRow if they are none.
+    """Return the rollout of the items, split at the question. Raises BadRow if there is none.
 
-    The question is the last turn of the user before the first call, from behind a line `Question:`
-    if it has one; without a call, the user's last turn. What was said before it, and what any
-    system prompt says, is the field `input`; what follows is steps, also where it stands in a
-    request that carries a conversation on.
+    The question is the user's last turn before the first call, after a line `Question:` if present;
+    without a call, the user's last turn. Earlier turns and all system prompts become the field
+    `input`. The items after the question are steps, even in a request that continues a
+    conversation.
     """
     acts = next((n for n, item in enumerate(items) if isinstance(item, Call)), len(items))
     asked = (n for n, item in enumerate(items[:acts]) if _is_from(item, "user"))
@@ -117,7 +117,7 @@ def rollout_of(items: Sequence[Item], fields: Mapping[str, Any], noted: Noted) -
 
 
 def _refuse_second_question(items: Sequence[Item]) -> None:
-    """Raise BadRow for a turn of the user that follows an answer: the next answer is to it."""
+    """Raise BadRow for a user turn after an answer: the next answer replies to it."""
     answered = False
     for item in items:
         if _is_from(item, "user"):
@@ -133,9 +133,9 @@ def _refuse_second_question(items: Sequence[Item]) -> None:
 def _steps(
     items: Sequence[Item], noted: Noted
 ) -> tuple[tuple[Step, ...], tuple[tuple[int, str], ...]]:
-    """Return the steps, the answer among them, and the calls of the results.
+    """Return the steps, including the answer, and the calls of the results.
 
-    Outputs of parallel calls are in the order of the calls, and nothing stands between them.
+    Outputs of parallel calls follow the order of the calls, without other items between them.
     """
     reply = _last_message(items)
     submissions = _submissions(items, replies=reply is not None)
@@ -170,7 +170,7 @@ def _steps(
 
 
 def _words(item: Message | Reasoning | Unknown, noted: Noted) -> list[Step]:
-    """Return the step that any other item is; none for a thought that is hidden."""
+    """Return the step of any other item; none for a hidden thought."""
     if isinstance(item, Unknown):
         return [item]
     if isinstance(item, Message):
@@ -183,7 +183,7 @@ def _words(item: Message | Reasoning | Unknown, noted: Noted) -> list[Step]:
 
 
 def _submissions(items: Sequence[Item], *, replies: bool) -> dict[Call, Submission]:
-    """Return the last calls, if they hand in the answer: several if they are parallel."""
+    """Return the last calls if they submit the answer: several if they are parallel."""
     submissions: dict[Call, Submission] = {}
     for item in reversed(items):
         if isinstance(item, Call):
@@ -207,9 +207,9 @@ def _last_message(items: Sequence[Item]) -> Message | None:
 
 
 def _groups(items: Sequence[Item]) -> Iterator[list[Item]]:
-    """Yield outputs in a row, with the items among them that are not read, and other items alone.
+    """Yield consecutive outputs, with unread items among them, and other items alone.
 
-    Such items before the first output are alone, too.
+    Unread items before the first output are alone, too.
     """
     group: list[Item] = []
     for item in items:
@@ -239,7 +239,7 @@ def _is_from(item: Item, *roles: str) -> TypeGuard[Message]:
 
 
 def search(tool: str, arguments: str, noted: Noted) -> Search:
-    """Return the search that a call is: its query, if that is all, or its arguments as written."""
+    """Return the search of a call: its query if it has nothing else, or its raw arguments."""
     value = json_in(arguments, noted)
     if isinstance(value, dict) and len(value) == 1 and next(iter(value)) in _QUERY:
         query = next(iter(value.values()))

@@ -1,4 +1,4 @@
-"""Text that every file and tokenizer can hold: no control characters, no half characters."""
+"""Clean text for any file and tokenizer: no control characters, no lone surrogates."""
 
 import json
 import re
@@ -7,7 +7,7 @@ from math import isfinite
 from typing import Any
 
 Noted = Counter[str]
-"""What was changed or left out while a row was read -> how often; the keys are those of
+"""Changes and omissions while reading a row -> count; the keys are in
 docs/reference/traces-formats.md."""
 _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 _HALF = re.compile("[\ud800-\udfff]")
@@ -15,10 +15,9 @@ _LARGEST = 1 << 63
 
 
 def clean(value: Any, noted: Noted) -> Any:
-    """Return a value of JSON without control characters, halves of surrogate pairs, and NaN.
+    """Return a JSON value without control characters, lone surrogates, and NaN.
 
-    Tabs and line breaks stay, and so do marks of direction: they are text. What is changed is
-    counted.
+    Tabs and line breaks stay, and so do direction marks, which are text. Changes are counted.
     """
     if isinstance(value, str):
         return _clean_text(value, noted)
@@ -47,9 +46,9 @@ def _clean_text(text: str, noted: Noted) -> str:
 
 
 def json_in(text: str, noted: Noted) -> Any:
-    """Return the object or list that a text is, or the text where it is none.
+    """Return the object or list in a JSON text, or the text if it is not JSON.
 
-    It may have its own escapes, so that it is cleaned, though the text was.
+    Its own escapes are cleaned too, even if the text was already clean.
     """
     if text.lstrip()[:1] not in ("[", "{"):
         return text

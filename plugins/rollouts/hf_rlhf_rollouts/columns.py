@@ -1,4 +1,4 @@
-"""The columns of rows that every form has: the question, the id, and what is left."""
+"""Columns common to all forms: the question, the id, and the rest."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,12 +10,12 @@ _ID_KEYS = ("id", "trace_id", "_id", "uid", "uuid", "sample_id", "rollout_id", "
 
 
 def first_present(values: Mapping[str, Any], names: tuple[str, ...]) -> str:
-    """Return the first of `names` that is present; the first of all if none is."""
+    """Return the first present name of `names`; the first name if none is present."""
     return next((name for name in names if values.get(name) is not None), names[0])
 
 
 def row_id(values: Mapping[str, Any]) -> str:
-    """Return the id that a row gives itself, if that is a text or a whole number."""
+    """Return a row's own id, if it is a text or a whole number."""
     for key in _ID_KEYS:
         value = values.get(key)
         if isinstance(value, int) and not isinstance(value, bool):

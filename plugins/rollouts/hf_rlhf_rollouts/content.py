@@ -1,8 +1,8 @@
-"""Content in parts: texts, and the blocks of the Anthropic Messages API.
+"""Read content in parts: texts, and the blocks of the Anthropic Messages API.
 
-A call is a block `tool_use`, what a tool returned a block `tool_result` in the next turn of the
-user; tools that the server runs have both in the agent's turn. Reasoning is a block `thinking`. The
-parts of LangChain's messages, `tool_call`, `function_call` and `reasoning`, are read alike.
+A call is a block `tool_use`, its result a block `tool_result` in the user's next turn; server-side
+tools have both in the agent's turn. Reasoning is a block `thinking`. The parts of LangChain's
+messages, `tool_call`, `function_call` and `reasoning`, are read in the same way.
 
 References: https://docs.claude.com/en/api/messages,
 https://docs.claude.com/en/docs/agents-and-tools/tool-use/web-search-tool,
@@ -27,12 +27,12 @@ def is_call(part: Any) -> bool:
 
 
 def is_tool_result(part: Any) -> bool:
-    """Return whether a part is what a tool returned: the user's, the server's, or by MCP."""
+    """Return whether a part is a tool's result: the user's, the server's, or by MCP."""
     return part_type(part).endswith(("tool_result", "function_call_output"))
 
 
 def scalar_text(value: Any, path: str, noted: Noted) -> str:
-    """Return a content as text: numbers are written out and counted, None is "".
+    """Return a content as text: numbers are converted and counted, None is "".
 
     Raises BadRow, with the path in the row, for a list or an object.
     """
@@ -47,10 +47,10 @@ def scalar_text(value: Any, path: str, noted: Noted) -> str:
 
 
 def tool_result_text(content: Any, path: str, noted: Noted) -> tuple[str, list[Any]]:
-    """Return what a tool returned as text, and the parts that have none, such as images.
+    """Return a tool's result as text, and its parts without text, such as images.
 
-    Several texts, and search results with a title, become a JSON list, which is read as a document
-    each. Raises BadRow for what is neither text nor JSON.
+    Several texts, and search results with a title, become a JSON list, with a document for each.
+    Raises BadRow for anything but text and JSON.
     """
     if part_type(content) == "web_fetch_result":
         content = [content]

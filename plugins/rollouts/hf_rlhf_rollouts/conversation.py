@@ -1,16 +1,16 @@
-"""Agent rollouts as chat messages with tool calls, or as items of the OpenAI Responses API.
+"""Read rollouts as chat messages with tool calls, or as items of the OpenAI Responses API.
 
 `{"messages": [{"role": "user", "content"}, {"role": "assistant", "content", "tool_calls": [...]},
-{"role": "tool", "tool_call_id", "content"}, ...]}`, as OpenAI and vLLM have them. Arguments are
-JSON text or an object. Also read are the older `function_call` with the role `function`; messages
-as LangGraph dumps them (`type` `human` and `ai`, calls with `args`); content in Anthropic's blocks
-(`content`); ShareGPT's `conversations` of `from` and `value`, in which LLaMA-Factory's
-`function_call` and `observation` are a call, as JSON, and its output; the samples of inspect_ai's
-logs; and `prompt` with `completion`, as TRL and verifiers have them.
+{"role": "tool", "tool_call_id", "content"}, ...]}`, as in OpenAI and vLLM. Arguments are JSON text
+or an object. The older `function_call` with the role `function` is accepted too. So are LangGraph's
+dumps (`type` `human` and `ai`, calls with `args`), content in Anthropic's blocks (`content`) and
+the samples of inspect_ai's logs. ShareGPT's `conversations` have `from` and `value`;
+LLaMA-Factory's `function_call` in them is a call as JSON, and `observation` its output. TRL and
+verifiers write `prompt` with `completion`.
 
-Items are of type `message`, `reasoning`, `function_call` and `function_call_output`: the request's
-`input` (at the top or under `responses_create_params`) and the response's `output` (at the top or
-under `response`), or both in one list, as the agents SDK's `to_input_list` has them.
+Items are of type `message`, `reasoning`, `function_call` and `function_call_output`. They are the
+request's `input` (at the top or under `responses_create_params`) and the response's `output` (at
+the top or under `response`), or a single list, as in the agents SDK's `to_input_list`.
 
 References: https://platform.openai.com/docs/api-reference/responses/object,
 https://platform.openai.com/docs/api-reference/chat/create,
@@ -41,16 +41,16 @@ from hf_rlhf_rollouts.steps import Reasoning, Unknown
 
 _COLUMNS = ("messages", "conversation", "conversations")
 _SINGLE_LISTS = ("messages", "input", "items", "conversation")
-"""Columns that may hold question and items in one list."""
+"""Columns that may contain question and items in a single list."""
 _RESPONSE = ("responses_create_params", "response", "input", "output")
 _PROMPTING = ("system", "developer", "user")
-"""Roles that speak before the agent does."""
+"""Roles before the agent's first turn."""
 _ROLES = {name: role for name, role in {**ROLES, **TOOL_ROLES}.items() if name not in _PROMPTING}
-"""Spelling of a role -> the role; those before the agent keep their own."""
+"""Spelling of a role -> the role; roles before the agent keep their own name."""
 _SHAREGPT = {*_ROLES, *_PROMPTING, "assistant", "tool", "function_call"}
 _REASONING = ("reasoning_content", "reasoning", "thinking")
 _ARGUMENTS = ("arguments", "args", "input")
-"""OpenAI's, LangChain's, Anthropic's."""
+"""OpenAI's, LangChain's and Anthropic's."""
 
 
 @dataclass(frozen=True)
@@ -58,13 +58,13 @@ class Conversation:
     """The messages of a row, with the roles system, developer, user, assistant, tool and others."""
 
     name: str
-    """Of the columns, for errors."""
+    """Names of the columns, for errors."""
     columns: tuple[str, ...]
-    """The columns that the messages come from, and those that are read with them."""
+    """The columns of the messages, and related columns."""
     messages: Sequence[Any]
 
     def __iter__(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
-        """Yield each message behind its path. Raises BadRow for one that is no object."""
+        """Yield each message with its path. Raises BadRow for a message that is no object."""
         for number, message in enumerate(self.messages):
             path = f"{self.name}[{number}]"
             if not isinstance(message, Mapping):
@@ -74,7 +74,7 @@ class Conversation:
 
 
 def find_items(values: Mapping[str, Any]) -> Conversation | None:
-    """Return the items of request and response in a row; None if it has none."""
+    """Return the items of request and response in a row; None without items."""
     lists = (name for name in _SINGLE_LISTS if has_response_items(values.get(name)))
     if (column := next(lists, "")) and not values.keys() & {"response", "output"}:
         return Conversation(column, (column, *_RESPONSE), values[column])
@@ -94,7 +94,7 @@ def find_items(values: Mapping[str, Any]) -> Conversation | None:
 
 
 def find_conversation(values: Mapping[str, Any]) -> Conversation | None:
-    """Return the messages of a row, with their roles in one spelling; None if it has none."""
+    """Return the messages of a row, with normalised roles; None without messages."""
     for column in _COLUMNS:
         value = values.get(column)
         if isinstance(value, list) and not has_response_items(value):
@@ -112,7 +112,7 @@ def find_conversation(values: Mapping[str, Any]) -> Conversation | None:
 
 
 def has_response_items(value: Any) -> bool:
-    """Return whether a list has calls as items of their own, as the Responses API has them."""
+    """Return whether a list has calls as separate items, as in the Responses API."""
     kinds = ("function_call", "function_call_output")
     return isinstance(value, list) and any(
         isinstance(message, Mapping) and message.get("type") in kinds for message in value
@@ -137,7 +137,7 @@ def _with_role(message: Any) -> Any:
 
 
 def read_conversation(conversation: Conversation, noted: Noted) -> list[Item]:
-    """Return what is in messages, in order. Raises BadRow, with the path of the message."""
+    """Return the items of messages, in order. Raises BadRow, with the path of the message."""
     reader = _Reader(noted)
     for path, message in conversation:
         kind = part_type(message)
@@ -151,7 +151,7 @@ def read_conversation(conversation: Conversation, noted: Noted) -> list[Item]:
 
 
 class _Reader:
-    """Reads messages in order; knows which calls wait for their output."""
+    """Reads messages in order and tracks the calls that wait for their output."""
 
     def __init__(self, noted: Noted) -> None:
         self.noted = noted
@@ -175,7 +175,7 @@ class _Reader:
             self.items.append(Unknown(f"message of {role}", dict(message)))
 
     def _tool_results(self, parts: list[Any], path: str) -> None:
-        """Add what tools returned in a turn of the user, and what the user writes beside it."""
+        """Add the tool results in a user turn, and the user's own text."""
         for number, part in enumerate(parts):
             text = text_in(part)
             if text is None:
@@ -196,7 +196,7 @@ class _Reader:
             calls = [*calls, {"function": message["function_call"]}]
         content = message.get("content")
         if isinstance(content, list):
-            # LangChain has calls twice: as parts, and beside them.
+            # LangChain repeats calls: as parts, and in a field of their own.
             ids = [call_id(call) for call in calls if isinstance(call, Mapping)]
             self._parts(content, ids, f"{path}.content")
         else:
@@ -207,7 +207,7 @@ class _Reader:
     def _parts(self, parts: list[Any], ids: list[Any], path: str) -> None:
         """Add the agent's turn part by part, without calls that are in `ids`.
 
-        Texts in a row are one: those with citations come in pieces.
+        Consecutive texts are joined, because texts with citations come in pieces.
         """
         joined = ""
         for number, part in enumerate(parts):
@@ -260,7 +260,7 @@ class _Reader:
         if isinstance(call, str):  # verifiers
             call = json_in(call, self.noted)
         function = call.get("function") or call if isinstance(call, Mapping) else None
-        if isinstance(function, str):  # inspect_ai has the name there
+        if isinstance(function, str):  # inspect_ai's key of the name
             function = {**call, "name": function}
         name = function.get("name") if isinstance(function, Mapping) else None
         if not isinstance(function, Mapping) or not isinstance(name, str) or not name:

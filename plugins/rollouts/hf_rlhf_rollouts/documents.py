@@ -1,7 +1,7 @@
-"""The documents that a search or a tool returned: lists of objects, texts, JSON in texts.
+"""Read the documents of a search or a tool: lists of objects, texts, JSON in texts.
 
-Search tools put their results into `{"results": […]}`, beside the query and bookkeeping, often as
-JSON text, sometimes twice; a document has its text in a field of its own or in a list of snippets.
+Search tools return `{"results": […]}` with the query and bookkeeping, often as JSON text, sometimes
+doubly encoded. A document has its text in a separate field or in a list of snippets.
 """
 
 import json
@@ -18,7 +18,7 @@ from hf_rlhf_rollouts.tags import pairs, without_pairs
 
 _TITLES = ("title", "name", "heading", "headline")
 _SNIPPETS = ("snippets", "passages", "highlights")
-"""Fields with several texts of a document, as a list."""
+"""Fields with a list of a document's texts."""
 _TEXTS = ("content", "contents", "text", "snippet", "body", "passage", "page_content")
 _CONTENTS = (*_TEXTS, *_SNIPPETS)
 _URLS = ("url", "link", "href")
@@ -27,7 +27,7 @@ _WRAPPERS = (
     *("matches", "organic", "organic_results", "webPages", "passages", "content", "value"),
 )
 _REPEATING = ("html", "formattedUrl", "displayLink", "kind")
-"""Beginnings of fields that repeat others, as Google's `htmlSnippet` does."""
+"""Prefixes of fields that repeat others, such as Google's `htmlSnippet`."""
 _REQUEST = ("query", "queries", "q", "search_query", "kind", "status", "request_id")
 """Keys beside the results that repeat the request."""
 _MAX_WRAPPERS = 5
@@ -43,9 +43,9 @@ _TITLE = re.compile(r"\s*Title:[ \t]*([^\n]*)")
 
 
 def documents_in(value: Any, path: str, noted: Noted) -> tuple[Document, ...]:
-    """Return the documents of a search result. Raises BadRow for what is none.
+    """Return the documents of a search result. Raises BadRow for any other value.
 
-    Title and content are read; the names of other fields of a document are counted.
+    Reads title and content; the names of a document's other fields are counted.
     """
     if value is None:
         noted["documents_missing"] += 1
@@ -81,11 +81,11 @@ def _listed(entry: Any, path: str, noted: Noted) -> Document | None:
 
 
 def documents_in_text(text: str, noted: Noted) -> tuple[Document, ...]:
-    """Return the documents in what a tool returned as text.
+    """Return the documents in a tool's text output.
 
-    Each object or text of a JSON list is a document; any other text is one. Fields of a document
-    beside title and content become lines, since the agent saw them. Empty fields are left out
-    silently; the names of lists, objects and repetitions beside a text are counted.
+    Each object or text of a JSON list is a document; any other text is a single document. A
+    document's fields other than title and content become lines, because the agent saw them. Empty
+    fields are dropped; the names of lists, objects and repetitions beside a text are counted.
     """
     values = [value for value in _unwrap(text, noted) if value is not None]
     if all(isinstance(value, (dict, str)) for value in values):
@@ -106,8 +106,8 @@ def _document(value: dict[str, Any] | str, noted: Noted) -> Document:
 def _unwrap(text: str, noted: Noted) -> list[Any]:
     """Return the results in a text; the names of the fields around them are counted.
 
-    An object with a single wrapping key is unwrapped; one with several keys if one of them holds a
-    list of documents: then other texts, such as a summary, are one more document.
+    An object with a single wrapping key is unwrapped. An object with several keys is unwrapped if
+    one of them is a list of documents; other texts, for example a summary, form another document.
     """
     beside: list[Any] = []
     value: Any = text
@@ -171,7 +171,7 @@ def _visible_fields(values: Mapping[str, Any], noted: Noted) -> Iterator[tuple[s
 
 
 def _plain_text(value: Any) -> str:
-    """Return a value as text: of a list of snippets, their texts, a line each."""
+    """Return a value as text; a list of snippets becomes a line per text."""
     if isinstance(value, str):
         return value
     if isinstance(value, list):
@@ -189,11 +189,11 @@ def _plain_text(value: Any) -> str:
 def documents_tagged(text: str, noted: Noted) -> tuple[Document, ...]:
     """Return the documents within a result's tag.
 
-    `<snippet id=s1>` blocks (DR Tulu) keep their id as a line, since answers cite it;
-    `Doc 1(Title: "T") text` blocks (Search-R1) are parted at their numbers; JSON and any other text
-    are read as what a tool returned.
+    `<snippet id=s1>` blocks (DR Tulu) keep their id as a line, because answers cite it; `Doc
+    1(Title: "T") text` blocks (Search-R1) are split at their numbers; JSON and any other text are
+    read like a tool's text output.
     """
-    # A tool's answer may say something around its results.
+    # A tool's answer may have text around its results.
     if inner := list(pairs(_INNER, text)):
         documents = [
             document for pair in inner for document in documents_tagged(pair.inside, noted)
@@ -225,7 +225,7 @@ def _snippet(name: str | None, text: str) -> Document:
 
 
 def full(documents: Sequence[Document], noted: Noted) -> tuple[Document, ...]:
-    """Return the documents that have a title or a text; the others are counted."""
+    """Return the documents with a title or a text; the rest are counted."""
     with_text = tuple([each for each in documents if each.title.strip() or each.content.strip()])
     if len(with_text) < len(documents):
         noted["documents_empty"] += len(documents) - len(with_text)

@@ -1,4 +1,4 @@
-"""The forms of rows that hold a rollout: how each is recognised, and read."""
+"""The forms of rollout rows: how to recognise and read each."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,21 +28,21 @@ COLUMNS = frozenset(
     (*QUESTION_KEYS, *TRACE_KEYS, *MESSAGES, "expected_answer", "response")
     + ("responses_create_params",)
 )
-"""Columns that the forms read, and that a row may have only once."""
+"""Columns of the forms, which a row may have only once."""
 _JSON_COLUMNS = (
     *("trace", "steps", "trajectory", "messages", "conversation", "input", "output", "response"),
     *("responses_create_params", "full_traces", "fields", "conversations"),
 )
-"""Columns that may hold JSON as text: a cell of a table can hold lists only so."""
+"""Columns that may hold JSON as text, because table cells can store lists only in this way."""
 
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """How rows of one form are recognised and read."""
+    """How to recognise and read rows of a form."""
 
     fits: Callable[[Mapping[str, Any]], bool]
     read: Callable[[Mapping[str, Any], Noted], Rollout]
-    """Takes a row that fits, and counts what it changes. Raises BadRow for one of no use."""
+    """Reads a matching row and counts its changes. Raises BadRow for an unusable row."""
     expects: str
     """Its columns, for errors."""
 
@@ -88,7 +88,7 @@ _FORMS: dict[str, Form] = {
 
 @cache
 def rollout_forms() -> Mapping[str, Form]:
-    """Return all forms by name: those of this package, and the entry points of others."""
+    """Return all forms by name, from this package and the entry points of others."""
     others = entry_points(group="hf_rlhf_rollouts.forms")
     return {**_FORMS, **{entry.name: entry.load() for entry in others}}
 
@@ -96,13 +96,13 @@ def rollout_forms() -> Mapping[str, Form]:
 def read_rollout(
     values: Mapping[str, Any], where: str, noted: Noted, form: str | None = None
 ) -> Rollout:
-    """Return the rollout in a row. Raises BadRow, with its place and reason, for a row of no use.
+    """Return the rollout in a row. Raises BadRow, with place and reason, for an unusable row.
 
     Args:
         values: the row; lists may be JSON text, as in the cells of a table.
         where: its place, for errors: `runs.jsonl:3`.
-        noted: counts what is changed or left out.
-        form: the form to read it in, a key of `rollout_forms()`; the one that fits by default.
+        noted: counts changes and omissions.
+        form: the form of the row, a key of `rollout_forms()`; detected by default.
     """
     try:
         values = _unpacked(values, noted)
@@ -127,10 +127,10 @@ def _unpacked(values: Mapping[str, Any], noted: Noted) -> Mapping[str, Any]:
 def _recognise(
     values: Mapping[str, Any], form: str | None, noted: Noted
 ) -> tuple[str, Mapping[str, Any]]:
-    """Return the one form that fits a row, and the row as that form reads it.
+    """Return the single matching form of a row, and the row in that form's columns.
 
-    Where none fits, the only other column with the text or messages of a trace is read as
-    `response` or `messages`. Raises BadRow, naming what fits or what such columns there are.
+    If none matches, the only other column with the text or messages of a trace is read as
+    `response` or `messages`. Raises BadRow, listing the matches or the candidate columns.
     """
     known = {form: rollout_forms()[form]} if form else rollout_forms()
     fitting = [name for name, each in known.items() if each.fits(values)]
@@ -159,9 +159,9 @@ def _recognise(
 
 
 def _trace_columns(values: Mapping[str, Any]) -> list[str]:
-    """Return the columns of unknown names that have the messages of a trace, or a text in tags.
+    """Return the columns of unknown names with the messages of a trace, or a text in tags.
 
-    A text that is part of another, such as the answer alone, is none; those with results go first.
+    A text within another, such as the answer alone, does not count; results come first.
     """
     others = {name: value for name, value in values.items() if name not in QUESTION_KEYS}
     texts = {name: value for name, value in others.items() if tagged.acts_in(value)}
@@ -176,7 +176,7 @@ def _trace_columns(values: Mapping[str, Any]) -> list[str]:
 
 
 def _without_question(values: Mapping[str, Any]) -> BadRow:
-    """Return the error for a row in which no question was found."""
+    """Return the error for a row without a question."""
     column = first_present(values, QUESTION_KEYS)
     problem = f"the row has: {_column_names(values)}{_near(QUESTION_KEYS, values)}"
     if column in values:

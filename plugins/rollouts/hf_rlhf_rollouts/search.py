@@ -1,8 +1,8 @@
-"""The search-agent form, which is also the form that traces are kept in.
+"""Read the search-agent form, which is also the storage form of traces.
 
-`{"question": ..., "trace": [{"type": "reasoning", "content"}, {"type": "search", "query"},
-{"type": "search_result", "documents": [{"title", "content"}]}, {"type": "CorrectAnswer",
-"content"}]}`. Step types are compared without case, spaces and underscores.
+`{"question": ..., "trace": [{"type": "reasoning", "content"}, {"type": "search", "query"}, {"type":
+"search_result", "documents": [{"title", "content"}]}, {"type": "CorrectAnswer", "content"}]}`. Step
+types are compared without case, spaces and underscores.
 """
 
 import re
@@ -31,18 +31,18 @@ TRACE_KEYS = ("trace", "steps", "trajectory")
 REASONING = {"reasoning", "thought", "thoughts", "think", "thinking", "analysis"}
 SEARCH = {"search", "query", "searchquery", "websearch"}
 WEB_SEARCH = "web_search"
-"""A type that is the name of a tool, as a call of it would have it."""
+"""A type that is a tool's name in a call."""
 RESULT = {"searchresult", "searchresults", "result", "results", "observation", "information"}
 KNOWN = ("reasoning", "thought", "search", "search_result", "observation", "answer")
-"""Types to suggest in place of an unknown one."""
+"""Types to suggest for an unknown type."""
 NO_TYPE = "no type"
-"""The kind of a step that does not say what it is."""
+"""The kind of a step without a type."""
 _CANONICAL = {"id", "question", "trace", "fields", "where", "form", "callers"}
 _OTHER = re.compile(r"[^a-z0-9]+")
 
 
 def fits(values: Mapping[str, Any]) -> bool:
-    """Return whether a row has a list of steps, and not of messages."""
+    """Return whether a row has a list of steps, not messages."""
     lists = (values[key] for key in TRACE_KEYS if isinstance(values.get(key), list))
     return any(not (steps and _is_message(steps[0])) for steps in lists)
 
@@ -52,7 +52,7 @@ def _is_message(step: Any) -> bool:
 
 
 def read(values: Mapping[str, Any], noted: Noted) -> Rollout:
-    """Return the rollout in a row that `fits`. Raises BadRow for a step that cannot be read."""
+    """Return the rollout in a matching row. Raises BadRow for an unreadable step."""
     question_field, column = first_present(values, QUESTION_KEYS), first_present(values, TRACE_KEYS)
     trace = values[column]
     if not isinstance(trace, list):
@@ -104,7 +104,7 @@ def _searches(step: Mapping[str, Any], path: str, default: str, noted: Noted) ->
     column = first_present(step, ("query", "queries", "content"))
     queries = step.get(column)
     if isinstance(queries, list):
-        # Parallel searches of one step.
+        # Parallel searches of a step.
         return [
             Search(scalar_text(query, f"{path}.{column}[{at}]", noted), tool_name)
             for at, query in enumerate(queries)

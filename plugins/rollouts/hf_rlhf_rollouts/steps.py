@@ -1,7 +1,7 @@
-"""What an agent did to answer a question: one typed form for all rows.
+"""The steps of an agent that answers a question: a single typed form for all rows.
 
-The types are msgspec's, which writes and reads them as the search-agent form has them
-(`{"question", "trace": [{"type", ...}]}`).
+The types are msgspec structs, which are written and read in the search-agent form (`{"question",
+"trace": [{"type", ...}]}`).
 """
 
 from collections.abc import Mapping
@@ -13,9 +13,9 @@ SEARCH_TOOL = "search"
 RIGHT_ANSWER = "CorrectAnswer"
 
 
-# They hold no cycles, so that the garbage collector need not know of them.
+# They hold no cycles, so the garbage collector may ignore them.
 class Document(Struct, frozen=True, gc=False):
-    """One of the documents that a tool returned. Its other fields are lines of the content."""
+    """A document from a tool. Its other fields are lines of the content."""
 
     title: str
     content: str
@@ -32,7 +32,7 @@ class Reasoning(_Step, frozen=True, gc=False, tag="reasoning"):
 
 
 class Search(_Step, frozen=True, gc=False, tag="search"):
-    """A query, or a call of another tool with its arguments as they were written."""
+    """A query, or a call of another tool with its raw arguments."""
 
     query: str
     tool: str = SEARCH_TOOL
@@ -52,7 +52,7 @@ class Answer(_Step, frozen=True, gc=False, tag=RIGHT_ANSWER):
 
 
 class Unknown(_Step, frozen=True, gc=False, tag="unknown"):
-    """A step of a type that is not read here, as it was: never guessed at, never trained on."""
+    """A step of an unknown type, unchanged: never guessed at, never trained on."""
 
     kind: str
     value: Any
@@ -62,24 +62,24 @@ Step = Reasoning | Search | SearchResult | Answer | Unknown
 
 
 class Rollout(Struct, frozen=True, gc=False):
-    """One run of an agent, in order."""
+    """An agent's run, in order."""
 
     id: str
-    """The row's own; "" where it has none."""
+    """The row's own id; "" without an id."""
     question: str
     steps: tuple[Step, ...] = field(name="trace")
     fields: Mapping[str, Any] = field(default_factory=dict)
     """The row's other fields: expected answers, rewards, verdicts; turns before the question."""
     where: str = ""
-    """The place to name in an error: `raw.jsonl:12`."""
+    """The place in error messages: `raw.jsonl:12`."""
     form: str = ""
     """The form of the row, a key of `rollout_forms()`."""
     callers: tuple[tuple[int, str], ...] = ()
-    """For each result, the number of its call, counted from 1, and the tool; none where the form
-    does not tell them."""
+    """For each result, the number of its call, counted from 1, and the tool; empty if the form
+    lacks them."""
 
     @property
     def answer(self) -> str:
-        """The last answer, or "" if the agent gave none."""
+        """Return the last answer, or "" if the agent gave no answer."""
         answers = [step.content for step in self.steps if isinstance(step, Answer)]
         return answers[-1] if answers else ""

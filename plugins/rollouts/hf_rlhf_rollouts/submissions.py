@@ -1,7 +1,7 @@
-"""Calls by which an agent submits its answer, known by the whole names of tool and argument.
+"""Detect calls that submit an answer, by the full names of tool and argument.
 
-A tool with such a word as a part of its name, like `get_answer` or `search_final_reports`, does not
-count. In `submit_answer {"answer": 42, "explanation": "…"}` the answer is 42, even if the
+A tool with such a word only as part of its name, like `get_answer` or `search_final_reports`, does
+not count. In `submit_answer {"answer": 42, "explanation": "…"}` the answer is 42, even if the
 explanation is longer.
 """
 
@@ -20,7 +20,7 @@ _OF_ENDS = re.compile(
     r"submit_\w+|finali[sz]e|(finish|finished|complete|end)(_task)?|respond|conclude|done|"
     r"task_(complete|completed|done|finished)|attempt_completion|terminate"
 )
-"""Tools that may take something else: an order, the paths of files."""
+"""Tools that may take other values, such as an order or file paths."""
 _ANSWERS = (
     *("final_answer", "final_result", "final_response", "answer", "result", "response"),
     *("final_output", "solution"),
@@ -53,7 +53,7 @@ def submission(tool: str, arguments: str, *, replies: bool = False) -> Submissio
     `submit_report {"report"}`.
 
     Args:
-        tool: as the agent wrote it; the prefix of a namespace does not count.
+        tool: the agent's name of the tool; a namespace prefix is ignored.
         arguments: JSON, or the answer itself.
         replies: whether the agent writes a reply after the call. Then the argument must have the
             name of an answer, or the tool must take only answers.
@@ -63,7 +63,7 @@ def submission(tool: str, arguments: str, *, replies: bool = False) -> Submissio
         return None
     given = _parsed(arguments)
     if isinstance(given, list) and len(given) == 1:
-        given = given[0]  # one positional argument
+        given = given[0]  # a single positional argument
     if not isinstance(given, Mapping):
         is_damaged = isinstance(given, str) and given[:1] in ("{", "[")
         given = {} if is_damaged or (replies and not certain) else {"answer": given}
@@ -93,7 +93,7 @@ def _answer_in(given: Mapping[str, Any]) -> str | None:
 
 
 def _only_answer(given: Mapping[str, Any]) -> str | None:
-    """Return the only argument that may be an answer; None beside a question, or several."""
+    """Return the only argument that may be an answer; None beside a question, or if several may."""
     names = {name: _snake(name) for name, value in given.items() if not isinstance(value, bool)}
     if any(map(_ASKS.fullmatch, names.values())):
         return None
@@ -110,7 +110,7 @@ def _text(value: Any) -> str:
 
 
 def _parsed(arguments: str) -> Any:
-    """Return the value of JSON, also of JSON in a JSON text; any other text as it is."""
+    """Return the value of JSON, including JSON in a JSON text; any other text unchanged."""
     value: Any = arguments.strip()
     for _ in range(2):
         try:

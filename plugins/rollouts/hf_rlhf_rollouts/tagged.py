@@ -1,10 +1,10 @@
-"""Text in tags: Search-R1, ReSearch and DR Tulu, as one text or as messages that hold such text.
+"""Read text in tags from Search-R1, ReSearch and DR Tulu, as a single text or as messages.
 
 `<think>…</think><search>query</search><information>Doc 1(Title: "T") text</information>…
 <answer>…</answer>`, and `<call_tool name="google_search">query</call_tool>` with `<tool_output>
 <snippet id=s1>Title: T…</snippet></tool_output>`. Text outside of tags is reasoning: Search-R1's
-instruct models open no tag for it, and DR Tulu closes its later thoughts with a `</think>` that
-was never opened. In Hermes' format, calls are `<tool_call>` and the answer is the last turn's text.
+instruct models open no tag for it, and DR Tulu closes its later thoughts with an unopened
+`</think>`. In Hermes' format, calls are `<tool_call>` and the answer is the last turn's text.
 
 References: https://github.com/PeterGriffinJin/Search-R1, https://github.com/rlresearch/dr-tulu
 """
@@ -40,9 +40,9 @@ TEXTS = (
     *("response", "output", "completion", "trace", "trajectory", "generated_text", "full_traces"),
     *("sequences_str", "text"),
 )
-"""Columns of the text; the first that has tags counts."""
+"""Columns of the text; the first with tags counts."""
 PROMPTING = ("system", "developer", "user")
-"""Roles that speak before the agent does."""
+"""Roles before the agent's first turn."""
 QUESTIONS = ("question", "problem", "query")
 SEARCHES = ("search", "query", "call_tool", "tool_call")
 RESULTS = ("information", "result", "tool_output", "tool_response", "observation")
@@ -67,7 +67,7 @@ _ESCAPED = re.compile(
     r"<\\(?=\\*/?(?:think|search|information|answer|summary|question|reasoning|evidence|quote)\b)",
     re.IGNORECASE,
 )
-"""The tags that hf-rlhf-traces writes, where they stand in a content: `<\\think>`."""
+"""The tags of hf-rlhf-traces, as escaped within a content: `<\\think>`."""
 
 
 def _plain(text: str) -> str:
@@ -75,7 +75,7 @@ def _plain(text: str) -> str:
 
 
 def fits(values: Mapping[str, Any]) -> bool:
-    """Return whether a row has a text, or messages without tool calls, in which the agent acts."""
+    """Return whether a row has an agent's text, or its messages without tool calls."""
     return bool(_text(values)[0]) or _in_messages(values)
 
 
@@ -91,10 +91,10 @@ def _in_messages(values: Mapping[str, Any]) -> bool:
 
 
 def _text(values: Mapping[str, Any]) -> tuple[str, str]:
-    """Return the column that has the text, and the text; two empty ones if there is none."""
+    """Return the name and text of the text column; empty strings if there is none."""
     for key in TEXTS:
         column = values.get(key)
-        if isinstance(column, Mapping):  # DR Tulu has it a level deeper
+        if isinstance(column, Mapping):  # DR Tulu nests it a level deeper
             column = column.get("generated_text")
         if acts_in(column):
             return key, column
@@ -102,7 +102,7 @@ def _text(values: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def acts_in(text: Any) -> TypeGuard[str]:
-    """Return whether a value is a text in which an agent searches or answers, in tags."""
+    """Return whether a value is a text with an agent's searches or answers in tags."""
     return isinstance(text, str) and _ACTION.search(text) is not None
 
 
@@ -112,7 +112,7 @@ def has_results(text: str) -> bool:
 
 
 def read(values: Mapping[str, Any], noted: Noted) -> Rollout:
-    """Return the rollout in a row that `fits`. Raises BadRow for one that cannot be read."""
+    """Return the rollout in a matching row. Raises BadRow for an unreadable row."""
     column, text = _text(values)
     conversation = find_conversation({"messages": _turns(text)} if column else values)
     assert conversation is not None
@@ -141,9 +141,9 @@ def read(values: Mapping[str, Any], noted: Noted) -> Rollout:
 
 
 def _submitted(steps: list[Step], noted: Noted) -> list[Step]:
-    """Return the steps with what the last call hands in as the answer; none where it does not.
+    """Return the steps with the answer that the last call submits; unchanged otherwise.
 
-    Arguments without names are a query in this form, so a name has to say that it is the answer.
+    Arguments without names are a query in this form, so a name must mark the answer.
     """
     last = max((at for at, step in enumerate(steps) if isinstance(step, Search)), default=-1)
     if last < 0 or any(isinstance(step, Answer) for step in steps[last:]):
@@ -168,9 +168,9 @@ def _answers_in_plain_text(messages: Sequence[Any]) -> bool:
 
 
 def _with_answer(steps: list[Step], last: Mapping[str, Any]) -> list[Step]:
-    """Return the steps with what the agent's last turn says, behind its thoughts, as the answer.
+    """Return the steps with the text of the agent's last turn, after its thoughts, as the answer.
 
-    Text after a call is no answer: the agent waits for the result.
+    Text after a call is no answer, because the agent waits for the result.
     """
     if last.get("role") != "assistant" or not steps or not isinstance(steps[-1], Reasoning):
         return steps
@@ -185,7 +185,7 @@ def _with_answer(steps: list[Step], last: Mapping[str, Any]) -> list[Step]:
 
 
 def _turns(text: str) -> list[dict[str, str]]:
-    """Split a text at the marks of a chat template. Text before them is the agent's."""
+    """Split a text at a chat template's marks. Text before them is the agent's."""
     if not text:
         return []
     marks = list(_ROLE.finditer(text))
@@ -195,7 +195,7 @@ def _turns(text: str) -> list[dict[str, str]]:
     for mark, end in zip(marks, ends[1:], strict=True):
         turns.append((mark[1] or mark[2], text[mark.end() : end]))
     if not marks and (framed := _FRAMED.match(text)):
-        # The prompt of a base model, and its reply behind the question's line.
+        # The prompt of a base model, and its reply after the question's line.
         turns = [("user", framed[0]), ("assistant", text[framed.end() :])]
     return [{"role": role, "content": _MARK.sub("", content)} for role, content in turns]
 
@@ -221,7 +221,7 @@ def _unframed(prompt: str) -> str:
     """Return the question without the instructions before and after it in a prompt."""
     turns = list(_USERS.finditer(prompt))
     if turns and _OPEN.search(prompt, 0, turns[-1].start()):
-        # Behind the tools and an example reply, as WebDancer and WebSailor have it.
+        # After the tools and an example reply, as in WebDancer and WebSailor.
         return prompt[turns[-1].end() :].strip()
     question = _ASKED.split(prompt)[-1].strip()
     if question != prompt.strip() and _OPEN.search(question):
@@ -230,7 +230,7 @@ def _unframed(prompt: str) -> str:
 
 
 def _message_steps(message: Mapping[str, Any], path: str, noted: Noted) -> list[Step]:
-    """Return the steps of a message behind the question."""
+    """Return the steps of a message after the question."""
     role = message.get("role")
     text = scalar_text(message.get("content"), f"{path}.content", noted)
     if role in ("tool", "function") and not text.lstrip().startswith("<tool_response>"):
@@ -243,9 +243,9 @@ def _message_steps(message: Mapping[str, Any], path: str, noted: Noted) -> list[
 
 
 def steps_in(text: str, noted: Noted) -> Iterator[Step]:
-    """Yield the steps of a text in tags. Raises BadRow for a tag that is never closed.
+    """Yield the steps of a text in tags. Raises BadRow for an unclosed tag.
 
-    What Search-R1's environment says of a reply that it cannot use names tags, and is no reply.
+    Search-R1's messages about unusable replies mention tags, and are no reply.
     """
     at = 0
     for feedback in _FEEDBACK.finditer(text):
@@ -265,7 +265,7 @@ def _tagged_steps(text: str, noted: Noted) -> Iterator[Step]:
         except BadRow:
             if not answered or name in RESULTS:
                 raise
-            # What the agent wrote on behind its answer was cut off.
+            # The agent's text after its answer was cut off.
             noted[f"{'searches' if name in SEARCHES else 'reasoning'}_after_the_answer"] += 1
             return
         answered = name == "answer" or (answered and name not in RESULTS)
@@ -280,7 +280,7 @@ def _bare(text: str) -> Iterator[Step]:
 
 
 class _Tags:
-    """Where the tags of a text are, found in one pass, however many are never closed."""
+    """The positions of a text's tags from a single pass, however many are unclosed."""
 
     def __init__(self, text: str) -> None:
         self._acts: list[int] = []
@@ -296,12 +296,12 @@ class _Tags:
         self._length = len(text)
 
     def closed(self, opened: re.Match[str]) -> tuple[int, int]:
-        """Return where a tag's content ends, and where the text goes on."""
+        """Return where a tag's content ends, and where the text continues."""
         name, begin = opened[1].lower(), opened.end()
         closing = self._next(self._closing.get(name, ()), begin)
         if name == "think":
             act = self._next(self._acts, begin)
-            # A thought that was not closed ends where the agent acts; one may also speak of tags.
+            # An unclosed thought ends at the agent's next action; thoughts may also mention tags.
             if act < closing and (
                 closing == self._length or self._next(self._results, begin) < closing
             ):
@@ -312,14 +312,14 @@ class _Tags:
         return closing, opened.string.index(">", closing) + 1
 
     def _next(self, places: Sequence[int], begin: int) -> int:
-        """Return the first of the places from `begin` on; the text's length if there is none."""
+        """Return the first place from `begin` on; the text's length if there is none."""
         at = bisect_left(places, begin)
         return places[at] if at < len(places) else self._length
 
 
 def _step(name: str, attributes: str, inside: str, noted: Noted) -> Step:
     if name in RESULTS:
-        documents = documents_tagged(inside, noted)  # escaped as yet: contents may hold tags
+        documents = documents_tagged(inside, noted)  # still escaped: contents may have tags
         plain = tuple(Document(_plain(each.title), _plain(each.content)) for each in documents)
         return SearchResult(plain)
     inside = _plain(inside)
@@ -339,7 +339,7 @@ def _search(name: str, attributes: str, inside: str, noted: Noted) -> Search:
         if not isinstance(arguments, str):
             arguments = json.dumps(arguments, ensure_ascii=False)
         return search(call["name"], arguments, noted)
-    # Beside the tool's name: how many, of which years, and other arguments of the query.
+    # Beside the tool's name: the number, the years, and other arguments of the query.
     beside = {tag[1]: tag[2] or tag[3] or tag[4] or "" for tag in _ATTRIBUTE.finditer(attributes)}
     tool = beside.pop("name", "") or beside.pop("tool", "") or SEARCH_TOOL
     query = json.dumps({"query": inside, **beside}, ensure_ascii=False) if beside else inside

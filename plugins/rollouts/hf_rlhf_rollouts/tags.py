@@ -1,4 +1,4 @@
-"""Paired tags in a text: one pass, however many of them are never closed."""
+"""Find paired tags in a text in a single pass, however many are unclosed."""
 
 import re
 from collections.abc import Iterator
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Pair(NamedTuple):
-    """An opening tag, and where its content ends and the text goes on."""
+    """An opening tag, with the end of its content and of its closing tag."""
 
     opened: re.Match[str]
     end: int
@@ -14,15 +14,15 @@ class Pair(NamedTuple):
 
     @property
     def inside(self) -> str:
-        """The content."""
+        """Return the content."""
         return self.opened.string[self.opened.end() : self.end]
 
 
 def pairs(opening: re.Pattern[str], text: str) -> Iterator[Pair]:
-    """Yield each opening tag up to its next closing one, by the name in the first group.
+    """Yield each opening tag up to its next closing tag, by the name in the first group.
 
-    One that is never closed is text. A pattern with `(.*?)</\\1>` finds the same, and searches the
-    rest of the text for each of these anew.
+    An unclosed tag is text. A pattern with `(.*?)</\\1>` would give the same result, but search the
+    rest of the text again for each unclosed tag.
     """
     at, missing = 0, set[str]()
     while opened := opening.search(text, at):
