@@ -1,10 +1,9 @@
-"""A Hugging Face Hub on your own disk: a server that the real clients push to and pull from.
+"""A local Hugging Face Hub: a server on your disk that the real clients push to and pull from.
 
 ::
 
     from hf_rlhf_local_hub import serve
-    with serve("hub-folder") as hub:
-        HfApi(endpoint=hub.url, token="any").create_repo("demo/model")
+    with serve("hub-folder") as hub: HfApi(endpoint=hub.url, token="any").create_repo("demo/model")
 """
 
 from hf_rlhf_local_hub.faults import Fault, Faults

@@ -1,4 +1,4 @@
-"""Who is asking, and what they may do. Not security: see docs/how-to/local-hub.md."""
+"""Identify callers and check their permissions. Not security: see docs/how-to/local-hub.md."""
 
 import hmac
 from dataclasses import dataclass
@@ -11,23 +11,23 @@ Role = Literal["write", "read"]
 
 @dataclass(frozen=True)
 class Caller:
-    """Whoever sent a request; `role` is None for one who sent no token."""
+    """The sender of a request; `role` is None without a token."""
 
     role: Role | None
     namespaces: frozenset[str]
 
     @property
     def anonymous(self) -> bool:
-        """Whether no token was sent."""
+        """Whether the request has no token."""
         return self.role is None
 
     def need_read(self, repo_id: str, *, private: bool) -> None:
-        """Raise Refused, as the Hub does, unless the repository may be seen."""
+        """Raise Refused, as the Hub does, unless the caller may see the repository."""
         if private and (self.anonymous or repo_id.split("/")[0] not in self.namespaces):
             raise repo_not_found(repo_id, anonymous=self.anonymous)
 
     def need_files(self, repo_id: str, *, private: bool, gated: object) -> None:
-        """Raise Refused unless the files may be read. Every token has been granted every gate."""
+        """Raise Refused unless the caller may read the files. Every token may pass every gate."""
         self.need_read(repo_id, private=private)
         if gated and self.anonymous:
             raise Refused(
@@ -35,7 +35,7 @@ class Caller:
             )
 
     def need_write(self, namespace: str) -> None:
-        """Raise Refused unless repositories of `namespace` may be changed."""
+        """Raise Refused unless the caller may change repositories of `namespace`."""
         if self.anonymous:
             raise Refused(401, "Invalid username or password: to write, send a token.")
         if self.role != "write":
@@ -50,12 +50,12 @@ class Caller:
 
 @dataclass(frozen=True)
 class Access:
-    """The one user of this Hub, and the tokens that stand for them.
+    """The only user of this Hub, and its tokens.
 
     Args:
-        user: the account behind every token.
-        orgs: organisations that it may write to.
-        token: the token that writes; None lets any token write that is not `read_only_token`.
+        user: the account of every token.
+        orgs: organisations that the user may write to.
+        token: the token that writes; None lets any token write except `read_only_token`.
         read_only_token: a token that only reads.
     """
 
@@ -65,7 +65,7 @@ class Access:
     read_only_token: str | None = None
 
     def caller(self, authorization: str | None) -> Caller:
-        """Return who sent the `Authorization` header; raises Refused (401) for a wrong token."""
+        """Return the sender of the `Authorization` header; raise Refused (401) for a wrong token."""
         scheme, _, token = (authorization or "").partition(" ")
         token = token.strip()
         if not token or scheme.lower() != "bearer":
@@ -80,7 +80,7 @@ class Access:
         raise Refused(401, "Invalid credentials in Authorization header")
 
     def whoami(self, caller: Caller) -> dict[str, object]:
-        """Return the answer to `whoami`; raises Refused (401) for one who sent no token."""
+        """Return the answer to `whoami`; raise Refused (401) without a token."""
         if caller.anonymous:
             raise Refused(401, "Invalid username or password.")
         orgs = [

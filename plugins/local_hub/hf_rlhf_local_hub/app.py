@@ -1,4 +1,4 @@
-"""The ASGI application: all routes, and what surrounds them."""
+"""The ASGI application: all routes and middleware."""
 
 from collections.abc import Callable
 
@@ -35,11 +35,11 @@ def build(hub: Hub, faults: Faults, drop: Callable[[Scope], None], hosts: list[s
     """Return the application.
 
     Args:
-        hub: what it serves.
-        faults: what is to go wrong.
+        hub: the hub to serve.
+        faults: the scripted faults.
         drop: closes the connection of a request.
-        hosts: names under which it may be addressed. A page in somebody's browser can make
-            requests to a loopback address, but only under a name of its own ("DNS rebinding").
+        hosts: accepted host names. A web page can make requests to a loopback address, but only
+            under its own host name ("DNS rebinding").
     """
     routes = [
         Route("/", _front),
@@ -53,7 +53,7 @@ def build(hub: Hub, faults: Faults, drop: Callable[[Scope], None], hosts: list[s
 
 
 class _RawPaths:
-    """Route on the path as it was sent, so that a slash in a branch's name (%2F) stays in it."""
+    """Route on the raw path, so that an encoded slash in a branch's name (%2F) is preserved."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

@@ -1,4 +1,4 @@
-"""File contents, each kept once under its SHA-256, and put there whole or not at all."""
+"""Store file contents once under their SHA-256, completely or not at all."""
 
 import hashlib
 import os
@@ -12,9 +12,9 @@ from hf_rlhf_local_hub.refusals import Refused
 
 @dataclass
 class Upload:
-    """A request's body on its way to disk, under a temporary name.
+    """A request's body while it is written to disk, under a temporary name.
 
-    Closed and deleted by its owner; `Blobs.adopt` takes the content out first.
+    The owner closes and deletes it; `Blobs.adopt` takes the content out first.
     """
 
     path: Path
@@ -34,24 +34,24 @@ class Upload:
 
     @property
     def sha256(self) -> str:
-        """The SHA-256 of what was written."""
+        """Return the SHA-256 of the written content."""
         return self._digest.hexdigest()
 
     def finish(self) -> None:
-        """Put everything on the disk itself, so that a rename publishes a whole file."""
+        """Flush everything to disk, so that a rename publishes a complete file."""
         if not self._file.closed:
             self._file.flush()
             os.fsync(self._file.fileno())
             self._file.close()
 
     def discard(self) -> None:
-        """Forget the content, unless it has been moved away."""
+        """Delete the content, unless it was moved away."""
         self._file.close()
         self.path.unlink(missing_ok=True)
 
 
 class Blobs:
-    """Content-addressed files under `root`, with `root/incoming` for what is still arriving."""
+    """Content-addressed files under `root`, with uploads in progress in `root/incoming`."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -61,11 +61,11 @@ class Blobs:
             leftover.unlink()
 
     def path(self, digest: str) -> Path:
-        """Return where the content with that digest is, or would be."""
+        """Return the path for a digest, existing or not."""
         return self._root / digest[:2] / digest
 
     def has(self, digest: str, size: int | None = None) -> bool:
-        """Return whether the content is here (and, given `size`, has that size)."""
+        """Return whether the content exists (and has `size`, if given)."""
         path = self.path(digest)
         return path.is_file() and (size is None or path.stat().st_size == size)
 
@@ -74,7 +74,7 @@ class Blobs:
         return Upload(self.incoming / uuid.uuid4().hex)
 
     def adopt(self, upload: Upload, digest: str) -> None:
-        """Keep what was uploaded under `digest`."""
+        """Store an upload under `digest`."""
         upload.finish()
         target = self.path(digest)
         target.parent.mkdir(exist_ok=True)
@@ -82,7 +82,7 @@ class Blobs:
         sync_path(target.parent)
 
     def put(self, content: bytes) -> str:
-        """Keep `content` and return its SHA-256."""
+        """Store `content` and return its SHA-256."""
         digest = hashlib.sha256(content).hexdigest()
         if not self.has(digest, len(content)):
             upload = self.new_upload()
@@ -94,7 +94,7 @@ class Blobs:
         return digest
 
     def receive(self, upload: Upload, digest: str) -> None:
-        """Keep an upload that claims to be `digest`; raises Refused (400) when it is not."""
+        """Store an upload that claims to be `digest`; raise Refused (400) if it is not."""
         if upload.sha256 != digest:
             raise Refused(
                 400,

@@ -1,4 +1,4 @@
-"""The metadata of a repository's README: its tags, and mistakes in it."""
+"""Metadata of a repository's README: its tags and errors."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,7 +13,7 @@ from hf_rlhf_local_hub.refusals import Refused
 
 
 def read_metadata(text: str) -> dict[str, Any] | None:
-    """Return the YAML head of a README, or None without one; raises ValueError if it is broken."""
+    """Return the YAML head of a README, or None without a head; raise ValueError if invalid."""
     if (match := REGEX_YAML_BLOCK.match(text)) is None:
         return None
     try:
@@ -28,7 +28,7 @@ def read_metadata(text: str) -> dict[str, Any] | None:
 
 
 def validate(text: str) -> tuple[list[str], list[str]]:
-    """Return the errors and the warnings that the Hub has for a README."""
+    """Return the Hub's errors and warnings for a README."""
     try:
         data = read_metadata(text)
     except ValueError as error:
@@ -39,7 +39,7 @@ def validate(text: str) -> tuple[list[str], list[str]]:
 
 
 def refuse_bad_metadata(content: bytes) -> None:
-    """Raise Refused (400) for a README that the Hub would not take in a commit."""
+    """Raise Refused (400) for a README that the Hub would refuse in a commit."""
     if errors := validate(content.decode("utf-8", "replace"))[0]:
         raise Refused(400, "Invalid metadata in README.md.\n" + "\n".join(f"- {e}" for e in errors))
 

@@ -25,7 +25,7 @@ def main(argv: Sequence[str]) -> int:
     for name in (signal.SIGINT, signal.SIGTERM):
         signal.signal(name, lambda *_: stop.set())
     if arguments.env_file is not None:
-        # From an earlier run; its presence means "ready".
+        # From an earlier run; the file means "ready".
         arguments.env_file.unlink(missing_ok=True)
 
     from hf_rlhf_local_hub.server import serve
@@ -94,10 +94,10 @@ def _parser() -> argparse.ArgumentParser:
 
 
 class _RefusedToken(argparse.Action):
-    """An option that would show its value to everybody on this machine."""
+    """Refuse an option that would show its value to everybody on this machine."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
-        """Say what to do instead, without repeating the value."""
+        """Explain the alternative, without repeating the value."""
         name = self.option_strings[0]
         parser.error(
             f"{name} would show the token to every user of this machine (ps). Write it to a file "
@@ -106,7 +106,7 @@ class _RefusedToken(argparse.Action):
 
 
 def _token(file: Path) -> str:
-    """Return the token that a file holds; raises HfRlhfError without one."""
+    """Return the token in a file; raise HfRlhfError without a token."""
     try:
         words = file.read_text(encoding="utf-8").split()
     except (OSError, ValueError) as error:
@@ -122,11 +122,11 @@ def _announce(url: str, options: argparse.Namespace, environment: Mapping[str, s
     user = options.user
     print(f"A Hub in {options.folder} at {url}. You are {user!r}: push to {user}/NAME.")
     print("In the shell where you train, push or pull:\n", flush=True)
-    # Not the token that somebody chose: terminals are recorded.
+    # Not a user's own token, because terminals are recorded.
     masked = [line if environment["HF_TOKEN"] == _ANY_TOKEN else _masked(line) for line in lines]
     print("\n".join(f"  {line}" for line in masked) + "\n\nCtrl-C stops it.", flush=True)
     if options.env_file is not None:
-        # It holds the token.
+        # The file contains the token.
         atomic_write_text(options.env_file, "\n".join(lines) + "\n", mode=0o600)
 
 

@@ -1,4 +1,4 @@
-"""From the body of a commit request (NDJSON) to the files of the new commit."""
+"""Convert the body of a commit request (NDJSON) to the files of the new commit."""
 
 import base64
 import binascii
@@ -16,17 +16,17 @@ from hf_rlhf_local_hub.refusals import Refused, entry_not_found
 from hf_rlhf_local_hub.store import Entry, git_oid, lfs_pointer
 
 LARGEST_REGULAR_FILE = 10 * 1024 * 1024
-"""Bytes; larger files go by LFS or Xet, here as on the Hub."""
+"""Maximum bytes; larger files use LFS or Xet, as on the Hub."""
 _LONGEST_LINE = 2 * LARGEST_REGULAR_FILE
 _SECRET = re.compile(rb"hf_[A-Za-z0-9]{30,}")
 
 FindLarge = Callable[[str, int | None], Entry | None]
-"""(SHA-256, size if the client sent it) -> the large file as it was uploaded, or None."""
+"""(SHA-256, size if known) -> the uploaded large file, or None."""
 
 
 @dataclass
 class Draft:
-    """A commit as the client described it, its steps in the order of the lines."""
+    """A client's commit, with its steps in the order of the lines."""
 
     title: str = ""
     message: str = ""
@@ -34,7 +34,7 @@ class Draft:
     steps: list[tuple[str, str, Entry | None]] = field(default_factory=list)
 
     def apply(self, files: Mapping[str, Entry]) -> Mapping[str, Entry]:
-        """Return the files after this commit; raises Refused when it does not fit them."""
+        """Return the files after this commit; raise Refused if it does not fit them."""
         after = dict(files)
         for action, path, entry in self.steps:
             if entry is not None:
@@ -53,9 +53,9 @@ class Draft:
 
 
 def read_commit(body: Path, blobs: Blobs, find_large: FindLarge) -> Draft:
-    """Read the NDJSON in `body`, keeping the contents of regular files in `blobs`.
+    """Read the NDJSON in `body`, storing regular files in `blobs`.
 
-    Raises Refused (400, 413) with the line at fault; contents stored by then are not visible.
+    Raises Refused (400, 413) with the faulty line; files stored by then are not visible.
     """
     draft: Draft | None = None
     for number, key, value in _lines(body):
@@ -133,7 +133,7 @@ def _regular(number: int, value: dict[str, Any], blobs: Blobs) -> tuple[str, Ent
 def _large(number: int, value: dict[str, Any], find_large: FindLarge) -> tuple[str, Entry]:
     path = check_path(value.get("path"))
     digest = check_digest(value.get("oid"))
-    # A copy within the repository tells no size.
+    # A copy within the repository has no size.
     size = value.get("size")
     if size is not None and (not isinstance(size, int) or size < 0):
         raise Refused(400, f"Line {number}: {size!r} is not the size of {path}")
@@ -148,7 +148,7 @@ def _large(number: int, value: dict[str, Any], find_large: FindLarge) -> tuple[s
 
 
 def large_entry(sha256: str, size: int) -> Entry:
-    """Return the entry of a file that came by LFS or Xet."""
+    """Return the entry of a file from LFS or Xet."""
     return Entry(git_oid(lfs_pointer(sha256, size)), size, sha256, lfs=True)
 
 

@@ -1,10 +1,10 @@
-"""Scripted faults, to test how a client handles them.
+"""Scripted faults, for testing how a client handles them.
 
-A `Fault` selects requests by a pattern over `METHOD /path`, and happens to the next few: another
-answer, a delay, a dropped connection; before the request takes effect, or after it did::
+A `Fault` selects requests by a pattern over `METHOD /path` and applies to the next few. It changes
+the answer, delays it, or drops the connection, before or after the request takes effect::
 
-    with serve(folder) as hub:
-        hub.faults.add(Fault("POST .*/commit/", status=504, after=True))   # it lands, then 504
+    with serve(folder) as hub: hub.faults.add(Fault("POST .*/commit/", status=504, after=True))   #
+        it lands, then 504
 """
 
 import asyncio
@@ -20,18 +20,18 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 @dataclass(frozen=True)
 class Fault:
-    """What happens to the next `times` requests that match.
+    """A fault of the next `times` requests that match.
 
     Args:
         match: regular expression, searched in `METHOD /path` (the path decoded).
         status: the answer's status.
-        times: how many requests it happens to.
+        times: number of requests that it affects.
         retry_after: sent as `Retry-After`: seconds, or a date as text.
-        body: the answer's body, sent as JSON whatever it is. With status 200, a wrong answer.
+        body: the answer's body, always sent as JSON. With status 200, a wrong answer.
         drip: seconds between the bytes of the answer's body.
         after: let the request take effect first, and lose its answer.
         drop: close the connection instead of answering.
-        delay: seconds to wait first; with `status=None`, all that happens.
+        delay: seconds to wait first; with `status=None`, the only effect.
     """
 
     match: str
@@ -46,7 +46,7 @@ class Fault:
 
 
 class Faults:
-    """The faults still to come, and every request so far. Safe to use from any thread."""
+    """The pending faults and the log of requests. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -54,12 +54,12 @@ class Faults:
         self._requests: list[str] = []
 
     def add(self, *faults: Fault) -> None:
-        """Add faults; when several match a request, the one added first happens."""
+        """Add faults; if several match a request, the first added applies."""
         with self._lock:
             self._left += [(fault, fault.times) for fault in faults]
 
     def clear(self) -> None:
-        """Forget the faults still to come, and the requests so far."""
+        """Clear the pending faults and the log of requests."""
         with self._lock:
             self._left.clear()
             self._requests.clear()
@@ -70,7 +70,7 @@ class Faults:
             return [line for line in self._requests if re.search(match, line)]
 
     def take(self, line: str) -> Fault | None:
-        """Note a request, and return the fault that happens to it, if one does."""
+        """Log a request, and return its fault, if any."""
         with self._lock:
             self._requests.append(line)
             for index, (fault, left) in enumerate(self._left):
@@ -81,11 +81,11 @@ class Faults:
 
 
 class FaultMiddleware:
-    """Lets faults happen to the requests on their way to `app`.
+    """Applies faults to the requests of `app`.
 
     Args:
         app: the application.
-        faults: what is to happen.
+        faults: the scripted faults.
         drop: closes the connection of a request, given its ASGI scope.
     """
 
@@ -95,7 +95,7 @@ class FaultMiddleware:
         self._drop = drop
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
+        """Answer a request."""
         fault = None
         if scope["type"] == "http":
             fault = self._faults.take(f"{scope['method']} {scope['path']}")
@@ -114,7 +114,7 @@ class FaultMiddleware:
             await _drain(receive)
         if fault.drop:
             self._drop(scope)
-            # The server takes note of the lost connection first, and does not ask for an answer.
+            # The server notices the lost connection first, and does not wait for an answer.
             await asyncio.sleep(0)
         else:
             await _answer(fault)(scope, receive, send)
@@ -144,11 +144,11 @@ def _dripping(send: Send, seconds: float) -> Send:
 
 
 async def _nowhere(message: Message) -> None:
-    """Lose a message of the answer."""
+    """Discard a message of the answer."""
 
 
 async def _drain(receive: Receive) -> None:
-    """Read the body to its end: a client that is still sending would not see the answer."""
+    """Read the rest of the body: a client that is still sending would not see the answer."""
     more = True
     while more:
         message = await receive()

@@ -78,7 +78,7 @@ def _may_commit(call: Call) -> None:
 
 
 def commit(call: Call) -> Response:
-    """Make a commit of the NDJSON in the body."""
+    """Create a commit from the NDJSON in the body."""
     repository = call.writable()
     upload = call.received
     upload.finish()
@@ -106,7 +106,9 @@ def commit(call: Call) -> Response:
 
 
 def lfs_batch(call: Call) -> Response:
-    """Say where to put (or, for git-lfs, to get) large files. https://git-lfs.com, Batch API."""
+    """Return upload URLs (for git-lfs, download URLs) of large files. https://git-lfs.com, Batch
+    API.
+    """
     call.writable()
     objects = []
     for content in call.listed("objects"):
@@ -137,13 +139,13 @@ def _may_upload(call: Call) -> None:
 
 
 def _check_ticket(call: Call, digest: str) -> None:
-    # Clients send no token here: on the real Hub this address is a signed one of a bucket.
+    # Clients send no token here: on the real Hub this is a signed URL of a bucket.
     if not call.hub.check_ticket(call.query.get("ticket", ""), f"lfs {digest}"):
         raise Refused(403, "This upload address is not valid, or no longer.")
 
 
 def lfs_upload(call: Call) -> Response:
-    """Store one large file."""
+    """Store a large file."""
     call.hub.store.blobs.receive(call.received, call.params["digest"])
     return Response()
 

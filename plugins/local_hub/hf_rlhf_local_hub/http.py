@@ -1,7 +1,7 @@
-"""From HTTP to plain functions and back: a handler takes a `Call` and returns a response.
+"""Convert HTTP to plain functions and back: a handler takes a `Call` and returns a response.
 
-Handlers are ordinary functions that may block; they run in threads of their own, so that a slow
-one (reading back a large file) cannot starve those that it waits for.
+Handlers are ordinary functions that may block. They run in threads of their own, so that a slow
+handler (reading a large file) cannot starve the handlers that it waits for.
 """
 
 import json
@@ -31,7 +31,7 @@ _WRITE_AT_ONCE = 1024 * 1024
 
 @dataclass
 class Call:
-    """One request, read. `body` is JSON or form fields; `upload` is a body kept on disk."""
+    """A parsed request. `body` is JSON or form fields; `upload` is a body on disk."""
 
     hub: Hub
     method: str
@@ -44,7 +44,7 @@ class Call:
 
     @cached_property
     def caller(self) -> Caller:
-        """Who is asking; raises Refused (401) for a wrong token."""
+        """The caller; raise Refused (401) for a wrong token."""
         return self.hub.access.caller(self.headers.get("authorization"))
 
     @property
@@ -54,25 +54,25 @@ class Call:
 
     @property
     def kind(self) -> Kind:
-        """The kind of repository that the path names; models have no prefix in some paths."""
+        """The kind of repository in the path; models have no prefix in some paths."""
         return check_kind(self.params.get("kind", "models"))
 
     @property
     def repo_id(self) -> str:
-        """The repository that the path names."""
+        """The repository in the path."""
         if "namespace" not in self.params:
-            # The real Hub has a few of these (`gpt2`); this one has none.
+            # The real Hub has a few of these (`gpt2`); this Hub has none.
             raise repo_not_found(self.params["name"], anonymous=self.caller.anonymous)
         return f"{self.params['namespace']}/{self.params['name']}"
 
     @property
     def received(self) -> Upload:
-        """The body on disk, of a route that keeps it there."""
+        """The body on disk, for a route with uploads."""
         assert self.upload is not None
         return self.upload
 
     def text(self, name: str, default: str = "") -> str:
-        """Return a field of the body, or `default` without it; Refused (400) if it is no text."""
+        """Return a text field of the body, or `default` without it; raise Refused (400) otherwise."""
         value = self.body.get(name)
         if value is None:
             return default
@@ -81,26 +81,26 @@ class Call:
         return value
 
     def listed(self, name: str) -> list[Any]:
-        """Return a field of the body that is a list, empty without it; raises Refused (400)."""
+        """Return a list field of the body, empty without it; raise Refused (400) otherwise."""
         value = self.body.get(name, [])
         if not isinstance(value, list):
             raise Refused(400, f"{name}: expected a list, found {shorten(repr(value), 60)}")
         return value
 
     def flag(self, name: str) -> bool:
-        """Return whether a query parameter is set to something true."""
+        """Return whether a query parameter is true."""
         return self.query.get(name, "").lower() in ("1", "true")
 
     def readable(self) -> Repository:
-        """Return the repository of the path; raises Refused unless the caller may see it."""
+        """Return the path's repository; raise Refused unless the caller may see it."""
         return self.find(self.kind, self.repo_id)
 
     def writable(self) -> Repository:
-        """Return the repository of the path; raises Refused unless the caller may change it."""
+        """Return the path's repository; raise Refused unless the caller may change it."""
         return self.find_writable(self.kind, self.repo_id)
 
     def find(self, kind: Kind, repo_id: str) -> Repository:
-        """Return a repository; raises Refused unless the caller may see it."""
+        """Return a repository; raise Refused unless the caller may see it."""
         try:
             repository = self.hub.store.get(kind, repo_id)
         except Refused as refusal:
@@ -111,7 +111,7 @@ class Call:
         return repository
 
     def find_writable(self, kind: Kind, repo_id: str) -> Repository:
-        """Return a repository; raises Refused unless the caller may change it."""
+        """Return a repository; raise Refused unless the caller may change it."""
         repository = self.find(kind, repo_id)
         self.caller.need_write(repository.id.split("/")[0])
         return repository
@@ -123,13 +123,13 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 def endpoint(hub: Hub, handler: Handler, guard: Guard | None = None) -> Endpoint:
-    """Make a Starlette endpoint of a handler.
+    """Wrap a handler as a Starlette endpoint.
 
     Args:
-        hub: what the handler works on.
+        hub: the hub of the handler.
         handler: may raise Refused, which becomes the answer.
-        guard: raises Refused before a byte of the body is read. With a guard, the body goes to
-            disk and becomes `Call.upload`; without, it is small and becomes `Call.body`.
+        guard: raises Refused before a byte of the body is read. With a guard, the body goes to disk
+            and becomes `Call.upload`; without, it is small and becomes `Call.body`.
     """
     threads = anyio.CapacityLimiter(THREADS)
 
@@ -147,7 +147,7 @@ def endpoint(hub: Hub, handler: Handler, guard: Guard | None = None) -> Endpoint
             await _drain(request)
             return refused(refusal)
         except (RunFolderError, OSError) as error:
-            # Nothing of it is visible. The likeliest cause is a full disk.
+            # Nothing of it is visible. The most likely cause is a full disk.
             return refused(Refused(507, f"The Hub cannot write to its folder: {error}"))
         finally:
             if call is not None and call.upload is not None:
@@ -157,7 +157,7 @@ def endpoint(hub: Hub, handler: Handler, guard: Guard | None = None) -> Endpoint
 
 
 class Answer(JSONResponse):
-    """JSON in ASCII: half a surrogate pair in a client's text is then no error of ours."""
+    """JSON in ASCII: a lone surrogate in a client's text then causes no server error."""
 
     def render(self, content: Any) -> bytes:
         """Return `content` as bytes."""
@@ -165,8 +165,8 @@ class Answer(JSONResponse):
 
 
 def refused(refusal: Refused) -> Answer:
-    """Return the answer that clients know how to read."""
-    # A header is one line of printable ASCII.
+    """Return the refusal in the format that clients parse."""
+    # A header is a line of printable ASCII.
     line = " ".join(refusal.message.split()).encode("unicode_escape").decode()
     headers = {"X-Error-Message": line[:1000]}
     if refusal.code:
@@ -175,7 +175,7 @@ def refused(refusal: Refused) -> Answer:
 
 
 def read_json(data: bytes) -> Any:
-    """Return what strict JSON says; ValueError for anything else, however deep."""
+    """Parse strict JSON; raise ValueError for anything else, at any depth."""
 
     def refuse(constant: str) -> None:
         raise ValueError(f"{constant} is no JSON")
@@ -223,9 +223,9 @@ async def _fields(request: Request) -> dict[str, Any]:
 
 
 async def _drain(request: Request) -> None:
-    """Read what is left of a body, if it is not much: who still sends would not see the answer."""
+    """Read the rest of a body, if it is short: a client still sending would not see the answer."""
     size = 0
-    with suppress(ClientDisconnect, RuntimeError):  # as Starlette says that it was read
+    with suppress(ClientDisconnect, RuntimeError):  # Starlette's flag for a body that was read
         async for chunk in request.stream():
             size += len(chunk)
             if size > _LARGEST_JSON:

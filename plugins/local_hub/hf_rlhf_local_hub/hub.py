@@ -1,4 +1,4 @@
-"""One hub: a folder, opened by one process."""
+"""A hub: a folder, opened by a single process."""
 
 import hashlib
 import hmac
@@ -20,11 +20,11 @@ from hf_rlhf_local_hub.xet import XetStore
 
 _SCHEMA = 1
 THREADS = 32
-"""How many requests of one sort are worked on at once."""
+"""Maximum concurrent requests per kind."""
 
 
 class Hub:
-    """Everything that the handlers work on."""
+    """The state of the handlers."""
 
     def __init__(self, root: Path, access: Access, identity: dict[str, Any]) -> None:
         self.access = access
@@ -35,10 +35,10 @@ class Hub:
 
     @property
     def cas_path(self) -> str:
-        """The path of the Xet service.
+        """Return the path of the Xet service.
 
-        The hub's id is part of it because hf_xet remembers, by address, what it has uploaded,
-        and another hub may listen at this port tomorrow.
+        It contains the hub's id, because hf_xet remembers uploads by address, and another hub may
+        use this port later.
         """
         return f"/xet/{self.id}"
 
@@ -47,7 +47,7 @@ class Hub:
         return self._signed(scope, int(time.time()) + seconds)
 
     def check_ticket(self, ticket: str, scope: str) -> bool:
-        """Return whether a token allows `scope`, and still does."""
+        """Return whether a token is valid for `scope`."""
         expiry = ticket.partition(".")[0]
         if not (expiry.isdecimal() and len(expiry) < 12) or int(expiry) < time.time():
             return False
@@ -60,16 +60,16 @@ class Hub:
 
 @contextmanager
 def open_hub(root: Path, access: Access) -> Iterator[Hub]:
-    """Open the hub in the folder `root`, or make one there if it is empty or absent.
+    """Open the hub in the folder `root`, or create it if the folder is empty or absent.
 
-    Raises RunFolderError when another process has it open, or when it holds something else.
+    Raises RunFolderError if another process has it open, or if it contains other files.
     """
     with ExitStack() as opened:
         try:
             root.mkdir(parents=True, exist_ok=True, mode=0o700)
             opened.enter_context(FileLock(root / "lock", timeout=0))
             identity = _identity(root)
-            # Contents of private repositories, and the key that signs every ticket.
+            # Contents of private repositories, and the signing key of every ticket.
             for path, mode in ((root, 0o700), (root / "hub.json", 0o600)):
                 if path.stat().st_mode & 0o077:
                     path.chmod(mode)
@@ -87,7 +87,7 @@ def open_hub(root: Path, access: Access) -> Iterator[Hub]:
 def _identity(root: Path) -> dict[str, Any]:
     path = root / "hub.json"
     if not path.exists():
-        # Hidden files are what a crash during the first start may have left.
+        # Hidden files may remain from a crash during the first start.
         if any(entry.name != "lock" and entry.name[0] != "." for entry in root.iterdir()):
             raise RunFolderError(
                 f"{root} is not empty and not a local hub (it has no hub.json). Name a new folder."

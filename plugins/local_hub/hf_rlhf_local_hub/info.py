@@ -1,4 +1,4 @@
-"""Repositories, commits and files, as the JSON of the Hub's API."""
+"""Repositories, commits and files as JSON of the Hub's API."""
 
 import hashlib
 from collections.abc import Iterable, Mapping
@@ -13,7 +13,7 @@ from hf_rlhf_local_hub.store import MAIN, Commit, Entry, Repository, lfs_pointer
 def repository_info(
     repository: Repository, commit: Commit, blobs: Blobs, *, sizes: bool = False
 ) -> dict[str, Any]:
-    """Return the answer that `model_info`, `dataset_info` and `space_info` read.
+    """Return the answer for `model_info`, `dataset_info` and `space_info`.
 
     Args:
         repository: the repository.
@@ -54,7 +54,7 @@ def repository_info(
 def listing(
     repositories: Iterable[Repository], blobs: Blobs, query: Mapping[str, Any], filters: list[str]
 ) -> list[dict[str, Any]]:
-    """Return the repositories that a search finds: by author, text, tags; sorted."""
+    """Return the matching repositories by author, text and tags; sorted."""
     matches = []
     for repository in repositories:
         author = query.get("author")
@@ -73,7 +73,7 @@ def listing(
 
 
 def commit_info(commit: Commit) -> dict[str, Any]:
-    """Return the answer that `list_repo_commits` reads."""
+    """Return the answer for `list_repo_commits`."""
     return {
         "id": commit.oid,
         "title": commit.title,
@@ -84,7 +84,7 @@ def commit_info(commit: Commit) -> dict[str, Any]:
 
 
 def tree(commit: Commit, folder: str, *, recursive: bool) -> list[dict[str, Any]] | None:
-    """Return the files and folders in `folder` ("" is the root); None when it is not there."""
+    """Return the files and folders in `folder` ("" is the root); None if it does not exist."""
     prefix = f"{folder}/" if folder else ""
     inside = {path: e for path, e in sorted(commit.files.items()) if path.startswith(prefix)}
     if folder and not inside:
@@ -112,7 +112,7 @@ def paths_info(commit: Commit, paths: Iterable[str]) -> list[dict[str, Any]]:
 
 
 def file_info(path: str, entry: Entry) -> dict[str, Any]:
-    """Return one file of a tree."""
+    """Return a file of a tree."""
     info: dict[str, Any] = {
         "type": "file",
         "path": path,
@@ -125,14 +125,14 @@ def file_info(path: str, entry: Entry) -> dict[str, Any]:
 
 
 def folder_info(commit: Commit, path: str) -> dict[str, Any]:
-    """Return one folder of a tree. Its id changes exactly when its content does, as git's would."""
+    """Return a folder of a tree. Like git's, its id changes exactly when its content does."""
     inside = [f"{n} {e.oid}" for n, e in sorted(commit.files.items()) if n.startswith(f"{path}/")]
     oid = hashlib.sha1("\n".join(inside).encode(), usedforsecurity=False).hexdigest()
     return {"type": "directory", "path": path, "size": 0, "oid": oid}
 
 
 def upload_mode(path: str, size: int, sample: bytes) -> str:
-    """Say how a file should come: "lfs" (or Xet) for large or binary ones, else "regular"."""
+    """Return the upload mode: "lfs" (or Xet) for large or binary files, else "regular"."""
     if not size:
         return "regular"
     if size > LARGEST_REGULAR_FILE or path.lower().endswith(LARGE_SUFFIXES):
@@ -175,5 +175,5 @@ def _card(commit: Commit, blobs: Blobs) -> dict[str, Any]:
     if entry is None or entry.lfs:
         return {}
     text = blobs.path(entry.sha256).read_text(encoding="utf-8", errors="replace")
-    # Commits with broken metadata are refused, so what is here can be read.
+    # Commits with broken metadata are refused, so this content can be parsed.
     return cards.read_metadata(text) or {}

@@ -1,4 +1,4 @@
-"""Checks of the names of repositories, files in them, branches and tags.
+"""Check the names of repositories, files, branches and tags.
 
 No text of a client becomes part of a path on disk without one of these checks.
 """
@@ -12,7 +12,7 @@ Kind = Literal["models", "datasets", "spaces"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 _NAME = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,94}[A-Za-z0-9_])?")
-# They would make `/datasets/x/resolve/…` mean two things.
+# They would make `/datasets/x/resolve/…` ambiguous.
 _RESERVED = frozenset({*KINDS, "api", "xet", "lfs", "buckets", "kernels"})
 _REF_FORBIDDEN = re.compile(r"[\x00-\x20\x7f~^:?*\[\\]|\.\.|//|@\{|^[-/.]|[/.]$|\.lock$|/\.")
 _PATH_FORBIDDEN = re.compile(r"[\x00-\x1f\x7f\\]")
@@ -22,7 +22,7 @@ _LONGEST_PATH = 1024
 
 
 def check_kind(kind: str) -> Kind:
-    """Return `kind` if it is one; raises Refused (404)."""
+    """Return `kind` if it is a kind of repository; raise Refused (404) otherwise."""
     for name in KINDS:
         if kind == name:
             return name
@@ -30,7 +30,7 @@ def check_kind(kind: str) -> Kind:
 
 
 def check_repo_id(repo_id: str) -> str:
-    """Return `repo_id` if it is `namespace/name` by the Hub's rules; raises Refused (400)."""
+    """Return `repo_id` if it is a valid `namespace/name`; raise Refused (400) otherwise."""
     namespace, slash, name = repo_id.partition("/")
     for word in (namespace, name):
         if not _NAME.fullmatch(word) or "--" in word or ".." in word:
@@ -49,7 +49,7 @@ def check_repo_id(repo_id: str) -> str:
 
 
 def check_path(path: object) -> str:
-    """Return `path` if it may name a file in a repository; raises Refused (400)."""
+    """Return `path` if it is valid for a file in a repository; raise Refused (400) otherwise."""
     if (
         isinstance(path, str)
         and len(path.encode("utf-8", "replace")) <= _LONGEST_PATH
@@ -66,9 +66,9 @@ def check_path(path: object) -> str:
 
 
 def check_ref(name: object) -> str:
-    """Return `name` if it may name a branch or a tag; raises Refused (400).
+    """Return `name` if it is valid for a branch or a tag; raise Refused (400) otherwise.
 
-    The rules are git's (git-check-ref-format), and no name that reads as a commit.
+    The rules are git's (git-check-ref-format), without names that read as a commit.
     """
     if (
         isinstance(name, str)
@@ -82,12 +82,12 @@ def check_ref(name: object) -> str:
 
 
 def is_oid(text: str) -> bool:
-    """Return whether `text` is the full id of a commit: 40 lower-case hexadecimal digits."""
+    """Return whether `text` is a full commit id: 40 lower-case hexadecimal digits."""
     return _OID.fullmatch(text) is not None
 
 
 def check_digest(text: object) -> str:
-    """Return `text` if it is 64 lower-case hexadecimal digits; raises Refused (400)."""
+    """Return `text` if it is 64 lower-case hexadecimal digits; raise Refused (400) otherwise."""
     if isinstance(text, str) and _SHA256.fullmatch(text):
         return text
     raise Refused(400, f"{text!r} is not a hash: expected 64 lower-case hexadecimal digits.")

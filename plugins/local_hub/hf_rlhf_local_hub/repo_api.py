@@ -25,7 +25,7 @@ def routes(hub: Hub) -> list[Route]:
         ("POST", "/api/repos/create", create_repo),
         ("DELETE", "/api/repos/delete", delete_repo),
         ("GET", "/api/{kind:kind}", list_repos),
-        # A repository without a namespace: never here, but the answer should say so.
+        # A repository without a namespace: never present, but the answer should be a refusal.
         ("GET", "/api/{kind:kind}/{name}", repo_info),
         ("GET", "/api/{kind:kind}/{name}/revision/{revision}", repo_info),
         ("GET", "/api/{kind:kind}/{name}/tree/{revision}", repo_info),
@@ -47,7 +47,7 @@ def routes(hub: Hub) -> list[Route]:
 
 
 def whoami(call: Call) -> Response:
-    """Return who the token belongs to."""
+    """Return the token's owner."""
     return Answer(call.hub.access.whoami(call.caller))
 
 
@@ -78,7 +78,7 @@ def create_repo(call: Call) -> Response:
     except Refused as refusal:
         if refusal.status != 409:
             raise
-        # huggingface_hub reads the address out of this answer when `exist_ok`.
+        # huggingface_hub reads the URL from this answer if `exist_ok`.
         headers = {"X-Error-Message": refusal.message}
         return Answer({"error": refusal.message, "url": url, "id": repo_id}, 409, headers)
     return Answer({"url": url, "name": repo_id, "id": repository.settings.id})
@@ -114,7 +114,7 @@ def repo_info(call: Call) -> Response:
 
 
 def change_settings(call: Call) -> Response:
-    """Make private or public, gate or open."""
+    """Change a repository's visibility or gate."""
     repository = call.writable()
     changes: dict[str, Any] = {}
     if (visibility := call.body.get("visibility")) is not None:
@@ -144,7 +144,7 @@ def list_refs(call: Call) -> Response:
 
 
 def create_branch(call: Call) -> Response:
-    """Begin a branch at a revision."""
+    """Create a branch at a revision."""
     start = call.text("startingPoint", MAIN)
     call.writable().create_ref("branches", call.params["branch"], start)
     return Response()
@@ -195,7 +195,7 @@ def paths_info(call: Call) -> Response:
 
 
 def preupload(call: Call) -> Response:
-    """Say for each file whether it should come in the commit itself or by LFS or Xet."""
+    """Return for each file whether to send it in the commit itself or by LFS or Xet."""
     if call.flag("create_pr"):
         raise Refused(400, "This Hub has no pull requests: push without `create_pr`.")
     commit = call.writable().resolve(call.params["revision"])

@@ -1,4 +1,4 @@
-"""Run a hub in this process, in a thread of its own."""
+"""Run a hub in a thread of this process."""
 
 import ipaddress
 import socket
@@ -25,7 +25,7 @@ _START_SECONDS = 30.0
 
 @dataclass(frozen=True)
 class RunningHub:
-    """A hub that listens. `faults` scripts what goes wrong, and knows every request so far."""
+    """A listening hub. `faults` has the scripted faults and the log of requests."""
 
     url: str
     root: Path
@@ -48,12 +48,12 @@ def serve(
     """Serve the hub in the folder `root` until the `with` block ends.
 
     Args:
-        root: a folder with a hub, or an empty or absent one, where a hub is made.
+        root: the folder of a hub; created if empty or absent.
         host: address to listen on.
-        port: 0 for any that is free.
-        user: the account behind every token.
-        orgs: organisations that it may write to.
-        token: the token that writes; None lets every token write but `read_only_token`.
+        port: 0 for any free port.
+        user: the account of every token.
+        orgs: organisations that the user may write to.
+        token: the token that writes; None lets every token write except `read_only_token`.
         read_only_token: a token that only reads.
         allow_remote: must be True for an address that other machines can reach.
 
@@ -70,7 +70,7 @@ def serve(
         hosts = ["*"] if remote else ["127.0.0.1", "localhost", name]
         config = uvicorn.Config(
             app.build(hub, faults, lambda scope: _drop(server, scope), hosts),
-            # The one that is always there, and that `_drop` knows.
+            # The implementation that is always available, and that `_drop` supports.
             http="h11",
             ws="none",
             lifespan="off",
@@ -91,7 +91,7 @@ def serve(
 
 
 def _check(host: str, access: Access, allow_remote: bool) -> bool:
-    """Return whether other machines can reach `host`; raises HfRlhfError for what may not be."""
+    """Return whether other machines can reach `host`; raise HfRlhfError if that is not allowed."""
     for namespace in (access.user, *access.orgs):
         check_repo_id(f"{namespace}/x")
     if access.token is not None and access.token == access.read_only_token:
@@ -117,7 +117,7 @@ def _listen(host: str, port: int) -> socket.socket:
         raise HfRlhfError(
             f"Cannot listen on {host} port {port}: {error}. Choose another port, or 0 for any."
         ) from error
-    # Connections inherit it. asyncio sets it only on sockets that name their protocol, and without
+    # Connections inherit it. asyncio sets it only on sockets with an explicit protocol, and without
     # it a body waits 40 ms for the acknowledgement of its headers.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return listener

@@ -3,14 +3,13 @@
 ::
 
     ROOT/hub.json                          what this folder is; the hub's id and secret
-    ROOT/repos/KIND/NAMESPACE/NAME/repo.json            settings
-                                  /commits/OID.json     one commit: parent, message, every file
-                                  /refs.json            branches and tags
+    ROOT/repos/KIND/NAMESPACE/NAME/repo.json            settings /commits/OID.json     one commit:
+        parent, message, every file /refs.json            branches and tags
     ROOT/blobs/ab/SHA256                   contents, shared by all repositories
     ROOT/xet/...                           contents that came by Xet (hf_rlhf_local_hub.xet)
 
-A commit is written in full before `refs.json` is replaced, and that replacement is the only thing
-that makes it visible. So after any crash every branch names a complete commit.
+A commit is written in full before `refs.json` is replaced, which alone makes it visible. So after
+any crash every branch refers to a complete commit.
 """
 
 import hashlib
@@ -35,7 +34,7 @@ MAIN = "main"
 
 @dataclass(frozen=True)
 class Entry:
-    """One file of a commit. `oid` is git's, of the content or of its LFS pointer."""
+    """A file of a commit. `oid` is git's, of the content or of its LFS pointer."""
 
     oid: str
     size: int
@@ -45,7 +44,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Commit:
-    """One commit, with all the files of its tree."""
+    """A commit with all the files of its tree."""
 
     oid: str
     parent: str | None
@@ -58,7 +57,7 @@ class Commit:
 
 @dataclass(frozen=True)
 class Settings:
-    """What may change about a repository without a commit."""
+    """Settings of a repository that change without a commit."""
 
     private: bool = False
     gated: str | bool = False
@@ -68,11 +67,11 @@ class Settings:
 
 
 Change = Callable[[Mapping[str, Entry]], Mapping[str, Entry]]
-"""The files of the parent commit -> the files of the new one; raises Refused to commit nothing."""
+"""The parent commit's files -> the new files; raise Refused to commit nothing."""
 
 
 class Repository:
-    """One repository. Every reader sees complete commits; writers take turns."""
+    """A repository. Readers always see complete commits; writers take turns."""
 
     def __init__(self, kind: names.Kind, repo_id: str, folder: Path, lock: threading.Lock) -> None:
         self.kind = kind
@@ -82,7 +81,7 @@ class Repository:
 
     @property
     def settings(self) -> Settings:
-        """The settings as they stand."""
+        """Return the current settings."""
         return Settings(**self._json("repo.json"))
 
     def configure(self, **changes: Any) -> Settings:
@@ -98,7 +97,7 @@ class Repository:
         return refs
 
     def resolve(self, revision: str) -> Commit:
-        """Return the commit that a branch, a tag, an id or the beginning of an id (7+) names.
+        """Return the commit of a branch, a tag, an id or the prefix of an id (7+).
 
         Raises Refused (404, RevisionNotFound).
         """
@@ -113,7 +112,7 @@ class Repository:
         raise revision_not_found(revision)
 
     def commit(self, oid: str) -> Commit:
-        """Return one commit by its full id."""
+        """Return a commit by its full id."""
         data = self._json(f"commits/{oid}.json")
         data["files"] = {path: Entry(**entry) for path, entry in data["files"].items()}
         return Commit(**data)
@@ -136,14 +135,14 @@ class Repository:
         author: str,
         parent: str | None = None,
     ) -> Commit:
-        """Put a commit on `branch` and return it.
+        """Add a commit to `branch` and return it.
 
         Args:
             branch: an existing branch.
-            change: makes the new files out of the old ones.
+            change: maps the old files to the new files.
             title: first line of the message.
-            message: the rest of it.
-            author: its author.
+            message: the rest of the message.
+            author: the commit's author.
             parent: the head that the caller expects. With another head, Refused (412).
         """
         with self.lock:
@@ -164,7 +163,7 @@ class Repository:
         return commit
 
     def create_ref(self, group: str, name: str, revision: str) -> None:
-        """Add a branch (`group="branches"`) or tag (`"tags"`); raises Refused (409, 404)."""
+        """Add a branch (`group="branches"`) or tag (`"tags"`); raise Refused (409, 404)."""
         names.check_ref(name)
         with self.lock:
             refs = self.refs()
@@ -174,7 +173,7 @@ class Repository:
             self._write_refs(refs)
 
     def delete_ref(self, group: str, name: str) -> None:
-        """Remove a branch or tag; raises Refused (404; 403 for main)."""
+        """Remove a branch or tag; raise Refused (404; 403 for main)."""
         if group == "branches" and name == MAIN:
             raise Refused(403, "The branch main cannot be deleted.")
         with self.lock:
@@ -194,12 +193,12 @@ class Repository:
         try:
             return json.loads((self._folder / name).read_text(encoding="utf-8"))
         except FileNotFoundError:
-            # Deleted between the look-up and this read.
+            # Deleted between the lookup and this read.
             raise repo_not_found(self.id, anonymous=False) from None
 
 
 class Store:
-    """All repositories below `root`. One process at a time (the server holds the lock)."""
+    """All repositories below `root`, for a single process (the server holds the lock)."""
 
     def __init__(self, root: Path) -> None:
         self._repos = root / "repos"
@@ -213,7 +212,7 @@ class Store:
     def create(
         self, kind: names.Kind, repo_id: str, settings: Settings, author: str, files: Change
     ) -> Repository:
-        """Make a repository with one commit on main; raises Refused (409) when it is there."""
+        """Create a repository with a commit on main; raise Refused (409) if it exists."""
         folder = self._folder(kind, repo_id)
         with self._lock:
             if folder.exists():
@@ -232,7 +231,7 @@ class Store:
         return self.get(kind, repo_id)
 
     def get(self, kind: names.Kind, repo_id: str) -> Repository:
-        """Return a repository; raises Refused (404)."""
+        """Return a repository; raise Refused (404) if missing."""
         folder = self._folder(kind, repo_id)
         if not (folder / "refs.json").is_file():
             raise repo_not_found(repo_id, anonymous=False)
@@ -241,7 +240,7 @@ class Store:
         return Repository(kind, repo_id, folder, lock)
 
     def delete(self, repository: Repository) -> None:
-        """Remove a repository at once, for every reader. Contents stay (others may share them)."""
+        """Remove a repository at once, for every reader. Contents, possibly shared, stay."""
         trash = self._trash / uuid.uuid4().hex
         with repository.lock:
             os.replace(self._folder(repository.kind, repository.id), trash)
@@ -262,7 +261,7 @@ def git_oid(content: bytes) -> str:
 
 
 def lfs_pointer(sha256: str, size: int) -> bytes:
-    """Return the text that git keeps in place of a large file (git-lfs, docs/spec.md)."""
+    """Return git's pointer text for a large file (git-lfs, docs/spec.md)."""
     return (
         f"version https://git-lfs.github.com/spec/v1\noid sha256:{sha256}\nsize {size}\n"
     ).encode()
@@ -273,6 +272,6 @@ def _new_commit(
 ) -> Commit:
     date = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     draft = Commit("", parent, title, message, author, date, dict(files))
-    # The same change made twice is two commits, as it is in git a second later.
+    # Repeating a change makes a second commit, as in git a second later.
     seed = json.dumps([asdict(draft), uuid.uuid4().hex], sort_keys=True).encode()
     return replace(draft, oid=hashlib.sha1(seed, usedforsecurity=False).hexdigest())

@@ -1,15 +1,15 @@
-"""Contents that came by Xet: a server of the protocol, as far as a push needs it.
+"""Contents from Xet: a server of the protocol, as far as a push needs it.
 
 ::
 
-    ROOT/xet/ab/HASH    one xorb, as the client sent it
+    ROOT/xet/ab/HASH    a xorb, as the client sent it
 
-Files are put together when their shard arrives, and then are like files that came by LFS: clients
-pull them over plain HTTP. Xorbs stay, because a client that remembers one never sends it again.
+Files are assembled when their shard arrives. They then equal files from LFS: clients pull them over
+plain HTTP. Xorbs stay, because a client that remembers a xorb never sends it again.
 
-A *xorb* is a block of up to 64 MB of compressed chunks, one behind the other; a *shard* says which
-chunks of which xorbs make up a file. Source: https://huggingface.co/docs/xet, and
-`xet_core_structures` in https://github.com/huggingface/xet-core. All integers are little-endian.
+A *xorb* is a block of up to 64 MB of concatenated compressed chunks; a *shard* lists the chunks of
+xorbs that make up a file. Source: https://huggingface.co/docs/xet, and `xet_core_structures` in
+https://github.com/huggingface/xet-core. All integers are little-endian.
 """
 
 import struct
@@ -31,27 +31,27 @@ _CHUNK_HEADER = 8
 _XORB_FOOTER = b"XETBLOB"
 
 Term = tuple[str, int, int]
-"""A xorb, and the first and the last (exclusive) of its chunks."""
+"""A xorb with the indices of its first and last (exclusive) chunk."""
 
 
 class XetStore:
-    """Xorbs below `root`; the files made of them go to `blobs`."""
+    """Xorbs below `root`; their files go to `blobs`."""
 
     def __init__(self, root: Path, blobs: Blobs) -> None:
         self.xorbs = Blobs(root)
         self._blobs = blobs
 
     def add_xorb(self, name: str, upload: Upload) -> bool:
-        """Store a xorb; False when it is stored already."""
+        """Store a xorb; return False if it already exists."""
         if self.xorbs.has(check_digest(name)):
             return False
         self.xorbs.adopt(upload, name)
         return True
 
     def add_shard(self, upload: Upload) -> None:
-        """Put together the files of a shard.
+        """Assemble the files of a shard.
 
-        Raises Refused (400) if one of their xorbs is missing or damaged; a damaged one is deleted.
+        Raises Refused (400) if one of their xorbs is missing or damaged; a damaged xorb is deleted.
         """
         upload.finish()
         with upload.path.open("rb") as shard:
@@ -85,7 +85,7 @@ class XetStore:
 
 
 def _files(shard: BinaryIO) -> Iterator[list[Term]]:
-    """Yield what each file of a shard is made of."""
+    """Yield the parts of each file of a shard."""
     header = shard.read(48)
     version = int.from_bytes(header[32:40], "little")
     if header[:32] != _SHARD_TAG or version != _SHARD_VERSION:
@@ -116,7 +116,7 @@ def _hash_text(raw: bytes) -> str:
 
 
 def _unpacked(scheme: int, content: bytes, size: int) -> bytes:
-    if scheme in (1, 2):  # LZ4; and of bytes that were grouped by their place in four
+    if scheme in (1, 2):  # LZ4, and LZ4 on bytes grouped by their position modulo 4
         import pyarrow
 
         content = pyarrow.decompress(content, size, codec="lz4", asbytes=True)

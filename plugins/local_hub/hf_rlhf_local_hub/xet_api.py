@@ -1,7 +1,7 @@
 """The Xet protocol's server side (https://huggingface.co/docs/xet/api), version 1 of each call.
 
-Only what a push needs. There is no deduplication across clients: the answer to `/v1/chunks/...` is
-404, and each client only avoids sending what it sent before.
+Supports only a push. There is no deduplication across clients: the answer to `/v1/chunks/...` is
+404, so each client only skips its own earlier uploads.
 """
 
 import time
@@ -34,7 +34,7 @@ def routes(hub: Hub) -> list[Route]:
 
 
 def write_token(call: Call) -> Response:
-    """Give a token to send contents with."""
+    """Return a token for sending contents."""
     call.writable()
     expiry = int(time.time()) + _TICKET_SECONDS
     ticket = call.hub.ticket("write", _TICKET_SECONDS)
@@ -53,17 +53,17 @@ def _may_write(call: Call) -> None:
 
 
 def add_xorb(call: Call) -> Response:
-    """Keep a xorb."""
+    """Store a xorb."""
     inserted = call.hub.xet.add_xorb(call.params["digest"], call.received)
     return Answer({"was_inserted": inserted})
 
 
 def add_shard(call: Call) -> Response:
-    """Keep the recipes of a shard."""
+    """Assemble the files of a shard."""
     call.hub.xet.add_shard(call.received)
     return Answer({"result": 1})
 
 
 def telemetry(call: Call) -> Response:
-    """Take a client's report of its speed, and forget it."""
+    """Accept and discard a client's speed report."""
     return Answer({})
