@@ -65,7 +65,7 @@ class Access:
     read_only_token: str | None = None
 
     def caller(self, authorization: str | None) -> Caller:
-        """Return the sender of the `Authorization` header; raise Refused (401) for a wrong token."""
+        """Return the sender by `Authorization` header; raise Refused (401) for a wrong token."""
         scheme, _, token = (authorization or "").partition(" ")
         token = token.strip()
         if not token or scheme.lower() != "bearer":

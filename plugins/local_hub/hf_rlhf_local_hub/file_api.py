@@ -106,9 +106,7 @@ def commit(call: Call) -> Response:
 
 
 def lfs_batch(call: Call) -> Response:
-    """Return upload URLs (for git-lfs, download URLs) of large files. https://git-lfs.com, Batch
-    API.
-    """
+    """Return upload or (for git-lfs) download URLs. https://git-lfs.com, Batch API."""
     call.writable()
     objects = []
     for content in call.listed("objects"):

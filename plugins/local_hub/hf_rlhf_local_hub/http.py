@@ -72,7 +72,7 @@ class Call:
         return self.upload
 
     def text(self, name: str, default: str = "") -> str:
-        """Return a text field of the body, or `default` without it; raise Refused (400) otherwise."""
+        """Return a text field of the body, or `default`; raise Refused (400) for other types."""
         value = self.body.get(name)
         if value is None:
             return default
