@@ -88,6 +88,12 @@ def test_every_slice_has_to_be_better_than_chance_and_the_lowest_bound_is_requir
     assert unknown.measures["worst_slice"].mean == 0.5
 
 
+def test_an_accusation_is_corrected_for_the_number_of_slices():
+    right, names = [True, *[False] * 7, *[True] * 72], [str(n // 8) for n in range(80)]
+    assert slices(pairs(right[:8], names[:8]), "source").verdict == "fail"
+    assert slices(pairs(right, names), "source").verdict == "warn"
+
+
 def test_pairs_of_two_values_are_a_slice_of_their_own():
     scored = graded([[2, 1]] * 8, [[1, 0]] * 8, columns={"model": ["a", "b"] * 8})
     assert [row["slice"] for row in slices(scored, "model").details["slices"]] == ["a / b"]

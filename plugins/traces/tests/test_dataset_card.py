@@ -21,6 +21,9 @@ def test_what_is_not_known_for_a_secret_by_its_form_is_not_pushed_redacted(
         upload_set(
             store, ["steps"], write_card(store).read_text("utf-8"), hub, tmp_path / "scratch"
         )
+    leak = f"Made with hf_{'A1b2' * 9}."
+    with pytest.raises(PublishError, match=r"README\.md"):
+        upload_set(store, ["steps"], leak, connect(token="of nobody here"), tmp_path / "other")
 
 
 def test_a_token_that_begins_a_line_of_a_row_is_found_before_a_push() -> None:
