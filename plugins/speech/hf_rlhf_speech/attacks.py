@@ -1,9 +1,9 @@
-"""`speech_attacks`: hacks of rewards that listen, built from honest speech.
+"""Create hacks of audio rewards from honest speech: `speech_attacks`.
 
-Seen in the wild: a recogniser's reward makes speech monotone, and preference optimisation by
-automatic scores brings clicks, speech that rushes through long texts, and tokens that run on as
-silence. Others cheat an acoustic feature that is not bounded: a sine is perfectly harmonic; or keep
-the words, and lose the voice.
+Known from practice: a recogniser's reward makes speech monotone. Preference optimisation by
+automatic scores brings clicks, rushed long texts, and tokens that run on as silence. Other hacks
+cheat an unbounded acoustic feature (a sine is perfectly harmonic), or keep the words but lose the
+voice.
 """
 
 import os
@@ -31,7 +31,7 @@ from hf_rlhf_speech.features.pitch import STEP, pitch_of
 from hf_rlhf_speech.speech import decode_completions
 
 ROWS = 12
-"""Honest responses that are hacked: each hack of each is synthesised, encoded and scored."""
+"""Number of honest responses to hack: each hack of each is synthesised, encoded and scored."""
 Samples = NDArray[Any]
 Attack = Callable[[Samples, np.random.Generator, Samples], Samples]
 """Honest wave, random numbers, the honest wave of another row -> the hack."""
@@ -149,7 +149,7 @@ def _robot(wave: Samples, *_: Any) -> Samples:
 
 
 def _mixed_voices(wave: Samples, *_: Any) -> Samples:
-    """Speak pieces of 0.3 s with a lower, a higher and the own voice in turn."""
+    """Speak segments of 0.3 s with a lower, a higher and the original voice in turn."""
     speeds = np.resize(np.repeat([0.8, 1.25, 1.0], RATE * 3 // 10), 2 * len(wave))
     moments = np.cumsum(speeds)
     moments = moments[moments < len(wave) - 1]
@@ -208,7 +208,7 @@ ATTACKS: Mapping[str, Attack] = {
 
 
 def hacked(name: str, wave: Samples, other: Samples) -> Samples:
-    """Return the hack `name` of a wave of 16 kHz, at most 30 s, the same each time."""
+    """Return the hack `name` of a wave of 16 kHz, at most 30 s; deterministic."""
     rng = np.random.default_rng(zlib.crc32(name.encode()) + len(wave))
     samples = ATTACKS[name](np.asarray(wave, np.float64), rng, np.asarray(other, np.float64))
     return np.asarray(np.clip(samples[: round(MAX_SECONDS * RATE)], -1, 1), np.float32)
@@ -217,8 +217,8 @@ def hacked(name: str, wave: Samples, other: Samples) -> Samples:
 def speech_attacks(rows: Sequence[Mapping[str, Any]]) -> Iterator[HackCase]:
     """Yield every attack on the first honest utterances: sound files, or tokens of `embedded`.
 
-    Files are written for hacks of files, and removed when the process ends. Of tokens, the honest
-    utterance is encoded once more, as its hack is. Raises DataError where no utterance is either.
+    Hacks of files are files, which are removed when the process ends. For tokens, the honest
+    utterance is encoded again in the same way. Raises DataError without utterances of either kind.
     """
     files = any(os.path.isfile(text_of(row["completion"]).strip()) for row in rows)
     return _attacks(rows, FILE if files else "embedded", ROWS)
@@ -252,13 +252,13 @@ def _attacks(rows: Sequence[Mapping[str, Any]], codec: str, count: int) -> Itera
 def paid_hacks(
     reward: ComposedReward, rows: Sequence[Mapping[str, Any]], codec: str, count: int = 2
 ) -> list[dict[str, Any]]:
-    """Return what a reward pays for each hack of the first `count` utterances, the most first.
+    """Return a reward's score of each hack of the first `count` utterances, highest first.
 
-    Parts of weight 0 are not asked. A hack without a score is left out.
+    Parts of weight 0 are skipped. A hack without a score is left out.
     """
     trained = replace(reward, rewards=tuple(part for part in reward.rewards if part.weight))
     paid: dict[str, list[tuple[float, float]]] = {}
-    # The columns are one object for all hacks of a row.
+    # The columns are a single object for all hacks of a row.
     for _, of_row in groupby(_attacks(rows, codec, count), key=lambda case: id(case.columns)):
         cases = list(of_row)
         completions = [cases[0].honest, *(case.hacked for case in cases)]

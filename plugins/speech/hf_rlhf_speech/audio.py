@@ -1,4 +1,4 @@
-"""Sound as arrays of samples: read sound files, resample, write WAV."""
+"""Read sound files as arrays of samples, resample, and write WAV."""
 
 import io
 import os
@@ -14,12 +14,12 @@ from hf_rlhf.errors import DataError
 from hf_rlhf.storage import atomic_write_bytes
 
 RATE = 16_000
-"""Samples per second that features, rewards and recognisers work with."""
+"""Sampling rate of features, rewards and recognisers."""
 MIN_RATE, MAX_RATE = 8_000, 192_000
 MAX_CHANNELS = 8
 MAX_SECONDS = 30.0
 _LOUDEST = 8.0
-"""Above it, samples are hardly in [-1, 1] with a few peaks that a model made too high."""
+"""Above it, samples are unlikely to be in [-1, 1] with a few peaks that a model overshot."""
 
 _FORMS = frozenset(
     {
@@ -27,7 +27,7 @@ _FORMS = frozenset(
         *("RF64", "SVX", "VOC", "W64", "WAV", "WAVEX", "WVE"),
     }
 )
-"""libsndfile's names of the formats whose files say how long the sound is."""
+"""libsndfile's names of the formats whose files contain the duration."""
 _SHOULD_BE = re.compile(
     r"(?:data|SSND|BODY|Data Size|Data length|Riff size|riff)\W*(\d+) \(?should be (\d+)"
 )
@@ -40,10 +40,10 @@ SUFFIXES = frozenset(
         *(".m4a", ".aac", ".wma", ".amr", ".webm"),
     }
 )
-"""Endings of sound files in a folder; those of the last line are refused when they are read."""
+"""Suffixes of sound files in a folder; the last line's formats are refused when read."""
 _CANCELLED = 0.05
-"""Share of the channels' mean power below which their average has lost the sound; 16 channels of
-different sounds keep 0.06."""
+"""Minimum power of the channels' average, as a share of their mean power; below it, the average has
+lost the sound. 16 channels of different sounds have 0.06."""
 
 Wave = NDArray[np.float32]
 """Mono samples in [-1, 1]."""
@@ -51,13 +51,13 @@ Wave = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Clip:
-    """A sound file as it is used, and how that differs from what the file holds."""
+    """A sound file as used, and its difference from the file's content."""
 
     wave: Wave
     rate: int
-    """Samples per second of `wave`."""
+    """Sampling rate of `wave`."""
     changes: tuple[str, ...] = ()
-    """What was converted, as `stereo` or `resampled`, to be counted."""
+    """Conversions to count, such as `stereo` or `resampled`."""
 
     @property
     def seconds(self) -> float:
@@ -72,18 +72,18 @@ def read_audio(
     max_seconds: float = MAX_SECONDS,
     where: str | None = None,
 ) -> Clip:
-    """Return a WAV or FLAC file, or another form that libsndfile reads, as a single channel.
+    """Return a WAV or FLAC file, or another libsndfile format, as a single channel.
 
     Args:
         source: a file, or its content.
-        rate: convert to so many samples per second; None keeps the file's.
+        rate: target sampling rate; None for the file's.
         max_seconds: the longest clip that is accepted.
-        where: what messages call it, if not by its path.
+        where: name in messages, by default the path.
 
     Raises:
         DataError: the file is missing, empty, corrupt, too long, outside 8 to 192 kHz, has more
-            than 8 channels or channels that cancel each other, or samples that are not finite or
-            in the range of integers.
+            than 8 channels or channels that cancel each other, or samples that are not finite or in
+            the range of integers.
     """
     import soundfile
 
@@ -100,7 +100,7 @@ def read_audio(
             problem = _not_whole(file, len(samples), _head(source))
     except (soundfile.LibsndfileError, OSError, ValueError) as error:
         cause = str(getattr(error, "error_string", error)).rstrip(".")
-        # Of the decoder of MP3, which says so of a file without any frames.
+        # The MP3 decoder's message for a file without any frames.
         cause = "it holds no sound" if "does not exist" in cause else cause
         fix = "Convert it to WAV or FLAC (`ffmpeg -i FILE out.flac`), or remove it."
         raise DataError(f"{name}: cannot be read as sound: {cause}. {fix}") from error
@@ -136,10 +136,10 @@ def _head(source: str | os.PathLike[str] | bytes) -> bytes:
 
 
 def _not_whole(file: Any, frames: int, head: bytes) -> str:
-    """Return what is wrong with a file that is shorter than its header says, or has no length.
+    """Return the defect of a file that is shorter than its header says, or has no length.
 
-    libsndfile reads a file that is cut off as if it were whole, and only logs the difference. A
-    stream of unknown length gives a size near the largest possible.
+    libsndfile reads a truncated file as if it were complete, and only logs the difference. A stream
+    of unknown length has a size near the largest possible.
     """
     if file.format not in _FORMS:
         return (
@@ -158,7 +158,7 @@ def _not_whole(file: Any, frames: int, head: bytes) -> str:
 
 
 def _check_size(where: str, file: Any, max_seconds: float) -> None:
-    """Raise DataError for a file whose header claims what is no speech, before it is decoded."""
+    """Raise DataError for a file whose header cannot be speech, before decoding it."""
     frames, rate = file.frames, file.samplerate
     if rate < MIN_RATE:
         raise DataError(
@@ -181,7 +181,7 @@ def _check_size(where: str, file: Any, max_seconds: float) -> None:
 
 
 def resample(wave: NDArray[Any], source_rate: int, rate: int) -> Wave:
-    """Return `wave` with another number of samples per second, low-pass filtered (soxr)."""
+    """Return `wave` at another sampling rate, low-pass filtered (soxr)."""
     import soxr
 
     if source_rate == rate or not len(wave):
@@ -191,7 +191,7 @@ def resample(wave: NDArray[Any], source_rate: int, rate: int) -> Wave:
 
 
 def write_wav(path: str | os.PathLike[str], wave: NDArray[Any], rate: int) -> None:
-    """Write samples in [-1, 1] as 16-bit WAV, completely or not at all; louder ones are clipped."""
+    """Write samples in [-1, 1] as 16-bit WAV, atomically; louder samples are clipped."""
     atomic_write_bytes(path, wav_bytes(wave, rate))
 
 

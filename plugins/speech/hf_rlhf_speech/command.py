@@ -1,4 +1,4 @@
-"""`hf-rlhf speech`: features and rewards of clips, and how two clips or folders differ."""
+"""Measure clips and compare clips or folders: `hf-rlhf speech`."""
 
 import argparse
 import inspect
@@ -19,7 +19,7 @@ from hf_rlhf_speech.codecs.codec import FILE
 
 REWARDS = ("acoustic_quality", "speech_present", "not_clipped", "auto_mos")
 WITH_TEXT = ("intelligible", "duration_fits")
-"""Those that are used by default, and those as well where the text is known."""
+"""The default rewards, and the additional rewards if the text is known."""
 UNITS: Mapping[str, str] = {
     "seconds": "s",
     "pitch_variation": "semitones",
@@ -31,9 +31,9 @@ UNITS: Mapping[str, str] = {
         ("auto_mos", "duration_fits", "intelligible", "not_clipped", "speech_present"), "0 to 1"
     ),
 }
-"""Of features, and the range of rewards."""
+"""Units of features, and ranges of rewards."""
 FEW_CLIPS, FEW_PAIRS = 5, 10
-"""Of fewer clips each is a column; with fewer pairs a bootstrap's interval is too narrow."""
+"""With fewer clips each is a column; with fewer pairs a bootstrap interval is too narrow."""
 _TEXT = "With the text of --text or of NAME.txt beside NAME.wav, rewards compare clip and text."
 _REWARD = (
     "use this reward on speech; may be repeated. By default: "
@@ -58,12 +58,12 @@ _VERBS: Mapping[str, tuple[Any, ...]] = {
 
 @dataclass
 class Measured:
-    """What is known of a single clip."""
+    """The measurements of a clip."""
 
     file: Path
     clip: Clip
     values: dict[str, Score] = field(default_factory=dict)
-    """Features and rewards by name; None where there is nothing to measure."""
+    """Features and rewards by name; None if undefined."""
 
 
 def speech(argv: Sequence[str]) -> int:
@@ -144,7 +144,7 @@ def _compare(chosen: argparse.Namespace) -> int:
 def _difference(
     name: str, pairs: Sequence[tuple[Mapping[str, Score], Mapping[str, Score]]]
 ) -> dict[str, Any]:
-    """Return both means and the paired difference, over the pairs in which both have a value."""
+    """Return both means and the paired difference, over the pairs with both values."""
     values = [(a[name], b[name]) for a, b in pairs if a[name] is not None and b[name] is not None]
     first, second = (Interval.of_mean([each[side] for each in values]) for side in (0, 1))
     change = Interval.of_mean([float(b or 0) - float(a or 0) for a, b in values])
@@ -170,7 +170,7 @@ def _clips(path: Path) -> list[Path]:
 def _pairs(
     chosen: argparse.Namespace, first: Sequence[Path], second: Sequence[Path]
 ) -> list[tuple[Path, Path]]:
-    """Return the clips of two folders that have the same name, and say which have no partner."""
+    """Return the clips of two folders with the same name, and report clips without a partner."""
     folders = [Path(path).is_dir() for path in (chosen.first, chosen.second)]
     if folders[0] != folders[1]:
         raise DataError(
@@ -201,7 +201,7 @@ def _pairs(
 
 
 def _measure(files: Sequence[Path], chosen: argparse.Namespace) -> tuple[list[Measured], int]:
-    """Return what is measured of each clip that can be read, and how many cannot."""
+    """Return the measurements of each readable clip, and the number of unreadable clips."""
     from hf_rlhf_speech.features.acoustic import acoustic_features
 
     measured, failed = [], 0
@@ -250,7 +250,7 @@ def _text(file: Path, text: str | None) -> str | None:
 
 
 def _rewards(names: Sequence[str], columns: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield each reward, as it reads files. Raises ConfigError for one that cannot be used here."""
+    """Yield each reward in its form for files. Raises ConfigError for an unusable reward."""
     for name in names:
         reward: Any = load_component("rewards", name)
         fix = "`hf-rlhf rewards validate RUN_FILE` measures a reward with its settings and columns."

@@ -1,8 +1,7 @@
-"""`dia_dpo`: DPO of Dia, which predicts all codebooks at once, on pairs of clips.
+"""DPO of Dia, which predicts all codebooks at once, on pairs of clips: `dia_dpo`.
 
-TRL's trainers read the logits of a single head. Dia has a head for each codebook and writes
-codebook `k` of a frame some steps later, so its loss is here; the log-probabilities are
-`delayed_log_probs`.
+TRL's trainers read the logits of a single head. Dia has a head per codebook and writes codebook `k`
+of a frame some steps later, so its loss is here; the log-probabilities are `delayed_log_probs`.
 """
 
 from collections import Counter, defaultdict
@@ -36,7 +35,7 @@ from hf_rlhf_speech.codecs.policy import name_problems
 from hf_rlhf_speech.log_probs import delayed_log_probs
 
 Pair = Mapping[str, torch.Tensor]
-"""`text` [tokens], `chosen` and `rejected` [frames, codebooks], each with a frame that ends it."""
+"""`text` [tokens], `chosen` and `rejected` [frames, codebooks], each with an end frame."""
 _SIDES = ("chosen", "rejected")
 
 
@@ -61,8 +60,8 @@ class DiaDPOTrainer(Trainer, transformers.Trainer):  # type: ignore[misc]
     """Train Dia to prefer the chosen clip of each pair: `--plugin dia_dpo`.
 
     The loss is DPO's sigmoid loss (Rafailov et al. 2023); the reference is the base, with the
-    adapter off. The log-probability of a clip is the sum over all codebooks of its frames, and of
-    the frame that ends it. Pairs that cannot be used are left out, and counted.
+    adapter off. The log-probability of a clip is the sum over all codebooks of its frames and its
+    end frame. Unusable pairs are left out and counted.
     """
 
     Config = DiaDPOConfig
@@ -93,7 +92,7 @@ class DiaDPOTrainer(Trainer, transformers.Trainer):  # type: ignore[misc]
 
     @classmethod
     def preflight(cls, run: Run) -> Iterator[Problem]:
-        """Yield what would stop or spoil training, before weights load."""
+        """Yield problems that would stop or spoil training, before weights load."""
         if (kind := distributed_type(run.training)) in ("DEEPSPEED", "FSDP"):
             what = f"is {kind}, which dia_dpo has not been made for: Dia has no single embedding."
             yield Problem("launch", what, "Use DDP (`--multi_gpu`), or one process.")
@@ -113,7 +112,7 @@ class DiaDPOTrainer(Trainer, transformers.Trainer):  # type: ignore[misc]
 
     @classmethod
     def row_counts(cls, run: Run) -> Mapping[str, RowCounts]:
-        """Return how many pairs can be trained on, or measured."""
+        """Return the number of pairs usable for training or evaluation."""
         fix = f"Is `codec: {run.training.codec}` the one that they are written in?"
         return {
             name: RowCounts(len(rows), unusable_pairs(run, rows), fix=fix)
@@ -127,7 +126,7 @@ class DiaDPOTrainer(Trainer, transformers.Trainer):  # type: ignore[misc]
 
     @classmethod
     def from_run(cls, run: Run) -> Self:
-        """Build the trainer that `run` describes; this is where the weights are loaded."""
+        """Build the trainer that `run` describes; this loads the weights."""
         from peft import get_peft_model
 
         arguments = load_policy(run)
@@ -139,7 +138,7 @@ class DiaDPOTrainer(Trainer, transformers.Trainer):  # type: ignore[misc]
             args=run.training,
             train_dataset=usable_pairs(run, run.dataset["train"]),
             eval_dataset=None if validation is None else usable_pairs(run, validation),
-            # Not `processing_class`, by which transformers sets the model's padding token.
+            # Not `processing_class`, from which transformers sets the model's padding token.
             data_collator=collate,
             callbacks=list(run.callbacks),
         )
@@ -149,7 +148,7 @@ class DiaDPOTrainer(Trainer, transformers.Trainer):  # type: ignore[misc]
         return trainer
 
     seen: dict[str, list[torch.Tensor]]
-    """What is logged of the pairs since the last time: metric -> a value for each micro-batch."""
+    """Metrics of the pairs since the last log: name -> a value for each micro-batch."""
 
     def compute_loss(
         self,
@@ -171,7 +170,7 @@ class DiaDPOTrainer(Trainer, transformers.Trainer):  # type: ignore[misc]
         return (loss, {"margins": margins}) if return_outputs else loss
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Log the numbers of the pairs beside the loss, as TRL's DPO names them."""
+        """Log the metrics of the pairs beside the loss, under the names of TRL's DPO."""
         if "loss" in logs:
             for name, values in self.seen.items():
                 mean = self.accelerator.gather(torch.stack(values).mean()[None]).mean()
@@ -181,7 +180,7 @@ class DiaDPOTrainer(Trainer, transformers.Trainer):  # type: ignore[misc]
 
     @classmethod
     def held_out(cls, run: Run, model: str | Path, model_kwargs: Mapping[str, Any]) -> Evaluation:
-        """Return each held-out pair's margin; None for one that cannot be used."""
+        """Return each held-out pair's margin; None for an unusable pair."""
         read, size = _reader(run), run.training.per_device_eval_batch_size
 
         def measure(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, float | None]]:
@@ -229,7 +228,8 @@ def _measured(model: Any, pairs: Sequence[Pair]) -> list[dict[str, float | None]
 
 def collate(pairs: Sequence[Pair]) -> dict[str, torch.Tensor]:
     """Return `text` and its `mask` [2 pairs, tokens], `codes` [2 pairs, codebooks, frames] and
-    `lengths` [2 pairs]: the chosen clips before the rejected ones."""
+    `lengths` [2 pairs], with the chosen clips first.
+    """
     clips = [pair[side] for side in _SIDES for pair in pairs]
     texts = [pair["text"] for pair in pairs] * 2
     return {
@@ -241,7 +241,7 @@ def collate(pairs: Sequence[Pair]) -> dict[str, torch.Tensor]:
 
 
 def _reader(run: Run) -> Callable[[Mapping[str, Any]], Pair | str]:
-    """Return what makes a pair of a row, or says why it cannot be used."""
+    """Return the function from a row to a pair, or to the reason why it is unusable."""
     config, codec = model_config(run), load_codec(run.training.codec)
     decoder, tokens = config.decoder_config, config.encoder_config.max_position_embeddings
     frames = decoder.max_position_embeddings - max(config.delay_pattern) - 1
@@ -266,12 +266,12 @@ def _reader(run: Run) -> Callable[[Mapping[str, Any]], Pair | str]:
 
 
 def usable_pairs(run: Run, rows: Iterable[Mapping[str, Any]]) -> list[Pair]:
-    """Return the rows that can be trained on, as Dia reads them."""
+    """Return the usable training rows in Dia's input form."""
     return [pair for pair in map(_reader(run), rows) if not isinstance(pair, str)]
 
 
 def unusable_pairs(run: Run, rows: Iterable[Mapping[str, Any]]) -> dict[str, int]:
-    """Return how many rows cannot be, by reason."""
+    """Return the number of unusable rows by reason."""
     return dict(Counter(pair for pair in map(_reader(run), rows) if isinstance(pair, str)))
 
 

@@ -1,6 +1,6 @@
-"""Log-probabilities of codec tokens under a decoder with a head for each codebook.
+"""Log-probabilities of codec tokens under a decoder with a head per codebook.
 
-Codebook `k` of a frame is predicted `delay[k]` steps later, as Dia's configuration has it.
+Codebook `k` of a frame is predicted `delay[k]` steps later, as in Dia's configuration.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,15 +24,15 @@ def delayed(
 ) -> tuple[Tensor, Tensor]:
     """Return the decoder's inputs and labels for codes, both (batch, codebooks, steps).
 
-    Step `t` reads what is left of it and predicts frame `t - delays[k]` of codebook `k`. Labels are
-    -100 where there is no frame of this kind: the log-probability is of the codes alone.
+    Step `t` reads the earlier steps and predicts frame `t - delays[k]` of codebook `k`. Labels are
+    -100 without such a frame: the log-probability is of the codes alone.
 
     Args:
         codes: (batch, codebooks, frames).
         lengths: frames of each utterance, (batch,).
-        delays: steps by which each codebook is late, the first 0.
+        delays: delay of each codebook in steps, the first 0.
         start: the id before an utterance.
-        pad: the id behind it.
+        pad: the id after it.
     """
     batch, codebooks, frames = codes.shape
     steps = frames + max(delays)
@@ -59,13 +59,13 @@ def delayed_log_probs(
     """Return the log-probability of each utterance's codes in nats, summed: (batch,).
 
     Args:
-        model: takes codes as (batch, steps, codebooks), and its logits are
-            (batch * codebooks, steps, V), as Dia's.
+        model: takes codes as (batch, steps, codebooks), and its logits are (batch * codebooks,
+            steps, V), as in Dia.
         codes: (batch, codebooks, frames).
         lengths: frames of each utterance.
         delays: see `delayed`.
         start: the id before an utterance.
-        pad: the id behind it.
+        pad: the id after it.
         conditions: the other arguments of the model, for example `input_ids` of the text.
     """
     batch, codebooks, _ = codes.shape

@@ -1,4 +1,4 @@
-"""Clips of held-out texts before and after training, and their pictures, for the model card."""
+"""Write clips of held-out texts before and after training, with pictures, for the model card."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -27,17 +27,16 @@ def write_samples(
     codec: str,
     count: int,
 ) -> list[dict[str, Any]]:
-    """Write clips, texts and pictures into `folder`/samples; return the table that plays them.
-
-    The text of `before-1.wav` is in `before-1.txt`, where `hf-rlhf speech` looks for it.
+    """Write clips, texts and pictures into `folder`/samples; return the table that plays them. The
+    text of `before-1.wav` is in `before-1.txt`, where `hf-rlhf speech` finds it.
 
     Args:
         folder: of the run.
-        rows: of the dataset, with `text` and, if they have it, `style`.
+        rows: of the dataset, with `text` and optionally `style`.
         spoken: before and after training, `text` (of the completion) and `reward` for each row.
         codec: of the completions.
-        count: rows to take. From 3 on, two of them have the median and the largest gain and are
-            marked so in the column `pair`; the others are the first of each style, then any.
+        count: number of rows. From 3 on, two of them have the median and the largest gain and are
+            marked in the column `pair`; the rest are the first of each style, then any.
     """
     (folder / FOLDER).mkdir(exist_ok=True)
     table = []
@@ -61,9 +60,9 @@ def write_samples(
 def _chosen(
     rows: Sequence[Mapping[str, Any]], spoken: Sequence[Sequence[Mapping[str, Any]]], count: int
 ) -> dict[int, str]:
-    """Return the indices of the rows to take, and what each is an example of.
+    """Return the indices of the selected rows, and the reason for each.
 
-    The first of each style may gain nothing, and then nobody hears what the run has changed.
+    The first row of each style may have no gain, and would not show the run's effect.
     """
     scored = [
         (after["reward"] - before["reward"], index)
@@ -91,7 +90,7 @@ def _written(folder: Path, name: str, speech: Speech, text: str) -> str:
 
 
 def draw_speech(path: Path, speech: Mapping[str, Speech]) -> bool:
-    """Draw the spectrogram and the pitch of each utterance; return whether one has sound."""
+    """Draw the spectrogram and pitch of each utterance; return whether any has sound."""
     sounding = {name: each for name, each in speech.items() if each.seconds > _WINDOW}
     if not sounding:
         return False
@@ -122,7 +121,7 @@ def _draw(axes: Any, speech: Speech) -> None:
 def gains_by_style(
     rows: Sequence[Mapping[str, Any]], spoken: Sequence[Sequence[Mapping[str, Any]]]
 ) -> list[dict[str, Any]]:
-    """Return the reward before and after training and the paired gain, of each style."""
+    """Return the reward before and after training and the paired gain, by style."""
     table = []
     for style in sorted({row["style"] for row in rows if row.get("style")}):
         of_style = [index for index, row in enumerate(rows) if row.get("style") == style]

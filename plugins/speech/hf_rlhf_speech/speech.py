@@ -1,4 +1,4 @@
-"""The speech in completions: decoded once, however many rewards of a run listen to it."""
+"""The speech in completions, decoded once for all audio rewards of a run."""
 
 import os
 import threading
@@ -18,7 +18,7 @@ from hf_rlhf_speech.features.acoustic import Features, acoustic_features
 
 TOO_LONG, UNREADABLE = "too long", "unreadable"
 CACHED = 512
-"""Utterances that are kept: 3 s of speech are 0.2 MB."""
+"""Utterances in the cache: 3 s of speech are 0.2 MB."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,7 +28,7 @@ class Speech:
     wave: Wave
     rate: int
     problems: tuple[str, ...] = ()
-    """What is wrong with the completion as speech, in short."""
+    """The defects of the completion as speech, in short."""
     unreadable: str | None = None
     """Why a file could not be read: no fault of a policy, so a reward abstains."""
 
@@ -44,7 +44,7 @@ class Speech:
 
 
 class _Cache:
-    """The utterances used last, in this process; a pickled reward does not carry them."""
+    """The last used utterances of this process; a pickled reward does not carry them."""
 
     def __init__(self) -> None:
         self._entries: OrderedDict[Hashable, Speech] = OrderedDict()
@@ -74,8 +74,8 @@ def decode_completions(
 ) -> list[Speech]:
     """Return the speech of each completion, at `rate` or (None) at the codec's own.
 
-    With the codec `file`, a completion is the path of a sound file, and one that cannot be read is
-    `unreadable`. At most 30 s are decoded, by a network on `device`; None: where the policy runs.
+    With the codec `file`, a completion is the path of a sound file; an unreadable file is
+    `unreadable`. At most 30 s are decoded, by a network on `device`; None means the policy's.
     """
     texts = [text_of(completion) for completion in completions]
     keys = [clip_key(text, codec, rate) for text in texts]
@@ -90,7 +90,7 @@ def decode_completions(
 
 
 def clip_key(text: str, codec: str, rate: int | None) -> Hashable:
-    """Return what tells sounds apart: the text; of a file its time and size, too."""
+    """Return the key of a sound: the text, and for a file its time and size."""
     if codec != FILE:
         return codec, rate, text
     try:
@@ -140,7 +140,7 @@ def log_speech(speech: Sequence[Speech], log_metric: Callable[[str, float], None
     if log_metric is None or not speech:
         return
     log_metric("speech/seconds", sum(each.seconds for each in speech) / len(speech))
-    # All of them each time: processes that log different names wait for each other.
+    # Always log all of them: processes that log different names wait for each other.
     for problem in (*PROBLEMS, TOO_LONG, UNREADABLE):
         share = sum(problem in each.problems for each in speech) / len(speech)
         log_metric(f"speech/{problem.replace(' ', '_')}", share)

@@ -1,9 +1,9 @@
-"""`speech_dpo`: iterative DPO of a policy that writes speech, with what a listener wants to know.
+"""Iterative DPO of a policy that writes speech, with details for listeners: `speech_dpo`.
 
-Sampling, pairs, buffers and the loss come from `iterative_dpo`; a completion is text in which
-the tokens of a codec stand, so nothing of it is about sound but the rewards. What is added: the
-codec's tokens are checked before training, training stops when an iteration gains nothing, and
-the card plays the same held-out texts before and after.
+Sampling, pairs, buffers and the loss come from `iterative_dpo`; a completion is text with the
+tokens of a codec, so only the rewards concern sound. In addition, the codec's tokens are checked
+before training, training stops after an iteration without a gain, and the card plays the same
+held-out texts before and after.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -29,7 +29,7 @@ from hf_rlhf_speech.world.quality import references
 
 HACKS = "What hacks of its best utterances would earn"
 _CLIP_BYTES = 2_500_000
-"""Of two clips of at most 30 s and their picture."""
+"""Disk size of two clips of at most 30 s and their picture."""
 
 
 def _setting(default: Any, help: str) -> Any:
@@ -77,7 +77,7 @@ class SpeechDPOTrainer(MeasuresAtEnd, IterativeDPOTrainer):  # type: ignore[misc
 
     @classmethod
     def preflight(cls, run: Run) -> Iterator[Problem]:
-        """Yield what would stop the run, or train on something that is no speech."""
+        """Yield problems that would stop the run, or train on text that is no speech."""
         yield from super().preflight(run)
         yield from codec_problems(run, run.training.codec)
         if run.training.clips and not run.training.measured_prompts:
@@ -86,12 +86,12 @@ class SpeechDPOTrainer(MeasuresAtEnd, IterativeDPOTrainer):  # type: ignore[misc
 
     @classmethod
     def advice(cls, run: Run) -> Iterable[str]:
-        """Return what machine measures of speech leave open."""
+        """Return the limits of machine measures of speech."""
         return [*super().advice(run), *listening_advice(run)]
 
     @staticmethod
     def trial_completions(row: Mapping[str, Any]) -> Sequence[str]:
-        """Return clean speech of a line of the world, in the codec `embedded`; of no other row."""
+        """Return clean speech for a line of the world, in the codec `embedded`, else nothing."""
         line = str(row.get("reference"))
         return [render_line(line, {}, 0)] if line in references() else []
 
@@ -102,7 +102,7 @@ class SpeechDPOTrainer(MeasuresAtEnd, IterativeDPOTrainer):  # type: ignore[misc
 
     @classmethod
     def card_facts(cls, run: Run) -> Mapping[str, str]:
-        """Return how completions are sampled in each iteration, and the codec."""
+        """Return the sampling settings of an iteration, and the codec."""
         names = ("codec", "stop_without_gain")
         hear = f"`hf_rlhf_speech.speech.decode_completions([text], {run.training.codec!r}, None)`"
         speech = f"{settings_line(vars(run.training), *names)}; to hear a completion: {hear}"
@@ -113,7 +113,7 @@ class SpeechDPOTrainer(MeasuresAtEnd, IterativeDPOTrainer):  # type: ignore[misc
         return {**self.tables, **super().report()}
 
     def tables_at_end(self) -> Mapping[str, Any]:
-        """Write the clips of the first and the last policy that were measured."""
+        """Write the clips of the first and the last measured policy."""
         run, rounds = self.rounds.run, self.rounds
         policies = [entry["policy"] for entry in self.state.log_history if "policy" in entry]
         tables: dict[str, Any] = {}
@@ -146,7 +146,7 @@ class SpeechDPOTrainer(MeasuresAtEnd, IterativeDPOTrainer):  # type: ignore[misc
 
 
 def listening_advice(run: Run) -> Iterator[str]:
-    """Yield what a reader of the card should know about how speech was judged."""
+    """Yield notes on how speech was judged, for readers of the card."""
     hacks = (
         ", and see which hacks the rewards pay: `hf-rlhf rewards validate RUN_FILE --dataset "
         "'{name: graded_speech}' --attacks speech_attacks`"

@@ -1,4 +1,4 @@
-"""`check_codec`: the rules of a codec, for the tests of packages that offer one."""
+"""The rules of a codec, for the tests of packages with codecs: `check_codec`."""
 
 from collections.abc import Callable, Collection
 from typing import Any
@@ -11,7 +11,7 @@ from hf_rlhf_speech.codecs.codec import Codec
 
 
 class CodecCase:
-    """A codec to be checked, with waves, and codes as an untrained policy writes them."""
+    """A codec to check, with waves, and codes of an untrained policy."""
 
     def __init__(self, make: Callable[..., Codec]) -> None:
         rng = np.random.default_rng(0)
@@ -81,8 +81,8 @@ CODEC_CHECKS: tuple[Check, ...] = (
 
 
 def check_codec(make: Callable[..., Codec], *, skip: Collection[str] = ()) -> None:
-    """Check that what an entry point names, called without arguments, returns a `Codec`.
+    """Check that an entry point's target, called without arguments, returns a `Codec`.
 
-    `skip` names checks to leave out. Raises AssertionError with everything that is wrong.
+    `skip` lists checks to leave out. Raises AssertionError with all problems.
     """
     run_checks("codec", make, CodecCase(make), CODEC_CHECKS, skip)

@@ -1,1 +1,1 @@
-"""Reward models of sound, from pairs of clips: how they read clips, their training, their use."""
+"""Reward models of sound, trained on pairs of clips: inputs, training and use."""

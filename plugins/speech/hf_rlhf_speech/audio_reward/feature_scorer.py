@@ -1,4 +1,4 @@
-"""A network that scores speech by its acoustic features, in transformers' forms.
+"""A network that scores speech by its acoustic features, in transformers' formats.
 
 Importing this module lets `AutoFeatureExtractor` and `AutoModelForAudioClassification` load it.
 """
@@ -25,12 +25,12 @@ from hf_rlhf_speech.features.acoustic import Features, acoustic_features
 
 FEATURES = ("pitch_variation", "harmonicity", "voiced", "dynamics", "stability")
 FARTHEST = 3.0
-"""Standard deviations from the training clips' mean beyond which a value counts as this far: a
-sine of 45 dB harmonicity is not better than the most harmonic speech."""
+"""Clipping limit in standard deviations from the training clips' mean: a sine of 45 dB harmonicity
+is not better than the most harmonic speech."""
 
 
 class AcousticFeatureExtractor(FeatureExtractionMixin):  # type: ignore[misc]
-    """Turns clips into their acoustic features: `input_values` [clips, features], NaN for None."""
+    """Converts clips to acoustic features: `input_values` [clips, features], NaN for None."""
 
     model_input_names = ("input_values",)
 
@@ -41,7 +41,7 @@ class AcousticFeatureExtractor(FeatureExtractionMixin):  # type: ignore[misc]
         self.features, self.sampling_rate = list(features), sampling_rate
 
     def values(self, features: Features) -> list[float]:
-        """Return the values in order; NaN for what could not be measured."""
+        """Return the values in order; NaN for undefined features."""
         values = [getattr(features, name) for name in self.features]
         return [float("nan") if value is None else value for value in values]
 
@@ -52,7 +52,7 @@ class AcousticFeatureExtractor(FeatureExtractionMixin):  # type: ignore[misc]
         return_tensors: str | None = None,
         **_: Any,
     ) -> BatchFeature:
-        """Return the features of a clip or of several."""
+        """Return the features of one or several clips."""
         waves = [audio] if isinstance(audio, np.ndarray) and audio.ndim == 1 else audio
         rows = [self.values(acoustic_features(wave, sampling_rate)) for wave in waves]
         return BatchFeature({"input_values": rows}, tensor_type=return_tensors)
@@ -68,7 +68,7 @@ class FeatureScorerConfig(PreTrainedConfig):  # type: ignore[misc]
 
 
 class _Standardised(nn.Module):
-    """One hidden layer on standardised features, and on which of them are missing."""
+    """A hidden layer on standardised features and a mask of the missing features."""
 
     mean: torch.Tensor
     scale: torch.Tensor
@@ -100,7 +100,7 @@ class FeatureScorer(PreTrainedModel):  # type: ignore[misc]
         self.post_init()
 
     def standardise(self, values: torch.Tensor) -> None:
-        """Take mean and standard deviation from the features of clips, [clips, features]."""
+        """Set mean and standard deviation from the features of clips, [clips, features]."""
         known = ~values.isnan()
         counts = known.sum(dim=0).clamp(min=1)
         mean = values.nan_to_num().sum(dim=0) / counts

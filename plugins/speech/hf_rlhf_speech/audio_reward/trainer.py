@@ -1,4 +1,4 @@
-"""`audio_reward`: a reward model of sound from pairs of clips, by Bradley and Terry's loss."""
+"""Train a reward model of sound from pairs of clips by Bradley and Terry's loss: `audio_reward`."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -61,8 +61,8 @@ class AudioRewardTrainer(MeasuresAtEnd, Trainer, transformers.Trainer):  # type:
     The loss is Bradley and Terry's, -log sigmoid(chosen - rejected). The base is
     `package://hf_rlhf_speech/feature_scorer`, a small network on acoustic features, or a wav2vec2,
     HuBERT or WavLM encoder, which stays frozen: a linear head reads the mean of its last layer over
-    time. Both are saved as models of transformers' `AutoModelForAudioClassification` with one
-    logit, 0 for the average training clip. Pairs with a clip without sound are left out, and
+    time. Both are saved as models of transformers' `AutoModelForAudioClassification` with a single
+    logit, 0 for the average training clip. Pairs with a clip without sound are left out and
     counted.
     """
 
@@ -96,12 +96,12 @@ class AudioRewardTrainer(MeasuresAtEnd, Trainer, transformers.Trainer):  # type:
 
     @classmethod
     def preflight(cls, run: Run) -> Iterable[Problem]:
-        """Yield what would stop or spoil training, before weights load."""
+        """Yield problems that would stop or spoil training, before weights load."""
         return [*_setting_problems(run), *_base_problems(run)]
 
     @classmethod
     def row_counts(cls, run: Run) -> Mapping[str, RowCounts]:
-        """Return how many pairs have two clips that differ."""
+        """Return the number of pairs with two different clips."""
         fix = f"Is `codec: {run.training.codec}` the one that they are written in?"
         return {
             name: RowCounts(len(rows), _unusable(run, rows), fix=fix) for name, rows in splits(run)
@@ -115,7 +115,7 @@ class AudioRewardTrainer(MeasuresAtEnd, Trainer, transformers.Trainer):  # type:
 
     @classmethod
     def card_facts(cls, run: Run) -> Mapping[str, str]:
-        """Return what the model reads."""
+        """Return the inputs of the model."""
         base = model_config(run).model_type
         if base == FeatureScorerConfig.model_type:
             read = f"acoustic features: {', '.join(run.tokenizer.features)}"
@@ -126,7 +126,7 @@ class AudioRewardTrainer(MeasuresAtEnd, Trainer, transformers.Trainer):  # type:
 
     @classmethod
     def from_run(cls, run: Run) -> Self:
-        """Build the trainer that `run` describes; this is where the weights are loaded."""
+        """Build the trainer that `run` describes; this loads the weights."""
         set_seed(run.training.seed)
         loader = getattr(transformers, cls.auto_class)
         with head_is_new():
@@ -153,7 +153,7 @@ class AudioRewardTrainer(MeasuresAtEnd, Trainer, transformers.Trainer):  # type:
         return trainer
 
     run: Run
-    """What it was built from."""
+    """The `Run` that the trainer was built from."""
 
     def compute_loss(
         self,
@@ -178,7 +178,7 @@ class AudioRewardTrainer(MeasuresAtEnd, Trainer, transformers.Trainer):  # type:
         super().save_model(output_dir, _internal_call)
 
     def tables_at_end(self) -> Mapping[str, Any]:
-        """Return how it does on held-out pairs."""
+        """Return the results on held-out pairs."""
         run = self.run
         done = self.state.global_step >= self.state.max_steps
         # The trial of `hf-rlhf check` has no record.
@@ -195,17 +195,17 @@ class AudioRewardTrainer(MeasuresAtEnd, Trainer, transformers.Trainer):  # type:
         return tables(*map(list, zip(*known, strict=True)))
 
     def report(self) -> Mapping[str, Any]:
-        """Return how many pairs were trained on, and how the model does on held-out ones."""
+        """Return the number of training pairs, and the results on held-out pairs."""
         count, used = len(self.run.dataset["train"]), len(self.train_dataset)
         counts = {"given": count, "left out": count - used, "trained on": used}
         return {"Training pairs": counts, **self.tables}
 
     @classmethod
     def held_out(cls, run: Run, model: str | Path, model_kwargs: Mapping[str, Any]) -> Evaluation:
-        """Return each held-out pair's accuracy, margin and loss; None for one without sound.
+        """Return each held-out pair's accuracy, margin and loss; None for a pair without sound.
 
-        A base without a head gets the one that training would start from, and features that are
-        not standardised yet are by the training clips.
+        A base without a head gets the initial head of training, and features are standardised by
+        the training clips if necessary.
         """
 
         def measure(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, float | None]]:
@@ -258,7 +258,7 @@ def _all_vectors(pairs: Sequence[tuple[Clip, Clip] | None]) -> torch.Tensor:
 
 
 def _unusable(run: Run, rows: Any) -> dict[str, int]:
-    """Return how many pairs cannot be used, by reason; codes are not decoded to sound."""
+    """Return the number of unusable pairs by reason; codes are not decoded to sound."""
     name = run.training.codec
     sides = [list(map(text_of, rows[side])) for side in _SIDES]
     silent = [False] * len(rows)

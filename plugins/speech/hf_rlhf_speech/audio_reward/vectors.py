@@ -1,6 +1,6 @@
-"""What a reward model knows of a clip before its head: acoustic features, or an embedding.
+"""The input of a reward model's head: acoustic features, or an embedding.
 
-An encoder is frozen, so a clip has one embedding, which a process computes once.
+An encoder is frozen, so each process computes a clip's embedding once.
 """
 
 import hashlib
@@ -23,14 +23,14 @@ from hf_rlhf_speech.speech import clip_key, decode_completions
 ENCODERS = ("hubert", "wav2vec2", "wavlm")
 """Model types whose classifiers pool a linear projection over time, as ours does."""
 _SHORTEST = 0.1
-"""Seconds; a shorter clip gets silence at its end. One frame of these encoders takes 0.025."""
+"""Minimum seconds; shorter clips are padded with silence. A frame of these encoders takes 0.025."""
 _AT_ONCE = 64
 _KEPT = 20_000
-"""Clips whose vectors a process keeps, about 0.1 GB of a large encoder."""
+"""Clips with cached vectors per process, about 0.1 GB for a large encoder."""
 
 
 def head_scores(model: Any, vectors: torch.Tensor) -> torch.Tensor:
-    """Return the score of each vector, [clips]; of a mean embedding it is the whole model's."""
+    """Return the score of each vector, [clips]; for a mean embedding, the whole model's score."""
     projected = model.projector(vectors.to(model.dtype))
     scores: torch.Tensor = model.classifier(projected).squeeze(-1).float()
     return scores
@@ -40,7 +40,7 @@ def head_scores(model: Any, vectors: torch.Tensor) -> torch.Tensor:
 def vector_of(model: Any, extractor: Any, wave: Wave) -> torch.Tensor:
     """Return the vector of a clip at the extractor's rate.
 
-    Clips are read individually: padding would change an encoder with group normalisation.
+    Clips are read individually, because padding would change an encoder with group normalisation.
     """
     rate = extractor.sampling_rate
     wave = np.pad(wave, (0, max(0, round(_SHORTEST * rate) - len(wave))))
@@ -52,7 +52,7 @@ def vector_of(model: Any, extractor: Any, wave: Wave) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class Clip:
-    """What is kept of a completion's sound."""
+    """The cached sound of a completion."""
 
     vector: torch.Tensor
     milliseconds: int
@@ -61,9 +61,9 @@ class Clip:
 def read_clips(
     model: Any, extractor: Any, completions: Sequence[Any], codec: str
 ) -> list[Clip | None]:
-    """Return the clip of each completion, None for one without sound.
+    """Return the clip of each completion, None for a completion without sound.
 
-    A process decodes a clip and computes its vector once, if there are not too many clips.
+    A process decodes a clip and computes its vector once, up to the size of the cache.
     """
     if model not in _identities:
         _identities[model] = _identity(model, extractor)
@@ -87,7 +87,7 @@ def read_clips(
 
 _identities: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
 _clips: dict[bytes, Clip | None] = {}
-"""By a digest, since the texts of completions are long."""
+"""By a digest, because the texts of completions are long."""
 
 
 def _digest(*parts: Hashable) -> bytes:
@@ -95,7 +95,7 @@ def _digest(*parts: Hashable) -> bytes:
 
 
 def _identity(model: Any, extractor: Any) -> str:
-    """Return a digest of all that decides a vector: weights, or the code of the features."""
+    """Return a digest of what determines a vector: weights, or the code of the features."""
     digest = hashlib.sha256(f"{transformers.__version__}{extractor.to_json_string()}".encode())
     if isinstance(extractor, AcousticFeatureExtractor):
         for file in sorted(Path(str(features.__file__)).parent.glob("*.py")):

@@ -1,4 +1,4 @@
-"""The contract of a codec, its tokens as text, and the codecs that packages offer, by name."""
+"""The contract of a codec, its tokens as text, and the registry of codecs."""
 
 import inspect
 import re
@@ -20,24 +20,24 @@ Codes = NDArray[np.int64]
 
 
 PROBLEMS = ("no speech", "not speech", "wrong tokens", "no end", "early end")
-"""What can be wrong with a text as speech: nothing to decode, other text between the tokens, tokens
-that the codec lacks or that are out of turn, no end token, text behind it."""
+"""Defects of a text as speech: nothing to decode, other text between the tokens, unknown or
+misplaced tokens, no end token, text after it."""
 
 
 @dataclass(frozen=True)
 class TextForm:
-    """How a policy writes speech: `<|speech|><|s_7|><|s_12|><|/speech|>`.
+    """The text form of a policy's speech: `<|speech|><|s_7|><|s_12|><|/speech|>`.
 
-    Of several codebooks a frame's indices follow each other, and those of codebook `k` begin at
-    `first + k * size`.
+    With several codebooks a frame's indices are consecutive, and codebook `k` starts at `first + k
+    * size`.
     """
 
     token: str = "<|s_{}|>"
     start: str = "<|speech|>"
     end: str | None = "<|/speech|>"
-    """None: the end is the end-of-sequence token, which the completion no longer has."""
+    """None: the end is the end-of-sequence token, which completions lack."""
     first: int = 0
-    """The number in the token of index 0 of the first codebook."""
+    """The number in the first codebook's token of index 0."""
 
     def tokens(self, count: int) -> list[str]:
         """Return the tokens of the first `count` indices; a codec has codebooks * size of them."""
@@ -50,10 +50,10 @@ class TextForm:
         return f"{self.start}{tokens}{self.end or ''}"
 
     def read(self, text: str, codebooks: int, size: int) -> tuple[Codes, tuple[str, ...]]:
-        """Return the codes in `text`, and which of `PROBLEMS` it has.
+        """Return the codes in `text`, and its defects from `PROBLEMS`.
 
-        Reading begins behind the start token, or at once if there is none, since a prompt may end
-        with it, and stops at the end token.
+        Reading begins after the start token, or at the beginning without it, because a prompt may
+        end with the token. It stops at the end token.
         """
         speech = text.split(self.start, 1)[-1]
         problems = []
@@ -71,7 +71,7 @@ class TextForm:
 
 
 def _frames(indices: NDArray[np.int64], codebooks: int, size: int) -> Codes:
-    """Return the complete frames, without tokens that are out of turn."""
+    """Return the complete frames, without misplaced tokens."""
     if codebooks == 1:
         return indices[(indices >= 0) & (indices < size)][:, None]
     kept: list[int] = []
@@ -83,24 +83,24 @@ def _frames(indices: NDArray[np.int64], codebooks: int, size: int) -> Codes:
 
 
 class Codec(Protocol):
-    """Turns speech into discrete codes and back; `hf_rlhf_speech.testing.check_codec` checks it.
+    """Converts speech to discrete codes and back; `hf_rlhf_speech.testing.check_codec` checks it.
 
-    An entry point in the group `hf_rlhf.codecs` names a callable that returns one. It may have two
-    parameters with defaults: `source`, the folder or Hub id of `codec: NAME:SOURCE`, and `device`,
-    where a network runs; None means where the policy does. Its module imports nothing heavy.
+    An entry point in the group `hf_rlhf.codecs` refers to a callable that returns a codec. It may
+    have two parameters with defaults: `source`, the folder or Hub id of `codec: NAME:SOURCE`, and
+    `device` of a network; None means the policy's device. Its module imports nothing heavy.
     """
 
     name: str
     rate: int
-    """Samples per second of what is encoded and decoded."""
+    """Sampling rate of the waves."""
     codebooks: int
-    """Indices in a frame."""
+    """Indices per frame."""
     size: int
-    """Entries of a codebook."""
+    """Entries per codebook."""
     frame_rate: float
     """Frames per second; a second is frame_rate * codebooks tokens."""
     form: TextForm
-    """How the indices of a frame are written as tokens of a language model."""
+    """How a language model's tokens represent the indices of a frame."""
 
     def encode(self, waves: Sequence[Wave]) -> list[Codes]:
         """Return the codes of each wave, int64 [frames, codebooks] in [0, size).
@@ -128,7 +128,7 @@ def load_codec(name: str, device: str | None = None) -> Codec:
 
 @lru_cache(maxsize=4)
 def _load(name: str, device: str | None) -> Codec:
-    # The cache of `load_codec` itself would load a codec again when `device` is left out.
+    # The cache of `load_codec` itself would load a codec again if `device` is left out.
     make, source = _find(name)
     accepted = inspect.signature(make).parameters
     given = {"source": source or None, "device": device}
@@ -136,13 +136,13 @@ def _load(name: str, device: str | None) -> Codec:
 
 
 def check_codec(name: str) -> None:
-    """Raise ConfigError if there is no codec of this name or in this folder; nothing is loaded."""
+    """Raise ConfigError if there is no codec of this name or in this folder, without loading it."""
     if name != FILE:
         _find(name)
 
 
 def _find(name: str) -> tuple[Callable[..., Codec], str]:
-    """Return what makes the codec, and the folder or Hub id in its name."""
+    """Return the codec's factory, and the folder or Hub id in its name."""
     kind, colon, source = name.partition(":")
     try:
         make: Callable[..., Codec] = load_component("codecs", kind)

@@ -1,7 +1,7 @@
-"""`embedded`: the codec that ships, of 50 tokens a second, for espeak's voices and demos.
+"""The default codec `embedded`, 50 tokens a second, for espeak's voices and demos.
 
-A vocoder whose parameters are quantised in pairs of frames: 40 ms are a token for the envelope and
-one for pitch, loudness and voicing. It needs numpy and scipy alone.
+A vocoder with parameters quantised per pair of frames: 40 ms have a token for the envelope and a
+token for pitch, loudness and voicing. It needs only numpy and scipy.
 """
 
 from collections.abc import Sequence
@@ -26,13 +26,13 @@ from hf_rlhf_speech.codecs.vocoder import (
 CODEBOOKS = Path(__file__).parent / "embedded.npz"
 PAIR = 2
 PROSODY_SCALE = np.array([12.0, 24.0, 0.25, 0.25, 3.0, 3.0, 1.5, 1.5])
-"""Of pitch (octaves), its change, loudness (dB) of both frames, voicing below and above 2 kHz:
-differences of 1 sound alike."""
+"""Scale of pitch (octaves), its change, loudness (dB) of both frames, voicing below and above 2
+kHz: differences of 1 sound alike."""
 _SILENT_PITCH = np.log2(120.0)
 
 
 class EmbeddedCodec:
-    """The codec that ships, for espeak's voices and demos: quantised parameters of a vocoder."""
+    """The default codec, for espeak's voices and demos: quantised parameters of a vocoder."""
 
     name = "embedded"
     rate = RATE
@@ -45,7 +45,7 @@ class EmbeddedCodec:
         self.frame_rate = RATE / HOP / PAIR
 
     def encode(self, waves: Sequence[Wave]) -> list[Codes]:
-        """Return the codes [frames, 2] of each wave, which has 16 kHz."""
+        """Return the codes [frames, 2] of each wave at 16 kHz."""
         return [self._encode(wave) for wave in waves]
 
     def _encode(self, wave: Wave) -> Codes:
@@ -54,14 +54,14 @@ class EmbeddedCodec:
         return np.stack(pairs, axis=1)
 
     def decode(self, codes: Sequence[Codes]) -> list[Wave]:
-        """Return the wave of each utterance, the same each time."""
+        """Return the wave of each utterance; deterministic."""
         return [self._decode(each) for each in codes]
 
     def _decode(self, codes: Codes) -> Wave:
         return synthesize(self.frames(codes)) if len(codes) else np.zeros(0, np.float32)
 
     def frames(self, codes: Codes) -> Frames:
-        """Return the parameters of the vocoder that codes stand for."""
+        """Return the vocoder parameters of the codes."""
         envelope = self._envelopes[codes[:, 0]].reshape(-1, BANDS)
         prosody = self._prosody[codes[:, 1]] / PROSODY_SCALE
         voicing = np.clip(prosody[:, 4:].reshape(-1, 2, 2).swapaxes(1, 2).reshape(-1, 2), 0, 1)
@@ -78,7 +78,7 @@ def _load() -> tuple[NDArray[np.float32], NDArray[np.float32]]:
 
 
 def quantised_vectors(frames: Frames) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Return what is quantised, for each pair of frames: [pairs, 2 * BANDS] and [pairs, 8]."""
+    """Return the quantised values per pair of frames: [pairs, 2 * BANDS] and [pairs, 8]."""
     odd = len(frames.loudness) % PAIR
 
     def paired(values: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -89,7 +89,7 @@ def quantised_vectors(frames: Frames) -> tuple[NDArray[np.float32], NDArray[np.f
     pitch = paired(frames.pitch)[..., 0]
     voicing = paired(frames.voicing)
     voiced = voicing[..., 0].any(1)
-    # What nobody hears has one value, so that it has one token.
+    # Inaudible parameters have a single value, and so a single token.
     mean = np.where(voiced, pitch.mean(1), _SILENT_PITCH)
     change = np.where(voiced, pitch[:, 1] - pitch[:, 0], 0.0)
     prosody = np.concatenate(

@@ -1,4 +1,4 @@
-"""What a policy needs that speaks in the tokens of a codec."""
+"""Requirements of a policy that speaks in a codec's tokens."""
 
 from collections.abc import Iterator
 

@@ -12,22 +12,22 @@ from hf_rlhf_speech.audio import Wave
 from hf_rlhf_speech.codecs.codec import Codes, TextForm
 
 LLASA = TextForm("<|s_{}|>", "<|SPEECH_GENERATION_START|>", "<|SPEECH_GENERATION_END|>")
-"""How Llasa, a Llama that speaks, writes the codes of X-Codec 2."""
+"""The format of X-Codec 2's codes in Llasa, a speaking Llama."""
 _BATCH_SECONDS = 60.0
-"""Of sound that is coded together, so that 30 s of memory are needed twice at most."""
+"""Seconds of sound per batch, which limits the memory to twice that of 30 s."""
 _REFLECTED = 8
-"""Frames from which a causal model's result has no part in what follows: EnCodec reflects the
-start of an utterance, of 7 frames."""
+"""Frames after which a causal model does not depend on the padding: EnCodec reflects the start of
+an utterance, of 7 frames."""
 
 
 class TransformersCodec:
-    """A codec model in float32; loaded when it is made, and moved to its device when it codes.
+    """A codec model in float32; loaded on construction, and moved to its device when it codes.
 
     Args:
-        kind: the model type it must have.
+        kind: the required model type.
         source: a folder or a Hub id.
-        form: how its codes are written.
-        device: None: where the policy runs, and the processor before there is one.
+        form: the text form of its codes.
+        device: None for the policy's device, or the CPU before there is a policy.
     """
 
     def __init__(self, kind: str, source: str, form: TextForm, device: str | None = None) -> None:
@@ -62,14 +62,14 @@ class TransformersCodec:
         frame_rate = config.sampling_rate / config.hop_length
         if self._kind == "dac":
             return config.n_codebooks, config.codebook_size, frame_rate
-        # Without a bandwidth, EnCodec encodes with its lowest.
+        # Without a bandwidth, EnCodec uses its lowest.
         bits = frame_rate * np.log2(config.codebook_size)
         codebooks = max(1, int(1000 * config.target_bandwidths[0] // bits))
         return codebooks, config.codebook_size, frame_rate
 
     def encode(self, waves: Sequence[Wave]) -> list[Codes]:
-        """Return the codes [frames, codebooks] of each wave, which has `rate`."""
-        # A causal model, too, fills up the last frame by other values than those of silence.
+        """Return the codes [frames, codebooks] of each wave at `rate`."""
+        # Even a causal model fills the last frame with values other than silence's.
         return self._code(self._encode, waves, self.rate)
 
     def decode(self, codes: Sequence[Codes]) -> list[Wave]:
@@ -84,7 +84,7 @@ class TransformersCodec:
         rate: float,
         padded_from: int | None = None,
     ) -> list[NDArray[Any]]:
-        """Return `code` of all items, which have `rate` a second; of a padded one, its part."""
+        """Return `code` of all items at `rate` per second; for a padded item, its part."""
         import torch
         from accelerate.state import PartialState, is_initialized
         from torch.nn.utils.rnn import pad_sequence
@@ -101,7 +101,7 @@ class TransformersCodec:
         return results
 
     def _encode(self, waves: Any) -> Any:
-        """Return codes [batch, frames, codebooks] of waves [batch, samples] of one length."""
+        """Return codes [batch, frames, codebooks] of waves [batch, samples] of equal length."""
         inputs = {"input_values": waves[:, None].float()}
         if self._kind == "xcodec2":
             from transformers import AutoFeatureExtractor
@@ -124,7 +124,7 @@ class TransformersCodec:
     def _decode(self, codes: Any) -> Any:
         """Return waves [batch, samples] of codes [batch, frames, codebooks]."""
         if codes.shape[1] == 1:
-            # X-Codec 2 normalises over time, which a single frame does not have.
+            # X-Codec 2 normalises over time, which is impossible for a single frame.
             twice = self._decode(codes.expand(-1, 2, -1))
             return twice[:, : twice.shape[1] // 2]
         more = {"audio_scales": [None]} if self._kind == "encodec" else {}
@@ -140,9 +140,9 @@ class TransformersCodec:
 
 
 def _batches(lengths: Sequence[int], most: int, padded_from: int | None) -> Iterator[list[int]]:
-    """Yield indices to code together, of `most` elements in all, padding included.
+    """Yield batches of indices with at most `most` elements, padding included.
 
-    All have one length, or at least `padded_from`, from which padding changes no result.
+    Lengths in a batch are equal, or at least `padded_from`, where padding changes no result.
     """
     groups: dict[int, list[int]] = {}
     for index in sorted(range(len(lengths)), key=lengths.__getitem__):
@@ -154,20 +154,20 @@ def _batches(lengths: Sequence[int], most: int, padded_from: int | None) -> Iter
 
 
 def dac(source: str = "descript/dac_16khz", device: str | None = None) -> TransformersCodec:
-    """The Descript Audio Codec (Kumar et al. 2023, arXiv:2306.06546)."""
+    """Return the Descript Audio Codec (Kumar et al. 2023, arXiv:2306.06546)."""
     return TransformersCodec("dac", source, TextForm(), device)
 
 
 def encodec(source: str = "facebook/encodec_24khz", device: str | None = None) -> TransformersCodec:
-    """EnCodec at its lowest bandwidth (Defossez et al. 2022, arXiv:2210.13438)."""
+    """Return EnCodec at its lowest bandwidth (Defossez et al. 2022, arXiv:2210.13438)."""
     return TransformersCodec("encodec", source, TextForm(), device)
 
 
 def mimi(source: str = "kyutai/mimi", device: str | None = None) -> TransformersCodec:
-    """Mimi with all of its codebooks (Defossez et al. 2024, arXiv:2410.00037)."""
+    """Return Mimi with all of its codebooks (Defossez et al. 2024, arXiv:2410.00037)."""
     return TransformersCodec("mimi", source, TextForm(), device)
 
 
 def xcodec2(source: str = "HKUSTAudio/xcodec2-hf", device: str | None = None) -> TransformersCodec:
-    """X-Codec 2 (Ye et al. 2025, arXiv:2502.04128), written as Llasa writes it."""
+    """Return X-Codec 2 (Ye et al. 2025, arXiv:2502.04128) in Llasa's format."""
     return TransformersCodec("xcodec2", source, LLASA, device)

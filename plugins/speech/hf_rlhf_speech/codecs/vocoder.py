@@ -1,7 +1,7 @@
 """A vocoder: speech as envelope, loudness, pitch and voicing every 20 ms, and back.
 
-The envelope is estimated as CheapTrick does (Morise 2015): a power spectrum smoothed over the width
-of a harmonic. Speech is put together from minimum-phase pulses and shaped noise.
+The envelope is estimated as in CheapTrick (Morise 2015): a power spectrum smoothed over the width
+of a harmonic. Speech is synthesised from minimum-phase pulses and shaped noise.
 """
 
 from dataclasses import dataclass
@@ -27,14 +27,14 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Frames:
-    """Parameters of speech, one row every `HOP` samples."""
+    """Speech parameters, a row every `HOP` samples."""
 
     envelope: Floats
     """[frames, BANDS] natural logarithm of the amplitude, of mean 0."""
     loudness: Floats
     """[frames] dB: 0 is a sine of full scale, roughly; at least `SILENCE_DB`."""
     pitch: Floats
-    """[frames] log2 of Hz, carried on through unvoiced frames."""
+    """[frames] log2 of Hz, interpolated through unvoiced frames."""
     voicing: Floats
     """[frames, 2] periodic share of the power below and above 2 kHz."""
 
@@ -67,7 +67,7 @@ def _loudness(frames: Floats) -> Floats:
 
 
 def _autocorrelation(frames: Floats) -> Floats:
-    """Return it for each lag, corrected for the window (Boersma 1993), 1 at lag 0."""
+    """Return the window-corrected autocorrelation at each lag (Boersma 1993), 1 at lag 0."""
     window = np.hanning(_NFFT)[None]
     centred = frames - frames.mean(1, keepdims=True)
 
@@ -82,13 +82,13 @@ def _autocorrelation(frames: Floats) -> Floats:
 
 
 def _period(frames: Floats) -> tuple[Floats, Floats]:
-    """Return the period in samples and how periodic each frame is, 0 to 1."""
+    """Return the period in samples and the periodicity of each frame, 0 to 1."""
     correlation = _autocorrelation(frames)
     first = int(RATE / _HIGHEST)
     lags = np.arange(first, correlation.shape[1] - 1)
     middle = correlation[:, lags]
     peak = (middle >= correlation[:, lags - 1]) & (middle >= correlation[:, lags + 1])
-    # An octave down costs 0.05, so that twice the period does not win over the period.
+    # An octave down costs 0.05, so that twice the period does not win.
     score = np.where(peak, middle - 0.05 * np.log2(lags / first), -1.0)
     path = _smoothest(score, lags)
     rows = np.arange(len(frames))
@@ -99,7 +99,7 @@ def _period(frames: Floats) -> tuple[Floats, Floats]:
 
 
 def _smoothest(score: Floats, lags: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return a lag for each frame: the best path through its five best, that jumps least."""
+    """Return a lag for each frame: the path through its five best lags with the smallest jumps."""
     best = np.argpartition(-score, 5, axis=1)[:, :5]
     value = np.take_along_axis(score, best, 1)
     octaves = np.log2(lags[best])
@@ -125,7 +125,7 @@ def _periodicity_at(frames: Floats, lags: Floats) -> Floats:
 
 
 def carry_pitch(pitch: Floats, voiced: NDArray[np.bool_]) -> Floats:
-    """Return the pitch with that of unvoiced frames drawn between their neighbours."""
+    """Return the pitch with unvoiced frames interpolated between their neighbours."""
     if not voiced.any():
         return np.full(len(pitch), np.log2(120.0))
     rows = np.arange(len(pitch))
@@ -138,7 +138,7 @@ def _envelope(frames: Floats, width: Floats) -> Floats:
     power = np.abs(np.fft.rfft(frames * window)) ** 2
     total = np.concatenate([np.zeros((len(power), 1)), np.cumsum(power, 1)], 1)
     bins = _band_centres() / (RATE / _NFFT)
-    # At least the width of a mel band, so that no bin between two bands is left out.
+    # At least the width of a mel band, so that bands leave out no bin.
     spacing = np.gradient(bins)[None]
     half = np.maximum(width[:, None] / (RATE / _NFFT), spacing) / 2
     edges = np.clip(np.stack([bins - half, bins + half]) + 0.5, 0, power.shape[1])
@@ -160,7 +160,7 @@ def _band_centres() -> Floats:
 
 
 def synthesize(frames: Frames) -> Wave:
-    """Return speech of `HOP` samples a frame; the same noise each time."""
+    """Return speech of `HOP` samples per frame, with deterministic noise."""
     samples = len(frames.loudness) * HOP
     rng = np.random.default_rng(0)
     out = _noise(frames, samples, rng) + _pulses(frames, samples)
@@ -192,7 +192,7 @@ def _spectra(frames: Frames, times: Floats) -> tuple[Floats, Floats]:
     voicing = between(frames.voicing)
     slope = np.clip((frequencies - 1500) / 1000, 0, 1)[None]
     noise = 1 - (voicing[:, :1] * (1 - slope) + voicing[:, 1:] * slope)
-    # A period that glides correlates less with the next, without any noise.
+    # A gliding period correlates less with the next, even without noise.
     return log_amplitude, np.clip(noise, 0, 1) ** 2.5
 
 

@@ -1,4 +1,4 @@
-"""`graded_speech`: utterances of the world with the quality that their planted flaws leave."""
+"""Utterances of the world with graded quality after known flaws: `graded_speech`."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -16,13 +16,13 @@ from hf_rlhf_speech.world.speaker import Line
 
 
 def graded_speech(train_rows: int = 600, renderings: int = 2, seed: int = 0) -> Loaded:
-    """Utterances with planted flaws, graded by what is known of them, to validate rewards by.
+    """Return utterances with known flaws and their grades, for validating rewards.
 
     The columns are `prompt`, `text`, `completion` (tokens of the codec `embedded`) and `grade`: 1
-    less the weighted sizes of the flaws. Each line is rendered several times, 30% of them clean.
+    minus the weighted sizes of the flaws. Each line is rendered several times, 30% of them clean.
 
     Args:
-        train_rows: how many lines, at most the 600 whose clean speech ships.
+        train_rows: number of lines, at most the 600 with packaged clean speech.
         renderings: of each line, with other flaws.
         seed: of the lines and their flaws.
     """

@@ -1,4 +1,4 @@
-"""`speech_preferences`: pairs of clips of the same text, the better one known."""
+"""Load pairs of clips of the same text with a known preference: `speech_preferences`."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -47,30 +47,31 @@ def speech_preferences(
     rejected_rows: Path | None = None,
     seed: int = 0,
 ) -> Loaded:
-    """Load pairs of clips, or make them in the world where the better one is known.
+    """Load pairs of clips, or synthesise pairs with a known preference.
 
     A row has `text`, `chosen` and `rejected`, or `text`, `a`, `b` and `preferred` (`a`, `b` or
-    `tie`); `style` and `voice` if it has them. A clip is the path of a sound file, relative to
-    the file of rows, or the bytes of a column of the type `Audio`, which need no decoder.
+    `tie`); optionally `style` and `voice`. A clip is the path of a sound file, relative to the file
+    of rows, or the bytes of a column of the type `Audio`, which need no decoder.
 
     Args:
         path: a file of rows, a folder or a Hub dataset. None: two renderings of each of
             `speech_prompts`' three words, with planted flaws.
-        label: who decides. `planted` (of the world, its default): the smaller flaws; `human` (of
-            rows, their default): the rows; `acoustic` and `auto_mos`: the reward of that kind.
-        codec: how chosen and rejected are written; `file` leaves paths.
-        device: where a network of the codec runs, for example `cuda:0`; by default the processor.
+        label: the source of the preference. `planted` (of the world, its default): the smaller
+            flaws; `human` (of rows, their default): the rows; `acoustic` and `auto_mos`: the reward
+            of that kind.
+        codec: codec of chosen and rejected; `file` leaves paths.
+        device: device of the codec's network, for example `cuda:0`; by default the CPU.
         template: of the prompt of a row, by default that of `speech_prompts`.
-        columns: names wanted -> names in the source.
-        split: the split to train on; by default `train`, or the only one.
+        columns: column -> name in the source.
+        split: the split to train on; by default `train`, or the only split.
         revision: of a Hub dataset, a branch, tag or commit.
         subset: the configuration of a Hub dataset.
-        train_rows: at most so many; of the world 480 by default.
-        test_rows: how many to hold out; of the world 120 by default.
+        train_rows: maximum number; for the world 480 by default.
+        test_rows: number of held-out rows; for the world 120 by default.
         test_share: the share of rows to hold out, of a source without a test split.
-        flips: share of training pairs of the world whose label is swapped, as a control.
+        flips: share of the world's training pairs with a swapped label, as a control.
         max_rejected_share: more unusable rows than this share are an error.
-        rejected_rows: set by the run: where unusable rows are listed.
+        rejected_rows: set by the run: the file for unusable rows.
         seed: of the flaws and of the held-out rows.
 
     Returns:
@@ -135,9 +136,9 @@ def _world_pairs(
 
 
 def _flawed_pair(line: Line, seed: int, better: Better | None) -> tuple[list[str], float]:
-    """Return two renderings of a line, the preferred one first, and its gain in planted quality.
+    """Return two renderings of a line, the preferred first, and its gain in planted quality.
 
-    Flaws are drawn again where a reward decides and scores both alike.
+    Flaws are drawn again if a reward decides and scores both alike.
     """
     rng = np.random.default_rng([seed, *line.prompt.encode()])
     while True:
@@ -159,7 +160,7 @@ def _pair(prompt: str, row: Mapping[str, Any], chosen: str, rejected: str) -> di
 def _judge(label: Label, codec: str) -> Better | None:
     """Return a function of prompt, text and two clips: above 0 if the first is better.
 
-    0 where both are alike, or the reward abstains.
+    0 if both are alike, or the reward abstains.
     """
     if label not in _REWARDS:
         return None
@@ -174,7 +175,7 @@ def _judge(label: Label, codec: str) -> Better | None:
 
 @dataclass
 class _Conversion:
-    """Turns rows into pairs, and counts what was converted and what was rejected."""
+    """Converts rows to pairs, and counts conversions and rejections."""
 
     path: str
     label: Label
@@ -194,7 +195,7 @@ class _Conversion:
         )
 
     def __call__(self, row: Row, _: str) -> dict[str, Any]:
-        """Return the pair of a row. Raises BadRow for one of no use."""
+        """Return the pair of a row. Raises BadRow for an unusable row."""
         self.rows += 1
         try:
             return self._convert(row)
@@ -252,7 +253,7 @@ class _Conversion:
 
 
 def _sides(row: Row, *, labelled: bool) -> tuple[str, str]:
-    """Return the columns of the preferred clip and of the other; in any order if not labelled."""
+    """Return the columns of the preferred and the other clip; in any order if not labelled."""
     if not labelled and {"a", "b"} <= row.values.keys():
         return "a", "b"
     if "preferred" not in row.values:

@@ -1,4 +1,4 @@
-"""`speech_prompts`: texts to speak, each in a style and with a voice."""
+"""Load texts to speak, each with a style and a voice: `speech_prompts`."""
 
 import random
 from collections.abc import Iterator, Mapping, Sequence
@@ -33,25 +33,23 @@ def speech_prompts(
     test_rows: int | None = None,
     seed: int = 0,
 ) -> Loaded:
-    """Texts to speak in 6 styles, and descriptions of 6 voices.
+    """Return texts to speak in 6 styles, with descriptions of 6 voices.
 
-    A model that chooses its voice by a name takes `template: "{voice}: {text}"` and its own
-    names as `voices`.
+    For a model with named voices, use `template: "{voice}: {text}"` and its names as `voices`.
 
     Args:
         texts: `sentences`, 30 of everyday and technical English, of which 6 are held out; or
             `words`, three words each, which `tiny_speaker` has learned, with a column `reference`
             for the reward `known_speech_quality`.
-        path: rows of your own with `text`, and `style`, `voice` and `reference_audio` (the path of
-            a clip, relative to the file of rows) if they have them: a file, a folder or a Hub
-            dataset (its split `train`). A fifth of the texts is held out.
+        path: rows of your own with `text`, and optionally `style`, `voice` and `reference_audio`
+            (the path of a clip, relative to the file of rows): a file, a folder or a Hub dataset
+            (its split `train`). A fifth of the texts is held out.
         template: of the prompt, with `{text}`, and `{style}` and `{voice}` where the model reads
             them; by default the text, after the style and voice that the row has.
-        conversational: the prompt is a user's message, which the model reads in its chat template.
+        conversational: make the prompt a user message, for the model's chat template.
         styles: some of the six; all by default.
         voices: descriptions or names; by default those of the world that speaks them.
-        train_rows: how many; all by default.
-        test_rows: the same of held-out rows.
+        train_rows: number of rows; all by default. test_rows: the same for held-out rows.
         seed: of the voice of each sentence, and of the order.
 
     Returns:
@@ -59,9 +57,9 @@ def speech_prompts(
         and reference_audio if a row has it.
 
     Raises:
-        DataError: `styles` that no row has, an unknown source, a template without `{text}`, more
-            rows than exist, a row of `path` without a text or with a reference clip that cannot be
-        read, too few texts to hold out a fifth.
+        DataError: `styles` without rows, an unknown source, a template without `{text}`, more rows
+            than exist, a row of `path` without a text or with an unreadable reference clip, too few
+            texts to hold out a fifth.
     """
     check_template("speech_prompts", template)
     if texts == "words" and (template is not None or voices or conversational or path):
@@ -115,7 +113,7 @@ def speech_prompts(
 
 
 def check_template(adapter: str, template: str | None) -> None:
-    """Raise DataError for a template that lacks the text, or that a line cannot fill in."""
+    """Raise DataError for a template without the text, or with fields that a line lacks."""
     if template is None:
         return
     if "{text}" not in template:
@@ -130,7 +128,7 @@ def check_template(adapter: str, template: str | None) -> None:
 
 
 def _columns(line: Line, voiced: bool) -> dict[str, Any]:
-    """Return the columns of a line; that of reference clips only if a row has one."""
+    """Return the columns of a line, with reference clips only if a row has a clip."""
     return {name: value for name, value in asdict(line).items() if voiced or name != _CLIP}
 
 
@@ -141,13 +139,13 @@ def _side(text: str, held_out: Sequence[str] | None) -> Split:
 
 
 def _sentences(voices: Sequence[str], seed: int) -> Iterator[Line]:
-    """Yield each text in each style, with the voices in turn."""
+    """Yield each text in each style, cycling through the voices."""
     for number, (text, style) in enumerate(product(TEXTS, STYLES)):
         yield Line(text, style, voices[(number + number // len(STYLES) + seed) % len(voices)])
 
 
 def _own_lines(path: str, voices: Sequence[str] | None) -> Iterator[Line]:
-    """Yield the rows of a file, with the voices in turn if there are any."""
+    """Yield the rows of a file, cycling through the voices if there are any."""
     source = read_rows(path)
     rows = source.split("train" if len(source.splits) > 1 else next(iter(source.splits)))
     for number, row in enumerate(rows):
@@ -163,7 +161,7 @@ def _own_lines(path: str, voices: Sequence[str] | None) -> Iterator[Line]:
 
 
 def _reference_audio(row: Row, source: Path) -> str | None:
-    """Return the path of a row's reference clip. Raises DataError for one that cannot be read."""
+    """Return the path of a row's reference clip. Raises DataError for an unreadable clip."""
     value, where = row.values.get(_CLIP) or "", row.at(_CLIP)
     if not isinstance(value, str):
         what = f"is of type {type(value).__name__}, expected the path of a clip"

@@ -1,1 +1,1 @@
-"""Acoustic features of an utterance: numbers with units; None where nothing can be measured."""
+"""Acoustic features of an utterance: numbers with units; None if undefined."""

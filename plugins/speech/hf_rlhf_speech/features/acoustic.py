@@ -1,4 +1,4 @@
-"""`acoustic_features`: seven numbers that say how an utterance sounds, not what it says."""
+"""Seven numbers that describe how an utterance sounds, not its words: `acoustic_features`."""
 
 from dataclasses import dataclass
 
@@ -10,33 +10,33 @@ from hf_rlhf_speech.features.pitch import Pitch, pitch_of
 from hf_rlhf_speech.features.spectrum import Spectrum, spectrum_of
 
 MIN_FRAMES = 10
-"""A feature abstains with fewer frames: 0.1 s."""
+"""Minimum frames of a feature: 0.1 s."""
 
 
 @dataclass(frozen=True)
 class Features:
-    """The features of a wave. Each is None where there is too little to measure, never NaN."""
+    """The features of a wave. A feature with too little data is None, never NaN."""
 
     pitch_variation: float | None = None
     """Semitones: the spread of pitch over the voiced frames, as the standard deviation of a normal
-    distribution with their 10th and 90th percentile, which octave errors do not move."""
+    distribution with their 10th and 90th percentile, which is robust against octave errors."""
     harmonicity: float | None = None
     """dB: harmonics-to-noise ratio (Boersma 1993), the mean over the voiced frames."""
     voiced: float | None = None
-    """Share of the frames with a pitch, of those that are not silent."""
+    """Share of the non-silent frames with a pitch."""
     dynamics: float | None = None
-    """dB: between the 10th and the 90th percentile of the level, of frames that are not silent."""
+    """dB: between the 10th and the 90th percentile of the level, over non-silent frames."""
     stability: float | None = None
-    """Correlation of the MFCCs (1 to 12) of frames 30 ms apart, where neither is silent: how
-    smoothly articulation moves. A sound that does not move has only its noise, and about 0."""
+    """Correlation of the MFCCs (1 to 12) of non-silent frames 30 ms apart: the smoothness of
+    articulation. A static sound has only its noise, and about 0."""
     centroid: float | None = None
-    """Hz: mean spectral centroid of the frames that are not silent."""
+    """Hz: mean spectral centroid of the non-silent frames."""
     silence: float | None = None
-    """Share of the frames that are silent: 40 dB below the loud ones."""
+    """Share of silent frames: 40 dB below the loud frames."""
 
 
 def acoustic_features(wave: Floats, rate: int) -> Features:
-    """Return the features of samples in [-1, 1], at least 8,000 of them a second.
+    """Return the features of samples in [-1, 1], at a rate of at least 8,000 Hz.
 
     Silence has only `silence`, and a wave shorter than 0.1 s nothing. Raises ValueError for samples
     that are not finite.
@@ -81,7 +81,7 @@ def _harmonicity(pitch: Pitch) -> float | None:
 def _voiced(pitch: Pitch, sounding: NDArray[np.bool_]) -> float | None:
     if not len(pitch.hertz):
         return None
-    # A frame of pitch is longer: it is centred behind that of the level.
+    # A pitch frame is longer: its centre is later than the level frame's.
     aligned = sounding[1:][: len(pitch.hertz)]
     return float(pitch.voiced[: len(aligned)][aligned].mean()) if aligned.any() else None
 

@@ -1,4 +1,4 @@
-"""Overlapping frames of a wave, and what is measured frame by frame."""
+"""Overlapping frames of a wave, for measurements by frame."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ Floats = NDArray[np.floating[Any]]
 
 
 def frames(wave: Floats, length: int, step: int) -> Floats:
-    """Return frames [count, length], a view; none if the wave is shorter than one."""
+    """Return frames [count, length], a view; empty if the wave is shorter than a frame."""
     if len(wave) < length:
         return np.zeros((0, length), wave.dtype)
     return sliding_window_view(wave, length)[::step]

@@ -2,8 +2,8 @@
 
 "Accurate short-term analysis of the fundamental frequency and the harmonics-to-noise ratio of a
 sampled sound", Proceedings of the Institute of Phonetic Sciences 17, 97-110: the method of Praat,
-with its standard settings. The autocorrelation of a windowed frame is divided by that of the
-window; its peaks are candidates, of which one path through the frames is chosen.
+with its standard settings. The autocorrelation of a windowed frame is divided by the window's; its
+peaks are candidates, from which a path through the frames is selected.
 """
 
 from dataclasses import dataclass
@@ -28,10 +28,10 @@ _OCTAVE, _OCTAVE_JUMP, _VOICED_UNVOICED = 0.01, 0.35, 0.14
 
 @dataclass(frozen=True)
 class Pitch:
-    """One value for each frame."""
+    """Values per frame."""
 
     hertz: NDArray[np.float64]
-    """0 where the frame is unvoiced."""
+    """0 for unvoiced frames."""
     strength: NDArray[np.float64]
     """The autocorrelation at that period: harmonic energy as a share of all energy, in (0, 1)."""
 
@@ -42,7 +42,7 @@ class Pitch:
 
 
 def pitch_of(wave: Floats, rate: int) -> Pitch:
-    """Return the pitch of frames 10 ms apart; none for a wave shorter than three long periods."""
+    """Return the pitch of frames 10 ms apart; empty for a wave shorter than three long periods."""
     wave = wave.astype(np.float64)
     windows = frames(wave, round(_PERIODS / FLOOR * rate), round(STEP * rate))
     if not len(windows):
@@ -51,7 +51,7 @@ def pitch_of(wave: Floats, rate: int) -> Pitch:
     hertz, strength, local = map(np.concatenate, zip(*parts, strict=True))
     loudness = local / max(np.abs(wave - wave.mean()).max(), 1e-30)
     unvoiced = _VOICING + np.maximum(0.0, 2 - loudness * (1 + _VOICING) / _SILENCE)
-    # Candidate 0 is "unvoiced". A lower octave has to be stronger to be preferred.
+    # Candidate 0 is "unvoiced". A lower octave must be stronger to be preferred.
     preferred = strength - _OCTAVE * np.log2(FLOOR / np.maximum(hertz, 1.0))
     gains = np.column_stack([unvoiced, np.where(hertz > 0, preferred, -np.inf)])
     hertz = np.pad(hertz, ((0, 0), (1, 0)))
@@ -105,7 +105,7 @@ def _window(length: int) -> tuple[Floats, Floats, int]:
 
 
 def _best_path(gains: Floats, hertz: Floats) -> NDArray[np.int64]:
-    """Return the candidate of each frame: the path of the most gain, less its jumps (Viterbi)."""
+    """Return the candidate of each frame: the path with the most gain minus jumps (Viterbi)."""
     octaves = np.log2(np.maximum(hertz, 1.0))
     voiced = hertz > 0
     jumps = _OCTAVE_JUMP * np.abs(octaves[:-1, :, None] - octaves[1:, None, :])

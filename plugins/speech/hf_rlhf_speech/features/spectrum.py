@@ -12,17 +12,17 @@ from hf_rlhf_speech.features.frames import Floats, frames
 LENGTH, STEP = 0.025, 0.01
 """Seconds."""
 SILENT_BELOW_DB, SILENT_DBFS = 40.0, -70.0
-"""A frame is silent so far below the clip's loud frames (their 95th percentile), or below a level
-that no recording of speech needs: the least step of 16 bits is -96 dB."""
+"""A frame is silent this far below the clip's loud frames (their 95th percentile), or below a level
+that speech recordings never need: the least step of 16 bits is -96 dB."""
 _MELS, _CEPSTRUM = 26, 12
 
 
 @dataclass(frozen=True)
 class Spectrum:
-    """One value, or row, for each frame."""
+    """Values, or rows, per frame."""
 
     level: NDArray[np.float64]
-    """RMS in dB; a full-scale square wave has 0."""
+    """RMS in dB; 0 for a full-scale square wave."""
     cepstrum: NDArray[np.float64]
     """MFCC 1 to 12."""
     centroid: NDArray[np.float64]
@@ -39,7 +39,7 @@ class Spectrum:
 
 
 def spectrum_of(wave: Floats, rate: int) -> Spectrum:
-    """Return level, cepstrum and centroid of each frame; none for a wave shorter than one."""
+    """Return level, cepstrum and centroid of each frame; empty for a wave shorter than a frame."""
     length = round(LENGTH * rate)
     windows = frames(wave.astype(np.float32), length, round(STEP * rate))
     level = 10 * np.log10(np.maximum((windows**2).mean(axis=1), 1e-12))
@@ -56,7 +56,7 @@ def spectrum_of(wave: Floats, rate: int) -> Spectrum:
 
 @lru_cache(maxsize=8)
 def _mel_filters(rate: int, size: int) -> Floats:
-    """Return triangular filters [bins, mels] from 60 Hz to 7.6 kHz, or to the half of the rate."""
+    """Return triangular filters [bins, mels] from 60 Hz to 7.6 kHz, or to half the rate."""
     low, high = (2595 * np.log10(1 + hertz / 700) for hertz in (60.0, min(7600.0, rate / 2)))
     edges = 700 * (10 ** (np.linspace(low, high, _MELS + 2) / 2595) - 1)
     hertz = scipy.fft.rfftfreq(size, 1 / rate)[:, None]

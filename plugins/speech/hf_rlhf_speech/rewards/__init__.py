@@ -1,1 +1,1 @@
-"""Rewards and gates that listen: all score the sound of a completion, and one its words."""
+"""Rewards and gates on audio: all score the sound of a completion, and `intelligible` its words."""

@@ -1,4 +1,4 @@
-"""`audio_reward_model`: a reward model of sound, as `--plugin audio_reward` saves it."""
+"""Use a reward model of sound from `--plugin audio_reward`: `audio_reward_model`."""
 
 import math
 from collections.abc import Sequence
@@ -14,10 +14,10 @@ from hf_rlhf_speech.speech import Speech
 
 @dataclass(kw_only=True)
 class AudioRewardModel(SpeechReward, SavedScorer):
-    """The probability, by a reward model, that a clip is preferred to an average one of its pairs.
+    """Return a reward model's probability that a clip is preferred to an average training clip.
 
-    The sigmoid of the model's score, in [0, 1]; by Bradley and Terry that is this probability,
-    since the average clip of its training pairs scores 0. Loaded when first called.
+    It is the sigmoid of the model's score, in [0, 1]: under Bradley and Terry's model this is the
+    probability, because the average training clip scores 0. The model is loaded on the first call.
     """
 
     kind = "audio_reward_model"
@@ -37,7 +37,7 @@ class AudioRewardModel(SpeechReward, SavedScorer):
         log_metric: Metric | None = None,
         **_: Any,
     ) -> list[Score]:
-        """Return one score in [0, 1] per completion, or None for a file that cannot be read.
+        """Return a score in [0, 1] per completion, or None for an unreadable file.
 
         Raises RewardError for a score that is not finite, ModelError for another kind of model.
         """
@@ -57,7 +57,7 @@ class AudioRewardModel(SpeechReward, SavedScorer):
         return self.listen(completions, score, log_metric, extractor.sampling_rate)
 
     def advice(self) -> list[str]:
-        """Return what is to be known before a policy learns from it: how well it was measured."""
+        """Return what to know before a policy learns from it: the quality of its evaluation."""
         from hf_rlhf_classic.reward_quality import quality_advice
 
         text = quality_advice(self.model, self.revision, plugin="audio_reward")

@@ -1,4 +1,4 @@
-"""What all rewards on speech share: the codec, and when there is a score at all."""
+"""Common base of speech rewards: the codec, and when there is a score."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -21,26 +21,25 @@ Metric = Callable[[str, float], None]
 
 @dataclass
 class SpeechReward:
-    """Scores the sound of a completion at 16 kHz: 0.0 without any speech tokens, and None for a
-    file that cannot be read."""
+    """Score a completion's sound at 16 kHz: 0.0 without speech, None for an unreadable file."""
 
     codec: str = "embedded"
-    """How completions hold speech: a codec by name, or `file` if each is the path of a sound
-    file."""
+    """The form of speech in completions: the name of a codec, or `file` if each is the path of a
+    sound file."""
 
     device: str | None = field(default=None, kw_only=True)
-    """Where a network of the codec runs, for example `cuda:1`; by default where the policy does."""
+    """Device of the codec's network, for example `cuda:1`; by default the policy's."""
 
     packages: ClassVar[tuple[str, ...]] = ()
-    """Modules that are imported only when a clip is scored."""
+    """Modules imported only when scoring."""
 
     def __post_init__(self) -> None:
-        """Raise ConfigError for an unknown codec or a package that is not installed."""
+        """Raise ConfigError for an unknown codec or a missing package."""
         check_codec(self.codec)
         self.require("soundfile", "soxr", *self.packages)
 
     def require(self, *modules: str) -> None:
-        """Raise ConfigError for a module that is not installed."""
+        """Raise ConfigError for a missing module."""
         for module in modules:
             if find_spec(module) is None:
                 name, what = module.replace("_", "-"), f"{type(self).__name__} needs"
@@ -60,11 +59,10 @@ class SpeechReward:
         rate: int = RATE,
         prepare: Callable[[Sequence[Speech]], None] | None = None,
     ) -> list[Score]:
-        """Return `score(index, speech)` of each completion that has sound.
+        """Return `score(index, speech)` of each completion with sound.
 
-        `prepare` is called before with all that have sound, to do in batches what can be.
-        Logs what is wrong with them, and the seconds of speech that are scored in a second; the
-        first reward of a run that listens decodes them, too.
+        `prepare` is called first with all of them, for batched work. Logs their defects and the
+        seconds of speech scored per second. The first audio reward of a run also decodes them.
         """
         started = perf_counter()
         speech = decode_completions(completions, self.codec, rate, self.device)
@@ -82,7 +80,7 @@ class SpeechReward:
 
 
 def within(value: float | None, band: tuple[float, float, float, float]) -> float:
-    """Return 1.0 between the two middle bounds, falling to 0.0 at the outer ones; 0.0 for None."""
+    """Return 1.0 between the middle bounds, falling to 0.0 at the outer bounds; 0.0 for None."""
     if value is None:
         return 0.0
     zero, low, high, end = band

@@ -1,8 +1,7 @@
-"""Rewards by small neural networks: is there speech, and how clean would listeners call it.
+"""Rewards by small neural networks: presence of speech, and its predicted opinion score.
 
-The networks come inside other packages, of which only the ONNX files are used, so that nothing
-else is imported: silero-vad (MIT) and speechmos (MIT), which has DNSMOS by P.835 (Reddy et al.
-2022, arXiv:2110.01763).
+The networks are ONNX files of other packages, so that nothing else is imported: silero-vad (MIT)
+and speechmos (MIT), which has DNSMOS by P.835 (Reddy et al. 2022, arXiv:2110.01763).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,19 +24,19 @@ Opinion = Literal["overall", "signal", "background"]
 VAD_PACKAGES = ("onnxruntime", "silero_vad")
 _VAD_FRAME, _VAD_CONTEXT, _SPOKEN = 512, 64, 0.5
 _MARGIN = RATE // 10
-"""Kept before and after speech, whose first and last sounds may be too soft to be detected."""
+"""Margin before and after speech, whose first and last sounds may be too soft to detect."""
 _SECONDS = 9.01
 _CURVES: Mapping[Opinion, tuple[float, float, float]] = {
     "signal": (-0.08397278, 1.22083953, 0.0052439),
     "background": (-0.13166888, 1.60915514, -0.39604546),
     "overall": (-0.06766283, 1.11546468, 0.04602535),
 }
-"""Output of the network -> the polynomial of DNSMOS that turns it into a MOS, in their order."""
+"""Output of the network -> the polynomial of DNSMOS that converts it to a MOS, in their order."""
 
 
 @lru_cache(maxsize=3)
 def _session(package: str, file: str, distribution: str) -> Any:
-    """Return an ONNX session of a single thread; a process has one for each network."""
+    """Return a single-threaded ONNX session, cached per process."""
     import onnxruntime
 
     spec = find_spec(package)
@@ -66,7 +65,7 @@ def speech_probabilities(wave: Wave) -> NDArray[np.float32]:
 
 
 def trim_silence(wave: Wave) -> Wave:
-    """Return a wave of 16 kHz from the first speech to the last; empty without speech."""
+    """Return a wave of 16 kHz from the first to the last speech; empty without speech."""
     spoken = np.flatnonzero(speech_probabilities(wave) >= _SPOKEN)
     if not len(spoken):
         return wave[:0]
@@ -75,7 +74,7 @@ def trim_silence(wave: Wave) -> Wave:
 
 
 def longest_silence(wave: Wave) -> float:
-    """Return the most seconds in a row without speech in a wave of 16 kHz, its ends included."""
+    """Return the longest duration without speech in a wave of 16 kHz, its ends included."""
     probabilities = speech_probabilities(wave)
     spoken = np.flatnonzero(probabilities >= _SPOKEN)
     gaps = np.diff(np.concatenate([[-1], spoken, [len(probabilities)]])) - 1
@@ -83,7 +82,7 @@ def longest_silence(wave: Wave) -> float:
 
 
 def _mos_windows(wave: Wave) -> Iterator[Wave]:
-    """Yield pieces of 9.01 s, a second apart, as speechmos does: a shorter wave is doubled."""
+    """Yield segments of 9.01 s, a second apart, as in speechmos: a shorter wave is doubled."""
     size = int(_SECONDS * RATE)
     while len(wave) < size:
         wave = np.concatenate([wave, wave])
@@ -104,11 +103,11 @@ def mean_opinion_scores(wave: Wave) -> Mapping[Opinion, float]:
 
 @dataclass
 class SpeechPresent(SpeechReward):
-    """The share of a clip in which a voice activity detector (silero-vad) hears speech."""
+    """The share of a clip with speech, by a voice activity detector (silero-vad)."""
 
     packages = VAD_PACKAGES
     threshold: float = 0.5
-    """The probability from which 32 ms count as speech."""
+    """Minimum probability for 32 ms to count as speech."""
 
     def __call__(
         self,
@@ -117,7 +116,7 @@ class SpeechPresent(SpeechReward):
         log_metric: Metric | None = None,
         **_: Any,
     ) -> list[Score]:
-        """Return one share in [0, 1] per completion, or None for a file that cannot be read."""
+        """Return a share in [0, 1] per completion, or None for an unreadable file."""
 
         def score(_: int, speech: Speech) -> float:
             return float((speech_probabilities(speech.wave) >= self.threshold).mean())
@@ -127,15 +126,15 @@ class SpeechPresent(SpeechReward):
 
 @dataclass
 class AutoMos(SpeechReward):
-    """The opinion score that DNSMOS predicts, from 0.0 (MOS 1) to 1.0 (MOS 5).
+    """The opinion score predicted by DNSMOS, from 0.0 (MOS 1) to 1.0 (MOS 5).
 
-    It was trained on noise suppression: it hears noise and distortion, and not prosody or words.
-    Silence around the speech is cut off before; a clip without any speech is taken as it is.
+    The network was trained on noise suppression: it detects noise and distortion, but not prosody
+    or words. Silence around the speech is cut off; a clip without any speech is scored as it is.
     """
 
     packages = (*VAD_PACKAGES, "speechmos")
     part: Opinion = "overall"
-    """Which opinion by P.835: of the clip, of the speech in it, or of the noise behind it."""
+    """The kind of opinion by P.835: of the clip, of its speech, or of its background noise."""
 
     def __call__(
         self,
@@ -144,7 +143,7 @@ class AutoMos(SpeechReward):
         log_metric: Metric | None = None,
         **_: Any,
     ) -> list[Score]:
-        """Return one score in [0, 1] per completion, or None for a file that cannot be read."""
+        """Return a score in [0, 1] per completion, or None for an unreadable file."""
 
         def score(_: int, speech: Speech) -> float:
             trimmed = trim_silence(speech.wave)
@@ -156,15 +155,15 @@ class AutoMos(SpeechReward):
 
 @dataclass
 class NoLongSilence(SpeechReward):
-    """1.0 for speech without long silence at its ends or within, 0.0 for silence that runs on.
+    """Score 1.0 for speech without long silence at its ends or within, 0.0 for endless silence.
 
-    By the most seconds in a row in which a voice activity detector hears no speech: 1.0 up to half
-    of `longest`, and falling to 0.0 there.
+    Uses the longest duration without speech by a voice activity detector: 1.0 up to half of
+    `longest`, falling to 0.0 at `longest`.
     """
 
     packages = VAD_PACKAGES
     longest: float = 1.0
-    """The seconds without speech at which the score is 0."""
+    """Seconds without speech for a score of 0."""
 
     def __post_init__(self) -> None:
         """Raise ConfigError for an unknown codec, or for `longest` of 0 or less."""
@@ -180,7 +179,7 @@ class NoLongSilence(SpeechReward):
         log_metric: Metric | None = None,
         **_: Any,
     ) -> list[Score]:
-        """Return one score in [0, 1] per completion, or None for a file that cannot be read."""
+        """Return a score in [0, 1] per completion, or None for an unreadable file."""
         band = (-1.0, 0.0, self.longest / 2, self.longest)
         return self.listen(
             completions, lambda _, speech: within(longest_silence(speech.wave), band), log_metric

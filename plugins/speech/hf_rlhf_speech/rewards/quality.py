@@ -1,4 +1,4 @@
-"""`acoustic_quality`: how close the acoustic features are to those of natural speech."""
+"""Compare acoustic features with natural speech: `acoustic_quality`."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -18,14 +18,14 @@ BANDS: Mapping[str, tuple[float, float, float, float]] = {
     "centroid": (500.0, 1000.0, 2400.0, 3200.0),
     "silence": (-1.0, 0.0, 0.2, 0.5),
 }
-"""Feature -> where its score is 0, 1, 1 and 0 again; the middle is the range of clear speech of
-espeak-ng's voices and of people."""
+"""Feature -> the values at which its score is 0, 1, 1 and 0 again; the middle is the range of clear
+speech of espeak-ng's voices and of people."""
 WEIGHTS: Mapping[str, float] = {
     "pitch_variation": 0.14,
     "harmonicity": 0.31,
     "stability": 0.55,
 }
-"""Fitted to planted flaws (experiments/speech_validation/RESULTS.md), of those kept there."""
+"""Fitted to planted flaws (experiments/speech_validation/RESULTS.md), without dropped features."""
 
 
 @dataclass
@@ -33,15 +33,15 @@ class AcousticQuality(SpeechReward):
     """How natural speech sounds by its acoustic features alone, from 0 to 5; not what it says.
 
     Five times the weighted mean of the features' scores. Each is 1 within the range of natural
-    speech and falls to 0 on both sides, so that more is not better for ever: a sine is perfectly
-    harmonic and voiced, and earns nothing. A feature without a value scores 0.
+    speech and falls to 0 on both sides, so no feature can be driven up without limit: a sine is
+    perfectly harmonic and voiced, and earns nothing. A feature without a value scores 0.
     """
 
     weights: Mapping[str, float] = field(default_factory=lambda: dict(WEIGHTS))
-    """Feature of `acoustic_features` -> weight, at least 0; they are divided by their sum."""
+    """Feature of `acoustic_features` -> weight, at least 0; normalised by their sum."""
 
     def __post_init__(self) -> None:
-        """Raise ConfigError for an unknown codec or feature, or weights that are no weights."""
+        """Raise ConfigError for an unknown codec or feature, or invalid weights."""
         super().__post_init__()
         for name, weight in self.weights.items():
             where = f"acoustic_quality, weights.{name}"
@@ -61,7 +61,7 @@ class AcousticQuality(SpeechReward):
         log_metric: Metric | None = None,
         **_: Any,
     ) -> list[Score]:
-        """Return one score in [0, 5] per completion, or None for a file that cannot be read."""
+        """Return a score in [0, 5] per completion, or None for an unreadable file."""
         total = sum(self.weights.values())
 
         def score(_: int, speech: Speech) -> float:

@@ -1,4 +1,4 @@
-"""`intelligible`: does a recogniser hear the words that were requested."""
+"""Check whether a recogniser hears the requested words: `intelligible`."""
 
 import re
 import threading
@@ -34,38 +34,38 @@ DISTRACTORS = (
     *("nothing", "orange", "paper", "picture", "seven", "silver", "travel", "window", "winter"),
     *("yellow", "button"),
 )
-"""Always offered, so that a sound that is none of the text's words has somewhere to go."""
+"""Always offered as alternatives for a sound that matches none of the text's words."""
 _WORD = re.compile(r"[a-z]+(?:'[a-z]+)*|\d+")
 _INSERTION, _SILENCE = 0.01, 1e-4
-"""Probabilities of a word and of silence between words. With the model's own for silence, words
-that were not requested are heard as silence more often."""
+"""Probabilities of a word and of silence between words. With the model's own silence probability,
+more unrequested words are recognised as silence."""
 _TRIES = ((2e-4, 0.0), (2e-4, 0.5), (8e-4, 1.0))
-"""RMS of the noise that is added (-74 dBFS, which nobody hears), and the seconds of it before and
-after. Among samples that are exactly 0 the recogniser fails, and it hears no single word that fills
-a clip. When it hears nothing at all, the next is tried."""
+"""RMS of the added noise (-74 dBFS, inaudible), and its seconds before and after. The recogniser
+fails on samples of exactly 0, and misses a single word that fills a clip. If it hears nothing at
+all, the next entry is tried."""
 _LONGEST = 3
-"""Times the duration of the text that is listened to: what follows is no part of it."""
+"""Maximum length of the recognised part, in expected durations of the text."""
 _GRAMMARS = 64
 _NOTED, _FEW = 500, 0.8
-"""Texts that `check` reads, and the share of words in the dictionary below which it has a note."""
+"""Texts that `check` reads, and the share of known words below which it prints a note."""
 _LOCK = threading.Lock()
 
 
 def words_of(text: str) -> list[str]:
-    """Return the words of a text in lower case; a number in digits is one that nobody knows.
+    """Return the words of a text in lower case; a number in digits counts as an unknown word.
 
-    A text in another script than the English one has none.
+    A text in a script other than the Latin alphabet has none.
     """
     return _WORD.findall((plain_letters(text.replace("\u2019", "'")) or "").lower())
 
 
 class _Recogniser:
-    """pocketsphinx with its English model; each text has a grammar, and the last are kept."""
+    """pocketsphinx with its English model and a cache of grammars by text."""
 
     def __init__(self) -> None:
         from pocketsphinx import Config, Decoder
 
-        # The mean of each clip, not of those before it: a score depends on its own row alone.
+        # The mean of each clip by itself: a score depends on its own row alone.
         settings = {"cmn": "batch", "wip": _INSERTION, "silprob": _SILENCE}
         self._decoder: Any = Decoder(Config(lm=None, loglevel="FATAL", **settings))
         self._grammars: OrderedDict[tuple[str, ...], str] = OrderedDict()
@@ -75,9 +75,9 @@ class _Recogniser:
         return self._decoder.lookup_word(word) is not None
 
     def hear(self, samples: bytes, vocabulary: tuple[str, ...]) -> list[str]:
-        """Return the words of `vocabulary` that are heard in 16-bit samples of 16 kHz."""
+        """Return the words of `vocabulary` recognised in 16-bit samples of 16 kHz."""
         self._decoder.activate_search(self._grammar(vocabulary))
-        # Without it, what was heard before has a part in what is heard now.
+        # Without it, earlier clips influence the result.
         self._decoder.reinit_feat()
         self._decoder.start_utt()
         self._decoder.process_raw(samples, full_utt=True)
@@ -115,7 +115,7 @@ def word_errors(expected: Sequence[str], heard: Sequence[str]) -> int:
 
 
 def _noisy(wave: Wave) -> Iterator[bytes]:
-    """Yield 16-bit samples for each of the tries, with the same noise for the same samples."""
+    """Yield 16-bit samples for each of the tries, with deterministic noise."""
     rng = np.random.default_rng(zlib.crc32(wave.tobytes()))
     for level, seconds in _TRIES:
         padded = np.pad(wave - wave.mean(), round(seconds * RATE))
@@ -125,7 +125,7 @@ def _noisy(wave: Wave) -> Iterator[bytes]:
 
 @lru_cache(maxsize=512)
 def _hear(samples: bytes, text: str) -> tuple[Score, bool]:
-    """Return 1 - WER of float32 samples, at least 0, and whether any word was heard.
+    """Return 1 - WER of float32 samples, at least 0, and whether any word was recognised.
 
     None for a text of another script, or if the dictionary lacks most of the words.
     """
@@ -143,29 +143,29 @@ def _hear(samples: bytes, text: str) -> tuple[Score, bool]:
 
 @dataclass
 class Intelligible(SpeechReward):
-    """1 less the error rate of a recogniser against the text, at least 0.
+    """Return 1 minus a recogniser's error rate against the text, at least 0.
 
-    By default of pocketsphinx, in words: it chooses between the words of the text and twenty
-    others, in any order and number, as in a closed-set intelligibility test, for with the whole
-    dictionary it hears little in synthetic voices. A word that its English dictionary lacks, or a
-    number in digits, is not expected; if these are the most, the row has no score. Any other
-    recogniser, for any language, writes what it hears: `model`, or `server`.
+    By default pocketsphinx counts words. It chooses between the words of the text and twenty
+    others, in any order and number, as in a closed-set intelligibility test; with the whole
+    dictionary it recognises little in synthetic voices. Numbers in digits and words outside its
+    English dictionary are not expected; a row with mostly such words has no score. Any other
+    recogniser, for any language, transcribes freely: `model`, or `server`.
     """
 
     model: str | None = None
     """Folder or Hub id of a recogniser in transformers: a CTC model (wav2vec 2.0) or Whisper."""
     revision: str | None = None
-    """Of a model on the Hub: a branch, tag or commit."""
+    """Hub revision: a branch, tag or commit."""
     device: str | None = None
-    """Where the model and a network of the codec run, for example `cuda:1`; by default where the
-    policy does."""
+    """Device of the model and of the codec's network, for example `cuda:1`; by default the
+    policy's."""
     language: str | None = None
-    """What Whisper or the server expects, for example `de`; by default they guess."""
+    """Language for Whisper or the server, for example `de`; by default they detect it."""
     unit: Literal["words", "characters"] = "words"
-    """What errors are counted in: `characters` for a language written without spaces."""
+    """Unit of errors: `characters` for a language written without spaces."""
     server: dict[str, Any] | None = None
     """A server with OpenAI's `/audio/transcriptions`: `model`, `base_url`, `api_key_env` and the
-    other settings of a judge. A request that fails leaves the row without a score."""
+    other settings of a judge. A failed request leaves the row without a score."""
     _client: Any = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -197,9 +197,9 @@ class Intelligible(SpeechReward):
         log_metric: Metric | None = None,
         **_: Any,
     ) -> list[Score]:
-        """Return one score in [0, 1] per completion; None without a text that can be recognised.
+        """Return a score in [0, 1] per completion; None without a recognisable text.
 
-        Raises ModelError for a model that is no recogniser, JudgeError for a server that is away.
+        Raises ModelError for a model that is no recogniser, JudgeError for an unreachable server.
         """
         counts = {"nothing_heard": 0, "not_transcribed": 0}
         recogniser = self._recogniser()

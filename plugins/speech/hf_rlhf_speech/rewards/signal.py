@@ -1,4 +1,4 @@
-"""Rewards by simple measures of the samples: duration against the text, clipping."""
+"""Rewards by simple measures of the samples: duration relative to the text, clipping."""
 
 import re
 import unicodedata
@@ -21,14 +21,14 @@ _SECONDS, _PAUSE = 0.21, 0.3
 
 
 def plain_letters(text: str) -> str | None:
-    """Return a text without accents; None if it has letters of another script than a to z."""
+    """Return a text without accents; None if it has letters other than a to z."""
     parts = unicodedata.normalize("NFKD", text)
     plain = "".join(each for each in parts if not unicodedata.combining(each))
     return None if any(each.isalpha() and not each.isascii() for each in plain) else plain
 
 
 def expected_seconds(text: str) -> float | None:
-    """Return how long English text takes to say: 0.21 s a syllable, and 0.3 s around it.
+    """Return the expected duration of English text: 0.21 s per syllable, plus 0.3 s.
 
     A syllable is a group of vowels without a silent e at the end, or a digit. None for a text
     without words, or in another script.
@@ -42,18 +42,18 @@ def expected_seconds(text: str) -> float | None:
 
 @dataclass
 class DurationFits(SpeechReward):
-    """1.0 if speech lasts as long as its text takes to say, 0.0 if it is much shorter or longer.
+    """Score 1.0 if the duration fits the text, 0.0 if it is much shorter or longer.
 
-    By the ratio of the duration to that of an average speaker, from the first to the last speech
-    that a voice activity detector hears; 0.0 without any. Of silence see `no_long_silence`.
+    Uses the ratio to an average speaker's duration, from the first to the last speech of a voice
+    activity detector; 0.0 without speech. For silence see `no_long_silence`.
     """
 
     packages = VAD_PACKAGES
     band: tuple[float, float, float, float] = (0.4, 0.65, 1.7, 2.6)
-    """The ratios at which the score is 0, 1, 1 and 0 again; between them it changes evenly."""
+    """The ratios at which the score is 0, 1, 1 and 0 again, with linear interpolation."""
 
     def __post_init__(self) -> None:
-        """Raise ConfigError for an unknown codec, or bounds that do not rise."""
+        """Raise ConfigError for an unknown codec, or bounds that do not increase."""
         super().__post_init__()
         zero, low, high, end = self.band
         if not 0 <= zero < low <= high < end:
@@ -68,7 +68,7 @@ class DurationFits(SpeechReward):
         log_metric: Metric | None = None,
         **_: Any,
     ) -> list[Score]:
-        """Return one score in [0, 1] per completion; None for a row without an English text."""
+        """Return a score in [0, 1] per completion; None for a row without an English text."""
 
         def score(index: int, speech: Speech) -> Score:
             expected = expected_seconds(text[index] or "")
@@ -80,18 +80,18 @@ class DurationFits(SpeechReward):
 
 @dataclass
 class NotClipped(SpeechReward):
-    """1.0 for samples that reach their peak as speech does, 0.0 for tops cut flat.
+    """Score 1.0 for samples with natural peaks, 0.0 for flat tops.
 
-    Clipped are three or more samples in a row within 1% of the highest peak, on either side; the
-    share of these falls from 1.0 at none to 0.0 at `most`. A constant offset or silence has none
-    of speech, and scores 0.
+    Clipped samples are three or more in a row within 1% of the highest peak, on either side. The
+    score falls from 1.0 without them to 0.0 at the share `most`. A constant offset or silence
+    scores 0.
     """
 
     most: float = 0.02
-    """The share of clipped samples at which the score is 0."""
+    """The share of clipped samples for a score of 0."""
 
     def __post_init__(self) -> None:
-        """Raise ConfigError for an unknown codec, or a share that is none."""
+        """Raise ConfigError for an unknown codec, or an invalid share."""
         super().__post_init__()
         if not 0 < self.most <= 1:
             what = f"`most` is {self.most}, expected a share above 0."
@@ -104,7 +104,7 @@ class NotClipped(SpeechReward):
         log_metric: Metric | None = None,
         **_: Any,
     ) -> list[Score]:
-        """Return one score in [0, 1] per completion, or None for a file that cannot be read."""
+        """Return a score in [0, 1] per completion, or None for an unreadable file."""
         return self.listen(
             completions,
             lambda _, speech: max(0.0, 1 - clipped_share(speech.wave) / self.most),
@@ -113,7 +113,7 @@ class NotClipped(SpeechReward):
 
 
 def clipped_share(wave: Wave) -> float:
-    """Return the share of samples in flat tops; 1.0 for a wave that does not move."""
+    """Return the share of samples in flat tops; 1.0 for a constant wave."""
     high, low = float(wave.max()), float(wave.min())
     if high - low < 1e-6:
         return 1.0

@@ -1,7 +1,7 @@
-"""`speaker_similarity`: is the voice that of a reference clip.
+"""Compare the voice with a reference clip: `speaker_similarity`.
 
-By default with the network of Resemblyzer 0.1.4 (Apache-2.0; GE2E, Wan et al. 2018,
-arXiv:1710.10467), of whose package only the file of weights is used.
+The default network is Resemblyzer's 0.1.4 (Apache-2.0; GE2E, Wan et al. 2018, arXiv:1710.10467);
+only the weights of the package are used.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,23 +20,23 @@ from hf_rlhf_speech.rewards.listening import Metric, SpeechReward
 from hf_rlhf_speech.speech import Speech, decode_completions
 
 Embed = Callable[[Wave], Any]
-"""A wave -> a tensor [dimensions] of length 1 that stands for its voice."""
+"""A wave -> a tensor [dimensions] of length 1 that represents its voice."""
 _STRETCH, _STEP, _HOP = 160, 77, RATE // 100
-"""Frames of 10 ms that the network hears at once (1.6 s), and between the starts of two."""
+"""Window of the network in frames of 10 ms (1.6 s), and the step between windows."""
 
 
 @dataclass
 class SpeakerSimilarity(SpeechReward):
-    """The cosine between the voice of a clip and that of the row's `reference_audio`.
+    """Return the cosine between the voices of a clip and the row's `reference_audio`.
 
-    0 to 1 by Resemblyzer's network, -1 to 1 by another. It hears the voice and not the words.
+    The range is 0 to 1 for Resemblyzer's network, -1 to 1 for others. Words do not count.
     """
 
     model: str | None = field(default=None, kw_only=True)
     """Folder or Hub id of a network of transformers with an x-vector head, such as
     `microsoft/wavlm-base-plus-sv`; by default Resemblyzer's."""
     revision: str | None = field(default=None, kw_only=True)
-    """Of a model on the Hub: a branch, tag or commit."""
+    """Hub revision: a branch, tag or commit."""
     _loaded: Any = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -59,7 +59,7 @@ class SpeakerSimilarity(SpeechReward):
         log_metric: Metric | None = None,
         **_: Any,
     ) -> list[Score]:
-        """Return one cosine per completion; None without a reference clip that can be read.
+        """Return a cosine per completion; None without a readable reference clip.
 
         Raises ModelError for a network without a trained x-vector head.
         """
@@ -85,7 +85,7 @@ class SpeakerSimilarity(SpeechReward):
         return {**self.__dict__, "_loaded": None}
 
     def _load(self) -> tuple[Embed, int]:
-        """Return what embeds a wave, and the rate that the wave must have."""
+        """Return the embedding function and the sampling rate of its input."""
         from accelerate import PartialState
 
         device = self.device or PartialState().device
@@ -95,7 +95,7 @@ class SpeakerSimilarity(SpeechReward):
 
 
 def resemblyzer(device: Any) -> Embed:
-    """Return Resemblyzer's embedding, the mean over stretches of 1.6 s. Raises ModelError."""
+    """Return Resemblyzer's embedding, the mean over windows of 1.6 s. Raises ModelError."""
     import torch
     from torch.nn.functional import normalize
     from transformers.audio_utils import mel_filter_bank, spectrogram, window_function
@@ -115,7 +115,7 @@ def resemblyzer(device: Any) -> Embed:
     shape = {"frame_length": 400, "hop_length": _HOP, "power": 2.0, "pad_mode": "constant"}
 
     def embed(wave: Wave) -> Any:
-        # A quiet clip is made as loud as -30 dBFS.
+        # A quiet clip is amplified to -30 dBFS.
         wave = wave * max(1.0, 10 ** (-30 / 20) / max(1e-6, float(np.sqrt(np.mean(wave**2)))))
         wave = np.pad(wave, (0, max(0, _STRETCH * _HOP - len(wave))))
         mels = spectrogram(wave, window, mel_filters=bands, **shape).T

@@ -17,8 +17,8 @@ Unit = Literal["words", "characters"]
 _SHORTEST = RATE // 10
 """Samples below which recognisers fail; a shorter clip is padded."""
 _BATCH = 8
-"""Clips that Whisper hears together. It fills up each to 30 s in any case; to a CTC model a clip
-that is filled up to the length of another is another clip."""
+"""Batch size of Whisper, which always pads clips to 30 s. Padding would change the result of a CTC
+model."""
 
 
 def units_of(text: str, unit: Unit) -> list[str]:
@@ -31,26 +31,26 @@ def units_of(text: str, unit: Unit) -> list[str]:
 
 
 class Recogniser:
-    """Transcribes clips, each once for as long as it is kept in memory."""
+    """Transcribes clips, each once while it is in memory."""
 
     def __init__(self, transcribe: Callable[[Sequence[Speech]], Sequence[str | None]]) -> None:
         self._transcribe = transcribe
         self._heard: WeakKeyDictionary[Speech, str] = WeakKeyDictionary()
 
     def hear(self, speech: Sequence[Speech]) -> None:
-        """Transcribe what was not heard before."""
+        """Transcribe the clips without a transcript."""
         fresh = [each for each in dict.fromkeys(speech) if each not in self._heard]
         for each, text in zip(fresh, self._transcribe(fresh) if fresh else (), strict=True):
             if text is not None:
                 self._heard[each] = text
 
     def text_of(self, speech: Speech) -> str | None:
-        """Return what was heard; None where the recogniser failed."""
+        """Return the transcript; None if the recogniser failed."""
         return self._heard.get(speech)
 
 
 def server_recogniser(server: OpenAITranscription) -> Recogniser:
-    """Return a recogniser that asks a server."""
+    """Return a recogniser that calls a server."""
     return Recogniser(
         lambda speech: server.transcribe([wav_bytes(_padded(each), RATE) for each in speech])
     )
@@ -60,9 +60,9 @@ def server_recogniser(server: OpenAITranscription) -> Recogniser:
 def local_recogniser(
     model: str, revision: str | None, device: str | None, language: str | None
 ) -> Recogniser:
-    """Return a recogniser by a CTC or sequence-to-sequence model; a process has one of each.
+    """Return a recogniser by a CTC or sequence-to-sequence model, cached per process.
 
-    Raises ModelError for a model that is no recogniser of speech at 16 kHz.
+    Raises ModelError for a model that does not recognise speech at 16 kHz.
     """
     from accelerate import PartialState
     from transformers import pipeline
@@ -92,7 +92,7 @@ def local_recogniser(
 
 
 def _check_language(model: str, network: Any, language: str | None) -> None:
-    """Raise ModelError for a language that a Whisper does not know; one for English knows none."""
+    """Raise ModelError for a language unknown to a Whisper model; English models have none."""
     from transformers.models.whisper.tokenization_whisper import TO_LANGUAGE_CODE
 
     code = TO_LANGUAGE_CODE.get((language or "").lower(), language)

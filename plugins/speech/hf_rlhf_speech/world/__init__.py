@@ -1,1 +1,1 @@
-"""A world with known truth: synthetic speech whose flaws, and so whose quality, are known."""
+"""A world with known truth: synthetic speech with known flaws, and so with known quality."""

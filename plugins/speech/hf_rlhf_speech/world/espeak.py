@@ -1,8 +1,8 @@
-"""Speech of espeak-ng: English text in, the same waveform out in every process.
+"""Synthesise English text with espeak-ng: the same waveform in every process.
 
-The library is loaded for each utterance and unloaded after it, because it carries the phases of its
-oscillators from one to the next; its random numbers start from the same seed each time. espeak-ng
-is under the GPL and an optional package, which nothing that trains imports.
+The library is loaded for each utterance and unloaded after it, because it carries oscillator phases
+from one utterance to the next; its random numbers start from the same seed. espeak-ng is under the
+GPL and an optional package, which nothing that trains imports.
 """
 
 import _ctypes
@@ -44,7 +44,7 @@ class Utterance:
 
     text: str
     voice: str = "a woman's voice"
-    """One of `VOICES`."""
+    """A key of `VOICES`."""
     words_per_minute: int = 150
     pitch_range: int = 50
     """0 to 99; 0 is monotone."""

@@ -1,4 +1,4 @@
-"""Flaws of a known size, planted in clean speech: what is left of its quality is known."""
+"""Add flaws of a known size to clean speech, so that its remaining quality is known."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -16,7 +16,7 @@ Floats = NDArray[np.float64]
 
 
 def breath_noise(wave: Floats, size: float, rng: np.random.Generator) -> Floats:
-    """Add hiss that rises and falls with the voice: at size 0.1 27 dB below it, at 1.0 as loud."""
+    """Add hiss that follows the voice's level: at size 0.1 27 dB below it, at 1.0 as loud."""
     loudness = np.sqrt(np.convolve(wave**2, np.full(800, 1 / 800), "same"))
     hiss = lfilter([1, -0.7], [1], rng.standard_normal(len(wave)))
     return np.asarray(wave + 10 ** (-1.5 * (1 - size)) * loudness * hiss / hiss.std())
@@ -34,14 +34,14 @@ def jitter(wave: Floats, size: float, rng: np.random.Generator) -> Floats:
 
 
 def clipping(wave: Floats, size: float, rng: np.random.Generator) -> Floats:
-    """Cut off the peaks, at size 1.0 at a twentieth of the highest, and keep the loudness."""
+    """Clip the peaks, at size 1.0 at a twentieth of the highest, and preserve the loudness."""
     limit = np.abs(wave).max() * 0.05**size
     cut = np.clip(wave, -limit, limit)
     return np.asarray(cut * np.sqrt((wave**2).mean() / max((cut**2).mean(), 1e-12)))
 
 
 def dropped_frames(wave: Floats, size: float, rng: np.random.Generator) -> Floats:
-    """Silence up to 45% of the stretches of 40 ms."""
+    """Silence up to 45% of the segments of 40 ms."""
     frames = len(wave) // _FRAME
     lost = rng.permutation(frames)[: round(0.45 * size * frames)]
     kept = np.ones(len(wave))
@@ -64,7 +64,7 @@ WEIGHTS: Mapping[str, float] = {
     "breath_noise": 0.8,
     "dropped_frames": 1.0,
 }
-"""Flaw -> how much quality it costs at size 1.0."""
+"""Flaw -> its cost in quality at size 1.0."""
 
 
 def planted_quality(flaws: Mapping[str, float]) -> float:
@@ -78,7 +78,7 @@ def planted_quality(flaws: Mapping[str, float]) -> float:
 
 
 def render(utterance: Utterance, flaws: Mapping[str, float], seed: int = 0) -> Wave:
-    """Return the utterance with its flaws, at 16 kHz; a flat pitch is spoken by espeak itself."""
+    """Return the utterance with its flaws, at 16 kHz; espeak itself speaks a flat pitch."""
     planted_quality(flaws)
     pitch_range = round(utterance.pitch_range * (1 - flaws.get(FLAT_PITCH, 0)))
     return damaged(speak(replace(utterance, pitch_range=pitch_range)), flaws, seed)

@@ -1,4 +1,4 @@
-"""`known_speech_quality`: how near speech is to a clean rendering of the same text."""
+"""Compare speech with a clean rendering of the same text: `known_speech_quality`."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -27,13 +27,13 @@ COSTS: Mapping[str, float] = {
     "loudness": 0.065,
     "tempo": 0.5,
 }
-"""Difference -> what a unit of it costs: dB, semitones, share of the voicing, dB, octaves. By
-non-negative regression on planted quality of 120 coded utterances, but for the tempo, which no
-planted flaw changes."""
+"""Difference -> cost per unit: dB, semitones, share of the voicing, dB, octaves. From non-negative
+regression on planted quality of 120 coded utterances, except for the tempo, which no planted
+flaw changes."""
 
 
 def differences(speech: Frames, reference: Frames) -> dict[str, float]:
-    """Return how speech differs from a reference, after both are aligned in time (DTW)."""
+    """Return the differences of speech from a reference, after time alignment (DTW)."""
     left, right = _spectra(speech), _spectra(reference)
     rows, columns = _alignment(np.abs(left[:, None] - right[None]).mean(2))
     voiced = (speech.voicing[rows, 0] > 0) & (reference.voicing[columns, 0] > 0)
@@ -89,7 +89,7 @@ def quality(speech: Wave, reference: Frames) -> float:
 
 @cache
 def references() -> Mapping[str, Codes]:
-    """Return the clean codes of the lines that ship, by prompt."""
+    """Return the packaged clean codes of lines, by prompt."""
     with np.load(REFERENCES, allow_pickle=False) as stored:
         codes = np.split(stored["codes"].astype(np.int64), np.cumsum(stored["frames"])[:-1])
         return dict(zip(stored["prompts"].tolist(), codes, strict=True))
@@ -107,10 +107,10 @@ def _reference_frames(prompt: str) -> Frames:
 
 @dataclass
 class KnownSpeechQuality(SpeechReward):
-    """The world's own measure: 1 for speech like clean speech of the same line, 0 for none.
+    """Score speech against clean speech of the same line: 1 if equal, down to 0.
 
-    It compares with a reference, which no recording of people has: a truth to measure rewards by,
-    not a reward to train real models with. A row without a `reference` abstains.
+    It needs a reference, which recordings of people lack. Use it as the truth for validating
+    rewards, not as a reward for real models. A row without a `reference` abstains.
     """
 
     def __call__(

@@ -1,4 +1,4 @@
-"""The tiny speaker's world: which prompts it reads, and how it was taught to answer them."""
+"""The tiny speaker's world: its prompts and demonstrations."""
 
 import random
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from hf_rlhf_speech.world.texts import STYLES, draw_text
 from hf_rlhf_worlds.sampling import split_of
 
 VOICES = ("a bright voice", "a soft voice")
-"""Those that it speaks with."""
+"""The styles and voices of the tiny speaker."""
 _AUDIBLE = 0.003
 _MARGIN = RATE // 50
 
@@ -26,11 +26,11 @@ class Line:
     style: str
     voice: str
     reference_audio: str | None = None
-    """The path of a clip in the voice that is wanted."""
+    """The path of a clip in the requested voice."""
 
     @property
     def prompt(self) -> str:
-        """The line as tiny_speaker reads it: the text, after the style and voice that it has."""
+        """Return the line as tiny_speaker reads it: the text, after its style and voice if any."""
         manner = ", ".join(part for part in (self.style, self.voice) if part)
         return f"{manner}: {self.text}" if manner else self.text
 
@@ -47,12 +47,12 @@ class Line:
 
 
 def draw_line(rng: random.Random) -> Line:
-    """Return one of 23,040 lines."""
+    """Draw a line out of 23,040."""
     return Line(draw_text(rng), rng.choice([*STYLES]), rng.choice(VOICES))
 
 
 def spoken(line: Line, flaws: dict[str, float] | None = None, seed: int = 0) -> Wave:
-    """Return the line as espeak-ng speaks it, with flaws, without the silence around it."""
+    """Return the line as spoken by espeak-ng, with flaws, without surrounding silence."""
     words_per_minute, pitch_range = STYLES[line.style]
     utterance = Utterance(line.text, line.voice, words_per_minute, pitch_range)
     wave = render(utterance, flaws or {}, seed)
@@ -64,19 +64,19 @@ def spoken(line: Line, flaws: dict[str, float] | None = None, seed: int = 0) -> 
 
 @dataclass(frozen=True)
 class Demonstration:
-    """A line and how the teacher speaks it."""
+    """A line and the teacher's rendering."""
 
     line: Line
     flaws: dict[str, float]
     seed: int
 
     def wave(self) -> Wave:
-        """Return what is heard."""
+        """Return the audible wave."""
         return spoken(self.line, self.flaws, self.seed)
 
 
 def demonstrations(seed: int, flawed: float = 0.45) -> Iterator[Demonstration]:
-    """Yield what a careless teacher speaks: a share of it with a flaw, and no held-out text."""
+    """Yield a careless teacher's speech: a share of it with a flaw, and no held-out text."""
     rng = random.Random(seed)
     while True:
         line = draw_line(rng)

@@ -1,4 +1,4 @@
-"""What is spoken: sentences for real models, and those of 39 words for the tiny one."""
+"""Texts to speak: sentences for real models, and sentences of 39 words for the tiny model."""
 
 import random
 from collections.abc import Mapping
@@ -43,7 +43,7 @@ STYLES: Mapping[str, tuple[int, int]] = {
     "instructional": (130, 45),
     "technical": (145, 25),
 }
-"""Style -> words per minute and pitch range, as the world speaks it."""
+"""Style -> words per minute and pitch range in the world."""
 _ADJECTIVES = ("small", "silver", "quiet", "orange", "gentle", "famous", "golden")
 _NOUNS = (
     *("garden", "river", "kitchen", "mountain", "baby", "teacher", "rabbit", "monkey"),
@@ -58,11 +58,11 @@ _ADVERBS = (
     *("together", "tomorrow", "tonight", "yesterday"),
 )
 WORDS = (*_ADJECTIVES, *_NOUNS, *_VERBS, *_ADVERBS)
-"""Those that a recogniser tells apart best when espeak-ng speaks them."""
+"""Words that a recogniser distinguishes best when espeak-ng speaks them."""
 
 
 def draw_text(rng: random.Random) -> str:
-    """Return three words, as `quiet river follows` or `teacher visits tonight`: one of 1,920."""
+    """Draw one of 1,920 texts, such as `quiet river follows` or `teacher visits tonight`."""
     middle = [rng.choice(_NOUNS), rng.choice(_VERBS)]
     if rng.random() < 0.5:
         return " ".join([rng.choice(_ADJECTIVES), *middle])
