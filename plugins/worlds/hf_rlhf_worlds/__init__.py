@@ -1,4 +1,4 @@
-"""Tiny worlds with known truth, for run files that train in a minute on a CPU, and for tests.
+"""Tiny worlds with known truth, for one-minute training runs on a CPU and for tests.
 
 `arithmetic` and `tastes` are for SFT, preferences and policy optimization; `towns` asks for cited
 facts; `multihop` makes search traces. `tiny_models` and `tokenizers` build small random models; the

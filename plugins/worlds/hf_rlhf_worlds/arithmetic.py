@@ -1,8 +1,8 @@
-"""Sums and differences with an exact verifier: `37+48=` is to be continued by `85`, and no more.
+"""Sums and differences with an exact verifier: `85`, and no more, must follow `37+48=`.
 
-Demonstrations come from a careless teacher, who slips in a share of them in the ways that
-people do (a forgotten carry, a neighbouring number, a wrong ten, digits the wrong way round), so
-that a policy that imitates the teacher knows the right answer and is often wrong all the same.
+Demonstrations come from a careless teacher, who makes human slips in a share of them: a forgotten
+carry, a neighbouring number, a wrong ten, swapped digits. A policy that imitates the teacher
+therefore knows the right answer but is often wrong.
 """
 
 import random
@@ -40,17 +40,17 @@ class Problem:
 
     @property
     def prompt(self) -> str:
-        """The problem as the policy sees it."""
+        """Return the problem as the policy's prompt."""
         return f"{self.left}{self.operation}{self.right}="
 
     @property
     def answer(self) -> str:
-        """The right continuation."""
+        """Return the right continuation."""
         return str(self.left + self.right if self.operation == "+" else self.left - self.right)
 
 
 def draw(rng: random.Random, digits: int) -> Problem:
-    """Draw a problem whose numbers have up to `digits` digits."""
+    """Draw a problem with numbers of up to `digits` digits."""
     operation = rng.choice(OPERATIONS)
     left, right = (rng.randrange(10**digits) for _ in range(2))
     if operation == "-" and left < right:
@@ -59,7 +59,7 @@ def draw(rng: random.Random, digits: int) -> Problem:
 
 
 def slip(problem: Problem, rng: random.Random) -> str:
-    """Return a wrong answer that a careless person might give; never the right one."""
+    """Return a wrong answer that a careless person might give; never the right answer."""
     right = int(problem.answer)
     digits = problem.answer
     wrong = {right + 1, right - 1, right + 10, right - 10, _without_carry(problem)}
@@ -68,7 +68,7 @@ def slip(problem: Problem, rng: random.Random) -> str:
 
 
 def _without_carry(problem: Problem) -> int:
-    """Return the answer of somebody who works on each column of digits alone."""
+    """Return the answer without carries between columns of digits."""
     sign = 1 if problem.operation == "+" else -1
     width = max(len(str(problem.left)), len(str(problem.right)))
     columns = zip(str(problem.left).zfill(width), str(problem.right).zfill(width), strict=True)
@@ -76,12 +76,12 @@ def _without_carry(problem: Problem) -> int:
 
 
 def demonstrate(problem: Problem, slips: float, rng: random.Random) -> str:
-    """Answer as the careless teacher does, wrong in a share `slips` of the answers."""
+    """Answer as the careless teacher does, with a share `slips` of wrong answers."""
     return slip(problem, rng) if rng.random() < slips else problem.answer
 
 
 def problems(seed: int, split: Split, digits: int = 2) -> Iterator[Problem]:
-    """Yield the different problems of a split, in an order that only the seed decides."""
+    """Yield the distinct problems of a split, in an order that depends only on the seed."""
     rng = generator(seed, "arithmetic", split)
     return distinct(lambda: draw(rng, digits), lambda problem: problem.prompt, split)
 
@@ -95,15 +95,14 @@ def arithmetic(
     slips: float = 0.4,
     flips: float = 0.0,
 ) -> Loaded:
-    """Sums and differences of whole numbers, with the right answer in the column `answer`.
+    """Return sums and differences of whole numbers, with the right answer in the column `answer`.
 
-    `form`: `sft` adds `completion`, a demonstration, of which a share `slips` is wrong (in both
-    splits); `preference` adds `chosen`, the right answer, and `rejected`, a
-    plausible wrong number; `unpaired` adds `completion`, a demonstration, and `label`, whether it
-    is right. Rows of a seed have the same prompts in every form, no prompt occurs twice,
-    and whether it is held out depends on it alone, so no seed trains on what another holds out.
-    `digits` (1 to 4): the most digits that a number has. `flips`: the share of training pairs
-    whose label is swapped (column `flipped`).
+    `form`: `sft` adds `completion`, a demonstration, with a share `slips` of wrong answers (in both
+    splits); `preference` adds `chosen`, the right answer, and `rejected`, a plausible wrong number;
+    `unpaired` adds `completion`, a demonstration, and `label`, whether it is right. Rows of a seed
+    have the same prompts in every form, no prompt occurs twice, and the split depends only on the
+    prompt, so no seed trains on another's held-out prompts. `digits` (1 to 4): the maximum digits
+    of a number. `flips`: the share of training pairs with a swapped label (column `flipped`).
     """
     check_form("arithmetic", form)
     if not 1 <= digits <= MOST_DIGITS:
@@ -134,11 +133,11 @@ def arithmetic(
 
 @dataclass
 class ArithmeticCorrect:
-    """1.0 for the right number and nothing else, 0.0 for everything else.
+    """Score 1.0 for exactly the right number, otherwise 0.0.
 
     The completion must be the number itself, in ASCII digits, without sign, leading zeros, spaces
-    or anything after it. So a right number followed by more (no end-of-sequence token, say), a
-    list of guesses, or an equation that contains the answer earns nothing. A row without an
+    or anything after it. Nothing is paid for a right number with more text (for example without an
+    end-of-sequence token), a list of guesses, or an equation with the answer. A row without an
     `answer` is of another world: None.
     """
 

@@ -1,8 +1,8 @@
-"""A world with a tool: sums that the model cannot do in its head, and a calculator that can.
+"""A world with a tool: sums that are too hard for the model, and a calculator.
 
-Demonstrations come from somebody who forgets the calculator in a share of them and then
-guesses, and who now and then mistypes or types twice: a policy that imitates them can call the tool
-and is often wrong all the same. The right habit is what reinforcement learning adds.
+Demonstrations come from a person who sometimes forgets the calculator and guesses, mistypes, or
+types twice. A policy that imitates them can call the tool but is often wrong; reinforcement
+learning adds the right habit.
 """
 
 import random
@@ -17,7 +17,7 @@ from hf_rlhf_worlds.sampling import Split, build_splits, generator
 
 TOOL = "calculate"
 TYPOS, REPEATS = 0.1, 0.2
-"""Shares of the demonstrated calls that are mistyped, and that are made again."""
+"""Shares of mistyped and of repeated calls in the demonstrations."""
 _EXPRESSION = re.compile(r"([0-9]{1,9})([+-])([0-9]{1,9})", re.ASCII)
 
 
@@ -31,10 +31,10 @@ class Calculator:
     digits: int = 9
     """Digits of its display."""
     calls: int = field(default=0, init=False)
-    """How often it was called for this prompt, mistyped calls included; `reset` sets it to 0."""
+    """Number of calls for this prompt, mistyped calls included; `reset` sets it to 0."""
 
     def reset(self, **_: Any) -> None:
-        """Clear the display; a row of any dataset will do."""
+        """Clear the display; accepts a row of any dataset."""
         self.calls = 0
 
     def calculate(self, expression: str) -> str:
@@ -61,11 +61,11 @@ def calculator(
     digits: int = 2,
     forgetting: float | None = None,
 ) -> Loaded:
-    """Sums and differences as conversations, with the right answer in the column `answer`.
+    """Return sums and differences as conversations, with the right answer in the column `answer`.
 
     With `forgetting`, a share, there is a `completion`, a demonstration with and without calls, to
-    imitate. No prompt occurs twice, and whether it is held out depends on it alone. `digits`: the
-    most digits that a number has.
+    imitate. No prompt occurs twice, and the split depends only on the prompt. `digits`: the maximum
+    digits of a number.
     """
 
     def rows(split: Split) -> Iterator[Mapping[str, Any]]:
@@ -85,7 +85,7 @@ def calculator(
 
 
 def demonstrate(problem: Problem, forgetting: float, rng: random.Random) -> list[dict[str, Any]]:
-    """Return a completion, as messages: a guess in a share `forgetting`, else calls and answer."""
+    """Return a completion as messages: a guess in a share `forgetting`, else calls and answer."""
     if rng.random() < forgetting:
         return [{"role": "assistant", "content": slip(problem, rng)}]
     expression, messages = problem.prompt.removesuffix("="), []
@@ -110,9 +110,9 @@ def _called(expression: str) -> list[dict[str, Any]]:
 
 @dataclass
 class CalculatorCorrect:
-    """1.0 if the last message is the right number and nothing else, 0.0 for everything else.
+    """Score 1.0 if the last message is exactly the right number, otherwise 0.0.
 
-    What the calculator displayed earns nothing: the model has to answer.
+    The calculator's display earns nothing: the model must answer.
     """
 
     def __call__(
@@ -129,15 +129,15 @@ class CalculatorCorrect:
 
 @dataclass
 class CalculatorUsed:
-    """0.25 for each call of the calculator, up to 1.0: a reward that can be hacked, on purpose.
+    """Score 0.25 per call of the calculator, up to 1.0: a reward that is hackable on purpose.
 
-    It is meant to teach the use of the tool, and pays for calls whether or not an answer follows.
+    It should teach the use of the tool, and pays for calls even without an answer.
     """
 
     def __call__(
         self, prompts: Sequence[Any], completions: Sequence[Any], environments: Sequence[Any]
     ) -> list[Score]:
-        """Return one score per completion, read from its environment."""
+        """Return a score per completion, read from its environment."""
         return [min(environment.calls / 4, 1.0) for environment in environments]
 
 

@@ -1,8 +1,8 @@
-"""Chains of sums, worked out step by step, with errors whose place and kind are known.
+"""Chains of sums, solved step by step, with known errors.
 
-`3+4-2=?` is worked out as `3+4=7`, `7-2=5` and `#### 5`, each on its own line. An error
-is either `kept` (one step has a wrong result, all others and the answer are right) or `carried`
-(the steps after it go on with the wrong result, so the answer is wrong too).
+The solution of `3+4-2=?` is `3+4=7`, `7-2=5` and `#### 5`, each on its own line. An error is either
+`kept` (a single step has a wrong result, all else is right) or `carried` (later steps continue with
+the wrong result, so the answer is wrong too).
 """
 
 import random
@@ -22,12 +22,12 @@ AfterError = Literal["wrong", "own"]
 
 @dataclass(frozen=True)
 class Chain:
-    """A starting number, and the terms that are added in sequence."""
+    """A starting number, and the terms to add in sequence."""
 
     start: int
     terms: tuple[int, ...]
     largest: int
-    """No result is larger, or below 0."""
+    """Maximum result; the minimum is 0."""
     error: ErrorKind = "none"
     wrong: int | None = None
     """The step with the first wrong result."""
@@ -36,17 +36,17 @@ class Chain:
 
     @property
     def prompt(self) -> str:
-        """The problem as the policy sees it."""
+        """Return the problem as the policy's prompt."""
         return f"{self.start}{''.join(f'{term:+}' for term in self.terms)}=?\n"
 
     @property
     def answer(self) -> int:
-        """The right answer."""
+        """Return the right answer."""
         return self.start + sum(self.terms)
 
     @property
     def results(self) -> list[int]:
-        """The result of each step as written."""
+        """Return the written result of each step."""
         results, value = [], self.start
         for step, term in enumerate(self.terms):
             value += term
@@ -58,12 +58,12 @@ class Chain:
 
     @property
     def final(self) -> int:
-        """The answer as written."""
+        """Return the written answer."""
         return self.results[-1] if self.error == "carried" else self.answer
 
     @property
     def steps(self) -> list[str]:
-        """The lines of the solution, the last of which is the answer."""
+        """Return the lines of the solution, with the answer last."""
         lines, value = [], self.start
         for term, result in zip(self.terms, self.results, strict=True):
             lines.append(f"{value}{term:+}={result}")
@@ -72,14 +72,14 @@ class Chain:
 
 
 def draw(rng: random.Random, steps: int, largest: int) -> Chain:
-    """Draw a right chain whose results are all from 0 to `largest`."""
+    """Draw a right chain with all results from 0 to `largest`."""
     values = [rng.randint(0, largest) for _ in range(steps + 1)]
     terms = tuple(after - before for before, after in pairwise(values))
     return Chain(values[0], terms, largest)
 
 
 def with_error(chain: Chain, error: ErrorKind, rng: random.Random) -> Chain:
-    """Return the chain with an error in a single step: a slip that a careless person makes."""
+    """Return the chain with a careless slip in a single step."""
     values = [chain.start, *chain.results]
     while error != "none":
         step = rng.randrange(len(chain.terms))
@@ -92,12 +92,12 @@ def with_error(chain: Chain, error: ErrorKind, rng: random.Random) -> Chain:
 
 
 def step_labels(steps: int, wrong: int | None, after_error: AfterError) -> list[bool]:
-    """Return which steps count as right, where `wrong` is the only step whose result is not.
+    """Return which steps count as right, if only the result of step `wrong` is wrong.
 
     Args:
-        steps: how many there are.
+        steps: number of steps.
         wrong: the position of the wrong step, from 0; None if all are right.
-        after_error: `wrong` labels the first wrong step and all after it as wrong, since no
+        after_error: `wrong` labels the wrong step and all later steps as wrong, since no
             continuation of it is a right solution (Lightman et al. 2023, Wang et al. 2024); `own`
             labels each step by its own result.
     """
@@ -117,23 +117,23 @@ def chains(
     carried: float = 0.25,
     after_error: AfterError = "wrong",
 ) -> Loaded:
-    """Sums of several terms worked out step by step, each step labelled as right or wrong.
+    """Return sums of several terms, solved in steps that are labelled as right or wrong.
 
-    Columns: `prompt`, `completions` (the steps, the last of which is the answer), `labels` (of each
-    step), `label` (whether the answer is right), `answer` (the right number) and `error` (`none`,
-    `kept` or `carried`). No prompt occurs twice, and whether it is held out depends on it alone.
+    Columns: `prompt`, `completions` (the steps, with the answer last), `labels` (of each step),
+    `label` (whether the answer is right), `answer` (the right number) and `error` (`none`, `kept`
+    or `carried`). No prompt occurs twice, and the split depends only on the prompt.
 
     Args:
-        train_rows: how many to train on.
-        test_rows: how many are held out.
+        train_rows: number of training rows.
+        test_rows: number of held-out rows.
         seed: of the problems and the errors.
         form: `prompts` leaves all columns but `prompt` and `answer` out, for a run with rewards.
         steps: sums in a chain.
         largest: the largest result of a sum; none is below 0.
         kept: share of chains with a wrong step and the right answer.
         carried: share of chains whose wrong step leads to a wrong answer.
-        after_error: `wrong` labels all steps from the first wrong step on as wrong, `own` each step
-            by its own result.
+        after_error: `wrong` labels the wrong step and all later steps as wrong, `own` each step by
+            its own result.
     """
     check_shares("chains", kept, carried)
     if steps < 1 or largest < 2:
@@ -163,7 +163,7 @@ def chains(
 
 
 def check_shares(name: str, kept: float, carried: float) -> None:
-    """Raise DataError for shares of errors that are none."""
+    """Raise DataError for invalid shares of errors."""
     if kept < 0 or carried < 0 or kept + carried > 1:
         raise DataError(
             f"{name}: kept is {kept} and carried {carried}. They are shares, at most 1 together."
@@ -171,7 +171,7 @@ def check_shares(name: str, kept: float, carried: float) -> None:
 
 
 def draw_error(rng: random.Random, kept: float, carried: float) -> ErrorKind:
-    """Draw whether a chain gets an error, and which."""
+    """Draw whether a chain gets an error, and its kind."""
     number = rng.random()
     if number < kept:
         return "kept"

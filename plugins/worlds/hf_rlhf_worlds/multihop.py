@@ -1,8 +1,8 @@
-"""Towns and people, multi-hop questions about them, and traces of an agent that searches answers.
+"""Towns and people, multi-hop questions about them, and traces of a search agent.
 
 A question is a chain of relations from a starting entity: "Who is the mentor of the mayor of
 Barham?" starts at Barham and takes two hops. Names are the same in all worlds, facts are not, so
-that only the documents of a trace say what is true in its world. A trace is a row of JSON in the
+only the documents of a trace contain the facts of its world. A trace is a row of JSON in the
 search-agent form: `{"id", "question", "trace": [{"type", ...}], "fields"}`.
 """
 
@@ -33,7 +33,7 @@ NAMES: dict[Kind, tuple[str, ...]] = {
     kind: tuple(stem + end for stem in stems.split() for end in endings.split())
     for kind, (stems, endings) in PARTS.items()
 }
-"""240 names of each kind; none is of both."""
+"""240 names of each kind, without overlap."""
 
 RELATIONS: dict[Kind, dict[str, Kind]] = {
     "town": {
@@ -45,16 +45,16 @@ RELATIONS: dict[Kind, dict[str, Kind]] = {
         **dict.fromkeys(("home", "birthplace"), "town"),
     },
 }
-"""Kind of an entity -> relation -> kind of the entity that it leads to."""
+"""Kind of an entity -> relation -> kind of the related entity."""
 
 MOST_HOPS = 4
 FAMILIES = 4
-"""Seeds that differ modulo this never share a question: theirs start at other entities."""
+"""Seeds that differ modulo this never share a question, because the starting entities differ."""
 
 
 @dataclass(frozen=True)
 class Hop:
-    """One fact: the `relation` of `subject` is `value`."""
+    """A fact: the `relation` of `subject` is `value`."""
 
     relation: str
     subject: str
@@ -62,26 +62,26 @@ class Hop:
 
     @property
     def sentence(self) -> str:
-        """The fact as documents state it."""
+        """Return the fact as documents state it."""
         return f"The {self.relation} of {self.subject} is {self.value}."
 
 
 @dataclass(frozen=True)
 class Question:
-    """A question, and the facts that answer it, in the order in which they are looked up."""
+    """A question, and the facts that answer it, in lookup order."""
 
     text: str
     hops: tuple[Hop, ...]
 
     @property
     def answer(self) -> str:
-        """The name that the question wants."""
+        """Return the requested name."""
         return self.hops[-1].value
 
 
 @cache
 def chains(kind: Kind, hops: int) -> tuple[tuple[str, ...], ...]:
-    """Return the chains of so many different relations that start at a kind of entity."""
+    """Return the chains of `hops` different relations that start at a kind of entity."""
     if hops == 1:
         return tuple((relation,) for relation in RELATIONS[kind])
     return tuple(
@@ -107,7 +107,7 @@ class World:
 
     @cached_property
     def sentences(self) -> tuple[str, ...]:
-        """Every fact, as documents state it."""
+        """Return every fact as documents state it."""
         return tuple(Hop(r, s, value).sentence for (r, s), value in self._facts.items())
 
     def hop(self, relation: str, subject: str) -> Hop:
@@ -115,13 +115,13 @@ class World:
         return Hop(relation, subject, self._facts[relation, subject])
 
     def number_of_questions(self, hops: int) -> int:
-        """Return how many questions of so many hops this world asks."""
+        """Return the number of this world's questions with `hops` hops."""
         return sum(len(self._starts(kind)) * len(chains(kind, hops)) for kind in NAMES)
 
     def question(self, hops: int, number: int) -> Question:
-        """Return a question; numbers below `number_of_questions(hops)` give different ones.
+        """Return a question; numbers below `number_of_questions(hops)` give distinct questions.
 
-        Neighbouring numbers give unlike questions. Higher numbers give the same ones again.
+        Neighbouring numbers give dissimilar questions. Higher numbers repeat.
         """
         count = self.number_of_questions(hops)
         stride, offset = _shuffle(self.seed, hops, count)
@@ -158,7 +158,7 @@ _TOWN_NAMES = frozenset(NAMES["town"])
 
 
 def _other(rng: random.Random, kind: Kind, subject: str) -> str:
-    """Draw a name of a kind that is not the subject's own."""
+    """Draw a name of a kind other than the subject's own."""
     while (name := rng.choice(NAMES[kind])) == subject:
         pass
     return name
@@ -179,20 +179,20 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Recipe:
-    """What the traces of a file are like."""
+    """Properties of a file's traces."""
 
     seed: int = 0
     hops: tuple[int, int] = (1, 3)
-    """Fewest and most hops; traces take each number of them in turn."""
+    """Minimum and maximum hops; traces cycle through the range."""
     documents: int = 2
-    """Documents of a search result. One of them states the fact that was searched for."""
+    """Documents per search result. A single document states the requested fact."""
     sentences: int = 2
-    """Sentences of a document; what makes contexts long."""
+    """Sentences per document; determines the length of contexts."""
     repeats: float = 0.0
-    """Share of traces that ask the question of an earlier trace again."""
+    """Share of traces that repeat the question of an earlier trace."""
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be drawn, with DataError."""
+        """Raise DataError for an impossible recipe."""
         fewest, most = self.hops
         if not 1 <= fewest <= most <= MOST_HOPS:
             raise DataError(f"--hops {fewest}-{most}: hops are from 1 to {MOST_HOPS}.")
@@ -203,13 +203,13 @@ class Recipe:
 
 
 def trace_rows(recipe: Recipe, count: int) -> Iterator[Row]:
-    """Yield traces individually: the first `n` of a recipe are the same whatever `count` is."""
+    """Yield traces individually: the first `n` of a recipe do not depend on `count`."""
     world = World(recipe.seed)
     return (trace_row(world, recipe, number) for number in range(count))
 
 
 def trace_row(world: World, recipe: Recipe, number: int) -> Row:
-    """Return the trace of a number, which needs no other: files can be written in parallel."""
+    """Return the trace of a number, independently of others, for writing files in parallel."""
     rng = random.Random(f"trace/{recipe.seed}/{number}")
     fewest, most = recipe.hops
     turn, kind = divmod(_first_with_question(recipe, number), most - fewest + 1)
@@ -223,7 +223,7 @@ def trace_row(world: World, recipe: Recipe, number: int) -> Row:
 
 
 def _first_with_question(recipe: Recipe, number: int) -> int:
-    """Return the number of the first trace with the question of this one: often itself."""
+    """Return the number of the first trace with this trace's question: often itself."""
     while number and recipe.repeats:
         rng = random.Random(f"repeats/{recipe.seed}/{number}")
         if rng.random() >= recipe.repeats:
@@ -233,7 +233,7 @@ def _first_with_question(recipe: Recipe, number: int) -> int:
 
 
 def _steps(world: World, recipe: Recipe, question: Question, rng: random.Random) -> Iterator[Row]:
-    """State the last fact and what is needed, search, read; in the end answer."""
+    """Return the steps: state the last fact and the need, search, read; finally answer."""
     fact = ""
     for hop in question.hops:
         needed = f"{hop.relation} of {hop.subject}"
@@ -246,10 +246,10 @@ def _steps(world: World, recipe: Recipe, question: Question, rng: random.Random)
 
 
 def documents(world: World, recipe: Recipe, hop: Hop, rng: random.Random) -> list[dict[str, str]]:
-    """Return the document that states a fact among documents of other entities, which mislead.
+    """Return the document that states a fact among misleading documents of other entities.
 
     Each has a `title` and `content`, and states the same relation of its own entity, so that only
-    the name tells which is right.
+    the name distinguishes them.
     """
     others = [name for name in NAMES[kind_of(hop.subject)] if name != hop.subject]
     names = [hop.subject, *(rng.choice(others) for _ in range(recipe.documents - 1))]
@@ -260,7 +260,7 @@ def documents(world: World, recipe: Recipe, hop: Hop, rng: random.Random) -> lis
 def _document(
     world: World, recipe: Recipe, name: str, relation: str, rng: random.Random
 ) -> dict[str, str]:
-    """State a relation of an entity among others of it, and, where those end, any facts."""
+    """Return a document with a relation of an entity, its other facts, then any facts."""
     others = [other for other in RELATIONS[kind_of(name)] if other != relation]
     relations = (relation, *rng.sample(others, min(recipe.sentences - 1, len(others))))
     lines = [world.hop(each, name).sentence for each in relations]
@@ -270,7 +270,7 @@ def _document(
 
 
 def _with_results(row: Row, change: Callable[[Row], list[Row]]) -> str:
-    """Return the line of a row whose search results are replaced by what `change` returns."""
+    """Return the line of a row with its search results changed by `change`."""
     steps = (change(s) if s["type"] == "search_result" else [s] for s in row["trace"])
     return _line({**row, "trace": [step for several in steps for step in several]})
 
@@ -282,21 +282,21 @@ FAULTS: dict[str, Callable[[Row, str], str]] = {
     "no_results": lambda row, _: _with_results(row, lambda _: []),
     "duplicate_id": lambda row, last: _line({**row, "id": last or row["id"]}),
 }
-"""Name of a fault -> the line of a row with it; the second argument is the id before."""
+"""Name of a fault -> the line of a row with it; the second argument is the previous id."""
 
 
 def lines_with_faults(
     rows: Iterable[Row], share: float, seed: int, counts: dict[str, int]
 ) -> Iterator[str]:
-    """Yield rows as lines of JSON, a share of them broken, the kinds in turn; count in `counts`.
+    """Yield rows as JSON lines, a share of them broken, by each fault in turn; count in `counts`.
 
-    Broken as files in the wild are, to see that no row is lost silently.
+    The faults are common in real files, and test that no row is lost silently.
     """
     rng = random.Random(f"faults/{seed}")
     names = list(FAULTS)
     last, number = "", 0
     for row in rows:
-        # Without a row before it there is no id to be the same as.
+        # Without a previous row there is no id to repeat.
         if last and rng.random() < share:
             name = names[number % len(names)]
             number += 1

@@ -1,4 +1,4 @@
-"""Splits of generated worlds: prompts without repetition, held out by a hash of their text."""
+"""Split generated worlds: prompts without repetition, held out by a hash of their text."""
 
 import hashlib
 import random
@@ -13,12 +13,12 @@ Form = Literal["sft", "preference", "unpaired", "prompts"]
 Split = Literal["train", "test"]
 Problem = TypeVar("Problem")
 
-_HELD_OUT_SHARE = 5  # one text in five is only ever seen in `test`
-_MOST_REPEATS = 2_000  # draws in a row that bring nothing new before a world counts as exhausted
+_HELD_OUT_SHARE = 5  # a fifth of the texts is always in `test`
+_MOST_REPEATS = 2_000  # consecutive draws without a new prompt: the world is exhausted
 
 
 def split_of(text: str) -> Split:
-    """Return the split that a prompt, or what decides it, belongs to, whatever the seed."""
+    """Return the split of a prompt, or of a text that determines it, for any seed."""
     digest = hashlib.sha256(text.encode()).digest()
     return "test" if digest[0] % _HELD_OUT_SHARE == 0 else "train"
 
@@ -26,7 +26,7 @@ def split_of(text: str) -> Split:
 def distinct(
     draw: Callable[[], Problem], prompt: Callable[[Problem], str], split: Split
 ) -> Iterator[Problem]:
-    """Yield problems of a split, none twice, until none is left (or very few are)."""
+    """Yield distinct problems of a split until none (or very few) are left."""
     drawn: set[str] = set()
     failures = 0
     while failures < _MOST_REPEATS:
@@ -51,7 +51,7 @@ Rows = Callable[[Split], Iterator[Mapping[str, Any]]]
 
 
 def with_flips(world: str, form: str, flips: float, seed: int, rows: Rows) -> Rows:
-    """Return rows of pairs of which a share of the training ones is swapped: column `flipped`."""
+    """Return rows of pairs with a share of swapped training pairs: column `flipped`."""
     if not 0 <= flips < 1 or (flips and form != "preference"):
         raise DataError(
             f"{world}: flips is {flips}, with the form {form}. It is a share of the training rows "
@@ -76,7 +76,7 @@ def build_splits(
     rows: Rows,
     report: Mapping[str, Any],
 ) -> Loaded:
-    """Return the first rows of each split. Raises DataError for counts that cannot be filled."""
+    """Return the first rows of each split. Raises DataError for counts that are too large."""
     from datasets import Dataset, DatasetDict
 
     for split, count in counts.items():

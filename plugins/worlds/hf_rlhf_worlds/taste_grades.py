@@ -1,4 +1,4 @@
-"""`graded_tastes`: orders of the world `tastes`, graded by five criteria that are rules."""
+"""Orders of the world `tastes`, graded by five rule-based criteria: `graded_tastes`."""
 
 import random
 from collections.abc import Iterator, Mapping
@@ -11,11 +11,11 @@ from hf_rlhf_worlds.tastes import Host, Taste, tastes_of, well_put
 
 
 def grades_of(taste: Taste, order: str) -> dict[str, int]:
-    """Return the grades of an order, 1 to 5 by each criterion.
+    """Return the grades of an order, 1 to 5 per criterion.
 
-    Helpfulness: how many of the three liked words it names; honesty: whether it is well put, so
-    asks for things that exist; harmlessness: that it names nothing hated; conciseness: few words;
-    specificity: the share of words that are liked.
+    Helpfulness: how many of the three liked words occur; honesty: whether the order is well put, so
+    asks for things that exist; harmlessness: no hated word; conciseness: few words; specificity:
+    the share of liked words.
     """
     words = [word for word in order.split() if word != "and"]
     liked = {*taste.adjectives, taste.noun}
@@ -32,11 +32,11 @@ def grades_of(taste: Taste, order: str) -> dict[str, int]:
 def graded_tastes(
     train_rows: int = 2048, test_rows: int = 200, seed: int = 0, noise: float = 0.2
 ) -> Loaded:
-    """Orders with grades by a rubric, for `--plugin rubric_reward`.
+    """Return orders with rubric grades, for `--plugin rubric_reward`.
 
     The columns are `prompt`, `taste` (the same), `completion` and `grades`. The orders come from
-    `tastes` in the form `sft`. A grade of `train` is off by one with probability `noise`, as those
-    of graders are; those of `test` are exact.
+    `tastes` in the form `sft`. A grade of `train` is off by one with probability `noise`, as human
+    grades are; the grades of `test` are exact.
     """
     if not 0 <= noise <= 1:
         raise DataError(f"graded_tastes: noise is {noise}. It must be from 0 to 1.")

@@ -1,4 +1,4 @@
-"""`taste_judge`: a judge of orders with a known utility, and known faults, instead of a model."""
+"""A judge of orders with a known utility and known faults instead of a model: `taste_judge`."""
 
 import math
 import random
@@ -15,13 +15,13 @@ from hf_rlhf_worlds.tastes import Taste, utility
 class TasteJudge:
     """Score an order by its utility for the person in the context, with noise and a length bias.
 
-    A question of another world, or of another kind than `quality`, gets no score.
+    A question of another world, or of a kind other than `quality`, gets no score.
     """
 
     noise: float = 0.0
-    """Standard deviation of what is added, in units of utility; the same order gets the same."""
+    """Standard deviation of the noise, in units of utility; equal orders get equal noise."""
     length_bias: float = 0.0
-    """Added for each word."""
+    """Bias per word."""
     seed: int = 0
     _calls: dict[str, float] = field(default_factory=dict, init=False, repr=False, compare=False)
 
@@ -38,7 +38,7 @@ class TasteJudge:
         return verdicts
 
     def describe(self) -> Mapping[str, Any]:
-        """Return what the verdicts depend on."""
+        """Return the settings of the verdicts."""
         settings = {"noise": self.noise, "length_bias": self.length_bias, "seed": self.seed}
         return {"judge": "taste_judge", **settings}
 
@@ -47,7 +47,7 @@ class TasteJudge:
         return dict(self._calls)
 
     async def ping(self) -> str:
-        """Answer that it is there."""
+        """Return that the judge is available."""
         return "taste_judge answers"
 
     def _verdict(self, question: Question) -> Verdict:
@@ -63,6 +63,6 @@ class TasteJudge:
 def noisy_utility(
     taste: Taste, text: str, noise: float, length_bias: float, draw: str = ""
 ) -> float:
-    """Return the utility of an order as a faulty judge sees it; `draw` names the draw of noise."""
+    """Return a faulty judge's utility of an order; `draw` seeds the noise."""
     error = random.Random(f"{draw}/{taste.prompt}/{text}").gauss(0.0, noise)
     return utility(taste, text) + length_bias * len(text.split()) + error

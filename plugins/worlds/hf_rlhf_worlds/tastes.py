@@ -1,12 +1,12 @@
-"""Orders to please somebody, with a known utility: `likes red warm tea, hates old:` is the prompt.
+"""Orders by taste with a known utility: `likes red warm tea, hates old:` is the prompt.
 
-A completion names things: ` red tea and warm cake`. The utility (`utility`) pays for what is liked,
-less for each repetition, charges for what is hated and for each word, and pays for style: things
-properly put, none twice. So there is much to gain over a mediocre demonstration, and a reward that
-leaves the style out, or does not saturate, can be driven up while the utility goes down.
+A completion lists things: ` red tea and warm cake`. The utility (`utility`) pays for liked words,
+less for each repetition, and for style: well-formed things without repetition. It charges for the
+hated word and for each word. So there is much to gain over a mediocre demonstration, and a reward
+without style or saturation can be driven up while the utility falls.
 
-Preferences are drawn from the utility by Bradley and Terry's model (1952): the better completion
-is chosen with probability sigmoid(difference / temperature), so that labels are noisy.
+Preferences are drawn from the utility by Bradley and Terry's model (1952): the better completion is
+chosen with probability sigmoid(difference / temperature), so that labels are noisy.
 """
 
 import math
@@ -34,7 +34,7 @@ _NOUNS = "tea cake hat lamp boat song coat bread drum rose shoe bell"
 ADJECTIVES, NOUNS = tuple(_ADJECTIVES.split()), tuple(_NOUNS.split())
 WORD_COST = 0.05
 USUAL_UTILITY = 1.1
-"""Of a host's order, the median: what a judge of single orders compares with."""
+"""Median utility of a host's order, the reference of a judge of single orders."""
 
 _PROMPT = re.compile(r"likes (\w+) (\w+) (\w+), hates (\w+):")
 _THING = rf"(?:{'|'.join(ADJECTIVES)}) (?:{'|'.join(NOUNS)})"
@@ -43,7 +43,7 @@ _WELL_PUT = re.compile(rf" ?{_THING}(?: and {_THING})*")
 
 @dataclass(frozen=True)
 class Taste:
-    """Two adjectives and a noun that somebody likes, and an adjective that they hate."""
+    """Two adjectives and a noun that a person likes, and an adjective that they hate."""
 
     adjectives: tuple[str, str]
     noun: str
@@ -51,13 +51,13 @@ class Taste:
 
     @property
     def prompt(self) -> str:
-        """The taste as the policy sees it."""
+        """Return the taste as the policy's prompt."""
         first, second = self.adjectives
         return f"likes {first} {second} {self.noun}, hates {self.hated}:"
 
     @classmethod
     def parse(cls, prompt: str) -> "Taste | None":
-        """Read a prompt, or return None if it is not of this world."""
+        """Parse a prompt; return None if it is not of this world."""
         match = _PROMPT.fullmatch(prompt)
         if not match:
             return None
@@ -67,13 +67,13 @@ class Taste:
 
 
 def draw(rng: random.Random) -> Taste:
-    """Draw somebody's taste."""
+    """Draw a person's taste."""
     first, second, hated = rng.sample(ADJECTIVES, 3)
     return Taste((first, second), rng.choice(NOUNS), hated)
 
 
 def well_put(text: str) -> bool:
-    """Return whether a text is `adjective noun` joined by `and`, and names no noun twice."""
+    """Return whether a text is `adjective noun` joined by `and`, without a repeated noun."""
     if not _WELL_PUT.fullmatch(text):
         return False
     nouns = [word for word in text.split() if word in NOUNS]
@@ -81,7 +81,7 @@ def well_put(text: str) -> bool:
 
 
 def utility(taste: Taste, text: str, style_weight: float = 1.0, saturating: bool = True) -> float:
-    """Return what an order is worth to somebody.
+    """Return an order's utility for a person.
 
     The sum over the three liked words of 1 - 2^-n, n being how often the word occurs; minus the
     same for the hated word; plus `style_weight` if the order is `well_put`; minus 0.05 per word.
@@ -100,19 +100,19 @@ def utility(taste: Taste, text: str, style_weight: float = 1.0, saturating: bool
 
 @dataclass(frozen=True)
 class Host:
-    """Who gives the demonstrations: somebody who listens, but not well."""
+    """The author of the demonstrations, who listens, but not well."""
 
     adjective: float = 0.35
-    """How often an adjective is one of the liked ones, on purpose."""
+    """Probability of choosing a liked adjective on purpose."""
     noun: float = 0.3
-    """How often a noun is the liked one, on purpose."""
+    """Probability of choosing the liked noun on purpose."""
     misheard: float = 0.1
-    """How often an adjective is the hated one, taken for a liked one."""
+    """Probability of mistaking the hated adjective for a liked one."""
     careless: float = 0.1
-    """How often an order is not well put: a word is left out."""
+    """Probability of leaving a word out, so that the order is not well put."""
 
     def order(self, taste: Taste, rng: random.Random) -> str:
-        """Name one to three things."""
+        """Return an order of one to three things."""
         words = []
         for _ in range(rng.randint(1, 3)):
             words += ["and", self._adjective(taste, rng), self._noun(taste, rng)]
@@ -134,7 +134,7 @@ class Host:
 
 
 def tastes_of(seed: int, split: Split) -> Iterator[Taste]:
-    """Yield the different tastes of a split, in an order that only the seed decides."""
+    """Yield the distinct tastes of a split, in an order that depends only on the seed."""
     rng = generator(seed, "tastes", split)
     return distinct(lambda: draw(rng), lambda taste: taste.prompt, split)
 
@@ -148,16 +148,16 @@ def tastes(
     margin: bool = False,
     flips: float = 0.0,
 ) -> Loaded:
-    """Prompts that state a person's taste; the utility of each order is known exactly.
+    """Return prompts that state a person's taste; the utility of each order is known exactly.
 
     The column `taste` repeats the prompt for the reward, even if the prompt itself is changed.
-    `form`: `sft` adds `completion`, an order of mediocre utility; `preference` adds `chosen` and
-    `rejected`, two orders, labelled by the Bradley-Terry model at `temperature` (in units
-    of utility; 0: always the better order), and with `margin` their difference in utility, which is
-    negative where the label is wrong; `unpaired` adds `completion` and `label`, whether a judge
-    preferred the order to a usual order. `flips` is a share of training pairs whose label is
-    swapped (column `flipped`). Rows of a seed have the same prompts in every form, no
-    prompt occurs twice, and whether it is held out depends on it alone.
+    `form`: `sft` adds `completion`, an order of mediocre utility. `preference` adds `chosen` and
+    `rejected`, two orders, labelled by the Bradley-Terry model at `temperature` (in units of
+    utility; 0: always the better order). With `margin` it also adds their difference in utility,
+    which is negative if the label is wrong. `unpaired` adds `completion` and `label`, whether a
+    judge preferred the order to a usual order. `flips` is the share of training pairs with a
+    swapped label (column `flipped`). Rows of a seed have the same prompts in every form, no prompt
+    occurs twice, and the split depends only on the prompt.
     """
     check_form("tastes", form)
     if temperature < 0:
@@ -208,16 +208,16 @@ def _first_wins(gain: float, temperature: float, rng: random.Random) -> bool:
 
 @dataclass
 class KnownUtility:
-    """The exact utility of an order for the person in the prompt: 0 if empty, at most 2.45.
+    """Return an order's exact utility for the person in the prompt: 0 if empty, at most 2.45.
 
     A row without a `taste` is of another world: None. The two fields are for experiments: a proxy
     without style, or without saturation, can be driven up while the utility falls.
     """
 
     style_weight: float = 1.0
-    """What properly put orders earn; 0 makes a proxy that does not mind word salad."""
+    """Reward for well-formed orders; 0 makes a proxy that accepts word salad."""
     saturating: bool = True
-    """Whether a repeated word earns less each time; without it, repeating one word pays most."""
+    """Whether a repeated word earns less each time; otherwise repeating a single word pays most."""
 
     def __call__(
         self,
@@ -226,7 +226,7 @@ class KnownUtility:
         taste: Sequence[str | None],
         **_: Any,
     ) -> list[Score]:
-        """Return one utility, or None, per completion. Raises DataError for what is no taste."""
+        """Return a utility, or None, per completion. Raises DataError for an invalid taste."""
         pairs = zip(taste, completions, strict=True)
         return [self._score(wanted, text_of(text)) for wanted, text in pairs]
 

@@ -1,7 +1,7 @@
-"""Small models: a fresh Llama with its tokenizer, and saving it.
+"""Small models: create a fresh Llama with its tokenizer, and save it.
 
-The same seed gives the same weights, up to rounding, which depends on the processor and the number
-of threads.
+Equal seeds give equal weights, up to rounding, which depends on the processor and the number of
+threads.
 """
 
 import os
@@ -27,13 +27,13 @@ def small_llama(
 ) -> Any:
     """Return a random Llama for a tokenizer, with tied embeddings and no first token.
 
-    Torch's own random numbers are left as they were.
+    The global random state of torch is preserved.
 
     Args:
-        tokenizer: decides the size of the vocabulary, the pad token and the end token.
+        tokenizer: determines the size of the vocabulary, the pad token and the end token.
         seed: of the weights.
         hidden: width; a multiple of 16, the width of a head.
-        layers: how many.
+        layers: number of layers.
         positions: the longest row, in tokens.
         widening: width of the feed-forward layers, in hidden widths.
         settings: further ones of `LlamaConfig`; they override these.
@@ -89,7 +89,7 @@ def make_tiny_base(folder: Path, texts: Iterable[str], *, seed: int = 0) -> Path
     """Write a random two-layer Llama (about 150,000 parameters) and a tokenizer to `folder`.
 
     The tokenizer takes any text, with 1,024 tokens learned from `texts`; there is room for 2,048
-    tokens. The weights are random: whatever it can do later, an adapter has learned.
+    tokens. The weights are random, so any later skill comes from an adapter.
     """
     from transformers import PreTrainedTokenizerFast
 

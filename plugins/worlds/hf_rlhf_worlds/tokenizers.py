@@ -1,6 +1,6 @@
-"""Small tokenizers: byte-level BPE in which given words are single tokens, and any text is spelt.
+"""Small tokenizers: byte-level BPE with a list of single-token words, for any text.
 
-Everything is decided by the word list or the training text, so the same input gives the same files.
+The word list or the training text determines everything, so equal input gives equal files.
 """
 
 import itertools
@@ -21,7 +21,7 @@ def byte_level(model: "Model", pieces: str = "") -> "Tokenizer":
 
     Args:
         model: encodes a piece, for example `tokenizers.models.BPE`.
-        pieces: the regular expression; what it matches, and what lies between, is a piece each.
+        pieces: the regular expression; each match, and each text between matches, is a piece.
             Empty: GPT-2's.
     """
     from tokenizers import Regex, Tokenizer, decoders, pre_tokenizers
@@ -39,7 +39,7 @@ def byte_level(model: "Model", pieces: str = "") -> "Tokenizer":
 def word_model(special: Iterable[str], words: Iterable[str]) -> "Model":
     """Return a BPE model with a single token per special token, per byte, and per word.
 
-    Merges of earlier words come first, and stay as they are.
+    Merges of earlier words come first and do not change.
     """
     from tokenizers import models, pre_tokenizers
 
@@ -56,7 +56,7 @@ def word_model(special: Iterable[str], words: Iterable[str]) -> "Model":
 
 
 def _merged(word: str, merges: dict[tuple[str, str], int]) -> list[str]:
-    """Return a word as the merges so far leave it."""
+    """Return a word after the merges so far."""
     pieces = list(word)
     while ranked := [
         (merges[pair], at) for at, pair in enumerate(itertools.pairwise(pieces)) if pair in merges
@@ -69,7 +69,7 @@ def _merged(word: str, merges: dict[tuple[str, str], int]) -> list[str]:
 def trained_on(
     texts: Iterable[str], *, pieces: str, special: Iterable[str], size: int
 ) -> "Tokenizer":
-    """Return a tokenizer of `size` tokens whose merges are learned from `texts`."""
+    """Return a tokenizer of `size` tokens with merges learned from `texts`."""
     from tokenizers import models, pre_tokenizers, trainers
 
     backend = byte_level(models.BPE(), pieces)
@@ -91,9 +91,9 @@ def add_plain_tokens(backend: "Tokenizer", texts: Iterable[str]) -> None:
 
 
 def chat_template(before: str, after: str, end: str) -> str:
-    """Return a template in which a turn is its role between two marks, its text, and `end`.
+    """Return a template with turns of the role between two marks, the text, and `end`.
 
-    The markers around the assistant's text are what TRL's `assistant_only_loss` needs.
+    The markers around the assistant's text are for TRL's `assistant_only_loss`.
     """
     return (
         "{%- for message in messages -%}"

@@ -1,13 +1,13 @@
 """Small refiner problems with a known answer, so that a tiny policy can learn the real task.
 
-A problem is one agent's search: some facts about the entity of the question, some about
-another, each a snippet with an id, and a question about a few of them. Full marks need every
-requested fact, each with its own snippet's id, and nothing else; the rubrics follow from the facts.
+A problem is one agent's search: facts about the question's entity and about another, each a snippet
+with an id, and a question about a few of them. Full marks need every requested fact, each with its
+own snippet's id, and nothing else; the rubrics follow from the facts.
 
-The world suits a model that can barely copy: one word is a single token,
-every fact has the same shape, and ids and values have to be read, because they are drawn anew for
-every problem. The traps are the ones of real tool output: the same attribute of another entity,
-and facts of the right entity that nobody requested.
+The world suits a model that can barely copy: every word is a single token and every fact has the
+same shape. Ids and values are drawn for every problem, so the model must read them. The traps are
+as in real tool output: the same attribute of another entity, and unrequested facts of the right
+entity.
 """
 
 import random
@@ -38,7 +38,7 @@ VALUES: dict[str, tuple[str, ...]] = {
     attribute: tuple(values.split())
     for attribute, _, values in (line.partition(": ") for line in _VALUES.splitlines())
 }
-"""Attributes of a town, and the values that each may have."""
+"""Attributes of a town, and their possible values."""
 
 IDS = tuple(f"S{number}" for number in range(1, 10))
 
@@ -53,12 +53,12 @@ class Fact:
 
     @property
     def sentence(self) -> str:
-        """The fact as every snippet words it."""
+        """Return the fact as every snippet words it."""
         return f"{self.cue} is {self.value}."
 
     @property
     def cue(self) -> str:
-        """The fact without its value."""
+        """Return the fact without its value."""
         return f"The {self.attribute} of {self.entity}"
 
 
@@ -74,46 +74,46 @@ class Problem:
 
     @property
     def facts(self) -> tuple[tuple[str, Fact], ...]:
-        """The requested snippets in the order of the question: the ground truth."""
+        """Return the requested snippets in the order of the question: the ground truth."""
         by_attribute = {fact.attribute: (i, fact) for i, fact in self.snippets if self.owns(fact)}
         return tuple(by_attribute[attribute] for attribute in self.wanted)
 
     @property
     def distractors(self) -> tuple[tuple[str, Fact], ...]:
-        """The snippets that nobody requested."""
+        """Return the unrequested snippets."""
         return tuple(pair for pair in self.snippets if pair not in self.facts)
 
     @property
     def split(self) -> Split:
-        """Where the problem belongs, decided by the entity and its facts alone.
+        """Return the problem's split, which depends only on the entity and its facts.
 
-        So no way of drawing problems (another seed, the policy's own warm start) can show the
-        facts of a held-out problem in training.
+        So no way of drawing problems (another seed, the policy's own warm start) can leak a
+        held-out problem's facts into training.
         """
         facts = sorted((fact.attribute, fact.value) for _, fact in self.snippets if self.owns(fact))
         return split_of(repr((self.entity, facts)))
 
     @property
     def question(self) -> str:
-        """The user's question."""
+        """Return the user's question."""
         *first, last = [f"the {attribute} of {self.entity}" for attribute in self.wanted]
         return f"What are {', '.join(first)} and {last}?" if first else f"What is {last}?"
 
     @property
     def reasoning(self) -> str:
-        """The reasoning of the search agent."""
+        """Return the reasoning of the search agent."""
         return f"I searched for {self.entity}."
 
     @property
     def tool_output(self) -> str:
-        """The raw search result."""
+        """Return the raw search result."""
         return "\n".join(claim(i, fact) for i, fact in self.snippets)
 
     @property
     def prompt(self) -> str:
-        """The user's turn: about 90 tokens for five snippets.
+        """Return the user's turn: about 90 tokens for five snippets.
 
-        The question comes last, so that it is read with the tool output in view.
+        The question comes last, so that the model has already read the tool output.
         """
         return (
             f"Tool output:\n{self.tool_output}\nReasoning: {self.reasoning}\n"
@@ -122,19 +122,19 @@ class Problem:
 
     @property
     def answer(self) -> str:
-        """The answer that earns full marks."""
+        """Return the answer that earns full marks."""
         return render(self.facts)
 
     @property
     def positive_rubrics(self) -> tuple[str, ...]:
-        """A rubric for each requested fact."""
+        """Return a rubric for each requested fact."""
         return tuple(
             f"States that {fact.sentence[0].lower()}{fact.sentence[1:]}" for _, fact in self.facts
         )
 
     @property
     def negative_rubrics(self) -> tuple[str, ...]:
-        """One for each other entity, and one for each fact of this one that nobody requested."""
+        """Return a rubric for each other entity, and for each unrequested fact of this entity."""
         unwanted = (
             f"the {fact.attribute} of {fact.entity}" if self.owns(fact) else fact.entity
             for _, fact in self.distractors
@@ -142,7 +142,7 @@ class Problem:
         return tuple(f"Mentions {it}, which is not asked about." for it in dict.fromkeys(unwanted))
 
     def owns(self, fact: Fact) -> bool:
-        """Whether a fact is about the entity in question."""
+        """Return whether a fact is about the entity in question."""
         return fact.entity == self.entity
 
     def row(self, row_id: str) -> dict[str, Any]:
@@ -168,10 +168,10 @@ def claim(identifier: str, fact: Fact) -> str:
 
 
 def draw(rng: random.Random, facts: int = 3, wanted: int = 2, others: int = 2) -> Problem:
-    """Draw a problem: `facts` of an entity, a question about `wanted` of them, and
-    `others` about another entity.
+    """Draw a problem: `facts` of an entity, a question about `wanted` of them, and `others` about
+    another entity.
 
-    The first fact about the other entity has an attribute that was requested: the nearest trap.
+    The first fact about the other entity has a requested attribute: the closest trap.
     """
     entity, other = rng.sample(ENTITIES, 2)
     attributes = rng.sample(tuple(VALUES), facts)
@@ -190,7 +190,7 @@ def draw(rng: random.Random, facts: int = 3, wanted: int = 2, others: int = 2) -
 
 
 def stream(rng: random.Random, split: Split, **shape: int) -> Iterator[Problem]:
-    """Draw problems of one split without end."""
+    """Draw problems of a split without end."""
     while True:
         problem = draw(rng, **shape)
         if problem.split == split:
@@ -207,8 +207,8 @@ def tiny_world(
 ) -> Loaded:
     """Generate refiner problems about fictional towns, with exact rubrics; needs no file.
 
-    `train_rows` and `test_rows` problems are drawn by `seed`; each shows `facts` of one entity,
-    asks for `wanted` of them, and adds `others` about another entity. The policy in the package was
+    `train_rows` and `test_rows` problems are drawn by `seed`; each has `facts` of an entity, asks
+    for `wanted` of them, and adds `others` about another entity. The policy in the package was
     pretrained on the default shape. No town appears with the same facts in both splits.
 
     Raises `DataError` when there are not enough facts for these numbers.
