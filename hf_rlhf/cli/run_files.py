@@ -108,26 +108,28 @@ def _copy(text: str, changed: "RunFile") -> str:
     new = {path[0] for path in changed.overrides} - keys.keys()
     for path in (path for path in changed.overrides if path[0] in keys):
         node, value = keys[str(path[0])][1], changed.values[str(path[0])]
-        for key in path[1:]:
+        for key in path[1:] if path[0] != "card" else ():  # of a card, other keys may be left out
             items = {k.value: v for k, v in node.value} if node.id == "mapping" else {}
             items = dict(enumerate(node.value)) if node.id == "sequence" else items
             if key not in items:
                 break
             node, value = items[key], value[key]
-        edits[node.start_mark.index, _end(node)] = json.dumps(value, ensure_ascii=False)
+        begin, last = node.start_mark.index, _end(node, text)
+        space = " " if begin == last else ""  # of an empty value, behind the colon of its key
+        edits[begin, last] = space + json.dumps(value, ensure_ascii=False)
     dropped = {"output_dir"} - {path[0] for path in changed.overrides}
     dropped |= set() if changed.values.get("card") else {"card"}
-    for begin, last in (keys[name] for name in dropped & keys.keys()):
-        edits[begin.start_mark.index, text.find("\n", _end(last)) + 1 or len(text)] = ""
+    for key, node in (keys[name] for name in dropped & keys.keys()):
+        edits[key.start_mark.index, text.find("\n", _end(node, text)) + 1 or len(text)] = ""
     whole = [at for at in edits if not any(a <= at[0] <= at[1] <= b for a, b in {*edits} - {at})]
     for at in sorted(whole, reverse=True):
         text = text[: at[0]] + edits[at] + text[at[1] :]
     return text + "".join(dump_yaml({key: changed.values[key]}) for key in sorted(map(str, new)))
 
 
-def _end(node: Any) -> int:
-    """Return where a node's text ends; PyYAML counts the comments behind a block to it."""
+def _end(node: Any, text: str) -> int:
+    """Return where a node ends in `text`; PyYAML counts what follows a block to it."""
     while node.id != "scalar" and not node.flow_style and node.value:
         last = node.value[-1]
         node = last[1] if isinstance(last, tuple) else last
-    return int(node.end_mark.index)
+    return len(text[: node.end_mark.index].rstrip())

@@ -70,6 +70,17 @@ def test_with_other_data_the_card_of_the_shipped_run_is_left_out(tmp_path, capsy
     assert "learning_rate" in capsys.readouterr().err  # a setting that was chosen for other data
 
 
+def test_of_the_card_of_a_shipped_run_only_the_keys_that_are_set_stay(tmp_path):
+    options = ["--run", "tiny", "--card.intended_use", "mine"]
+    file, other = tmp_path / "mine.yaml", tmp_path / "other.yaml"
+    assert main(["init", "iterative_dpo", str(file), *options]) == 0
+    shipped = choose_run_file("iterative_dpo", "tiny", None).values
+    values = {**shipped, "card": {**shipped["card"], "intended_use": "mine"}}
+    assert {"output_dir": values["output_dir"], **RunFile.read(file).values} == values
+    assert main(["init", "iterative_dpo", str(other), *options, "--dataset.path", "a.jsonl"]) == 0
+    assert RunFile.read(other).values["card"] == {"intended_use": "mine"}
+
+
 def test_a_file_that_exists_is_not_replaced(tmp_path, capsys):
     file = tmp_path / "mine.yaml"
     file.write_text("mine")

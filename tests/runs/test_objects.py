@@ -151,17 +151,16 @@ def test_a_tokenizer_of_its_own_is_identified_by_its_content(minimal_run, tmp_pa
 
 
 def test_control_tokens_that_the_tokenizer_lacks_are_noted(minimal_run):
-    def noted(content):
+    def noted(content, **columns):
         prompt = [{"role": "user", "content": content}]
-        data = Dataset.from_list([{"prompt": prompt, "answer": "1"}] * 4)
+        data = Dataset.from_list([{"prompt": prompt, "answer": "1", **columns}] * 4)
         run = resolved(minimal_run, rewards=[exact_match], dataset=DatasetDict(train=data))
         return [note for note in advice(run) if "control tokens" in note]
 
     [note] = noted("<|speech|><|s_7|><|s_7|> and <|end|>")
     assert "that the tokenizer lacks: 2, such as <|speech|>" in note
     assert noted("a <| b |> c, <|end|>") == []
-    data = Dataset.from_list([{"prompt": "p", "answer": "1", "text": ["<|a|>", "b"]}] * 4)
-    advice(resolved(minimal_run, rewards=[exact_match], dataset=DatasetDict(train=data)))
+    assert noted("a", text=["<|a|>", "b"]) == []  # not a part of what is trained on
 
 
 def test_what_is_kept_of_code_and_what_cannot_be_is_noted(minimal_run):
