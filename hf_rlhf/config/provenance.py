@@ -20,6 +20,7 @@ from itertools import chain
 from pathlib import PurePath
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
+from warnings import catch_warnings, simplefilter
 
 from hf_rlhf.config.code_files import code_files, is_own, own_file, package_of
 from hf_rlhf.storage.secrets import redact_source
@@ -141,8 +142,12 @@ class _Uses:
         """Return a digest of a value that is equal in every process; "" if there is none."""
         from datasets.fingerprint import Hasher
 
+        with suppress(RecursionError):  # of a value that holds itself
+            value = _sorted(value)
         try:
-            return str(Hasher.hash(value))
+            with catch_warnings():
+                simplefilter("ignore")  # dill warns of an enum of a notebook
+                return str(Hasher.hash(value))
         except Exception:  # noqa: BLE001 - what cannot be pickled raises anything
             self.not_compared.append(f"{name} ({type(value).__name__})")
             return ""
@@ -208,7 +213,8 @@ def _source(value: Any) -> str | None:
         texts = []
         for part in parts:
             with suppress(OSError, TypeError):
-                texts.append(textwrap.dedent(inspect.getsource(part)))
+                code = getattr(part, "__code__", part)  # of a function itself, not what it wraps
+                texts.append(textwrap.dedent(inspect.getsource(code)))
         if texts:
             return "\n".join(texts)
     return None
@@ -225,6 +231,15 @@ def _syntax(text: str) -> str:
     with suppress(SyntaxError):  # the source of a lambda is only a part of a statement
         text = ast.dump(ast.parse(text))
     return sha256(text.encode("utf-8", "replace")).hexdigest()
+
+
+def _sorted(value: Any) -> Any:
+    """Return a value with its frozensets as lists, since datasets sorts only sets."""
+    if type(value) is dict:
+        return {key: _sorted(each) for key, each in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(map(_sorted, value))
+    return sorted(value, key=repr) if type(value) is frozenset else value
 
 
 def _plain(value: Any) -> Any:

@@ -57,6 +57,7 @@ CASES = {
     # What a global holds.
     "set": (of_global('{"good"}'), of_global('{"bad"}')),
     "dict of sets": (of_global('{"a": {1, 2}}'), of_global('{"a": {1, 3}}')),
+    "frozenset in a list": (of_global('[frozenset("abc")]'), of_global('[frozenset("abd")]')),
     "tuple keys": (of_global('{("a", 1): 1}'), of_global('{("a", 2): 1}')),
     "bytes": (of_global('b"a"'), of_global('b"b"')),
     "path": (of_global('pathlib.Path("a")'), of_global('pathlib.Path("b")')),
@@ -100,6 +101,12 @@ CASES = {
     "argument of a decorator": (
         f"@scale(1.0)\n{CALLS.replace('helper', 'up')}",
         f"@scale(-1.0)\n{CALLS.replace('helper', 'up')}",
+    ),
+    "decorator that wraps": tuple(
+        "def twice(f):\n    @functools.wraps(f)\n    def g(completions, **_):\n"
+        f"        return [{factor} * each for each in f(completions)]\n    return g\n"
+        "@twice\ndef r(completions, **_): return [1.0 for _ in completions]"
+        for factor in (1, -1)
     ),
     "attribute of a function": (
         "def r(completions, **_): return r.k\nr.k = {1}",
