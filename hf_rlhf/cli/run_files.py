@@ -48,9 +48,8 @@ def runs(
         shipped = run_files(trainer)
         default = default_run(trainer) if shipped else None
         for name, path in shipped.items():
-            mark = "*" if name == default else " "
             purpose = first_comment(path).partition(". ")[0].rstrip(".")
-            print(list_line(f"{trainer:18} {mark}{name:12}", purpose))
+            print(list_line(f"{trainer:18} {'*' if name == default else ' '}{name:12}", purpose))
     print()
     print(fill("*: the one of `--plugin PLUGIN` alone. To print one: hf-rlhf runs PLUGIN RUN", 0))
 
@@ -105,26 +104,26 @@ def _copy(text: str, changed: "RunFile") -> str:
     root: Any = yaml.compose(text)
     keys = {key.value: (key, value) for key, value in root.value}
     edits: dict[tuple[int, int], str] = {}
-    new = {path[0] for path in changed.overrides} - keys.keys()
+    names = {path[0] for path in changed.overrides}
     for path in (path for path in changed.overrides if path[0] in keys):
-        node, value = keys[str(path[0])][1], changed.values[str(path[0])]
-        for key in path[1:] if path[0] != "card" else ():  # of a card, other keys may be left out
+        node, value = keys[path[0]][1], changed.values[str(path[0])]
+        for key in path[1:] * (path[0] != "card"):  # of a card, other keys may be left out
             items = {k.value: v for k, v in node.value} if node.id == "mapping" else {}
             items = dict(enumerate(node.value)) if node.id == "sequence" else items
             if key not in items:
                 break
             node, value = items[key], value[key]
         begin, last = node.start_mark.index, _end(node, text)
-        space = " " if begin == last else ""  # of an empty value, behind the colon of its key
-        edits[begin, last] = space + json.dumps(value, ensure_ascii=False)
-    dropped = {"output_dir"} - {path[0] for path in changed.overrides}
+        edits[begin, last] = " " * (begin == last) + json.dumps(value, ensure_ascii=False)
+    dropped = {"output_dir"} - names
     dropped |= set() if changed.values.get("card") else {"card"}
     for key, node in (keys[name] for name in dropped & keys.keys()):
         edits[key.start_mark.index, text.find("\n", _end(node, text)) + 1 or len(text)] = ""
     whole = [at for at in edits if not any(a <= at[0] <= at[1] <= b for a, b in {*edits} - {at})]
     for at in sorted(whole, reverse=True):
         text = text[: at[0]] + edits[at] + text[at[1] :]
-    return text + "".join(dump_yaml({key: changed.values[key]}) for key in sorted(map(str, new)))
+    new = sorted(map(str, names - keys.keys()))
+    return text + "".join(dump_yaml({key: changed.values[key]}) for key in new)
 
 
 def _end(node: Any, text: str) -> int:

@@ -8,11 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import cache
 from hashlib import sha256
-from importlib.metadata import (
-    PackageNotFoundError,
-    distribution,
-    packages_distributions,
-)
+from importlib.metadata import PackageNotFoundError, distribution, packages_distributions
 from pathlib import Path
 from typing import NamedTuple
 

@@ -104,11 +104,6 @@ def kind_of(name: str) -> Kind:
     raise BrokenPlugin(f"{name} is not a component of any kind. {'. '.join(_FORMS.values())}.")
 
 
-def is_file_component(name: str) -> bool:
-    """Return whether a name refers to a file (`my.py:fn`)."""
-    return _FILE.fullmatch(name) is not None
-
-
 def absolute_name(name: str, folder: Path) -> str:
     """Return a name with an absolute path, if its file is relative to `folder`."""
     match = _FILE.fullmatch(name)

@@ -20,7 +20,6 @@ from itertools import chain
 from pathlib import PurePath
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
-from warnings import catch_warnings, simplefilter
 
 from hf_rlhf.config.code_files import code_files, is_own, own_file, package_of
 from hf_rlhf.storage.secrets import redact_source
@@ -45,7 +44,7 @@ def provenance_of_object(target: Any, module: str | None = None) -> dict[str, An
     if isinstance(target, MethodType):
         attributes["method"] = target.__name__
         target = target.__self__
-    owner = target if isinstance(target, type | FunctionType) else type(target)
+    owner = target if isinstance(target, _CODE) else type(target)
     uses = _Uses()
     for name, value in (attributes | (_state(target) if target is not owner else {})).items():
         uses.add(name, value)
@@ -97,7 +96,7 @@ class _Uses:
             self._read(name, value)
         elif id(value) not in self._seen:
             self._seen.add(id(value))
-            module = str(getattr(value, "__globals__", {}).get("__name__") or value.__module__)
+            module = _module_of(value)
             self.modules.add(module)
             text = _source(value)
             self.texts += [text] if text and text not in self.texts else []
@@ -132,9 +131,7 @@ class _Uses:
     def _read(self, name: str, value: Any) -> None:
         plain = _plain(str(value) if isinstance(value, PurePath) else value)
         if plain is None and value is not None:
-            plain = self._reference(value)
-        if plain is None and value is not None:
-            plain = self._digest(name, value)
+            plain = self._reference(value) or self._digest(name, value)
         known = {key: each for key, each in self.reads.items() if each != plain}
         self.reads[self._free(name, type(value).__name__, known)] = plain
 
@@ -145,9 +142,7 @@ class _Uses:
         with suppress(RecursionError):  # of a value that holds itself
             value = _sorted(value)
         try:
-            with catch_warnings():
-                simplefilter("ignore")  # dill warns of an enum of a notebook
-                return str(Hasher.hash(value))
+            return str(Hasher.hash(value))
         except Exception:  # noqa: BLE001 - what cannot be pickled raises anything
             self.not_compared.append(f"{name} ({type(value).__name__})")
             return ""

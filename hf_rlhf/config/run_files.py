@@ -21,9 +21,9 @@ from hf_rlhf.config.components import label_of, load_component
 from hf_rlhf.config.objects import is_rows
 from hf_rlhf.config.packages import package_and_path, package_folder
 from hf_rlhf.config.run_file import SUBJECTS, RunFile
-from hf_rlhf.config.yaml import KeyPath, dotted, leaves
+from hf_rlhf.config.yaml import KeyPath, dotted, leaves, refusal
 from hf_rlhf.contracts import as_trainer
-from hf_rlhf.errors import BrokenPlugin, ConfigError, Problem, suggest
+from hf_rlhf.errors import BrokenPlugin, suggest
 
 _NOT_FITTED = frozenset(
     {
@@ -112,23 +112,23 @@ def choose_run_file(trainer: str | None, run: str | None, config: str | None) ->
     Raises ConfigError if all are missing, they disagree, or the run file does not exist.
     """
     if config is not None and run is not None:
-        raise _refused("command line", "both --run and --config are given.", "Pick one.")
+        raise refusal("command line", "both --run and --config are given.", "Pick one.")
     if config is not None:
         file = RunFile.read(_path_of(config))
         if trainer and file.plugin and file.plugin != trainer:
             what = f"is {file.plugin!r}, but --plugin says {trainer!r}."
-            raise _refused(file.where_key("plugin"), what, "Make them agree, or leave one out.")
+            raise refusal(file.where_key("plugin"), what, "Make them agree, or leave one out.")
         return file
     if trainer is None:
         what = "neither --plugin NAME nor --config FILE is given."
-        raise _refused("command line", what, "`hf-rlhf list trainers` lists the names.")
+        raise refusal("command line", what, "`hf-rlhf list trainers` lists the names.")
     name = run or default_run(trainer)
     shipped = run_files(trainer)
     if name is None or name not in shipped:
         close = suggest(name or "", shipped)
         fix = f"Did you mean `{close}`? " if close else ""
         fix += f"It ships: {', '.join(sorted(shipped)) or 'none'}."
-        raise _refused(f"--run {name}", f"{trainer} ships no such run file.", fix)
+        raise refusal(f"--run {name}", f"{trainer} ships no such run file.", fix)
     file = read_shipped(shipped[name])
     return replace(file, shipped=file.values)
 
@@ -141,12 +141,8 @@ def _path_of(config: str) -> Path:
     package, inner = named
     folder = package_folder(package)
     if folder is None:
-        raise _refused("--config", f"package {package!r} is not installed.", "Correct the name.")
+        raise refusal("--config", f"package {package!r} is not installed.", "Correct the name.")
     return folder / inner
-
-
-def _refused(where: str, what: str, fix: str) -> ConfigError:
-    return ConfigError([Problem(where, what, fix)])
 
 
 def without_shipped_card(
@@ -246,11 +242,10 @@ def _changed(file: RunFile, varied: Collection[str] = ()) -> list[str]:
     """Return the keys of a shipped file's data or model that were changed."""
     if file.shipped is None:
         return []
-    values, shipped = file.values, file.shipped
     return [
         key
         for key in SUBJECTS
-        if key in varied or _identity(values.get(key)) != _identity(shipped.get(key))
+        if key in varied or _identity(file.values.get(key)) != _identity(file.shipped.get(key))
     ]
 
 
@@ -266,11 +261,7 @@ def _identity(value: Any) -> Any:
     """Drop the numbers of a section: another number of rows is still the same data."""
     if not isinstance(value, Mapping):
         return value
-    return {
-        key: each
-        for key, each in value.items()
-        if isinstance(each, bool) or not isinstance(each, (int, float))
-    }
+    return {key: each for key, each in value.items() if type(each) not in (int, float)}
 
 
 def _differ(keys: list[str]) -> str:

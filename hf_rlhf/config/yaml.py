@@ -71,9 +71,10 @@ class Document:
     def _mapping(self, node: Any, path: KeyPath) -> dict[str, Any]:
         result: dict[str, Any] = {}
         for key_node, value_node in node.value:
-            key = _text(key_node.value) if isinstance(key_node, ScalarNode) else ""
-            if key_node.tag != f"{_PREFIX}str" or not isinstance(key_node, ScalarNode):
-                what = f"`{key}`" if isinstance(key_node, ScalarNode) else f"of a {key_node.id}"
+            is_scalar = isinstance(key_node, ScalarNode)
+            key = _text(key_node.value) if is_scalar else ""
+            if key_node.tag != f"{_PREFIX}str" or not is_scalar:
+                what = f"`{key}`" if is_scalar else f"of a {key_node.id}"
                 self._report(key_node, path, f"the key {what} is not text.", "Quote it.")
             elif key == "<<" and key_node.style is None:
                 what = "merge keys (`<<`) are not read."
@@ -139,13 +140,13 @@ def read_text(path: Path) -> str:
     except FileNotFoundError:
         raise ConfigError([_missing(path)]) from None
     except IsADirectoryError:
-        raise _refusal(str(path), "is a folder, not a file.", "Name a YAML file.") from None
+        raise refusal(str(path), "is a folder, not a file.", "Name a YAML file.") from None
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
         what = f"is not UTF-8 text: byte 0x{error.object[error.start]:02x}."
-        raise _refusal(f"{path}:{line}", what, "Save it as UTF-8.") from error
+        raise refusal(f"{path}:{line}", what, "Save it as UTF-8.") from error
     except (OSError, ValueError) as error:
-        raise _refusal(str(path), f"cannot be read: {error}.") from error
+        raise refusal(str(path), f"cannot be read: {error}.") from error
 
 
 def load_yaml(text: str, name: str) -> Document:
@@ -161,9 +162,9 @@ def load_yaml(text: str, name: str) -> Document:
     except yaml.MarkedYAMLError as error:
         raise _syntax_error(name, error) from error
     except RecursionError:
-        raise _refusal(name, "its values hold each other, or are nested too deep.") from None
+        raise refusal(name, "its values hold each other, or are nested too deep.") from None
     except (yaml.YAMLError, ValueError, OverflowError) as error:
-        raise _refusal(name, f"it is not YAML: {error}.") from error
+        raise refusal(name, f"it is not YAML: {error}.") from error
     return document
 
 
@@ -234,10 +235,11 @@ def _syntax_error(name: str, error: yaml.MarkedYAMLError) -> ConfigError:
     reason = f"{context}{error.problem or error.context}"
     cures = (cure for part, cure in _CURES.items() if part in reason)
     fix = next(cures, "Check brackets, quotes and indentation up to here.")
-    return _refusal(where, f"it is not YAML: {reason}.", fix)
+    return refusal(where, f"it is not YAML: {reason}.", fix)
 
 
-def _refusal(where: str, what: str, fix: str = "") -> ConfigError:
+def refusal(where: str, what: str, fix: str = "") -> ConfigError:
+    """Return the error of a single problem."""
     return ConfigError([Problem(where, what, fix)])
 
 
