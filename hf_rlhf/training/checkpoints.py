@@ -1,6 +1,6 @@
-"""The callbacks around checkpoints, and which one a run resumes from.
+"""Callbacks around checkpoints, and the choice of the checkpoint to resume from.
 
-What makes a checkpoint valid: `hf_rlhf.storage.checkpoints`.
+Valid checkpoints are defined in `hf_rlhf.storage.checkpoints`.
 """
 
 from collections.abc import Callable, Mapping
@@ -39,11 +39,11 @@ from hf_rlhf.training.validation import Validation
 
 
 def newest_valid(folder: Path) -> Path | None:
-    """Return the checkpoint to resume from, on all processes the same; all of them must call this.
+    """Return the checkpoint to resume from, the same on all processes; all must call this.
 
-    The main process reads it whole, and prints which newer ones are skipped, why, and how many
-    steps that costs. Foreign files in it are moved out, which is printed too.
-    Raises RunFolderError if another process cannot read it.
+    The main process reads it completely, and prints which newer checkpoints are skipped, why, and
+    the steps lost. Foreign files in it are moved out, with a message. Raises RunFolderError if
+    another process cannot read it.
     """
     newest = newest_intact(folder) if PartialState().is_main_process else None
     if newest is not None:
@@ -58,10 +58,10 @@ def newest_valid(folder: Path) -> Path | None:
 
 
 class CheckpointManifestCallback(TrainerCallback):  # type: ignore[misc]
-    """Makes room for each checkpoint, seals it once complete, deletes all but the newest `keep`.
+    """Makes room for each checkpoint, seals it when complete, deletes all but the newest `keep`.
 
-    transformers' own rotation deletes before the new checkpoint is complete, so it is turned off.
-    Place this after callbacks that request a save at the end of a step.
+    transformers' own rotation deletes before the new checkpoint is complete, so it is disabled.
+    This callback must follow callbacks that request a save at the end of a step.
     """
 
     def __init__(
@@ -96,8 +96,8 @@ class CheckpointManifestCallback(TrainerCallback):  # type: ignore[misc]
             self._make_room(args, state, control, kwargs)
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Seal what was saved at this step."""
-        # Each process writes its own files, and a manifest made before the last would not verify.
+        """Seal this step's checkpoint."""
+        # Each process writes its own files; an earlier manifest would not verify.
         PartialState().wait_for_everyone()
         if not state.is_world_process_zero:
             return
@@ -106,20 +106,20 @@ class CheckpointManifestCallback(TrainerCallback):  # type: ignore[misc]
         prune(folder, self.keep or 0, self._spared(folder, state) | self.in_use())
 
     def _spared(self, folder: Path, state: Any) -> set[int | None]:
-        """Return the steps whose checkpoints stay."""
+        """Return the steps whose checkpoints must stay."""
         spared: set[int | None] = {state.best_global_step} if self.keep_best else set()
         if self.monitor is not None and (clean := self.monitor.clean_step) is not None:
             steps = [step_of(path) for path in valid_checkpoints(folder)]
             spared.add(max((step for step in steps if step <= clean), default=None))
-            # It takes the place of that one, once it is known to be clean.
+            # It replaces that checkpoint once it is known to be clean.
             spared.add(min((step for step in steps if step > clean), default=None))
         return spared
 
     def _make_room(self, args: Any, state: Any, control: Any, kwargs: Mapping[str, Any]) -> None:
-        """Let all processes save, or none: the main one looks, and the others wait for it.
+        """Let all processes save or none: the main process checks, and the others wait.
 
-        Raises DiskError when it does not fit and nobody makes room in time. The checkpoint of the
-        last step is left out instead, if the weights that come after it do fit.
+        Raises DiskError if it does not fit and no space is freed in time. The last step's
+        checkpoint is instead skipped if the final weights fit.
         """
         shortage: str | None = None
         model, tokenizer = kwargs["model"], kwargs.get("processing_class")
@@ -128,7 +128,7 @@ class CheckpointManifestCallback(TrainerCallback):  # type: ignore[misc]
         shortage = broadcast_object_list([shortage])[0]
         if shortage is None:
             return
-        # Its weights may be the best ones, which are taken from a checkpoint.
+        # Its weights may be the best, which are loaded from a checkpoint.
         last = state.global_step >= state.max_steps and not self.keep_best
         room = Space.of(Path(args.output_dir)).holds(final_bytes(model, tokenizer))
         if broadcast_object_list([last and room])[0]:
@@ -139,11 +139,11 @@ class CheckpointManifestCallback(TrainerCallback):  # type: ignore[misc]
         raise DiskError(shortage)
 
     def _shortage(self, args: Any, state: Any, size: int) -> str | None:
-        """Return None once a checkpoint of about `size` bytes fits, else what is missing."""
+        """Return None once a checkpoint of about `size` bytes fits, else the shortage."""
         folder = Path(args.output_dir)
         leftover = folder / f"checkpoint-{state.global_step}"
         if leftover.exists() and not is_valid(leftover):
-            delete(leftover, first=MANIFEST)  # a file of another save must not be sealed with it
+            delete(leftover, first=MANIFEST)  # do not seal files of another save with it
         if valid := valid_checkpoints(folder):
             size = taken_bytes(valid[-1])
         size = int(size * 1.02) + 2**18
@@ -173,15 +173,15 @@ class CheckpointManifestCallback(TrainerCallback):  # type: ignore[misc]
 
 
 class AlreadyTrained(Exception):
-    """Training was resumed from the checkpoint of its last step."""
+    """Training was resumed from the checkpoint of the last step."""
 
 
 class StopIfTrained(TrainerCallback):  # type: ignore[misc]
-    """Raises AlreadyTrained, with the weights loaded, when no step is left to do.
+    """Raises AlreadyTrained, with the weights loaded, if no step is left.
 
-    transformers checks whether training is over only after a step: resumed from its last
-    checkpoint within an epoch, it trains one step too many. That training was stopped early it
-    does not look at in the checkpoint, and trains on.
+    transformers checks for the end of training only after a step: resumed from its last checkpoint
+    within an epoch, it trains a step too many. It also ignores in the checkpoint that training
+    stopped early, and continues.
     """
 
     def __init__(self, validation: Validation | None = None) -> None:

@@ -1,7 +1,7 @@
-"""A dry run: everything except the training, reported in one table.
+"""A dry run: everything except training, reported in a table.
 
 `hf-rlhf check` and `python -m hf_rlhf.train --dry_run` print it. Nothing is written; the time of a
-step is measured on a copy of the model in memory. A row is `ok`, `note` or `FAIL`; any FAIL gives
+step is measured on a copy of the model in memory. Rows are `ok`, `note` or `FAIL`; any FAIL sets
 exit status 1.
 """
 
@@ -37,29 +37,29 @@ from hf_rlhf.training.speed import Speed, speed_of
 from hf_rlhf.training.trial import Finding, Trial, ping_judges, try_rewards
 
 _SLOW_REWARDS_S = 0.05
-"""Seconds a completion above which the rewards are not run again to measure a step."""
+"""Seconds per completion above which rewards are not run again to measure a step."""
 
 
 @dataclass(frozen=True)
 class PhaseReport:
-    """What is known of one phase before it begins; most runs have one."""
+    """Facts on a phase before it starts; most runs have a single phase."""
 
     phase: Phase
     start: str
-    """The model that it starts from."""
+    """The initial model."""
     steps: int
     steps_done: int
-    """By the record in its folder."""
+    """Finished steps by the record in its folder."""
     tokens: Mapping[str, int] | None
-    """`tokens` of an epoch and `trained`, those with a loss; None if the trainer does not count."""
+    """`tokens` of an epoch, and `trained` (with a loss); None if the trainer does not count."""
     speed: Speed | None
     disk_bytes: int | None
-    """None for a model of an unknown kind."""
+    """None for an unknown kind of model."""
     findings: tuple[Finding, ...] = ()
 
     @property
     def seconds(self) -> float | None:
-        """The time of the steps that are not done; None if there is no estimate."""
+        """The time of the remaining steps; None without an estimate."""
         if self.speed is None:
             return None
         return self.speed.seconds_a_step * max(self.steps - self.steps_done, 0)
@@ -85,16 +85,16 @@ class PhaseReport:
 
 @dataclass(frozen=True)
 class Report:
-    """What is known of a run before it begins."""
+    """Facts on a run before it starts."""
 
     plugin: str
     folder: Path
     phases: tuple[PhaseReport, ...]
     findings: tuple[Finding, ...]
-    """Those of all phases together."""
+    """Findings for all phases together."""
 
     def as_json(self) -> list[dict[str, Any]]:
-        """Return the numbers and findings of each phase; the common findings are in the first."""
+        """Return numbers and findings of each phase; common findings are in the first."""
         phases = [report.as_json() for report in self.phases]
         phases[0]["findings"][:0] = [asdict(finding) for finding in self.findings]
         return phases
@@ -139,13 +139,13 @@ def report_of(
 
     Args:
         file: the run file with its options applied.
-        plugin: the trainer, where the file does not name it.
+        plugin: the trainer, if not in the file.
         python_keys: top-level keys that were set from Python.
-        device: the kind of GPU that the run is planned for, if it is not this machine's.
+        device: the GPU to plan for, if not this machine's.
 
     Raises:
-        ConfigError: with every problem that stops the run before it begins.
-        RunFolderError: for a folder that holds another run.
+        ConfigError: all problems that stop the run before it starts.
+        RunFolderError: the folder holds another run.
     """
     run = resolve_run(file, plugin=plugin, python_keys=python_keys)
     judges = ping_judges([phase.run for phase in run.phases])
@@ -172,7 +172,7 @@ def _report_of_phase(
     steps, done = planned_steps(run), _steps_done(run.folder)
     tokens = run.trainer_class.tokens(run)
     trial = try_rewards(run, judges)
-    # A judge that counts tokens may cost money, and is called for every completion of a step.
+    # A judge that counts tokens may cost money for every completion of a step.
     quick = trial.whole and trial.seconds <= _SLOW_REWARDS_S * trial.completions
     cheap = quick and not any("prompt_tokens" in judge.usage() for judge in run.judges.values())
     unknown = is_elsewhere() or any(finding.status == "FAIL" for finding in trial.findings)
@@ -224,7 +224,7 @@ def _data(run: Run, name: str, tokens: Mapping[str, int] | None) -> Iterator[Fin
 
 
 def _settings(run: Run) -> Iterator[Finding]:
-    """Yield which weights are trained, and what is evaluated."""
+    """Yield the trained weights and the evaluations."""
     peft = run.model.use_peft
     weights = f"LoRA, r {run.model.lora_r}" if peft else "every weight (`use_peft: true` for LoRA)"
     if not run.reads_tokens:
@@ -280,7 +280,7 @@ def _work(run: Run, report: PhaseReport, trial: Trial) -> Iterator[Finding]:
 def _disk(run: Run, steps: int) -> tuple[Finding, int | None]:
     try:
         need = disk_need(run, steps)
-    except ValueError as error:  # no causal language model
+    except ValueError as error:  # not a causal language model
         return Finding("disk", "note", f"not estimated: {first_line(error)}"), None
     space = Space.of(run.folder) if not is_elsewhere() else "the disk there is not checked"
     beside = f", {human(need.beside)} for the trainer's own files" if need.beside else ""
@@ -295,7 +295,7 @@ def _disk(run: Run, steps: int) -> tuple[Finding, int | None]:
 
 
 def _plan(run: Run, device: Device | None) -> Iterator[Finding]:
-    """Yield the memory of each GPU of another machine, and what cannot be checked here."""
+    """Yield the memory of each GPU of another machine, and the checks that are impossible here."""
     yield _memory(run, device)
     for problem in machine_problems(run):
         yield Finding("not checked", "note", f"{problem.where}, here: {problem.what} {problem.fix}")
@@ -304,7 +304,7 @@ def _plan(run: Run, device: Device | None) -> Iterator[Finding]:
 
 
 def _memory(run: Run, device: Device | None) -> Finding:
-    """Return what each GPU holds in what the launch can be: 16 bit needs a sharded one."""
+    """Return the memory of each GPU in the possible launches: 16 bit requires sharding."""
     count, kind = processes(), launch_kind(run)
     try:
         plans = memory_plans(run, count)
@@ -324,7 +324,7 @@ def _memory(run: Run, device: Device | None) -> Finding:
 
 
 def _totals(reports: Sequence[PhaseReport]) -> Iterator[Finding]:
-    """Yield steps, time and disk of all phases, which keep all that they save."""
+    """Yield steps, time and disk of all phases, which keep all their files."""
     steps = sum(report.steps for report in reports)
     seconds = [report.seconds for report in reports if report.seconds is not None]
     text = counted(steps, "optimizer step")

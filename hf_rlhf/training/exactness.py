@@ -1,9 +1,9 @@
-"""Whether the model gives a row the same values alone, padded, packed and in other batches.
+"""Check that the model computes equal values for a row alone, padded, packed and in batches.
 
-Training, sampling and evaluation each put a row into other batches. Where a model's values depend
-on the batch by more than rounding, these work on different functions, and no metric says so.
-Measured before the first step on the run's own model and rows, in the dtype of training; and in
-float32 too, in which rounding hides little. Weights, modes and random numbers stay as they were.
+Training, sampling and evaluation batch a row differently. If a model's values depend on the batch
+by more than rounding, they use different functions, and no metric reveals it. The check runs before
+the first step on the run's own model and rows, in the training dtype and in float32, where rounding
+hides little. Weights, modes and random states are unchanged.
 """
 
 import copy
@@ -26,21 +26,21 @@ from hf_rlhf.storage.exactness_schema import Comparison, ExactnessSection
 from hf_rlhf.storage.record import RunRecord
 
 TOKENS, SAMPLED = 128, 32
-"""Tokens that a row is cut to, and the number of rows that the three are chosen from."""
+"""Tokens that a row is cut to, and the number of rows from which three are chosen."""
 LEAST, STEPS = 1e-3, 4
-"""The floor: at least the first; the second in steps of the dtype at the largest logit."""
+"""The floor: at least the first; the second in units of the dtype's step at the largest logit."""
 FORBIDDEN = 1e4
-"""What no logit reaches, but the least number and -inf of tokens that may never follow."""
+"""Bound below all logits, except the lowest number and -inf of forbidden tokens."""
 WHOLE = "the whole model"
 LAYERS = 2
-"""The layers that are measured in float32, where the whole model does not fit."""
+"""Layers to measure in float32 if the whole model does not fit."""
 
 
 def check_exactness(record: RunRecord, run: Run, trainer: Any, say: Callable[[str], None]) -> None:
-    """Measure the trainer's model on the main process; record and print what was found.
+    """Measure the trainer's model on the main process; record and print the result.
 
-    The trainer's own forms (`Trainer.batch_forms`) are used from then on where they are exact.
-    Raises ModelError, on every process, for differences above the limit.
+    The trainer's own forms (`Trainer.batch_forms`) are used from then on if exact. Raises
+    ModelError on every process for differences above the limit.
     """
     reasons = dict.fromkeys(trainer.batch_forms(), "`exactness` is off")
 
@@ -62,11 +62,11 @@ def check_exactness(record: RunRecord, run: Run, trainer: Any, say: Callable[[st
     for name, form in trainer.batch_forms().items():
         form.leave(reasons[name]) if reasons[name] else form.use()
     if torch.cuda.is_available():
-        torch.cuda.reset_peak_memory_stats()  # a copy in float32 is no part of training's peak
+        torch.cuda.reset_peak_memory_stats()  # a float32 copy is not part of training's peak
 
 
 def measure(run: Run, trainer: Any) -> ExactnessSection:
-    """Return the differences; what cannot be compared is listed, with the reason."""
+    """Return the differences, and a list of omitted comparisons with reasons."""
     section = ExactnessSection(values="log-probabilities" if run.writes_text else "scores")
     missing, part = section.not_compared, "the model"
     if getattr(run.training, "use_vllm", False):
@@ -93,9 +93,9 @@ def measure(run: Run, trainer: Any) -> ExactnessSection:
 
 
 def _inexact(trainer: Any, section: ExactnessSection) -> Iterator[tuple[str, str]]:
-    """Yield each form of the trainer's own with why it is not used, empty for one that is exact.
+    """Yield each of the trainer's own forms with the reason against it, "" if exact.
 
-    The difference of an exact one is moved to those that the limit holds for.
+    The difference of an exact form is moved to the differences under the limit.
     """
     for name in trainer.batch_forms():
         found = section.own_forms.get(name)
@@ -121,7 +121,7 @@ def _obstacle(run: Run, trainer: Any) -> str:
 def _own_rows(run: Run, model: Any) -> list[list[int]]:
     """Return the tokens of the shortest, the middle and the longest of the first rows."""
     data = run.dataset["train"]
-    # Sound and pictures would be decoded.
+    # Audio and images would be decoded.
     names = [name for name, feature in data.features.items() if not hasattr(feature, "decode")]
     texts = [
         "\n".join(text_of(value) for value in row.values() if _is_text(value))[: 8 * TOKENS]
@@ -157,7 +157,7 @@ def _undisturbed(model: nn.Module) -> Iterator[None]:
 
 
 class _Measured:
-    """A model with the values that it gives to rows alone."""
+    """A model with its values for single rows."""
 
     def __init__(self, model: Any, rows: Sequence[Sequence[int]], run: Run, context: Any) -> None:
         self.model, self.rows, self.run, self.context = model, rows, run, context
@@ -166,7 +166,7 @@ class _Measured:
         self.alone = [self._values([index])[0] for index in range(len(rows))]
 
     def comparison(self, trainer: Any, of: str) -> Comparison:
-        """Return how far the values of the rows are from those alone, in each other form."""
+        """Return the difference of the rows' values in each form from single rows."""
         every = [*range(len(self.rows))]
         twice, side = every * 2, "left" if self.run.writes_text else "right"
         forms = {"padded on the right": self._values(every)}
@@ -191,11 +191,11 @@ class _Measured:
         )
 
     def apart(self, values: Sequence[Tensor], indexes: Sequence[int]) -> float:
-        """Return how far values are from those that the rows at `indexes` have alone."""
+        """Return the difference between values and the single rows at `indexes`."""
         largest = 0.0
         for value, index in zip(values, indexes, strict=False):
             alone = self.alone[index].to(value.device)
-            # Equal infinities are no difference; what is not a number is the largest one.
+            # Equal infinities are no difference; NaN is the largest difference.
             apart = torch.where(alone == value, 0.0, (alone - value).abs())
             largest = max(largest, float(apart.nan_to_num(nan=math.inf).max()))
         return largest
@@ -224,22 +224,22 @@ class _Measured:
         return logits
 
     def _coarsest(self, logits: Tensor) -> Any:
-        """Return the dtype that rounds most: 16-bit weights may still give float32 logits.
+        """Return the coarsest dtype: 16-bit weights may still yield float32 logits.
 
-        TRL's `cast_lm_head_to_fp32` does this, and so does the code of some models.
+        TRL's `cast_lm_head_to_fp32` and some models do this.
         """
         kind = logits.device.type
         dtypes = {logits.dtype, *(each.dtype for each in self.model.parameters())}
         if torch.is_autocast_enabled(kind):
             dtypes.add(torch.get_autocast_dtype(kind))
-        # Those of one byte are quantized weights, which all batches share.
+        # One-byte dtypes are quantized weights, which all batches share.
         return max(
             (each for each in dtypes if each.is_floating_point and each.itemsize > 1),
             key=lambda each: torch.finfo(each).eps,
         )
 
     def _of_row(self, logits: Tensor, row: Sequence[int], start: int = 0) -> Tensor:
-        """Return log-probabilities of all tokens but the first; of a classifier its scores."""
+        """Return log-probabilities of all tokens but the first; for a classifier its scores."""
         own = logits.float() if logits.dim() == 1 else logits[start : start + len(row)].float()
         if not self.run.writes_text:
             return own
@@ -248,7 +248,7 @@ class _Measured:
 
 
 def _add_float32(section: ExactnessSection, own: _Measured, trainer: Any, stack: ExitStack) -> None:
-    """Add the comparison in float32: of the whole model if it fits, or of its first layers."""
+    """Add the comparison in float32 for the whole model if it fits, or its first layers."""
     model, of = own.model, WHOLE
     if getattr(model, "is_quantized", False):
         raise TypeError("the weights are quantized")
@@ -262,16 +262,16 @@ def _add_float32(section: ExactnessSection, own: _Measured, trainer: Any, stack:
     if not trained_in_float32:
         model = copy.deepcopy(model).float()
         for module in model.modules():
-            # A method that TRL has put on the model calls the model itself, not the copy.
+            # A method that TRL attached to the model calls the original, not the copy.
             vars(module).pop("forward", None)
     exact = _Measured(model, own.rows, own.run, nullcontext)
     section.comparisons.append(exact.comparison(trainer, of))
-    # Two roundings of a number are at most twice as far from each other as from the number.
+    # Two roundings of a number differ by at most twice the rounding error.
     section.comparisons[0].from_float32 = own.apart(exact.alone, range(len(own.rows)))
 
 
 def _fits(model: nn.Module) -> bool:
-    """Return whether a copy in float32 takes at most a third of the free memory."""
+    """Return whether a float32 copy takes at most a third of the free memory."""
     device = next(model.parameters()).device
     on_gpu = device.type == "cuda"
     free = torch.cuda.mem_get_info(device)[0] if on_gpu else psutil.virtual_memory().available
@@ -280,7 +280,7 @@ def _fits(model: nn.Module) -> bool:
 
 @contextmanager
 def _first_layers(model: Any) -> Iterator[None]:
-    """Leave the model only its first layers within."""
+    """Truncate the model to its first layers inside the block."""
     depth = model.config.get_text_config().num_hidden_layers
     name, layers = next(
         (name, module)

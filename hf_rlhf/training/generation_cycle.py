@@ -1,7 +1,7 @@
-"""Boundaries of generation cycles: the steps after which training can stop and resume exactly.
+"""Boundaries of generation cycles: steps after which training can stop and resume exactly.
 
-A GRPO checkpoint does not hold the current completions, so it resumes exactly only if the next
-step generates new ones. For trainers that do not generate, every optimizer step is a boundary.
+A GRPO checkpoint does not contain the current completions, so it resumes exactly only if the next
+step generates. For trainers that do not generate, every optimizer step is a boundary.
 """
 
 import random
@@ -19,12 +19,12 @@ from transformers import TrainerCallback
 from hf_rlhf.training.signals import Stopping
 
 SAVE_SECONDS = 5.0
-"""How long a save is taken to last until one has been measured."""
+"""Assumed duration of a save until it is measured."""
 
 
 @dataclass(frozen=True)
 class Boundary:
-    """The random states on which the next step depends, at the end of `step`."""
+    """The random states at the end of `step`, on which the next step depends."""
 
     step: int
     python: Any
@@ -35,7 +35,7 @@ class Boundary:
 
     @classmethod
     def taken(cls, state: Any) -> "Boundary":
-        """Return the random states as they are now."""
+        """Return the current random states."""
         return cls(
             state.global_step,
             random.getstate(),
@@ -56,9 +56,9 @@ class Boundary:
 
 
 class Cycle(TrainerCallback):  # type: ignore[misc]
-    """Follows the generation cycle, and ends training at a boundary when the run is to stop.
+    """Tracks the generation cycle, and ends training at a boundary if the run must stop.
 
-    Place it before the callback that seals checkpoints: it requests saves.
+    It requests saves, so it must precede the callback that seals checkpoints.
     """
 
     def __init__(self, training: Any, stopping: Stopping) -> None:
@@ -70,17 +70,17 @@ class Cycle(TrainerCallback):  # type: ignore[misc]
         self._deferred = False  # a save is due at the next boundary
         self._evaluation_deferred = False
         self._evaluates_what_is_saved = getattr(training, "load_best_model_at_end", False)
-        self._between_steps = True  # the weights are those of an optimizer step's end
+        self._between_steps = True  # the weights are at the end of an optimizer step
         self._began: float | None = None
         self._saving: float | None = None
         self._cycle_seconds: float | None = None
         self._save_seconds = SAVE_SECONDS
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Order the data as it would be without a resumption."""
+        """Restore the data order of an uninterrupted run."""
         loader = kwargs.get("train_dataloader")
         sampler: Any = None if loader is None else get_sampler(loader)
-        # TRL's sampler shuffles by the state of its generator, which a resumption resets.
+        # TRL's sampler shuffles by its generator's state, which resuming resets.
         if isinstance(getattr(sampler, "generator", None), torch.Generator) and not hasattr(
             sampler, "set_epoch"
         ):
@@ -89,11 +89,11 @@ class Cycle(TrainerCallback):  # type: ignore[misc]
         self.stopping.time_to_save = self.time_to_save
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """After training nothing is lost by stopping at once."""
+        """Allow an immediate stop: after training nothing is lost."""
         self.stopping.time_to_save = None
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Start the clock of a cycle, without the logging and saving between two."""
+        """Start the clock of a cycle, which excludes logging and saving between cycles."""
         if self._began is None:
             self._began = time.monotonic()
 
@@ -102,11 +102,11 @@ class Cycle(TrainerCallback):  # type: ignore[misc]
         self._done += 1
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Until the end of the step the weights are neither the old nor the new ones."""
+        """Mark the weights as in transition until the end of the step."""
         self._between_steps = False
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """At a boundary save and stop if requested; defer a save before it."""
+        """Save and stop at a boundary if requested; defer earlier saves to it."""
         self._done += 1
         at_boundary = self._done % self.micro_steps == 0
         if at_boundary:
@@ -116,23 +116,23 @@ class Cycle(TrainerCallback):  # type: ignore[misc]
             self._began = None
             if self._stop_requested(args):
                 control.should_save = control.should_training_stop = True
-        # An epoch's last, shorter step may move the cycle against the steps.
+        # An epoch's last, shorter step may shift the cycle against the steps.
         due = control.should_save or self._deferred
         control.should_save = due and (at_boundary or state.global_step >= state.max_steps)
         self._deferred = due and not control.should_save
         if self._evaluates_what_is_saved:
-            # What is evaluated is what is saved.
+            # The evaluated weights are the saved weights.
             evaluates = control.should_evaluate or self._evaluation_deferred
             control.should_evaluate = evaluates and not self._deferred
             self._evaluation_deferred = evaluates and self._deferred
         if control.should_save:
-            # Values that are not logged yet would be lost with this process, and the means differ.
+            # Values not yet logged would be lost with this process, and the means would differ.
             control.should_log = True
             self._saving = time.monotonic()
         self._between_steps = True
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Stop if that was requested during the save."""
+        """Stop if requested during the save."""
         if self._saving is not None:
             self._save_seconds = time.monotonic() - self._saving
             self._saving = None
@@ -140,7 +140,7 @@ class Cycle(TrainerCallback):  # type: ignore[misc]
             control.should_training_stop = True
 
     def time_to_save(self) -> float | None:
-        """Return the seconds until the next boundary's checkpoint is written, None if unknown."""
+        """Return the seconds until the next boundary's checkpoint is written; None if unknown."""
         now = time.monotonic()
         if self._saving is not None:
             return max(self._saving + self._save_seconds - now, 0.0)
@@ -150,7 +150,7 @@ class Cycle(TrainerCallback):  # type: ignore[misc]
         return max(began + self._cycle_seconds - now, 0.0) + self._save_seconds
 
     def stands_at_boundary(self, state: Any) -> bool:
-        """Return whether the weights are still those of the last boundary."""
+        """Return whether the weights are still unchanged since the last boundary."""
         return (
             self._between_steps
             and self.boundary is not None
@@ -158,7 +158,7 @@ class Cycle(TrainerCallback):  # type: ignore[misc]
         )
 
     def _stop_requested(self, args: Any) -> bool:
-        """Return whether any process was asked to stop; all of them must call this."""
+        """Return whether any process must stop; all processes must call this."""
         is_requested = self.stopping.cause is not None
         if args.world_size == 1:
             return is_requested

@@ -1,6 +1,6 @@
-"""Warnings of libraries that are wrong in an ordinary run, or that nobody can act on.
+"""Suppress library warnings that are wrong in a normal run or not actionable.
 
-Each is recognised by its exact text, and left out only where it is wrong. All others are printed.
+Each is matched by its exact text, and suppressed only where it is wrong.
 """
 
 import logging
@@ -27,14 +27,14 @@ _MISSING = re.compile(r"There were missing keys in the checkpoint model loaded: 
 
 
 def quiet_libraries(written: Collection[str] = ()) -> None:
-    """Show no bars for what takes seconds, and no warnings that no user can act on.
+    """Disable progress bars for short work, and warnings that are not actionable.
 
-    peft and TRL use names of transformers that it will rename; `written` are the keys of a run
-    file, and the warning is printed for those that it uses itself. DeepSpeed warns on a CPU where
-    it is installed and not used. Called before these libraries are imported.
+    peft and TRL use transformers names that are deprecated; the warning is printed only for names
+    among the run file's keys `written`. DeepSpeed warns on a CPU if it is installed and unused.
+    Call this before these libraries are imported.
 
-    Tables, such as that of completions which TRL prints, show control characters as escapes: rich
-    leaves out a few, and lets those pass that clear the screen or write the clipboard.
+    Tables, such as TRL's completions, print control characters as escapes: rich removes only a few,
+    and passes sequences that clear the screen or write the clipboard.
     """
     vars(rich.text)["strip_control_codes"] = visible
     os.environ.setdefault("TQDM_DELAY", "3")
@@ -52,9 +52,9 @@ def _is_not_on_cpu(record: logging.LogRecord) -> bool:
 
 @contextmanager
 def head_is_new(is_so: bool = True) -> Iterator[None]:
-    """Within, a base without a score head is loaded, to get one: do not report that it lacks one.
+    """Do not report the missing score head of a base that is loaded to get one.
 
-    A report with any other missing weight is printed whole. `is_so` is whether the base has no
+    A report with any other missing weight is printed completely. `is_so`: whether the base has no
     head; a reward model without its head is reported.
     """
 
@@ -69,9 +69,9 @@ def head_is_new(is_so: bool = True) -> Iterator[None]:
 
 @contextmanager
 def tied_weights_ignored(model: Any) -> Iterator[None]:
-    """Within, a checkpoint is loaded into `model`: do not report tied weights as missing.
+    """Do not report tied weights as missing while a checkpoint is loaded into `model`.
 
-    Such a tensor is loaded under its other name.
+    A tied tensor is loaded under its other name.
     """
 
     def expected(text: str) -> bool:
@@ -87,7 +87,7 @@ def tied_weights_ignored(model: Any) -> Iterator[None]:
 
 @contextmanager
 def _without(name: str, expected: Callable[[str], bool]) -> Iterator[None]:
-    """Within, leave out the messages of a logger for which `expected` is true."""
+    """Suppress messages of a logger for which `expected` is true."""
 
     def is_logged(record: logging.LogRecord) -> bool:
         return not expected(record.getMessage())

@@ -1,4 +1,4 @@
-"""The record's section on the model: its base, the adapter that it continues, its parameters."""
+"""Record section on the model: base, continued adapter, parameters."""
 
 import hashlib
 import math
@@ -17,7 +17,7 @@ from hf_rlhf.storage.record_schema import ModelSection
 
 
 def model_section(run: Run) -> ModelSection:
-    """Return the section as far as it is known before weights are loaded."""
+    """Return the section with the facts known before weights are loaded."""
     requested, asked = run.model.model_name_or_path, run.model.model_revision
     config = model_config(run)
     is_hub_id = package_and_path(requested) is None and not Path(requested).exists()
@@ -44,13 +44,13 @@ def model_section(run: Run) -> ModelSection:
 def _module(config: Any) -> str | None:
     """Return the module of a package that registers its own model with transformers."""
     module = type(config).__module__
-    # Code that comes with the weights has a package of its own.
+    # Code that comes with the weights has its own package.
     known = module.partition(".")[0] in ("transformers", "transformers_modules")
     return None if known else module
 
 
 def _class(run: Run, config: Any) -> str | None:
-    """Return the class of the model that is trained, which need not be the base's."""
+    """Return the class of the trained model, possibly not the base's."""
     if run.has_score_head:
         from transformers.models.auto import modeling_auto
 
@@ -62,7 +62,7 @@ def _class(run: Run, config: Any) -> str | None:
 
 
 def continued(run: Run) -> dict[str, Any] | None:
-    """Return which adapter training continues, and the checksum of its weights."""
+    """Return the continued adapter and the checksum of its weights."""
     if run.adapter is None:
         return None
     file = run.adapter / "adapter_model.safetensors"
@@ -74,7 +74,7 @@ def continued(run: Run) -> dict[str, Any] | None:
 
 
 def _base_card(run: Run, is_hub_id: bool) -> dict[str, Any]:
-    """Return the metadata of the base model's card; of a run's merged weights, from its record."""
+    """Return the metadata of the base model's card; for a run's merged weights, from its record."""
     from huggingface_hub import ModelCard
     from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, OfflineModeIsEnabled
 
@@ -90,7 +90,7 @@ def _base_card(run: Run, is_hub_id: bool) -> dict[str, Any]:
 
 
 def licence_and_lineage(folder: Path) -> dict[str, Any]:
-    """Return licence and lineage of a run's weights, as its card has them."""
+    """Return licence and lineage of a run's weights, as on its card."""
     try:
         record = load_record(folder)
     except RunFolderError:
@@ -100,22 +100,22 @@ def licence_and_lineage(folder: Path) -> dict[str, Any]:
     licence = {key: getattr(source, key) for key in ("license", "license_name", "license_link")}
     lineage = list(model.lineage)
     if lineage and not model.base_is_hub_id and lineage[-1][0] not in "./~":
-        # A folder must not look like a repository of the same name.
+        # A folder must not be taken for a repository of the same name.
         lineage[-1] = lineage[-1] if "://" in lineage[-1] else f"./{lineage[-1]}"
     return {**licence, "base_model": lineage}
 
 
 def add_weights(model_section: ModelSection, trainer: Any, run: Run) -> None:
-    """Add what is known only once the weights are loaded."""
+    """Add the facts known once the weights are loaded."""
     model = trainer.accelerator.unwrap_model(trainer.model)
     names, parameters = zip(*model.named_parameters(), strict=True)
     sizes = list(map(_size, parameters))
     adapters = getattr(model, "peft_config", {})
-    # Beside it there may be a frozen reference, or a value function of its own.
+    # There may also be a frozen reference, or a separate value function.
     active = getattr(model, "active_adapter", None)
     adapter = adapters.get("default", adapters.get(active) if isinstance(active, str) else None)
     lora = adapter.to_dict() if adapter is not None else {}
-    # The record names the base itself; here it may be a path of this machine.
+    # The record has the base's own name; here it may be a local path.
     lora.pop("base_model_name_or_path", None)
     labels = getattr(model.config, "num_labels", None)
     model_section.identity = identify(
@@ -126,7 +126,7 @@ def add_weights(model_section: ModelSection, trainer: Any, run: Run) -> None:
     model_section.num_labels = labels if run.has_score_head else None
     if not run.reads_tokens:
         model_section.class_name = type(model).__name__
-    # Of the published model, into which the adapter is merged.
+    # Of the published model with the merged adapter.
     model_section.parameters = sum(
         size
         for name, size in zip(names, sizes, strict=True)
@@ -142,7 +142,7 @@ def add_weights(model_section: ModelSection, trainer: Any, run: Run) -> None:
 
 
 def _size(weight: Any) -> int:
-    """Return how many numbers a parameter has, which under ZeRO-3 is empty here."""
+    """Return the size of a parameter, which is empty under ZeRO-3."""
     if (quantised := getattr(weight, "quant_state", None)) is not None:
-        return math.prod(quantised.shape)  # two of 4 bits are stored as one
+        return math.prod(quantised.shape)  # two 4-bit values are stored as one
     return int(getattr(weight, "ds_numel", weight.numel()))

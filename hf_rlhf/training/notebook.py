@@ -1,4 +1,4 @@
-"""The progress of training in a notebook: the table of transformers, with the numbers of a run."""
+"""Training progress in a notebook: transformers' table with the run's metrics."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,20 +12,20 @@ _PLACES = 3
 
 
 class NotebookTable(NotebookProgressCallback):  # type: ignore[misc]
-    """A bar, and a row for each logging step with the rewards; transformers shows the loss alone.
+    """A bar, and a row with rewards for each logging step; transformers displays only the loss.
 
-    It stands in place of the lines that a run prints on a terminal.
+    It replaces the lines that a run prints on a terminal.
     """
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Begin the table without columns: the first row has them."""
+        """Start the table without columns: the first row sets them."""
         super().on_train_begin(args, state, control, **kwargs)
         self.training_tracker = NotebookTrainingTracker(state.max_steps)
 
     def on_log(
         self, args: Any, state: Any, control: Any, logs: Mapping[str, Any], **_: Any
     ) -> None:
-        """Write the row of a logging step."""
+        """Add the row of a logging step."""
         if "loss" in logs and self.training_tracker is not None:
             self.training_tracker.write_line({"Step": state.global_step, **columns(logs)})
 
@@ -46,7 +46,7 @@ class NotebookTable(NotebookProgressCallback):  # type: ignore[misc]
 
 
 def columns(logs: Mapping[str, Any]) -> dict[str, str]:
-    """Return the numbers of one logging by the titles of their columns: rewards, or the loss."""
+    """Return the metrics of a logging step by column title: rewards, or the loss."""
     ends = ("rewards/", "/mean")
     means = {
         key.removeprefix(ends[0]).removesuffix(ends[1]): value

@@ -1,4 +1,4 @@
-"""A session of a run with phases: each phase is trained in a session of its own."""
+"""A session of a run with phases, each trained in its own session."""
 
 from functools import partial
 from pathlib import Path
@@ -21,10 +21,10 @@ from hf_rlhf.training.trackers import end_runs
 
 
 class PhasedSession(Session):
-    """Trains one phase after the other, and takes over what the last one has saved."""
+    """Trains the phases in order, and takes over the files of the last phase."""
 
     def __init__(self, *args: Any, open_session: Any, **kwargs: Any) -> None:
-        """`open_session` opens the session of a phase's run, which shares `stopping`."""
+        """Prepare a session; `open_session` opens a phase's session, which shares `stopping`."""
         super().__init__(*args, **kwargs)
         self._open_session = open_session
         self._current: Phase | None = None
@@ -36,7 +36,7 @@ class PhasedSession(Session):
 
     def _disk_error(self, error: BaseException) -> DiskError | None:
         if self._current is not None and isinstance(error, DiskError):
-            return None  # the phase's session has made it
+            return None  # created by the phase's session
         return super()._disk_error(error)
 
     def _announce(self) -> None:
@@ -56,7 +56,7 @@ class PhasedSession(Session):
                 compose_record(self.record, self.run)
 
     def _train_phase(self, index: int) -> None:
-        """Train one phase, or see that it is done."""
+        """Train a phase unless it is done."""
         phases = self.run.phases
         phase = phases[index]
         self._current, run = phase, phase.run

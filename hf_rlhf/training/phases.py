@@ -1,8 +1,8 @@
-"""Where each phase of a run begins, and their common record.
+"""Initial weights of each phase of a run, and the run's common record.
 
-The phases have run folders of their own in `phases/`. Their records decide which of them are done,
-and a ledger (`phases/steps.json`) whether what they saved is as they left it. The run's folder has
-one record, one card and the weights of the last phase.
+Each phase has its own run folder in `phases/`. Its record decides whether it is done, and a ledger
+(`phases/steps.json`) whether its saved files are unchanged. The run's folder has a record, a card
+and the weights of the last phase.
 """
 
 import math
@@ -32,15 +32,16 @@ _START = {
     *("model_name_or_path", "model_revision", "adapter", "adapter_revision"),
     "adapter's weights",
 }
-"""How the record of a phase differs from its run as resolved, which begins with the base."""
+"""Differences of a phase's record from its resolved run, which starts from the base."""
 _WEIGHTS = ("num_labels", "parameters", "trainable_parameters", "dtype", "adapter")
 _MEASURED_AFTER = {"text": "after.json", "by_trainer": "after_held_out.json"}
 
 
 def is_finished(run: Run) -> bool:
-    """Return whether a phase is finished, whatever it began with: that may be deleted by now.
+    """Return whether a phase is finished, ignoring its initial weights, which may be deleted.
 
-    A folder of another run is not, and the session refuses it. All processes must call this.
+    A folder of another run is not finished, and its session refuses it. All processes must call
+    this.
     """
     done = False
     if PartialState().is_main_process and (run.folder / RECORD_NAME).exists():
@@ -50,7 +51,7 @@ def is_finished(run: Run) -> bool:
 
 
 def note_saved(phase: Phase) -> None:
-    """Record what a finished phase has saved, once for each run of it."""
+    """Record the saved files of a finished phase, once for each run of it."""
     ledger, step = _ledger(phase)
     inputs = {"run_id": load_record(phase.run.folder).run_id}
     if ledger.entries().get(step, {}).get("inputs") != inputs:
@@ -59,15 +60,14 @@ def note_saved(phase: Phase) -> None:
 
 
 def with_weights_of(run: Run, before: Phase) -> tuple[Run, Path]:
-    """Return a phase's run with the weights of the phase `before`, and their folder.
+    """Return a phase's run with the weights of the previous phase, and their folder.
 
-    They are what that phase has saved: an adapter on the base, or whole weights. All processes must
-    call this.
+    The weights are an adapter on the base, or full weights. All processes must call this.
 
-    Raises ModelError when a file of it is missing or damaged.
+    Raises ModelError if a file is missing or damaged.
     """
     ledger, step = _ledger(before)
-    # All files are read, so by one process only.
+    # All files are read, so only by one process.
     reasons = ledger.reasons(step) if PartialState().is_main_process else []
     start, reasons = _saved(before.run), broadcast_object_list([reasons])[0]
     if reasons != []:
@@ -93,7 +93,7 @@ def _saved(run: Run) -> Path:
 
 
 def take_over(run: Run) -> None:
-    """Copy what the last phase saved and measured into the run's folder, weights as hard links."""
+    """Copy the last phase's files and results into the run's folder, weights as hard links."""
     last = run.phases[-1].run.folder
     for name in ("adapter", "merged"):
         if (last / name).is_dir():
@@ -105,7 +105,7 @@ def take_over(run: Run) -> None:
 
 
 def measured_after(run: Run) -> dict[str, Evaluation]:
-    """Return the evaluations after training that were taken over from the last phase, by part."""
+    """Return the evaluations after training taken over from the last phase, by part."""
     folder = run.folder / "evaluation"
     return {
         part: Evaluation.load(folder / name)
@@ -115,7 +115,7 @@ def measured_after(run: Run) -> dict[str, Evaluation]:
 
 
 def _link(source: str, target: str) -> None:
-    """Make a hard link, or a copy where the disk has no links."""
+    """Create a hard link, or a copy if the disk has no links."""
     try:
         os.link(source, target)
     except OSError:
@@ -123,7 +123,7 @@ def _link(source: str, target: str) -> None:
 
 
 def compose_record(record: RunRecord, run: Run) -> None:
-    """Set a run's sections on training and weights from the records of its phases."""
+    """Compose a run's sections on training and weights from the records of its phases."""
     records = [
         load_record(phase.run.folder) if (phase.run.folder / RECORD_NAME).exists() else None
         for phase in run.phases
@@ -144,7 +144,7 @@ def composed_training(
 ) -> TrainingSection:
     """Return the section `training` of a run: sums, and its phases in order.
 
-    `records` has None for a phase that has not begun; not all are None. The steps of the history
+    `records` has None for phases that have not started; not all are None. The steps of the history
     continue from phase to phase.
     """
     trained = [each.training for each in records if each is not None and each.training.steps]
@@ -171,7 +171,7 @@ def composed_training(
 
 
 def _validation(trained: Sequence[TrainingSection]) -> ValidationSection | None:
-    """Return what the last phase's evaluations decided, in steps of the whole run."""
+    """Return the last phase's validation section in steps of the whole run."""
     last, done = trained[-1].validation, sum(each.steps or 0 for each in trained[:-1])
     if last is None:
         return None
@@ -206,7 +206,7 @@ def _row(phase: Phase, record: RunRecord | None) -> dict[str, Any]:
         "learning rate": f"{run.training.learning_rate:g}",
         "steps": training.steps,
     }
-    # The first of the metrics that the trainer measures itself, on the phase's own rows.
+    # The first metric of the trainer itself, on the phase's own rows.
     for metric in list(run.trainer_class.held_out_metrics)[:1]:
         means = [evaluation.estimate(stage, metric).mean for stage in ("before", "after")]
         text = " → ".join("?" if mean is None else f"{mean:.3f}" for mean in means)

@@ -1,4 +1,4 @@
-"""What a run prints: a bar on a terminal, a line per logging step, and tables at the end."""
+"""Progress output: a bar on a terminal, a line per logging step, and tables at the end."""
 
 import json
 import re
@@ -39,11 +39,11 @@ FACTS = (
     ("explained_variance", "explained variance", 3),
     ("mean_token_accuracy", "token accuracy", 3),
 )
-"""What matters of a logging step beside the total, the most telling first: key, name, decimals."""
+"""Metrics of a logging step beside the total, most important first: key, name, decimals."""
 _SHOWN = 3
-"""How many of them are printed, as far as the line holds them."""
+"""Maximum of these metrics in a line."""
 _CUT = "completions/clipped_ratio"
-"""The share of a step's completions that reached the length limit, as TRL's trainers log it."""
+"""TRL's metric for the share of a step's completions that reached the length limit."""
 
 
 def say(text: str) -> None:
@@ -59,22 +59,22 @@ def disable_progress_bars() -> None:
 
 
 def remove_printers(trainer: Any) -> None:
-    """Take out the bars and dictionaries that transformers prints; ours prints a line."""
+    """Remove transformers' callbacks that print bars and dictionaries."""
     if not isinstance(trainer, Trainer):
         return
     printers = (PrinterCallback, ProgressCallback, DEFAULT_PROGRESS_CALLBACK)
     for callback in [*trainer.callback_handler.callbacks]:
-        if type(callback) in printers:  # and not one derived from them, such as ours
+        if type(callback) in printers:  # not a subclass, such as ours
             trainer.remove_callback(callback)
 
 
 class ShowProgress(RewardCallback):
     """Prints a line for each logging step, and writes a scored completion to `samples.jsonl`.
 
-    On a terminal a bar below the lines has the rate and the time left; elsewhere each line has it.
-    With `log_level` info or debug a line has every number, and not only what fits 80 columns. The
-    first and the last step are logged whatever `logging_steps` is: a user sees that the run works
-    after one step, and a run of fewer steps has numbers at all.
+    On a terminal a bar below the lines has the rate and the remaining time; elsewhere each line has
+    them. With `log_level` info or debug a line has all metrics, not only 80 columns. The first and
+    the last step are always logged, regardless of `logging_steps`: a user sees after a step that
+    the run works, and very short runs have metrics.
     """
 
     def __init__(self, reward: ComposedReward | None, folder: Path) -> None:
@@ -82,14 +82,14 @@ class ShowProgress(RewardCallback):
         self.path = folder / SAMPLES_NAME
         self._first, self._began = 0, time.monotonic()
         self._bar: tqdm[Any] | None = None
-        self._warned = False  # that every completion was cut
+        self._warned = False  # that every completion was truncated
 
     def follow(self, reward: ComposedReward) -> None:
-        """Show samples of `reward`."""
+        """Print samples of `reward`."""
         self.reward = reward
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Note time and step of the start, and delete samples of steps that will be repeated."""
+        """Record time and step of the start, and delete samples of steps that will be repeated."""
         self._first, self._began = state.global_step, time.monotonic()
         shown = state.is_world_process_zero and not getattr(args, "disable_tqdm", False)
         self._bar = tqdm(
@@ -97,7 +97,7 @@ class ShowProgress(RewardCallback):
             total=state.max_steps,
             initial=state.global_step,
             unit="step",
-            disable=None if shown else True,  # None: where standard error is no terminal
+            disable=None if shown else True,  # None if stderr is not a terminal
             dynamic_ncols=True,
             leave=False,
             delay=0,
@@ -119,14 +119,14 @@ class ShowProgress(RewardCallback):
         self.close()
 
     def close(self) -> None:
-        """Remove the bar, also where training failed."""
+        """Remove the bar, also after a failure."""
         if self._bar is not None:
             self._bar.close()
 
     def on_log(
         self, args: Any, state: Any, control: Any, logs: Mapping[str, Any], **_: Any
     ) -> None:
-        """Print one line and write one sample."""
+        """Print a line and write a sample."""
         if not state.is_world_process_zero or "loss" not in logs or self._bar is None:
             return
         step = f"step {state.global_step:>{len(str(state.max_steps))}}/{state.max_steps}"
@@ -154,19 +154,19 @@ class ShowProgress(RewardCallback):
 
 
 class AfterSave(TrainerCallback):  # type: ignore[misc]
-    """Calls each of `work` after a checkpoint was saved."""
+    """Calls each function in `work` after a checkpoint is saved."""
 
     def __init__(self, work: Sequence[Callable[[], object]]) -> None:
         self.work = work
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Call it."""
+        """Call the functions."""
         for work in self.work:
             work()
 
 
 def _show_line(step: str, head: str, *rest: str) -> None:
-    """Print the line of a step, its total in bold on a terminal."""
+    """Print the line of a step, with a bold total on a terminal."""
     if not sys.stdout.isatty():
         return say("  ".join((step, head, *rest)))
     from rich.console import Console
@@ -179,10 +179,10 @@ def _show_line(step: str, head: str, *rest: str) -> None:
 
 
 def summary(logs: Mapping[str, Any]) -> list[str]:
-    """Return the total or the loss of one logging, then its other numbers, what matters first."""
+    """Return the total or the loss of a logging step, then its other metrics by importance."""
     total = logs.get(f"rewards/{TOTAL}/mean")
     if total is not None:
-        # One of the rewards may be labelled so itself.
+        # A reward may have this label itself.
         name = TOTAL if "rewards/reward/mean" in logs else "reward"
         parts = [f"{name} {total:.3f} ± {logs.get('reward_std') or 0:.3f}"]
     else:
@@ -211,7 +211,7 @@ def clock(seconds: float) -> str:
 
 
 def read_samples(path: Path) -> list[dict[str, Any]]:
-    """Return the samples in a file, up to a line that was cut by a crash."""
+    """Return the samples in a file, up to a line truncated by a crash."""
     if not path.exists():
         return []
     rows = []
@@ -224,14 +224,14 @@ def read_samples(path: Path) -> list[dict[str, Any]]:
 
 
 def evenly(rows: Sequence[Any], count: int) -> list[Any]:
-    """Return at most `count` of `rows`, first and last among them."""
+    """Return at most `count` of `rows`, including the first and the last."""
     if len(rows) <= count:
         return list(rows)
     return [rows[round(index * (len(rows) - 1) / (count - 1))] for index in range(count)]
 
 
 def print_results(record: RunRecord) -> None:
-    """Print samples and held-out results, and a note where most completions were cut."""
+    """Print samples and held-out results, and a note if most completions were truncated."""
     from rich.console import Console
 
     console = Console()
@@ -265,13 +265,13 @@ def results_table(record: RunRecord) -> Any:
 
 
 def _of_rows(rows: int | None, estimate: Estimate) -> str:
-    """Return of how many rows a metric is, if not of all."""
+    """Return the number of rows of a metric, if not all."""
     count = partial_count(rows, estimate)
     return "" if count is None else f" ({counted(count, 'row')})"
 
 
 def truncation_note(record: RunRecord) -> str:
-    """Return a note if most completions after training were cut at the limit, else nothing."""
+    """Return a note if most completions after training were truncated, else ""."""
     evaluation = record.evaluation or EvaluationSection()
     cut = evaluation.estimate("after", "truncated").mean
     limit = evaluation.sampling.get("max_new_tokens")
@@ -284,7 +284,7 @@ def truncation_note(record: RunRecord) -> str:
 
 
 _TOKENS = re.compile(r"((?:<\|[^<|>\s]+\|>){4})((?:<\|[^<|>\s]+\|>){2,})")
-"""Many special tokens in a row, such as those of a codec, which nobody reads."""
+"""Runs of many special tokens, such as codec tokens, which nobody reads."""
 
 
 def _counted_tokens(found: re.Match[str]) -> str:
@@ -301,7 +301,7 @@ def samples_table(record: RunRecord, stages: Sequence[str] = ("before", "after")
     for heading in ("stage", *("reward",) * scored, "completion"):
         table.add_column(heading, overflow="fold")
     there = {row.stage for row in record.samples}
-    # Without an `evaluation` there are those of training alone.
+    # Without `evaluation` there are only samples of training.
     for stage in stages if there & {*stages} else ("train",):
         rows = [row for row in record.samples if row.stage == stage]
         for row in rows[-2:] if stage == "train" else rows[:2]:

@@ -1,4 +1,4 @@
-"""Publishes a run and, while it trains, its checkpoints, as the run file asks."""
+"""Publish a run and, during training, its checkpoints, if the run file says so."""
 
 from shlex import quote
 
@@ -12,7 +12,7 @@ from hf_rlhf.training.recorder import Recorder
 
 
 class Publication:
-    """What the main process pushes of one run."""
+    """The pushes of a run by its main process."""
 
     def __init__(self, run: Run, recorder: Recorder) -> None:
         self.run = run
@@ -20,7 +20,7 @@ class Publication:
         self._pushes: CheckpointPushes | None = None
 
     def open(self) -> None:
-        """Begin with checkpoints that an earlier session has not pushed, where they are pushed."""
+        """Start with checkpoints that an earlier session did not push."""
         spec, record = self.run.spec.publish, self.recorder.record
         self._pushes = CheckpointPushes.of(self.run.folder, spec, record)
 
@@ -31,11 +31,11 @@ class Publication:
             self._pushes.update_record(self.recorder.record)
 
     def in_use(self) -> set[int]:
-        """Return the steps of checkpoints that wait for their push."""
+        """Return the steps of checkpoints that wait for a push."""
         return self._pushes.waiting() if self._pushes is not None else set()
 
     def drain(self, *, interrupted: bool = False) -> list[str]:
-        """Wait for the pushes of checkpoints; return a message if some did not succeed."""
+        """Wait for the pushes of checkpoints; return a message if any failed."""
         if self._pushes is None:
             return []
         stopped: KeyboardInterrupt | None = None
@@ -45,7 +45,7 @@ class Publication:
             stopped = error
         self._pushes.update_record(self.recorder.record)
         message = self._pushes.summary(self.recorder.record)
-        # While the run is being interrupted, a second request ends the wait alone.
+        # During an interruption, a second request ends only the wait.
         if stopped is not None and not interrupted:
             stopped.add_note(message or "every checkpoint is published")
             raise stopped

@@ -1,4 +1,4 @@
-"""The record of a resolved run, section by section."""
+"""Build the sections of a resolved run's record."""
 
 import inspect
 import os
@@ -49,7 +49,7 @@ TYPED_NAME = "HF_RLHF_TYPED"
 
 
 def opening(run: Run, command: Sequence[str]) -> RunRecord:
-    """Return the record of a run that is about to load its weights."""
+    """Return the record of a run before it loads its weights."""
     trainer = next(each for each in run.components if each["kind"] == "trainers")
     return new_record(
         command=list(command),
@@ -90,14 +90,14 @@ def method_section(run: Run) -> MethodSection:
 
 
 def reproduction(argv: Sequence[str], world_size: int, distributed: Mapping[str, Any]) -> list[str]:
-    """Return the command line that launches this training again, `distributed` as it was.
+    """Return the command line that repeats this training with the same `distributed` launch.
 
-    Without `argv` there is none: objects from Python are in the run.
+    Without `argv` there is none: the run has objects from Python.
     """
     if not argv:
         return []
     argv = without_secrets(argv)
-    # Without a number accelerate takes every GPU that it finds.
+    # Without a number accelerate uses every GPU.
     launch = ["accelerate", "launch", "--num_processes", str(world_size)]
     if (file := config_file()) is not None:
         launch[2:2] = ["--config_file", file]
@@ -113,13 +113,13 @@ def reproduction(argv: Sequence[str], world_size: int, distributed: Mapping[str,
 
 
 def as_shell(command: Sequence[str]) -> str:
-    """Return a command as it is typed in a shell, or the command line that called it."""
+    """Return a command in shell syntax, or the command line that called it."""
     again = shlex.join(command) or "hf_rlhf.train(...), called from Python as before"
     return os.environ.get(TYPED_NAME) or again
 
 
 def training_section(run: Run, trainer: Any, seconds: float) -> TrainingSection:
-    """Return how far training got, from the trainer's own state."""
+    """Return the progress of training from the trainer's state."""
     state = trainer.state
     history = [
         {"step": entry.get("step"), **{k: v for k, v in entry.items() if k != "step"}}
@@ -153,10 +153,10 @@ def _report(trainer: Any) -> dict[str, Any]:
 
 
 def sessions(record: RunRecord, run: Run) -> list[Session]:
-    """Return the sessions of a run, with one more that begins now.
+    """Return the sessions of a run, with a new session that starts now.
 
-    A session without an end status was killed. `changed` lists what differs from the run's first
-    session, as `field: then -> now`.
+    A session without an end status was killed. `changed` lists differences from the first session,
+    as `field: then -> now`.
     """
     earlier = [
         session.model_copy(update={"status": "killed"}) if session.status == "running" else session
@@ -184,7 +184,7 @@ def _machine(environment: Environment, processes: int | None, launch: Any) -> di
 
 
 def evaluation_section(run: Run, before: Measured, after: Measured) -> EvaluationSection | None:
-    """Return held-out results with intervals, or None when nothing was measured."""
+    """Return held-out results with intervals, or None if nothing was measured."""
     parts = [part for part in (*after.parts, *before.parts) if part.rows]
     spec = run.spec.evaluation
     if spec is None or not parts:
@@ -212,7 +212,7 @@ def evaluation_section(run: Run, before: Measured, after: Measured) -> Evaluatio
 
 
 def distribution(run: Run) -> dict[str, Any]:
-    """Return how the run is distributed, with DeepSpeed's ZeRO stage or FSDP's version."""
+    """Return the run's distribution, with DeepSpeed's ZeRO stage or FSDP's version."""
     kind = distributed_type(run.training)
     distributed: dict[str, Any] = {"type": kind}
     plugin = getattr(run.training, "deepspeed_plugin", None)
@@ -243,7 +243,7 @@ def _estimates(intervals: Mapping[str, Any] | None) -> dict[str, Estimate] | Non
 def _defaults(run: Run) -> dict[str, Any]:
     settings = {**_settings(run.model), **_settings(run.training)}
     if not run.model.use_peft or run.adapter is not None:
-        # There is no LoRA, or it is configured by the adapter that is continued.
+        # There is no LoRA, or the continued adapter configures it.
         settings = {
             key: value
             for key, value in settings.items()
@@ -255,9 +255,9 @@ def _defaults(run: Run) -> dict[str, Any]:
 
 
 def _at_default(run: Run) -> list[str]:
-    """Return the settings with the default of the library whose configuration the run's extends.
+    """Return the settings with the default of the library's configuration class.
 
-    One that nobody set and whose default is None is the library's own choice, too.
+    An unset setting with default None is also the library's choice.
     """
     names = []
     for config in (run.model, run.training):
@@ -289,7 +289,7 @@ def _class_defaults(config_class: type) -> dict[str, Any]:
 def _settings(config: Any) -> dict[str, Any]:
     if not hasattr(config, "to_dict"):
         return {field.name: getattr(config, field.name) for field in fields(config)}
-    # TrainingArguments masks its tokens, those that are not set too.
+    # TrainingArguments masks its tokens, even unset tokens.
     values = dict(config.to_dict())
     tokens = [key for key in values if key.endswith("_token")]
     return values | {key: None for key in tokens if getattr(config, key, "") is None}
@@ -349,7 +349,7 @@ def _component(spec: RewardSpec | GateSpec, part: Part) -> dict[str, Any]:
 
 
 def judges_section(run: Run, earlier: Mapping[str, Mapping[str, float]]) -> list[dict[str, Any]]:
-    """Return each judge's description and its usage: `earlier`, by label, and since then."""
+    """Return each judge's description and usage: `earlier` (by label) plus since then."""
     names = {spec.label: spec.name for spec in run.spec.judges}
     return [
         {
@@ -365,7 +365,7 @@ def judges_section(run: Run, earlier: Mapping[str, Mapping[str, float]]) -> list
 def usage_elsewhere(
     run: Run, earlier: Mapping[str, Mapping[str, float]]
 ) -> dict[str, dict[str, float]]:
-    """Add to `earlier` each judge's usage on the other processes; all of them must call this."""
+    """Add each judge's usage on the other processes to `earlier`; all processes must call this."""
     from accelerate.utils import gather_object
 
     here = {label: as_json(judge.usage()) for label, judge in run.judges.items()}
@@ -385,7 +385,7 @@ def _added(usages: Sequence[Mapping[str, float]]) -> dict[str, float]:
 def _arguments(part: Part, written: Mapping[str, Any]) -> dict[str, Any]:
     """Return a reward's own fields, defaults included, without its judge.
 
-    A reward whose fields a preset fills in may have a method `describe()` that returns them all.
+    A reward whose fields are filled by a preset may return all of them by `describe()`.
     """
     reward: Any = part.reward
     if hasattr(reward, "describe"):

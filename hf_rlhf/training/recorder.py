@@ -1,4 +1,4 @@
-"""Keeps the record, `config.yaml` and the card of a run up to date."""
+"""Update the record, `config.yaml` and the card of a run."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
@@ -46,7 +46,7 @@ EndStatus = Literal["finished", "interrupted", "failed"]
 
 
 class Recorder:
-    """One run's record. Every process holds it; only the main one writes."""
+    """A run's record. Every process holds it; only the main process writes."""
 
     def __init__(self, run: Run, state: Any) -> None:
         self.run = run
@@ -56,12 +56,12 @@ class Recorder:
         self._counted: dict[str, int | None] = {}
 
     def open(self, argv: Sequence[str]) -> None:
-        """Begin the record, or continue the one that the folder holds; nothing is written yet.
+        """Start the record, or continue the folder's record; nothing is written yet.
 
         Raises RunFolderError when the folder holds another run.
         """
         previous = previous_record(self.run)
-        # Every process must have looked before the main one writes.
+        # Every process must read it before the main process writes.
         self.state.wait_for_everyone()
         if previous is None:
             world = self.run.training.world_size
@@ -69,7 +69,7 @@ class Recorder:
             self.record = opening(self.run, command)
             self.record.contents = found_contents(self.run)
             self.record.reward_validation = hook().section(self.run)
-            # A card that cannot be rendered is an error now, not after the training.
+            # A card that cannot be rendered must fail now, not after training.
             render_card(self.record)
         else:
             self._continue(previous)
@@ -81,7 +81,7 @@ class Recorder:
                 self.record.sessions[-1].changed += changes(previous, self.run)
 
     def _continue(self, previous: RunRecord) -> None:
-        """Continue a run's record with the run file's `card` and `publish`, which may be new."""
+        """Continue a run's record with the current `card` and `publish` sections."""
         spec = self.run.spec
         self.record = previous
         self.earlier_usage = {
@@ -89,31 +89,31 @@ class Recorder:
         }
         self.record.config = dict(spec.plain)
         self.record.author = Author(**as_json(spec.card))
-        # Options of `hf-rlhf publish` that the run file does not have stand.
+        # Keep options of `hf-rlhf publish` that the run file does not set.
         self.record.publish = {**previous.published(), **(spec.plain.get("publish") or {})}
 
     def refresh(self) -> None:
-        """Write the record and the card of a finished run again, if they have changed."""
+        """Rewrite the record and the card of a finished run if they changed."""
         if redact_secrets(self.record.to_json()) != load_record(self.run.folder).to_json():
             self.write()
             write_card(self.record, self.run.folder)
 
     @property
     def command(self) -> str:
-        """The command that repeats the run, as it is typed in a shell."""
+        """The command that repeats the run, in shell syntax."""
         return as_shell(self.record.command)
 
     def data_lines(self) -> Iterable[str]:
-        """Return lines on the data that the run trains on."""
+        """Return lines on the training data."""
         return data_lines(self.run)
 
     def advice(self) -> Sequence[str]:
-        """Record the warnings that do not stop the run, and return them."""
+        """Record and return warnings that do not stop the run."""
         self.record.advice = advice(self.run)
         return self.record.advice
 
     def loaded(self, trainer: Any) -> None:
-        """Record what is known only once the weights are loaded."""
+        """Record facts known once the weights are loaded."""
         add_weights(self.record.model, trainer, self.run)
 
     def measured(self, before: Measured, after: Measured) -> None:
@@ -123,7 +123,7 @@ class Recorder:
     def sampled(
         self, before: Measured, after: Measured, trained: Sequence[Mapping[str, Any]]
     ) -> None:
-        """Record completions of before, during and after training."""
+        """Record completions before, during and after training."""
         self.record.samples = samples_section(before, after, trained)
 
     def training(self, trainer: Any, seconds: float) -> TrainingSection:
@@ -131,10 +131,10 @@ class Recorder:
         return training_section(self.run, trainer, seconds)
 
     def trained(self, training: TrainingSection, resumed_at: int) -> None:
-        """Record how far training got, in the run and in this session."""
+        """Record the progress of training in the run and in this session."""
         before = self.record.training.monitor
         if resumed_at and training.monitor is None and before is not None:
-            # The run file has no monitor any more; what the last one saw is still true.
+            # The run file no longer has a monitor; the last results are still valid.
             training.monitor = before.model_copy(update={"stopped_at": None})
         training.peak_memory = {**(training.peak_memory or {}), **self._counted}
         self.record.training = training
@@ -143,11 +143,11 @@ class Recorder:
         self.record.sessions[-1].to_step = training.steps
 
     def write(self) -> None:
-        """Write the record, the resolved configuration and the reports on the rewards."""
+        """Write the record, the resolved configuration and the reward reports."""
         if not self.state.is_main_process:
             return
         hook().copy_reports(self.run)
-        # What was not in the cache when the run began has been loaded since.
+        # Files missing from the cache at the start have been loaded since.
         contents = with_written(self.record.contents, self.run.spec.plain)
         self.record.contents = found_commits(self.run) | contents
         write_record(self.record, self.run.folder)
@@ -155,11 +155,11 @@ class Recorder:
         atomic_write_text(self.run.folder / "config.yaml", dump_yaml(content))
 
     def gather_usage(self) -> None:
-        """Count the judges' usage on the other processes too; all of them must call this."""
+        """Add the judges' usage on the other processes; all processes must call this."""
         self.earlier_usage = usage_elsewhere(self.run, self.earlier_usage)
 
     def close(self, status: EndStatus) -> None:
-        """Write the record, the curves and the card of a run that ended as `status`."""
+        """Write the record, the curves and the card of a run that ended with `status`."""
         self.record.status = status
         self.record.finished = now()
         self.record.sessions[-1].status = status

@@ -1,4 +1,4 @@
-"""Whether a folder holds this run, another one, or files of neither."""
+"""Check whether a folder holds this run, another run, or foreign files."""
 
 import platform
 import re
@@ -25,26 +25,26 @@ WRITTEN = (
     *("monitor.png", "evaluation", "checkpoints", "adapter", "merged", "reward_validation"),
     "samples",
 )
-"""What a run writes beside its record."""
+"""Files that a run writes beside its record."""
 _LINES_SHOWN = 20
-"""Of a source that differs from the recorded one."""
+"""Maximum of changed source lines in messages."""
 _READ = "file named by "
-"""Begins the name of a file that code names, which may be one that it writes."""
+"""Prefix for files named in code, which may be output files."""
 _BATCH = ("per_device_train_batch_size", "gradient_accumulation_steps")
-"""Their product, over all processes, is the batch of an optimizer step."""
+"""Settings whose product, over all processes, is the batch of an optimizer step."""
 _MAY_CHANGE = {
     *("publish", "card", "monitor", "output_dir", *(field.name for field in fields(Limits))),
-    # How it is launched: the batch is the same, and a run may resume on fewer machines.
+    # The launch: the batch is the same, and a run may resume on fewer machines.
     *("expect_world_size", "expect_distributed"),
 }
 
 
 def previous_record(run: Run) -> RunRecord | None:
-    """Return the record of the same run begun earlier in this folder, or None for a new folder.
+    """Return the record of this run's earlier sessions in the folder; None for a new folder.
 
-    Raises RunFolderError when the folder holds another run, showing the difference, or other
-    files in the places of ours: a checkpoint or an evaluation of an unknown run would be taken for
-    this run's, and a README.md would be lost.
+    Raises RunFolderError with the difference if the folder holds another run, or foreign files with
+    our names: a checkpoint or an evaluation of an unknown run would be used for this run, and a
+    README.md would be overwritten.
     """
     if not (run.folder / RECORD_NAME).exists():
         if names := [name for name in WRITTEN if (run.folder / name).exists()]:
@@ -64,10 +64,10 @@ def previous_record(run: Run) -> RunRecord | None:
 
 
 def differences(recorded: RunRecord, run: Run, ignored: Collection[str] = ()) -> list[str]:
-    """Return a line for each setting in which a folder's run differs from this one.
+    """Return a line for each setting that differs between a folder's run and this run.
 
-    The content behind names counts too, since it can change while the names do not: rows of the
-    dataset (by number and content), weights of models, content of files, and code.
+    The content behind names also counts, since it can change without the names: rows of the dataset
+    (number and content), weights of models, content of files, and code.
     """
     old = _identity(
         recorded.config, recorded.data.splits, recorded.data.digests, recorded.model.continues
@@ -85,7 +85,7 @@ def differences(recorded: RunRecord, run: Run, ignored: Collection[str] = ()) ->
         if not unknown and not skipped:
             old[f"content of {key}"], new[f"content of {key}"] = before, now
     lines = changed_settings(old, new, {*ignored, *_equal_batch(recorded, run)})
-    # A model at one commit is the same, whatever branch or tag it is asked for by.
+    # A model at the same commit is equal, regardless of the requested branch or tag.
     same = [key for key, value in known.items() if recorded.contents.get(key) == value]
     revisions = {f"{key.removesuffix('_name_or_path')}_revision" for key in same}
     revisions |= {f"{key.rpartition('.')[0]}.revision" for key in same}
@@ -97,7 +97,7 @@ def differences(recorded: RunRecord, run: Run, ignored: Collection[str] = ()) ->
 
 
 def _equal_batch(recorded: RunRecord, run: Run) -> Collection[str]:
-    """Return the settings that differ because other processes share the same batch."""
+    """Return the settings that differ because the same batch is split over other processes."""
     there, here = recorded.training.world_size, run.training.world_size
     default = {each.name: each.default for each in fields(run.training) if each.name in _BATCH}
     before: list[Any] = [recorded.config.get(name) or default[name] for name in default]
@@ -109,7 +109,7 @@ def _equal_batch(recorded: RunRecord, run: Run) -> Collection[str]:
 
 
 def changes(recorded: RunRecord, run: Run) -> list[str]:
-    """Return the changes since a run began that need not affect the training."""
+    """Return the changes since a run started that do not necessarily affect training."""
     old, new = (
         {key: value for key, value in found.items() if key.startswith(_READ)}
         for found in (recorded.contents, found_contents(run))
@@ -127,7 +127,7 @@ def changes(recorded: RunRecord, run: Run) -> list[str]:
 
 
 def found_contents(run: Run) -> dict[str, Any]:
-    """Return the content behind the names in a run file, except rows, by dotted key."""
+    """Return the content (except rows) behind the names in a run file, by dotted key."""
     found = contents(run.spec.plain)
     for each in run.components:
         found |= contents(each.get("reads"), f"{_READ}{each.get('label')}")
@@ -135,7 +135,7 @@ def found_contents(run: Run) -> dict[str, Any]:
 
 
 def found_commits(run: Run, *, ask: bool = False) -> dict[str, Any]:
-    """Return the commits of models on the Hub, as `hf_rlhf.models.contents.commits` does."""
+    """Return the commits of models on the Hub, see `hf_rlhf.models.contents.commits`."""
     found = commits(run.spec.plain, ask=ask).items()
     return {key: {"commit": each} for key, each in found if _counts(key)}
 
@@ -145,7 +145,7 @@ def _counts(key: str) -> bool:
 
 
 def _are_comparable(recorded: RunRecord, before: Component, now: Component) -> bool:
-    """Return whether the code of two components has digests, made by one version of Python."""
+    """Return whether two components have code digests from the same Python version."""
     python = (recorded.environment.python or "").split(".")[:2]
     same_python = python == list(platform.python_version_tuple()[:2])
     return bool(before.code) == bool(now.code) and (same_python or not now.code)
@@ -156,7 +156,7 @@ def _components(run: Run) -> list[Component]:
 
 
 def _paired(record: RunRecord, now: Sequence[Component]) -> list[tuple[Component, Component]]:
-    """Return the components of both that have one kind and label."""
+    """Pair the components of both runs by kind and label."""
     old = {(each.kind, each.label or each.name): each for each in record.components}
     keys = ((each.kind, each.label or each.name) for each in now)
     return [(old[key], each) for key, each in zip(keys, now, strict=True) if key in old]
@@ -165,10 +165,10 @@ def _paired(record: RunRecord, now: Sequence[Component]) -> list[tuple[Component
 def changed_settings(
     old: Mapping[str, Any], new: Mapping[str, Any], ignored: Collection[str] = ()
 ) -> list[str]:
-    """Return a line for each setting that makes two run files different runs: `key: old -> new`.
+    """Return `key: old -> new` for each setting that makes two run files different runs.
 
-    `publish`, `card`, `monitor`, the launch and the `Limits` may change: they do not decide what is
-    trained.
+    `publish`, `card`, `monitor`, the launch and the `Limits` may change: they do not affect
+    training.
     """
     before, now = (
         {
@@ -196,9 +196,9 @@ def _identity(
 
 
 def _code_differences(before: Component, now: Component) -> Iterator[str]:
-    """Yield lines on the code of a component and the values that it reads, by its label."""
+    """Yield differences in a component's code and the values that it reads."""
     name = now.label or now.kind
-    # A tokenizer that is set apart has a digest and no code.
+    # A separate tokenizer has a digest and no code.
     old, new = (each.code or {"content": str(each.sha256)} for each in (before, now))
     if changed := [key for key in {**old, **new} if old.get(key) != new.get(key)]:
         yield f"code of {name} changed: {', '.join(changed)}"
@@ -207,7 +207,7 @@ def _code_differences(before: Component, now: Component) -> Iterator[str]:
 
 
 def _changed_lines(before: Sequence[Component], now: Sequence[Component]) -> Iterator[str]:
-    """Yield the first changed lines of sources that differ in more than comments and layout."""
+    """Yield the first changed lines of sources that differ beyond comments and layout."""
     earlier = {(each.kind, each.label): each for each in before}
     for each in now:
         known = earlier.get((each.kind, each.label))

@@ -1,4 +1,4 @@
-"""Saves the weights of a trained run, and the last steps of a run that is stopped."""
+"""Save the weights of a trained run, and the last steps of a stopped run."""
 
 import shutil
 import sys
@@ -27,14 +27,14 @@ from hf_rlhf.training.generation_cycle import Cycle
 
 Say = Callable[[str], None]
 REFERENCE = "ref"
-"""The adapter in which TRL keeps a frozen copy of the one that it continues."""
+"""TRL's adapter with a frozen copy of the continued adapter."""
 
 
 def save_weights(run: Run, trainer: Any, identity: Any, say: Say) -> None:
-    """Write `adapter/` and `merged/`, each whole or not at all; all processes must call this.
+    """Write `adapter/` and `merged/` atomically; all processes must call this.
 
-    `identity` is that of the base, and written beside the adapter. Raises ModelError for an
-    incomplete adapter.
+    The base's `identity` is written beside the adapter. Raises ModelError for an incomplete
+    adapter.
     """
     written = run.folder / ".trained"
     run_on_main_process(partial(shutil.rmtree, written, ignore_errors=True))
@@ -46,17 +46,17 @@ def save_weights(run: Run, trainer: Any, identity: Any, say: Say) -> None:
 
 def _move_weights(run: Run, written: Path, identity: Any, say: Say) -> None:
     folder, adapted = run.folder, run.model.use_peft
-    # Pickled, and transformers writes a `hub_token` into it in clear.
+    # A pickle, into which transformers writes a `hub_token` in plain text.
     (written / "training_args.bin").unlink(missing_ok=True)
     if adapted:
         written = _trained_adapter(written)
         write_identity(written, identity)
-    # Not every trainer saves it, and the weights are of no use without.
+    # Not every trainer saves it, and the weights are useless without it.
     run.tokenizer.save_pretrained(written)
     list_end(written)
     if run.task.endswith("-classification"):
         _trained_rows(run).write(written)
-    # An existing folder is of a session that ended before it wrote its record.
+    # An existing folder is from a session that ended before it wrote its record.
     with atomic_dir(folder / ("adapter" if adapted else "merged"), overwrite=True) as new:
         new.rmdir()
         written.rename(new)
@@ -72,7 +72,7 @@ def _move_weights(run: Run, written: Path, identity: Any, say: Say) -> None:
 
 
 def _trained_rows(run: Run) -> TrainedRows:
-    """Return what the run's reward model has seen, in this run and in those that it continues."""
+    """Return the training rows of the run's reward model, including continued runs."""
     starts = [each for each in (run.model_path, run.adapter) if each is not None]
     earlier = [rows for each in starts if (rows := TrainedRows.read(Path(each)))]
     adapter = read_adapter(run.adapter).config if run.adapter is not None else {}
@@ -86,9 +86,9 @@ def _trained_rows(run: Run) -> TrainedRows:
 
 
 def _trained_adapter(written: Path) -> Path:
-    """Return the folder of the one adapter that was trained, without a frozen reference.
+    """Return the folder of the trained adapter, ignoring a frozen reference.
 
-    peft saves an adapter of any name but `default` in a folder of that name.
+    peft saves an adapter not named `default` in a subfolder of its name.
     """
     shutil.rmtree(written / REFERENCE, ignore_errors=True)
     inner = sorted(path.parent for path in written.glob(f"*/{CONFIG}"))
@@ -105,10 +105,10 @@ def _trained_adapter(written: Path) -> Path:
 
 
 def save_boundary(run: Run, trainer: Any, cycle: Cycle, error: BaseException, say: Say) -> None:
-    """Save the steps since the last checkpoint, if training was stopped between two cycles.
+    """Save the steps since the last checkpoint if training stopped between two cycles.
 
-    A judge fails there: the weights are those of the last step, and with that step's random
-    states the same completions are sampled again.
+    A failed judge stops there: the weights are from the last step, whose random states sample the
+    same completions again.
     """
     everywhere = isinstance(error, HfRlhfError) or PartialState().num_processes == 1
     if not (everywhere and isinstance(trainer, Trainer)):
@@ -121,7 +121,7 @@ def save_boundary(run: Run, trainer: Any, cycle: Cycle, error: BaseException, sa
     say(f"saving step {boundary.step} before stopping")
     boundary.put_back(state)
     try:
-        # No public method saves what a checkpoint holds.
+        # No public method saves a complete checkpoint.
         trainer._save_checkpoint(trainer.model_wrapped, trial=None)
         trainer.callback_handler.on_save(trainer.args, state, trainer.control)
     except (OSError, RuntimeError, HfRlhfError) as second:

@@ -1,4 +1,4 @@
-"""What one process does in a run: evaluate, train, save, merge, evaluate again, publish."""
+"""The work of a process in a run: evaluate, train, save, merge, evaluate again, publish."""
 
 import sys
 import time
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 
 
 class Session:
-    """Takes one process through a run. Collective calls are made by all processes alike."""
+    """Runs a process of a run. All processes make the same collective calls."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class Session:
         publication: "Publication",
         stopping: Stopping | None = None,
     ) -> None:
-        """Prepare a session; that of a phase shares `stopping` with the run it is a phase of."""
+        """Prepare a session; a phase's session shares `stopping` with its run."""
         if not sys.stderr.isatty():
             disable_progress_bars()
         self.run = run
@@ -87,9 +87,9 @@ class Session:
         return bool(self.state.is_main_process)
 
     def go(self, argv: Sequence[str]) -> RunRecord:
-        """Do what is left to do of the run, and return its record. `argv` repeats it.
+        """Complete the run and return its record. `argv` repeats it.
 
-        Raises Terminated when the process was asked to end.
+        Raises Terminated if the process must end.
         """
         self._argv = argv
         with ExitStack() as stack:
@@ -107,16 +107,17 @@ class Session:
                 for text in self.record.sessions[-1].changed:
                     self._say(f"note: since the run began: {text}")
                 self._train_and_record()
-            # The others do not wait for the upload: it may outlast the process group's timeout.
+            # Other processes do not wait for the upload, which may outlast the process group's
+            # timeout.
             if self.main:
                 print_results(self.record)
                 self._say(f"card: {self.run.folder / 'README.md'}")
                 if not self._is_phase or self.run.spec.publish.repo_id is not None:
-                    self.publication.publish()  # of phases only the end is published
+                    self.publication.publish()  # only the last phase is published
             return load_record(self.run.folder)
 
     def _train_and_record(self) -> None:
-        """Train and measure, and leave a true record and card however it ends."""
+        """Train and measure, and leave a correct record and card at any end."""
         try:
             self._train_and_measure()
         except BaseException as error:
@@ -136,12 +137,12 @@ class Session:
 
             try:
                 if self.stopping.agreed:
-                    # A process that has ended makes the launcher end the others.
+                    # When a process ends, the launcher ends the others.
                     run_on_main_process(close)
                 elif self.main:
                     close()
             except HfRlhfError as second:
-                # What stopped the run matters more; a full disk, say, may have caused both.
+                # The first error matters more; a full disk, for example, may have caused both.
                 print(f"the record could not be closed: {second}", file=sys.stderr)
             if disk_error is not None:
                 raise disk_error from error
@@ -153,7 +154,7 @@ class Session:
         return f"The same command resumes {where}:\n  {self.recorder.command}"
 
     def _disk_error(self, error: BaseException) -> DiskError | None:
-        """Return the error to raise if a disk stopped the run; delete half-written checkpoints."""
+        """Return the error to raise if a disk stopped the run; delete partial checkpoints."""
         checkpoints = Path(self.run.training.output_dir)
         newest = valid_checkpoints(checkpoints)
         last = newest[-1] if newest else None
@@ -164,7 +165,7 @@ class Session:
 
     def _train_and_measure(self) -> None:
         run = self.run
-        # A trainer may change what `model_kwargs` is made of.
+        # A trainer may change the settings behind `model_kwargs`.
         kwargs = without_revision(run.model_kwargs())
         self._announce()
         with head_is_new(has_new_head(run)):
@@ -186,19 +187,19 @@ class Session:
         run_on_main_process(lambda: self.recorder.close("finished"))
 
     def _announce(self) -> None:
-        """Print what the training reads."""
+        """Print the training data."""
         for line in self.recorder.data_lines():
             self._say(f"data: {line}")
 
     def _known_results(self) -> dict[str, Evaluation]:
-        """Return the results after training that need not be measured."""
+        """Return results after training that are already known."""
         return {}
 
     def _record_generation(self) -> None:
         self.record.generation = greedy_example(self.run, self.run.folder / "merged")
 
     def _train(self) -> None:
-        """Train the model, and save what was trained."""
+        """Train and save the model."""
         run = self.run
         for text in self.recorder.advice():
             self._say(f"note: {text}")
@@ -208,11 +209,11 @@ class Session:
         masks = bool(getattr(run.training, "mask_truncated_completions", False))
         check_learned(trainer.state.log_history, TOTAL, masks)
         save_weights(run, trainer, self.record.model.identity, self._say)
-        # The optimizer's memory is needed for evaluating.
+        # Evaluation needs the optimizer's memory.
         trainer.accelerator.free_memory()
 
     def _fit(self, new_head: bool) -> Any:
-        """Train from the newest valid checkpoint; record how far it got, however it ends."""
+        """Train from the newest valid checkpoint; record the progress at any end."""
         after_save: list[Callable[[], object]] = []
         validation = Validation(self.run)
         cycle, run = self._with_callbacks(after_save, validation)
@@ -223,7 +224,7 @@ class Session:
         started = time.monotonic()
 
         def note() -> None:
-            # Before the checkpoint is loaded, the trainer's state lacks the steps that it holds.
+            # Before the checkpoint is loaded, the trainer's state lacks its steps.
             if trainer.state.global_step >= resumed_at:
                 seconds = earlier + time.monotonic() - started
                 section = self.recorder.training(trainer, seconds)
@@ -261,7 +262,7 @@ class Session:
         return trainer
 
     def _resume_from(self) -> Path | None:
-        """Return the newest valid checkpoint, None where training begins anew."""
+        """Return the newest valid checkpoint; None for a fresh start."""
         newest = newest_valid(Path(self.run.training.output_dir))
         if newest:
             self._say(f"resuming from {newest}")
@@ -270,7 +271,7 @@ class Session:
     def _with_callbacks(
         self, after_save: list[Callable[[], object]], validation: Validation
     ) -> tuple[Cycle, Run]:
-        """Return the run with the callbacks of its session."""
+        """Return the run with its session's callbacks."""
         run = self.run
         keep = run.training.save_total_limit
         # Our callback prunes, after the new checkpoint is sealed.
@@ -307,7 +308,7 @@ def _trainer(run: Run) -> Any:
 
 
 def _notebook_callbacks() -> list[Any]:
-    """Return the callback that shows training in a notebook, where this is one."""
+    """Return the callback for a notebook, if this is one."""
     if not is_in_notebook():
         return []
     from hf_rlhf.training.notebook import NotebookTable
@@ -316,7 +317,7 @@ def _notebook_callbacks() -> list[Any]:
 
 
 def without_hiding_an_error(note: Callable[[], object]) -> None:
-    """Call `note`; if it fails while training has failed, print that and keep the first error."""
+    """Call `note`; if it fails after training failed, print that and raise the first error."""
     first = sys.exception()
     try:
         note()

@@ -1,7 +1,7 @@
-"""Ends a run on SIGTERM, or when its launcher is gone.
+"""End a run on SIGTERM, or when its launcher is gone.
 
-`accelerate launch` of one process neither passes SIGTERM on nor ends its worker when it is killed:
-the worker would continue to train, holding the GPU and the run folder.
+`accelerate launch` of a single process neither forwards SIGTERM nor ends its worker when killed:
+the worker would continue to train and hold the GPU and the run folder.
 """
 
 import os
@@ -15,35 +15,33 @@ from typing import Any, Self
 from hf_rlhf.steps.jobs import LAUNCHED_BY
 
 LAUNCHERS = ("ACCELERATE_MIXED_PRECISION", "TORCHELASTIC_RUN_ID", LAUNCHED_BY)
-"""Variables that `accelerate launch`, `torchrun` and our own programs set for their processes."""
+"""Variables that `accelerate launch`, `torchrun` and our programs set for their processes."""
 CLOSING_S = 5.0
-"""The least time for writing record and card, however short the grace."""
+"""Minimum time for record and card, even with a shorter grace."""
 SAME_REQUEST_S = 2.0
 """Within this time another SIGTERM is the same request: Slurm, `timeout` and others send it to a
-group of processes, and torchrun, which belongs to it, passes it on."""
+process group, in which torchrun forwards it."""
 _INTERRUPTED = (
     "interrupted: saving what is done; the last line says how to continue (the shell prompt "
     "may return earlier)."
 )
-_PARENT = os.getppid()  # as early as can be: a launcher may die while the libraries load
+_PARENT = os.getppid()  # early, since a launcher may die while the libraries load
 
 
 class Terminated(KeyboardInterrupt):
-    """The run ends on request, as after Ctrl-C."""
+    """The run ends on request, like after Ctrl-C."""
 
 
 class Stopping:
-    """While it is entered, ends the run on request.
+    """Ends the run on request while entered.
 
     The first request raises Terminated in the main thread at once, unless the next save is less
-    than `grace` seconds away by `time_to_save`: then training continues to that save, and
-    Terminated is raised after `grace` seconds, at least CLOSING_S. A second request raises it in
-    any case; a signal within SAME_REQUEST_S, and the launcher's end after SIGTERM, is no second
-    one.
+    than `grace` seconds away by `time_to_save`. Then training continues to that save, and
+    Terminated is raised after `grace` seconds, at least CLOSING_S. A second request always raises
+    it; a signal within SAME_REQUEST_S, or the launcher's end after SIGTERM, is no second request.
 
-    Ctrl-C raises KeyboardInterrupt as usual, and prints that the work is being saved: a launcher
-    gets it too and may end, and the prompt return, before that is done. Its end is no second
-    request.
+    Ctrl-C raises KeyboardInterrupt as usual, and prints that the work is being saved: the launcher
+    also gets it and may return to the prompt earlier. Its end is no second request.
     """
 
     def __init__(self, grace: float) -> None:
@@ -56,7 +54,7 @@ class Stopping:
         """Raised in the place of Terminated, where `stop` was called."""
         self.agreed = False
         """Whether all processes have agreed to stop, and do so at the same step."""
-        self._requested: float | None = None  # when this process got the request
+        self._requested: float | None = None  # time of the request
         self._overdue = False
         self._over = threading.Event()
         self._launcher_gone = False
@@ -65,10 +63,10 @@ class Stopping:
         self._interrupt: Any = None
 
     def __enter__(self) -> Self:
-        # Python hands signals to the main thread alone.
+        # Python delivers signals only to the main thread.
         if threading.current_thread() is threading.main_thread():
             self._handler = signal.signal(signal.SIGTERM, self._on_sigterm)
-            # If it is ignored, as in a background job, it stays so.
+            # If ignored, as in a background job, it stays ignored.
             if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
                 self._interrupt = signal.signal(signal.SIGINT, self._on_sigint)
             if any(name in os.environ for name in LAUNCHERS):
@@ -83,7 +81,7 @@ class Stopping:
             signal.signal(signal.SIGINT, self._interrupt)
 
     def stop(self, error: BaseException) -> None:
-        """Let training end with `error` at the next boundary; every process must call this."""
+        """End training with `error` at the next boundary; every process must call this."""
         self.cause = self.cause or str(error)
         self.error = error
 
@@ -104,7 +102,7 @@ class Stopping:
         self._requested = now
         threading.Thread(target=self._deadline, daemon=True).start()
         if self.cause is not None:
-            return  # all processes have agreed to stop
+            return  # all processes agreed to stop
         self.cause = "its launcher has ended" if self._launcher_gone else "it got SIGTERM"
         needed = self.time_to_save() if self.time_to_save is not None else None
         if needed is None or needed > self.grace:
@@ -117,10 +115,10 @@ class Stopping:
             _interrupt_main_thread()
 
     def _watch_launcher(self) -> None:
-        # Not prctl(PR_SET_PDEATHSIG): it is Linux's, and follows the thread that started us.
+        # Not prctl(PR_SET_PDEATHSIG), which is Linux-only and tracks the thread that started us.
         while not self._over.wait(0.5):
             if os.getppid() != _PARENT:
-                # A launcher of one process ends by the SIGTERM or Ctrl-C that its group got.
+                # A single-process launcher ends by the SIGTERM or Ctrl-C of its group.
                 if self._requested is None and not self._interrupted:
                     self._launcher_gone = True
                     _interrupt_main_thread()
@@ -130,10 +128,10 @@ class Stopping:
 def _interrupt_main_thread() -> None:
     main = threading.main_thread().ident
     assert main is not None
-    # To that thread, so that a blocking system call returns.
+    # To the main thread, so that a blocking system call returns.
     signal.pthread_kill(main, signal.SIGTERM)
 
 
 def _say(text: str) -> None:
-    # A signal may come in the middle of a print, which must not be entered twice.
+    # A signal may interrupt a print, which is not reentrant.
     os.write(2, f"{text}\n".encode())

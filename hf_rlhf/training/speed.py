@@ -1,4 +1,4 @@
-"""How long a step of training takes: as recorded, or as measured now."""
+"""The duration of a training step, recorded or measured now."""
 
 import statistics
 import time
@@ -22,32 +22,32 @@ from hf_rlhf.storage.record import load_record
 from hf_rlhf.training.library_warnings import head_is_new
 
 STEPS = 4
-"""How many steps are measured; the first, in which everything is set up, does not count."""
+"""Number of measured steps; the first includes set-up and does not count."""
 _MOST_ON_CPU = 500_000_000
-"""Parameters of a model that is not loaded to be measured where there is no GPU."""
+"""Models with more parameters are not loaded for a measurement without a GPU."""
 
 
 @dataclass(frozen=True)
 class Speed:
-    """Seconds of an optimizer step, and where the number comes from."""
+    """Seconds of an optimizer step, and the source of the number."""
 
     seconds_a_step: float
     basis: str
 
 
 def speed_of(run: Run, *, measure: bool = True) -> Speed | None:
-    """Return how long a step of a run takes here.
+    """Return the duration of a run's step on this machine.
 
-    It is what the run has recorded on the same kind of machine; else a few steps are measured on a
-    copy in memory. None where several processes train, the model is too large for that, the trainer
-    refuses so few steps, or `measure` is false.
+    It comes from the run's record on the same kind of machine, or from a few steps on a copy in
+    memory. None if several processes train, the model is too large, the trainer refuses so few
+    steps, or `measure` is false.
     """
     if (recorded := _recorded(run)) is not None or not measure or processes() > 1:
         return recorded
     import torch
 
     if torch.cuda.is_available() or skeleton(run).num_parameters() <= _MOST_ON_CPU:
-        # Not every trainer can train on so few rows or steps, such as one with iterations.
+        # Some trainers, such as those with iterations, cannot train on so few rows or steps.
         with suppress(HfRlhfError, ValueError):
             return _measured(run)
     return None
@@ -79,7 +79,7 @@ def _measured(run: Run) -> Speed:
 
     count = min(STEPS, planned_steps(run))
     train = run.dataset["train"]
-    # Rows from all over, so that their lengths are typical.
+    # Rows spread over the data, so that their lengths are typical.
     batch = run.training.per_device_train_batch_size * run.training.gradient_accumulation_steps
     stride = max(len(train) // (batch * count), 1)
     rows = type(run.dataset)({**run.dataset, "train": train.select(range(0, len(train), stride))})

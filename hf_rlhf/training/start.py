@@ -1,4 +1,4 @@
-"""Opens the session of a run, with what records and publishes it."""
+"""Open the session of a run with its recorder and publication."""
 
 from functools import partial
 
@@ -13,7 +13,7 @@ from hf_rlhf.training.signals import Stopping
 
 
 def open_session(run: Run, stopping: Stopping | None = None) -> Session:
-    """Return the session of a run; that of a phase shares `stopping` with the whole run."""
+    """Return the session of a run; a phase's session shares `stopping` with the whole run."""
     recorder = Recorder(run, PartialState())
     kind = partial(PhasedSession, open_session=open_session) if run.phase_list else Session
     return kind(run, recorder, Publication(run, recorder), stopping)

@@ -1,4 +1,4 @@
-"""What the record says of the tools of a run, and of their calls during training."""
+"""Record a run's tools and their calls during training."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,11 +11,11 @@ _TOOL_LOGS = {
     "tools/failure_frequency": "share of the calls that failed",
     "tools/turns": "turns of the model in a completion",
 }
-"""Key of the log -> what it is."""
+"""Key of the log -> description."""
 
 
 def tool_report(run: Run, history: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return how often tools were called, and failed, from what TRL and the reward have logged."""
+    """Return the numbers of tool calls and failures from the logs of TRL and the reward."""
     rows = []
     for key, title in _TOOL_LOGS.items() if run.toolset is not None else ():
         values = [entry[key] for entry in history if entry.get(key) is not None]
@@ -27,7 +27,7 @@ def tool_report(run: Run, history: Sequence[Mapping[str, Any]]) -> dict[str, Any
 
 
 def tools_line(run: Run) -> dict[str, str]:
-    """Return the line of the card's training setup on what the model could call."""
+    """Return the line on tools for the card's training setup."""
     toolset = run.toolset
     if toolset is None:
         return {}

@@ -1,4 +1,4 @@
-"""All sessions of a run are one run in trackio, Weights & Biases and TensorBoard."""
+"""Make all sessions of a run one run in trackio, Weights & Biases and TensorBoard."""
 
 import os
 import sys
@@ -10,7 +10,7 @@ from typing import Any
 
 @contextmanager
 def continued_tracker_run(training: Any, run_id: str, folder: Path) -> Iterator[None]:
-    """Within, trackers continue the run that belongs to `folder`.
+    """Let trackers continue the run of `folder` inside the block.
 
     Settings of the user's environment or run file take precedence.
     """
@@ -30,7 +30,7 @@ def continued_tracker_run(training: Any, run_id: str, folder: Path) -> Iterator[
 
 
 def end_runs() -> None:
-    """End the run that Weights & Biases leaves open, so that the next training gets its own."""
+    """End the open run of Weights & Biases, so that the next training gets its own."""
     wandb = sys.modules.get("wandb")
     if wandb is not None and getattr(wandb, "run", None) is not None:
         wandb.finish()

@@ -1,4 +1,4 @@
-"""Judges and rewards, tried on a few real rows before a run begins."""
+"""Try judges and rewards on a few real rows before a run starts."""
 
 import asyncio
 import time
@@ -16,13 +16,13 @@ from hf_rlhf.scores import Score
 ROWS_TRIED = 4
 """Rows for which completions are scored."""
 _RESPONSES = ("completion", "response", "chosen", "rejected")
-"""Columns of TRL's formats, and one that is common, with responses to a row's prompt."""
+"""Columns with responses to a row's prompt: TRL's, and `response`."""
 _MADE_UP = "made-up"
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One row of the table of a dry run."""
+    """A row of a dry run's table."""
 
     check: str
     status: Literal["ok", "note", "FAIL"]
@@ -35,16 +35,16 @@ class Trial:
 
     findings: Sequence[Finding]
     whole: bool = True
-    """Whether no reward was left out."""
+    """Whether all rewards were run."""
     completions: int = 0
     judge_calls: float = 0.0
     seconds: float = 0.0
 
 
 def ping_judges(runs: Iterable[Run]) -> dict[str, Finding]:
-    """Send one request to each judge, without the patience of a run; the keys are their `repr`.
+    """Send a request to each judge, without a run's patience; keys are their `repr`.
 
-    Two phases have two instances of one judge.
+    Two phases have separate instances of the same judge.
     """
     findings: dict[str, Finding] = {}
     for label, judge in [pair for run in runs for pair in run.judges.items()]:
@@ -64,10 +64,10 @@ def ping_judges(runs: Iterable[Run]) -> dict[str, Finding]:
 def try_rewards(run: Run, judges: Mapping[str, Finding]) -> Trial:
     """Score completions for real rows, so that missing columns or services fail now.
 
-    They are the rows' own responses, where there are some, and made-up ones. The trainer's
-    `trial_completions` have the form of its answers: without a plausible answer a judge may not be
-    called at all, and its calls be underestimated. What needs a judge that has not answered, by
-    `judges`, is not called: it would wait for the judge's `patience`.
+    Completions are the rows' own responses, if any, and synthetic ones. The trainer's
+    `trial_completions` have the form of its answers: without a plausible answer a judge might not
+    be called, and its calls underestimated. Rewards whose judge has not answered, by `judges`, are
+    skipped: they would wait for the judge's `patience`.
     """
     if run.reward is None:
         columns = ", ".join(sorted(run.trainer_class.columns))
@@ -92,7 +92,7 @@ def try_rewards(run: Run, judges: Mapping[str, Finding]) -> Trial:
 
 
 def _scored(label: str, values: Sequence[Score], origins: Sequence[str]) -> Finding:
-    """Return the range of a reward's scores, and that of the rows' own responses by column."""
+    """Return the ranges of a reward's scores: of all, and of the rows' own responses by column."""
     texts, shown = [], None not in values
     for origin in dict.fromkeys(origins):
         of = [value for value, each in zip(values, origins, strict=True) if each == origin]
@@ -112,7 +112,7 @@ def _scored(label: str, values: Sequence[Score], origins: Sequence[str]) -> Find
 def _without_judges(
     run: Run, judges: Mapping[str, Finding]
 ) -> tuple[ComposedReward, list[Finding]]:
-    """Return the composition without the parts whose judge does not answer, and a note on each."""
+    """Return the composition without parts whose judge does not answer, and a note on each."""
     silent = {
         id(judge): label
         for label, judge in run.judges.items()
@@ -137,10 +137,10 @@ def _without_judges(
 
 
 def _trial_batch(run: Run) -> tuple[list[str], list[Any], list[Any], dict[str, list[Any]]]:
-    """Return where each completion is from, prompts, completions and columns, aligned."""
+    """Return the aligned origins, prompts, completions and columns."""
     split = run.dataset["train"]
     toolset = run.toolset if run.toolset is not None and run.toolset.build is not None else None
-    # An environment may be a container, and each completion has its own.
+    # An environment may be a container; each completion has its own.
     rows = split.select(range(min(ROWS_TRIED if toolset is None else 1, len(split))))
     own = [name for name in _RESPONSES if name in rows.column_names]
     origins, rows_of, completions = [], [], []
@@ -162,7 +162,7 @@ def _trial_batch(run: Run) -> tuple[list[str], list[Any], list[Any], dict[str, l
 
 
 def _token_ids(tokenizer: Any, completions: Sequence[Any]) -> list[list[int]]:
-    """Return the tokens of completions as training has them, the end token included."""
+    """Return the tokens of completions as in training, including the end token."""
     texts = [text_of(completion) for completion in completions]
     ids = tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"]
     end = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
@@ -170,7 +170,7 @@ def _token_ids(tokenizer: Any, completions: Sequence[Any]) -> list[list[int]]:
 
 
 def _like(prompt: Any, answer: Any) -> Any:
-    """Return an answer as text to a text, and as messages to messages, as TRL's trainers do."""
+    """Return an answer in the prompt's format, text or messages, as in TRL's trainers."""
     if isinstance(prompt, str):
         return text_of(answer)
     return [{"role": "assistant", "content": answer}] if isinstance(answer, str) else answer

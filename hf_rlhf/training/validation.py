@@ -1,7 +1,7 @@
-"""Evaluation during training: the run's held-out metrics on its validation rows.
+"""Evaluate the run's held-out metrics on its validation rows during training.
 
-transformers decides when (`eval_strategy`), logs its own loss on the same rows, and keeps the best
-step in the state that each checkpoint has. Nothing here changes what is trained.
+transformers decides when (`eval_strategy`), logs its own loss on the same rows, and stores the best
+step in each checkpoint's state. Nothing here changes what is trained.
 """
 
 import time
@@ -31,10 +31,10 @@ from hf_rlhf.training.progress import say
 
 
 class Validation(TrainerCallback):  # type: ignore[misc]
-    """Adds the run's held-out metrics to an evaluation by transformers, and logs and prints them.
+    """Adds the run's held-out metrics to transformers' evaluation, and logs and prints them.
 
-    Evaluations leave the random states as they were, so a run trains the same with and without.
-    Place this before the callbacks that read the metrics.
+    Evaluations restore the random states, so they do not affect training. This callback must
+    precede callbacks that read the metrics.
     """
 
     def __init__(self, run: Run) -> None:
@@ -56,18 +56,18 @@ class Validation(TrainerCallback):  # type: ignore[misc]
 
     @property
     def stopped_early(self) -> bool:
-        """Return whether training ends, or has ended, before its last step."""
+        """Return whether training stops, or has stopped, early."""
         return self.early_stopping is not None and self.early_stopping.stopped
 
     def load_best(self, state: Any) -> None:
-        """Load the weights of the best step into a resumed training that is over."""
+        """Load the weights of the best step after resuming a finished training."""
         restores = bool(self.callbacks) and self.run.training.load_best_model_at_end
         if restores and state.best_model_checkpoint is not None:
-            # transformers does it at the end of a training alone; no public method does.
+            # transformers does it only at the end of training, not by a public method.
             self.trainer._load_best_model()
 
     def section(self, state: Any) -> ValidationSection | None:
-        """Return for the record what was measured, and what it decided."""
+        """Return the measurements and their consequences for the record."""
         if not self.callbacks:
             return None
         training, stopping = self.run.training, self.run.spec.early_stopping
@@ -89,18 +89,18 @@ class Validation(TrainerCallback):  # type: ignore[misc]
         )
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Check that the best checkpoint so far is there, if its weights are to be saved."""
-        # An interrupted run has had the evaluation at its start.
+        """Check that the best checkpoint so far exists, if its weights will be saved."""
+        # An interrupted run already had the evaluation at its start.
         args.eval_on_start = args.eval_on_start and not state.global_step
         self._prepare(args.eval_on_start, state)
         if args.load_best_model_at_end and state.best_global_step:
             best = Path(args.output_dir) / f"checkpoint-{state.best_global_step}"
             run_on_main_process(lambda: _check_best(best))
-            # transformers forgets it where the run folder has been moved.
+            # transformers loses it if the run folder was moved.
             state.best_model_checkpoint = str(best)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Keep the random states, if an evaluation follows."""
+        """Save the random states if an evaluation follows."""
         self._prepare(control.should_evaluate, state)
 
     on_epoch_end = on_step_end
@@ -108,7 +108,7 @@ class Validation(TrainerCallback):  # type: ignore[misc]
     def on_evaluate(
         self, args: Any, state: Any, control: Any, metrics: dict[str, Any], **kwargs: Any
     ) -> None:
-        """Measure the model, and put the metrics among those by which the best step is chosen."""
+        """Measure the model, and add metrics for the choice of the best step."""
         with self.trainer.accelerator.autocast():
             measured = measure_in_training(self._measured, kwargs["model"])
         means = {
@@ -126,7 +126,7 @@ class Validation(TrainerCallback):  # type: ignore[misc]
                 f"`metric_for_best_model` {args.metric_for_best_model.removeprefix(HELD_OUT)!r}. "
                 f"Measured: {', '.join(name.removeprefix('eval_' + HELD_OUT) for name in means)}."
             )
-        if state.is_world_process_zero and not is_in_notebook():  # whose table has them
+        if state.is_world_process_zero and not is_in_notebook():  # whose table contains them
             seconds = time.monotonic() - self._began
             line = f"step {state.global_step:>5}  evaluation: {_line(metrics)}  {seconds:.1f} s"
             say(line)
@@ -139,15 +139,15 @@ class Validation(TrainerCallback):  # type: ignore[misc]
 
 
 class EarlyStopping(EarlyStoppingCallback):  # type: ignore[misc]
-    """transformers' callback, which goes on counting where an interrupted run stopped."""
+    """transformers' callback, which continues the count of an interrupted run."""
 
     @property
     def stopped(self) -> bool:
-        """Return whether training ends, or has ended, for want of an improvement."""
+        """Return whether training stops, or has stopped, without an improvement."""
         return bool(self.early_stopping_patience_counter >= self.early_stopping_patience)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Take up the count of the checkpoint."""
+        """Restore the checkpoint's count."""
         saved = state.stateful_callbacks[type(self).__name__]["attributes"]
         self.early_stopping_patience_counter = saved["early_stopping_patience_counter"]
 
@@ -173,7 +173,7 @@ def _check_best(checkpoint: Path) -> None:
 
 
 def _line(metrics: Mapping[str, Any]) -> str:
-    """Return transformers' loss and our metrics, as one line."""
+    """Return transformers' loss and our metrics as a line."""
     named = {"eval_loss": metrics.get("eval_loss")}
     start = f"eval_{HELD_OUT}"
     named |= {k.removeprefix(start): v for k, v in metrics.items() if k.startswith(start)}
