@@ -1,9 +1,9 @@
-"""A LoRA adapter folder, as peft saves it: checked, and read as edits to a base's parameters.
+"""Check a LoRA adapter folder from peft, and read it as edits to a base's parameters.
 
-Weights that ZeRO-3 or FSDP saved without gathering them are tensors without elements, or absent;
-names that a wrapper left its mark in are silently ignored when peft loads them. Both are found
-here. Sources: LoRA (arXiv:2106.09685), rank-stabilised LoRA (arXiv:2312.03732), DoRA
-(arXiv:2402.09353); key names and scaling follow `peft.tuners.lora`.
+Weights that ZeRO-3 or FSDP saved without gathering are empty or absent tensors; peft silently
+ignores names with a wrapper's prefix. Both are detected here. Sources: LoRA (arXiv:2106.09685),
+rank-stabilised LoRA (arXiv:2312.03732), DoRA (arXiv:2402.09353); key names and scaling follow
+`peft.tuners.lora`.
 """
 
 import math
@@ -97,9 +97,9 @@ class LoraAdapter:
     folder: Path
     config: Mapping[str, Any]
     edits: Mapping[str, LoraEdit] = field(default_factory=dict)
-    """By module."""
+    """Edits by module."""
     replacements: Mapping[str, Stored] = field(default_factory=dict)
-    """By parameter: `modules_to_save`, trained biases, and embeddings saved whole."""
+    """New values by parameter: `modules_to_save`, trained biases, and embeddings saved in full."""
 
     def parameters(self) -> set[str]:
         """Return the names of the base parameters that it changes."""
@@ -123,7 +123,7 @@ class LoraAdapter:
 
 
 def read_adapter(folder: Path) -> LoraAdapter:
-    """Read and check an adapter folder; raises ModelError, naming what cannot be merged and why."""
+    """Read and check an adapter folder. Raises ModelError if it cannot be merged."""
     config = _mergeable_config(folder)
     file = folder / WEIGHTS
     if not file.exists():
@@ -136,7 +136,7 @@ def read_adapter(folder: Path) -> LoraAdapter:
 
 
 def check_tensors(file: Path) -> Mapping[str, Stored]:
-    """Return the tensors of a safetensors file; ModelError if there is none, or an empty tensor."""
+    """Return the tensors of a safetensors file. Raise ModelError if missing or empty."""
     tensors = read_header(file)
     if not tensors:
         raise ModelError(f"{file} holds no tensors. {_GATHER}")
@@ -147,10 +147,10 @@ def check_tensors(file: Path) -> Mapping[str, Stored]:
 
 
 def check_adapter(folder: Path) -> list[str]:
-    """Check that a folder holds a complete adapter, of any kind that peft has; return notes.
+    """Check that a folder holds a complete adapter of any peft type; return notes.
 
-    Raises ModelError when the file is absent, has no tensors or empty ones, half a LoRA pair,
-    or names that peft would not find in the modules that adapter_config.json targets.
+    Raises ModelError if the file is absent, has no tensors or empty tensors, half a LoRA pair, or
+    names that peft would not find in the target modules of adapter_config.json.
     """
     file = folder / WEIGHTS
     if not file.is_file():
@@ -215,7 +215,7 @@ def _check_targets(file: Path, modules: Collection[str], config: Mapping[str, An
 
 
 def is_target(module: str, targets: str | Collection[str]) -> bool:
-    """Return whether peft targets a module: text is a pattern to it, others are ends of names."""
+    """Return whether peft targets a module: text is a pattern, list items are name suffixes."""
     if isinstance(targets, str):
         return re.fullmatch(targets, module) is not None
     return any(f".{module}".endswith(f".{target}") for target in targets)
@@ -231,17 +231,17 @@ def _is_nonzero(stored: Stored) -> bool:
 def check_head(adapter: LoraAdapter) -> dict[str, Stored]:
     """Return the parameters of a classification adapter's head; empty for other adapters.
 
-    Raises ModelError as `head_names` does.
+    Raises ModelError like `head_names`.
     """
     names = head_names(adapter.folder, adapter.config, adapter.replacements)
     return {name: adapter.replacements[name] for name in names}
 
 
 def head_names(folder: Path, config: Mapping[str, Any], names: Iterable[str]) -> list[str]:
-    """Return which of an adapter's tensors are the head of a classification model.
+    """Return the names of an adapter's tensors for a classification head.
 
-    Raises ModelError when it is one of such a model and has none: its scores would be those of a
-    head drawn at random.
+    Raises ModelError if a classification adapter has no head: its scores would come from a random
+    head.
     """
     if config.get("task_type") not in CLASSIFIERS:
         return []
@@ -261,7 +261,7 @@ def _empty(file: Path, key: str, stored: Stored) -> str:
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """Return an adapter's configuration. Raises ModelError for a file that peft never writes."""
+    """Return an adapter's configuration. Raises ModelError for a file that peft did not write."""
     path = folder / CONFIG
     try:
         config: dict[str, Any] = parse_json(path.read_text(encoding="utf-8"))
@@ -332,7 +332,7 @@ def _edit(
 
 
 def _pattern(patterns: Mapping[str, Any] | None, module: str, default: Any) -> Any:
-    """Return the value that peft's `rank_pattern` or `alpha_pattern` gives a module."""
+    """Return the value of peft's `rank_pattern` or `alpha_pattern` for a module."""
     for pattern, value in (patterns or {}).items():
         if re.match(rf"(.*\.)?({pattern})$", module):
             return value

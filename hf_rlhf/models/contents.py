@@ -1,7 +1,7 @@
-"""The content behind the names in a run file: digests of files and folders, commits on the Hub.
+"""Identify the content behind names in a run file: digests of files and folders, Hub commits.
 
-A name stays the same when the file is edited, another model is saved in the folder, or a
-repository's branch moves; the training does not.
+A name is unchanged when the file is edited, another model is saved in the folder, or a repository's
+branch moves; the training is not.
 """
 
 import hashlib
@@ -30,17 +30,17 @@ _COMMIT = re.compile("[0-9a-f]{40}")
 
 
 def contents(values: Any, name: str = "") -> dict[str, Any]:
-    """Return the digest of each file or folder that values name, by dotted key."""
+    """Return the digest of each file or folder in values, by dotted key."""
     texts = {key: text for key, text, _ in _texts(values, name) if not _MAY_CHANGE.search(key)}
     found = {key: content_of(text, whole=False) for key, text in texts.items()}
     return {key: digest for key, digest in found.items() if digest is not None}
 
 
 def with_written(found: Mapping[str, Any], values: Any) -> dict[str, Any]:
-    """Return `contents` of a run that goes on, with WRITTEN_BY_RUN for what has changed meanwhile.
+    """Return `contents` of a resumed run, with WRITTEN_BY_RUN for content that changed meanwhile.
 
-    A trainer only reads the files that its top-level settings name. A reward, or
-    other code that a run file gives settings to, may write.
+    A trainer only reads the files in its top-level settings. A reward or other configured code may
+    also write.
     """
     texts = {key: text for key, text, _ in _texts(values) if "." in key}
     written = {
@@ -52,22 +52,22 @@ def with_written(found: Mapping[str, Any], values: Any) -> dict[str, Any]:
 
 
 def commits(values: Any, *, ask: bool = False) -> dict[str, str]:
-    """Return the commit of each model on the Hub that values name, by dotted key.
+    """Return the commit of each Hub model in values, by dotted key.
 
-    The commit is read from the cache: a model that is not cached has not been loaded. With `ask`,
-    it is the Hub's current commit, which the next `from_pretrained` would load.
+    Commits are read from the cache: an uncached model has not been loaded. With `ask`, it is the
+    Hub's current commit, which the next `from_pretrained` would load.
     """
     found = {key: commit_of(value, revision, ask=ask) for key, value, revision in _texts(values)}
     return {key: commit for key, commit in found.items() if commit is not None}
 
 
 def commit_of(name: str, revision: str | None, *, ask: bool = False) -> str | None:
-    """Return the commit of a model on the Hub that is in the cache; None for any other name."""
+    """Return the commit of a cached Hub model; None for any other name."""
     from huggingface_hub import HfApi, constants
     from huggingface_hub.errors import HTTPError, OfflineModeIsEnabled  # type: ignore[attr-defined]
     from huggingface_hub.file_download import repo_folder_name
 
-    if not is_hub_id(name) or Path(name).exists():  # most texts are none, such as "---"
+    if not is_hub_id(name) or Path(name).exists():  # most texts are no paths, such as "---"
         return None
     refs = Path(constants.HF_HUB_CACHE, repo_folder_name(repo_id=name, repo_type="model"), "refs")
     if _COMMIT.fullmatch(revision or "") or not refs.is_dir():
@@ -77,7 +77,7 @@ def commit_of(name: str, revision: str | None, *, ask: bool = False) -> str | No
             timeout = constants.HF_HUB_ETAG_TIMEOUT
             return HfApi().model_info(name, revision=revision, timeout=timeout).sha
     except (HTTPError, OfflineModeIsEnabled, OSError):
-        pass  # then the cache is what is loaded
+        pass  # then the cache is loaded
     ref = refs / (revision or "main")
     return ref.read_text().strip() if ref.is_file() else None
 
@@ -85,8 +85,8 @@ def commit_of(name: str, revision: str | None, *, ask: bool = False) -> str | No
 def content_of(value: str, *, whole: bool = True) -> Any:
     """Return the digest of a file, or of a folder's files by name; None for any other text.
 
-    If not `whole`, large files are sampled, and a folder that holds no model has a single
-    digest, since the names in it are private.
+    Unless `whole`, large files are sampled, and a folder without a model has a single digest, since
+    its file names are private.
     """
     digest = file_digest if whole else sampled_digest
     if len(value) > _LONGEST_PATH or "\n" in value:
@@ -99,7 +99,7 @@ def content_of(value: str, *, whole: bool = True) -> Any:
             return file_digests(path, _RUN_FILES, digest) or None
         is_model = any((path / name).exists() for name in ("config.json", "adapter_config.json"))
         if not is_model and "/" not in value:
-            return None  # a word that is a folder's name by chance
+            return None  # a word that happens to be a folder's name
         if not is_model and not whole:
             return _folder_digest(path)
         files = file_digests(path, _MODEL_FILES, digest)
@@ -115,7 +115,7 @@ def _folder_digest(path: Path) -> str | None:
 
 
 def sampled_digest(path: Path, share: int = 1) -> str:
-    """Return a digest of a file: of all of it up to 256 MiB, else of its size and 4,096 pieces.
+    """Return a digest of a file: complete up to 256 MiB, else of its size and 4,096 pieces.
 
     Both numbers are divided by `share`, the number of files.
     """
@@ -131,7 +131,7 @@ def sampled_digest(path: Path, share: int = 1) -> str:
 
 
 def _texts(values: Any, name: str = "", revision: Any = None) -> Iterator[tuple[str, str, Any]]:
-    """Yield each text in values with its dotted key, and the revision that stands beside it."""
+    """Yield each text in values with its dotted key and the revision beside it."""
     if isinstance(values, Mapping):
         for key, value in values.items():
             own = f"{str(key).removesuffix('_name_or_path')}_revision"

@@ -1,7 +1,8 @@
-"""The tokens at which generation stops: a trained response has to end with one.
+"""Tokens that stop generation: a trained response must end with a stop token.
 
 Plain `generate` stops only at the end tokens of the generation config; training and evaluation also
-stop at the tokenizer's. So every saved model lists the tokenizer's in its generation config.
+stop at the tokenizer's. So every saved model lists the tokenizer's end token in its generation
+config.
 """
 
 import json
@@ -17,12 +18,12 @@ if TYPE_CHECKING:
     from hf_rlhf.runs.run import Run
 
 _MARK = "Zq7xK"
-"""An answer that no chat template has in its own text."""
+"""A marker answer that no chat template contains."""
 _CALL = "a call of a tool"
 
 
 def end_tokens(tokenizer: Any, generation_config: Any) -> frozenset[int]:
-    """Return what ends a text: the tokenizer's end-of-sequence token, and the model's own."""
+    """Return the end tokens: the tokenizer's end-of-sequence token, and the model's."""
     return frozenset({tokenizer.eos_token_id, *_as_list(generation_config.eos_token_id)} - {None})
 
 
@@ -33,8 +34,7 @@ def _as_list(ids: int | list[int] | None) -> list[int]:
 def end_problems(run: "Run") -> Iterator[Problem]:
     """Yield a problem if the model would learn responses that end without a stop token.
 
-    Trainers end responses in two ways: messages as the chat template does, text with the
-    tokenizer's end-of-sequence token.
+    Messages end like in the chat template, text with the tokenizer's end-of-sequence token.
     """
     if not (run.writes_text and run.reads_tokens) or run.trainer_class.auto_class is not None:
         return
@@ -52,7 +52,7 @@ def end_problems(run: "Run") -> Iterator[Problem]:
     for turn, closing in _closings(run, row).items():
         ids = tokenizer(closing, add_special_tokens=False)["input_ids"]
         end = next((each for each in ids if each in special), None)
-        # A policy ends what it samples itself: a template that closes nothing is no fault there.
+        # A policy ends its own samples, so a template without an ending is no problem there.
         if ends.intersection(ids) or (end is None and not answers):
             continue
         if turn == _CALL and not _has_calls(run, answers):
@@ -73,7 +73,7 @@ def end_problems(run: "Run") -> Iterator[Problem]:
 
 
 def _has_calls(run: "Run", answers: Collection[str]) -> bool:
-    """Return whether the policy calls tools, or what is learned may do so."""
+    """Return whether the policy or the training data may call tools."""
     if run.toolset is not None or not answers:
         return run.toolset is not None
     for row in run.dataset["train"]:
@@ -101,7 +101,7 @@ def _vllm(run: "Run") -> Iterator[Problem]:
 
 
 def _closings(run: "Run", row: Mapping[str, Any]) -> dict[str, str]:
-    """Return what the chat template writes after an answer, and after a call."""
+    """Return the chat template's endings of an answer and of a call."""
     template = run.trainer_class.row_template(run) or run.tokenizer.chat_template
     is_chat = any(isinstance(row.get(name), list) for name in run.read_columns)
     if not template or not is_chat:
@@ -126,7 +126,7 @@ def _closings(run: "Run", row: Mapping[str, Any]) -> dict[str, str]:
 
 
 def generation_ends(run: "Run") -> frozenset[int]:
-    """Return what `end_tokens` gives of the base, by its JSON files alone."""
+    """Return `end_tokens` of the base from its JSON files alone."""
     return frozenset({*_own_ends(run), run.tokenizer.eos_token_id} - {None})
 
 
@@ -144,7 +144,8 @@ def _own_ends(run: "Run") -> list[int]:
 def list_end(folder: Path) -> None:
     """Add the end-of-sequence token of a saved model's tokenizer to its generation config.
 
-    Files alone are read, for a tokenizer may come with code. A model that writes no text is left.
+    Only files are read, since a tokenizer may contain code. Models that do not generate text are
+    unchanged.
     """
     tokenizer = _json(folder / "tokenizer_config.json")
     config, saved = _json(folder / "config.json"), folder / "generation_config.json"

@@ -1,14 +1,14 @@
-"""The base model that an adapter was made for: `base_identity.json` beside its weights.
+"""The identity of an adapter's base model: `base_identity.json` beside its weights.
 
-peft notes only a name, which may be a path of another machine, or a repository whose weights have
-changed since. On another base an adapter loads without an error if the shapes agree, and produces
+peft records only a name, which may be a path on another machine, or a repository whose weights
+changed since. On a wrong base an adapter loads without an error if the shapes agree, and produces
 noise.
 
 The fingerprint is a SHA-256 of the base's model type, hidden size and number of heads, and, for
-each of its tensors, of dtype, shape and 8 pieces of 16 bytes, spread over it. So an 8 GB base costs
-a few thousand small reads. Names of tensors do not count, and equal tensors count once: copies in
-one file or in shards, with tied weights written once or twice, have one fingerprint. A copy in
-another dtype is another base. Masks and rotary frequencies, which some versions save, are left out.
+each tensor, of dtype, shape and 8 pieces of 16 bytes. So an 8 GB base costs a few thousand small
+reads. Tensor names are ignored, and equal tensors count once: copies in one file or in shards, with
+tied weights written once or twice, have the same fingerprint. A copy in another dtype is a
+different base. Masks and rotary frequencies, which some versions save, are ignored.
 """
 
 import hashlib
@@ -35,13 +35,13 @@ def identify(base: str | Path, *, name: str | None = None, revision: str | None 
     """Return the identity of a base: `base`, `revision`, `hidden_size`, `fingerprint`.
 
     Args:
-        base: a folder, package://PACKAGE/FOLDER or a Hub id. Of a Hub id the weights are read
-            from the cache; nothing but config.json is downloaded.
-        name: the name to record, if it is not `base`.
+        base: a folder, package://PACKAGE/FOLDER or a Hub id. For a Hub id the weights are read from
+            the cache; only config.json is downloaded.
+        name: the name to record, if not `base`.
         revision: of a Hub id.
 
     Returns:
-        JSON. `fingerprint` is None where the weights are not on this machine as safetensors.
+        JSON. `fingerprint` is None unless the weights are local safetensors.
 
     Raises:
         ModelError: there is no config.json.
@@ -90,15 +90,15 @@ def check_base(
     name: str | None = None,
     revision: str | None = None,
 ) -> None:
-    """Raise ModelError if an adapter was made for another base.
+    """Raise ModelError if an adapter was trained on a different base.
 
-    Compared are hidden size and fingerprint, as far as both are available, and without a
-    fingerprint, the names. An adapter that has no `base_identity.json` passes.
+    Hidden size and fingerprint are compared if available on both sides, and names without a
+    fingerprint. An adapter without `base_identity.json` passes.
 
     Args:
         adapter: the folder with adapter_config.json.
         base: as for `identify`, as are `name` and `revision`.
-        name: the name of the base, if it is not `base`.
+        name: the name of the base, if not `base`.
         revision: of a base on the Hub.
     """
     saved = read_identity(Path(adapter))
@@ -118,7 +118,7 @@ def _difference(saved: Mapping[str, Any], actual: Mapping[str, Any]) -> str:
         if None not in (old, new) and old != new:
             return f"its {text} was {_short(old)}, that of {actual['base']!r} is {_short(new)}"
     if None not in (saved.get("fingerprint"), actual.get("fingerprint")):
-        return ""  # the same weights under whatever name
+        return ""  # the same weights under any name
     name = actual["base"]
     same = saved.get("base") == name
     return "" if same else f"here it is {name!r}, whose weights cannot be compared"
@@ -129,7 +129,7 @@ def _short(value: Any) -> str:
 
 
 def _folder(base: str | Path, revision: str | None) -> Path | None:
-    """Return the local folder or the cached snapshot of a base, if there is any."""
+    """Return the local folder or the cached snapshot of a base, if any."""
     path = Path(resolve_model_path(str(base)))
     if path.is_dir():
         return path
@@ -140,14 +140,14 @@ def _folder(base: str | Path, revision: str | None) -> Path | None:
 
 
 def _fingerprint(config: Mapping[str, Any], folder: Path | None, is_local: bool) -> str | None:
-    # Other files that end in .safetensors (another precision, an adapter) are no model's.
+    # Other .safetensors files (another precision, an adapter) do not belong to the model.
     if folder is None or not any((folder / name).exists() for name in (SINGLE, INDEX)):
         return None
     try:
         stored = open_checkpoint(folder)
     except ModelError:
         if (folder / INDEX).exists() and not is_local:
-            return None  # a download that is not complete yet
+            return None  # an incomplete download
         raise
     kind = [config.get("model_type"), _first(config, _HIDDEN), _first(config, _HEADS)]
     digests = {

@@ -1,4 +1,4 @@
-"""Prompts in tokens, their length, and the number of tokens that fit in a model."""
+"""Tokenize prompts, measure their lengths, and return a model's positions."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 FOR_TEMPLATES = ("tools", "chat_template_kwargs")
-"""Columns that TRL hands to the chat template."""
+"""Columns that TRL passes to the chat template."""
 _CHUNK = 1000
 
 
@@ -27,13 +27,13 @@ def prompt_lengths(run: "Run", rows: int | None = None, split: str = "train") ->
 
 
 def token_lengths(run: "Run", rows: Sequence[Mapping[str, Any]]) -> list[int]:
-    """Return the tokens of the `prompt` of each row, as the model gets it for sampling."""
+    """Return the tokens of each row's `prompt`, as in sampling."""
     prompts, kwargs = [row["prompt"] for row in rows], template_arguments(run, {})
     return [len(ids) for ids in prompt_ids(run.tokenizer, prompts, kwargs, rows)]
 
 
 def template_arguments(run: "Run", row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the chat template gets beside the turns: of the run, and of the row."""
+    """Return the chat template's arguments from the run and the row."""
     kwargs = dict(getattr(run.training, "chat_template_kwargs", None) or {})
     if run.toolset is not None:
         kwargs["tools"] = run.toolset.schemas or None
@@ -41,9 +41,9 @@ def template_arguments(run: "Run", row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def row_arguments(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a row has for the chat template: `tools`, and its `chat_template_kwargs`."""
+    """Return a row's arguments for the chat template: `tools` and `chat_template_kwargs`."""
     tools = row.get("tools")
-    with suppress(ValueError):  # what is no JSON, the template refuses
+    with suppress(ValueError):  # the template refuses invalid JSON
         tools = json.loads(tools) if isinstance(tools, str) else tools
     return {**({"tools": tools} if tools else {}), **(row.get("chat_template_kwargs") or {})}
 
@@ -56,7 +56,7 @@ def prompt_ids(
 ) -> list[list[int]]:
     """Return the token ids of prompts, which are texts or conversations (lists of messages).
 
-    `rows` belong to the prompts, where they may have `tools` and kwargs of their own.
+    `rows` are the prompts' rows, if they may have `tools` and kwargs.
     """
     if not prompts:
         return []
@@ -75,7 +75,7 @@ def prompt_ids(
 
 
 def positions(run: "Run") -> int | None:
-    """Return the number of the model's positions, None where its config has none."""
+    """Return the number of the model's positions; None if its config has none."""
     result: int | None = getattr(
         model_config(run).get_text_config(), "max_position_embeddings", None
     )
@@ -101,9 +101,9 @@ def has_new_head(run: "Run") -> bool:
 
 
 def completion_length(run: "Run") -> int:
-    """Return the longest completion, in tokens, that the run trains on or evaluates.
+    """Return the run's longest completion in tokens, in training or evaluation.
 
-    Where the trainer does not generate: 256, or half of the model's positions.
+    For a trainer that does not generate: 256, or half of the model's positions.
     """
     trained = getattr(run.training, "max_completion_length", None)
     if trained:

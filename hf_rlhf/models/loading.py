@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 INNER = "adapter"
-"""The folder of the adapter in a run folder, and in a repository of ours."""
+"""The adapter's folder in a run folder, and in our repositories."""
 PEFT_TASKS = {
     "text-generation": "CAUSAL_LM",
     "text-classification": "SEQ_CLS",
@@ -37,15 +37,15 @@ _FILES = (CONFIG, WEIGHTS, IDENTITY)
 
 
 def policy_arguments(run: "Run") -> dict[str, Any]:
-    """Return `model`, `peft_config` and `quantization_config`, as TRL's trainers take them.
+    """Return `model`, `peft_config` and `quantization_config` for TRL's trainers.
 
     Without `adapter` in the run file, `model` is the path or id of the base, and `peft_config` the
     new LoRA (None for full fine-tuning); `run.training.model_init_kwargs` is set to the run's. With
-    it, `model` is a PeftModel with that adapter, trainable, on its base, loaded here, and the
-    others are None. Where the trainer's task is classification, an adapter of a text generation
-    model gets a new score head.
+    `adapter`, `model` is a loaded PeftModel with the trainable adapter on its base, and the others
+    are None. If the task is classification, an adapter of a text generation model gets a new score
+    head.
 
-    Raises ModelError for an adapter that was made for another base.
+    Raises ModelError for an adapter of a different base.
     """
     quantization = quantization_config(run)
     if run.adapter is None:
@@ -58,15 +58,14 @@ def policy_arguments(run: "Run") -> dict[str, Any]:
         }
     model = _continued(run, run.adapter, quantization)
     if hasattr(run.training, "model_init_kwargs"):
-        run.training.model_init_kwargs = None  # of no use to a model that is loaded
+        run.training.model_init_kwargs = None  # useless for a loaded model
     return {"model": model, "peft_config": None, "quantization_config": None}
 
 
 def load_policy(run: "Run") -> dict[str, Any]:
     """Return a loaded `model` and `peft_config`, for trainers that cannot load the model.
 
-    TRL's experimental trainers do so: they take no quantization. Like `policy_arguments`
-    otherwise.
+    These are TRL's experimental trainers, without quantization. Otherwise like `policy_arguments`.
     """
     arguments = policy_arguments(run)
     quantization = arguments.pop("quantization_config")
@@ -77,9 +76,9 @@ def load_policy(run: "Run") -> dict[str, Any]:
 
 
 def check_continued(run: "Run", model: Any) -> None:
-    """Raise BrokenPlugin if a trainer was to continue an adapter, and began with another model.
+    """Raise BrokenPlugin if a trainer must continue an adapter, but started from another model.
 
-    `model` is the trainer's, unwrapped, before it has trained. One that ZeRO-3 has sharded is not
+    `model` is the trainer's unwrapped model before training. A model sharded by ZeRO-3 is not
     checked.
     """
     edits = read_adapter(run.adapter).edits if run.adapter is not None else {}
@@ -128,7 +127,7 @@ def lora_config(run: "Run") -> "LoraConfig | None":
         config = get_peft_config(run.model)
         config.init_lora_weights = run.spec.init_lora_weights
         target = config.target_modules
-        # ModelConfig makes text of a list of one, which peft matches with full names.
+        # ModelConfig converts a one-item list to text, which peft matches with full names.
         if isinstance(target, str) and target != "all-linear" and re.fullmatch(r"[\w.-]+", target):
             config.target_modules = {target}
     if run.has_score_head:
@@ -147,8 +146,8 @@ def lora_config(run: "Run") -> "LoraConfig | None":
 def find_adapter(name: str, revision: str | None = None) -> Path:
     """Return the folder of the adapter `name`, downloaded if it is on the Hub.
 
-    `name` is a folder, package://PACKAGE/FOLDER or a Hub id, of an adapter or of a run that has
-    one in its folder `adapter`. Raises ModelError when there is none.
+    `name` is a folder, package://PACKAGE/FOLDER or a Hub id, of an adapter or a run with an
+    `adapter` folder. Raises ModelError if there is none.
     """
     folder = Path(resolve_model_path(name))
     if not folder.exists():
@@ -162,16 +161,16 @@ def find_adapter(name: str, revision: str | None = None) -> Path:
 
 
 def model_class(run: "Run") -> Any:
-    """Return the class of transformers that loads the run's model."""
+    """Return the transformers class that loads the run's model."""
     import transformers
 
     return getattr(transformers, run.auto_class)
 
 
 def skeleton(run: "Run", **options: Any) -> Any:
-    """Build the base model on the meta device, with the dtype that it trains in.
+    """Build the base model on the meta device in the training dtype.
 
-    Raises ValueError when it is not of a kind that the trainer's task has.
+    Raises ValueError if its kind does not fit the trainer's task.
     """
     import torch
 
@@ -186,7 +185,7 @@ def skeleton(run: "Run", **options: Any) -> Any:
 
 
 def trained_skeleton(run: "Run") -> Any:
-    """Return the `skeleton` with the LoRA that the run trains, if it trains one."""
+    """Return the `skeleton` with the run's LoRA, if any."""
     model = skeleton(run)
     if run.model.use_peft:
         import torch
@@ -207,7 +206,7 @@ def _load_base(run: "Run", quantization: Any) -> Any:
         kwargs["device_map"] = None
     if run.has_score_head:
         kwargs["num_labels"] = run.num_labels
-    set_seed(run.training.seed)  # a head that is new is drawn at random
+    set_seed(run.training.seed)  # a new head is random
     return model_class(run).from_pretrained(run.model_path, **kwargs)
 
 
@@ -232,16 +231,16 @@ def _continued(run: "Run", adapter: Path, quantization: Any) -> Any:
 
 
 def check_adapter_base(run: "Run", adapter: Path) -> None:
-    """Raise ModelError if an adapter was made for another base than the run's."""
+    """Raise ModelError if an adapter belongs to a base other than the run's."""
     name, revision = run.model.model_name_or_path, run.model.model_revision
     check_base(adapter, run.model_path, name=name, revision=revision)
 
 
 def _load(model: Any, adapter: Path) -> None:
-    """Load an adapter of a language model into a model whose head is new."""
+    """Load a language model's adapter into a model with a new head."""
     from peft import get_peft_model_state_dict, load_peft_weights, set_peft_model_state_dict
 
-    # peft wants every module of modules_to_save: the head that the adapter lacks stays as it is.
+    # peft requires every module of modules_to_save: the head missing in the adapter is unchanged.
     weights = get_peft_model_state_dict(model)
     for name, value in load_peft_weights(str(adapter), device="cpu").items():
         if not _LM_HEADS.intersection(name.split(".")):

@@ -1,7 +1,7 @@
-"""Resolve the name of a model, an adapter or a dataset: something local, or on the Hub.
+"""Resolve the name of a model, an adapter or a dataset, local or on the Hub.
 
-The Hub's client takes whatever is not local for a Hub id, and where no server answers it retries
-for most of a minute, file by file. So a name is checked once, before anything is loaded by it.
+The Hub's client takes any non-local name for a Hub id, and without a server it retries for most of
+a minute per file. So a name is checked once before loading.
 """
 
 import json
@@ -24,10 +24,10 @@ _LISTED = 6
 
 
 def find_model(name: str) -> str:
-    """Return the argument of `from_pretrained` for `name`, which is checked to exist.
+    """Return the argument of `from_pretrained` for `name`, after checking that it exists.
 
-    Raises ModelError for a folder that does not exist or holds no model, and for an id that the
-    Hub does not have; before anything is loaded, and at once where the Hub does not answer.
+    Raises ModelError for a missing folder, a folder without a model, and an unknown Hub id; before
+    loading, and at once if the Hub does not answer.
     """
     path = resolve_model_path(name)
     folder = Path(path)
@@ -46,7 +46,8 @@ def find_model(name: str) -> str:
 
 
 def resolve_model_path(name: str) -> str:
-    """Return what `from_pretrained` takes for `name`: package://PACKAGE/FOLDER is a folder."""
+    """Return the argument of `from_pretrained` for `name`; package://PACKAGE/FOLDER becomes a
+    folder."""
     if name.startswith(("./", "../", "/", "~")) and not Path(name).exists():
         raise ModelError(absence_reason(name) or "")
     named = package_and_path(name)
@@ -67,7 +68,7 @@ def resolve_model_path(name: str) -> str:
 def download(
     name: str, revision: str | None, patterns: Sequence[str], title: str, **options: Any
 ) -> Path:
-    """Return the folder with the files of a Hub repository that match `patterns`, downloaded.
+    """Download the files of a Hub repository that match `patterns`; return their folder.
 
     `options` go to `snapshot_download`; `title` names the repository in the ModelError.
     """
@@ -93,9 +94,9 @@ def load_processing(
     eos_token: str | None = None,
     **kwargs: Any,
 ) -> Any:
-    """Load what turns rows into inputs of a model: a tokenizer, or another class of transformers.
+    """Load a model's processor: a tokenizer, or another transformers class.
 
-    Raises ModelError if there is none beside the model, and as `load_tokenizer` does.
+    Raises ModelError if there is none beside the model, and like `load_tokenizer`.
     """
     import transformers
 
@@ -117,10 +118,10 @@ def load_tokenizer(
     eos_token: str | None = None,
     **kwargs: Any,
 ) -> Any:
-    """Load a model's tokenizer with `from_pretrained`; set tokens and template if there are any.
+    """Load a model's tokenizer with `from_pretrained`; set tokens and template, if any.
 
-    `chat_template` is a file, or the template itself. Raises ModelError for a token that it does
-    not know, for a new one would have no embedding; and for a template's file that is not there.
+    `chat_template` is a file or the template itself. Raises ModelError for an unknown token, which
+    would have no embedding; and for a missing template file.
     """
     from transformers import AutoTokenizer
 
@@ -153,7 +154,7 @@ def tokenizer_digest(tokenizer: Any) -> str:
     """Return the SHA-256 of a tokenizer's tokens, rules, special tokens and chat template."""
     fast = getattr(tokenizer, "backend_tokenizer", None)
     rules = json.loads(fast.to_str()) if fast is not None else tokenizer.get_vocab()
-    # The last call of the tokenizer leaves its padding and truncation there.
+    # The tokenizer's last call leaves its padding and truncation there.
     rules |= dict.fromkeys(("padding", "truncation")) if fast is not None else {}
     parts = [rules, tokenizer.chat_template, tokenizer.special_tokens_map]
     return sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
@@ -174,7 +175,7 @@ def _template(name: str) -> str:
 def check_exists(name: str) -> None:
     """Raise ModelError for a model or adapter that is not local, unless the Hub may have it.
 
-    For a folder that a shipped run file would write, the message has the command.
+    For the output folder of a shipped run file, the message has the command.
     """
     for point in registry.offered("trainers"):
         for run, folder in _shipped_folders(point.name):
@@ -188,21 +189,21 @@ def check_exists(name: str) -> None:
 
 
 def _shipped_folders(trainer: str) -> Iterator[tuple[str, Path]]:
-    """Yield the run files that are shipped for a trainer, each with the folder that it writes."""
+    """Yield the shipped run files of a trainer with their output folders."""
     try:
         for run, path in run_files(trainer).items():
             folder = read_shipped(path).values.get("output_dir")
             yield run, Path(folder) if folder else default_folder(trainer, run)
-    except (HfRlhfError, ValueError):  # ValueError: of a module that was made in memory
+    except (HfRlhfError, ValueError):  # ValueError: for a module created in memory
         return  # a broken package has no run files
 
 
 def absence_reason(name: str, kind: Kind = "model") -> str | None:
-    """Return why `name`, which is not local, is not on the Hub either; None if it may be.
+    """Return why non-local `name` is not on the Hub; None if it may be.
 
-    It may be where the Hub or its cache has it, and where the Hub gives any other answer (gated, no
-    such revision, busy), which the loader reports better. For what can only be a path the Hub is
-    not called.
+    It may be if the Hub or its cache has it, or the Hub gives any other answer (gated, no such
+    revision, busy), which the loader reports better. The Hub is not called for a name that must be
+    a path.
     """
     if os.path.isfile(name):
         return f"{name!r} is a file. A {kind} is a folder, or on the Hub."
@@ -238,7 +239,7 @@ def _in_cache(name: str, kind: Kind) -> bool:
 
 
 def _ask_hub(name: str, kind: Kind, tries: int) -> str | None:
-    """Request a file that most repositories have; return the problem if there is no such name."""
+    """Request a common file; return the problem if the repository does not exist."""
     from huggingface_hub import constants, get_hf_file_metadata, hf_hub_url
     from huggingface_hub.errors import (  # type: ignore[attr-defined]
         GatedRepoError,
@@ -271,7 +272,7 @@ def _ask_hub(name: str, kind: Kind, tries: int) -> str | None:
 
 
 def _hint(name: str) -> str:
-    """Return which local names are like that: the nearest, or a few of its folder."""
+    """Return similar local names: the nearest, or a few in its folder."""
     path = Path(name)
     ancestors = (folder for folder in reversed((path, *path.parents)) if not folder.exists())
     missing = next(ancestors, path)
@@ -283,7 +284,7 @@ def _hint(name: str) -> str:
         nearest = missing.with_name(close)
         full = nearest / path.relative_to(missing)
         return f" Did you mean {str(full if full.exists() else nearest)!r}?"
-    if missing.parent == missing.parent.parent or not beside:  # of no use here, or of the root
+    if missing.parent == missing.parent.parent or not beside:  # not usable here, or for the root
         return ""
     more = ", ..." if len(beside) > _LISTED else ""
     return f" {missing.parent} has {', '.join(beside[:_LISTED])}{more}."

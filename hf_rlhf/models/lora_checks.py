@@ -59,9 +59,9 @@ def adapter_problems(run: "Run") -> Iterator[Problem]:
 
 
 def lora_problems(run: "Run") -> Iterator[Problem]:
-    """Yield the names in a new LoRA that no module has.
+    """Yield the target names of a new LoRA that match no module.
 
-    peft stops only if none of them exists, with weights loaded, and ignores the others.
+    peft raises only if none exists, after weights are loaded, and ignores missing names otherwise.
     """
     if run.adapter is not None or not run.model.use_peft:
         return
@@ -131,7 +131,7 @@ def _disagreements(run: "Run", config: Mapping[str, Any]) -> Iterator[Problem]:
 
 
 def _modules(run: "Run", names: Any) -> set[str]:
-    """Return the base's modules that a LoRA on `names`, in full or their ends, changes."""
+    """Return the base's modules that a LoRA on `names` (full names or suffixes) changes."""
     listed = [names] if isinstance(names, str) else [str(name) for name in names or ()]
     try:
         modules = [name for name, _ in skeleton(run).named_modules()]
@@ -141,7 +141,7 @@ def _modules(run: "Run", names: Any) -> set[str]:
 
 
 def _plain(value: Any) -> Any:
-    """Return a setting in a form to compare: modules sorted, a list of length 1 as its item."""
+    """Return a setting in canonical form: modules sorted, a one-item list as its item."""
     if isinstance(value, (list, tuple)):
         return value[0] if len(value) == 1 else sorted(value)
     return value or None
@@ -150,7 +150,7 @@ def _plain(value: Any) -> Any:
 def _missing(key: str, names: Any, modules: list[str]) -> Iterator[Problem]:
     if not names or names == "all-linear":
         return
-    # Text is a pattern, and to be matched as one.
+    # Text is a pattern and must be matched as a pattern.
     targets = {names: names} if isinstance(names, str) else {name: [name] for name in sorted(names)}
     missing = [
         name for name, target in targets.items() if not any(is_target(m, target) for m in modules)
@@ -164,7 +164,7 @@ def _missing(key: str, names: Any, modules: list[str]) -> Iterator[Problem]:
 
 
 def _head_problem(run: "Run", names: Any, model: Any) -> Iterator[Problem]:
-    """TRL's trainers multiply by the output layer's weights themselves, past a LoRA on it."""
+    """Refuse a LoRA on the output layer, whose weights TRL's trainers use directly."""
     trl = any(base.__module__.startswith("trl.") for base in run.trainer_class.__mro__)
     head = model.get_output_embeddings() if run.writes_text and trl else None
     if head is None or not names or names == "all-linear":

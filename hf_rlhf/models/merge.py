@@ -1,9 +1,9 @@
-"""Merge a LoRA adapter into its base model without ever holding the model.
+"""Merge a LoRA adapter into its base model without the whole model in memory.
 
-Tensors go singly from the base's safetensors files to new ones; the arithmetic is float32 and
-the result has the base's dtype. Equal to peft's `merge_and_unload` within the rounding of that
-dtype. Only the model's structure is built (on torch's meta device), for what files do not say:
-which weights are stored transposed, which are tied, and how names map to modules.
+Tensors are copied one at a time from the base's safetensors files; the arithmetic is float32 and
+the result has the base's dtype. It equals peft's `merge_and_unload` within the rounding of that
+dtype. Only the model's structure is built (on the meta device), since files do not tell which
+weights are transposed or tied, and how names map to modules.
 """
 
 import json
@@ -47,23 +47,23 @@ def merge_adapter(
     revision: str | None = None,
     overwrite: bool = False,
 ) -> None:
-    """Write `base` with `adapter` merged in, its config and its tokenizer, to the folder `out`.
+    """Write `base` with `adapter` merged, its config and its tokenizer to the folder `out`.
 
-    `base` is a folder or a Hub id (at `revision`). Handled: LoRA on Linear, Conv1D and Embedding;
+    `base` is a folder or a Hub id (at `revision`). Supported: LoRA on Linear, Conv1D and Embedding;
     rslora, rank and alpha patterns, DoRA, `modules_to_save`, trained and LoRA biases; tied
-    embeddings, which are untied when the adapter changes only one. A tokenizer saved beside the
+    embeddings, which are untied if the adapter changes only one of the two. A tokenizer beside the
     adapter replaces the base's.
 
-    With an adapter of a classification model on a base of another kind, as of a reward model, the
-    result is a classification model: the adapter's score head replaces the base's head.
+    A classification adapter, such as a reward model's, on a base of another kind yields a
+    classification model: the adapter's score head replaces the base's head.
 
-    `out` appears complete or not at all; one that exists is refused unless `overwrite`. Raises
-    ModelError for what cannot be merged, RunFolderError for what cannot be written.
+    `out` is written atomically; an existing folder is refused unless `overwrite`. Raises ModelError
+    if the merge is impossible, RunFolderError if `out` cannot be written.
     """
     lora = read_adapter(Path(adapter))
     source = Path(base)
     if not source.is_dir():
-        # Elsewhere in a repository are the same weights, for other libraries.
+        # Other folders of a repository have the same weights for other libraries.
         options = {"ignore_patterns": ["consolidated*", "*/*"]}
         source = download(os.fspath(base), revision, _BASE_PATTERNS, "the base model", **options)
     plan = _plan(source, lora)
@@ -77,10 +77,10 @@ def merge_adapter(
 @dataclass(frozen=True)
 class _Plan:
     tensors: Mapping[str, Stored | Computed]
-    """By key in the files."""
+    """Tensors by key in the files."""
     untied: bool
     classifier: Any = None
-    """The model that the base becomes, on the meta device, where the base is of another kind."""
+    """The resulting classifier on the meta device, if the base is of another kind."""
 
 
 def _plan(source: Path, lora: LoraAdapter) -> _Plan:
@@ -103,7 +103,7 @@ def _plan(source: Path, lora: LoraAdapter) -> _Plan:
         if original not in keys:
             continue
         if changed & {alias, original}:
-            # The adapter was trained on the two apart: a LoRA affects only its own module.
+            # The adapter was trained on separate modules: a LoRA affects only its own module.
             sources.setdefault(keys.setdefault(alias, alias), stored[keys[original]])
             untied = True
         elif alias in keys:
@@ -151,10 +151,9 @@ def _merged(
 
 
 def _classifier(base: Any, lora: LoraAdapter) -> tuple[Any, Mapping[str, Stored]]:
-    """Return the classification model that `lora` makes of `base`, and its head in the adapter.
+    """Return the classification model of `base` with `lora`, and its head in the adapter.
 
-    None if that is a model of the base's own kind. Raises ModelError for an adapter without its
-    head.
+    None if it is a model of the base's own kind. Raises ModelError for an adapter without its head.
     """
     import torch
     import transformers
@@ -211,7 +210,7 @@ def _keys_by_parameter(model: Any, stored: Mapping[str, Stored]) -> dict[str, st
     """Map each of the model's parameters to its key in the files.
 
     transformers renames while loading (an older prefix, another nesting); its rules are applied
-    here. Parameters that it assembles from several tensors, or changes, are left out.
+    here. Parameters that it assembles or changes are omitted.
     """
     from transformers.conversion_mapping import get_model_conversion_mapping
     from transformers.core_model_loading import WeightConverter
@@ -263,7 +262,7 @@ def _is_transposed(model: Any, name: str) -> bool:
 
 
 def _copy_companions(source: Path, adapter: Path, folder: Path) -> None:
-    """Copy config and tokenizer of the base; a tokenizer that training saved replaces the base's.
+    """Copy config and tokenizer of the base; a tokenizer saved by training replaces the base's.
 
     A tokenizer without `tokenizer_config.json` is incomplete and is ignored.
     """
@@ -303,7 +302,7 @@ def _write_config(source: Path, folder: Path, plan: _Plan) -> None:
 
 
 def _describe_classifier(config: dict[str, Any], model: Any, folder: Path) -> None:
-    """Make `config` that of the classification model; `folder` has the tokenizer."""
+    """Convert `config` for the classification model; `folder` has the tokenizer."""
     from transformers import AutoTokenizer
 
     config["architectures"] = [type(model).__name__]
@@ -313,7 +312,7 @@ def _describe_classifier(config: dict[str, Any], model: Any, folder: Path) -> No
     if (folder / "tokenizer_config.json").exists():
         pad = AutoTokenizer.from_pretrained(folder).pad_token_id
     if pad is not None:
-        # A text's score is that of its last token that is not padding.
+        # A text's score is the score of its last token before padding.
         config["pad_token_id"] = pad
     elif config.get("pad_token_id") is None:
         raise ModelError(

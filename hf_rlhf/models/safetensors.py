@@ -1,8 +1,8 @@
-"""Checkpoints as safetensors files: read and written tensor by tensor.
+"""Read and write checkpoints as safetensors files, tensor by tensor.
 
-`safetensors.torch.save_file` wants a whole file's tensors in memory. Here the header is written
-first, from dtypes and shapes that are known beforehand, and the data after it, so that memory is
-bounded by the largest tensor whatever the size of the model and of its shards.
+`safetensors.torch.save_file` needs a whole file's tensors in memory. Here the header is written
+first, from known dtypes and shapes, and then the data, so that memory is bounded by the largest
+tensor for any size of model and shards.
 """
 
 import json
@@ -31,10 +31,10 @@ class Stored:
     file: Path
     key: str
     dtype: str
-    """As safetensors spells it: F32, BF16, F16, ..."""
+    """In safetensors' notation: F32, BF16, F16, ..."""
     shape: tuple[int, ...]
     start: int
-    """Where its data begins in the file, in bytes."""
+    """Byte offset of its data in the file."""
     nbytes: int
 
     def load(self) -> "Tensor":
@@ -49,7 +49,7 @@ class Stored:
         return tensor
 
     def copy_to(self, target: BinaryIO) -> None:
-        """Append its data to an open file, without holding all of it in memory."""
+        """Append its data to an open file in pieces."""
         left = self.nbytes
         with self.file.open("rb") as file:
             file.seek(self.start)
@@ -60,7 +60,7 @@ class Stored:
 
 @dataclass(frozen=True)
 class Computed:
-    """A tensor that is computed when its turn to be written comes."""
+    """A tensor that is computed when it is written."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -69,7 +69,7 @@ class Computed:
 
 
 def read_header(file: Path) -> dict[str, Stored]:
-    """Return the tensors of a safetensors file by name; ModelError for another file."""
+    """Return the tensors of a safetensors file by name. Raise ModelError for another file."""
     from safetensors import SafetensorError, safe_open
 
     result = {}
@@ -95,7 +95,7 @@ def read_header(file: Path) -> dict[str, Stored]:
 def open_checkpoint(folder: Path) -> dict[str, Stored]:
     """Return every tensor of a (sharded) checkpoint folder by its name in the files.
 
-    Raises ModelError when the folder has no safetensors weights, or not all that its index names.
+    Raises ModelError if the folder has no safetensors weights, or files in its index are missing.
     """
     index = folder / INDEX
     if not index.exists():
@@ -138,10 +138,10 @@ def _no_weights(folder: Path) -> str:
 def write_checkpoint(
     folder: Path, tensors: Mapping[str, Stored | Computed], max_shard_size: int | str = "5GB"
 ) -> None:
-    """Write `tensors` in order, each loaded when its turn comes.
+    """Write `tensors` in order, each loaded only when written.
 
-    Shards are filled up to `max_shard_size` (bytes, or text such as "5GB"), with an index beside
-    them; a checkpoint that fits in a single shard becomes `model.safetensors` alone.
+    Shards are filled up to `max_shard_size` (bytes, or text like "5GB"), with an index; a
+    checkpoint of a single shard is `model.safetensors` alone.
     """
     from huggingface_hub import split_state_dict_into_shards_factory
 

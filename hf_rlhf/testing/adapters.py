@@ -30,7 +30,7 @@ _ROWS_READ = 50
 
 @dataclass
 class DatasetCase:
-    """An adapter to be checked, and its arguments."""
+    """An adapter under test with its arguments."""
 
     adapter: Any
     arguments: Mapping[str, Any] = field(default_factory=dict)
@@ -47,7 +47,7 @@ class DatasetCase:
         return inspect.signature(self.adapter).parameters
 
     def call(self, arguments: Mapping[str, Any]) -> Any:
-        """Call the adapter, with the run's tokenizer where it takes one."""
+        """Call the adapter, with the run's tokenizer if it takes one."""
         if "tokenizer" not in self.parameters:
             return self.adapter(**arguments)
         if self.tokenizer is None:
@@ -58,7 +58,7 @@ class DatasetCase:
         return self.adapter(**{"tokenizer": self.tokenizer, **arguments})
 
     def load(self) -> Loaded:
-        """Return what the adapter loads. Raises Unusable if that is nothing to train on."""
+        """Return the adapter's result. Raises Unusable if it cannot be trained on."""
         from datasets import DatasetDict
 
         try:
@@ -90,7 +90,7 @@ class DatasetCase:
 
     @cached_property
     def loaded(self) -> Loaded:
-        """What the adapter loaded the first time."""
+        """The result of the first call."""
         return self.load()
 
 
@@ -268,15 +268,15 @@ def check_dataset(
 
     Args:
         adapter: the function.
-        arguments: with which it works, as in a run file.
-        columns: that must be there beside TRL's own.
-        bad: (arguments to change, text in the error), for data that cannot be used. Where
-            `arguments` has a `path`, a file that is missing is tried in any case.
-        tokenizer: for an adapter with that parameter; that of `make_tiny_policy` by default.
-        skip: names of checks to leave out; say why beside it.
+        arguments: working arguments, as in a run file.
+        columns: required columns beside TRL's own.
+        bad: (arguments to change, text in the error), for unusable data. If `arguments` has a
+            `path`, a missing file is always tried.
+        tokenizer: for an adapter with that parameter; by default from `make_tiny_policy`.
+        skip: names of checks to skip; comment why.
 
     Raises:
-        AssertionError: with everything that is wrong.
+        AssertionError: lists all failures.
     """
     case = DatasetCase(adapter, arguments or {}, columns, bad, tokenizer)
     run_checks("dataset", adapter, case, DATASET_CHECKS, skip)

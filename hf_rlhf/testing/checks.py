@@ -1,7 +1,7 @@
-"""How checks are run on a component, and how their failures are reported.
+"""Run checks on a component, and report their failures.
 
-A check takes a case, which holds the component and what it is tried on, and raises Unmet. Its
-docstring is the rule, and its name is what `skip` names.
+A check takes a case (the component and its inputs) and raises Unmet. Its docstring is the rule, and
+its name is used in `skip`.
 """
 
 import inspect
@@ -20,16 +20,16 @@ class Unmet(AssertionError):
 
 
 class Unusable(Unmet):
-    """It is broken so badly that the checks which follow would only repeat it."""
+    """The component is so broken that later checks would only repeat it."""
 
 
 def fail(problem: str, cure: str, *, kind: type[Unmet] = Unmet, expected: str = "") -> NoReturn:
-    """Raise `kind`. `expected` is by default the rule in the docstring of the check that runs."""
+    """Raise `kind`. `expected` defaults to the running check's docstring."""
     raise kind(problem, expected, cure)
 
 
 def run_check(check: Check, case: Any) -> None:
-    """Run a check. Raises Unmet with what was observed, what is expected, and the cure."""
+    """Run a check. Raises Unmet with the observation, the expectation and the fix."""
     try:
         check(case)
     except Unmet as unmet:
@@ -43,7 +43,7 @@ def run_checks(
 ) -> None:
     """Run every check on a case. Raises AssertionError that lists all failures.
 
-    Raises ValueError for a name in `skip` that no check has.
+    Raises ValueError for an unknown name in `skip`.
     """
     names = [name_of(check) for check in checks]
     if unknown := sorted(set(skip) - set(names)):
@@ -64,5 +64,5 @@ def run_checks(
 
 
 def name_of(check: Check) -> str:
-    """Return the name of a check, as `skip` and test ids have it."""
+    """Return the name of a check for `skip` and test ids."""
     return str(getattr(check, "__name__", check))

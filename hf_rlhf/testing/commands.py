@@ -1,4 +1,4 @@
-"""`check_command`: a verb that behaves as the others of `hf-rlhf` do."""
+"""`check_command`: a verb that behaves like the others of `hf-rlhf`."""
 
 import contextlib
 import inspect
@@ -14,13 +14,13 @@ from hf_rlhf.testing.modules import light_import
 
 @dataclass
 class CommandCase:
-    """A verb to be checked, and arguments with which it works."""
+    """A verb under test, and working arguments."""
 
     main: Callable[[Sequence[str]], int]
     argv: Sequence[str] | None = None
 
     def call(self, argv: Sequence[str]) -> tuple[Any, str]:
-        """Return the exit status, as `hf-rlhf` would have it, and what was printed."""
+        """Return the exit status as in `hf-rlhf`, and the output."""
         output = io.StringIO()
         with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
             try:
@@ -55,7 +55,7 @@ def has_help(case: CommandCase) -> None:
 def refuses_unknown_options(case: CommandCase) -> None:
     """An unknown option is an error with a message that names it and exit status 2."""
     status, text = case.call([*(case.argv or ()), "--no-such-option"])
-    # Without working arguments, the first complaint may be about one that is missing.
+    # Without working arguments, the first error may be a missing argument.
     has_name = case.argv is None or "no-such-option" in text
     if status in (0, None) or not has_name:
         fail(
@@ -94,10 +94,10 @@ def check_command(
 
     Args:
         main: the function, called as `main(argv)`.
-        argv: arguments with which it works, and ends; None does not call it so.
-        skip: names of checks to leave out; say why beside it.
+        argv: arguments with which it works and ends; None skips this call.
+        skip: names of checks to skip; comment why.
 
     Raises:
-        AssertionError: with everything that is wrong.
+        AssertionError: lists all failures.
     """
     run_checks("command", main, CommandCase(main, argv), COMMAND_CHECKS, skip)

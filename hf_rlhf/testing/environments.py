@@ -14,13 +14,13 @@ from hf_rlhf.testing.checks import Check, Unusable, fail, run_checks
 from hf_rlhf.testing.modules import light_import
 
 Call = tuple[str, Mapping[str, Any]]
-"""The name of a tool, and its arguments."""
+"""The name and arguments of a tool."""
 _ERROR = "{'error': "
 
 
 @dataclass
 class EnvironmentCase:
-    """An environment to be checked, and the calls it is tried with."""
+    """An environment under test, and calls to try."""
 
     environment: Any
     """A class, or a function that returns an instance."""
@@ -31,7 +31,7 @@ class EnvironmentCase:
 
     @property
     def toolset(self) -> Toolset:
-        """The environment as a run has it."""
+        """The environment as in a run."""
         return Toolset(build=self.environment, name=getattr(self.environment, "__name__", "it"))
 
     @property
@@ -40,7 +40,7 @@ class EnvironmentCase:
         return {"prompt": [{"role": "user", "content": "Begin."}], **self.row}
 
     def begun(self) -> Any:
-        """Return an environment that is reset. Raises Unusable."""
+        """Return an environment after `reset`. Raises Unusable."""
         try:
             environment = self.toolset.new_environment()
             environment.reset(**self.columns)
@@ -174,10 +174,10 @@ def check_environment(
         row: the columns that its `reset` reads.
         calls: (tool, arguments) that succeed one after the other.
         bad: (tool, arguments) that fail.
-        skip: names of checks to leave out; say why beside it.
+        skip: names of checks to skip; comment why.
 
     Raises:
-        AssertionError: with everything that is wrong.
+        AssertionError: lists all failures.
     """
     case = EnvironmentCase(environment, row or {}, calls, bad)
     run_checks("environment", environment, case, ENVIRONMENT_CHECKS, skip)

@@ -1,4 +1,4 @@
-"""For tests that publish to, or load from, a Hub of their own on this machine."""
+"""Helpers for tests with their own local Hub."""
 
 import os
 from typing import Any
@@ -9,7 +9,7 @@ _SECRETS = ("TOKEN", "KEY", "SECRET", "PASSW")
 def forget_secrets(monkeypatch: Any) -> None:
     """Remove tokens, keys, secrets and passwords from the environment, by their names.
 
-    `monkeypatch` is pytest's, which puts all of it back, here and below.
+    `monkeypatch` is pytest's, which restores everything, here and below.
     """
     for name in list(os.environ):
         if any(word in name.upper() for word in _SECRETS):
@@ -17,7 +17,7 @@ def forget_secrets(monkeypatch: Any) -> None:
 
 
 def use_hub(monkeypatch: Any, url: str, *, token: str = "any-token-will-do") -> None:
-    """Have this process use the Hub at `url`, as HF_ENDPOINT would, set before it began."""
+    """Use the Hub at `url` in this process, like HF_ENDPOINT set before the start."""
     from huggingface_hub import constants
 
     monkeypatch.setenv("HF_TOKEN", token)

@@ -17,7 +17,7 @@ from hf_rlhf.testing.modules import light_import
 
 
 def by_checksum(question: Question) -> Score:
-    """Return 0, 0.5 or 1: arbitrary, but always the same for the same question."""
+    """Return 0, 0.5 or 1: arbitrary, but constant for a question."""
     text = "\0".join((question.kind, question.criterion, question.context, question.candidate))
     return zlib.crc32(text.encode("utf-8", "surrogatepass")) % 3 / 2
 
@@ -55,7 +55,7 @@ class ScriptedJudge:
         return {"judge": "scripted", "rule": self.rule.__name__}
 
     def usage(self) -> Mapping[str, float]:
-        """Return the number of questions, and how many failed."""
+        """Return the numbers of questions and failures."""
         return {"calls": float(len(self.questions)), "failed": float(self.failed)}
 
     async def ping(self) -> str:
@@ -78,10 +78,10 @@ QUESTIONS: tuple[Question, ...] = (
 
 @dataclass
 class JudgeCase:
-    """A judge to be checked, and the questions it is tried on."""
+    """A judge under test, and questions to try."""
 
     judge: Any
-    """An instance, or what makes one when called."""
+    """An instance, or a class or factory."""
     questions: Sequence[Question] = QUESTIONS
     broken: Any = None
     """The same judge set up so that it cannot answer (no server behind it), or None."""
@@ -94,7 +94,7 @@ class JudgeCase:
         return self.judge
 
     def verdicts(self, judge: Any, questions: Sequence[Question]) -> list[Verdict]:
-        """Ask, on an event loop of its own as each call may have. Raises Unusable."""
+        """Ask on a separate event loop, as any call may. Raises Unusable."""
         expected = "a list with one Verdict per question, in order."
         try:
             verdicts = asyncio.run(judge.judge(questions))
@@ -266,16 +266,16 @@ def check_judge(
     """Check that a judge keeps the contract of `hf_rlhf.contracts.Judge`.
 
     Args:
-        judge: an instance, or a class or function that makes one when called.
-        questions: what to ask.
-        broken: the same judge, set up so that it cannot answer, such as with a closed port for a
-            server: its failures must be None with a reason, or JudgeError.
-        secrets: texts that must not show. The values of environment variables whose names mean
-            that they are secret are looked for in any case.
-        skip: names of checks to leave out; say why beside it.
+        judge: an instance, or a class or function that returns an instance.
+        questions: the questions to ask.
+        broken: the same judge set up to fail, for example with a closed port: its failures must be
+            None with a reason, or JudgeError.
+        secrets: texts that must not appear. Values of secret environment variables are always
+            searched for.
+        skip: names of checks to skip; comment why.
 
     Raises:
-        AssertionError: with everything that is wrong.
+        AssertionError: lists all failures.
     """
     case = JudgeCase(judge, questions, broken, secrets)
     run_checks("judge", judge, case, JUDGE_CHECKS, skip)

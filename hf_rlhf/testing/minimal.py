@@ -1,4 +1,4 @@
-"""The parts of the smallest run that trains: rows, a reward that varies, settings for a CPU."""
+"""Parts of a minimal run: rows, a reward that varies, settings for a CPU."""
 
 from collections.abc import Collection
 from dataclasses import dataclass, fields, is_dataclass
@@ -15,8 +15,8 @@ STEPS = 2
 def minimal_rows(columns: Collection[str] = ()) -> "DatasetDict":
     """Return 8 rows to train on and 4 held out: `prompt` as messages, `completion`, `answer`.
 
-    In place of `completion` there are `chosen` and `rejected`, or `messages` alone, if those are
-    among `columns`, those that a trainer requires.
+    If `columns`, the trainer's required columns, include `chosen` and `rejected`, or `messages`,
+    these replace `completion`.
     """
     from datasets import Dataset, DatasetDict
 
@@ -42,7 +42,7 @@ def _row(number: int, columns: Collection[str]) -> dict[str, Any]:
 
 @dataclass
 class LetterShare:
-    """Share of the first 64 characters that are ASCII letters, which can be learned."""
+    """Share of ASCII letters in the first 64 characters, which can be learned."""
 
     def __call__(self, prompts: Any, completions: Any, **_: Any) -> list[float]:
         """Return a share for each completion."""
@@ -55,7 +55,7 @@ class LetterShare:
 
 
 def minimal_settings(config: type) -> dict[str, Any]:
-    """Return settings for two steps on a CPU, as far as the trainer's Config has them."""
+    """Return settings for two steps on a CPU that the trainer's Config has."""
     settings = {
         "max_steps": STEPS,
         "save_strategy": "steps",

@@ -1,4 +1,4 @@
-"""Which heavy libraries the import of a component's module brings with it."""
+"""Detect heavy libraries that a component's module imports."""
 
 import json
 import subprocess
@@ -9,7 +9,7 @@ from typing import Any
 from hf_rlhf.testing.checks import fail
 
 HEAVY = ("torch", "transformers", "trl", "peft", "datasets")
-"""Seconds each; `hf-rlhf describe` and `hf-rlhf check` would pay for them."""
+"""Each takes seconds to import, in `hf-rlhf describe` and `hf-rlhf check`."""
 
 _SCRIPT = """
 import importlib, json, sys

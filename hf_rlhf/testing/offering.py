@@ -29,7 +29,7 @@ class _Package:
         """Return None: it was not installed."""
 
     def locate_file(self, path: str) -> Path:
-        """Return a path where nothing is."""
+        """Return a path that does not exist."""
         return Path(os.devnull, path)
 
 
@@ -40,8 +40,8 @@ def offering(kinds: Mapping[str, Mapping[str, Any]], *, package: str = "acme") -
         with offering({"rewards": {"brevity": Brevity}}):
             train(config={..., "rewards": [{"name": "brevity"}]})
 
-    `package`, in version 1.0, is the package that messages and the record name. A key that is not
-    in `hf_rlhf.config.registry.KINDS` raises ValueError.
+    `package` (version 1.0) is the package in messages and the record. A key that is not in
+    `hf_rlhf.config.registry.KINDS` raises ValueError.
     """
     if unknown := sorted(set(kinds) - set(registry.KINDS)):
         raise ValueError(f"unknown kinds: {', '.join(unknown)}; there are {registry.KINDS}")

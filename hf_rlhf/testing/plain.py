@@ -1,4 +1,4 @@
-"""The plainest trainer: TRL's GRPO as a component, for tests that need any trainer."""
+"""The simplest trainer: TRL's GRPO as a component, for tests that need any trainer."""
 
 from typing import Self
 
@@ -10,14 +10,14 @@ from hf_rlhf.runs.run import Run
 
 
 class PlainGRPO(Trainer, GRPOTrainer):  # type: ignore[misc]
-    """TRL's `GRPOTrainer`, built from a run and otherwise untouched."""
+    """TRL's `GRPOTrainer`, built from a run and otherwise unchanged."""
 
     Config = GRPOConfig
     takes_tools = True
 
     @classmethod
     def from_run(cls, run: Run) -> Self:
-        """Build the trainer that `run` describes."""
+        """Build the trainer from `run`."""
         return cls(
             reward_funcs=[run.reward],
             args=run.training,

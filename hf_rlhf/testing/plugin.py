@@ -1,6 +1,6 @@
 """The pytest plugin: fixtures for tests of plugins. It installs itself, and imports nothing heavy.
 
-`minimal_run` is a run that trains in seconds and needs no other package than the core:
+`minimal_run` is a run that trains in seconds and needs only the core package:
 
     def test_works_in_a_run_by_name(minimal_run):
         record = train(config={**minimal_run, "rewards": [{"name": "brevity"}]})
@@ -17,7 +17,7 @@ import pytest
 
 @pytest.fixture
 def offer() -> Iterator[Callable[..., None]]:
-    """Offer objects as components for the length of a test: `offer("rewards", name=object)`."""
+    """Offer objects as components during a test: `offer("rewards", name=object)`."""
     from hf_rlhf.testing.offering import offering
 
     with ExitStack() as stack:
@@ -46,7 +46,7 @@ def scripted_judge() -> Callable[..., Any]:
 
 @pytest.fixture
 def minimal_run(offer: Callable[..., None], tiny_policy: Path, tmp_path: Path) -> dict[str, Any]:
-    """Return a run file of two GRPO steps on a CPU; change it to try a component by its name.
+    """Return a run file of two GRPO steps on a CPU; change it to try a component by name.
 
     Its dataset `minimal_rows` has the columns prompt, completion and answer; its reward is
     `letter_share`, its trainer `plain_grpo`. The three names exist in this process only.

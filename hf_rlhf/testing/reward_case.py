@@ -1,4 +1,4 @@
-"""A reward under test: its instances, and the rows it is tried on."""
+"""A reward under test, its instances and rows."""
 
 import copy
 import inspect
@@ -35,16 +35,16 @@ TURNS: tuple[list[dict[str, Any]], ...] = (
         {"role": "assistant", "content": "In 1925."},
     ],
 )
-"""Message lists as tool-using and multimodal policies give them."""
+"""Message lists of tool-using and multimodal policies."""
 PROMPT = "When was the mill built?"
 
 
 @dataclass
 class RewardCase:
-    """A reward to be checked, and the rows it is tried on: every completion with every row."""
+    """A reward under test, and its rows: every completion with every row."""
 
     reward: Any
-    """An instance, or a class or function that makes one when called."""
+    """An instance, or a class or function that returns an instance."""
     completions: Sequence[str] = ()
     """Tried beside COMPLETIONS."""
     columns: Mapping[str, Sequence[Any]] = field(default_factory=dict)
@@ -53,7 +53,7 @@ class RewardCase:
     def instance(self, judge: Any = None) -> Any:
         """Return an instance with the judge, or a scripted judge, if it has that field.
 
-        A bare function stands for itself, so that checks can name what it lacks. Raises Unusable.
+        A plain function is returned unchanged, so that checks can report it. Raises Unusable.
         """
         judge = judge or ScriptedJudge()
         reward = self.reward
@@ -93,8 +93,8 @@ class RewardCase:
     ) -> tuple[list[Any], list[Any], dict[str, Any]]:
         """Return prompts, completions and columns of the batch, or of the rows in `order`.
 
-        The columns are copies: a call that changes them disturbs no other check. With them is what
-        TRL adds: token ids, here those of bytes, and the trainer's state.
+        Columns are copied, so that a call cannot affect other checks. They include TRL's additions:
+        token ids (here bytes) and the trainer's state.
         """
         texts, columns = self.rows
         order = range(len(texts)) if order is None else order
@@ -122,7 +122,7 @@ class RewardCase:
         messages: bool = True,
         columns: Mapping[str, list[Any]] | None = None,
     ) -> list[Score]:
-        """Score the batch, or the rows in `order`, as a run does. Raises Unusable."""
+        """Score the batch, or the rows in `order`, like a run. Raises Unusable."""
         prompts, completions, values = self.batch(order, messages=messages)
         values |= columns or {}
         part = Part("reward", reward)
@@ -150,7 +150,7 @@ class RewardCase:
         conditions: tuple[str, str],
         cure: str,
     ) -> None:
-        """Raise Unmet at the first completion that scores differently under two conditions."""
+        """Raise Unmet at the first completion whose scores differ between two conditions."""
         texts, _ = self.rows
         for row, (first, second) in enumerate(zip(scores, others, strict=True)):
             equal = first == second

@@ -1,4 +1,4 @@
-"""`check_reward`: faults that otherwise GRPO, a restart or a second process would bring out."""
+"""`check_reward`: detect faults that only GRPO, a restart or a second process would expose."""
 
 import contextlib
 import copy
@@ -252,19 +252,19 @@ def check_reward(
     prompt: str = PROMPT,
     skip: Collection[str] = (),
 ) -> None:
-    """Check that a reward keeps the rules of docs/how-to/write-a-plugin.md, as a run would use it.
+    """Check that a reward follows the rules of docs/how-to/write-a-plugin.md.
 
     Args:
-        reward: an instance, or a class or function that makes one when called. A field `judge`
-            gets a `ScriptedJudge`.
-        completions: plausible answers; they are tried beside empty and hostile ones.
-        columns: example values of the dataset columns that it needs, one per example row. Every
-            completion is tried with every row.
+        reward: an instance, or a class or function that returns an instance. A field `judge` gets a
+            `ScriptedJudge`.
+        completions: plausible answers, tried in addition to empty and hostile texts.
+        columns: example values of required dataset columns, per example row. Every completion is
+            tried with every row.
         prompt: the prompt of every row.
-        skip: names of checks to leave out; say why beside it.
+        skip: names of checks to skip; comment why.
 
     Raises:
-        AssertionError: with everything that is wrong.
+        AssertionError: lists all failures.
     """
     case = RewardCase(reward, completions, columns or {}, prompt)
     run_checks("reward", reward, case, REWARD_CHECKS, skip)

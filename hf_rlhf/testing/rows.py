@@ -1,4 +1,4 @@
-"""For tests of dataset adapters: rows in a file, and tokenizers that need no folder."""
+"""Helpers for tests of dataset adapters: rows in a file, and tokenizers without a folder."""
 
 import json
 import os
@@ -8,13 +8,13 @@ from typing import Any
 
 
 class TemplateOnly:
-    """The tokenizer of an adapter that measures nothing: it has a chat template."""
+    """A tokenizer with a chat template only, for adapters that do not count tokens."""
 
     chat_template = "{{ messages }}"
 
 
 class WordTokenizer:
-    """A tokenizer with a token per word, and one more for each turn of a chat and each tool."""
+    """A tokenizer with a token per word, per chat turn and per tool."""
 
     def __init__(self, chat: bool) -> None:
         """Create a tokenizer with or without a chat template."""
@@ -23,7 +23,7 @@ class WordTokenizer:
     def __call__(
         self, texts: Sequence[str], add_special_tokens: bool, **_: Any
     ) -> dict[str, list[list[str]]]:
-        """Return the words of each text, with `add_special_tokens` and one more token."""
+        """Return the words of each text, plus a token with `add_special_tokens`."""
         return {"input_ids": [text.split() + ["s"] * add_special_tokens for text in texts]}
 
     def apply_chat_template(
@@ -33,7 +33,7 @@ class WordTokenizer:
         tools: Iterable[Mapping[str, Any]] | None,
         **_: Any,
     ) -> str:
-        """Return the text of a conversation: a word for each tool, and for each role before it."""
+        """Return the text of a conversation, with a word for each tool and each role."""
         lines = [f"<{tool['function']['name']}>" for tool in tools or []]
         lines += [f"<{turn['role']}> {turn['content']}" for turn in turns]
         return " ".join([*lines, *["<assistant>"] * add_generation_prompt])
@@ -42,7 +42,7 @@ class WordTokenizer:
 def write_rows(
     folder: str | os.PathLike[str], rows: Iterable[Any], name: str = "rows.jsonl"
 ) -> str:
-    """Write rows to `folder/name`, a JSON value a line, and return its path as text."""
+    """Write rows to `folder/name` as JSON Lines, and return its path as text."""
     path = Path(folder, name)
     path.parent.mkdir(exist_ok=True)
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")

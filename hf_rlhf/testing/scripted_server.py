@@ -8,9 +8,9 @@
         ...
         assert server.peak <= 4
 
-It speaks real HTTP, and ignores `response_format`, like many servers. `script` is the fault of each
-request in turn (a key of `FAULTS`, or a `Reply`); "ok", and every request after the script, gets
-the verdict. `always` replaces both. Standard library only.
+It uses real HTTP, and ignores `response_format`, like many servers. `script` lists a fault for each
+request in order (a key of `FAULTS`, or a `Reply`); "ok", and every request after the script, gets
+the verdict. `always` replaces both.
 """
 
 import json
@@ -38,7 +38,7 @@ class ChatRequest:
     candidate: str = ""
     body: Mapping[str, Any] = field(default_factory=dict)
     headers: Mapping[str, str] = field(default_factory=dict)
-    """By lower-case names."""
+    """Headers by lower-case name."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Reply:
     finish_reason: str = "stop"
     status: int = 200
     body: bytes | None = None
-    """Sent as it is, in place of a chat completion."""
+    """Raw body instead of a chat completion."""
     headers: Mapping[str, str] = field(default_factory=dict)
     hang: float = 0.0
     """Seconds to wait first."""
@@ -113,7 +113,7 @@ class ScriptedServer:
     """Serve while used as a context manager, and keep every request.
 
     `verdict` maps a request to a grade (0, 1, 2), to the text of a reply, or to a `Reply`. Another
-    instance on the same `port` is that server, started again.
+    instance on the same `port` acts as a restart.
     """
 
     def __init__(
@@ -149,7 +149,7 @@ class ScriptedServer:
 
     @property
     def base_url(self) -> str:
-        """Where it listens, `/v1` included."""
+        """The URL including `/v1`."""
         return f"http://127.0.0.1:{self._server.server_address[1]}/v1"
 
     @property
@@ -173,7 +173,7 @@ class ScriptedServer:
         self._thread.join()
 
     def answer(self, body: Mapping[str, Any], headers: Mapping[str, str]) -> Reply:
-        """Return the answer to a chat completion request, and note the request."""
+        """Record a chat completion request, and return the answer."""
         request = _parse(body, headers)
         with self._lock:
             self.requests.append(request)
@@ -198,9 +198,9 @@ class ScriptedServer:
         scripted = self
 
         class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"  # connections are kept, as servers of models do
+            protocol_version = "HTTP/1.1"  # keep-alive, like model servers
             disable_nagle_algorithm = True
-            wbufsize = -1  # head and body leave together
+            wbufsize = -1  # header and body are sent together
 
             def do_GET(self) -> None:
                 listed = {"object": "list", "data": [{"id": name} for name in scripted.models]}
@@ -210,7 +210,7 @@ class ScriptedServer:
                 try:
                     body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
                 except (ValueError, ConnectionError):
-                    self.close_connection = True  # The client gave up while it was sending.
+                    self.close_connection = True  # The client gave up while sending.
                     return
                 with scripted._lock:
                     scripted._active += 1

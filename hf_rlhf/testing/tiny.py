@@ -30,8 +30,8 @@ _SPECIAL = ("<|pad|>", "<|end|>", "<|system|>", "<|user|>", "<|assistant|>")
 def make_tiny_policy(folder: str | os.PathLike[str], *, seed: int = 0) -> Path:
     """Write a random two-layer Llama (26,000 parameters) and a byte-level tokenizer to `folder`.
 
-    It has a chat template with calls of tools, a pad token and room for 512 tokens; any text can be
-    tokenized, one byte to a token. It knows nothing: it is for testing what surrounds a model.
+    It has a chat template with tool calls, a pad token and 512 positions. Any text can be
+    tokenized, with a token per byte. The model is untrained, for tests of the code around it.
     """
     import torch
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
@@ -61,7 +61,7 @@ def make_tiny_policy(folder: str | os.PathLike[str], *, seed: int = 0) -> Path:
         eos_token_id=fast.eos_token_id,
         bos_token_id=1,
     )
-    # Torch's own random numbers are left as they were.
+    # Torch's own random state is unchanged.
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = LlamaForCausalLM(config)

@@ -1,4 +1,4 @@
-"""The tiny run that a trainer is checked by."""
+"""The tiny run for checks of a trainer."""
 
 import tempfile
 from collections.abc import Collection, Iterator, Mapping
@@ -21,7 +21,7 @@ _NAME = "under_test"
 
 @dataclass
 class TrainerCase:
-    """A trainer to be checked, and the tiny run it is tried on."""
+    """A trainer under test, and its tiny run."""
 
     trainer: Any
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -39,7 +39,7 @@ class TrainerCase:
     def run(
         self, name: str, *callbacks: Any, evaluation: Mapping[str, Any] | None = None
     ) -> Iterator["Run"]:
-        """Prepare the run as `train` would, in a folder of its own. Raises Unusable."""
+        """Prepare the run like `train`, in a separate folder. Raises Unusable."""
         from hf_rlhf.config import RunFile
         from hf_rlhf.errors import HfRlhfError
         from hf_rlhf.runs.resolve import resolve_run
@@ -49,7 +49,7 @@ class TrainerCase:
             make_tiny_policy(policy)
         columns = self.trainer.columns
         data = self.dataset if self.dataset is not None else minimal_rows(columns)
-        # Rewards score text, which only a text generation model has.
+        # Rewards score text, which only a text generation model produces.
         generates = self.trainer.task == "text-generation"
         content = {
             "plugin": _NAME,
@@ -93,7 +93,7 @@ class TrainerCase:
 
     @cached_property
     def trained(self) -> "Trained":
-        """The training to the end, done once. Raises Unusable if it raised."""
+        """The complete training, run once. Raises Unusable if it raised."""
         events: list[str] = []
         with self.run("trained", _recorder(events)) as run:
             trainer = self.build(run)
@@ -111,14 +111,14 @@ class TrainerCase:
 
     @cached_property
     def saved(self) -> Path:
-        """The folder that save_model wrote after the training."""
+        """The folder from save_model after the training."""
         target = self.folder / "saved"
         self.trained.trainer.save_model(str(target))
         return target
 
     @cached_property
     def full_model(self) -> Path:
-        """The trained model with full weights, as it is published."""
+        """The trained model with full weights, as published."""
         from hf_rlhf.models.merge import merge_adapter
 
         if not (self.saved / "adapter_config.json").exists():
@@ -131,7 +131,7 @@ class TrainerCase:
 
 @dataclass
 class Trained:
-    """A training: the trainer afterwards, its run, what `train` returned, weights, events."""
+    """A training: the trainer, its run, the result of `train`, weights, events."""
 
     trainer: Any
     run: "Run"

@@ -161,7 +161,7 @@ def measures(case: TrainerCase) -> None:
         first, again = (case.trainer.held_out(run, case.full_model, kwargs) for _ in range(2))
         count = min(4, len(run.dataset["test"]))
     if first is None:
-        return  # there is nothing to measure of this model
+        return  # this model has nothing to measure
     names = {tuple(row) for row in first.rows}
     values = [value for row in first.rows for value in row.values() if value is not None]
     bad = [v for v in values if not (isinstance(v, (int, float)) and math.isfinite(v))]
@@ -243,15 +243,15 @@ def check_trainer(
     Args:
         trainer: the class.
         settings: top-level keys of a run file, over `minimal_settings`: two steps, a save after
-            each, fp32 on the CPU. A save falls where resuming is exact, between two generation
-            cycles.
-        dataset: a DatasetDict, in place of `minimal_rows` with the trainer's `columns`.
-        reward: an instance, in place of `LetterShare()`; a classifier's trainer gets none.
-        allow: private methods of TRL or transformers that it may override; say why beside it.
-        skip: names of checks to leave out; say why beside it.
+            each, fp32 on the CPU. Saves must be between two generation cycles, where resuming is
+            exact.
+        dataset: a DatasetDict instead of `minimal_rows` with the trainer's `columns`.
+        reward: an instance instead of `LetterShare()`; a classifier's trainer gets none.
+        allow: private methods of TRL or transformers that it may override; comment why.
+        skip: names of checks to skip; comment why.
 
     Raises:
-        AssertionError: with everything that is wrong.
+        AssertionError: lists all failures.
     """
     case = TrainerCase(trainer, settings or {}, dataset, reward, allow)
     run_checks("trainer", trainer, case, TRAINER_CHECKS, skip)

@@ -107,8 +107,8 @@ def _trained_adapter(written: Path) -> Path:
 def save_boundary(run: Run, trainer: Any, cycle: Cycle, error: BaseException, say: Say) -> None:
     """Save the steps since the last checkpoint if training stopped between two cycles.
 
-    A failed judge stops there: the weights are from the last step, whose random states sample the
-    same completions again.
+    This is where a failed judge stops training: the weights are from the last step, and its random
+    states sample the same completions again.
     """
     everywhere = isinstance(error, HfRlhfError) or PartialState().num_processes == 1
     if not (everywhere and isinstance(trainer, Trainer)):
